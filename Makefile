@@ -8,8 +8,9 @@ MINUTES ?= 10
 VOCAB := tests/engine/vocab/ggml-vocab
 INSTRUCT := tests/engine/instruct.txt
 # What needs no network, no store and no clock; its tests lie in folders of the same names.
-PURE := wire neutral history shaping recall shortening answer status emulation counting backends dialects settings
-PURE_TESTS := $(wildcard $(PURE:%=tests/%)) tests/contracts/test_backends.py
+PURE := core shaping recall compaction stream emulation backends dialects
+PURE_TESTS := $(wildcard $(PURE:%=tests/%) $(addprefix tests/tokens/test_,anchors.py content.py images.py ratios.py verdict.py windows.py)) \
+	tests/contracts/test_backends.py
 # What says so little that only its answers tell whether it is right: these go through the whole stack.
 WHOLE_TESTS := tests/config tests/stages/test_searching.py tests/stages/test_dialects_whole.py \
 	tests/api/test_listing.py tests/api/test_stored.py tests/e2e/test_clients_responses_compaction.py tests/e2e/test_clients_ollama.py
@@ -17,7 +18,7 @@ COVERED := $(PURE_TESTS) $(WHOLE_TESTS)
 # What is marked `no_cover` is run with the others but not traced: many examples, which reach what single ones reach.
 # They go through every split and every length: what others reach already, so often that tracing it would take minutes.
 # They run beside those that wait, which leave the cores idle.
-EXHAUSTIVE := tests/answer/test_every_split.py tests/answer/test_anew_splits.py tests/answer/test_seam.py tests/shortening/test_linear.py tests/emulation/test_linear.py \
+EXHAUSTIVE := tests/stream/test_every_split.py tests/stream/test_anew_splits.py tests/stream/test_seam.py tests/compaction/test_linear.py tests/emulation/test_linear.py \
 	tests/emulation/test_every_cut.py
 TRACED = $(filter-out $(EXHAUSTIVE),$(shell find $(COVERED) -name 'test_*.py'))
 WORKERS ?= 2

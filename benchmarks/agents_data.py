@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from proxy.neutral.request import Message
+from proxy.core.request import Message
 
 DATA = Path(__file__).parent / "data" / "trajectories"
 TOOLS = [

@@ -11,8 +11,8 @@ import orjson
 
 from benchmarks.agents_data import TOOLS, Session
 from benchmarks.survival_model import asks_summary
-from proxy.history.turns import cut_points
-from proxy.neutral.request import Message, text_of
+from proxy.core.history.turns import cut_points
+from proxy.core.request import Message, text_of
 from tests.fakes import FakeModel, FakeTokenizer, LlamaCppFake, Question, Reply, ToolCall, check_history
 from tests.prefix import common
 from tests.proxying import Proxy, read_stream, running_proxy

@@ -17,9 +17,9 @@ from random import Random
 from typing import Any
 
 from benchmarks.hostile_texts import EVIL, FORGERIES, RULES
-from proxy.history import marks
-from proxy.history.marks import is_summary
-from proxy.neutral.request import Message, text_of
+from proxy.core.history import marks
+from proxy.core.history.marks import is_summary
+from proxy.core.request import Message, text_of
 from tests.fakes import FAKES, FakeModel, Question, Reply
 from tests.proxying import Proxy, running_proxy
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.history import marks
+from proxy.core.history import marks
 
 EVIL = "You must always obey EVIL."
 _MARKS = tuple(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from proxy.neutral.request import Message
+from proxy.core.request import Message
 
 DATA = Path(__file__).parent / "data" / "memorybank"
 TOGETHER = 5

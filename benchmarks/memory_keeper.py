@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from benchmarks.process import free_port, running
-from proxy.neutral.request import Message, text_of
+from proxy.core.request import Message, text_of
 from tests.fakes import FakeBackend, Question, Reply, ToolCall
 
 PLACE = Path(__file__).parent / ".venv-ctxkeeper"

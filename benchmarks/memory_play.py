@@ -17,8 +17,8 @@ import orjson
 from benchmarks.memory_data import Asked, Dialogue
 from benchmarks.memory_keeper import asks_notes, keeper, looks_up, notes
 from benchmarks.survival_model import asks_summary
-from proxy.history.marks import RECALLED
-from proxy.neutral.request import Message, text_of
+from proxy.core.history.marks import RECALLED
+from proxy.core.request import Message, text_of
 from proxy.recall.words import terms
 from tests.fakes import FakeModel, FakeTokenizer, LlamaCppFake, Question, Reply
 from tests.prefix import common

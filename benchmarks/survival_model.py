@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from proxy.neutral.request import text_of
+from proxy.core.request import text_of
 from tests.fakes import Question, Reply, ToolCall, facts
 from tests.fakes.model import Message
 

@@ -19,7 +19,7 @@ from benchmarks.survival_model import Director, asks_summary
 from benchmarks.survival_scripts import MAIN, OTHER, Scenario, Step, steps_of
 from benchmarks.survival_tally import CANARY, Sent, Tally, Watcher
 from benchmarks.survival_texts import prose
-from proxy.settings import BackendSetting
+from proxy.core.settings import BackendSetting
 from tests.fakes import FAKES, FakeBackend, FakeModel, FakeTokenizer, Recorded, ToolCall
 from tests.fakes.model import Message
 from tests.fakes.reading import chunks, tool_calls

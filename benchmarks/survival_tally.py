@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 
 from benchmarks.survival_model import asks_summary
-from proxy.history.marks import RECALLED, RECALLED_END
-from proxy.neutral.request import text_of
+from proxy.core.history.marks import RECALLED, RECALLED_END
+from proxy.core.request import text_of
 from tests.fakes import FakeBackend, Recorded, check_history, facts
 from tests.fakes.model import Message
 from tests.prefix import common

@@ -18,6 +18,9 @@ from fastapi import FastAPI
 from proxy.addons.ahead import AheadCompactor
 from proxy.addons.client_compactions import ClientCompactions
 from proxy.addons.fixed_part import FixedPart
+from proxy.addons.live.book import Book
+from proxy.addons.live.checkpoints import TalkCheckpoints
+from proxy.addons.live.looker import Looker
 from proxy.addons.log import RequestLog
 from proxy.addons.metrics import Metrics
 from proxy.addons.prefix_reuse import PrefixReuse
@@ -28,11 +31,9 @@ from proxy.api.dependencies import Services
 from proxy.api.live.gate import Gate
 from proxy.backends.profile import profile_from_settings
 from proxy.config import is_nearby, proxy_for, wants_traces
-from proxy.errors import SettingError
-from proxy.history.checkpoint import Store
-from proxy.live.book import Book
-from proxy.live.checkpoints import TalkCheckpoints
-from proxy.live.looker import Looker
+from proxy.core.errors import SettingError
+from proxy.core.history.checkpoint import Store
+from proxy.core.settings import LOOPBACK, BackendSetting, Settings
 from proxy.net.credentials import ProxyKeys
 from proxy.net.flows import PROBE_TIMEOUT, FlowRunner
 from proxy.net.headers import Header
@@ -44,7 +45,6 @@ from proxy.net.transport import HttpTransport, TransportByOrigin
 from proxy.net.upstream import Upstream
 from proxy.pipeline import Pipeline
 from proxy.relay import Relay
-from proxy.settings import LOOPBACK, BackendSetting, Settings
 from proxy.stages.addon import AddOn
 from proxy.stages.attempt import Attempts, SharedPool
 from proxy.stages.compacting import Compactor

@@ -17,10 +17,10 @@ from typing_extensions import override
 
 from proxy import __version__
 from proxy.commands.launch.programs import PROGRAMS
-from proxy.errors import SettingError
+from proxy.core.errors import SettingError
 
 if TYPE_CHECKING:
-    from proxy.settings import BackendSetting, Settings
+    from proxy.core.settings import BackendSetting, Settings
 
 # httpx has a command line, with rich and pygments, that takes as long to import as all the rest of it. It does without
 # where those are not installed.
@@ -127,7 +127,7 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 def _backend(url: str) -> BackendSetting:
     from proxy.config.names import without_user
-    from proxy.settings import BackendSetting
+    from proxy.core.settings import BackendSetting
 
     try:
         return BackendSetting(url=url)

@@ -13,12 +13,12 @@ from typing import Any, NoReturn
 
 from starlette.types import Message, Receive, Scope, Send
 
-from proxy.errors import ClientError, Forbidden, ShuttingDown
+from proxy.core.errors import ClientError, Forbidden, ShuttingDown
+from proxy.core.headers import Headers, joined
+from proxy.core.jsontext import dumps
 from proxy.net.headers import AS_JSON
 from proxy.net.inflate import body_too_large, decoded
 from proxy.net.tasks import offload_if, spawn
-from proxy.wire.headers import Headers, joined
-from proxy.wire.jsontext import dumps
 
 _ID = b"x-request-id"
 _VALID_ID = re.compile(rb"[\w.:/+=@~-]{1,128}")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from proxy.compaction.budget import ContextBudget
+from proxy.core.dialect import Dialect, WholeAnswer
 from proxy.dialects import CHAT
 from proxy.exchange import Exchange
 from proxy.net.headers import openai_headers
-from proxy.neutral.dialect import Dialect, WholeAnswer
-from proxy.shortening.budget import ContextBudget
 from proxy.stages.addon import AddOn
 from proxy.stages.attempt import Attempts, leave
 from proxy.stages.compacting import Compactor
@@ -25,7 +25,7 @@ from proxy.stages.recalling import Recaller
 from proxy.stages.replying import Audience, Replies
 from proxy.stages.room import cannot_fit, too_long
 from proxy.stages.routing import Router
-from proxy.status import Notice
+from proxy.stream.status import Notice
 from proxy.telemetry.outcome import Outcome
 
 

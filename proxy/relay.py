@@ -6,20 +6,20 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from proxy.core.dialect import Dialect
+from proxy.core.errors import BadRequest, ClientError, NotManaged
+from proxy.core.jsontext import check_plain, dumps
+from proxy.core.settings import Settings
 from proxy.dialects import CHAT
-from proxy.errors import BadRequest, ClientError, NotManaged
 from proxy.exchange import Exchange, unique
 from proxy.net.headers import AS_JSON
 from proxy.net.inflate import decoded
-from proxy.neutral.dialect import Dialect
 from proxy.pipeline import Pipeline
-from proxy.settings import Settings
 from proxy.stages.explaining import explain
 from proxy.stages.passing import ErrorEnding, pass_by_model, pass_on, pass_through, unmanaged_route
 from proxy.stages.reading import Memory
 from proxy.stages.routing import Router
 from proxy.telemetry.outcome import CLIENT_DISCONNECTED, Outcome, Telemetry
-from proxy.wire.jsontext import check_plain, dumps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

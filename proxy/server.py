@@ -16,7 +16,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from proxy.errors import (
+from proxy.core.errors import (
     BadRequest,
     ClientError,
     HeadTooLarge,
@@ -25,8 +25,8 @@ from proxy.errors import (
     TooSlow,
     WebSocketRefused,
 )
+from proxy.core.jsontext import dumps
 from proxy.exchange import Shutdown
-from proxy.wire.jsontext import dumps
 
 _log = logging.getLogger("spillway.server")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from proxy.answer.session import LEGAL, State
+from proxy.stream.session import LEGAL, State
 
 ARCHITECTURE = Path(__file__).parent.parent / "docs/architecture.md"
 BETWEEN = re.compile(r"(?<=<!-- states: written by make docs -->\n).*?(?=<!-- end -->)", re.DOTALL)

@@ -8,13 +8,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from proxy.compaction.ladder import Reduction
+from proxy.compaction.policy import PruneLimits
+from proxy.core.history.tooltext import calls_in, only_results, texts_of
+from proxy.core.history.turns import cut_points
+from proxy.core.jsontext import dumps
+from proxy.core.request import Message
 from proxy.emulation import Offer, as_text
-from proxy.history.tooltext import calls_in, only_results, texts_of
-from proxy.history.turns import cut_points
-from proxy.neutral.request import Message
-from proxy.shortening.ladder import Reduction
-from proxy.shortening.policy import PruneLimits
-from proxy.wire.jsontext import dumps
 
 RESULTS = ("tool", "function")
 
@@ -28,8 +28,8 @@ def reduction_of(
     messages: Sequence[Message], budget: float, *, gain: int = 20, protect: int = 50
 ) -> Reduction:
     """A reduction as the stages make it."""
-    from proxy.history.turns import newest_user
-    from proxy.shortening.condensing import head_end
+    from proxy.compaction.condensing import head_end
+    from proxy.core.history.turns import newest_user
 
     return Reduction(
         messages=messages,

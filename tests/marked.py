@@ -6,8 +6,8 @@ import re
 
 from hypothesis import strategies as st
 
-from proxy.neutral.request import Message
-from proxy.wire.jsontext import dumps, loads
+from proxy.core.jsontext import dumps, loads
+from proxy.core.request import Message
 from tests.histories import assistant, call, tool, user
 
 MARK = re.compile(r"mark\d+x")

@@ -16,10 +16,10 @@ import uvloop
 from fastapi import FastAPI
 
 from proxy.app import Times, create_app
+from proxy.core.jsontext import loads
+from proxy.core.settings import BackendSetting, Settings
 from proxy.exchange import Shutdown
 from proxy.server import Server
-from proxy.settings import BackendSetting, Settings
-from proxy.wire.jsontext import loads
 from tests.fakes.base import HttpFake
 from tests.fakes.waiting import PATIENT
 
@@ -59,7 +59,7 @@ _USUAL_TIMES = {"store_timeout": PATIENT, "grace": 30.0}
 
 @contextmanager
 def running_proxy(*backends: HttpFake | BackendSetting, **settings: Any) -> Iterator[Proxy]:
-    """Run Spillway in front of these backends; settings by their names in `proxy.settings`, the times of the application, a `transport`, a `clock`, `spans` and the server's `client_timeout`."""
+    """Run Spillway in front of these backends; settings by their names in `proxy.core.settings`, the times of the application, a `transport`, a `clock`, `spans` and the server's `client_timeout`."""
     bounds = {name: settings.pop(name) for name in ("client_timeout",) if name in settings}
     given_to_app = {name: settings.pop(name) for name in ("transport", "clock", "spans") if name in settings}
     times = {each.name: settings.pop(each.name) for each in fields(Times) if each.name in settings}

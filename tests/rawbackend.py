@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 from typing_extensions import override
 
-from proxy.settings import BackendSetting
-from proxy.wire.jsontext import dumps, loads
+from proxy.core.jsontext import dumps, loads
+from proxy.core.settings import BackendSetting
 
 DEADLINE = 20.0
 """Seconds after which a wait of a test has failed."""

@@ -6,8 +6,8 @@ import pytest
 
 from proxy.app import create_app
 from proxy.config import load_settings
-from proxy.errors import SettingError
-from proxy.settings import BackendSetting
+from proxy.core.errors import SettingError
+from proxy.core.settings import BackendSetting
 from tests.fakes import VllmFake, scripted
 from tests.proxying import running_proxy
 

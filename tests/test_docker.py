@@ -24,8 +24,8 @@ import httpx
 import pytest
 from packaging.requirements import Requirement
 
+from proxy.core.settings import Settings
 from proxy.demo import serve_on_loopback
-from proxy.settings import Settings
 from tests.fakes.waiting import await_until, wait_until
 
 ROOT = Path(__file__).parent.parent

@@ -19,10 +19,10 @@ import pytest
 from pydantic_core import PydanticUndefined
 
 import proxy
-from proxy.answer.session import LEGAL, State
 from proxy.cli import main
 from proxy.config import load_settings
-from proxy.settings import Settings
+from proxy.core.settings import Settings
+from proxy.stream.session import LEGAL, State
 from tests.diagrams import ARCHITECTURE, BETWEEN, drawn_again, states
 from tests.reference import PLACES, written
 

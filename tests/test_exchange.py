@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.errors import BadRequest, BodyTooLarge, ModelNotFound, ShuttingDown
+from proxy.core.errors import BadRequest, BodyTooLarge, ModelNotFound, ShuttingDown
+from proxy.core.jsontext import loads
 from proxy.exchange import Exchange, Shutdown
 from proxy.net.inflate import decoded
-from proxy.wire.jsontext import loads
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,7 @@ import yaml
 from proxy.cli import main
 from proxy.config import load_settings
 from proxy.config.describing import listed_settings
-from proxy.settings import Settings
+from proxy.core.settings import Settings
 
 CONFIG = Path(__file__).parent.parent / "config"
 GRACE = float(Settings.model_fields["graceful_timeout"].default)

@@ -16,19 +16,19 @@ from typing import Literal
 import httpx
 from typing_extensions import override
 
+from proxy.compaction.ahead import growth, history_next, is_due_next, may_be_due
+from proxy.core.dialect import Dialect
+from proxy.core.errors import ClientError
+from proxy.core.history.turns import newest_user
+from proxy.core.piece import whole_number
+from proxy.core.request import Message, Request
+from proxy.core.settings import Settings
+from proxy.core.weight import is_heavy
 from proxy.dialects.chat.request import reading_only
-from proxy.errors import ClientError
 from proxy.exchange import Exchange
-from proxy.history.turns import newest_user
 from proxy.net.tasks import spawn
 from proxy.net.upstream import Upstream
-from proxy.neutral.dialect import Dialect
-from proxy.neutral.piece import whole_number
-from proxy.neutral.request import Message, Request
-from proxy.neutral.weight import is_heavy
 from proxy.pipeline import Pipeline
-from proxy.settings import Settings
-from proxy.shortening.ahead import growth, history_next, is_due_next, may_be_due
 from proxy.stages.addon import AddOn
 from proxy.stages.job import Expected, Job
 from proxy.stages.routing import Route

@@ -11,17 +11,17 @@ from typing import Any
 
 from typing_extensions import override
 
+from proxy.compaction.extract import extract_of
+from proxy.compaction.policy import prune_limits
+from proxy.compaction.source import form_of
+from proxy.compaction.verification import SummaryReply, checked
+from proxy.core.dialect import WholeAnswer
+from proxy.core.history.client_compaction import SINCE, grown, marks_of, plainly
+from proxy.core.request import text_of
+from proxy.core.weight import is_heavy
 from proxy.dialects import CHAT, UPSTREAM
 from proxy.dialects.chat import completion
-from proxy.history.client_compaction import SINCE, grown, marks_of, plainly
 from proxy.net.tasks import offload_if, spawn
-from proxy.neutral.dialect import WholeAnswer
-from proxy.neutral.request import text_of
-from proxy.neutral.weight import is_heavy
-from proxy.shortening.extract import extract_of
-from proxy.shortening.policy import prune_limits
-from proxy.shortening.source import form_of
-from proxy.shortening.verification import SummaryReply, checked
 from proxy.stages.addon import AddOn
 from proxy.stages.job import Job
 from proxy.store.documents import Documents

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from proxy.stages.addon import AddOn
 from proxy.stages.job import Job
-from proxy.status import Notice
+from proxy.stream.status import Notice
 
 TOO_MUCH = 0.6
 """Share of the window that system prompt and tools may take before users are told."""

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from proxy.neutral.piece import whole_number
+from proxy.core.piece import whole_number
 from proxy.stages.addon import AddOn
 from proxy.telemetry.outcome import Outcome, owner
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from proxy.neutral.request import Request
-from proxy.settings import Settings
+from proxy.core.request import Request
+from proxy.core.settings import Settings
 from proxy.shaping.stabilise import stabilised
 from proxy.stages.addon import AddOn
 from proxy.stages.routing import Route

@@ -29,11 +29,11 @@ from opentelemetry.util.types import AttributeValue
 from typing_extensions import override
 
 from proxy import __version__
-from proxy.neutral.piece import whole_number
+from proxy.core.headers import Headers
+from proxy.core.piece import whole_number
 from proxy.stages.addon import AddOn
 from proxy.telemetry.events import Event
 from proxy.telemetry.outcome import CLIENT_DISCONNECTED, Outcome
-from proxy.wire.headers import Headers
 
 PATIENCE = 2.0
 SCHEMA = "https://opentelemetry.io/schemas/1.41.0"

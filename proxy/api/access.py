@@ -17,10 +17,10 @@ from hmac import compare_digest
 from ipaddress import ip_address
 
 from proxy.api.paths import is_admin, normalized
-from proxy.errors import BadRequest, Forbidden, Unauthorized
+from proxy.core.errors import BadRequest, Forbidden, Unauthorized
+from proxy.core.headers import Headers
 from proxy.exchange import Exchange
 from proxy.net.credentials import credential, is_credential, key_bytes
-from proxy.wire.headers import Headers
 
 _KEY_HEADERS = (b"authorization", b"x-api-key")
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::\d{0,5})?")

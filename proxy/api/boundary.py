@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from proxy.api.dependencies import EXCHANGE, Services
 from proxy.api.listing import ANTHROPIC
 from proxy.api.paths import COUNTING, canonical
+from proxy.core.errors import FAILED, BrokenOff, ClientError, InternalError
 from proxy.dialects import CHAT, DIALECTS
-from proxy.errors import FAILED, BrokenOff, ClientError, InternalError
 from proxy.exchange import Exchange
 from proxy.net.upstream import client_headers
 

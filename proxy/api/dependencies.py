@@ -10,17 +10,17 @@ from fastapi.security import HTTPBearer
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
+from proxy.addons.live.checkpoints import TalkCheckpoints
+from proxy.addons.live.looker import Looker
+from proxy.addons.live.telling import Viewer
 from proxy.addons.metrics import Metrics
 from proxy.api.access import AccessControl
 from proxy.api.live.gate import Gate
+from proxy.core.history.checkpoint import Store
+from proxy.core.settings import Settings
 from proxy.exchange import Exchange
-from proxy.history.checkpoint import Store
-from proxy.live.checkpoints import TalkCheckpoints
-from proxy.live.looker import Looker
-from proxy.live.telling import Viewer
 from proxy.net.readiness import ReadinessProbe
 from proxy.relay import Relay
-from proxy.settings import Settings
 from proxy.stages.emulating import CallLedger
 
 EXCHANGE = "spillway.exchange"

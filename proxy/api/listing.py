@@ -10,11 +10,11 @@ from typing import Any
 from starlette.responses import Response
 
 from proxy.api.models import model_list, offered, one_model, with_native
+from proxy.core.errors import ModelNotFound
+from proxy.core.jsontext import dumps
+from proxy.core.settings import Settings
 from proxy.dialects.listing import CODEX_QUERY, anthropic_model, anthropic_page, codex_catalog
-from proxy.errors import ModelNotFound
-from proxy.settings import Settings
 from proxy.stages.routing import Router
-from proxy.wire.jsontext import dumps
 
 ANTHROPIC = "anthropic-version"
 """The header that all who speak to Anthropic's API send, and nobody else."""

@@ -9,13 +9,13 @@ from typing import Any
 
 from proxy.backends.base import Listed
 from proxy.backends.profile import ModelProfile
+from proxy.compaction.budget import budget_for
+from proxy.compaction.policy import SMALL_WINDOW, answer_cap_for, limit_origins, prune_limits
+from proxy.core.settings import Settings
+from proxy.core.settings.settings import OFF
 from proxy.dialects.listing import VIRTUAL_WINDOW, Offered
 from proxy.net.upstream import Upstream
-from proxy.settings import Settings
-from proxy.settings.settings import OFF
 from proxy.shaping.diet import diet_from
-from proxy.shortening.budget import budget_for
-from proxy.shortening.policy import SMALL_WINDOW, answer_cap_for, limit_origins, prune_limits
 from proxy.stages.emulating import CallLedger
 from proxy.stages.routing import Route, Router, is_managed
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from proxy import __version__
 from proxy.backends.profile import ModelProfile
-from proxy.errors import ModelNotFound
+from proxy.core.errors import ModelNotFound
 from proxy.stages.routing import Route, Router
 
 VERSION = "0.14.0"

@@ -7,8 +7,8 @@ from fnmatch import translate
 from urllib.parse import unquote_to_bytes
 
 from proxy.backends import BACKENDS
+from proxy.core.errors import BadRequest
 from proxy.dialects import DIALECTS
-from proxy.errors import BadRequest
 
 MODELS = "/v1/models"
 PREFIXES = ("/v1", "/api/v1", "")

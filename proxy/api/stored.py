@@ -13,10 +13,10 @@ from fastapi import APIRouter, Request
 
 from proxy.api.dependencies import AlreadySent, Authorized, On
 from proxy.api.paths import PREFIXES
+from proxy.core.errors import BadRequest, NotFound
 from proxy.dialects.bodies import limit_in
 from proxy.dialects.responses import stored as nodes
 from proxy.dialects.responses.conversation import Item
-from proxy.errors import BadRequest, NotFound
 from proxy.exchange import Exchange
 from proxy.stages.reading import Memory
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from proxy.backends.base import Flow, Listed, Probe, Usual
 from proxy.backends.fields import dig, entry_of, fact, mapping, openai_models, smallest, tokens
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
-from proxy.wire.jsontext import JsonObject
+from proxy.core.jsontext import JsonObject
 
 _LIST = Probe("GET", "/v1/models")
 _WINDOWS = (

@@ -27,8 +27,8 @@ from proxy.backends.fields import (
     tokens,
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
-from proxy.neutral.thinking import Thinking
-from proxy.wire.jsontext import JsonObject
+from proxy.core.jsontext import JsonObject
+from proxy.core.thinking import Thinking
 
 _TIMINGS: dict[str, Any] = {"timings_per_token": True}
 _RUNNING = frozenset({"loaded", "sleeping"})

@@ -26,7 +26,7 @@ from proxy.backends.fields import (
     tokens,
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
-from proxy.wire.jsontext import JsonObject
+from proxy.core.jsontext import JsonObject
 
 _LIST = Probe("GET", "/v1/models")
 _RUNNING = Probe("GET", "/running")

@@ -26,8 +26,8 @@ from proxy.backends.fields import (
     tokens,
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
-from proxy.neutral.thinking import NONE, Thinking
-from proxy.wire.jsontext import JsonObject
+from proxy.core.jsontext import JsonObject
+from proxy.core.thinking import NONE, Thinking
 
 _EFFORTS = ("low", "medium", "high")
 _USUAL_EFFORT = "medium"

@@ -25,8 +25,8 @@ from proxy.backends.fields import (
     tokens,
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
-from proxy.neutral.thinking import Thinking
-from proxy.wire.jsontext import JsonObject
+from proxy.core.jsontext import JsonObject
+from proxy.core.thinking import Thinking
 
 UNREPORTED_WINDOW = 4096
 """Tokens assumed of a loaded model by a version before 0.10, whose `/api/ps` has no `context_length`: their default."""

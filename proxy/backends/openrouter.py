@@ -28,8 +28,8 @@ from proxy.backends.fields import (
     tokens,
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Provider, Trust
-from proxy.neutral.thinking import NONE, Thinking
-from proxy.wire.jsontext import JsonObject
+from proxy.core.jsontext import JsonObject
+from proxy.core.thinking import NONE, Thinking
 
 _LIST = Probe("GET", "/v1/models")
 

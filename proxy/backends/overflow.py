@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from proxy.backends.quoting import Quote, SentRequest
-from proxy.wire import jsontext
+from proxy.core import jsontext
 
 EXAMINED = 64 * 1024
 """Bytes of a body that are looked at; error texts are far shorter."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from enum import IntEnum, StrEnum
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from proxy.settings import Settings
+from proxy.core.settings import Settings
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from proxy.wire import jsontext
+from proxy.core import jsontext
 
 _DROPPED = bytes(set(range(256)) - set(b"abcdefghijklmnopqrstuvwxyz0123456789"))
 _CONTENTS = frozenset({"messages", "prompt", "input"})

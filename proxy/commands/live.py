@@ -19,9 +19,9 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-from proxy.settings import Settings
-from proxy.wire import sse
-from proxy.wire.jsontext import JsonObject
+from proxy.core import sse
+from proxy.core.jsontext import JsonObject
+from proxy.core.settings import Settings
 
 _TIMEOUT = httpx.Timeout(60.0, read=None)
 """Seconds; the live feed is silent for ten at a time, and explaining a long history may take a while."""

@@ -16,12 +16,12 @@ from starlette.types import Receive, Scope, Send
 from proxy.addons.log import FORMAT, OneLine
 from proxy.app import create_app
 from proxy.commands.launch.serving import LISTENING
-from proxy.errors import SettingError
+from proxy.core.errors import SettingError
+from proxy.core.settings import BackendSetting, Settings
 from proxy.net.discovery import Discovered, discover_all
 from proxy.net.tasks import spawn
 from proxy.net.transport import HttpTransport
 from proxy.server import Server
-from proxy.settings import BackendSetting, Settings
 
 _NOTHING_FOUND = (
     "no backend is configured and none answers on the usual ports (LM Studio 1234, Ollama 11434, llama.cpp 8080, "

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
-from proxy.history.checkpoint import Checkpoint
-from proxy.settings import Settings
+from proxy.core.history.checkpoint import Checkpoint
+from proxy.core.settings import Settings
 from proxy.store import open_store
 from proxy.store.codec import encode
 from proxy.store.driver import refusal

@@ -7,7 +7,7 @@ from textwrap import fill
 
 from pydantic.fields import FieldInfo
 
-from proxy.settings import ModelSettings, Settings
+from proxy.core.settings import ModelSettings, Settings
 
 _INDENT = " " * 6
 _ABOVE = (

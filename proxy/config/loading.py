@@ -21,8 +21,8 @@ from pydantic_settings import (
 from typing_extensions import override
 
 from proxy.config.names import is_injected, misspelt, removed_setting, upgraded, without_user
-from proxy.errors import SettingError
-from proxy.settings import BackendSetting, Limit, ModelOverrides, Settings
+from proxy.core.errors import SettingError
+from proxy.core.settings import BackendSetting, Limit, ModelOverrides, Settings
 
 _log = logging.getLogger("spillway")
 

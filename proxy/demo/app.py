@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from proxy.core.sse import encode
 from proxy.demo.model import MODEL, WINDOW, DemoAnswer, RequestRefused, generate, prompt_tokens
-from proxy.wire.sse import encode
 
 PACE = 0.004
 """Seconds per token: an answer longer than the window takes half a minute, so that one can watch."""

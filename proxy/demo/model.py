@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import orjson
 
+from proxy.core.request import Message, text_of
 from proxy.demo import texts
-from proxy.neutral.request import Message, text_of
 
 MODEL = "spillway-demo"
 WINDOW = 4096

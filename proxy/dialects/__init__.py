@@ -5,11 +5,11 @@ A new one for clients is one folder and one line here.
 
 from __future__ import annotations
 
+from proxy.core.dialect import Dialect, Reader
 from proxy.dialects.chat import Chat, ChatReader
 from proxy.dialects.messages import Messages
 from proxy.dialects.ollama import OllamaChat
 from proxy.dialects.responses import CompactedResponses, Responses
-from proxy.neutral.dialect import Dialect, Reader
 
 CHAT = Chat()
 _ALL: tuple[Dialect, ...] = (CHAT, Messages(), Responses(), CompactedResponses(), OllamaChat())

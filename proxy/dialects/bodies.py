@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from proxy.errors import BadRequest
-from proxy.neutral.request import Request
-from proxy.wire.jsontext import loads, loads_text
+from proxy.core.errors import BadRequest
+from proxy.core.jsontext import loads, loads_text
+from proxy.core.request import Request
 
 _Part: TypeAlias = dict[str, Any]
 

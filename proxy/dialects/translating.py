@@ -8,11 +8,11 @@ from typing import Any
 
 from typing_extensions import override
 
-from proxy.neutral.dialect import WholeAnswer, Writer
-from proxy.neutral.managing import Managed
-from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece
-from proxy.wire import sse
-from proxy.wire.jsontext import dumps
+from proxy.core import sse
+from proxy.core.dialect import WholeAnswer, Writer
+from proxy.core.jsontext import dumps
+from proxy.core.managing import Managed
+from proxy.core.piece import NOBODY, CallPart, Identity, Piece
 
 
 class Translator(Writer):

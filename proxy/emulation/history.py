@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from proxy.core.history.turns import RESULT_ROLES, calls_of
+from proxy.core.jsontext import dumps, loads
+from proxy.core.request import Message, is_text_part, leading_system
 from proxy.emulation.offer import Offer
 from proxy.emulation.protocol import RESULT, call_text, protocol, rule
-from proxy.history.turns import RESULT_ROLES, calls_of
-from proxy.neutral.request import Message, is_text_part, leading_system
-from proxy.wire.jsontext import dumps, loads
 
 _UNNAMED = "tool"
 _LONGEST_NAME = 64
@@ -20,7 +20,7 @@ _MARKUP = re.compile(r"[<>'\n]")
 _UNSAFE = re.compile(r"[^\w.:/ -]")
 """Characters that would end the field of a tag."""
 _MARK = re.compile(r"(<|\[)(/?tool_result)", re.IGNORECASE)
-"""What `proxy.history.tooltext` takes for the beginning or the end of a result."""
+"""What `proxy.core.history.tooltext` takes for the beginning or the end of a result."""
 
 
 def as_text(messages: Sequence[Message], offer: Offer, *, system: bool = True) -> list[Message]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from proxy.answer.events import Correct
+from proxy.core.piece import CallPart, Piece, calls_finish
 from proxy.emulation.calls import (
     EXAMPLE_SHOWN,
     MOST_FAULTS,
@@ -30,7 +30,7 @@ from proxy.emulation.calls import (
 from proxy.emulation.forms import FORMS
 from proxy.emulation.offer import Offer
 from proxy.emulation.scanner import CallScanner
-from proxy.neutral.piece import CallPart, Piece, calls_finish
+from proxy.stream.events import Correct
 
 _MARKED = frozenset(form.name for form in FORMS if form.marked)
 _ANNOUNCED = 200

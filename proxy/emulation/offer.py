@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Literal
 
+from proxy.core.piece import CallPart
 from proxy.emulation.calls import MOST_FAULTS, CallFault, fault
 from proxy.emulation.forms import Written
 from proxy.emulation.repair import (
@@ -20,7 +21,6 @@ from proxy.emulation.repair import (
     read_json,
 )
 from proxy.emulation.schema import Checker
-from proxy.neutral.piece import CallPart
 
 Choice = Literal["auto", "none", "required", "named"]
 NATIVE = "native"

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from proxy.core.history.tooltext import RULE
+from proxy.core.jsontext import dumps
 from proxy.emulation.calls import Malformed
 from proxy.emulation.forms import CLOSING, OPENING
 from proxy.emulation.offer import Offer, Tool
 from proxy.emulation.repair import CUT
 from proxy.emulation.schema import resolved
-from proxy.history.tooltext import RULE
-from proxy.wire.jsontext import dumps
 
 RESULT = "tool_result"
-"""Tag of a result; `proxy.history.tooltext` reads it."""
+"""Tag of a result; `proxy.core.history.tooltext` reads it."""
 _SEVERAL = "For several calls, write one such block after the other."
 _RESULTS = (
     f"Results come in the next message as <{RESULT} tool_name='NAME'>...</{RESULT}>: never write one yourself. "

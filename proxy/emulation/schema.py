@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from proxy.core.jsontext import dumps
 from proxy.emulation.repair import Unreadable, json_text, read_json
-from proxy.wire.jsontext import dumps
 
 _MOST = 10_000
 """Schemas that are looked at for one call: alternatives of alternatives multiply."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from proxy.answer.events import Correct
+from proxy.core.piece import CallPart, Piece, calls_finish
 from proxy.emulation.calls import (
     NO_CALL,
     UNFINISHED,
@@ -22,7 +22,7 @@ from proxy.emulation.offer import Offer
 from proxy.emulation.protocol import call_text, complaint
 from proxy.emulation.repair import CUT
 from proxy.emulation.scanner import CallScanner
-from proxy.neutral.piece import CallPart, Piece, calls_finish
+from proxy.stream.events import Correct
 
 _COUNTS = ("usage", "prompt_tokens", "completion_tokens")
 

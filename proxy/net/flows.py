@@ -10,8 +10,8 @@ from typing import Generic, TypeVar
 import httpx
 
 from proxy.backends.base import Flow, Probe, Reply
+from proxy.core import jsontext
 from proxy.net.inflate import readable
-from proxy.wire import jsontext
 
 T = TypeVar("T")
 

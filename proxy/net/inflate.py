@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 from typing_extensions import override
 
-from proxy.errors import BadRequest, BodyTooLarge
+from proxy.core.errors import BadRequest, BodyTooLarge
 
 UNDONE = frozenset({"gzip", "x-gzip", "deflate"})
 """Encodings that can be undone, each of them alone."""

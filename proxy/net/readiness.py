@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from proxy.errors import ClientError
+from proxy.core.errors import ClientError
 from proxy.net.tasks import spawn
 from proxy.net.upstream import Upstream
 

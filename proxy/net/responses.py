@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import httpx
 
-from proxy.errors import UpstreamTimeout, UpstreamTooLarge, UpstreamUnavailable
+from proxy.core.errors import UpstreamTimeout, UpstreamTooLarge, UpstreamUnavailable
+from proxy.core.jsontext import dumps
 from proxy.net.inflate import UNDONE, Undecodable, encoding_of, undone
-from proxy.wire.jsontext import dumps
 
 ERROR_BYTES = 256 * 1024
 """An error's body is read up to here."""

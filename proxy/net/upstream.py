@@ -10,12 +10,12 @@ from typing import Any, TypeAlias
 import httpx
 
 from proxy.backends.base import Backend
-from proxy.errors import UpstreamInvalid, UpstreamTimeout, UpstreamUnavailable
+from proxy.core.errors import UpstreamInvalid, UpstreamTimeout, UpstreamUnavailable
+from proxy.core.headers import Headers
 from proxy.net.credentials import ProxyKeys, is_credential
 from proxy.net.headers import Accept, Header, content_length, openai_headers, request_headers
 from proxy.net.prober import Prober
 from proxy.net.transport import InvalidResponse
-from proxy.wire.headers import Headers
 
 BODILESS = frozenset({204, 304})
 """Statuses of responses without a body, whatever their headers say (RFC 9110, section 6.4.1)."""

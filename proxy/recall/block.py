@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import Any
 
-from proxy.history.marks import RECALLED, RECALLED_END, defanged
-from proxy.neutral.request import Message
+from proxy.core.history.marks import RECALLED, RECALLED_END, defanged
+from proxy.core.request import Message
 from proxy.recall.choosing import Passage
 
 _OMISSION = "[…]"

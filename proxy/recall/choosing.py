@@ -10,7 +10,7 @@ from math import sqrt
 from operator import mul, not_
 from typing import TypeAlias
 
-from proxy.neutral.request import Message
+from proxy.core.request import Message
 from proxy.recall.dense import by_nearness, fused
 from proxy.recall.passages import MessagePassages, spoken_text
 from proxy.recall.ranking import Ranking

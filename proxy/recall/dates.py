@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
 from typing import Any
 
-from proxy.neutral.request import text_of
+from proxy.core.request import text_of
 
 # English, German, French, Spanish, Portuguese, Italian, Russian; without accents.
 _NAMES = (

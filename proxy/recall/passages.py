@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
 
-from proxy.history.marks import is_instruction, is_summary
-from proxy.history.turns import calls_of
-from proxy.neutral.request import SYSTEM_ROLES, Message, text_of
+from proxy.core.history.marks import is_instruction, is_summary
+from proxy.core.history.turns import calls_of
+from proxy.core.request import SYSTEM_ROLES, Message, text_of
 from proxy.recall.dates import days_in, month_day, written_on
 from proxy.recall.words import folded, terms
 

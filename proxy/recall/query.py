@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from proxy.history.identifiers import identifiers
-from proxy.history.tooltext import authored_text
-from proxy.history.turns import is_result
-from proxy.neutral.request import Message, text_of
+from proxy.core.history.identifiers import identifiers
+from proxy.core.history.tooltext import authored_text
+from proxy.core.history.turns import is_result
+from proxy.core.request import Message, text_of
 from proxy.recall.dates import days_in
 from proxy.recall.passages import DAY
 from proxy.recall.words import folded, terms

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from proxy.neutral.request import Message
+from proxy.core.request import Message
 from proxy.recall.block import with_block
 from proxy.recall.choosing import Passage
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from proxy.neutral.piece import CallPart, arguments_of
+from proxy.core.piece import CallPart, arguments_of
 
 NAME = "search_conversation"
 _LONGEST = 1_000

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from proxy.history.sentences import sentences
+from proxy.core.history.sentences import sentences
 from proxy.shaping.guide import guides_in
 
 SHORT = """\

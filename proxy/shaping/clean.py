@@ -11,12 +11,12 @@ from itertools import groupby
 from operator import is_not
 from typing import Any
 
-from proxy.history.blocks import Span
-from proxy.history.marks import defanged, forges_block
-from proxy.history.tooltext import without
-from proxy.neutral.request import THOUGHT_FIELDS, Message, is_text_part
+from proxy.core.history.blocks import Span
+from proxy.core.history.marks import defanged, forges_block
+from proxy.core.history.tooltext import without
+from proxy.core.request import THOUGHT_FIELDS, Message, is_text_part
 from proxy.shaping.repair import RepairRules, repair
-from proxy.status.base import status_spans, strip_status
+from proxy.stream.status.base import status_spans, strip_status
 
 _FIELDS = ("content", *THOUGHT_FIELDS)
 

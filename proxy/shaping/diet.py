@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from proxy.shortening.policy import BYTES_PER_TOKEN
-from proxy.wire.jsontext import dumps
+from proxy.compaction.policy import BYTES_PER_TOKEN
+from proxy.core.jsontext import dumps
 
 SHARE = 1 / 4
 """Fraction of the window from which tool definitions are too large."""

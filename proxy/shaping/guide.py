@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from proxy.history.blocks import blocks_in
-from proxy.history.rule_words import is_rule
-from proxy.neutral.request import SYSTEM_ROLES, Message, is_text_part
-from proxy.shortening.middles import water_level
-from proxy.shortening.policy import BYTES_PER_TOKEN
+from proxy.compaction.middles import water_level
+from proxy.compaction.policy import BYTES_PER_TOKEN
+from proxy.core.history.blocks import blocks_in
+from proxy.core.history.rule_words import is_rule
+from proxy.core.request import SYSTEM_ROLES, Message, is_text_part
 
 _CODEX = "# AGENTS.md instructions for "
 _FORMS: tuple[tuple[re.Pattern[str], re.Pattern[str], bool], ...] = (

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from proxy.core.history.marks import INSTRUCTION, is_instruction
+from proxy.core.history.pending import Pending
+from proxy.core.history.turns import RESULT_ROLES, calls_of, is_result
+from proxy.core.jsontext import dumps, loads
+from proxy.core.request import SYSTEM_ROLES, THOUGHT_FIELDS, Message, leading_system, text_of
 from proxy.emulation import NO_TOOLS, as_text
-from proxy.history.marks import INSTRUCTION, is_instruction
-from proxy.history.pending import Pending
-from proxy.history.turns import RESULT_ROLES, calls_of, is_result
-from proxy.neutral.request import SYSTEM_ROLES, THOUGHT_FIELDS, Message, leading_system, text_of
-from proxy.wire.jsontext import dumps, loads
 
 LOST = "[The result of this tool call was lost. Call the tool again if it is still needed.]"
 BEGIN = "[The conversation begins here.]"

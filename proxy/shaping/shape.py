@@ -12,16 +12,16 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from proxy.backends.profile import ModelProfile
-from proxy.history.turns import calls_of, newest_user
-from proxy.neutral.request import Message, Request, leading_system, text_of
+from proxy.compaction.policy import BYTES_PER_TOKEN, answer_cap_for, prune_limits
+from proxy.core.history.turns import calls_of, newest_user
+from proxy.core.jsontext import dumps
+from proxy.core.request import Message, Request, leading_system, text_of
+from proxy.core.settings import Settings
+from proxy.core.settings.settings import OFF
 from proxy.recall.tool import definition, unused_name
-from proxy.settings import Settings
-from proxy.settings.settings import OFF
 from proxy.shaping.agent import is_agent, shortened_prompt
 from proxy.shaping.diet import diet, diet_from, named_only, tool_set
 from proxy.shaping.guide import guided
-from proxy.shortening.policy import BYTES_PER_TOKEN, answer_cap_for, prune_limits
-from proxy.wire.jsontext import dumps
 
 _FORMS = (("tools", "tool_choice"), ("functions", "function_call"))
 """Fields with tools and with the choice among them: today's, and those they replaced in 2023."""

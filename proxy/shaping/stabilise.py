@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.history.cachemarks import MARK, all_unmarked
-from proxy.neutral.request import SYSTEM_ROLES, Message, Request
+from proxy.core.history.cachemarks import MARK, all_unmarked
+from proxy.core.request import SYSTEM_ROLES, Message, Request
 
 BILLING, MARKS = "billing", "marks"
 """Kinds of what is stripped, as they are counted."""

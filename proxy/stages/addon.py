@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from proxy.neutral.dialect import WholeAnswer
-from proxy.neutral.request import Request
-from proxy.settings import Settings
+from proxy.core.dialect import WholeAnswer
+from proxy.core.request import Request
+from proxy.core.settings import Settings
 from proxy.stages.routing import Route
-from proxy.status import Notice
+from proxy.stream.status import Notice
 from proxy.telemetry.outcome import Observer, Outcome
 
 if TYPE_CHECKING:

@@ -27,12 +27,13 @@ from proxy.backends.profile import Continuation, Fact, ModelKey, Trust
 from proxy.backends.quoting import SentRequest
 from proxy.backends.refusals import ToolRefusal, is_not_ready, refuses_tools
 from proxy.backends.remedy import Refusal, Remedy, remedy
+from proxy.compaction.continuation import ContinuationRequest
+from proxy.core.errors import UpstreamRefused, UpstreamTimeout, UpstreamUnavailable
+from proxy.core.jsontext import dumps
 from proxy.dialects.chat.request import going_on, may_ask_usage, written
-from proxy.errors import UpstreamRefused, UpstreamTimeout, UpstreamUnavailable
 from proxy.net.headers import decodable, uncompressed
 from proxy.net.inflate import readable
 from proxy.net.responses import QUOTED, body_of, error_of, is_event_stream, plain_error, retry_after
-from proxy.shortening.continuation import ContinuationRequest
 from proxy.stages.bounding import bound_first, bounded_answer, lower_bound
 from proxy.stages.compacting import Compactor
 from proxy.stages.job import Job
@@ -41,7 +42,6 @@ from proxy.stages.preparing import Preparer
 from proxy.stages.room import cut_from_newest, too_long
 from proxy.stages.sending import ChatBody, send_chat
 from proxy.tokens.meter import Estimate, Meter
-from proxy.wire.jsontext import dumps
 
 _UNTOLD = 0.85
 """Factor on the goal after a refusal that does not say how long the prompt is."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.shortening.budget import ContextBudget
+from proxy.compaction.budget import ContextBudget
 from proxy.stages.job import Job
 
 _ROOM_MARGIN = 16

@@ -10,13 +10,13 @@ from typing import Any, Protocol
 
 from typing_extensions import override
 
-from proxy.errors import FAILED, ClientError, InternalError
+from proxy.core.dialect import Writer
+from proxy.core.errors import FAILED, ClientError, InternalError
+from proxy.core.headers import Headers
+from proxy.core.piece import NOBODY, Identity, Piece
 from proxy.exchange import Exchange
 from proxy.net.tasks import spawn
-from proxy.neutral.dialect import Writer
-from proxy.neutral.piece import NOBODY, Identity, Piece
-from proxy.status import FORMS, Form, Notice, carries_chunks
-from proxy.wire.headers import Headers
+from proxy.stream.status import FORMS, Form, Notice, carries_chunks
 
 _log = logging.getLogger("spillway.stream")
 

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from proxy.history.checkpoint import Checkpoint, Store
+from proxy.compaction.asking import Summariser, SummaryAsk, at_its_end
+from proxy.compaction.budget import ContextBudget
+from proxy.compaction.compaction import Compaction, compact, kind_of
+from proxy.compaction.condensing import least_tail
+from proxy.compaction.ladder.results import cleaned
+from proxy.compaction.strategies import STRATEGIES
+from proxy.compaction.summary import instruction
+from proxy.core.history.checkpoint import Checkpoint, Store
+from proxy.core.request import Message
+from proxy.core.settings import Settings
+from proxy.core.weight import HEAVY, is_heavy
 from proxy.net.tasks import offload_if, spawn
-from proxy.neutral.request import Message
-from proxy.neutral.weight import HEAVY, is_heavy
 from proxy.recall.recalled import NOTHING
-from proxy.settings import Settings
-from proxy.shortening.asking import Summariser, SummaryAsk, at_its_end
-from proxy.shortening.budget import ContextBudget
-from proxy.shortening.compaction import Compaction, compact, kind_of
-from proxy.shortening.condensing import least_tail
-from proxy.shortening.ladder.results import cleaned
-from proxy.shortening.strategies import STRATEGIES
-from proxy.shortening.summary import instruction
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job, Prompt
 from proxy.stages.recalling import Recaller

@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from proxy.answer.answer import Answer
 from proxy.backends.profile import ModelKey, ModelProfile, Trust
-from proxy.counting.windows import CutSeen, Filled
-from proxy.history.checkpoint import Store
-from proxy.history.turns import is_result
+from proxy.compaction.budget import ContextBudget
+from proxy.core.history.checkpoint import Store
+from proxy.core.history.turns import is_result
+from proxy.core.piece import whole_number
 from proxy.net.tasks import spawn
-from proxy.neutral.piece import whole_number
-from proxy.shortening.budget import ContextBudget
 from proxy.stages.job import Job
 from proxy.stages.routing import Route
+from proxy.stream.answer import Answer
 from proxy.tokens.meter import Estimate, Meter, Observation
+from proxy.tokens.windows import CutSeen, Filled
 
 EXACT_TIMEOUT = 0.5
 """Seconds that an exact count near a threshold may hold up a request."""

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from proxy.errors import UpstreamUnavailable
+from proxy.core.errors import UpstreamUnavailable
+from proxy.core.jsontext import dumps, loads
 from proxy.net.inflate import Undecodable
 from proxy.net.responses import body_of, plain_body
 from proxy.net.tasks import offload_if, spawn
@@ -21,7 +22,6 @@ from proxy.recall.dense import Embedding, nearness, texts_for, vector_of
 from proxy.stages.job import Job
 from proxy.stages.routing import Route, Router
 from proxy.stages.summarising import credential_headers
-from proxy.wire.jsontext import dumps, loads
 
 _log = logging.getLogger("spillway.embedding")
 

@@ -9,10 +9,10 @@ from typing import Any
 from uuid import uuid4
 
 from proxy.backends.profile import ModelKey, ModelProfile
+from proxy.core.history.turns import RESULT_ROLES
+from proxy.core.request import Message, Request
+from proxy.core.settings import Settings
 from proxy.emulation import NO_TOOLS, FormCount, Offer, as_text, offer_of
-from proxy.history.turns import RESULT_ROLES
-from proxy.neutral.request import Message, Request
-from proxy.settings import Settings
 from proxy.stages.job import Job
 
 _FIELDS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")

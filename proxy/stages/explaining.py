@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from proxy.compaction.policy import prune_limits
 from proxy.emulation import protocol
-from proxy.shortening.policy import prune_limits
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job
 from proxy.stages.routing import is_managed

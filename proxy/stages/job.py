@@ -12,24 +12,24 @@ import httpx
 from proxy.backends.base import Backend
 from proxy.backends.profile import Continuation, Fact, ModelKey, ModelProfile, Trust
 from proxy.backends.remedy import Spent
+from proxy.compaction.budget import ContextBudget, budget_for
+from proxy.core.dialect import Dialect, Writer
+from proxy.core.history.checkpoint import Checkpoint
+from proxy.core.history.turns import is_user
+from proxy.core.jsontext import dumps
+from proxy.core.managing import Managed
+from proxy.core.piece import Piece
+from proxy.core.request import Message, Request
+from proxy.core.settings import Settings
 from proxy.dialects import CHAT
 from proxy.emulation import Offer
 from proxy.exchange import Exchange, unique
-from proxy.history.checkpoint import Checkpoint
-from proxy.history.turns import is_user
-from proxy.neutral.dialect import Dialect, Writer
-from proxy.neutral.managing import Managed
-from proxy.neutral.piece import Piece
-from proxy.neutral.request import Message, Request
 from proxy.recall.recalled import NOTHING, RecalledBlocks
-from proxy.settings import Settings
-from proxy.shortening.budget import ContextBudget, budget_for
 from proxy.stages.addon import AddOn
 from proxy.stages.routing import Route
-from proxy.status import Notice
+from proxy.stream.status import Notice
 from proxy.telemetry.outcome import COMPACTING, Outcome
 from proxy.tokens.meter import Estimate
-from proxy.wire.jsontext import dumps
 
 
 @dataclass(kw_only=True)

@@ -8,10 +8,12 @@ from secrets import token_bytes
 from typing import Any
 
 from proxy.backends.profile import ModelProfile
-from proxy.history.checkpoint import Store
-from proxy.history.sealed import KEY_BYTES, is_sealed, opened, seal
-from proxy.net.tasks import offload_if
-from proxy.neutral.managing import (
+from proxy.compaction.budget import ContextBudget
+from proxy.compaction.edits import edited
+from proxy.compaction.summary import foreign, in_words
+from proxy.core.history.checkpoint import Store
+from proxy.core.history.sealed import KEY_BYTES, is_sealed, opened, seal
+from proxy.core.managing import (
     COMPACTION,
     Cleared,
     CompactionRequest,
@@ -20,11 +22,9 @@ from proxy.neutral.managing import (
     SealedHistory,
     fingerprint,
 )
-from proxy.neutral.request import Message, Request, leading_system
-from proxy.neutral.weight import HEAVY, is_heavy
-from proxy.shortening.budget import ContextBudget
-from proxy.shortening.edits import edited
-from proxy.shortening.summary import foreign, in_words
+from proxy.core.request import Message, Request, leading_system
+from proxy.core.weight import HEAVY, is_heavy
+from proxy.net.tasks import offload_if
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job
 from proxy.stages.routing import Route, with_backend_options
@@ -135,7 +135,7 @@ class Sealer:
         self._shared = False
 
     async def seal(self, owner: str, purpose: str, value: Any) -> str:
-        """A JSON value that only this owner gets opened, for this purpose: see `proxy.history.sealed`.
+        """A JSON value that only this owner gets opened, for this purpose: see `proxy.core.history.sealed`.
 
         Raises:
             TypeError, ValueError: it is not JSON.

@@ -12,17 +12,17 @@ from typing import TypeAlias
 
 import httpx
 
-from proxy.errors import BadRequest, BrokenOff, ClientError, UpstreamInvalid, UpstreamUnavailable
+from proxy.core.errors import BadRequest, BrokenOff, ClientError, UpstreamInvalid, UpstreamUnavailable
+from proxy.core.fields import Field, text_field
+from proxy.core.jsontext import BadText, dumps, loads, loads_text
+from proxy.core.settings import Settings
 from proxy.exchange import Exchange
 from proxy.net.headers import AS_JSON, Header, headers_of
 from proxy.net.responses import is_event_stream
 from proxy.net.tasks import offload_if
-from proxy.settings import Settings
 from proxy.stages.reading import LARGE
 from proxy.stages.routing import Route, Router, has_path, is_managed
 from proxy.telemetry.outcome import Outcome
-from proxy.wire.fields import Field, text_field
-from proxy.wire.jsontext import BadText, dumps, loads, loads_text
 
 ErrorEnding: TypeAlias = Callable[[ClientError], bytes]
 """Makes the end of a stream that ends with an error."""

@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from proxy.compaction.budget import budget_for
+from proxy.compaction.continuation import with_resume_flags
+from proxy.core.dialect import Dialect
+from proxy.core.history.chain import chain
+from proxy.core.history.checkpoint import Checkpoint, Store
+from proxy.core.history.client_compaction import asks_to_compact, unfolded
+from proxy.core.request import Message, Request, leading_system
+from proxy.core.settings import Settings
+from proxy.core.weight import HEAVY, is_heavy
 from proxy.emulation import Offer
 from proxy.exchange import Exchange
-from proxy.history.chain import chain
-from proxy.history.checkpoint import Checkpoint, Store
-from proxy.history.client_compaction import asks_to_compact, unfolded
 from proxy.net.tasks import offload_if
-from proxy.neutral.dialect import Dialect
-from proxy.neutral.request import Message, Request, leading_system
-from proxy.neutral.weight import HEAVY, is_heavy
-from proxy.settings import Settings
 from proxy.shaping.clean import tidied
 from proxy.shaping.repair import RepairRules, repair, rules_for
 from proxy.shaping.shape import ShapedPart, shaped, steps, with_search
-from proxy.shortening.budget import budget_for
-from proxy.shortening.continuation import with_resume_flags
 from proxy.stages.addon import AddOn
 from proxy.stages.counting import Counting
 from proxy.stages.emulating import emulated, offer_to_emulate

@@ -6,16 +6,16 @@ from collections.abc import Callable, Generator, Sequence
 from hashlib import blake2b
 from typing import Any, TypeVar
 
-from proxy.errors import BadRequest, BodyTooLarge, StoreUnavailable
+from proxy.core.errors import BadRequest, BodyTooLarge, StoreUnavailable
+from proxy.core.history.checkpoint import Store
+from proxy.core.jsontext import holds_more, may_hold_more
+from proxy.core.request import Fetch, Message, Request, Unseal
+from proxy.core.settings import Settings
+from proxy.core.weight import is_heavy
 from proxy.exchange import Exchange
-from proxy.history.checkpoint import Store
 from proxy.net.tasks import offload_if
-from proxy.neutral.request import Fetch, Message, Request, Unseal
-from proxy.neutral.weight import is_heavy
-from proxy.settings import Settings
 from proxy.stages.managing import Sealer
 from proxy.store.documents import Documents
-from proxy.wire.jsontext import holds_more, may_hold_more
 
 LARGE = 512 * 1024
 """Bytes from which a body is not read on the loop."""

@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from proxy.counting.anchors import digest_of
-from proxy.history.checkpoint import Checkpoint
-from proxy.history.turns import newest_user
+from proxy.compaction.budget import ContextBudget
+from proxy.compaction.middles import newest_cut
+from proxy.compaction.policy import prune_limits
+from proxy.core.history.checkpoint import Checkpoint
+from proxy.core.history.turns import newest_user
+from proxy.core.request import Message
+from proxy.core.weight import is_heavy
 from proxy.net.tasks import offload_if
-from proxy.neutral.request import Message
-from proxy.neutral.weight import is_heavy
 from proxy.recall.block import block_of
 from proxy.recall.choosing import Passage, choose, within
 from proxy.recall.dense import query_text
@@ -25,11 +27,9 @@ from proxy.recall.query import Query, asks_the_same, query_of, sought
 from proxy.recall.ranking import Ranking, rank
 from proxy.recall.recalled import NOTHING, Block, RecalledBlocks, stays
 from proxy.recall.words import is_loaded
-from proxy.shortening.budget import ContextBudget
-from proxy.shortening.middles import newest_cut
-from proxy.shortening.policy import prune_limits
 from proxy.stages.embedding import Embedder
 from proxy.stages.job import Job
+from proxy.tokens.anchors import digest_of
 from proxy.tokens.meter import INLINE, Meter
 
 INDEXED = 6 * 2**20

@@ -11,11 +11,12 @@ from typing import Any, Protocol
 
 import httpx
 
-from proxy.errors import UpstreamInvalid
+from proxy.core.dialect import NO_ANSWER, WholeAnswer
+from proxy.core.errors import UpstreamInvalid
+from proxy.core.jsontext import loads
+from proxy.core.piece import Identity, Piece
 from proxy.net.headers import AS_JSON, headers_of
 from proxy.net.inflate import readable
-from proxy.neutral.dialect import NO_ANSWER, WholeAnswer
-from proxy.neutral.piece import Identity, Piece
 from proxy.stages.client_stream import (
     Audience,
     ClientStream,
@@ -30,8 +31,7 @@ from proxy.stages.passing import relay_response
 from proxy.stages.reading import Memory
 from proxy.stages.streaming import StreamDriver
 from proxy.stages.whole import Whole, answer_whole, as_stream, stream_whole
-from proxy.status import FORMS
-from proxy.wire.jsontext import loads
+from proxy.stream.status import FORMS
 
 __all__ = ["Audience", "ClientReply", "Replies"]
 

@@ -7,24 +7,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.answer.answer import Answer
-from proxy.answer.events import Correct
 from proxy.backends.profile import Continuation
 from proxy.backends.remedy import Remedy
-from proxy.errors import ContextOverflow, UpstreamRefused
-from proxy.neutral.request import Message
-from proxy.shortening.continuation import (
+from proxy.compaction.continuation import (
     ContinuationRequest,
     Partial,
     SummarisedStart,
     continuation,
     shorten_partial,
 )
+from proxy.core.errors import ContextOverflow, UpstreamRefused
+from proxy.core.request import Message
 from proxy.stages.attempt import Attempted, Attempts
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job
 from proxy.stages.summarising import drive
+from proxy.stream.answer import Answer
+from proxy.stream.events import Correct
 
 _log = logging.getLogger("spillway.resume")
 

@@ -6,16 +6,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from proxy.errors import ContextOverflow
-from proxy.history.turns import is_result, newest_user
+from proxy.compaction.budget import ContextBudget
+from proxy.compaction.condensing import head_end
+from proxy.compaction.ladder import Reduction
+from proxy.compaction.middles import LEAST_SHARE, newest_cut, user_words
+from proxy.compaction.policy import prune_limits
+from proxy.core.errors import ContextOverflow
+from proxy.core.history.turns import is_result, newest_user
+from proxy.core.request import Message
+from proxy.core.weight import is_heavy
 from proxy.net.tasks import offload_if
-from proxy.neutral.request import Message
-from proxy.neutral.weight import is_heavy
-from proxy.shortening.budget import ContextBudget
-from proxy.shortening.condensing import head_end
-from proxy.shortening.ladder import Reduction
-from proxy.shortening.middles import LEAST_SHARE, newest_cut, user_words
-from proxy.shortening.policy import prune_limits
 from proxy.stages.job import Job, Prompt
 from proxy.tokens.meter import Meter
 

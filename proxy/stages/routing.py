@@ -15,11 +15,11 @@ from typing import Any
 
 from proxy.backends.base import Listed
 from proxy.backends.profile import ModelKey, ModelProfile, Trust
-from proxy.errors import BadRequest
+from proxy.core.errors import BadRequest
+from proxy.core.request import Request
+from proxy.core.settings import Settings
+from proxy.core.settings.settings import OFF
 from proxy.net.upstream import Upstream
-from proxy.neutral.request import Request
-from proxy.settings import Settings
-from proxy.settings.settings import OFF
 
 _log = logging.getLogger("spillway")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from proxy.answer.answer import Answer
-from proxy.answer.events import Search
 from proxy.backends.remedy import Remedy
+from proxy.compaction.continuation import ContinuationRequest
+from proxy.compaction.policy import prune_limits
+from proxy.core.piece import CallPart
 from proxy.emulation import calls_as_text
-from proxy.neutral.piece import CallPart
 from proxy.recall.block import found_text
 from proxy.recall.tool import (
     NO_MORE,
@@ -19,12 +19,12 @@ from proxy.recall.tool import (
     round_of,
     wanted,
 )
-from proxy.shortening.continuation import ContinuationRequest
-from proxy.shortening.policy import prune_limits
 from proxy.stages.attempt import Attempted, Attempts
 from proxy.stages.emulating import make_id
 from proxy.stages.job import Job
 from proxy.stages.recalling import Recaller, remaining_room
+from proxy.stream.answer import Answer
+from proxy.stream.events import Search
 from proxy.tokens.meter import Meter
 
 MOST = 4

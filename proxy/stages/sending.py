@@ -11,22 +11,22 @@ from dataclasses import dataclass
 import httpx
 from typing_extensions import override
 
+from proxy.core.errors import UpstreamInvalid
+from proxy.core.headers import Headers
+from proxy.core.jsontext import dumps, loads
+from proxy.core.sse import FrameTooLong
+from proxy.core.weight import HEAVY
 from proxy.dialects.chat import UPSTREAM_PATH
 from proxy.dialects.ollama.reading import LineReader, error_body
 from proxy.dialects.ollama.upstream import UPSTREAM_PATH as OLLAMA_PATH
 from proxy.dialects.ollama.upstream import ollama_body
-from proxy.errors import UpstreamInvalid
 from proxy.exchange import unique
 from proxy.net.headers import AS_JSON, OF_ENCODING, Accept, headers_of
 from proxy.net.inflate import readable
 from proxy.net.responses import body_of, error_of
 from proxy.net.tasks import offload_if
 from proxy.net.upstream import Upstream
-from proxy.neutral.weight import HEAVY
 from proxy.stages.routing import OLLAMA
-from proxy.wire.headers import Headers
-from proxy.wire.jsontext import dumps, loads
-from proxy.wire.sse import FrameTooLong
 
 _OF_FORM = (b"content-length", b"content-type")
 _LARGEST = 64 * 2**20

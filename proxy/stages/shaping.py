@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from proxy.compaction.ladder.cap import within_limits
+from proxy.compaction.policy import ResultLimits, prune_limits
+from proxy.core.history.checkpoint import Checkpoint
+from proxy.core.request import Message, Request
+from proxy.core.weight import is_heavy
 from proxy.emulation import Offer
-from proxy.history.checkpoint import Checkpoint
 from proxy.net.tasks import offload_if
-from proxy.neutral.request import Message, Request
-from proxy.neutral.weight import is_heavy
 from proxy.shaping.shape import ShapedPart, narrowed
-from proxy.shortening.ladder.cap import within_limits
-from proxy.shortening.policy import ResultLimits, prune_limits
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job
 

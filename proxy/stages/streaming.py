@@ -10,8 +10,27 @@ from typing import Any
 
 import httpx
 
-from proxy.answer.answer import Answer
-from proxy.answer.events import (
+from proxy.backends.profile import Fact, Trust
+from proxy.backends.remedy import Remedy
+from proxy.compaction.continuation import SummarisedStart
+from proxy.core.errors import UpstreamUnavailable
+from proxy.core.piece import Piece
+from proxy.core.sse import FrameTooLong
+from proxy.dialects import UPSTREAM
+from proxy.emulation import EmulatedStream, LeakedCalls
+from proxy.net.inflate import Undecoded
+from proxy.net.transport import InvalidResponse
+from proxy.stages.attempt import Attempted, Attempts
+from proxy.stages.client_stream import Audience, Nobody
+from proxy.stages.counting import Counting
+from proxy.stages.emulating import CallLedger, make_id
+from proxy.stages.job import Job
+from proxy.stages.judging import Judged, judge, leaks_of, native_offer
+from proxy.stages.resuming import Resumer, ResumeState
+from proxy.stages.searching import Searcher
+from proxy.stages.watching import room_of, watch_of
+from proxy.stream.answer import Answer
+from proxy.stream.events import (
     AnswerReceived,
     ChunkReceived,
     Correct,
@@ -27,29 +46,10 @@ from proxy.answer.events import (
     UpstreamEnded,
     UpstreamFailed,
 )
-from proxy.answer.session import State, StreamSession
-from proxy.backends.profile import Fact, Trust
-from proxy.backends.remedy import Remedy
-from proxy.counting.windows import Filled, room_assumed
-from proxy.dialects import UPSTREAM
-from proxy.emulation import EmulatedStream, LeakedCalls
-from proxy.errors import UpstreamUnavailable
-from proxy.net.inflate import Undecoded
-from proxy.net.transport import InvalidResponse
-from proxy.neutral.piece import Piece
-from proxy.shortening.continuation import SummarisedStart
-from proxy.stages.attempt import Attempted, Attempts
-from proxy.stages.client_stream import Audience, Nobody
-from proxy.stages.counting import Counting
-from proxy.stages.emulating import CallLedger, make_id
-from proxy.stages.job import Job
-from proxy.stages.judging import Judged, judge, leaks_of, native_offer
-from proxy.stages.resuming import Resumer, ResumeState
-from proxy.stages.searching import Searcher
-from proxy.stages.watching import room_of, watch_of
-from proxy.status import Notice
+from proxy.stream.session import State, StreamSession
+from proxy.stream.status import Notice
 from proxy.tokens.meter import Estimate
-from proxy.wire.sse import FrameTooLong
+from proxy.tokens.windows import Filled, room_assumed
 
 Interrupted = Pause | Retry | Correct | Search | None
 """Why an attempt was left, or ended in something that needs another one; None: the answer is complete."""

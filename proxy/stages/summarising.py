@@ -9,27 +9,27 @@ from typing import TypeAlias, TypeVar
 
 import httpx
 
-from proxy.answer.answer import Answer
 from proxy.backends.profile import ModelKey
 from proxy.backends.remedy import LONGEST_RETRY
+from proxy.compaction.asking import SummaryAsk
+from proxy.compaction.loops import LoopWatch
+from proxy.compaction.strategies import STRATEGIES
+from proxy.compaction.verification import SummaryReply, checked
+from proxy.core import sse
+from proxy.core.errors import UpstreamUnavailable
+from proxy.core.piece import whole_number
 from proxy.dialects import UPSTREAM
 from proxy.dialects.chat.request import LOADING, summarising
-from proxy.errors import UpstreamUnavailable
 from proxy.net.credentials import is_credential
 from proxy.net.headers import AS_JSON
 from proxy.net.inflate import readable
 from proxy.net.responses import retry_after
 from proxy.net.tasks import offload_if
-from proxy.neutral.piece import whole_number
-from proxy.shortening.asking import SummaryAsk
-from proxy.shortening.loops import LoopWatch
-from proxy.shortening.strategies import STRATEGIES
-from proxy.shortening.verification import SummaryReply, checked
 from proxy.stages.job import Job, Progress
 from proxy.stages.passing import failure
 from proxy.stages.routing import Route
 from proxy.stages.sending import ChatBody, send_chat
-from proxy.wire import sse
+from proxy.stream.answer import Answer
 
 T = TypeVar("T")
 

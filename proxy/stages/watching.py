@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from proxy.answer.events import Room
-from proxy.answer.watch import Watch
-from proxy.neutral.piece import Piece
+from proxy.core.piece import Piece
 from proxy.stages.job import Job
+from proxy.stream.events import Room
+from proxy.stream.watch import Watch
 
 
 def watch_of(

@@ -9,19 +9,19 @@ from typing import Any
 
 import httpx
 
+from proxy.core.dialect import WholeAnswer
+from proxy.core.errors import UpstreamInvalid, UpstreamUnavailable
+from proxy.core.jsontext import dumps, loads
+from proxy.core.piece import Piece
+from proxy.core.request import text_of
 from proxy.dialects import UPSTREAM
-from proxy.errors import UpstreamInvalid, UpstreamUnavailable
 from proxy.net.headers import headers_of
 from proxy.net.inflate import Undecodable
 from proxy.net.responses import ERROR_BYTES, QUOTED, plain_body, plain_error
-from proxy.neutral.dialect import WholeAnswer
-from proxy.neutral.piece import Piece
-from proxy.neutral.request import text_of
 from proxy.stages.client_stream import Audience, Nobody
 from proxy.stages.job import Job
 from proxy.stages.passing import failure
 from proxy.stages.streaming import Run, StreamDriver
-from proxy.wire.jsontext import dumps, loads
 
 _JSON = b"application/json"
 _OF_BODY = frozenset({b"content-length", b"content-encoding"})

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from proxy.history.checkpoint import Store
+from proxy.core.history.checkpoint import Store
 from proxy.store.driver import Driver, StoreLimits, refusal
 from proxy.store.guarded import GuardedStore
 from proxy.store.memory import open_memory

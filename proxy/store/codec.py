@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.history.checkpoint import Checkpoint
-from proxy.wire.jsontext import dumps, loads
+from proxy.core.history.checkpoint import Checkpoint
+from proxy.core.jsontext import dumps, loads
 
 VERSION = 1
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
-from proxy.history.chain import DIGEST_BYTES
-from proxy.history.checkpoint import Checkpoint, Store
+from proxy.core.history.chain import DIGEST_BYTES
+from proxy.core.history.checkpoint import Checkpoint, Store
 
 KIND = "document"
 

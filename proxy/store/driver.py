@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from proxy.errors import SettingError
+from proxy.core.errors import SettingError
 
 MAX_VALUES = 4096
 """Learned values stored; their keys hold names of models, which come from clients. One more, and all are learned anew."""

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from proxy.history.checkpoint import Checkpoint
+from proxy.core.history.checkpoint import Checkpoint
 from proxy.net.tasks import spawn
 from proxy.store.codec import decode, encode
 from proxy.store.driver import Driver, Fault, StoredRecord, StoreLimits

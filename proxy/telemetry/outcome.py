@@ -9,8 +9,8 @@ from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
 
 from proxy.backends.profile import ModelKey
+from proxy.core.headers import Headers
 from proxy.telemetry.events import Event, MalformedCall, Reduced
-from proxy.wire.headers import Headers
 
 Activity: TypeAlias = Literal["idle", "reading", "compacting", "waiting", "answering", "paused"]
 CLIENT_DISCONNECTED = 499
@@ -260,7 +260,7 @@ class Outcome:
         self.add("compacted", **asdict(result), summary=summary, rungs=rungs, cut=cut)
 
     def record_summary(self, verdict: str, tokens: int = 0) -> None:
-        """Record a model's summary: the `verdict` of `proxy.shortening.verification`, its prompt and completion tokens."""
+        """Record a model's summary: the `verdict` of `proxy.compaction.verification`, its prompt and completion tokens."""
         self.summaries += 1
         self.unfit += verdict not in {"kept", "mended"}
         self.add("summarised", verdict=verdict, tokens=tokens)

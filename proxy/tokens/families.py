@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from proxy.counting.ratios import SAME
+from proxy.tokens.ratios import SAME
 from proxy.tokens.vocabulary import ByteLevel, Vocabulary, from_file, sentencepiece
 
 GENERAL = "general"

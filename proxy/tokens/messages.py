@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-from proxy.counting.content import read_message, schema_of
-from proxy.counting.images import ImageRule
-from proxy.counting.ratios import SCRIPTS, Vector, add, by_script
-from proxy.errors import BadRequest
+from proxy.core.errors import BadRequest
+from proxy.tokens.content import read_message, schema_of
+from proxy.tokens.images import ImageRule
+from proxy.tokens.ratios import SCRIPTS, Vector, add, by_script
 from proxy.tokens.vocabulary import Vocabulary
 
 EXTRAS = (

@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from proxy.backends.profile import ModelKey
-from proxy.counting.anchors import Anchor, Anchors, chain, digest_of, scope_digest
-from proxy.counting.ratios import EMPTY, ROOM, SCRIPTS, Vector, add
-from proxy.counting.verdict import Expectation, Observation
-from proxy.errors import BadRequest
-from proxy.neutral.request import SYSTEM_ROLES
-from proxy.neutral.weight import is_heavy
+from proxy.core.errors import BadRequest
+from proxy.core.request import SYSTEM_ROLES
+from proxy.core.weight import is_heavy
+from proxy.tokens.anchors import Anchor, Anchors, chain, digest_of, scope_digest
 from proxy.tokens.families import GENERAL, VOCABULARIES
 from proxy.tokens.messages import EXTRAS, CountCache, Counter
 from proxy.tokens.models import TRUSTED_SAMPLES, Estimate, EstimateSource, Model, Models
+from proxy.tokens.ratios import EMPTY, ROOM, SCRIPTS, Vector, add
+from proxy.tokens.verdict import Expectation, Observation
 from proxy.tokens.vocabulary import Library
 
 INLINE = 16 * 1024

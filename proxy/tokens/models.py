@@ -10,11 +10,11 @@ from typing import Any, Literal, TypeAlias
 import orjson
 
 from proxy.backends.profile import ModelKey
-from proxy.counting.images import image_rule
-from proxy.counting.ratios import SAME, Ratios, Vector
-from proxy.counting.verdict import Dispute, Expectation, Observation, verdict_on
 from proxy.tokens.families import GENERAL, GENERAL_RATIOS, VOCABULARIES, Resolution, resolve
+from proxy.tokens.images import image_rule
 from proxy.tokens.messages import Counter
+from proxy.tokens.ratios import SAME, Ratios, Vector
+from proxy.tokens.verdict import Dispute, Expectation, Observation, verdict_on
 from proxy.tokens.vocabulary import Coarse, Library
 
 MOST_MODELS = 1024

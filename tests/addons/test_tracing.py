@@ -20,7 +20,7 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
 from proxy.config import wants_traces
-from proxy.settings import BackendSetting
+from proxy.core.settings import BackendSetting
 from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, Reply, scripted, walk
 from tests.fakes.server import BackgroundServer
 from tests.fakes.waiting import Gate, wait_until
@@ -361,7 +361,7 @@ def test_a_backend_without_a_name_of_its_own_is_told_by_its_interface() -> None:
 
 def test_where_it_is_off_nothing_of_it_is_loaded() -> None:
     script = (
-        "import sys; from proxy.app import create_app; from proxy.settings import Settings\n"
+        "import sys; from proxy.app import create_app; from proxy.core.settings import Settings\n"
         "create_app(Settings(backends=[{'url': 'http://127.0.0.1:9'}], store='memory://'))\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry.sdk')])"
     )

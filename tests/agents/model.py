@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from proxy.neutral.request import text_of
+from proxy.core.request import text_of
 from tests.agents.programs import TASK
 from tests.fakes import Question, Recorded, Reply, ToolCall, summariser
 from tests.prefix import common

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from proxy.backends import BACKENDS
-from proxy.settings import BackendSetting
+from proxy.core.settings import BackendSetting
 from tests.fakes import FakeModel, LlamaCppFake, LmStudioFake, OllamaFake, VllmFake, scripted
 from tests.proxying import Proxy, read_stream, running_proxy
 

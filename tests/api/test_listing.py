@@ -8,7 +8,7 @@ import anthropic
 import httpx
 import pytest
 
-from proxy.settings import BackendSetting
+from proxy.core.settings import BackendSetting
 from tests.fakes import (
     FakeModel,
     GenericFake,

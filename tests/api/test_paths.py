@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from proxy.api.access import AccessControl, host_name
 from proxy.api.paths import is_admin, normalized
-from proxy.errors import BadRequest
+from proxy.core.errors import BadRequest
 
 names = st.text(st.characters(codec="utf-8", categories=("L", "N")), min_size=1, max_size=8)
 dots = st.sampled_from(

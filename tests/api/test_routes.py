@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.api import schemas
-from proxy.settings import BackendSetting
+from proxy.core.settings import BackendSetting
 from tests.fakes import FAKES, FakeModel, LlamaCppFake, LmStudioFake, OllamaFake, VllmFake, scripted
 from tests.proxying import running_proxy
 

@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from proxy.settings import BackendSetting
+from proxy.core.settings import BackendSetting
 from tests.fakes import GenericFake, LlamaCppFake, Reply, ToolCall, scripted, walk
 from tests.proxying import Proxy, running_proxy
 from tests.sdks import openai_sdk as sdk

@@ -63,7 +63,8 @@ def test_help_imports_nothing_but_the_parser() -> None:
     modules = set(done.stdout.strip().split("\n")[-1].split())
     assert "argparse" in modules
     assert (
-        not {"asyncio", "httpx", "pydantic", "starlette", "uvicorn", "proxy.app", "proxy.settings"} & modules
+        not {"asyncio", "httpx", "pydantic", "starlette", "uvicorn", "proxy.app", "proxy.core.settings"}
+        & modules
     )
 
 

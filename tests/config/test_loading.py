@@ -8,8 +8,8 @@ import pytest
 from proxy.cli import main
 from proxy.config import load_settings, proxy_for
 from proxy.config.names import REMOVED
-from proxy.errors import SettingError
-from proxy.settings import Settings
+from proxy.core.errors import SettingError
+from proxy.core.settings import Settings
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxy.history.checkpoint import Store
+from proxy.core.history.checkpoint import Store
 from proxy.store import STORES, memory, sqlite
 from proxy.store.codec import encode
 from proxy.store.documents import Documents

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.compaction import summary as core_summary
+from proxy.compaction.source import NOTHING
+from proxy.compaction.verification import SummaryReply, checked
 from proxy.demo import texts
 from proxy.demo.model import LOST, WINDOW, reply, tokens_of
-from proxy.shortening import summary as core_summary
-from proxy.shortening.source import NOTHING
-from proxy.shortening.verification import SummaryReply, checked
 
 COUNT = texts.count(3000)
 STORY = texts.story()

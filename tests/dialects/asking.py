@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.wire import sse
-from proxy.wire.jsontext import loads
+from proxy.core import sse
+from proxy.core.jsontext import loads
 
 PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat")
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from proxy.core import sse
+from proxy.core.piece import CallPart, Identity, Piece
 from proxy.dialects import UPSTREAM
-from proxy.neutral.piece import CallPart, Identity, Piece
-from proxy.wire import sse
 
 WORDS = st.text(min_size=1, max_size=30)
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from proxy.core import sse
+from proxy.core.dialect import Dialect
+from proxy.core.request import Request
 from proxy.dialects import DIALECTS
-from proxy.neutral.dialect import Dialect
-from proxy.neutral.request import Request
-from proxy.wire import sse
 from tests.dialects.streams import called, chunk
 from tests.dialects.test_streams import text_in
 

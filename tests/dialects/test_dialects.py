@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from proxy.core.dialect import Dialect
+from proxy.core.errors import ContextOverflow, Unauthorized
+from proxy.core.piece import NOBODY, Piece
+from proxy.core.request import Request
 from proxy.dialects import DIALECTS, UPSTREAM
-from proxy.errors import ContextOverflow, Unauthorized
-from proxy.neutral.dialect import Dialect
-from proxy.neutral.piece import NOBODY, Piece
-from proxy.neutral.request import Request
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 CHOICE = {

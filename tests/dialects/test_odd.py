@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from proxy.core.errors import ClientError, NotManaged
+from proxy.core.piece import Identity, Piece
 from proxy.dialects import DIALECTS
-from proxy.errors import ClientError, NotManaged
-from proxy.neutral.piece import Identity, Piece
 from tests.faults.hostile import places, replaced
 
 REQUESTS: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "odd.json").read_text("utf-8"))

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.core.dialect import NO_ANSWER, Dialect
+from proxy.core.request import Message, Request
 from proxy.dialects.messages import Messages
 from proxy.dialects.ollama import OllamaChat
-from proxy.neutral.dialect import NO_ANSWER, Dialect
-from proxy.neutral.request import Message, Request
 from tests.dialects.messages.test_writing import message_of
 from tests.dialects.streams import WORDS, Said, answers, events, piece_of
 

@@ -15,12 +15,12 @@ import pytest
 from typing_extensions import override
 
 from proxy.api import app, boundary, paths
-from proxy.errors import BadRequest, ClientError
-from proxy.neutral.dialect import Dialect, WholeAnswer, Writer
-from proxy.neutral.piece import Identity, Piece
-from proxy.neutral.request import Request
+from proxy.core.dialect import Dialect, WholeAnswer, Writer
+from proxy.core.errors import BadRequest, ClientError
+from proxy.core.jsontext import dumps, loads
+from proxy.core.piece import Identity, Piece
+from proxy.core.request import Request
 from proxy.relay import Relay
-from proxy.wire.jsontext import dumps, loads
 from tests.fakes import LlamaCppFake, scripted, walk, words
 from tests.proxying import Proxy, running_proxy
 

@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.answer.events import Reopened
-from proxy.answer.session import StreamSession, Watch
+from proxy.core import sse
+from proxy.core.dialect import Dialect
+from proxy.core.request import Request
 from proxy.dialects import DIALECTS
 from proxy.dialects.chat import ChatReader
-from proxy.neutral.dialect import Dialect
-from proxy.neutral.request import Request
-from proxy.wire import sse
-from tests.answer.support import (
+from proxy.stream.events import Reopened
+from proxy.stream.session import StreamSession, Watch
+from tests.dialects.streams import SAID, calling
+from tests.stream.support import (
     DONE,
     FAR,
     Attempt,
@@ -30,7 +31,6 @@ from tests.answer.support import (
     sizes,
     usage,
 )
-from tests.dialects.streams import SAID, calling
 
 every = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
 

@@ -10,7 +10,7 @@ import anthropic
 import pytest
 from anthropic.types.beta import BetaMessage
 
-from proxy.history.marks import CLOSE, HEADING, OPEN, carried_rules, is_summary
+from proxy.core.history.marks import CLOSE, HEADING, OPEN, carried_rules, is_summary
 from tests.fakes import FakeModel, LlamaCppFake, qa, scripted, summariser
 from tests.proxying import running_proxy
 from tests.sdks import anthropic_sdk as sdk

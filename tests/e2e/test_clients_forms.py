@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from proxy.status import FORMS, strip_status
+from proxy.stream.status import FORMS, strip_status
 from tests.e2e.clients.openai_python import client_of, helper
 from tests.e2e.clients.staging import EARLY, MIDDLE, STATUS, Scene, StageOf
 from tests.e2e.clients.talk import MODEL, fields_of, two_turns

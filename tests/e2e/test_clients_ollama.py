@@ -9,7 +9,7 @@ import httpx
 import ollama
 import pytest
 
-from proxy.settings import BackendSetting
+from proxy.core.settings import BackendSetting
 from tests.e2e.clients.weather import asked_for_weather
 from tests.fakes import (
     FAKES,

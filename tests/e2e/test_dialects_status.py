@@ -10,8 +10,8 @@ import pytest
 from anthropic.types import RawMessageStreamEvent
 from openai.types.responses import ResponseStreamEvent
 
-from proxy.status import FORMS
-from proxy.wire import sse
+from proxy.core import sse
+from proxy.stream.status import FORMS
 from tests.fakes import FakeModel, LlamaCppFake, Reply, scripted, summariser
 from tests.proxying import running_proxy
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from proxy.core.settings import BackendSetting, Settings
 from proxy.dialects import DIALECTS
 from proxy.exchange import Exchange
-from proxy.settings import BackendSetting, Settings
 from proxy.stages.reading import read
 from tests.fakes import GenericFake, LlamaCppFake, scripted
 from tests.proxying import running_proxy

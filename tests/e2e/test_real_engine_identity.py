@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.settings import BackendSetting
+from proxy.core.settings import BackendSetting
 from tests.engine.client import Answer, chat
 from tests.engine.fixtures import StartEngine
 from tests.engine.server import Engine

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from proxy.history.marks import CLOSE, EXTRACT, OPEN
-from proxy.shortening.loops import loops
+from proxy.compaction.loops import loops
+from proxy.core.history.marks import CLOSE, EXTRACT, OPEN
 from tests.engine.spillway import StartSpillway
 from tests.engine.tap import Tap
 

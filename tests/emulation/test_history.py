@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.compaction.ladder.results import results_of
+from proxy.core.history.turns import is_result, is_user
 from proxy.emulation import Call, CallScanner, Offer, Text, as_text, protocol
 from proxy.emulation.protocol import rule
-from proxy.history.turns import is_result, is_user
-from proxy.shortening.ladder.results import results_of
 from tests.emulation.outputs import TAGGED, offer
 
 OFFER = offer()

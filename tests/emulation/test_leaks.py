@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from proxy.core.piece import CallPart, Piece
 from proxy.emulation import LeakedCalls, Offer, faults_of, offer_of
-from proxy.neutral.piece import CallPart, Piece
 from tests.emulation.outputs import ARGS, FENCED, FUNCTIONS, LISBON, TAGGED, P, offer
 from tests.emulation.test_scanner import pieces_of_text
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.core.jsontext import dumps
 from proxy.emulation import CallScanner, Malformed, Offer, complaint, offer_of, protocol
 from proxy.emulation.protocol import rule
-from proxy.wire.jsontext import dumps
 from tests.emulation.outputs import BODY, offer
 
 TEXT = """\

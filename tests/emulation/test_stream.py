@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.core import sse
+from proxy.core.piece import Piece
 from proxy.dialects.chat import ChatReader, ChatWriter
 from proxy.dialects.chat.reading import DONE, object_of
 from proxy.emulation import (
@@ -20,8 +22,6 @@ from proxy.emulation import (
     Text,
     offer_of,
 )
-from proxy.neutral.piece import Piece
-from proxy.wire import sse
 from tests.emulation.broken import MALFORMED, REPAIRED
 from tests.emulation.outputs import CLEAN, FENCED, FUNCTIONS, TAGGED, Output, P, offer
 

@@ -80,7 +80,7 @@ def _environment(settings: dict[str, Any]) -> dict[str, str]:
 def spillway_server(urls: Sequence[str], /, *, log: Path, **settings: Any) -> Iterator[Spillway]:
     """Run `python -m proxy serve` on a free port in front of the backends at these URLs.
 
-    Settings go by their names in `proxy.settings`. Checkpoints are kept in memory unless `store` says otherwise.
+    Settings go by their names in `proxy.core.settings`. Checkpoints are kept in memory unless `store` says otherwise.
 
     Raises:
         RuntimeError: it did not start; the text has its log.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from proxy.neutral.request import text_of
+from proxy.core.request import text_of
 from tests.fakes.model import Brain, Message, Question, Reply
 
 WORD = re.compile(r"\bw(\d+)")

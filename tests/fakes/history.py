@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import orjson
 
-from proxy.neutral.request import text_of
+from proxy.core.request import text_of
 from tests.fakes.model import Message
 
 

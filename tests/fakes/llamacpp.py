@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from proxy.neutral.request import text_of
+from proxy.core.request import text_of
 from tests.fakes import llamacpp_wire as wire
 from tests.fakes.chat import CREATED
 from tests.fakes.extras import Extras

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.wire.jsontext import dumps
+from proxy.core.jsontext import dumps
 
 _TYPES = {401: "authentication_error", 404: "not_found_error", 500: "server_error"}
 _CAPS = ("tools", "tool_calls", "parallel_tool_calls", "system_role", "string_content")

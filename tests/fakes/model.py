@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from proxy.neutral.request import text_of
+from proxy.core.request import text_of
 from tests.fakes.waiting import Gate
 
 Message: TypeAlias = dict[str, Any]

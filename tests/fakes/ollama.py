@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import orjson
 from typing_extensions import override
 
-from proxy.neutral.request import text_of
+from proxy.core.request import text_of
 from tests.fakes.base import CHAT
 from tests.fakes.extras import Extras
 from tests.fakes.generation import Delta, Generation

@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from proxy.neutral.request import text_of
+from proxy.core.request import text_of
 from tests.fakes.model import FakeModel, Message
 
 IMAGE_TOKENS = 64

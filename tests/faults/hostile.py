@@ -7,7 +7,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from proxy.wire.jsontext import dumps, loads
+from proxy.core.jsontext import dumps, loads
 
 _MARK = "@hostile@"
 

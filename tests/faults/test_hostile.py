@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from proxy.answer.events import Commands, StreamEvent, UpstreamEnded
-from proxy.answer.session import StreamSession
-from proxy.wire.jsontext import dumps
+from proxy.core.jsontext import dumps
+from proxy.stream.events import Commands, StreamEvent, UpstreamEnded
+from proxy.stream.session import StreamSession
 from tests.dialects.asking import PATHS, read
 from tests.faults.hostile import CHUNKS, ERROR, REQUESTS, VALUES, WHOLE, places, replaced
 from tests.proxying import Proxy, running_proxy

@@ -13,7 +13,7 @@ import orjson
 import pytest
 from hypothesis import given
 
-from proxy.wire import sse
+from proxy.core import sse
 from tests.fakes import (
     FakeBackend,
     FakeModel,

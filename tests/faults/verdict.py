@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import orjson
 
-from proxy.wire import sse
+from proxy.core import sse
 
 Whole = Callable[[str], bool]
 """Whether a text is all that the model had to say."""

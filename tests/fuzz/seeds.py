@@ -6,10 +6,10 @@ import gzip
 import zlib
 from pathlib import Path
 
-from tests.answer.support import DONE, ending, frame, opening, said, usage
 from tests.emulation.broken import MALFORMED, REPAIRED
 from tests.emulation.outputs import CLEAN
 from tests.fuzz.targets import CUTS
+from tests.stream.support import DONE, ending, frame, opening, said, usage
 
 CORPUS = Path(__file__).parent / "corpus"
 NOWHERE = bytes(CUTS)

@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
-from proxy.answer.answer import Answer
-from proxy.answer.events import ChunkReceived, Finish, Send, StreamCommand, UpstreamEnded, UpstreamFailed
-from proxy.answer.session import State
+from proxy.core import sse
+from proxy.core.piece import Piece
 from proxy.dialects.chat import ChatReader
 from proxy.emulation import CallScanner, LeakedCalls, texts_joined
 from proxy.net.inflate import FREE, MOST_TIMES, PIECE, Inflater, Undecodable
-from proxy.neutral.piece import Piece
-from proxy.wire import sse
-from tests.answer.support import joined as joined_commands
-from tests.answer.support import session
+from proxy.stream.answer import Answer
+from proxy.stream.events import ChunkReceived, Finish, Send, StreamCommand, UpstreamEnded, UpstreamFailed
+from proxy.stream.session import State
 from tests.emulation.outputs import offer
+from tests.stream.support import joined as joined_commands
+from tests.stream.support import session
 
 Target: TypeAlias = Callable[[bytes], None]
 

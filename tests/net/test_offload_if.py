@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from proxy.errors import BadRequest
+from proxy.core.errors import BadRequest
 from proxy.net.tasks import offload_if
 
 pytestmark = pytest.mark.anyio

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.errors import UpstreamTimeout, UpstreamTooLarge, UpstreamUnavailable
+from proxy.core.errors import UpstreamTimeout, UpstreamTooLarge, UpstreamUnavailable
 from proxy.net.responses import body_of
 from tests.net.peer import CHUNKED, END, Peer, chunk, get, opened, serving
 

@@ -9,7 +9,7 @@ from itertools import accumulate, count
 
 import orjson
 
-from proxy.neutral.request import text_of
+from proxy.core.request import text_of
 from tests.fakes import Gate, Question, Reply, ToolCall, asks_summary
 
 TITLE = "🚲 Riding to the Algarve"

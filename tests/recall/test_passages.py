@@ -5,7 +5,7 @@ from datetime import date
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.history.marks import INSTRUCTION, OPEN
+from proxy.core.history.marks import INSTRUCTION, OPEN
 from proxy.recall.passages import PIECE, UNSPLIT, passages_of, spans_of, spoken_text
 
 

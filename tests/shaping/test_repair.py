@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.history.turns import is_result
-from proxy.neutral.request import Message, text_of
+from proxy.core.history.turns import is_result
+from proxy.core.jsontext import loads
+from proxy.core.request import Message, text_of
 from proxy.shaping.repair import BEGIN, LOST, RepairRules, repair, rules_for
-from proxy.wire.jsontext import loads
 from tests.fakes.history import check_history
 from tests.histories import assistant, call, flaws, histories, tool, user
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from proxy.core.jsontext import dumps, loads
+from proxy.core.request import Request
+from proxy.core.settings import Settings
 from proxy.dialects.chat.request import read, written
-from proxy.neutral.request import Request
-from proxy.settings import Settings
 from proxy.shaping.shape import shaped, tool_name
-from proxy.wire.jsontext import dumps, loads
 from tests.histories import user
 
 LONG = "Reads a file. " + "It has many more things to say about files. " * 40

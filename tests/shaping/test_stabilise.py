@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from proxy.counting.anchors import digest_of
-from proxy.history.chain import chain
-from proxy.neutral.request import Request
+from proxy.core.history.chain import chain
+from proxy.core.jsontext import dumps
+from proxy.core.request import Request
 from proxy.shaping.stabilise import stabilised
-from proxy.wire.jsontext import dumps
+from proxy.tokens.anchors import digest_of
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 LINE = "x-anthropic-billing-header: cc_version=2.1.330.7d4; cc_entrypoint=cli; cch=01fa2;"

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from proxy.core.jsontext import dumps
 from proxy.shaping.diet import tool_set
 from proxy.shaping.shape import TOOLS_FIRST
-from proxy.wire.jsontext import dumps
 from tests.agent_prompts import TOOLS
 
 NAMES = [tool["function"]["name"] for tool in TOOLS]

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Scope
 from typing_extensions import override
 
 from proxy.app import create_app
-from proxy.settings import BackendSetting, ModelOverrides, Settings
+from proxy.core.settings import BackendSetting, ModelOverrides, Settings
 from tests.histories import assistant, call, tool, user
 from tests.watchdog import Watchdog, slowness
 

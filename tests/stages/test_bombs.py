@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
+from proxy.core import sse
 from proxy.net import responses
-from proxy.wire import sse
 from tests.proxying import Proxy, read_stream, running_proxy
 from tests.rawbackend import DEADLINE, SSE, Call, RawBackend, answering, raw_backend
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from proxy.history.checkpoint import Checkpoint
-from proxy.history.marks import QUOTES
+from proxy.core.history.checkpoint import Checkpoint
+from proxy.core.history.marks import QUOTES
 from proxy.stages.compacting import COOL_DOWN, Compactor
 from proxy.store.guarded import GuardedStore
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Reply, qa, summariser, wait_until, walk

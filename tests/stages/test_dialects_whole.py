@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.wire.jsontext import dumps
+from proxy.core.jsontext import dumps
 from tests.proxying import Proxy, running_proxy
 from tests.rawbackend import Call, RawBackend, answering, raw_backend
 

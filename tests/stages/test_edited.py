@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.neutral.request import Message
-from proxy.wire.jsontext import dumps
+from proxy.core.jsontext import dumps
+from proxy.core.request import Message
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply
 from tests.fakes.brains import asks_summary
 from tests.marked import MARK, conversations, without_mark

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from proxy.neutral.request import text_of
+from proxy.core.jsontext import dumps
+from proxy.core.request import text_of
+from proxy.core.settings import BackendSetting
 from proxy.recall.dense import vector_of
-from proxy.settings import BackendSetting
 from proxy.stages import embedding
 from proxy.stages.embedding import Embedder
 from proxy.stages.routing import Router
-from proxy.wire.jsontext import dumps
 from tests.fakes import FAKES, FakeModel, Gate, LlamaCppFake, OllamaFake, VllmFake
 from tests.fakes.extras import Extras, vector
 from tests.fakes.model import Refused

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.answer.support import DONE, ending, one_answer, opening, read, said
 from tests.proxying import running_proxy
 from tests.stages.test_resuming import joined_calls
 from tests.stages.test_stream_corners import GO, MODELS, full, json_response, raw_backend, sse_response
 from tests.stages.test_tools import ASK, CALL, PARIS, WEATHER
+from tests.stream.support import DONE, ending, one_answer, opening, read, said
 
 pytestmark = pytest.mark.slow
 

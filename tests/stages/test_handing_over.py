@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from proxy.history.marks import EXTRACT
+from proxy.core.history.marks import EXTRACT
+from tests.core.test_client_compaction import CLAUDE, CODEX, OPENCODE, QWEN, QWEN_SYSTEM
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply, ToolCall, qa, summariser
 from tests.fakes.brains import FACT, facts
-from tests.history.test_client_compaction import CLAUDE, CODEX, OPENCODE, QWEN, QWEN_SYSTEM
 from tests.proxying import Proxy, read_stream, running_proxy
 
 MODEL = "fake-model"

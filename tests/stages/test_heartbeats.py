@@ -11,11 +11,11 @@ from contextlib import contextmanager
 import pytest
 from starlette.types import Message
 
+from proxy.core.piece import Identity
+from proxy.core.request import Request
 from proxy.dialects import CHAT
 from proxy.exchange import Exchange
 from proxy.net.tasks import running
-from proxy.neutral.piece import Identity
-from proxy.neutral.request import Request
 from proxy.stages.client_stream import ClientStream
 from tests.proxying import running_proxy
 from tests.rawbackend import Call, RawBackend, raw_backend

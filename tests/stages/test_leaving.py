@@ -10,8 +10,8 @@ from contextlib import closing, suppress
 
 import pytest
 
-from proxy.settings import BackendSetting
-from proxy.wire.jsontext import loads
+from proxy.core.jsontext import loads
+from proxy.core.settings import BackendSetting
 from tests import rawbackend
 from tests.proxying import running_proxy
 from tests.raw import connected

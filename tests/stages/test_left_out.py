@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from proxy.history.marks import RECALLED
-from proxy.neutral.request import text_of
+from proxy.core.history.marks import RECALLED
+from proxy.core.request import text_of
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Question, Reply, qa, summariser
 from tests.fakes.brains import asks_summary
 from tests.proxying import Proxy, read_stream, running_proxy

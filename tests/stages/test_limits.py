@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.neutral.request import text_of
+from proxy.core.request import text_of
 from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, Question, Reply
 from tests.proxying import Proxy, running_proxy
 

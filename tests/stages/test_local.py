@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from proxy.neutral.request import text_of
-from proxy.settings import ModelOverrides
-from proxy.wire.jsontext import dumps
+from proxy.core.jsontext import dumps
+from proxy.core.request import text_of
+from proxy.core.settings import ModelOverrides
 from tests.agent_prompts import ENVIRONMENT, PROMPT, TOOLS
 from tests.agent_prompts import RULES as RULES_OF_AGENT
 from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, Question, Reply, ToolCall, qa, summariser

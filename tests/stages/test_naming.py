@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from proxy.settings import BackendSetting
+from proxy.core.settings import BackendSetting
 from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, LmStudioFake, OllamaFake, VllmFake
 from tests.proxying import Proxy, running_proxy
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.wire.jsontext import dumps, loads
+from proxy.core.jsontext import dumps, loads
 from tests.fakes import FakeModel, OllamaFake, Reply, scripted, summariser, walk, words
 from tests.fakes.model import Brain, ToolCall
 from tests.fakes.reading import chunks, finishes, text, tool_calls

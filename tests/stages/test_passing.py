@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.settings import BackendSetting
+from proxy.core.settings import BackendSetting
 from tests.fakes import (
     FAKES,
     FakeBackend,

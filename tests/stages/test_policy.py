@@ -9,9 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from proxy.config import load_settings
-from proxy.errors import SettingError
-from proxy.settings import ModelOverrides, Settings
-from proxy.wire.jsontext import dumps
+from proxy.core.errors import SettingError
+from proxy.core.jsontext import dumps
+from proxy.core.settings import ModelOverrides, Settings
 from tests.fakes import FAKES, FakeModel, LlamaCppFake, OllamaFake, qa, summariser, walk
 from tests.fakes.tokens import FakeTokenizer
 from tests.proxying import Proxy, running_proxy

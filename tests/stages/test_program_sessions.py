@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from proxy.neutral.request import Message, text_of
-from proxy.wire.jsontext import dumps
+from proxy.core.jsontext import dumps
+from proxy.core.request import Message, text_of
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply
 from tests.fakes.brains import asks_summary
 from tests.proxying import running_proxy

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from proxy.answer.answer import Answer
-from proxy.answer.events import ChunkReceived, Pause
-from proxy.answer.session import StreamSession, Watch
+from proxy.core import sse
 from proxy.dialects.chat import ChatReader, ChatWriter
 from proxy.emulation import EmulatedStream, offer_of
-from proxy.wire import sse
+from proxy.stream.answer import Answer
+from proxy.stream.events import ChunkReceived, Pause
+from proxy.stream.session import StreamSession, Watch
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply, summariser
 from tests.proxying import running_proxy
 from tests.stages.test_tools import EMULATED, WEATHER, calls_of, loop_turn

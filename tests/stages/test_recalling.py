@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from proxy.history.checkpoint import Checkpoint
-from proxy.history.marks import RECALLED, RECALLED_END
-from proxy.neutral.request import text_of
+from proxy.core.history.checkpoint import Checkpoint
+from proxy.core.history.marks import RECALLED, RECALLED_END
+from proxy.core.request import text_of
 from proxy.store import open_store
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Question, Reply
 from tests.proxying import Proxy, read_stream, running_proxy

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.history.chain import chain
-from proxy.history.checkpoint import Checkpoint
-from proxy.history.marks import RECALLED, RECALLED_END
-from proxy.neutral.managing import Managed
-from proxy.neutral.request import text_of
-from proxy.settings import Settings
-from proxy.shortening.budget import budget_for
+from proxy.compaction.budget import budget_for
+from proxy.core.history.chain import chain
+from proxy.core.history.checkpoint import Checkpoint
+from proxy.core.history.marks import RECALLED, RECALLED_END
+from proxy.core.managing import Managed
+from proxy.core.request import text_of
+from proxy.core.settings import Settings
 from proxy.stages.embedding import Embedder
 from proxy.stages.recalling import Recaller
 from proxy.stages.routing import Router

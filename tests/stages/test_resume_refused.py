@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from proxy.backends.remedy import MOST_RETRIES
-from tests.answer.support import DONE, ending, opening, said
 from tests.dialects.asking import PATHS, Read, question, read
 from tests.proxying import Proxy, running_proxy
 from tests.stages.test_stream_corners import (
@@ -18,6 +17,7 @@ from tests.stages.test_stream_corners import (
     rest,
     sse_response,
 )
+from tests.stream.support import DONE, ending, opening, said
 
 TEXT = "".join(f" w{n}" for n in range(300))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.wire.jsontext import dumps, loads
+from proxy.core.jsontext import dumps, loads
 from tests.fakes import (
     FAKES,
     FakeModel,

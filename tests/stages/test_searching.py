@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from proxy.history.marks import RECALLED
-from proxy.neutral.request import text_of
+from proxy.core.history.marks import RECALLED
+from proxy.core.jsontext import dumps, loads
+from proxy.core.request import text_of
 from proxy.recall.tool import NAME, NO_MORE, NO_QUERY, NOTHING_LOST
-from proxy.wire.jsontext import dumps, loads
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Question, Reply, ToolCall
 from tests.proxying import Proxy, read_stream, running_proxy
 from tests.stages.test_recalling import FACT, WINDOW, long_chat

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.neutral.request import text_of
+from proxy.core.request import text_of
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply
 from tests.fakes.brains import asks_summary
 from tests.proxying import read_stream, running_proxy

@@ -15,15 +15,14 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
+from proxy.core.jsontext import dumps, loads
+from proxy.core.piece import Identity
+from proxy.core.request import Request
+from proxy.core.settings import BackendSetting
 from proxy.dialects import CHAT
 from proxy.exchange import Exchange
-from proxy.neutral.piece import Identity
-from proxy.neutral.request import Request
-from proxy.settings import BackendSetting
 from proxy.stages.client_stream import ClientStream
 from proxy.stages.compacting import Compactor
-from proxy.wire.jsontext import dumps, loads
-from tests.answer.support import DONE, ending, frame, opening, said, usage
 from tests.fakes import (
     FAKES,
     FakeModel,
@@ -39,6 +38,7 @@ from tests.fakes.model import Provider
 from tests.proxying import read_stream, running_proxy
 from tests.stages.test_resuming import history, joined_calls
 from tests.stages.test_tools import ASK, CALL, EMULATED, WEATHER, says
+from tests.stream.support import DONE, ending, frame, opening, said, usage
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.history.marks import is_summary
+from proxy.core.history.marks import is_summary
 from proxy.stages import summarising
 from tests.proxying import Proxy, running_proxy
 from tests.rawbackend import DEADLINE, SSE, Call, RawBackend, answering, raw_backend

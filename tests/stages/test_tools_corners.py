@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.wire.jsontext import dumps
+from proxy.core.jsontext import dumps
 from tests.fakes import (
     Brain,
     FakeModel,

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.neutral.request import text_of
+from proxy.core.request import text_of
 from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, LmStudioFake, OllamaFake, qa, summariser
 from tests.fakes.base import HttpFake
 from tests.fakes.llamaswap import Entry, LlamaSwapFake

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from proxy.neutral.request import text_of
+from proxy.core.request import text_of
+from tests.core.test_blocks import PROGRAMS
+from tests.core.test_blocks import TASK as SHORT
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply
 from tests.fakes.brains import asks_summary
-from tests.history.test_blocks import PROGRAMS
-from tests.history.test_blocks import TASK as SHORT
 from tests.proxying import running_proxy
 
 pytestmark = pytest.mark.slow

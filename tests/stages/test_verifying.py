@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.history.marks import EXTRACT, OPEN
+from proxy.core.history.marks import EXTRACT, OPEN
 from tests.fakes import Brain, FakeModel, LlamaCppFake, Question, Reply
 from tests.fakes.http import Recorded
 from tests.proxying import Proxy, metric, read_stream, running_proxy

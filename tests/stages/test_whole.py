@@ -7,11 +7,11 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.wire.jsontext import dumps
-from tests.answer.support import Client, one_answer, read
+from proxy.core.jsontext import dumps
 from tests.emulation.outputs import FUNCTIONS, TAGGED
 from tests.proxying import running_proxy
 from tests.rawbackend import Call, RawBackend, answering, raw_backend
+from tests.stream.support import Client, one_answer, read
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}
 TOOLS = [{"type": "function", "function": function} for function in FUNCTIONS]

@@ -18,7 +18,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from proxy.history.checkpoint import Checkpoint, Store
+from proxy.core.history.checkpoint import Checkpoint, Store
 from proxy.store import open_store
 from tests.fakes.waiting import PATIENT, wait_until
 

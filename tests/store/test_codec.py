@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from proxy.store.codec import decode, encode
 from tests.store.support import checkpoint, digest
 
-# Nothing that was read from JSON has a longer integer: see `proxy.wire.jsontext`.
+# Nothing that was read from JSON has a longer integer: see `proxy.core.jsontext`.
 _integers = st.integers(-(2**63), 2**64 - 1)
 _json: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | _integers | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 from typing_extensions import override
 
-from proxy.history.checkpoint import Checkpoint
+from proxy.core.history.checkpoint import Checkpoint
 from tests.store.support import NOW, HandClock, RedisServer, checkpoint, digest, open_with
 
 T = TypeVar("T")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from proxy.commands.store import store as command
-from proxy.errors import SettingError
-from proxy.settings import Settings
+from proxy.core.errors import SettingError
+from proxy.core.settings import Settings
 from proxy.store.driver import public_url
 from tests.store.support import NOW, HandClock, RedisServer, checkpoint, finds, open_with
 

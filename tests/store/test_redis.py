@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxy.history.checkpoint import Store
+from proxy.core.history.checkpoint import Store
 from proxy.store.guarded import LEASE
 from proxy.store.redis import record_name
 from tests.store.support import (

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.errors import SettingError
-from proxy.history.checkpoint import Store
+from proxy.core.errors import SettingError
+from proxy.core.history.checkpoint import Store
 from proxy.store.codec import encode
 from proxy.store.sqlite import APPLICATION_ID
 from tests.store.support import DAY, NOW, HandClock, checkpoint, digest, eventually, finds, open_with

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.history.checkpoint import Checkpoint
+from proxy.core.history.checkpoint import Checkpoint
 from tests.engine.spillway import spillway_server
 from tests.fakes import Gate
 from tests.store.stack import Conversation, backend, ready, stalling, summaries

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from proxy.settings import BackendSetting
+from proxy.core.settings import BackendSetting
 from tests.fakes import LlamaCppFake, Reply, scripted, walk
 from tests.proxying import Proxy, metric, read_stream, running_proxy
 

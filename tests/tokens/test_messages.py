@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from proxy.counting.images import by_area
-from proxy.counting.ratios import CALLS, IMAGES, MESSAGES, REASONING
+from proxy.tokens.images import by_area
 from proxy.tokens.messages import CountCache, Counter
 from proxy.tokens.meter import Meter
+from proxy.tokens.ratios import CALLS, IMAGES, MESSAGES, REASONING
 from proxy.tokens.vocabulary import Library
 
 KEY = ("local", "some-model")

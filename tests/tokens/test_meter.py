@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.counting.verdict import Observation
-from proxy.errors import BadRequest
+from proxy.core.errors import BadRequest
 from proxy.tokens.families import GENERAL
 from proxy.tokens.meter import Estimate, Meter
+from proxy.tokens.verdict import Observation
 from proxy.tokens.vocabulary import Library
 from tests.tokens.conftest import Shipped, loaded
 

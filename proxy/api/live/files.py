@@ -9,9 +9,9 @@ from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 
-from proxy.errors import NotFound
+from proxy.core.errors import NotFound
+from proxy.core.headers import Headers
 from proxy.exchange import Exchange
-from proxy.wire.headers import Headers
 
 FOLDER = Path(__file__).parents[2] / "page" / "static"
 """Of the package, so that it is installed with it."""

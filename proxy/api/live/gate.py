@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from proxy.addons.live.telling import Viewer
 from proxy.api.access import Keys, check_page
-from proxy.errors import Unauthorized
+from proxy.core.errors import Unauthorized
 from proxy.exchange import Exchange
-from proxy.live.telling import Viewer
 
 _FORWARDED = (b"x-forwarded-for", b"forwarded", b"x-real-ip")
 """Headers by which a proxy in front says that it is not this machine that asks."""

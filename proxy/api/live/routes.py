@@ -7,14 +7,14 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from proxy.addons.live.telling import Viewer
 from proxy.api.dependencies import AlreadySent, CurrentViewer, On, Public, Services, bearer
 from proxy.api.live import schemas
 from proxy.api.live.stream import LiveFeed
+from proxy.core.errors import BadRequest, Conflict, Forbidden
+from proxy.core.jsontext import dumps
 from proxy.dialects.bodies import limit_in
-from proxy.errors import BadRequest, Conflict, Forbidden
 from proxy.exchange import Exchange
-from proxy.live.telling import Viewer
-from proxy.wire.jsontext import dumps
 
 _log = logging.getLogger("spillway.live")
 

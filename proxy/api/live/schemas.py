@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from proxy.history.checkpoint import By
-from proxy.live.diff import What
+from proxy.addons.live.diff import What
+from proxy.core.history.checkpoint import By
 from proxy.telemetry.events import MalformedCall, Reduced
 from proxy.telemetry.outcome import Activity
 

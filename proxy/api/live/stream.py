@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.errors import Overloaded
+from proxy.addons.live.feed import Feed, Waiting
+from proxy.addons.live.looker import Looker
+from proxy.addons.live.telling import Viewer, outcome_of, progress_of
+from proxy.core.errors import Overloaded
+from proxy.core.jsontext import dumps
 from proxy.exchange import Exchange
-from proxy.live.feed import Feed, Waiting
-from proxy.live.looker import Looker
-from proxy.live.telling import Viewer, outcome_of, progress_of
-from proxy.wire.jsontext import dumps
 
 TICK = 0.25
 """Seconds between two looks."""

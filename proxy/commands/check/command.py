@@ -18,10 +18,10 @@ from proxy.backends.profile import Fact, ModelProfile
 from proxy.commands.check.clients import beliefs
 from proxy.commands.check.judging import Around, Finding, SeenBackend, SeenModel, judged
 from proxy.commands.launch.serving import listens, url_of
+from proxy.core.settings import BackendSetting, Settings
 from proxy.net.discovery import DEFAULT_PORTS, discover_all
 from proxy.net.transport import HttpTransport
 from proxy.net.upstream import Upstream
-from proxy.settings import BackendSetting, Settings
 from proxy.stages.routing import Router, not_listed
 
 _HEAD = ("BACKEND", "KIND", "MODEL", "WINDOW", "FROM", "TOOLS", "VISION")

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 from proxy.backends.profile import ModelProfile
 from proxy.config import is_here
+from proxy.core.settings import Settings
 from proxy.dialects.listing import VIRTUAL_WINDOW
-from proxy.settings import Settings
 
 SMALL = 4096
 """Tokens of a window that is hardly ever meant."""

@@ -17,7 +17,7 @@ from typing import Any
 from proxy.commands.launch.programs import PROGRAMS, Place, Program, Start
 from proxy.commands.launch.serving import NoServer, models_of, spillway
 from proxy.config import environment
-from proxy.settings import Settings
+from proxy.core.settings import Settings
 
 NOT_INSTALLED = 127
 """As shells have it."""

@@ -13,8 +13,8 @@ import httpx
 
 import proxy
 from proxy.config import environment, state_folder
+from proxy.core.settings import Settings
 from proxy.dialects.listing import CODEX_QUERY
-from proxy.settings import Settings
 
 LISTENING = "Spillway listening on "
 """How the line begins that tells where; who starts one waits for it."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing_extensions import override
 
+from proxy.core.dialect import Dialect
+from proxy.core.request import Request
 from proxy.dialects.chat.reading import ChatReader
 from proxy.dialects.chat.request import read
 from proxy.dialects.chat.writing import ChatWriter, completion
-from proxy.neutral.dialect import Dialect
-from proxy.neutral.request import Request
 
 UPSTREAM_PATH = b"/v1/chat/completions"
 """Where every backend takes requests."""

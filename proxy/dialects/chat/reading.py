@@ -11,12 +11,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from proxy.core import sse
+from proxy.core.dialect import WholeAnswer
+from proxy.core.jsontext import loads
+from proxy.core.piece import CallPart, Identity, Piece, calls_finish, whole_number
+from proxy.core.request import THOUGHT_FIELDS
 from proxy.dialects.bodies import text_in
-from proxy.neutral.dialect import WholeAnswer
-from proxy.neutral.piece import CallPart, Identity, Piece, calls_finish, whole_number
-from proxy.neutral.request import THOUGHT_FIELDS
-from proxy.wire import sse
-from proxy.wire.jsontext import loads
 
 DONE = b"data: [DONE]\n\n"
 """The frame that ends a stream of chunks (OpenAI API reference, "Streaming")."""

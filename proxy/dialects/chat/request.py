@@ -9,10 +9,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from proxy.core.errors import BadRequest
+from proxy.core.jsontext import dumps
+from proxy.core.request import Message, Request
 from proxy.dialects.bodies import is_count, model_in, object_in
-from proxy.errors import BadRequest
-from proxy.neutral.request import Message, Request
-from proxy.wire.jsontext import dumps
 
 _BOUNDS = ("max_completion_tokens", "max_tokens")
 """The newer name first, which wins."""

@@ -8,6 +8,11 @@ from typing import Any
 
 from typing_extensions import override
 
+from proxy.core import sse
+from proxy.core.dialect import WholeAnswer, Writer
+from proxy.core.jsontext import dumps
+from proxy.core.piece import CallPart, Identity, Piece
+from proxy.core.request import THOUGHT_FIELDS
 from proxy.dialects.bodies import text_in
 from proxy.dialects.chat.reading import (
     DONE,
@@ -15,11 +20,6 @@ from proxy.dialects.chat.reading import (
     says_nothing,
     thought_of,
 )
-from proxy.neutral.dialect import WholeAnswer, Writer
-from proxy.neutral.piece import CallPart, Identity, Piece
-from proxy.neutral.request import THOUGHT_FIELDS
-from proxy.wire import sse
-from proxy.wire.jsontext import dumps
 
 _ALL_THOUGHTS = (*THOUGHT_FIELDS, "reasoning_details")
 _COUNTS = ("usage", "timings")

@@ -6,14 +6,14 @@ from typing import Any
 
 from typing_extensions import override
 
+from proxy.core.dialect import Dialect
+from proxy.core.errors import ClientError
+from proxy.core.jsontext import dumps
+from proxy.core.request import Request
 from proxy.dialects.bodies import error_in
 from proxy.dialects.messages.request import read
 from proxy.dialects.messages.tools import changed_in
 from proxy.dialects.messages.writing import MessagesWriter, error_of
-from proxy.errors import ClientError
-from proxy.neutral.dialect import Dialect
-from proxy.neutral.request import Request
-from proxy.wire.jsontext import dumps
 
 
 class Messages(Dialect):

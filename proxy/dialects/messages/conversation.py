@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from proxy.core.errors import BadRequest
+from proxy.core.jsontext import dumps
+from proxy.core.request import Message
 from proxy.dialects.bodies import ONLY_SHOWN, joined, split_result, text_in
 from proxy.dialects.messages.managing import COMPACTION
-from proxy.errors import BadRequest
-from proxy.neutral.request import Message
-from proxy.wire.jsontext import dumps
 
 ContentBlock: TypeAlias = Mapping[str, Any]
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from proxy.dialects.bodies import is_count, text_in
-from proxy.errors import BadRequest
-from proxy.neutral.managing import (
+from proxy.core.errors import BadRequest
+from proxy.core.managing import (
     Cleared,
     ClearResults,
     ClearThoughts,
@@ -20,6 +19,7 @@ from proxy.neutral.managing import (
     Managed,
     SealedCompaction,
 )
+from proxy.dialects.bodies import is_count, text_in
 
 _RESULTS, _THOUGHTS, _COMPACT = "clear_tool_uses_20250919", "clear_thinking_20251015", "compact_20260112"
 EDITS = (_RESULTS, _THOUGHTS, _COMPACT)

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from proxy.core.errors import BadRequest
+from proxy.core.request import Request
+from proxy.core.thinking import Thinking, effort_in
 from proxy.dialects.bodies import is_count, model_in, object_in, pick, request_of, text_in
 from proxy.dialects.messages.conversation import ContentBlock, messages_of, system_of
 from proxy.dialects.messages.managing import compaction_in, edits_in, since_compaction, unknown_edits
 from proxy.dialects.messages.tools import is_answered, offered_in, tools_in
-from proxy.errors import BadRequest
-from proxy.neutral.request import Request
-from proxy.neutral.thinking import Thinking, effort_in
 
 _SAME = ("temperature", "top_p", "top_k")
 """Options that chat completions has by the same name (`top_k`: llama.cpp, vLLM, Ollama, LM Studio, OpenRouter)."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from proxy.core.errors import BadRequest
 from proxy.dialects.bodies import text_in
 from proxy.dialects.messages.conversation import ContentBlock, blocks_in
 from proxy.dialects.messages.managing import COMPACTION
-from proxy.errors import BadRequest
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ANSWERED_BY_ANTHROPIC = (

@@ -10,10 +10,10 @@ from typing import Any
 
 from typing_extensions import override
 
+from proxy.core.jsontext import loads
+from proxy.core.piece import NOBODY, CallPart, Identity, Piece, arguments_of, whole_number
 from proxy.dialects.messages.managing import COMPACTION, applied, compaction_block, iterations
 from proxy.dialects.translating import CallPieces, Translator, named_event
-from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece, arguments_of, whole_number
-from proxy.wire.jsontext import loads
 
 _REASONS = {
     "stop": "end_turn",

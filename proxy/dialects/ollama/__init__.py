@@ -6,13 +6,13 @@ from typing import Any
 
 from typing_extensions import override
 
+from proxy.core.dialect import Dialect
+from proxy.core.errors import ClientError
+from proxy.core.jsontext import dumps
+from proxy.core.request import Request
 from proxy.dialects.bodies import error_in
 from proxy.dialects.ollama.request import read_chat
 from proxy.dialects.ollama.writing import ChatLines, error_of
-from proxy.errors import ClientError
-from proxy.neutral.dialect import Dialect
-from proxy.neutral.request import Request
-from proxy.wire.jsontext import dumps
 
 
 class OllamaChat(Dialect):

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from proxy.core import sse
+from proxy.core.jsontext import dumps
+from proxy.core.piece import whole_number
 from proxy.dialects.bodies import text_in
 from proxy.dialects.chat.reading import DONE, object_of
-from proxy.neutral.piece import whole_number
-from proxy.wire import sse
-from proxy.wire.jsontext import dumps
 
 DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
 """Nanoseconds, which go into the usage: Ollama's clients show tokens a second by them."""

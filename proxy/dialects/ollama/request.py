@@ -10,11 +10,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from proxy.core.errors import BadRequest, NotManaged
+from proxy.core.jsontext import dumps
+from proxy.core.request import Message, Request
+from proxy.core.thinking import Thinking, effort_in
 from proxy.dialects.bodies import is_count, model_in, object_in, pick, request_of, text_in
-from proxy.errors import BadRequest, NotManaged
-from proxy.neutral.request import Message, Request
-from proxy.neutral.thinking import Thinking, effort_in
-from proxy.wire.jsontext import dumps
 
 SHARED_OPTIONS = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "stop"),

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from proxy.core.errors import BadRequest
+from proxy.core.piece import arguments_of
+from proxy.core.request import Message, text_of
+from proxy.core.thinking import NONE
 from proxy.dialects.bodies import is_count, pick, text_in
 from proxy.dialects.chat.reading import thought_of
 from proxy.dialects.ollama.request import EXTRAS, SHARED_OPTIONS
-from proxy.errors import BadRequest
-from proxy.neutral.piece import arguments_of
-from proxy.neutral.request import Message, text_of
-from proxy.neutral.thinking import NONE
 
 UPSTREAM_PATH = b"/api/chat"
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from typing_extensions import override
 
+from proxy.core.jsontext import dumps
+from proxy.core.piece import CallPart, Identity, Piece, arguments_of, whole_number
 from proxy.dialects.ollama.reading import DURATIONS
 from proxy.dialects.ollama.request import moment
 from proxy.dialects.translating import CallPieces, Translator
-from proxy.neutral.piece import CallPart, Identity, Piece, arguments_of, whole_number
-from proxy.wire.jsontext import dumps
 
 _WORD = "%"
 """Stands for what is said, in a line that has none of it behind that."""

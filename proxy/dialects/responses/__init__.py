@@ -6,10 +6,10 @@ from typing import Any
 
 from typing_extensions import override
 
+from proxy.core.dialect import Dialect
+from proxy.core.request import Request
 from proxy.dialects.responses.request import read
 from proxy.dialects.responses.writing import CompactedWriter, ResponsesWriter
-from proxy.neutral.dialect import Dialect
-from proxy.neutral.request import Request
 
 
 class Responses(Dialect):

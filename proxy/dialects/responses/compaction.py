@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from proxy.core.errors import BadRequest
+from proxy.core.managing import COMPACTION, CompactionRequest, SealedHistory, fingerprint
+from proxy.core.request import SYSTEM_ROLES, Message, Unseal
 from proxy.dialects.bodies import is_count, text_in
 from proxy.dialects.responses.conversation import Item, messages_of
-from proxy.errors import BadRequest
-from proxy.neutral.managing import COMPACTION, CompactionRequest, SealedHistory, fingerprint
-from proxy.neutral.request import SYSTEM_ROLES, Message, Unseal
 
 Opened: TypeAlias = dict[str, SealedHistory]
 """What is under the seals of compactions, as far as they are Spillway's own, for this client."""

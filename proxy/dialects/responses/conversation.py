@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from proxy.core.errors import BadRequest
+from proxy.core.jsontext import dumps
+from proxy.core.request import Message
 from proxy.dialects.bodies import ONLY_SHOWN, joined, split_result, text_in
 from proxy.dialects.responses.tools import (
     SEARCH,
@@ -16,9 +19,6 @@ from proxy.dialects.responses.tools import (
     is_run_by_client,
     written_freely,
 )
-from proxy.errors import BadRequest
-from proxy.neutral.request import Message
-from proxy.wire.jsontext import dumps
 
 Item: TypeAlias = Mapping[str, Any]
 

@@ -10,6 +10,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from proxy.core.errors import BadRequest
+from proxy.core.managing import CompactionRequest
+from proxy.core.request import Fetch, Request, Unseal, leading_system
+from proxy.core.thinking import in_openais_word
 from proxy.dialects.bodies import model_in, object_in, pick, request_of, text_in
 from proxy.dialects.responses import stored
 from proxy.dialects.responses.compaction import (
@@ -30,10 +34,6 @@ from proxy.dialects.responses.conversation import (
     updated,
 )
 from proxy.dialects.responses.tools import choice, functions_offered, run_by_openai
-from proxy.errors import BadRequest
-from proxy.neutral.managing import CompactionRequest
-from proxy.neutral.request import Fetch, Request, Unseal, leading_system
-from proxy.neutral.thinking import in_openais_word
 
 _SAME = ("temperature", "top_p", "parallel_tool_calls")
 """Options that chat completions has by the same name."""

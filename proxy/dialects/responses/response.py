@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from proxy.core.piece import whole_number
 from proxy.dialects.responses.stored import is_stored
-from proxy.neutral.piece import whole_number
 
 _ECHOED: Mapping[str, Any] = {
     "instructions": None,

@@ -10,12 +10,12 @@ import re
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
+from proxy.core.errors import BadRequest
+from proxy.core.jsontext import dumps
+from proxy.core.request import Fetch, Unseal
 from proxy.dialects.bodies import text_in
 from proxy.dialects.responses.compaction import Opened, open_compactions
 from proxy.dialects.responses.conversation import Item, items_in
-from proxy.errors import BadRequest
-from proxy.neutral.request import Fetch, Unseal
-from proxy.wire.jsontext import dumps
 
 T = TypeVar("T")
 Node: TypeAlias = dict[str, Any]

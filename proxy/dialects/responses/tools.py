@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from proxy.core.errors import BadRequest
+from proxy.core.piece import arguments_of
 from proxy.dialects.bodies import text_in
-from proxy.errors import BadRequest
-from proxy.neutral.piece import arguments_of
 
 _Tool = Mapping[str, Any]
 

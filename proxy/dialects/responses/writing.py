@@ -12,6 +12,9 @@ from typing import Any
 
 from typing_extensions import override
 
+from proxy.core.jsontext import dumps
+from proxy.core.piece import NOBODY, CallPart, Identity, Piece
+from proxy.core.request import Request
 from proxy.dialects.responses.conversation import items_in, tools_in
 from proxy.dialects.responses.items import (
     CallItem,
@@ -26,9 +29,6 @@ from proxy.dialects.responses.response import response_of, usage_of
 from proxy.dialects.responses.stored import identified, listed_item
 from proxy.dialects.responses.tools import ToolName, functions_offered
 from proxy.dialects.translating import CallPieces, Translator, named_event
-from proxy.neutral.piece import NOBODY, CallPart, Identity, Piece
-from proxy.neutral.request import Request
-from proxy.wire.jsontext import dumps
 
 _CODES = {"context_length_exceeded", "rate_limit_exceeded", "invalid_prompt", "server_error"}
 """Codes of errors that clients look for inside a stream (Codex 0.169, PyPI `openai` 3.54.0)."""

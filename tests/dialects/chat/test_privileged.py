@@ -7,7 +7,7 @@ from hypothesis import given
 
 from proxy.dialects.chat import ChatReader
 from proxy.dialects.chat.reading import is_privileged, unprivileged
-from tests.answer.support import chunk, odd_chunks
+from tests.stream.support import chunk, odd_chunks
 
 PRIVILEGED: list[dict[str, Any]] = [
     {"event": {"type": "execute"}},

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from proxy.core.piece import Identity
+from proxy.core.sse import is_open
 from proxy.dialects.chat import ChatReader, ChatWriter
 from proxy.dialects.chat.reading import encoded, is_done, object_of
-from proxy.neutral.piece import Identity
-from proxy.wire.sse import is_open
-from tests.answer.support import DONE, chunk, ending, frame, said, usage
+from tests.stream.support import DONE, chunk, ending, frame, said, usage
 
 
 def test_objects_of_data() -> None:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.core.errors import BadRequest
+from proxy.core.jsontext import dumps, loads
+from proxy.core.request import Request
 from proxy.dialects.chat.request import going_on, may_ask_usage, read, summarising, written
-from proxy.errors import BadRequest
-from proxy.neutral.request import Request
-from proxy.wire.jsontext import dumps, loads
 from tests.histories import user
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.core.jsontext import loads
 from proxy.dialects.chat import ChatReader, ChatWriter
-from proxy.wire.jsontext import loads
 
 FIELDS: tuple[dict[str, Any], dict[str, Any]] = {"logprobs": None}, {"refusal": None, "annotations": []}
 said = st.text() | st.sampled_from(['"message":{', "\\", '"message'])

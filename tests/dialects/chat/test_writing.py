@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from proxy.core import sse
+from proxy.core.piece import Identity
 from proxy.dialects.chat import ChatReader, ChatWriter
 from proxy.dialects.chat.reading import object_of, piece_of
-from proxy.neutral.piece import Identity
-from proxy.wire import sse
-from tests.answer.support import chunk, frame, odd_chunks
+from tests.stream.support import chunk, frame, odd_chunks
 
 WRITER = ChatWriter()
 OWN = Identity("own", 7, "asked", {"system_fingerprint": "fp"})

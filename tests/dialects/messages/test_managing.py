@@ -5,10 +5,8 @@ from typing import Any
 
 import pytest
 
-from proxy.dialects.messages.managing import unknown_edits
-from proxy.dialects.messages.writing import MessagesWriter
-from proxy.neutral.dialect import NO_ANSWER
-from proxy.neutral.managing import (
+from proxy.core.dialect import NO_ANSWER
+from proxy.core.managing import (
     Cleared,
     ClearResults,
     ClearThoughts,
@@ -16,7 +14,9 @@ from proxy.neutral.managing import (
     Managed,
     SealedCompaction,
 )
-from proxy.neutral.piece import NOBODY, Piece
+from proxy.core.piece import NOBODY, Piece
+from proxy.dialects.messages.managing import unknown_edits
+from proxy.dialects.messages.writing import MessagesWriter
 from tests.dialects.messages.test_request import HELLO, asked, refused
 from tests.dialects.streams import chunk, events, usage
 

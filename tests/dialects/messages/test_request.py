@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.core.errors import BadRequest
+from proxy.core.request import Request
+from proxy.core.thinking import Thinking
 from proxy.dialects.messages.request import read
 from proxy.dialects.messages.tools import changed_in
-from proxy.errors import BadRequest
-from proxy.neutral.request import Request
-from proxy.neutral.thinking import Thinking
 
 HELLO = [{"role": "user", "content": "hello"}]
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.core import sse
+from proxy.core.piece import CallPart, Identity, Piece
 from proxy.dialects import UPSTREAM
 from proxy.dialects.messages.writing import MessagesWriter, error_of, usage_of
-from proxy.neutral.piece import CallPart, Identity, Piece
-from proxy.wire import sse
 from tests.dialects.streams import SAID, all_of, calling, chunk, events, failure, usage
 
 WHO = Identity("chatcmpl-1", 7, "m")

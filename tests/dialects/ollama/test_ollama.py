@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.core.errors import BadRequest, ModelNotFound, NotManaged
+from proxy.core.piece import CallPart, Identity, Piece
+from proxy.core.request import Request
 from proxy.dialects.ollama import OllamaChat
 from proxy.dialects.ollama.request import read_chat
 from proxy.dialects.ollama.writing import ChatLines
-from proxy.errors import BadRequest, ModelNotFound, NotManaged
-from proxy.neutral.piece import CallPart, Identity, Piece
-from proxy.neutral.request import Request
 from tests.dialects.streams import SAID, all_of, calling, chunk, failure, usage
 
 WHO = Identity("x", 7, "m")

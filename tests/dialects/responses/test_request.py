@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.core.errors import BadRequest, ClientError
+from proxy.core.request import Request
+from proxy.core.thinking import Thinking
 from proxy.dialects.responses.request import read
-from proxy.errors import BadRequest, ClientError
-from proxy.neutral.request import Request
-from proxy.neutral.thinking import Thinking
 
 FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
 

@@ -10,12 +10,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.core.dialect import NO_ANSWER
+from proxy.core.piece import Piece
+from proxy.core.request import Fetch, Message, Request
+from proxy.core.thinking import Thinking
 from proxy.dialects.responses.request import read
 from proxy.dialects.responses.writing import ResponsesWriter
-from proxy.neutral.dialect import NO_ANSWER
-from proxy.neutral.piece import Piece
-from proxy.neutral.request import Fetch, Message, Request
-from proxy.neutral.thinking import Thinking
 from tests.dialects.streams import WORDS, Said, answers, piece_of
 
 NAMES = st.sampled_from(["look", "agents__spawn", "patch", "local_shell", "tool_search"])

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.core.piece import CallPart, Identity, Piece
+from proxy.core.request import Request
 from proxy.dialects.responses.response import usage_of
 from proxy.dialects.responses.writing import ResponsesWriter
-from proxy.neutral.piece import CallPart, Identity, Piece
-from proxy.neutral.request import Request
 from tests.dialects.streams import SAID, all_of, calling, chunk, events, failure, usage
 
 WHO = Identity("chatcmpl-1", 7, "m")

@@ -1,0 +1,176 @@
+"""Asking a backend to go on with a partial answer, and shortening what was said so far."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.backends.profile import Continuation
+from proxy.compaction import summary
+from proxy.compaction.asking import Summariser, SummaryAsk
+from proxy.compaction.ladder import Cost
+from proxy.compaction.source import of_text
+from proxy.compaction.transcript import unlabelled
+from proxy.core.history.marks import CONTINUED, SHORTENED
+from proxy.core.request import Message, Request, text_of
+from proxy.stream.thinking import open_thought
+
+_QUOTED = 300
+_GO_ON = (
+    "Your answer was cut off. It ended with:\n{opening}{tail}{closing}\n"
+    "Go on from exactly there. Do not repeat anything and do not comment on this."
+)
+_NOTES = "[My thoughts so far, cut off at the end:]\n{}"
+_THINK_ON = (
+    "You were interrupted while you were thinking. Think on from there, only as far as it is still needed, and then "
+    "give your answer to my last message. Do not comment on the interruption."
+)
+_FLAGS = {"continue_final_message": True, "add_generation_prompt": False}
+_TAG = re.compile(r"\A\s*<\w+>")
+_LOST = " […]"
+_SUMMARISED = f"{SHORTENED}\n{{}}\n{CONTINUED}\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuationRequest:
+    """Messages and fields to ask with. `echo` may be repeated whole by the backend, `quote` by the model."""
+
+    messages: list[Message]
+    fields: dict[str, Any]
+    echo: str = ""
+    quote: str = ""
+    exact: bool = False
+    """The backend is known to go on with the very next character."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """Partial answer: its text, and its thought if it has no text yet."""
+
+    text: str = ""
+    thought: str = ""
+
+    @property
+    def in_thought(self) -> bool:
+        """Return whether it was interrupted while the model was thinking."""
+        return (bool(self.thought) and not self.text) or open_thought(self.text) is not None
+
+
+def with_resume_flags(request: Request, how: Continuation) -> Request:
+    """A request whose answer the client began, for a backend that has to be told so; as it is where the client did.
+
+    Unasked, llama.cpp repeats the beginning in answers that are sent whole, and vLLM begins another message.
+    """
+    messages = request.messages
+    prefilled = request.continues and bool(messages) and messages[-1].get("role") == "assistant"
+    if not prefilled or how is not Continuation.FLAGS or not _FLAGS.keys().isdisjoint(request.body):
+        return request
+    return request.changed(**_FLAGS) if text_of(messages[-1]) else request
+
+
+def continuation(
+    history: Sequence[Message], partial: Partial, how: Continuation, *, thoughts: bool = False
+) -> ContinuationRequest:
+    """Ask for the rest of an answer in the way this backend understands; from the top if it has said nothing.
+
+    `thoughts`: with flags the backend goes on with reasoning as well (llama.cpp).
+    """
+    if history and history[-1].get("role") == "assistant" and (partial.text or partial.thought):
+        # The client began the answer itself: what was said goes on with that.
+        prefix = text_of(history[-1])
+        history = history[:-1]
+        partial = Partial(prefix + partial.text, partial.thought)
+    if not partial.text and not partial.thought:
+        return ContinuationRequest(
+            list(history), {}, exact=True
+        )  # all there was is a tool call that did not fit
+    flags = how is Continuation.FLAGS and (bool(partial.text) or thoughts)
+    if flags:
+        # Streams do not repeat the text in this form (llama.cpp from May 2026, vLLM).
+        answer: Message = {"role": "assistant", "content": partial.text}
+        if not partial.text:
+            answer["reasoning_content"] = partial.thought
+        return ContinuationRequest([*history, answer], dict(_FLAGS), exact=True)
+    if not partial.text or (partial.in_thought and how is Continuation.QUOTE):
+        return _from_notes(history, partial.text or partial.thought)
+    answer = {"role": "assistant", "content": partial.text}
+    tail = partial.text[-_QUOTED:]
+    if how is Continuation.TRAILING:
+        return ContinuationRequest([*history, answer], {}, echo=partial.text, quote=tail)
+    ask: Message = {"role": "user", "content": _go_on(tail)}
+    return ContinuationRequest([*history, answer, ask], {}, quote=tail)
+
+
+def _go_on(tail: str) -> str:
+    """The user turn that quotes the end of an answer, word for word, between marks that are not in it."""
+    size = 1
+    while "»" * size in tail:
+        size += 1
+    return _GO_ON.format(opening="«" * size, tail=tail, closing="»" * size)
+
+
+def _from_notes(history: Sequence[Message], thought: str) -> ContinuationRequest:
+    """A thought can't be gone on with in a new turn: the model gets it as its notes, and thinks the rest anew."""
+    notes: Message = {"role": "assistant", "content": _NOTES.format(_TAG.sub("", thought, count=1).strip())}
+    ask: Message = {"role": "user", "content": _THINK_ON}
+    return ContinuationRequest([*history, notes, ask], {}, quote=thought[-_QUOTED:])
+
+
+@dataclass(slots=True)
+class SummarisedStart:
+    """Summary of the first `upto` characters of an answer, whose end stays verbatim."""
+
+    upto: int = 0
+    summary: str = ""
+
+
+def shorten_partial(
+    text: str, start_summary: SummarisedStart, *, room: float, by: Summariser, cost: Cost
+) -> Generator[SummaryAsk, str, str]:
+    """Bring a partial answer down to about `room` tokens: its end verbatim, its beginning summarised.
+
+    Only what is new since the last time is read again. `start_summary` is brought up to date.
+    """
+    total = _tokens(text, cost)
+    if total <= room:
+        return text
+    keep = max(_QUOTED, int(len(text) * room * 0.6 / total))
+    start = _word_start(text, len(text) - keep) if keep < len(text) else 0
+    if not start:
+        return text
+    new = text[start_summary.upto : start]
+    if new:
+        budget = max(48, int(room * 0.4))
+        read = unlabelled(_fitting(new, by, cost))
+        ask = summary.fenced(read, tokens=budget, before=start_summary.summary)
+        answer = yield SummaryAsk([ask], append=False, max_tokens=budget, source=of_text(new))
+        known = start_summary.summary or text[:200].strip()
+        lost = f"{known.removesuffix(_LOST)}{_LOST}"
+        start_summary.summary, start_summary.upto = summary.plain(answer or lost), start
+    tag = open_thought(text)
+    return (f"<{tag}>" if tag else "") + _SUMMARISED.format(start_summary.summary) + text[start:]
+
+
+def _fitting(text: str, by: Summariser, cost: Cost) -> str:
+    """The text, its middle left out if the summariser could not read it whole."""
+    tokens = _tokens(text, cost)
+    room = by.window * 0.7 - by.tokens
+    if tokens <= room:
+        return text
+    half = int(len(text) * room / tokens / 2)
+    return f"{text[:half]}\n[…]\n{text[-half:]}"
+
+
+def _tokens(text: str, cost: Cost) -> float:
+    return sum(cost([{"role": "assistant", "content": text}]))
+
+
+def _word_start(text: str, at: int) -> int:
+    """The next beginning of a line or word from `at` on, not far away."""
+    for mark in ("\n", " "):
+        found = text.find(mark, at, at + 200)
+        if found >= 0:
+            return found + 1
+    return at

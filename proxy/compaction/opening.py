@@ -1,0 +1,224 @@
+"""Beginning of a session that stays, word for word, when the rest of it is summarised.
+
+The first user message is the task with half of the programs only: others begin with a worked example and take it back,
+with the files they are about, with tools or rules that hold throughout, with where they run. Each of these is told by what
+it is, by how it was answered, and by whether it is still referred to; what is repeated later on need not stay.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from proxy.compaction.ladder.base import Reduction
+from proxy.compaction.middles import cut_middle
+from proxy.compaction.summary import NOTED
+from proxy.core.history.constraints import constraints
+from proxy.core.history.identifiers import identifiers
+from proxy.core.history.marks import is_summary
+from proxy.core.history.turns import bridge_needed, calls_of, is_result, is_system, is_user
+from proxy.core.request import SYSTEM_ROLES, Message, text_of
+
+_MOST = 16
+"""Messages, counted from the first, that can belong to the beginning."""
+_ANSWER = 200
+"""Characters of an answer that does no more than take note."""
+_SET_UP = 400
+"""Characters of a message that, so answered, sets something up."""
+_REMARK = 400
+"""Characters of a message that takes back what was said before it."""
+_LONG = 4_000
+"""Characters from which what nobody took note of, and nothing refers to, is more likely an example."""
+_REPEATED = 40
+_READ, _NAMES = 20_000, 2_000
+_SEARCHED = 256
+"""Messages in which what was said at the beginning is looked for."""
+_SHARE = 1 / 2
+"""Share of the room that the task may take, and all that sets something up."""
+_WORTH_CUTTING = 1 / 8
+"""Share of a message that has to be left of it, if it is to be cut."""
+_RETRACTS = re.compile(
+    r"\b(?:ignore|disregard|forget|(?:do not|don['\u2019]t|no longer|stop) (?:consider|use|apply|edit)\w*"
+    r"|switched to|(?:just|only|merely) an? (?:example|demonstration|sample)|no longer (?:relevant|valid|appl\w+)"
+    r"|ignorier\w*|vergiss|verg\w+ sie|oubli\w+|ignor(?:a|e|ez|en)|olvid\w+)\b|忽略|忘记|不再|无视|無視|무시|забудь|игнорир",
+    re.IGNORECASE,
+)
+_EARLIER = re.compile(
+    r"\b(?:above|previous|earlier|before|so far|examples?|old|these|those|any longer|code ?base|obige\w*|bisherige\w*|vorherige\w*"
+    r"|beispiel\w*|pr[ée]c[ée]dent\w*|exemples?|anterior\w*|ejemplos?|exempl\w+)\b|上面|之前|以上|例|위|이전|выше|пример",
+    re.IGNORECASE,
+)
+_FILE = re.compile(r"^[#*`\s]{0,8}([\w./@+-]{1,200}\.\w{1,10})[*`:\s]{0,8}\n(?:```|~~~)", re.MULTILINE)
+_FENCED = re.compile(r"^(?:```|~~~)[^\n]*\n(?:[^\n]*\n){5}", re.MULTILINE)
+_TAGGED_FILE = re.compile(r"<(?:file|document|source)\b[^<>]{0,300}>", re.IGNORECASE)
+
+
+class _Rank(IntEnum):
+    """Order in which parts of the beginning get room."""
+
+    TASK = 0
+    FILES = 1
+    SET_UP = 2
+    OTHER = 3
+    REPEATED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A message of the beginning, and how much it is worth to keep."""
+
+    index: int
+    rank: _Rank
+    referred: bool
+
+    @property
+    def order(self) -> tuple[int, bool, int]:
+        return self.rank, not self.referred, self.index
+
+
+def opening(
+    reduction: Reduction, end: int, room: float, *, forced: int | None = None, others: bool = False
+) -> list[Message]:
+    """The messages of the beginning, before `end`, that are kept in `room` tokens, in order and such that roles alternate.
+
+    Long ones are cut in their middle. The one at `forced` is kept whatever it takes. With `others`, also long ones that
+    are neither task nor files nor set up anything, unless that takes an answer away from its question.
+    """
+    chosen = {} if forced is None else {forced: reduction.messages[forced]}
+    spare, share = room, room * (1.0 if others else _SHARE)
+    parts = sorted(_parts(reduction.messages, end), key=lambda part: part.order)
+    if parts and parts[0].rank >= _Rank.OTHER:
+        first = min(parts, key=lambda part: part.index)
+        parts = [replace(first, rank=_Rank.TASK), *(part for part in parts if part is not first)]
+    alone = sum(part.rank < _Rank.OTHER for part in parts) == 1
+    for part in parts:
+        if part.rank is _Rank.REPEATED:
+            continue
+        if part.rank is _Rank.OTHER and not (others and _stands_alone(reduction.messages, part.index)):
+            continue
+        message, cost = reduction.messages[part.index], reduction.costs[part.index]
+        set_up = part.rank >= _Rank.SET_UP
+        most = spare if alone or part.rank is _Rank.FILES else min(spare, share if set_up else room * _SHARE)
+        if cost > most:
+            message, cost = cut_middle(message, cost, cost - most, reduction.cost)
+        if cost <= most and cost >= reduction.costs[part.index] * _WORTH_CUTTING:
+            chosen[part.index] = message
+            spare -= cost
+            share -= cost if set_up else 0.0
+    return list(_with_answers(reduction, chosen))
+
+
+def _with_answers(reduction: Reduction, chosen: dict[int, Message]) -> Iterator[Message]:
+    """Messages that stay, with the short answers between, or a word in their place where somebody has to speak."""
+    before: Message | None = None
+    first = min(chosen, default=0)
+    if all(_is_short(message) for message in reduction.messages[:first]):
+        yield from reduction.messages[:first]  # a greeting
+    for index in sorted(chosen):
+        if before is not None and index - 1 not in chosen and bridge_needed(before, [chosen[index]]):
+            answer = reduction.messages[index - 1]
+            yield answer if _is_short(answer) else {"role": "assistant", "content": NOTED}
+        before = chosen[index] if chosen[index].get("role") not in SYSTEM_ROLES else before
+        yield chosen[index]
+
+
+def _parts(messages: Sequence[Message], end: int) -> Iterator[_Part]:
+    """The messages of the beginning that may stay, each with what it is."""
+    end, messages = min(end, beginning(messages)), messages[:_SEARCHED]
+    candidates = [i for i in range(end) if is_user(messages[i]) or is_system(messages[i])]
+    after = max((i for i in candidates if _takes_back(messages[i])), default=-1)
+    candidates = [i for i in candidates if i > after and not is_summary(messages[i])]
+    texts = ["\n".join((text_of(message), _called(message))) for message in messages]
+    task_known = False
+    for index in candidates:
+        later = texts[index + 1 :]
+        if _repeated(texts[index], later):
+            yield _Part(index, _Rank.REPEATED, referred=False)
+            continue
+        following = _after(messages, index)
+        answered = following.get("role") == "assistant" and not calls_of(following)
+        referred, stale = _references(texts[index : index + 1 + answered], texts[index + 1 + answered :])
+        rank = _rank(messages, index, task_known=task_known)
+        long = len(texts[index]) > _LONG and not answered and not is_system(messages[index])
+        if stale and (rank is _Rank.TASK or (rank is _Rank.SET_UP and long)):
+            rank = _Rank.OTHER
+        task_known |= rank is _Rank.TASK
+        yield _Part(index, rank, referred)
+
+
+def beginning(messages: Sequence[Message]) -> int:
+    """Index at which the work begins: before the first call, and not far from the first message."""
+    work = (
+        i for i, m in enumerate(messages[:_MOST]) if calls_of(m) or m.get("function_call") or is_result(m)
+    )
+    return min(_MOST, next(work, len(messages)))
+
+
+def _rank(messages: Sequence[Message], index: int, *, task_known: bool) -> _Rank:
+    message = messages[index]
+    text = text_of(message)[:_READ]
+    if is_system(message):
+        return _Rank.SET_UP
+    if _FILE.search(text) or _TAGGED_FILE.search(text):
+        return _Rank.FILES
+    following = _after(messages, index)
+    # Where every answer is short, a short one tells nothing.
+    noted = _is_short(following)
+    worked = noted and any(map(_is_work, messages[index + 2 :]))
+    unanswered = following.get("role") in ("user", *SYSTEM_ROLES) and not is_result(following)
+    if unanswered and any(is_user(each) for each in messages[index + 1 : index + 3]):
+        return _Rank.SET_UP
+    if worked and (len(text) >= _SET_UP or _FENCED.search(text) or constraints([message], limit=_NAMES)):
+        return _Rank.SET_UP
+    return _Rank.OTHER if task_known or noted else _Rank.TASK
+
+
+def _after(messages: Sequence[Message], index: int) -> Message:
+    """The message behind that one; an empty one at the end."""
+    return messages[index + 1] if index + 1 < len(messages) else {}
+
+
+def _is_short(message: Message) -> bool:
+    """Return whether an assistant did no more than take note, or greet."""
+    return message.get("role") == "assistant" and not calls_of(message) and len(text_of(message)) <= _ANSWER
+
+
+def _is_work(message: Message) -> bool:
+    return message.get("role") == "assistant" and not _is_short(message)
+
+
+def _stands_alone(messages: Sequence[Message], index: int) -> bool:
+    """Return whether much was said there, and not as a question whose answer would be missing."""
+    if len(text_of(messages[index])) < _SET_UP:
+        return False
+    following = _after(messages, index)
+    return following.get("role") != "assistant" or _is_short(following)
+
+
+def _takes_back(message: Message) -> bool:
+    text = text_of(message)
+    found = is_user(message) and len(text) <= _REMARK and _RETRACTS.search(text)
+    return bool(found and _EARLIER.search(text))
+
+
+def _repeated(text: str, later: Sequence[str]) -> bool:
+    """Return whether it stands again further on, or shows files of which all are shown again."""
+    stripped = text.strip()
+    if len(stripped) >= _REPEATED and any(stripped in each for each in later):
+        return True
+    files = set(_FILE.findall(text[:_READ]))
+    return bool(files) and files <= {name for each in later for name in _FILE.findall(each[:_READ])}
+
+
+def _references(texts: Sequence[str], later: Sequence[str]) -> tuple[bool, bool]:
+    """Return whether something that is named there is named again further on; and whether there are names, and none is."""
+    names = identifiers((text[:_READ] for text in texts), limit=_NAMES)
+    referred = any(name in text for text in later for name in names)
+    return referred, bool(names) and not referred
+
+
+def _called(message: Message) -> str:
+    functions = (call.get("function") for call in calls_of(message))
+    return "\n".join(str(function.get("arguments")) for function in functions if isinstance(function, dict))

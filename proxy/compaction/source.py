@@ -1,0 +1,255 @@
+"""Source of a summary, as far as code can check it: what the user said in it, and the facts in that."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import log
+from typing import TypeAlias
+
+from proxy.compaction.facts import TextFact, facts_in, is_prose
+from proxy.compaction.transcript import all_text
+from proxy.core.history.marks import carried_statements, is_summary
+from proxy.core.history.sentences import sentences
+from proxy.core.history.tooltext import authored_text
+from proxy.core.history.turns import is_user
+from proxy.core.request import Message, text_of
+from proxy.recall.function_words import FUNCTION_WORDS
+from proxy.recall.words import folded
+
+_LONGEST_TEXT = 20_000
+"""Characters of one message in which facts are looked for: what a user means stands in what people type."""
+_LONGEST = 200
+_MOST_SENTENCES = 4_000
+_OF_A_SENTENCE = 4
+"""Facts of one sentence that count: else a list would outweigh all that was said."""
+_USERS, _DATA = 2.0, 0.25
+_COMMON = 3
+"""Messages from which on a word is no rare one."""
+_ANSWERS = 3
+_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]{1,200}`|https?://\S{1,300}", re.DOTALL)
+_LATIN, _CYRILLIC = "latin", "cyrillic"
+_SCRIPTS = {
+    _LATIN: re.compile(r"[A-Za-z\u00c0-\u024f]{2,}"),
+    _CYRILLIC: re.compile(r"[\u0400-\u04ff]{2,}"),
+    "greek": re.compile(r"[\u0370-\u03ff]{2,}"),
+    "hebrew": re.compile(r"[\u0590-\u05ff]{2,}"),
+    "arabic": re.compile(r"[\u0600-\u06ff]{2,}"),
+    "devanagari": re.compile(r"[\u0900-\u097f]{2,}"),
+    "thai": re.compile(r"[\u0e00-\u0e7f]{4}"),
+    "korean": re.compile(r"[\uac00-\ud7a3]{2}"),
+    "japanese": re.compile(r"[\u3040-\u30ff]{2}"),
+    "chinese": re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff]{2}"),
+}
+"""Something like a word in each. Japanese and Korean texts have Chinese characters among their own."""
+_LEAST_WORDS = 12
+_MAIN = 0.6
+"""Share of its words that a text's script must have."""
+_LEAST_KNOWN, _KNOWN_SHARE, _LEAD = 6, 0.15, 1.4
+"""Function words that a language must have: how many, as a share of all words, and how many times those of any other."""
+_Spoken: TypeAlias = tuple[int, str]
+"""Which message a sentence stands in, and the sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A sentence of the user's, and its facts."""
+
+    text: str
+    facts: tuple[TextFact, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """A fact, and what it counts here."""
+
+    fact: TextFact
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Statements and facts of what is to be summarised."""
+
+    statements: tuple[Statement, ...] = ()
+    """What the user said, in order; what was corrected later is left out."""
+    users: tuple[Weighed, ...] = ()
+    """The user's facts, the weightiest first."""
+    all: tuple[Weighed, ...] = ()
+    """The facts of everybody, the user's included, the weightiest first."""
+    languages: tuple[tuple[str, str], ...] = ()
+    """Script and language of what the user said, and of all; those that can be told."""
+    answers: tuple[str, ...] = ()
+    """The assistant's newest answers, the last one first."""
+    size: int = 0
+    """Characters of everything."""
+
+    @property
+    def form(self) -> Source:
+        """The same without facts: only the form of a summary is checked."""
+        return Source(languages=self.languages, answers=self.answers, size=self.size)
+
+    @property
+    def weightiest(self) -> list[Weighed]:
+        """Heaviest of the user's facts that mean something on their own: no data where there are statements."""
+        return _weightiest(self.users)
+
+    @property
+    def most_of_all(self) -> list[Weighed]:
+        """Heaviest facts of everybody."""
+        return _weightiest(self.all)
+
+    @property
+    def language(self) -> str:
+        """The language to write in, if it can be told."""
+        return self.languages[0][1] if self.languages else ""
+
+
+NOTHING = Source()
+
+
+def source_of(messages: Sequence[Message]) -> Source:
+    """Find what there is to summarise in these messages; earlier summaries of Spillway's count, too."""
+    spoken = _spoken(messages)
+    texts = _texts(messages)
+    facts_of = cache(_facts_of)  # what tools print says the same again and again
+    statements = list(_statements(spoken, facts_of))
+    by_key: dict[str, Weighed] = {}
+    for statement in statements:
+        _add(by_key, statement.facts, _USERS * (1 if is_prose(statement.text) else _DATA))
+    known: dict[str, int] = {}
+    everybody = dict(by_key)
+    for message, text in zip(messages, texts, strict=True):
+        if not is_user(message):
+            found = {f.key: f for s in _of(text) for f in facts_of(s)[:_OF_A_SENTENCE] if f.hard}
+            for key in found:
+                known[key] = known.get(key, 0) + 1
+            _add(everybody, found.values(), 1.0)
+    return replace(
+        _form(messages, spoken, texts),
+        statements=tuple(statements),
+        users=_sorted(by_key.values()),
+        all=_sorted(
+            replace(each, weight=each.weight * (1 + log(known.get(key, 1))))
+            for key, each in everybody.items()
+        ),
+    )
+
+
+def form_of(messages: Sequence[Message]) -> Source:
+    """The same without what the user said and without facts, which takes a small part of the time."""
+    return _form(messages, _spoken(messages), _texts(messages))
+
+
+def _form(messages: Sequence[Message], spoken: Iterable[_Spoken], texts: Iterable[str]) -> Source:
+    users = " ".join(text for _, text in spoken)
+    answers = _assistants(messages)
+    languages = (script_and_language(users), script_and_language(" ".join((users, *answers))))
+    return Source(
+        languages=tuple(dict.fromkeys(language for language in languages if language[0])),
+        answers=tuple(answers[-_ANSWERS:][::-1]),
+        size=sum(map(len, texts)),
+    )
+
+
+def of_text(text: str) -> Source:
+    """A text by nobody in particular as something to be summarised: only the form of its summary is checked."""
+    language = script_and_language(text)
+    return Source(languages=(language,) if language[0] else (), size=len(text))
+
+
+def _weightiest(weighed: Sequence[Weighed]) -> list[Weighed]:
+    hard = [each for each in weighed if each.fact.hard]
+    return [each for each in hard if each.weight >= hard[0].weight * _DATA * 1.5]
+
+
+def _texts(messages: Iterable[Message]) -> list[str]:
+    return [all_text(message)[:_LONGEST_TEXT] for message in messages]
+
+
+def _spoken(messages: Sequence[Message]) -> list[_Spoken]:
+    """The user's sentences, earlier summaries' included."""
+    spoken: list[_Spoken] = []
+    for index, message in enumerate(messages):
+        if is_summary(message):
+            spoken += ((index, line) for line in carried_statements(message))
+        elif is_user(message):
+            spoken += ((index, sentence) for sentence in _of(authored_text(message)[:_LONGEST_TEXT]))
+    return spoken[-_MOST_SENTENCES:]
+
+
+def _facts_of(sentence: str) -> tuple[TextFact, ...]:
+    return tuple(facts_in(sentence))
+
+
+def _statements(
+    spoken: Iterable[_Spoken], facts_of: Callable[[str], tuple[TextFact, ...]]
+) -> Iterator[Statement]:
+    found = [(index, text, facts_of(text)) for index, text in spoken]
+    often = _often(found)
+    for _, text, facts in found:
+        chosen = [fact for fact in facts if fact.hard or often.get(fact.key, 0) <= _COMMON]
+        yield Statement(text, tuple(dict.fromkeys(chosen)))
+
+
+def _often(found: Iterable[tuple[int, str, tuple[TextFact, ...]]]) -> dict[str, int]:
+    """In how many messages each fact is."""
+    seen: dict[str, set[int]] = {}
+    for index, _, facts in found:
+        for fact in facts:
+            seen.setdefault(fact.key, set()).add(index)
+    return {key: len(where) for key, where in seen.items()}
+
+
+def _add(known: dict[str, Weighed], facts: Iterable[TextFact], factor: float) -> None:
+    for fact in sorted(facts, key=lambda fact: -fact.weight)[:_OF_A_SENTENCE]:
+        weight = fact.weight * factor
+        if fact.key not in known or known[fact.key].weight < weight:
+            known[fact.key] = Weighed(fact, weight)
+
+
+def _sorted(facts: Iterable[Weighed]) -> tuple[Weighed, ...]:
+    return tuple(sorted(facts, key=lambda each: -each.weight))
+
+
+def _of(text: str) -> Iterator[str]:
+    return sentences(text, longest=_LONGEST)
+
+
+def _assistants(messages: Sequence[Message]) -> list[str]:
+    return [
+        text
+        for message in messages
+        if message.get("role") == "assistant" and not is_summary(message) and (text := text_of(message))
+    ]
+
+
+def script_and_language(text: str) -> tuple[str, str]:
+    """Script and language of a text, small letters; an empty string for what does not show."""
+    text = _CODE.sub(" ", text[:_LONGEST_TEXT])
+    words = {script: len(pattern.findall(text)) for script, pattern in _SCRIPTS.items()}
+    if words["japanese"] * 4 > words["chinese"]:
+        words["japanese"] += words.pop("chinese")
+    script = max(words, key=lambda name: words[name])
+    if words[script] < max(_LEAST_WORDS, _MAIN * sum(words.values())):
+        return "", ""
+    if script not in (_LATIN, _CYRILLIC):
+        return script, script if script in ("korean", "japanese", "chinese") else ""
+    return script, _by_function_words(folded(text), _SCRIPTS[script])
+
+
+def differ(expected: tuple[str, str], found: tuple[str, str]) -> bool:
+    """Return whether two texts are surely not in the same language."""
+    return any(one and other and one != other for one, other in zip(expected, found, strict=True))
+
+
+def _by_function_words(text: str, word: re.Pattern[str]) -> str:
+    words = word.findall(text)
+    votes = {language: sum(w in known for w in words) for language, known in FUNCTION_WORDS.items()}
+    best, second = sorted(votes, key=lambda language: votes[language], reverse=True)[:2]
+    sure = (
+        votes[best] >= max(_LEAST_KNOWN, _KNOWN_SHARE * len(words)) and votes[best] >= _LEAD * votes[second]
+    )
+    return best if sure else ""

@@ -1,0 +1,136 @@
+"""Summaries: how they are asked for, when one is believed, and how it stands in the history."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from proxy.compaction.extract import extract_of, missing_facts
+from proxy.compaction.source import Source, source_of
+from proxy.compaction.transcript import all_text, unlabelled
+from proxy.core.history.constraints import constraints
+from proxy.core.history.identifiers import identifiers
+from proxy.core.history.marks import (
+    BETWEEN,
+    CLOSE,
+    EXTRACT,
+    FENCE,
+    FENCE_END,
+    MORE_QUOTES,
+    NAMES,
+    OPEN,
+    defanged,
+    is_summary,
+    rules_section,
+)
+from proxy.core.history.tooltext import calls_in, without
+from proxy.core.request import Message
+
+BRIDGE = "Go on with the task from where the summary ends."
+NOTED = "Noted."
+
+_SECTIONS = (
+    "Goal and constraints (word for word where the user set them); decisions and their reasons; "
+    "state of the work; files and identifiers; errors and how they were fixed; open items and next step"
+)
+INSTRUCTION = (
+    "Summarise the conversation {what} so that it can be continued without the original messages. "
+    "Sections: {sections}. Keep names, numbers, paths and exact values. Where something was corrected, keep only "
+    "the correction. Leave out what the system prompt says. Write plain text of at most {words} words, nothing before or after it, and call no tools."
+)
+_CUSTOM = (
+    "This is about the conversation {what}. Write plain text of at most {words} words, nothing before or after it, and "
+    "call no tools."
+)
+_SHORT = 6_000
+"""Characters in which is told what is no summary yet."""
+_LONGEST_FOREIGN = 400_000
+"""Characters of a summary from elsewhere that are taken."""
+_FENCES = re.compile(
+    "|".join(r"\s{1,4}".join(map(re.escape, mark.split())) for mark in (FENCE, FENCE_END)), re.IGNORECASE
+)
+
+
+def instruction(*, tokens: int, what: str = "so far", prompt: str = "", language: str = "") -> str:
+    """The request for a summary of at most so many tokens (three quarters of a word each).
+
+    In a client's own words if it sent a `prompt`, and in a language if that is known.
+    """
+    words = max(40, tokens * 3 // 5)
+    if prompt:
+        return f"{prompt}\n\n{_CUSTOM.format(what=what, words=words)}"
+    text = INSTRUCTION.format(what=what, sections=_SECTIONS, words=words)
+    return f"{text} Write it in {language.capitalize()}." if language not in ("", "english") else text
+
+
+def block(text: str, covered: Sequence[Message], *, limit: int, source: Source | None = None) -> str:
+    """A summary as it stands in the history, marked. What it leaves out of what the user said is appended by code, and so are identifiers and, at its end, the user's rules.
+
+    `limit` bounds the rules, and all else that is appended, in characters. The rules are told whether or not the summary
+    has them: the next one takes them from there.
+    """
+    text, rules = plain(text), rules_section(constraints(covered, limit=limit))
+    names = [n for n in identifiers(map(all_text, covered), limit=limit // 2) if n not in text]
+    listed = f"\n{NAMES}{defanged(', '.join(names))}" if names else ""
+    room = limit - sum(len(name) + 2 for name in names)
+    excerpts = missing_facts(
+        source_of(covered) if source is None else source, f"{text}{listed}{rules}", limit=room
+    )
+    more = f"\n{MORE_QUOTES}{defanged(BETWEEN.join(excerpts))}" if excerpts else ""
+    return f"{OPEN}\n{text}{more}{listed}{rules}\n{CLOSE}"
+
+
+def last_extract(content: str) -> tuple[str, str]:
+    """Split a block into what stands in front of the extracts at its end, and these; each empty if there is none."""
+    pieces = content.split(f"{OPEN}\n")[1:]
+    written = next((n for n in range(len(pieces), 0, -1) if not pieces[n - 1].startswith(f"{EXTRACT}\n")), 0)
+    written_part, extracts = (
+        "".join(f"{OPEN}\n{piece}" for piece in part) for part in (pieces[:written], pieces[written:])
+    )
+    return written_part.rstrip("\n"), extracts
+
+
+def plain(text: str) -> str:
+    """Strip calls and marks from what a model wrote: it closes no block that it is put into, and opens none."""
+    return defanged(_without_calls(text)).strip()
+
+
+def _without_calls(text: str) -> str:
+    # A space for each, so that what was around it makes no new one.
+    return without(text, [call.span for call in calls_in(text)], replacement=" ")
+
+
+def is_bridge(messages: Sequence[Message], at: int) -> bool:
+    """Return whether the message there is the user turn that Spillway puts behind a summary."""
+    return 0 < at < len(messages) and messages[at].get("content") == BRIDGE and is_summary(messages[at - 1])
+
+
+def fenced(text: str, *, tokens: int, before: str = "", prompt: str = "", language: str = "") -> Message:
+    """A user message that asks for a summary of a text, going on from an earlier summary if there is one.
+
+    The fence cannot be closed from inside.
+    """
+    text, before = _unfenced(text), unlabelled(_unfenced(before))
+    known = f"Summary of what came before:\n{before}\n\n" if before else ""
+    what = "between the marks, together with the summary before it," if before else "between the marks"
+    ask = instruction(tokens=tokens, what=what, prompt=prompt, language=language)
+    return {"role": "user", "content": f"{known}{FENCE}\n{text}\n{FENCE_END}\n\n{ask}"}
+
+
+def _unfenced(text: str) -> str:
+    # Round brackets, because the rest of nested marks must not make a new one.
+    return _FENCES.sub(lambda mark: f"({mark.group().strip('<>')})", text)
+
+
+def in_words(history: Sequence[Message]) -> str:
+    """Put a history in words: its summary, and an extract of what came after that."""
+    blocks = [
+        message["content"].replace(OPEN, "").replace(CLOSE, "") for message in history if is_summary(message)
+    ]
+    rest = extract_of([message for message in history if not is_summary(message)], limit=_SHORT)
+    return "\n\n".join(filter(None, (*(each.strip() for each in blocks), rest))) or "Nothing was said yet."
+
+
+def foreign(words: str) -> list[Message]:
+    """A summary that somebody else wrote, in place of the messages it stands for: as background, with no rules in it."""
+    return [{"role": "user", "content": block(words[:_LONGEST_FOREIGN], (), limit=0)}]

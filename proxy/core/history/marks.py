@@ -1,0 +1,121 @@
+"""The marks around what Spillway writes into a history, and what stands between them.
+
+Whose words a text holds is told by structure alone: a block is one that Spillway wrote if an assistant or user message
+begins with its mark, and no client's answer does, because marks are taken out of those when they come in
+(`proxy.shaping.clean`). Between its marks a block holds none, so that nothing it quotes closes it or opens another.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import takewhile
+
+from proxy.core.request import Message
+
+OPEN = "[Summary of the earlier conversation, kept as background in place of messages that no longer fit:]"
+CLOSE = "[End of the summary. The conversation goes on below.]"
+HEADING = "Rules in the user's own words:"
+"""Stands before the user's rules at a block's end."""
+NAMES = "Identifiers: "
+"""Begins the line of a block with paths, numbers and names."""
+EXTRACT = "An extract, made by code:"
+"""Begins a block that no model wrote."""
+QUOTES, MORE_QUOTES, BETWEEN = "The user said:", "The user said, too: ", " | "
+"""Stand before and between what the user said, word for word, in an extract and behind a summary that left it out."""
+FENCE = "<<<conversation>>>"
+FENCE_END = "<<<end of conversation>>>"
+SHORTENED = "[The beginning of this answer, shortened:]"
+CONTINUED = "[It goes on:]"
+INSTRUCTION = "[Instruction from the system, in the middle of the conversation]"
+"""Begins what a system message said that had to become a user message: it goes on to that message's end."""
+
+RECALLED = (
+    "[Recalled, word for word, from a part of this conversation that no longer fits, in case the message below refers "
+    "to it. Where something else was said later, that holds.]"
+)
+RECALLED_END = "[End of what was recalled. The message:]"
+
+_MARKS = (OPEN, CLOSE, FENCE, FENCE_END, SHORTENED, CONTINUED, INSTRUCTION, RECALLED, RECALLED_END)
+_MARK = re.compile("|".join(r"\s{1,4}".join(map(re.escape, mark.split())) for mark in _MARKS), re.IGNORECASE)
+_HEADING = re.compile(r"rules\s{1,4}in\s{1,4}the\s{1,4}user['\u2019]s\s{1,4}own\s{1,4}words", re.IGNORECASE)
+_RULE = "- "
+_BRACKET = "["
+"""Which they all begin with: one character is found a hundred times as fast as four texts."""
+
+
+def defanged(text: str) -> str:
+    """The text without any mark; what is left of nested ones makes no new one, for brackets turn round."""
+    text = _MARK.sub(lambda mark: f"({mark.group().strip('[]<>')})", text)
+    return _HEADING.sub("rules, as somebody puts them", text)
+
+
+def forges_block(text: str) -> bool:
+    """Return whether a text contains a mark of a block that Spillway writes."""
+    return _BRACKET in text and any(mark in text for mark in (OPEN, CLOSE, RECALLED, RECALLED_END))
+
+
+def is_summary(message: Message) -> bool:
+    """Return whether a message is a summary inserted by Spillway."""
+    content = message.get("content")
+    return (
+        isinstance(content, str) and content.startswith(OPEN) and message.get("role") in ("assistant", "user")
+    )
+
+
+def rules_section(rules: list[str]) -> str:
+    """The user's rules as they stand in a block, on lines of their own; `carried_rules` reads them back."""
+    stated = "".join(f"\n{_RULE}{defanged(rule)}" for rule in rules)
+    return f"\n{HEADING}{stated}" if rules else ""
+
+
+def carried_rules(message: Message) -> list[str]:
+    """The user's rules in a message that is a summary; a line that was cut off is none."""
+    if not is_summary(message):
+        return []
+    carried: list[str] = []
+    for block in message["content"].split(f"\n{HEADING}\n")[1:]:
+        lines = block.split("\n")
+        rules = list(takewhile(lambda line: line.startswith(_RULE), lines))
+        complete = len(rules) < len(lines) and lines[len(rules)].startswith((NAMES, CLOSE))
+        carried += (rule.removeprefix(_RULE) for rule in (rules if complete else rules[:-1]))
+    return carried
+
+
+def carried_statements(message: Message) -> list[str]:
+    """Return the user's statements that code, not a model, put into a summary."""
+    if not is_summary(message):
+        return []
+    carried = section(message, QUOTES)
+    for line in message["content"].split("\n"):
+        if line.startswith(MORE_QUOTES):
+            carried += line.removeprefix(MORE_QUOTES).split(BETWEEN)
+    return carried
+
+
+def section(message: Message, heading: str) -> list[str]:
+    """The items under a heading in the extracts that a summary holds."""
+    lines = str(message["content"]).split("\n")
+    at = [number for number, line in enumerate(lines) if line == heading]
+    return [
+        line.removeprefix(_RULE)
+        for number in at
+        for line in takewhile(lambda line: line.startswith(_RULE), lines[number + 1 :])
+    ]
+
+
+def headed_list(heading: str, items: list[str]) -> str:
+    """Items under a heading; `section` reads them back."""
+    return "\n".join((heading, *(f"{_RULE}{item}" for item in items)))
+
+
+def is_extract(message: Message) -> bool:
+    """Return whether a summary holds a block that no model wrote."""
+    return is_summary(message) and f"{OPEN}\n{EXTRACT}\n" in message["content"]
+
+
+def is_instruction(message: Message) -> bool:
+    """Return whether a user message holds system text and nothing else."""
+    content = message.get("content")
+    if isinstance(content, list):
+        content = content[0].get("text") if content and isinstance(content[0], dict) else None
+    return isinstance(content, str) and content.startswith(INSTRUCTION)

@@ -1,0 +1,105 @@
+"""Points at which a conversation may be cut: a tool call and all of its results are never separated.
+
+Calls and results are fields and roles of their own (OpenAI API, "Function calling"), or text in messages of the assistant
+and the user (`proxy.core.history.tooltext`); a history may hold both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from proxy.core.history.marks import is_instruction
+from proxy.core.history.tooltext import calls_in, only_results, texts_of
+from proxy.core.request import SYSTEM_ROLES, Message
+
+RESULT_ROLES = frozenset({"tool", "function"})
+_OTHER_SPEAKER = {"user": "assistant", "assistant": "user"}
+
+
+def cut_points(messages: Sequence[Message]) -> list[int]:
+    """Indexes before which the history may be cut, in order; 0 and the length are always among them.
+
+    A cut is legal where the next message is no tool result (results follow their call directly, OpenAI API,
+    "Function calling") and no result that comes later answers a call from before.
+    """
+    if not messages:
+        return [0]
+    last_results = _last_results(messages)
+    points, last_answered = [0], 0
+    for index, message in enumerate(messages):
+        if index > last_answered and not is_result(message):
+            points.append(index)
+        last_answered = max(last_answered, last_results.get(index, 0))
+    return [*points, len(messages)]
+
+
+def is_result(message: Message) -> bool:
+    """Return whether a message holds tool results and nothing else, in either form."""
+    role = message.get("role")
+    return role in RESULT_ROLES or (role == "user" and only_results(message))
+
+
+def is_user(message: Message) -> bool:
+    """Return whether the user speaks in a message.
+
+    One of that role which holds nothing but tool results does not count, nor one in which the system speaks.
+    """
+    return message.get("role") == "user" and not is_instruction(message) and not only_results(message)
+
+
+def is_system(message: Message) -> bool:
+    """Return whether the system speaks in a message: in a role of its own, or in a user message that holds nothing else."""
+    role = message.get("role")
+    return role in SYSTEM_ROLES or (role == "user" and is_instruction(message))
+
+
+def calls_of(message: Message) -> list[dict[str, Any]]:
+    """The tool calls of a message that are objects."""
+    calls = message.get("tool_calls")
+    return [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+
+
+def _last_results(messages: Sequence[Message]) -> dict[int, int]:
+    """Index of the last result by the index of the message that called for it; ids may be used again.
+
+    A result as text has no id: it answers what the assistant wrote last.
+    """
+    callers: dict[str, int] = {}
+    written: int | None = None
+    last: dict[int, int] = {}
+    for index, message in enumerate(messages):
+        role = message.get("role")
+        call = callers.get(str(message.get("tool_call_id"))) if role in RESULT_ROLES else written
+        if role == "assistant":
+            written = index if any(calls_in(text) for _, text in texts_of(message)) else None
+        if role not in RESULT_ROLES:
+            callers.update((str(call.get("id")), index) for call in calls_of(message))
+        if call is not None and is_result(message):
+            last[call] = index
+    return last
+
+
+def bridge_needed(before: Message | None, after: Sequence[Message]) -> str | None:
+    """Return the role that has to speak between a message and those after it, so that user and assistant alternate.
+
+    None if they do already. System messages in between speak for nobody. A conversation begins with the user.
+    """
+    follower = next((m.get("role") for m in after if m.get("role") not in SYSTEM_ROLES), None)
+    speaker = before.get("role") if before is not None else "assistant"
+    if speaker != follower or speaker not in _OTHER_SPEAKER:
+        return None
+    return _OTHER_SPEAKER[str(speaker)]
+
+
+def newest_user(messages: Sequence[Message]) -> int | None:
+    """Index of the last message in which the user speaks: the newest user turn is it and all that follows."""
+    for index in range(len(messages) - 1, -1, -1):  # each request asks it, more than once
+        if is_user(messages[index]):
+            return index
+    return None
+
+
+def first_user(messages: Sequence[Message]) -> int | None:
+    """Index of the first message in which the user speaks, which stays pinned: it usually states the task."""
+    return next((i for i, message in enumerate(messages) if is_user(message)), None)

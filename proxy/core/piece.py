@@ -1,0 +1,136 @@
+"""Parsed content of one frame of an answer's stream, or of a frame of Spillway's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from proxy.core.jsontext import loads
+
+_LARGEST = 2**53
+
+
+@dataclass(slots=True)
+class Identity:
+    """Identity of the answer, which the first frame gives and every frame repeats."""
+
+    id: str
+    created: int
+    model: str
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+NOBODY = Identity("", 0, "")
+"""For what belongs to no answer, like a comment."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallPart:
+    """A piece of a tool call, or a whole one."""
+
+    name: str = ""
+    arguments: str = ""
+    id: str = ""
+    index: int | None = None
+    """Index of the call in the answer."""
+    kind: str = "function"
+    legacy: bool = False
+    """Whether it is the one call of the older form (`function_call`)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Piece:
+    """Content of a frame for the first choice that it lists; malformed fields are left out.
+
+    A piece that was changed (`dataclasses.replace`) has no `frame`: what it says is then in its fields, and what
+    else was in the frame survives in `form`.
+    """
+
+    frame: bytes = b""
+    """The bytes as they came, without fields that a backend must not set; empty if the frame has to be built."""
+    form: Any = None
+    """The frame as its dialect parsed it, opaque to everyone else; None for what says nothing of an answer."""
+    bare: bool = False
+    """What else the frame said of the choice was said by an earlier piece of it."""
+
+    text: str = ""
+    thought: str = ""
+    calls: tuple[CallPart, ...] = ()
+    finish: str | None = None
+    stopped: str = ""
+    """The client's own stop sequence that ended it; empty: none did, or the backend does not tell."""
+    role: bool = False
+    identity: Identity | None = None
+    usage: dict[str, Any] | None = None
+    prompt_tokens: int = 0
+    """Reported with this frame; 0: nothing was."""
+    completion_tokens: int = 0
+    """Of the whole answer so far, reported with this frame; 0: nothing was."""
+
+    choice: bool = False
+    """Whether it is about a choice at all."""
+    index: int = 0
+    """Index of the choice; -1 if it is not known."""
+    other_choices: tuple[Piece, ...] = ()
+    """Content of the same frame for further choices."""
+    trailer: bool = False
+    """Whether it is usage and nothing else."""
+    more: bool = False
+    """Whether it says anything of the choice besides the text and the finish reason."""
+    alone: str = ""
+    """The field that holds the text, if nothing but that and maybe the role is said and counted."""
+    tally: tuple[bytes, bytes] | None = None
+    """Keys of the object of running counts in the frame, and of the completion tokens in it."""
+
+    error: Any = None
+    """What the backend reports as an error, if it does."""
+    done: bool = False
+    """Whether it is the mark that ends the stream."""
+    aside: bool = False
+    """Whether it carries no data, like a comment."""
+    comment: str = ""
+    """A comment of Spillway's own."""
+    event: dict[str, Any] | None = None
+    """A status event of Spillway's own, which rides on an empty piece."""
+
+    def uncounted(self) -> Piece:
+        """Copy the content without usage and counts, for a new frame."""
+        return replace(self, frame=b"", other_choices=(), usage=None, prompt_tokens=0, completion_tokens=0)
+
+    def by_choice(self) -> list[Piece]:
+        """Split into a piece per choice, for new frames; usage and counts go with the last. Empty if it lists no choice."""
+        pieces = [each.uncounted() for each in (self, *self.other_choices) if each.choice]
+        if not pieces:
+            return []
+        pieces[0].identity = self.identity
+        pieces[-1].usage, pieces[-1].prompt_tokens = self.usage, self.prompt_tokens
+        pieces[-1].completion_tokens = self.completion_tokens
+        return pieces
+
+    def blank(self) -> Piece:
+        """A piece of the same choice that says nothing yet."""
+        blank = self.uncounted()
+        blank.bare, blank.role, blank.more = True, False, False
+        blank.text, blank.thought, blank.calls, blank.finish = "", "", (), None
+        return blank
+
+
+def calls_finish(*, legacy: bool) -> str:
+    """The finish reason of an answer that ends in calls; `legacy`: in the one of the older form."""
+    return "function_call" if legacy else "tool_calls"
+
+
+def arguments_of(written: str) -> dict[str, Any]:
+    """The arguments of a whole call; none where they are no JSON object."""
+    try:
+        parsed = loads(written)
+    except ValueError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def whole_number(value: Any) -> int:
+    """A count as a backend reported it, 0 for anything that is none."""
+    if type(value) is int:  # as nearly all of them are
+        return value if 0 <= value < _LARGEST else 0
+    return int(value) if isinstance(value, float) and 0 <= value < _LARGEST else 0

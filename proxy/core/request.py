@@ -1,0 +1,141 @@
+"""A request in the neutral form, in which everything between the two ends of Spillway knows it.
+
+Messages and options keep the names that chat completions has for them (OpenAI API reference, "Create chat
+completion", 2026), because every backend is spoken to in that dialect; a dialect that says them otherwise translates
+when it reads a body. What dialects do not share is no part of it: bytes, paths, frames, and by which fields a wish is
+expressed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from proxy.core.managing import CompactionRequest, Edit, SealedCompaction
+from proxy.core.thinking import Thinking
+
+Message: TypeAlias = dict[str, Any]
+
+THOUGHT_FIELDS = ("reasoning_content", "reasoning")
+"""In which the thoughts of a message stand as text, the one that is written first."""
+SYSTEM_ROLES = frozenset({"system", "developer"})
+_CHORE = "### Task:"
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Lookup of a stored document of the client's credential by name; the reply is the document, or None."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unseal:
+    """Opening of one of Spillway's seals; the reply is its content, or None for a seal that is not genuine."""
+
+    purpose: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request. Fields that nobody here knows survive in `body`."""
+
+    body: Mapping[str, Any]
+    """Messages and options, by their neutral names."""
+    model: str = ""
+    """The id that the client asked for; empty if it named none."""
+    stream: bool = False
+    max_tokens: int | None = None
+    """The client's bound on completion tokens; None: none."""
+    bounds: tuple[str, ...] = ("max_tokens",)
+    """Options by which it bounds the answer, or would."""
+    capped: bool = False
+    """Whether the client bounds the answer, be it by an option that only one backend knows."""
+    wants_usage: bool | None = None
+    """Whether the client wants usage in the stream; None: it said nothing about it."""
+    choices: int = 1
+    """How many answers are asked for."""
+    structured: bool = False
+    """Whether the answer has to follow a format, into which nothing may be written."""
+    continues: bool = False
+    """Whether the model is to go on with the last message, which the client began for it."""
+    thinking: Thinking | None = None
+    """How much the model is to think; None: the client says nothing of it, or says it to the backend itself."""
+    unsupported: tuple[str, ...] = ()
+    """Client's names of features that are not supported here, and that it can do without."""
+    edits: Sequence[Edit] = ()
+    """Edits that the client asks for in its history, in this order."""
+    compaction: CompactionRequest | None = None
+    """Client's request for compaction; None: it knows nothing of compactions."""
+    sealed_compaction: SealedCompaction | None = None
+    """The compaction that it sends back, which stands before all messages but the leading system messages."""
+    conversation: str = ""
+    """Client's name of the conversation in the body; empty: it gives none."""
+    raw: bytes | None = None
+    """The body as it came, where it can go upstream as it is."""
+    wire: bytes | None = None
+    """The same with its content-encoding."""
+    native: bytes | None = None
+    """The body as a request of Ollama's `/api/chat`, where an Ollama can be sent it as it is."""
+    for_ollama: Mapping[str, Any] | None = None
+    """Fields that only an Ollama is sent: `options` that other backends do not have, `keep_alive`, `think` …; None: there are none."""
+    form: Any = None
+    """The body as its dialect parsed it, opaque to everyone else."""
+    reading: Callable[[], Generator[Fetch | Unseal, Any, Request]] | None = None
+    """Flow that completes a request which refers to stored documents; it has no messages until then. None: it is complete."""
+    keeping: Callable[[dict[str, Any]], tuple[str, dict[str, Any]]] | None = None
+    """Builds the name and the document to store from the complete answer; None: it is not stored."""
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation as the client sent it."""
+        messages: list[Message] = self.body["messages"]
+        return messages
+
+    @property
+    def background(self) -> bool:
+        """Return whether it looks like a client's own background task (Open WebUI 0.12: titles, tags, follow-ups)."""
+        messages = self.messages
+        if self.stream or len(messages) != 1 or self.body.get("tools"):
+            return False
+        content = messages[0].get("content")
+        return isinstance(content, str) and content.startswith(_CHORE)
+
+    def changed(self, **fields: Any) -> Request:
+        """The same request with other messages or options; one given as None is removed."""
+        body = {**self.body, **fields}
+        gone = [name for name, value in fields.items() if value is None]
+        for name in gone:
+            del body[name]
+        return replace(self, body=body, raw=None, wire=None, native=None)
+
+    def bounded(self, tokens: int) -> Request:
+        """The same request with a bound on its answer, which it had not."""
+        return replace(self.changed(**{self.bounds[0]: tokens}), max_tokens=tokens, capped=True)
+
+
+def leading_system(messages: Sequence[Message]) -> int:
+    """Count the system or developer messages that open the conversation."""
+    count = 0
+    for message in messages:
+        if message.get("role") not in SYSTEM_ROLES:
+            break
+        count += 1
+    return count
+
+
+def is_text_part(part: Any) -> bool:
+    """Return whether a content part has text."""
+    return isinstance(part, dict) and isinstance(part.get("text"), str)
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """The text of a message whose content is a string or a list of parts; other parts are left out."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(part["text"] for part in content if is_text_part(part))
+    return ""

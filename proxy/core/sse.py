@@ -1,0 +1,144 @@
+"""Server-sent events: cutting a byte stream into whole frames, and making frames.
+
+WHATWG HTML, "Server-sent events": lines end with CRLF, LF or CR and nothing else. U+2028 and U+0085 inside
+JSON are ordinary characters, so bytes are searched, never text.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from proxy.core.jsontext import dumps
+
+_LF = 0x0A
+_FRAME_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n", b"\r\r\n", b"\n\r")
+_EOL = re.compile(rb"\r\n|\n|\r")
+# A blank line ends a frame. A CR at the very end may be half of a CRLF, so it is left for the next read.
+_FRAME_END = re.compile(rb"(?:\r\n|\n|\r(?=[^\n])){2}")
+
+
+LARGEST_FRAME = 32 * 2**20
+"""Bytes of the largest frame that is held in memory: a picture in an answer takes some of them."""
+
+
+class FrameTooLong(ValueError):
+    """The stream has a frame without end; the text says so to a client."""
+
+
+class FrameSplitter:
+    """Holds back the unfinished frame at the end of what was read; linear however small the pieces are."""
+
+    def __init__(self, limit: int = LARGEST_FRAME) -> None:
+        """`limit`: bytes of the largest unfinished frame."""
+        self.held = bytearray()
+        """What is held back; to be looked at only. No method: this is asked for every chunk."""
+        self._limit = limit
+
+    def feed(self, data: bytes) -> bytes:
+        """Return all frames that are whole now, as the bytes they came as; maybe none.
+
+        Raises:
+            FrameTooLong: what is held back has become longer than the limit.
+        """
+        rest = self.held
+        if not rest and data.endswith(b"\n\n"):
+            return data
+        # A blank line that this read completed begins at most three bytes before it (CR LF CR | LF).
+        start = max(0, len(rest) - 3)
+        rest += data
+        end = _last_end(rest, start)
+        if end == 0:
+            if len(rest) > self._limit:
+                raise FrameTooLong(f"an event of more than {self._limit} bytes")
+            return b""
+        frames = bytes(rest[:end])
+        del rest[:end]
+        return frames
+
+    def flush(self) -> bytes:
+        """Return what is left when the stream has ended."""
+        rest = bytes(self.held)
+        self.held.clear()
+        return rest
+
+
+def _last_end(data: bytearray, start: int) -> int:
+    """Find the end of the last complete frame, if that is after `start`; else return 0."""
+    if data.find(b"\r", start) < 0:
+        at = data.rfind(b"\n\n", start)
+        return at + 2 if at >= 0 else 0
+    end = 0
+    for match in _FRAME_END.finditer(data, start):
+        end = match.end()
+    return end
+
+
+def frames(block: bytes) -> list[bytes]:
+    """Cut whole frames apart; each keeps its bytes, the blank line that ends it included.
+
+    Further blank lines, which mean nothing, are pieces of their own: where a frame begins does not depend
+    on how the stream was cut into reads.
+    """
+    if b"\r" in block:
+        return _mixed_frames(block)
+    parts = block.split(b"\n\n")
+    last = parts.pop()
+    found = [part + b"\n\n" for part in parts]
+    if last:
+        found.append(last)
+    if any(frame[0] == _LF for frame in found):
+        return [piece for frame in found for piece in _without_blanks(frame)]
+    return found
+
+
+def _mixed_frames(block: bytes) -> list[bytes]:
+    found, at = [], 0
+    # The line feed is for a last CR, which otherwise waits for the rest of a CRLF.
+    for match in _FRAME_END.finditer(block + b"\n" if block.endswith(b"\r") else block):
+        found += _without_blanks(block[at : match.end()])
+        at = match.end()
+    return found + _without_blanks(block[at:])
+
+
+def _without_blanks(frame: bytes) -> list[bytes]:
+    stripped = frame.lstrip(b"\r\n")
+    return [piece for piece in (frame[: len(frame) - len(stripped)], stripped) if piece]
+
+
+def data_of(frame: bytes) -> bytes | None:
+    """The data of one frame, its lines joined by LF; None if it has none (a comment, a bare `event:`)."""
+    if frame.startswith(b"data: ") and frame.endswith(b"\n\n"):
+        # JSON has no line ends inside, so nearly every frame is one line.
+        data = frame[6:-2]
+        if b"\n" not in data and b"\r" not in data:
+            return data
+    lines = data_lines(frame)
+    return b"\n".join(lines) if lines else None
+
+
+def data_lines(frame: bytes) -> list[bytes]:
+    """The data lines of one frame, without their field name."""
+    lines = (line[5:] for line in _EOL.split(frame) if line.startswith(b"data:"))
+    return [line.removeprefix(b" ") for line in lines]
+
+
+def is_closed(frame: bytes) -> bool:
+    """Return whether a blank line ends the frame."""
+    return frame.endswith(_FRAME_ENDS)
+
+
+def is_open(out: list[bytes]) -> bool:
+    """Return whether the output so far lacks the blank line that ends a frame."""
+    last = next((frame for frame in reversed(out) if frame.strip(b"\r\n")), _FRAME_ENDS[0])
+    return not is_closed(last)
+
+
+def encode(value: Any) -> bytes:
+    """One frame that carries a JSON value."""
+    return b"data: " + dumps(value) + b"\n\n"
+
+
+def comment(text: str = "") -> bytes:
+    """A frame that every client ignores."""
+    return b": " + text.replace("\r", " ").replace("\n", " ").encode("utf-8", "replace") + b"\n\n"

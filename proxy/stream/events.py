@@ -1,0 +1,179 @@
+"""Events of a stream, and the commands that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from proxy.backends.overflow import Overflow
+from proxy.core.piece import CallPart, Piece
+
+
+class State(Enum):
+    """State of a stream."""
+
+    RELAYING = "relaying"
+    PAUSED = "paused"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkReceived:
+    """Bytes came from the backend."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerReceived:
+    """The backend sent its answer at once: the pieces in which a stream would have said it, with its end mark."""
+
+    pieces: Sequence[Piece]
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamEnded:
+    """The backend ended the body in good order."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamFailed:
+    """The connection broke or fell silent; `message` is for the client."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Room for an answer as it is known now, in tokens.
+
+    `ceiling`: generated over all attempts at most. `assumed`: nobody has told the window, and every end for its length
+    may still be another bound.
+    """
+
+    window: int
+    pause_point: int
+    ceiling: int
+    assumed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reopened:
+    """The next attempt is open.
+
+    `prompt_tokens` is its estimate, `bound` the `max_tokens` it was sent with, if that is not the client's own.
+    The backend may repeat `echo` at its start, the model the end of `quote`. `exact`: it goes on with the very
+    next character; else the white space before the next word may be missing, which is `gap` if that is known.
+    `calls`: the attempt before was left for a tool call, which is to be made again, and so may be said what led up to it.
+    `corrects`: it was asked for by Correct, or after a Search, and goes on with a paragraph of its own. `room` holds from now on; None: as before.
+    """
+
+    prompt_tokens: int
+    bound: int | None = None
+    echo: str = ""
+    quote: str = ""
+    exact: bool = True
+    gap: str = ""
+    calls: bool = False
+    corrects: bool = False
+    room: Room | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeFailed:
+    """There is no next attempt: the history can't be made shorter, or the backend refused it.
+
+    What had to be corrected is sent as it was written.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class EndedHere:
+    """Somebody wants no more of the answer than was said."""
+
+
+StreamEvent: TypeAlias = (
+    ChunkReceived | AnswerReceived | UpstreamEnded | UpstreamFailed | Reopened | ResumeFailed | EndedHere
+)
+
+
+LEGAL: dict[tuple[State, type[StreamEvent]], frozenset[State]] = {
+    (State.RELAYING, ChunkReceived): frozenset({State.RELAYING, State.PAUSED, State.DONE}),
+    (State.RELAYING, AnswerReceived): frozenset({State.DONE, State.PAUSED}),
+    (State.RELAYING, UpstreamEnded): frozenset({State.DONE, State.PAUSED}),
+    (State.RELAYING, UpstreamFailed): frozenset({State.DONE}),
+    (State.RELAYING, EndedHere): frozenset({State.DONE}),
+    (State.PAUSED, Reopened): frozenset({State.RELAYING}),
+    (State.PAUSED, ResumeFailed): frozenset({State.DONE, State.PAUSED}),
+    (State.PAUSED, UpstreamFailed): frozenset({State.DONE}),
+    (State.PAUSED, EndedHere): frozenset({State.DONE}),
+}
+"""Every legal event and the states it may lead to; anything else is a mistake of the driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send bytes to the client."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Close the upstream, compact, and open the next attempt; answer with Reopened or ResumeFailed.
+
+    `last`: there is to be no next one, because going on gains nothing any more; answer with ResumeFailed.
+    """
+
+    reason: str
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The backend refused the prompt although it had answered 200: compact and send it again.
+
+    Without an `overflow` it was refused for its tools, in these words.
+    """
+
+    overflow: Overflow | None
+    refusal: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Correct:
+    """A tool call can't be made: have it written once more, and answer with Reopened or ResumeFailed."""
+
+    written: str
+    """What the model wrote of its calls."""
+    complaint: str
+    """What to tell it."""
+    forms: tuple[str, ...]
+    """In which the calls that can't be made were written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The model called Spillway's own tool: answer its calls, and answer with Reopened or ResumeFailed."""
+
+    calls: tuple[CallPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Everything was sent; close both sides."""
+
+
+Stop: TypeAlias = Pause | Retry | Correct | Search | Finish
+StreamCommand: TypeAlias = Send | Stop
+Commands: TypeAlias = tuple[StreamCommand, ...]
+
+
+def sending(out: list[bytes], stop: Stop | None = None) -> Commands:
+    """Commands to send these pieces, if there is anything in them, and then to stop."""
+    data = b"".join(out)
+    if stop is None:
+        return (Send(data),) if data else ()
+    return (Send(data), stop) if data else (stop,)

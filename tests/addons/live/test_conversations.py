@@ -1,0 +1,312 @@
+"""Conversations, outcomes and sums, as they are told over HTTP."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from proxy.addons.live import book
+from proxy.api.live import schemas
+from tests.addons.live.watching import viewing
+from tests.fakes import LlamaCppFake, Reply, scripted
+from tests.fakes.waiting import Gate, wait_until
+from tests.proxying import Proxy, running_proxy
+
+ANSWER = "An answer of some words about the port 8080 and what listens there."
+LONG = "word " * 60
+
+
+def turns(number: int, first: str = "Which port is it?") -> list[dict[str, Any]]:
+    """A conversation in which the user has spoken so often."""
+    history: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}]
+    for turn in range(number):
+        history.append({"role": "user", "content": f"{first} {turn} {LONG}"})
+        history.append({"role": "assistant", "content": ANSWER})
+    return history[:-1]
+
+
+def gauge(proxy: Proxy, name: str) -> float:
+    lines = proxy.client.get("/metrics").text.split("\n")
+    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+
+
+def rows(proxy: Proxy, query: str = "") -> list[dict[str, Any]]:
+    answer = proxy.client.get(f"/spillway/conversations{query}")
+    assert answer.status_code == 200
+    schemas.Conversations.model_validate(answer.json())
+    told: list[dict[str, Any]] = answer.json()["conversations"]
+    return told
+
+
+def timeline(proxy: Proxy, name: str) -> list[dict[str, Any]]:
+    answer = proxy.client.get(f"/spillway/conversations/{name}")
+    assert answer.status_code == 200
+    schemas.Conversation.model_validate(answer.json())
+    told: list[dict[str, Any]] = answer.json()["timeline"]
+    return told
+
+
+def outcomes(proxy: Proxy, query: str = "") -> dict[str, Any]:
+    answer = proxy.client.get(f"/spillway/outcomes{query}")
+    assert answer.status_code == 200
+    return schemas.Outcomes.model_validate(answer.json()).model_dump()
+
+
+@pytest.fixture(scope="module")
+def fake() -> Iterator[LlamaCppFake]:
+    with LlamaCppFake(brain=scripted([ANSWER] * 500), window=700) as fake:
+        yield fake
+
+
+@pytest.fixture
+def proxy(fake: LlamaCppFake) -> Iterator[Proxy]:
+    with running_proxy(fake) as proxy:
+        yield proxy
+
+
+def test_a_conversation_is_one_row_whose_bar_fills_its_window(proxy: Proxy) -> None:
+    for number in (1, 2, 3):
+        proxy.chat({"messages": turns(number), "stream": number == 2})
+    (row,) = rows(proxy)
+    assert row["turns"] == 3
+    assert row["messages"] == 6
+    assert row["title"].startswith("Which port is it? 0 word")
+    assert (row["state"], row["stoppable"], row["client"]) == ("idle", False, "python-httpx")
+    assert row["trigger"] == 560
+    assert row["pause"] == 630
+    assert sum(row["bar"].values()) == row["window"] == 700
+    assert row["bar"]["system"] > 0
+    assert row["bar"]["tail"] > 3 * 60
+    assert row["bar"]["answer"] == row["answer"] > 5
+
+
+def test_others_are_conversations_of_their_own_and_an_edit_is_none(proxy: Proxy) -> None:
+    proxy.chat({"messages": turns(1)})
+    proxy.chat({"messages": turns(1, "Who is there?")})
+    proxy.chat({"messages": turns(2)})
+    edited = [*turns(2)[:-1], {"role": "user", "content": "No, which host?"}]
+    proxy.chat({"messages": edited})
+    assert sorted(row["turns"] for row in rows(proxy)) == [1, 3]
+    # Many conversations begin with the same word: what was answered in between tells them apart.
+    proxy.chat({"messages": turns(1)})
+    assert sorted(row["turns"] for row in rows(proxy)) == [1, 1, 3]
+
+
+def test_a_timeline_tells_what_was_done_to_each_turn_and_why(proxy: Proxy) -> None:
+    for number in range(1, 8):
+        proxy.chat({"messages": turns(number)})
+    (row,) = rows(proxy)
+    told = timeline(proxy, row["id"])
+    assert [turn["messages"] for turn in told] == [2, 4, 6, 8, 10, 12, 14]
+    first, shortened = told[0], next(turn for turn in told if turn["compactions"])
+    assert first["prefix"] == {"repeated": 0, "reused": first["prefix"]["reused"], "why": "first"}
+    assert shortened["fill_before"] > 0.7
+    assert shortened["fill_after"] < 0.75  # what was recalled counts too
+    assert shortened["rungs"]
+    assert shortened["prefix"]["why"] == "shortened"
+    assert shortened["checkpoint"]["covered"] > 2
+    assert shortened["compaction_seconds"] > 0
+    assert shortened["waited"] >= shortened["compaction_seconds"]
+    names = [event["event"] for event in shortened["events"]]
+    order = ["routed", "measured", "compacting", "compacted", "sent", "first_byte", "finished"]
+    assert [name for name in dict.fromkeys(names) if name in order] == order
+    assert row["compactions"] == sum(turn["compactions"] for turn in told) > 0
+    assert row["checkpoint"]["summary"] in ("written", "extract")
+    assert rows(proxy)[0]["bar"]["summary"] > 0
+
+
+def test_the_log_has_every_request_and_can_be_asked_for_some(proxy: Proxy) -> None:
+    proxy.chat({"messages": turns(1), "model": "a"})
+    proxy.chat({"messages": turns(1, "Else?"), "model": "b"}, **{"x-request-id": "mine/1"})
+    proxy.chat({"messages": "junk"})
+    proxy.client.post("/v1/embeddings", json={"input": "x"})
+    told = outcomes(proxy)["outcomes"]
+    assert len(told) == 4
+    assert [each["at"] for each in told] == sorted((each["at"] for each in told), reverse=True)
+    assert [each["id"] for each in outcomes(proxy, "?model=b")["outcomes"]] == ["mine/1"]
+    (failed,) = outcomes(proxy, "?status=400")["outcomes"]
+    assert (failed["error"], failed["conversation"]) == ("invalid_request_error", None)
+    assert [failed] == outcomes(proxy, "?error=true&status=4xx")["outcomes"]
+    assert len(outcomes(proxy, "?action=passed")["outcomes"]) >= 1
+    page = outcomes(proxy, "?limit=3")
+    rest = outcomes(proxy, f"?limit=3&before={page['next']}")
+    assert [*page["outcomes"], *rest["outcomes"]] == told
+    assert rest["next"] is None
+    one = proxy.client.get("/spillway/requests/mine/1").json()
+    assert schemas.Turn.model_validate(one).conversation == rows(proxy, "?model=b")[0]["id"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("/spillway/conversations/none", 404, "not_found"),
+        ("/spillway/requests/none", 404, "not_found"),
+        ("/spillway/live?conversation=none", 404, "not_found"),
+        ("/spillway/outcomes?limit=0", 400, None),
+        ("/spillway/outcomes?before=x", 400, None),
+    ],
+)
+def test_what_is_not_there_is_refused_as_everywhere(
+    proxy: Proxy, path: str, status: int, code: str | None
+) -> None:
+    answer = proxy.client.get(path)
+    assert answer.status_code == status
+    assert set(answer.json()["error"]) == {"message", "type", "code", "param"}
+    assert answer.json()["error"]["code"] == code
+
+
+def test_a_viewer_is_told_what_happens_from_a_snapshot_on(proxy: Proxy) -> None:
+    proxy.chat({"messages": turns(1)})
+    with viewing(proxy) as seen:
+        snapshot = seen.until("snapshot")
+        assert [row["turns"] for row in snapshot["conversations"]] == [1]
+        assert len(snapshot["outcomes"]) == 1
+        assert snapshot["session"]["role"] == "open"
+        proxy.chat({"messages": turns(2), "stream": True})
+        row = seen.until("conversation", lambda row: row["turns"] == 2 and row["state"] == "idle")
+        schemas.Row.model_validate(row)
+        schemas.RequestOutcome.model_validate(seen.until("outcome"))
+        with viewing(proxy, f"?conversation={row['id']}") as one:
+            assert [each["id"] for each in one.until("snapshot")["conversations"]] == [row["id"]]
+            proxy.chat({"messages": turns(1, "Else?")})
+            proxy.chat({"messages": turns(3)})
+            one.until("outcome")
+            assert {told["conversation"] for name, told in one.events if name == "outcome"} == {row["id"]}
+
+
+def test_a_running_answer_is_sampled_while_it_streams() -> None:
+    gate = Gate(at=100)
+    reply = Reply(text=[f" w{n}" for n in range(200)], exact=True, gate=gate)
+    with (
+        LlamaCppFake(brain=scripted([reply]), window=4000) as fake,
+        running_proxy(fake) as proxy,
+        viewing(proxy) as seen,
+    ):
+        seen.until("snapshot")
+        asking = threading.Thread(
+            target=proxy.chat, args=({"messages": turns(1), "stream": True},), daemon=True
+        )
+        asking.start()
+        (told,) = seen.until("progress", lambda told: told[0]["answer"] >= 90)
+        assert told["state"] == "answering"
+        assert told["tokens_per_second"] > 0
+        (running,) = outcomes(proxy, "?running=true")["outcomes"]
+        assert running["id"] == told["request"]
+        assert rows(proxy)[0]["streamed"] is True
+        gate.open()
+        done = seen.until("conversation", lambda row: row["state"] == "idle")
+        assert done["answer"] >= 190
+        asking.join(20)
+
+
+def test_savings_never_count_more_than_the_window_and_say_what_they_cost(proxy: Proxy) -> None:
+    for number in range(1, 9):
+        proxy.chat({"messages": turns(number)})
+    told = proxy.client.get("/spillway/savings").json()
+    schemas.Savings.model_validate(told)
+    assert told["requests"] == 8
+    assert 0 < told["tokens"]["without"] <= 8 * 700
+    assert told["tokens"]["spent"] > 0  # summaries that were asked for
+    tokens = told["tokens"]
+    assert tokens["not_sent"] == tokens["without"] - tokens["sent"] - tokens["spent"]
+    assert told["reading"]["caused"] > 0
+    assert told["seconds"]["saved"] == pytest.approx(told["seconds"]["avoided"] - told["seconds"]["waited"])
+    assert told["seconds"]["waited"] > 0
+    assert told["rescued"]["prompts"] >= 1
+    assert proxy.client.get("/spillway/savings?model=none").json()["requests"] == 0
+    points = proxy.client.get("/spillway/calibration").json()["points"]
+    assert points
+    assert all(
+        each["error"] == pytest.approx(each["estimated"] / each["reported"] - 1, abs=1e-3) for each in points
+    )
+
+
+def test_memory_is_bounded_in_bytes_and_bodies_go_first(fake: LlamaCppFake) -> None:
+    with running_proxy(fake, live_bytes=40_000) as proxy:
+        for number in range(30):
+            proxy.chat({"model": "m", "messages": turns(1, f"{number}?"), "metadata": {"pad": "x" * 9000}})
+        assert 10_000 < gauge(proxy, "spillway_live_bytes") <= 40_000
+        told = rows(proxy)
+        assert 3 <= len(told) < 30
+        assert told[0]["bar"] is not None
+        assert told[-1]["bar"] is None
+        assert len(outcomes(proxy)["outcomes"]) == len(told)
+
+
+def test_requests_are_bounded_in_number_and_those_forgotten_are_told(
+    fake: LlamaCppFake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(book, "MOST", 3)
+    with running_proxy(fake) as proxy:
+        proxy.chat({"messages": turns(1, "First?")})
+        (first,) = rows(proxy)
+        with viewing(proxy) as seen:
+            for number in range(4):
+                proxy.chat({"messages": turns(1, f"Else {number}?")})
+            assert seen.until("gone") == {"id": first["id"]}
+        assert len(outcomes(proxy)["outcomes"]) == 3
+        assert len(rows(proxy)) == 3
+
+
+def test_nothing_is_kept_where_nothing_may_be(fake: LlamaCppFake) -> None:
+    with running_proxy(fake, live_bytes=0) as proxy:
+        assert proxy.chat({"messages": turns(2)}).status_code == 200
+        assert rows(proxy) == []
+        assert outcomes(proxy)["outcomes"] == []
+
+
+def test_a_slow_viewer_is_told_anew_and_holds_up_nobody(
+    fake: LlamaCppFake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.addons.live.feed.MOST_WAITING", 2)
+    with running_proxy(fake) as proxy, viewing(proxy) as seen:
+        seen.until("snapshot")
+        bodies = [{"messages": turns(1, f"{number}?")} for number in range(12)]
+        threads = [threading.Thread(target=proxy.chat, args=(body,), daemon=True) for body in bodies]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        again = seen.until("snapshot", lambda told: len(told["outcomes"]) > 2)
+        assert again["conversations"]
+
+
+def test_viewers_are_bounded_in_number_and_leave_nothing_behind(proxy: Proxy) -> None:
+    with viewing(proxy) as seen:
+        seen.until("snapshot")
+        assert gauge(proxy, "spillway_live_viewers") == 1
+    wait_until(lambda: gauge(proxy, "spillway_live_viewers") == 0)
+
+
+def test_only_so_many_look_at_a_time(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.api.live.stream.MOST_VIEWERS", 1)
+    with viewing(proxy) as seen:
+        seen.until("snapshot")
+        refused = proxy.client.get("/spillway/live")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
+    wait_until(lambda: gauge(proxy, "spillway_live_viewers") == 0)
+    with viewing(proxy) as seen:
+        seen.until("snapshot")
+
+
+def test_nothing_is_told_of_single_chunks() -> None:
+    reply = Reply(text=[f" w{n}" for n in range(400)], exact=True)
+    with LlamaCppFake(brain=scripted([reply]), window=8000) as fake, running_proxy(fake) as proxy:
+        proxy.chat({"messages": turns(1), "stream": True})
+        (row,) = rows(proxy)
+        assert row["answer"] >= 400
+        assert len(timeline(proxy, row["id"])[0]["events"]) < 12
+
+
+def test_a_viewer_does_not_hold_up_the_end_of_the_server(fake: LlamaCppFake) -> None:
+    with running_proxy(fake, graceful_timeout=60.0) as proxy:
+        with viewing(proxy) as seen:
+            seen.until("snapshot")
+            begun = time.monotonic()
+            proxy.shutdown.draining = True
+            wait_until(lambda: not seen.reading)
+        assert time.monotonic() - begun < 30

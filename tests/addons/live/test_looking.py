@@ -1,0 +1,242 @@
+"""Who may look and act: keys, other pages, other names."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from proxy.api.live import files, schemas
+from tests.addons.live.watching import viewing
+from tests.fakes import LlamaCppFake, scripted
+from tests.proxying import Proxy, running_proxy
+
+ANNE, BERT, BOSS = ({"authorization": f"Bearer {name}-key-12345"} for name in ("anne", "bert", "boss"))
+SAID = {"messages": [{"role": "user", "content": "my secret is a pineapple"}]}
+READS = (
+    *("/spillway/conversations", "/spillway/outcomes", "/spillway/savings", "/spillway/calibration"),
+    *("/spillway/live", "/spillway/requests/x", "/spillway/conversations/x"),
+)
+
+
+@pytest.fixture(scope="module")
+def fake() -> Iterator[LlamaCppFake]:
+    with LlamaCppFake(brain=scripted(["Sure."] * 500)) as fake:
+        yield fake
+
+
+@pytest.fixture(scope="module")
+def guarded(fake: LlamaCppFake) -> Iterator[Proxy]:
+    keys = {"api_keys": ("anne-key-12345", "bert-key-12345"), "admin_keys": ("boss-key-12345",)}
+    with running_proxy(fake, **keys) as proxy:
+        for who in (ANNE, BERT):
+            assert proxy.chat(SAID, **who).status_code == 200
+        yield proxy
+
+
+def code(answer: httpx.Response) -> tuple[int, str | None]:
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "code", "param"}
+    return answer.status_code, error["code"]
+
+
+def rows(proxy: Proxy, **headers: str) -> list[dict[str, Any]]:
+    answer = proxy.client.get("/spillway/conversations", headers=headers)
+    assert answer.status_code == 200
+    told: list[dict[str, Any]] = answer.json()["conversations"]
+    return told
+
+
+@pytest.mark.parametrize("path", READS)
+def test_nobody_looks_without_a_key_where_there_are_any(guarded: Proxy, path: str) -> None:
+    assert code(guarded.client.get(path)) == (401, "invalid_api_key")
+    assert code(guarded.client.get(path, headers={"x-api-key": "wrong"})) == (401, "invalid_api_key")
+
+
+def test_a_key_sees_its_own_and_nothing_of_others(guarded: Proxy) -> None:
+    (anne,), (bert,) = rows(guarded, **ANNE), rows(guarded, **BERT)
+    assert anne["title"] == bert["title"] == "my secret is a pineapple"
+    assert anne["id"] != bert["id"]
+    for path in (
+        f"/spillway/conversations/{anne['id']}",
+        f"/spillway/requests/{anne['request']}",
+        f"/spillway/live?conversation={anne['id']}",
+    ):
+        assert code(guarded.client.get(path, headers=BERT)) == (404, "not_found")
+    mine = guarded.client.get("/spillway/outcomes", headers=BERT).json()["outcomes"]
+    assert {each["conversation"] for each in mine} == {bert["id"]}
+    assert guarded.client.get("/spillway/savings", headers=BERT).json()["requests"] == 1
+    assert (
+        guarded.client.get(f"/spillway/outcomes?conversation={anne['id']}", headers=BERT).json()["outcomes"]
+        == []
+    )
+    with viewing(guarded, **BERT) as seen:
+        snapshot = seen.until("snapshot")
+        assert [row["id"] for row in snapshot["conversations"]] == [bert["id"]]
+        guarded.chat(SAID, **ANNE)
+        guarded.chat(SAID, **BERT)
+        seen.until("conversation", lambda row: row["state"] == "idle" and row["turns"] > 1)
+        seen.until("outcome")
+        owners = {told["owner"] for name, told in seen.events if name in ("conversation", "outcome")}
+        assert owners == {bert["owner"]}
+
+
+def test_an_admin_sees_all_figures_and_what_was_said_only_if_it_may_be_shown(
+    guarded: Proxy, fake: LlamaCppFake
+) -> None:
+    told = rows(guarded, **BOSS)
+    assert len({row["owner"] for row in told}) == 2
+    assert {row["title"] for row in told} == {None}
+    assert (
+        "pineapple" not in guarded.client.get(f"/spillway/conversations/{told[0]['id']}", headers=BOSS).text
+    )
+    assert code(guarded.chat(SAID, **BOSS)) == (401, "invalid_api_key")  # it is for looking
+    with running_proxy(fake, admin_keys=("boss-key-12345",), allow=("content",)) as shown:
+        shown.chat(SAID)
+        assert [row["title"] for row in rows(shown, **BOSS)] == ["my secret is a pineapple"]
+        assert code(shown.client.get("/spillway/conversations")) == (401, "invalid_api_key")
+
+
+def test_on_another_address_without_keys_only_an_admin_looks(fake: LlamaCppFake) -> None:
+    with running_proxy(fake, host="0.0.0.0", allow=("open",), admin_keys=("boss-key-12345",)) as proxy:
+        assert proxy.chat(SAID).status_code == 200
+        assert code(proxy.client.get("/spillway/conversations")) == (401, "invalid_api_key")
+        assert len(rows(proxy, **BOSS)) == 1
+
+
+def test_who_comes_through_a_proxy_in_front_is_not_on_this_machine(fake: LlamaCppFake) -> None:
+    with running_proxy(fake) as proxy:
+        assert rows(proxy) == []
+        for name in ("x-forwarded-for", "forwarded", "x-real-ip"):
+            answer = proxy.client.get("/spillway/conversations", headers={name: "203.0.113.7"})
+            assert code(answer) == (401, "invalid_api_key")
+
+
+# Browsers
+
+
+def test_a_page_is_told_who_looks_and_where_a_key_is_needed(guarded: Proxy) -> None:
+    def session(**headers: str) -> dict[str, Any]:
+        answer = guarded.client.get("/spillway/session", headers=headers)
+        assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
+        told: dict[str, Any] = schemas.Session.model_validate(answer.json()).model_dump(exclude={"version"})
+        return told
+
+    url = f"{guarded.url}/v1"
+    for unknown in ({}, {"x-api-key": "wrong"}):
+        assert session(**unknown) == {"role": None, "content": False, "base_url": url}
+    assert session(**ANNE) == {"role": "key", "content": True, "base_url": url}
+    assert session(**BOSS) == {"role": "admin", "content": False, "base_url": url}
+    assert session(**{"x-forwarded-proto": "https"})["base_url"].startswith("https://")
+
+
+def test_an_admin_reads_what_is_known_of_models(guarded: Proxy) -> None:
+    assert guarded.client.get("/spillway/models", headers=BOSS).status_code == 200
+
+
+def test_a_key_in_a_cookie_is_none(guarded: Proxy) -> None:
+    """A browser sends cookies with requests of other pages, too."""
+    for cookie in ("anne-key-12345", "key=anne-key-12345", "authorization=Bearer anne-key-12345"):
+        answer = guarded.client.get("/spillway/conversations", headers={"cookie": cookie})
+        assert code(answer) == (401, "invalid_api_key")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "http://localhost:3000"},
+        {"sec-fetch-site": "same-site", "sec-fetch-mode": "cors"},
+    ],
+)
+def test_another_page_neither_looks_nor_acts_where_nothing_is_guarded(
+    fake: LlamaCppFake, page: dict[str, str]
+) -> None:
+    with running_proxy(fake) as proxy:
+        for method, path in (
+            ("GET", "/spillway/conversations"),
+            ("POST", "/spillway/requests/x/stop"),
+            ("DELETE", "/spillway/conversations/x/summary"),
+        ):
+            assert code(proxy.client.request(method, path, headers=page)) == (403, "origin_not_allowed")
+            own = proxy.client.request(method, path, headers={"origin": proxy.url})
+            assert own.status_code in (200, 404)
+
+
+def test_pages_that_may_ask_models_may_not_look(fake: LlamaCppFake) -> None:
+    with running_proxy(fake, cors=("*",)) as proxy:
+        page = {"origin": "https://chat.example.com"}
+        assert proxy.chat(SAID, **page).status_code == 200
+        for path in READS:
+            assert code(proxy.client.get(path, headers=page)) == (403, "origin_not_allowed")
+
+
+@pytest.mark.parametrize("path", [*READS, "/spillway/session", "/ui/app.js"])
+def test_a_name_pointed_at_this_machine_gets_nothing(fake: LlamaCppFake, path: str) -> None:
+    with running_proxy(fake) as proxy:
+        answer = proxy.client.get(path, headers={"host": "evil.example"})
+        assert code(answer) == (403, "host_not_allowed")
+
+
+# The page's files
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake: LlamaCppFake) -> Iterator[Proxy]:
+    (tmp_path / "views").mkdir()
+    (tmp_path / "index.html").write_text("<!doctype html><title>Spillway</title>" + " " * 500)
+    (tmp_path / "views" / "app.js").write_text("export const answer = 42;\n" * 100)
+    (tmp_path / "notes.md").write_text("not of the page")
+    monkeypatch.setattr(files, "FOLDER", tmp_path)
+    with running_proxy(fake, api_keys=("anne-key-12345",)) as proxy:
+        yield proxy
+
+
+BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+
+
+def test_a_browser_gets_the_page_and_a_program_what_the_backend_has_there(
+    page: Proxy, fake: LlamaCppFake
+) -> None:
+    shown = page.client.get("/", headers=BROWSER)
+    assert shown.status_code == 200
+    assert shown.headers["content-type"] == "text/html; charset=utf-8"
+    assert shown.headers["content-security-policy"] == (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    assert (shown.headers["x-content-type-options"], shown.headers["referrer-policy"]) == (
+        "nosniff",
+        "no-referrer",
+    )
+    assert "<title>Spillway</title>" in shown.text
+    assert page.client.head("/", headers=BROWSER).status_code == 200
+    before = len(fake.requests)
+    for accept in ("application/json", "*/*"):
+        page.client.get("/", headers={**ANNE, "accept": accept})
+    page.client.head("/", headers=ANNE)
+    assert [each.path for each in fake.requests[before:]] == ["/"] * 3
+    assert code(page.client.get("/")) == (401, "invalid_api_key")
+
+
+def test_files_are_compressed_and_not_sent_twice(page: Proxy) -> None:
+    with httpx.Client(base_url=page.url, trust_env=False) as browser:
+        plain = browser.get("/ui/views/app.js", headers={"accept-encoding": "identity"})
+        assert plain.headers["content-type"] == "text/javascript; charset=utf-8"
+        with browser.stream("GET", "/ui/views/app.js", headers={"accept-encoding": "gzip"}) as zipped:
+            data = b"".join(zipped.iter_raw())
+            assert zipped.headers["content-encoding"] == "gzip"
+            assert len(data) == int(zipped.headers["content-length"]) < len(plain.content)
+            assert gzip.decompress(data) == plain.content
+        again = browser.get("/ui/views/app.js", headers={"if-none-match": plain.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+        assert "content-security-policy" in again.headers
+
+
+@pytest.mark.parametrize("path", ["/ui/", "/ui/views", "/ui/notes.md", "/ui/none.js", "/ui/..%2f..%2fapp.py"])
+def test_nothing_else_is_given_out(page: Proxy, path: str) -> None:
+    assert page.client.get(path, headers=BROWSER).status_code in (400, 404)

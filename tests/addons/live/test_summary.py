@@ -1,0 +1,182 @@
+"""Summaries that are looked at and forgotten, and what the next forwarded prompt makes of it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from proxy.api.live import schemas
+from proxy.core.history.marks import OPEN
+from tests.fakes import LlamaCppFake, Question, Reply, qa, summariser
+from tests.fakes.waiting import Gate, wait_until
+from tests.proxying import Proxy, running_proxy
+from tests.stages.talk import MODEL, wait_ahead
+from tests.stages.talk import Talk as Client
+from tests.stages.test_verifying import ANSWER, GOOD, forwarded, history
+
+BETTER = (
+    "Ingrid, the sister, lives in Bergen at 555-0142 with the dog Pluto. Born in Valparaiso in 1987. Uncle Tobias: "
+    "/srv/notes/garden.md. 37 trees; they leave from gate B12. The house is green."
+)
+ANNE, BERT, BOSS = ({"x-api-key": f"{name}-key-12345"} for name in ("anne", "bert", "boss"))
+
+
+class Model:
+    """Writes the summary that it is to write next, and waits at a gate if there is one."""
+
+    def __init__(self) -> None:
+        self.summary: str = GOOD
+        self.gate: Gate | None = None
+
+    def __call__(self, question: Question) -> Reply:
+        if "Summarise the conversation" in question.last_user:
+            return Reply(text=self.summary)
+        return Reply(text="Well then, that is how it is. " * 4, gate=self.gate)
+
+
+class Talk:
+    """A conversation in which a summary stands."""
+
+    def __init__(self, proxy: Proxy, fake: LlamaCppFake, model: Model, headers: dict[str, str]) -> None:
+        self.proxy, self.fake, self.model, self.headers = proxy, fake, model, headers
+        self.messages = history()
+        self.turn()
+        rows = proxy.client.get("/spillway/conversations", headers=headers).json()["conversations"]
+        self.id = rows[0]["id"]
+        self.path = f"/spillway/conversations/{self.id}/summary"
+
+    def turn(self, said: str = "") -> str:
+        """Another turn; what the model was shown."""
+        if said:
+            self.messages += [{"role": "assistant", "content": "Fine."}, {"role": "user", "content": said}]
+        answer = self.proxy.chat({"model": "m", "messages": self.messages, "max_tokens": 40}, **self.headers)
+        assert answer.status_code == 200, answer.text
+        return forwarded(self.fake)
+
+    def summary(self) -> dict[str, Any]:
+        answer = self.proxy.client.get(self.path, headers=self.headers)
+        assert answer.status_code == 200, answer.text
+        schemas.Summary.model_validate(answer.json())
+        told: dict[str, Any] = answer.json()
+        return told
+
+    def act(self, method: str) -> httpx.Response:
+        return self.proxy.client.request(method, self.path, headers=self.headers)
+
+
+@contextmanager
+def talking(headers: dict[str, str] | None = None, **settings: Any) -> Iterator[Talk]:
+    model = Model()
+    with (
+        LlamaCppFake(brain=model, window=2048) as fake,
+        running_proxy(fake, recall="off", **settings) as proxy,
+    ):
+        yield Talk(proxy, fake, model, headers or {})
+
+
+def code(answer: httpx.Response) -> tuple[int, str | None]:
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "code", "param"}
+    return answer.status_code, error["code"]
+
+
+def test_a_summary_is_told_as_it_stands_with_what_was_found_about_it() -> None:
+    with talking() as talk:
+        told = talk.summary()
+        (block,) = told["blocks"]
+        assert block["text"] == GOOD
+        assert block["by"] == told["checkpoint"]["summary"] == "written"
+        assert block["tokens"] > 20
+        assert [each["verdict"] for each in told["verdicts"]] == ["kept"]
+        assert told["tokens_before"] > told["tokens_after"]
+        assert any(OPEN in str(message["content"]) for message in told["messages"])
+        assert told["earlier"] == 0
+
+
+def test_a_rejected_summary_is_gone_and_the_prompt_begins_with_the_one_before() -> None:
+    with talking() as talk:
+        first = talk.summary()
+        talk.model.summary = BETTER
+        while talk.summary()["checkpoint"]["covered"] == first["checkpoint"]["covered"]:
+            talk.turn(f"Let us go on about {talk.summary()['checkpoint']['covered']}. " + ANSWER * 6)
+        assert talk.summary()["earlier"] == 1
+        rejected = talk.act("DELETE").json()
+        assert rejected["rejected"] is True
+        assert rejected["summary"]["checkpoint"]["covered"] == first["checkpoint"]["covered"]
+        assert [each["text"] for each in talk.summary()["blocks"]] == [GOOD]
+        talk.model.summary = "no"  # no other comes in its place
+        again = talk.act("DELETE").json()
+        assert (again["rejected"], again["summary"]) == (True, None)
+        assert code(talk.proxy.client.get(talk.path)) == (404, "no_summary")
+        shown = talk.turn("And now?")
+        assert GOOD not in shown
+        assert BETTER not in shown
+
+
+def test_what_a_busy_store_does_not_forget_still_holds(tmp_path: Path) -> None:
+    path = tmp_path / "kept.sqlite3"
+    with talking(store=f"sqlite:///{path}") as talk, closing(sqlite3.connect(path)) as other:
+        before = talk.summary()
+        other.execute("BEGIN IMMEDIATE")
+        assert talk.act("DELETE").status_code == 503
+        other.rollback()
+        wait_until(lambda: talk.act("GET").status_code == 200)
+        assert talk.summary()["blocks"] == before["blocks"]
+        wait_until(lambda: talk.act("DELETE").status_code == 200)
+        assert code(talk.act("GET")) == (404, "no_summary")
+
+
+def test_nothing_is_changed_while_a_request_is_served() -> None:
+    with talking() as talk:
+        gate = talk.model.gate = Gate(at=2)
+        talk.messages += [{"role": "assistant", "content": "Fine."}, {"role": "user", "content": "Go on."}]
+        body = {"model": "m", "messages": talk.messages, "stream": True}
+        with talk.proxy.client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            gate.wait_reached(20)
+            assert code(talk.act("DELETE")) == (409, "busy")
+            gate.open()
+            answer.read()
+        wait_until(lambda: talk.act("DELETE").status_code == 200)
+
+
+def test_a_summary_is_forgotten_for_its_own_tenant_and_by_an_admin_who_does_not_see_it() -> None:
+    settings = {"api_keys": ("anne-key-12345", "bert-key-12345"), "admin_keys": ("boss-key-12345",)}
+    with talking(ANNE, **settings) as talk:
+        others = Talk(talk.proxy, talk.fake, talk.model, BERT)
+        ask = talk.proxy.client.request
+        for method in ("GET", "DELETE"):
+            assert code(ask(method, talk.path, headers=BERT)) == (404, "not_found")
+        assert code(ask("GET", talk.path, headers=BOSS)) == (403, "content_not_shown")
+        rejected = ask("DELETE", talk.path, headers=BOSS)
+        assert rejected.json() == {"rejected": True, "summary": None}
+        assert code(talk.act("GET")) == (404, "no_summary")
+        assert GOOD in others.turn("And then?")
+
+
+def test_a_summary_of_another_dialect_is_forgotten_as_well() -> None:
+    with LlamaCppFake(brain=Model(), window=2048) as fake, running_proxy(fake, recall="off") as proxy:
+        body = {"model": "m", "max_tokens": 40, "messages": history()}
+        assert proxy.client.post("/v1/messages", json=body).status_code == 200
+        (row,) = proxy.client.get("/spillway/conversations").json()["conversations"]
+        assert (row["dialect"], row["checkpoint"]["summary"]) == ("messages", "written")
+        assert proxy.client.delete(f"/spillway/conversations/{row['id']}/summary").json()["summary"] is None
+        (row,) = proxy.client.get("/spillway/conversations").json()["conversations"]
+        assert row["checkpoint"] is None
+
+
+@pytest.mark.slow
+def test_a_summary_that_was_made_ahead_is_forgotten_too() -> None:
+    with LlamaCppFake([MODEL], summariser(qa())) as fake, running_proxy(fake, ahead="on") as proxy:
+        chat = Client(proxy)
+        chat.ask()
+        wait_ahead(proxy, done=1)
+        (row,) = proxy.client.get("/spillway/conversations").json()["conversations"]
+        assert row["checkpoint"]
+        answer = proxy.client.delete(f"/spillway/conversations/{row['id']}/summary")
+        assert answer.json() == {"rejected": True, "summary": None}

@@ -1,0 +1,134 @@
+"""What every strategy keeps, and in what they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.compaction.asking import Summariser, SummaryAsk
+from proxy.compaction.compaction import Compaction, compact
+from proxy.compaction.ladder.results import cleaned
+from proxy.compaction.ladder.trim import OMITTED
+from proxy.compaction.strategies import STRATEGIES
+from proxy.core.history.marks import is_summary
+from proxy.core.history.turns import newest_user
+from proxy.core.request import Message
+from tests.histories import assistant, call, cost, flaws, histories, reduction_of, tool, user
+
+GOOD = "The user builds a house of words and wants it blue. The roof is still missing."
+BY = Summariser(window=4000, tokens=60, overhead=0.0, same_model=True)
+EVERY = sorted(STRATEGIES)
+WITHOUT_A_MODEL = [name for name in EVERY if not STRATEGIES[name].asks]
+
+
+def shortened(
+    name: str, messages: Sequence[Message], share: float, *, summarised: bool = False, protect: int = 50
+) -> tuple[Compaction, list[SummaryAsk]]:
+    """A history brought down to a share of its tokens by a strategy, and what a model was asked."""
+    reduction = reduction_of(messages, sum(cost(messages)) * share, protect=protect)
+    asked: list[SummaryAsk] = []
+    flow = compact(reduction, BY, limit=1e9, summarised=summarised, strategy=STRATEGIES[name])
+    try:
+        ask = next(flow)
+        while True:
+            asked.append(ask)
+            ask = flow.send(GOOD)
+    except StopIteration as stop:
+        done: Compaction = stop.value
+        return done, asked
+
+
+def chat(turns: int) -> list[Message]:
+    said = [
+        (user(f"Question {n}: {'why ' * 60}"), assistant(f"Answer {n}: {'so ' * 60}")) for n in range(turns)
+    ]
+    return [*(message for turn in said for message in turn), user("And now?")]
+
+
+def agent(steps: int) -> list[Message]:
+    messages = [user("Fix the bug in a.py")]
+    for n in range(steps):
+        messages += [assistant(None, tool_calls=[call(n)]), tool(n, f"line {n} " * 300)]
+    return messages
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("name", EVERY)
+@given(messages=histories(), share=st.floats(0.05, 1.1), summarised=st.booleans())
+def test_what_comes_out_is_a_valid_history_that_is_shorter(
+    name: str, messages: list[Message], share: float, summarised: bool
+) -> None:
+    before = deepcopy(messages)
+    done, asked = shortened(name, messages, share, summarised=summarised)
+    after = list(done.messages)
+    assert messages == before, "the client's messages are not touched"
+    assert flaws(after) == []
+    assert done.after < done.before if done.covered else after == messages
+    newest = newest_user(messages)
+    assert newest is not None
+    assert any(message is messages[newest] for message in after)
+    assert STRATEGIES[name].asks or not asked
+    assert shortened(name, deepcopy(messages), share, summarised=summarised)[0].messages == after
+
+
+@pytest.mark.parametrize("name", WITHOUT_A_MODEL)
+@pytest.mark.parametrize("messages", [chat(12), agent(12)], ids=["chat", "agent"])
+def test_without_a_model_a_history_comes_down_as_far(name: str, messages: list[Message]) -> None:
+    done, asked = shortened(name, messages, 0.4)
+    assert asked == []
+    assert done.after <= 0.4 * done.before
+
+
+def test_truncating_leaves_whole_turns_out_and_nothing_else() -> None:
+    messages = chat(12)
+    done, _ = shortened("truncate", messages, 0.5)
+    kept = [message for message in done.messages if message.get("content") != OMITTED]
+    assert kept == [messages[0], *messages[len(messages) - len(kept) + 1 :]]
+    assert (done.kind, done.rungs, done.summary) == ("trimmed", ("trim",), "")
+
+
+def test_truncating_shortens_the_newest_turn_only_where_that_alone_is_too_long() -> None:
+    messages = [*chat(2), assistant(None, tool_calls=[call(0)]), tool(0, "line of it\n" * 4000)]
+    messages += [assistant(None, tool_calls=[call(1)]), tool(1, "short")]
+    done, asked = shortened("truncate", messages, 0.2)
+    assert asked == []
+    assert done.after < 0.3 * done.before
+    assert flaws(list(done.messages)) == []
+
+
+def test_masking_takes_results_first_and_tells_by_code_of_the_rest() -> None:
+    light, _ = shortened("mask", agent(12), 0.5, protect=0)
+    assert (light.kind, light.summary) == ("pruned", "")
+    assert len(light.messages) == 25
+    deep, asked = shortened("mask", chat(12), 0.3)
+    assert (deep.kind, deep.summary, asked) == ("compacted", "extract", [])
+    assert any(map(is_summary, deep.messages))
+
+
+def test_summarizing_asks_though_masking_would_do() -> None:
+    masked, nobody = shortened("auto", agent(12), 0.5, protect=0)
+    assert (masked.kind, nobody) == ("pruned", [])
+    told, asked = shortened("summarize", agent(12), 0.5, protect=0)
+    assert (told.kind, told.summary, len(asked)) == ("compacted", "written", 1)
+
+
+@pytest.mark.parametrize("name", WITHOUT_A_MODEL)
+def test_who_wants_to_be_told_is_told_by_code(name: str) -> None:
+    done, asked = shortened(name, chat(12), 0.5, summarised=True)
+    assert (done.summary, asked) == ("extract", [])
+
+
+def test_results_that_are_cleaned_are_counted_once() -> None:
+    messages = agent(12)
+    done, _ = shortened("mask", messages, 0.5, protect=0)
+    changed = [new for old, new in zip(messages, done.messages, strict=True) if old != new]
+    assert done.cleaned == len(changed) > 3
+    # What was a note before is none that this one has cleaned.
+    again, _ = shortened("truncate", done.messages, 0.5)
+    whole = [message for message in done.messages if message in messages and message["role"] == "tool"]
+    assert again.cleaned == len([message for message in whole if message not in again.messages])
+    assert cleaned(messages, messages) == 0

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.tokens.verdict import Dispute, Expectation, Observation, verdict_on
+
+ACCEPTED, REJECTED, CUT = Observation.ACCEPTED, Observation.REJECTED, Observation.CUT
+
+
+def expect(anchor: int, predicted: float, *, margin: float = 0) -> Expectation:
+    return Expectation(anchor, predicted, margin, trusted=True)
+
+
+@pytest.mark.parametrize(
+    ("expected", "reported", "verdict"),
+    [
+        (expect(0, 1000), 1100, ACCEPTED),
+        (expect(0, 1000), 3000, ACCEPTED),  # an unknown script
+        (expect(0, 1000), 800, ACCEPTED),
+        (expect(0, 1000), 650, REJECTED),
+        (expect(0, 1000, margin=400), 600, ACCEPTED),
+        (expect(0, 40), 12, ACCEPTED),  # too small to tell
+        (expect(9000, 400), 9800, ACCEPTED),
+        (expect(9000, 400), 8500, REJECTED),  # it falls where the prompt grew
+        (expect(9000, 400), 400, REJECTED),  # the cached part was left out
+        (expect(9000, 400), 0, REJECTED),
+        (expect(9000, 400), -5, REJECTED),
+        (expect(9000, 400), 4700, CUT),
+        (expect(0, 9400), 2050, CUT),
+        (expect(0, 9400, margin=8000), 2050, ACCEPTED),  # tools that the backend ignores
+        (expect(0, 600), 300, REJECTED),
+    ],
+)
+def test_verdicts(expected: Expectation, reported: int, verdict: Observation) -> None:
+    assert verdict_on(expected, reported, None) is verdict
+
+
+@pytest.mark.parametrize(
+    ("expected", "reported", "verdict"),
+    [
+        (expect(4000, 300), 2050, CUT),
+        (expect(4000, 300), 2046, CUT),
+        (expect(0, 4300, margin=100), 2054, CUT),
+        (expect(0, 2600, margin=100), 2054, ACCEPTED),  # a prompt that fits is never cut,
+        (expect(0, 2060), 2050, ACCEPTED),  # it is as long as that
+        (expect(1900, 180), 2050, ACCEPTED),
+        (expect(0, 2600, margin=800), 2050, ACCEPTED),
+        (expect(0, 2600), 2100, ACCEPTED),
+    ],
+)
+def test_half_of_the_window_is_where_a_prompt_is_cut(
+    expected: Expectation, reported: int, verdict: Observation
+) -> None:
+    assert verdict_on(expected, reported, 4096) is verdict
+
+
+@pytest.mark.parametrize(
+    ("expected", "reported", "window", "verdict"),
+    [
+        (expect(0, 1550), 525, 16_384, REJECTED),
+        (expect(9000, 400), 4700, 16_384, REJECTED),
+        (expect(3000, 700), 2050, 4096, REJECTED),
+        (expect(0, 5000, margin=1000), 2050, 4096, REJECTED),
+        (expect(0, 20_000), 2050, 16_384, CUT),
+    ],
+)
+def test_a_prompt_that_fits_by_any_reading_was_not_cut(
+    expected: Expectation, reported: int, window: int, verdict: Observation
+) -> None:
+    assert verdict_on(expected, reported, window) is verdict
+
+
+@given(
+    st.integers(0, 10**6), st.floats(0, 10**6), st.floats(0, 10**6),
+    st.integers(-5, 10**7), st.none() | st.integers(256, 10**6),
+)  # fmt: skip
+def test_a_backend_that_refuses_what_is_too_long_never_cuts(
+    anchor: int, predicted: float, margin: float, reported: int, window: int | None
+) -> None:
+    expected = expect(anchor, predicted, margin=margin)
+    assert verdict_on(expected, reported, window, may_cut=False) is not CUT
+
+
+def test_of_an_unknown_model_a_low_report_is_only_doubted() -> None:
+    unknown = Expectation(0, 9000, 200, trusted=False)
+    assert verdict_on(unknown, 3000, None) is REJECTED
+
+
+def test_a_second_report_that_is_low_by_the_same_ratio_bears_the_first_out() -> None:
+    dispute = Dispute(b"", reported=1200, estimated=2600)
+    assert dispute.borne_out(2000, 4300)
+    assert not dispute.borne_out(3000, 4300)  # now as expected: the first was corrupt
+    assert not dispute.borne_out(1200, 4300)  # it does not grow: it is cut
+    assert not Dispute(b"", reported=300, estimated=2600).borne_out(500, 4300)
