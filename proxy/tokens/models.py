@@ -122,7 +122,8 @@ class Model:
 
     def dump(self) -> bytes:
         """Write what was learned, as JSON."""
-        learned = {"weights": self.ratios.weights, "variances": self.ratios.variances}
+        ratios = self.ratios
+        learned = {"weights": ratios.weights, "variances": ratios.variances, "noise": ratios.noise}
         return orjson.dumps({"family": self.family, "exact": self.exact, "samples": self.samples, **learned})
 
     def load(self, data: bytes) -> bool:
@@ -131,13 +132,13 @@ class Model:
         try:
             stored = orjson.loads(data)
             family, exact, samples = stored["family"], bool(stored["exact"]), int(stored["samples"])
-            ratios.restore(stored["weights"], stored["variances"])
+            ratios.restore(stored["weights"], stored["variances"], stored["noise"])
         except (ValueError, KeyError, TypeError):
             return False
         if family != self.family or (exact and not self.exact):
             return False
         self.begin(exact=exact)
-        self.ratios.restore(ratios.weights, ratios.variances)
+        self.ratios.restore(ratios.weights, ratios.variances, ratios.noise)
         self.samples = samples
         return True
 

@@ -42,7 +42,9 @@ _LOWEST = 0.2
 """Least ratio of a script."""
 _NOISE = 0.02
 """Least relative error that no ratio explains."""
-_MEMORY = 0.1
+_UNKNOWN_NOISE = 0.1
+"""That error while nothing is known of a model: its texts differ in their ratios, and one tells little of the next."""
+_MEMORY = 0.25
 """Share of the newest report in what is taken for that error."""
 _ROUNDING = 4.0
 """Variance of a count in tokens²: merges across the borders of texts."""
@@ -90,7 +92,7 @@ class Ratios:
         self.weights = [*ratios, *(weight for weight, _ in _TEMPLATE)]
         self._first = [deviation**2 for deviation in deviations]
         self.variances = list(self._first)
-        self.noise = _NOISE
+        self.noise = max(_NOISE, _UNKNOWN_NOISE * doubt)
         """Relative error that no ratio explains, as reports show it: prose and code may have different ratios."""
 
     def predict(self, x: Vector) -> float:
@@ -120,16 +122,17 @@ class Ratios:
         """Take what was learned of texts as a guess again: the model seems to have changed."""
         self.variances[:SCRIPTS] = self._first[:SCRIPTS]
 
-    def restore(self, weights: Iterable[float], variances: Iterable[float]) -> None:
+    def restore(self, weights: Iterable[float], variances: Iterable[float], noise: float) -> None:
         """Continue with values that were stored.
 
         Raises:
-            ValueError, TypeError: they are not `SIZE` finite numbers each.
+            ValueError, TypeError: the weights and variances are not `SIZE` finite numbers each.
         """
         lines = [float(value) for value in weights], [float(value) for value in variances]
         if any(len(line) != SIZE or not all(map(math.isfinite, line)) for line in lines):
             raise ValueError("weights of another shape")
         self.weights, self.variances = lines
+        self.noise = max(_NOISE, min(1.0, float(noise)))
 
     def _spread(self, x: Vector, tokens: float) -> tuple[list[float], float]:
         """Part of each weight in the variance of what `x` takes, and that variance in tokens²."""

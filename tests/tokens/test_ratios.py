@@ -93,6 +93,14 @@ def test_the_margin_narrows_with_reports_and_covers_what_may_be_left_out() -> No
     assert ratios.predict(tools) - ratios.margin(tools) < 50
 
 
+@pytest.mark.parametrize("tokens", [80, 110, 130])
+def test_one_small_report_does_not_settle_the_ratio_of_an_unknown_model(tokens: int) -> None:
+    ratios = Ratios()
+    ratios.learn(vector(ascii=100), tokens)
+    long = vector(ascii=6000)
+    assert ratios.predict(long) + ratios.margin(long) >= 6000 >= ratios.predict(long) - ratios.margin(long)
+
+
 def test_a_model_that_changed_is_followed() -> None:
     ratios, x = Ratios(), vector(ascii=1000, messages=5, first=1)
     for _ in range(200):
@@ -114,10 +122,10 @@ def test_no_report_breaks_the_weights(reports: list[tuple[list[int], int]], exac
     assert min(ratios.weights) >= 0
     assert min(ratios.weights[:SCRIPTS]) >= 0.2
     assert min(ratios.variances) >= 0
-    Ratios().restore(ratios.weights, ratios.variances)
+    Ratios().restore(ratios.weights, ratios.variances, ratios.noise)
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [float("nan")] * SIZE, [None] * SIZE])
 def test_refuses_weights_of_another_shape(values: list[float]) -> None:
     with pytest.raises((ValueError, TypeError)):
-        Ratios().restore(values, [1.0] * SIZE)
+        Ratios().restore(values, [1.0] * SIZE, 0.1)
