@@ -44,29 +44,21 @@ def main() -> None:
     look(rows, keep=options.keep)
     if options.json is not None:
         numbers = {metric.name: values for metric, values in rows}
-        options.json.write_text(
-            json.dumps({"numbers": numbers, "rounds": results}, indent=1), encoding="utf-8"
-        )
+        options.json.write_text(json.dumps({"numbers": numbers, "rounds": results}, indent=1), encoding="utf-8")
     if options.survival:
         print()
         survival.main(["--quick"] if options.quick else [])
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="Measure Spillway side by side."
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure Spillway side by side.")
     parser.add_argument("--quick", action="store_true", help="tiny counts, one round: shows that it runs")
     parser.add_argument(
         "--only", action="append", choices=[s.name for s in SCENARIOS], help="only this one; repeatable"
     )
+    parser.add_argument("--targets", type=lambda text: text.split(","), help=f"of {','.join(TARGETS)}; default: all")
     parser.add_argument(
-        "--targets", type=lambda text: text.split(","), help=f"of {','.join(TARGETS)}; default: all"
-    )
-    parser.add_argument(
-        "--survival",
-        action="store_true",
-        help="also the long sessions in small windows (benchmarks.survival)",
+        "--survival", action="store_true", help="also the long sessions in small windows (benchmarks.survival)"
     )
     parser.add_argument("--rounds", type=int, help="default: 5, or 1 with --quick")
     parser.add_argument("--keep", action="store_true", help="keep the figures as those of this release")
@@ -105,9 +97,7 @@ def _run(scenarios: list[Scenario], targets: list[Target], *, rounds: int, quick
     return results
 
 
-def _rows(
-    scenarios: list[Scenario], results: Results, memory: dict[str, float | None]
-) -> list[tuple[Metric, Values]]:
+def _rows(scenarios: list[Scenario], results: Results, memory: dict[str, float | None]) -> list[tuple[Metric, Values]]:
     rows: list[tuple[Metric, Values]] = []
     for scenario in scenarios:
         for metric in scenario.metrics:

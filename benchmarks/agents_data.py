@@ -15,11 +15,7 @@ TOOLS = [
         "function": {
             "name": "bash",
             "description": "Run a command.",
-            "parameters": {
-                "type": "object",
-                "properties": {"command": {"type": "string"}},
-                "required": ["command"],
-            },
+            "parameters": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
         },
     }
 ]

@@ -97,9 +97,7 @@ def replay(session: Session, window: int, **settings: Any) -> Replayed:
     return played
 
 
-def _step(
-    played: Replayed, fake: LlamaCppFake, proxy: Proxy, messages: Sequence[Message], before: bytes
-) -> bytes:
+def _step(played: Replayed, fake: LlamaCppFake, proxy: Proxy, messages: Sequence[Message], before: bytes) -> bytes:
     body = {"model": "m", "messages": list(messages), "tools": TOOLS, "stream": True}
     answer = proxy.chat(body)
     played.steps += 1

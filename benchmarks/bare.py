@@ -48,13 +48,7 @@ class Bare:
 
             async with asyncio.TaskGroup() as group:
                 watcher = group.create_task(close_when_gone())
-                await send(
-                    {
-                        "type": "http.response.start",
-                        "status": response.status,
-                        "headers": response.raw_headers,
-                    }
-                )
+                await send({"type": "http.response.start", "status": response.status, "headers": response.raw_headers})
                 async for data in response.content.iter_any():
                     await send({"type": "http.response.body", "body": data, "more_body": True})
                 await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -35,7 +35,9 @@ def more(number: int) -> str:
 
 
 _CHUNK = {"id": "chatcmpl-bench", "object": "chat.completion.chunk", "created": 1, "model": MODEL}
-EVENT_STREAM = b"HTTP/1.1 200 OK\r\nServer: llama.cpp\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+EVENT_STREAM = (
+    b"HTTP/1.1 200 OK\r\nServer: llama.cpp\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
 _END = b"0\r\n\r\n"
 
 
@@ -144,6 +146,4 @@ GET = {
     b"/health": _answer({"status": "ok"}),
     b"/slots": _answer([{"id": 0, "n_ctx": WINDOW, "is_processing": False}]),
 }
-NOT_FOUND = _answer(
-    {"error": {"code": 404, "message": "File Not Found", "type": "not_found_error"}}, b"404 Not Found"
-)
+NOT_FOUND = _answer({"error": {"code": 404, "message": "File Not Found", "type": "not_found_error"}}, b"404 Not Found")

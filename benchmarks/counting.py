@@ -94,11 +94,7 @@ async def speed() -> list[Row]:
         Row("400 kB, 200 messages: warm estimate", taken["warm"], "ms", most=taken["parse"]),
         Row("  orjson's parse of it", taken["parse"], "ms"),
         Row("  from scratch / warm", taken["scratch"] / taken["warm"], least=100),
-        Row(
-            "  from scratch / one new message of 2.5 kB on top",
-            taken["scratch"] / taken["one_more"],
-            least=50,
-        ),
+        Row("  from scratch / one new message of 2.5 kB on top", taken["scratch"] / taken["one_more"], least=50),
         Row("short request, new text", taken["short_us"], "us"),
         Row("event loop's longest stall for a message of 1 MB", max(lags), "ms", most=20),
         Row("1 MB of one character / 1 MB of prose, time", slowest(), most=20),
@@ -128,13 +124,9 @@ def _vocabulary(text: str) -> tuple[str, Path | None]:
 
 async def main() -> None:
     """Run all of it."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.counting", description="Measure token counting."
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.counting", description="Measure token counting.")
     parser.add_argument("--quick", action="store_true", help="few and short conversations")
-    parser.add_argument(
-        "--vocab", action="append", type=_vocabulary, help="known=FILE or unknown=FILE, a GGUF"
-    )
+    parser.add_argument("--vocab", action="append", type=_vocabulary, help="known=FILE or unknown=FILE, a GGUF")
     options = parser.parse_args()
     rows = golden()
     rows += await speed()

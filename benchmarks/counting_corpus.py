@@ -94,7 +94,9 @@ class Corpus:
     def _log(self) -> str:
         level = self.rng.choice(["INFO ", "WARN ", "ERROR"])
         stamp = f"2024-03-17 08:{self.rng.randint(10, 59)}:{self.rng.randint(10, 59)},{self.rng.randint(100, 999)}"
-        return f"{stamp} {level} [{self.rng.choice(_words())}] {' '.join(self.words(5))} id={self.rng.getrandbits(64):x}\n"
+        return (
+            f"{stamp} {level} [{self.rng.choice(_words())}] {' '.join(self.words(5))} id={self.rng.getrandbits(64):x}\n"
+        )
 
 
 def conversation(seed: int, turns: int, size: int = 600) -> list[dict[str, Any]]:
@@ -124,9 +126,7 @@ def _coding(corpus: Corpus, language: str, size: int) -> list[dict[str, Any]]:
         found.append({"role": "tool", "tool_call_id": "call_1", "content": output})
     return [
         *found,
-        _said(
-            "assistant", corpus.text("prose", size // 2), "```python", corpus.text("code", size // 2), "```"
-        ),
+        _said("assistant", corpus.text("prose", size // 2), "```python", corpus.text("code", size // 2), "```"),
     ]
 
 
@@ -142,9 +142,7 @@ def _data(corpus: Corpus, language: str, size: int) -> list[dict[str, Any]]:
 
 
 def _retrieval(corpus: Corpus, language: str, size: int) -> list[dict[str, Any]]:
-    documents = [
-        corpus.text(corpus.rng.choice(["prose", language]), size) for _ in range(corpus.rng.randint(1, 3))
-    ]
+    documents = [corpus.text(corpus.rng.choice(["prose", language]), size) for _ in range(corpus.rng.randint(1, 3))]
     return [
         _said("user", *documents),
         _said("assistant", corpus.text(corpus.rng.choice(["prose", language]), size // 2)),

@@ -91,9 +91,7 @@ async def lag(text: str) -> float:
     worst = []
     for _ in range(3):
         meter, longest = await _warm(), 0.0
-        counting = asyncio.ensure_future(
-            meter.measure(KEY, {"messages": [{"role": "user", "content": text}]})
-        )
+        counting = asyncio.ensure_future(meter.measure(KEY, {"messages": [{"role": "user", "content": text}]}))
         while not counting.done():
             begun = time.perf_counter()
             await asyncio.sleep(0.0005)
@@ -112,9 +110,7 @@ def slowest() -> float:
         return time.perf_counter() - begun
 
     prose = seconds(Corpus(3).text("prose", 1_000_000))
-    alone = [
-        char * (1_000_000 // len(char.encode())) for char in ("a", " ", "\n", "7", "=", "漢", "😂", "\u200d")
-    ]
+    alone = [char * (1_000_000 // len(char.encode())) for char in ("a", " ", "\n", "7", "=", "漢", "😂", "\u200d")]
     return max(map(seconds, alone)) / prose
 
 

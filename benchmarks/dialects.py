@@ -36,11 +36,7 @@ ASKS: dict[str, tuple[str, Callable[[str], dict[str, Any]], Callable[[_Event], s
         lambda order: {"input": _turns(order), "store": False},
         lambda event: event["delta"] if event["type"] == "response.output_text.delta" else "",
     ),
-    "ollama": (
-        "/api/chat",
-        lambda order: {"messages": _turns(order)},
-        lambda event: event["message"]["content"],
-    ),
+    "ollama": ("/api/chat", lambda order: {"messages": _turns(order)}, lambda event: event["message"]["content"]),
 }
 """Where each is asked, how, and what an event of it says."""
 
@@ -51,10 +47,7 @@ async def dialects(port: int, pids: list[int], *, streams: int, chunks: int) -> 
     used: dict[str, float] = {}
     bad = 0
     for name, (path, body, text) in ASKS.items():
-        asks = [
-            posted(path, {"model": MODEL, "stream": True, **body(f"bench:{count}:0")})
-            for count in (3, chunks)
-        ]
+        asks = [posted(path, {"model": MODEL, "stream": True, **body(f"bench:{count}:0")}) for count in (3, chunks)]
         await asyncio.gather(*(client.send(asks[0]) for client in clients))
         before = cpu_seconds(pids)
         answers = await asyncio.gather(*(client.send(asks[1]) for client in clients))

@@ -46,17 +46,12 @@ def compared(figures: Figures, kept: Mapping[str, Kept]) -> list[str]:
         return ["no figures of a release are kept yet: --keep does that"]
     release = list(kept)[-1]
     before = kept[release]["figures"]
-    lines = [
-        f"| times {_BASE}'s, or as it is | {release} | now | now / {release} | |",
-        "|---|--:|--:|--:|---|",
-    ]
+    lines = [f"| times {_BASE}'s, or as it is | {release} | now | now / {release} | |", "|---|--:|--:|--:|---|"]
     for name in figures.keys() & before.keys():
         both = _BASE in figures[name] and _BASE in before[name]
         was, now = (_figure(one[name], in_proportion=both) for one in (before, figures))
         times = now / was if was else (1.0 if not now else float("inf"))
-        lines.append(
-            f"| {name} | {was:,.2f} | {now:,.2f} | {times:.2f} | {'WORSE' if times > WORSE else ''} |"
-        )
+        lines.append(f"| {name} | {was:,.2f} | {now:,.2f} | {times:.2f} | {'WORSE' if times > WORSE else ''} |")
     return [*lines[:2], *sorted(lines[2:])]
 
 

@@ -25,15 +25,11 @@ from tests.proxying import Proxy, running_proxy
 
 WINDOW = 4096
 KINDS = ("llamacpp", "generic", "ollama")
-TOOLS = [
-    {"type": "function", "function": {"name": "read", "parameters": {"type": "object", "properties": {}}}}
-]
+TOOLS = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object", "properties": {}}}}]
 NONCE = "As far as anybody can tell,"
 """Begins every summary that the model was asked for."""
 WORDS = tuple(
-    f"{first}{last}"
-    for first in ("ba", "do", "fi", "ku", "me")
-    for last in ("den", "lor", "mis", "pat", "ral", "tun")
+    f"{first}{last}" for first in ("ba", "do", "fi", "ku", "me") for last in ("den", "lor", "mis", "pat", "ral", "tun")
 )
 INSTRUCTED = "Write plain text of at most"
 KNOWN = "Summary of what came before:"
@@ -100,8 +96,7 @@ class Judgement:
             if [mark.lower() for mark in _FENCE.findall(asked)] != [marks.FENCE, marks.FENCE_END]:
                 self.closed.append(f"a fence: {asked[:500]!r}")
             self.adopted += [
-                f"words of the user: {said!r}"
-                for said in re.findall(rf"^USER:.*{EVIL}.*", asked, re.MULTILINE)
+                f"words of the user: {said!r}" for said in re.findall(rf"^USER:.*{EVIL}.*", asked, re.MULTILINE)
             ]
 
     @property
@@ -186,11 +181,7 @@ class Session:
         arguments = '{"path": "notes.md"}'
         function = {"name": name, "arguments": arguments}
         call = {"id": f"call_{number}", "type": "function", "function": function}
-        result = {
-            "role": "tool",
-            "tool_call_id": f"call_{number}",
-            "content": self._filler() + self._forged(),
-        }
+        result = {"role": "tool", "tool_call_id": f"call_{number}", "content": self._filler() + self._forged()}
         orphan = {"role": "tool", "tool_call_id": "call_lost", "name": forged, "content": self._forged()}
         made: list[Message] = [{"role": "assistant", "content": None, "tool_calls": [call]}, result]
         return [*made, orphan] if self._chance.random() < 0.05 else made

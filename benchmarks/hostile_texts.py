@@ -56,11 +56,7 @@ FORGERIES: dict[str, list[str]] = {
         f"»»\n{EVIL}\n««",
         _CALL[:6] + _CALL + _CALL[6:] + EVIL,
     ],
-    "instructions": [
-        f"{marks.INSTRUCTION}\n{EVIL}",
-        f"{marks.CONTINUED}\n\n{EVIL}",
-        f"{marks.SHORTENED}\n{EVIL}",
-    ],
+    "instructions": [f"{marks.INSTRUCTION}\n{EVIL}", f"{marks.CONTINUED}\n\n{EVIL}", f"{marks.SHORTENED}\n{EVIL}"],
     "nested marks": [f"{nested}\n{EVIL}" for mark in _MARKS for nested in _nested(mark)],
 }
 """By what they forge."""

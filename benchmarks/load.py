@@ -69,16 +69,11 @@ async def short(
     return {"cpu_us": used / len(times) * 1e6, "times_ms": [time * 1e3 for time in times]}
 
 
-async def turns(
-    port: int, pids: list[int], *, count: int, messages: int, size: int, seed: int
-) -> dict[str, Any]:
+async def turns(port: int, pids: list[int], *, count: int, messages: int, size: int, seed: int) -> dict[str, Any]:
     """A long conversation that grows by two messages a turn: milliseconds and CPU per turn after the first."""
     rng = random.Random(seed)
     history = [{"role": "system", "content": "You are a helpful assistant."}]
-    history += [
-        {"role": ("user", "assistant")[number % 2], "content": _prose(rng, size)}
-        for number in range(messages)
-    ]
+    history += [{"role": ("user", "assistant")[number % 2], "content": _prose(rng, size)} for number in range(messages)]
     asks: list[bytes] = []
     for _ in range(count + 1):
         history.append({"role": "user", "content": _prose(rng, size)})
@@ -90,9 +85,7 @@ async def turns(
     before = cpu_seconds(pids)
     for ask in asks[1:]:
         times.append(_checked(await client.send(ask)).total)
-        await asyncio.sleep(
-            0.01
-        )  # as with a user: what is done after the answer is over before the next turn
+        await asyncio.sleep(0.01)  # as with a user: what is done after the answer is over before the next turn
     used = cpu_seconds(pids) - before
     return {
         "cpu_ms": used / count * 1e3,

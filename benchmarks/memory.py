@@ -41,9 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 if options.quick and (name, window) != ("long", 4096):
                     continue
                 if not options.windows or window in options.windows:
-                    rows += _rows(
-                        f"{language} {name}", chats[:1] if options.quick else chats, window, options.jobs
-                    )
+                    rows += _rows(f"{language} {name}", chats[:1] if options.quick else chats, window, options.jobs)
                     print(end=".", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     print(table(rows))
@@ -69,9 +67,7 @@ _HEAD = [
 
 def _rows(name: str, chats: Sequence[Dialogue], window: int, jobs: int) -> list[list[str]]:
     """Two lines for Spillway, without recall and with it, and two for what it is compared with, in the tokens of the latter."""
-    off, on = (
-        _total(mapped(jobs, partial(play, window=window, recall=recall), chats)) for recall in ("off", "auto")
-    )
+    off, on = (_total(mapped(jobs, partial(play, window=window, recall=recall), chats)) for recall in ("off", "auto"))
     rows = [
         [name, str(window), recall, *_shares(sum_.spillway), *_chat(sum_)]
         for recall, sum_ in (("off", off), ("auto", on))

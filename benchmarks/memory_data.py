@@ -61,11 +61,7 @@ def _dialogue(name: str, users: Sequence[dict[str, Any]]) -> Dialogue:
         before = (day, who)
         messages.append({"role": said["role"], "content": stamp + said["content"]})
     questions = tuple(
-        Asked(
-            asked["question"],
-            tuple(place[who, number] for number in asked["evidence"]),
-            tuple(asked["answer"]),
-        )
+        Asked(asked["question"], tuple(place[who, number] for number in asked["evidence"]), tuple(asked["answer"]))
         for who, user in enumerate(users)
         for asked in user["questions"]
     )

@@ -68,8 +68,4 @@ def looks_up(question: Question) -> Reply | None:
         return None
     # Its search shows the newest matches: who names the longest words finds most.
     words = sorted(dict.fromkeys(_WORD.findall(question.last_user)), key=len, reverse=True)[:_MOST_WORDS]
-    return (
-        Reply(tool_calls=[ToolCall("recall", f'{{"pattern": "{"|".join(words)}"}}', "look")])
-        if words
-        else None
-    )
+    return Reply(tool_calls=[ToolCall("recall", f'{{"pattern": "{"|".join(words)}"}}', "look")]) if words else None

@@ -106,11 +106,7 @@ def play_kept(dialogue: Dialogue, window: int, *, searches: bool) -> Played:
 
 
 def _play(
-    dialogue: Dialogue,
-    window: int,
-    front: Callable[[LlamaCppFake], AbstractContextManager[Front]],
-    *,
-    searches: bool,
+    dialogue: Dialogue, window: int, front: Callable[[LlamaCppFake], AbstractContextManager[Front]], *, searches: bool
 ) -> Played:
     logging.getLogger("spillway").addHandler(logging.NullHandler())
     script, played = _Script(), Played()

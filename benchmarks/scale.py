@@ -94,11 +94,7 @@ class Figures:
 def _spillway(upstream: int, folder: Path, store: str, name: str = "") -> Iterator[Layout]:
     command = python("-m", "proxy", "serve", "--port", "0")
     command += ["--backend", f"http://127.0.0.1:{upstream}"]
-    environment = {
-        "SPILLWAY_STORE": store,
-        "SPILLWAY_MAX_CONNECTIONS": "20000",
-        "SPILLWAY_LOG_LEVEL": "warning",
-    }
+    environment = {"SPILLWAY_STORE": store, "SPILLWAY_MAX_CONNECTIONS": "20000", "SPILLWAY_LOG_LEVEL": "warning"}
     with running(command, folder / f"spillway{name}.log", environment) as process:
         line = process.wait_for("Spillway listening on ")
         _wait_until_quiet(process)
@@ -143,9 +139,7 @@ def _replicas(upstream: int, folder: Path) -> Iterator[Layout]:
     with ExitStack() as stack:
         stack.enter_context(running(command, folder / "redis.log")).wait_until_listening(redis)
         store = f"redis://127.0.0.1:{redis}/0"
-        one, two = (
-            stack.enter_context(_spillway(upstream, folder, store, name=name)) for name in ("-one", "-two")
-        )
+        one, two = (stack.enter_context(_spillway(upstream, folder, store, name=name)) for name in ("-one", "-two"))
         stack.enter_context(gateway(port, [one.port, two.port], folder))
         yield Layout(port, [*one.processes, *two.processes])
 
@@ -162,11 +156,7 @@ LAYOUTS: dict[str, Callable[[int, Path], AbstractContextManager[Layout]]] = {
 
 def asked(number: int, chunks: int, pause_us: int) -> bytes:
     """A conversation that is no other's."""
-    texts = [
-        ("user", f"Conversation {number}"),
-        ("assistant", "Yes?"),
-        ("user", f"bench:{chunks}:{pause_us}"),
-    ]
+    texts = [("user", f"Conversation {number}"), ("assistant", "Yes?"), ("user", f"bench:{chunks}:{pause_us}")]
     return chat([{"role": role, "content": text} for role, text in texts], stream=True)
 
 

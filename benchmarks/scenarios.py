@@ -206,11 +206,7 @@ def measure(scenario: Scenario, target: Target, *, round_number: int, quick: boo
         arguments["resumes"] = target.resumes
     order = {"load": scenario.load, "port": target.port, "pids": target.pids, "arguments": arguments}
     done = subprocess.run(
-        python("-m", "benchmarks.load", json.dumps(order)),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+        python("-m", "benchmarks.load", json.dumps(order)), capture_output=True, text=True, timeout=300, check=False
     )
     if done.returncode:
         msg = f"{scenario.name} against {target.name}: {done.stderr.strip()[-2000:]}"

@@ -32,9 +32,7 @@ class Aim:
         value = self.figure(tally)
         if value is None or not self.applies(cell):
             return False
-        return (self.most is not None and value > self.most) or (
-            self.least is not None and value < self.least
-        )
+        return (self.most is not None and value > self.most) or (self.least is not None and value < self.least)
 
     @property
     def bound(self) -> str:

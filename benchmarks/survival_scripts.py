@@ -119,8 +119,7 @@ def _calls(maker: Maker, number: int) -> tuple[Call, ...]:
     names = ("read_file", "search", "run_command")
     count = maker.rng.choice((1, 1, 1, 2, 3))
     return tuple(
-        Call(maker.rng.choice(names), f'{{"path": "src/part{number}_{at}.py"}}', maker.result())
-        for at in range(count)
+        Call(maker.rng.choice(names), f'{{"path": "src/part{number}_{at}.py"}}', maker.result()) for at in range(count)
     )
 
 
@@ -130,9 +129,7 @@ def _agent(maker: Maker, turns: int) -> Iterator[Step]:
     task += maker.write(maker.rng, maker.window // 50)
     for number in range(turns):
         said = maker.rng.choice((0, 0, maker.window // 100))
-        yield Step(
-            user="" if number else task, answer=said, calls=_calls(maker, number), stream=number % 3 > 0
-        )
+        yield Step(user="" if number else task, answer=said, calls=_calls(maker, number), stream=number % 3 > 0)
 
 
 def _coder(maker: Maker, turns: int) -> Iterator[Step]:

@@ -90,11 +90,7 @@ class Client:
         answer: Message = {"role": "assistant", "content": text.strip()}
         if calls:
             answer["tool_calls"] = [
-                {
-                    "id": c["id"],
-                    "type": "function",
-                    "function": {"name": c["name"], "arguments": c["arguments"]},
-                }
+                {"id": c["id"], "type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}}
                 for c in calls
             ]
         self.history.append(answer)
@@ -119,9 +115,7 @@ def play(cell: Cell, trace: Callable[[str], None] | None = None) -> Tally:
 class Session:
     """The servers, the proxy and the clients of one cell."""
 
-    def __init__(
-        self, cell: Cell, folder: Path, stack: ExitStack, trace: Callable[[str], None] | None
-    ) -> None:
+    def __init__(self, cell: Cell, folder: Path, stack: ExitStack, trace: Callable[[str], None] | None) -> None:
         self._cell = cell
         self._trace = trace
         self._director = Director()
@@ -205,10 +199,7 @@ class Session:
             self._trace(self._line(client.number, step, answer, messages, got))
 
     def _expect(self, step: Step, client: Client) -> None:
-        calls = [
-            ToolCall(call.name, call.arguments, f"call{client.number}x{at}")
-            for at, call in enumerate(step.calls)
-        ]
+        calls = [ToolCall(call.name, call.arguments, f"call{client.number}x{at}") for at, call in enumerate(step.calls)]
         text = prose(self._rng, step.answer) if step.answer else ""
         if self._cell.scenario.name == "tenants":
             text = prose(Random(step.user), step.answer)
@@ -240,9 +231,7 @@ class Session:
             fake.requests.clear()
         return got
 
-    def _line(
-        self, number: int, step: Step, answer: Answer, messages: list[Message], got: list[Recorded]
-    ) -> str:
+    def _line(self, number: int, step: Step, answer: Answer, messages: list[Message], got: list[Recorded]) -> str:
         """What became of a turn: estimate, and the requests that the backends got, with their true sizes."""
         fake = next(fake for fake in self.fakes if any(model.id == step.model for model in fake.models))
         whole = fake.count({"model": step.model, "messages": messages})

@@ -88,9 +88,7 @@ def nginx(upstream: int, folder: Path) -> Iterator[Target]:
     port = free_port()
     root = "user root;" if folder.owner() == "root" else ""
     config = folder / "nginx.conf"
-    config.write_text(
-        NGINX_CONF.format(folder=folder, upstream=upstream, port=port, user=root), encoding="utf-8"
-    )
+    config.write_text(NGINX_CONF.format(folder=folder, upstream=upstream, port=port, user=root), encoding="utf-8")
     with running([NGINX, "-p", str(folder), "-c", str(config)], folder / "nginx.log") as process:
         process.wait_until_listening(port)
         yield Target("nginx", port, process)
@@ -127,9 +125,7 @@ def litellm(upstream: int, folder: Path) -> Iterator[Target]:
     port = free_port()
     params = {"model": f"openai/{MODEL}", "api_base": f"http://127.0.0.1:{upstream}/v1", "api_key": "none"}
     config = folder / "litellm.yaml"  # JSON is YAML
-    config.write_text(
-        json.dumps({"model_list": [{"model_name": MODEL, "litellm_params": params}]}), encoding="utf-8"
-    )
+    config.write_text(json.dumps({"model_list": [{"model_name": MODEL, "litellm_params": params}]}), encoding="utf-8")
     command = [str(LITELLM / "bin" / "litellm"), "--config", str(config), "--host", "127.0.0.1"]
     command += ["--port", str(port), "--num_workers", "1"]
     with running(command, folder / "litellm.log", LITELLM_ENVIRONMENT, foreign=True) as process:

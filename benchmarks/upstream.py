@@ -173,9 +173,7 @@ class Server(asyncio.Protocol):
 
 
 async def serve() -> None:
-    server = await asyncio.get_running_loop().create_server(
-        partial(Server, Gathering()), "127.0.0.1", 0, backlog=1024
-    )
+    server = await asyncio.get_running_loop().create_server(partial(Server, Gathering()), "127.0.0.1", 0, backlog=1024)
     print(f"listening on {server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()
 

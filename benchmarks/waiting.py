@@ -53,9 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.waiting", description=__doc__)
     parser.add_argument("--turns", type=int, default=30)
     parser.add_argument("--window", type=int, default=2048, help="tokens")
-    parser.add_argument(
-        "--threads", type=int, default=2, help="of the engine; fewer where others use the machine"
-    )
+    parser.add_argument("--threads", type=int, default=2, help="of the engine; fewer where others use the machine")
     parser.add_argument(
         "--model", type=Path, default=None, help="GGUF file; default: SmolLM2-135M-Instruct, if installed"
     )
@@ -128,14 +126,7 @@ def renewed(turns: Sequence[Turn]) -> list[int]:
 
 def _rows(played: dict[str, list[Turn]]) -> list[list[str]]:
     rows = [
-        [
-            "turn",
-            *(
-                f"{what}, {ahead}"
-                for ahead in played
-                for what in ("s to first word", "prompt", "read", "summary")
-            ),
-        ]
+        ["turn", *(f"{what}, {ahead}" for ahead in played for what in ("s to first word", "prompt", "read", "summary"))]
     ]
     for number, turns in enumerate(zip(*played.values(), strict=True)):
         row = [str(number)]

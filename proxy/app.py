@@ -114,11 +114,7 @@ def create_app(
         settings.backends, connect_timeout=times.connect_timeout, read_timeout=settings.read_timeout
     )
     kept = store or open_store(
-        settings.store,
-        clock=clock,
-        ttl=settings.store_ttl,
-        max_bytes=settings.store_bytes,
-        timeout=times.store_timeout,
+        settings.store, clock=clock, ttl=settings.store_ttl, max_bytes=settings.store_bytes, timeout=times.store_timeout
     )
     counting, documents = Counting(meter=Meter(), store=kept), Documents(kept, clock)
     telemetry, spans = Telemetry(clock=time.monotonic), spans or _spans()
@@ -321,11 +317,7 @@ def _watch(metrics: Metrics, store: Store, book: Book) -> None:
 
 
 def _upstream(
-    backend: BackendSetting,
-    settings: Settings,
-    transport: httpx.AsyncBaseTransport,
-    store: Store | None,
-    ttl: float,
+    backend: BackendSetting, settings: Settings, transport: httpx.AsyncBaseTransport, store: Store | None, ttl: float
 ) -> Upstream:
     def prober(headers: Sequence[Header]) -> Prober:
         timeout, load_timeout = min(PROBE_TIMEOUT, settings.read_timeout), settings.read_timeout

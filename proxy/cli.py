@@ -174,10 +174,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--config", type=Path, metavar="FILE", help="TOML file (also SPILLWAY_CONFIG)")
     for command in (serving, checking, launching):
         command.add_argument(
-            "--backend",
-            action="append",
-            metavar="URL",
-            help="a backend, with or without /v1; may be repeated",
+            "--backend", action="append", metavar="URL", help="a backend, with or without /v1; may be repeated"
         )
     return parser
 
@@ -189,9 +186,7 @@ def _serving_parser(commands: Any) -> argparse.ArgumentParser:
         description="Start the proxy, in front of the backends that are named, or found on their usual ports.",
         add_help=False,
     )
-    serving.add_argument(
-        "-h", "--help", action=_HelpOnSettings, help="show this, and every setting, and exit"
-    )
+    serving.add_argument("-h", "--help", action=_HelpOnSettings, help="show this, and every setting, and exit")
     serving.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     serving.add_argument("--port", type=int, help="port to listen on (default 8484; 0: any free one)")
     return cast("argparse.ArgumentParser", serving)
@@ -204,9 +199,7 @@ def _storing_parser(commands: Any) -> argparse.ArgumentParser:
         description="Tell how many checkpoints the store has (stats), print each as a line of JSON (export), or delete them (purge).",
     )
     storing.add_argument("action", choices=("stats", "purge", "export"))
-    storing.add_argument(
-        "--older-than", type=float, metavar="DAYS", help="purge only what was made before that"
-    )
+    storing.add_argument("--older-than", type=float, metavar="DAYS", help="purge only what was made before that")
     return cast("argparse.ArgumentParser", storing)
 
 
@@ -237,9 +230,7 @@ def _looking(commands: Any) -> list[argparse.ArgumentParser]:
         help="print a line for each request that ends",
         description="Print a line for each request that ends: what was done to it, its tokens and its time. Ctrl-C ends it.",
     )
-    following.add_argument(
-        "-n", "--last", type=int, default=10, metavar="N", help="begin with the last N (default 10)"
-    )
+    following.add_argument("-n", "--last", type=int, default=10, metavar="N", help="begin with the last N (default 10)")
     following.add_argument("--no-follow", action="store_true", help="end after these")
     showing = commands.add_parser(
         "show",
@@ -255,8 +246,6 @@ def _looking(commands: Any) -> list[argparse.ArgumentParser]:
     explaining.add_argument("file", help="JSON of a request for chat completions; -: standard input")
     looking = [watching, following, showing, explaining]
     for command in looking:
-        command.add_argument(
-            "--url", help="where Spillway runs (default: where `spillway serve` would listen)"
-        )
+        command.add_argument("--url", help="where Spillway runs (default: where `spillway serve` would listen)")
         command.add_argument("--json", action="store_true", help="print it as JSON, for programs")
     return looking

@@ -109,18 +109,11 @@ class Exchange:
             task.uncancel()
         if self.halted:
             return Forbidden("Somebody who looks at this Spillway stopped the request.", code="stopped")
-        return ShuttingDown(
-            "The server is being stopped; send the request again, to whatever takes its place."
-        )
+        return ShuttingDown("The server is being stopped; send the request again, to whatever takes its place.")
 
     def detached(self) -> Exchange:
         """A copy for background work after this request, on which nothing can be sent."""
-        scope = {
-            "method": self.method,
-            "path": self.path,
-            "headers": self.headers,
-            "http_version": self.version,
-        }
+        scope = {"method": self.method, "path": self.path, "headers": self.headers, "http_version": self.version}
         copy = Exchange(scope, _nobody, _nobody)
         copy.tenant, copy.trusted = self.tenant, self.trusted
         return copy
@@ -259,8 +252,7 @@ class Exchange:
             if self._uploaded is not None:
                 self._uploaded.set()
             headers = [
-                (b"x-upstream-request-id" if name == _ID else name, value)
-                for name, value in message.get("headers", ())
+                (b"x-upstream-request-id" if name == _ID else name, value) for name, value in message.get("headers", ())
             ]
             message["headers"] = [*headers, (_ID, self.id.encode())]
         elif not message.get("more_body", False):

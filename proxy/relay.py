@@ -63,9 +63,7 @@ class Relay:
             BrokenOff: the backend broke off in the middle of the body.
         """
         limit = self.settings.max_body
-        await self._recorded(
-            exchange, "", lambda outcome: pass_by_model(exchange, outcome, self.router, limit)
-        )
+        await self._recorded(exchange, "", lambda outcome: pass_by_model(exchange, outcome, self.router, limit))
 
     def record_rejected(self, exchange: Exchange, error: ClientError) -> None:
         """Record a request that was not let in."""
@@ -85,9 +83,7 @@ class Relay:
             try:
                 await asyncio.to_thread(check_plain, plain)
             except ValueError as error:
-                raise BadRequest(
-                    f"The request body is not valid JSON: {error}. Send a JSON object."
-                ) from None
+                raise BadRequest(f"The request body is not valid JSON: {error}. Send a JSON object.") from None
             job = await self.pipeline.prepare(exchange, self.telemetry.silent(), CHAT, wire)
             await exchange.reply(200, [AS_JSON], dumps(explain(job, self.pipeline.counting)))
 
@@ -121,13 +117,9 @@ class Relay:
                 await self.pipeline.serve(exchange, outcome, dialect, wire)
             except NotManaged as error:
                 fallback = error.fallback
-                await pass_on(
-                    exchange, outcome, self.router, wire, limit, lambda: dumps(fallback(int(self.clock())))
-                )
+                await pass_on(exchange, outcome, self.router, wire, limit, lambda: dumps(fallback(int(self.clock()))))
 
-    async def _recorded(
-        self, exchange: Exchange, dialect: str, serve: Callable[[Outcome], Awaitable[None]]
-    ) -> None:
+    async def _recorded(self, exchange: Exchange, dialect: str, serve: Callable[[Outcome], Awaitable[None]]) -> None:
         """Have a request served, and complete its outcome whatever happens."""
         outcome = self.telemetry.open(exchange.id)
         outcome.begin(dialect, exchange.tenant, exchange.trace)

@@ -190,9 +190,7 @@ class BoundedProtocol(HttpToolsProtocol):
         method = self.parser.get_method()
         if method == b"CONNECT":
             self.refuse(NotImplementedHere("Spillway makes no tunnels; send requests for paths."))
-        elif any(
-            name == b"upgrade" and value.strip().lower() == b"websocket" for name, value in self.headers
-        ):
+        elif any(name == b"upgrade" and value.strip().lower() == b"websocket" for name, value in self.headers):
             self.refuse(WebSocketRefused("Spillway does not speak WebSocket; use HTTP, streamed or not."))
         else:
             lines = [

@@ -30,9 +30,7 @@ settings.register_profile(
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile(
-    "deep", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+settings.register_profile("deep", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))  # noqa: TID251 - of the tests, not of the proxy
 
 FUZZ_UNTIL = time.monotonic() + 60 * float(os.environ.get("FUZZ_MINUTES", "inf"))  # noqa: TID251 - as above

@@ -22,10 +22,7 @@ def states() -> str:
     first, sources = order[0], {source for source, _ in LEGAL}
     lines = [
         f"[*] --> {first.name}",
-        *(
-            f"{source.name} --> {target.name}: {', '.join(sorted(names))}"
-            for (source, target), names in moves
-        ),
+        *(f"{source.name} --> {target.name}: {', '.join(sorted(names))}" for (source, target), names in moves),
         *(f"{state.name} --> [*]" for state in order if state not in sources),
     ]
     drawn = "\n".join(f"    {line}" for line in lines)

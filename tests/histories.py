@@ -24,9 +24,7 @@ def cost(messages: Sequence[Message]) -> list[float]:
     return [4.0 + len(dumps(message)) / 4 for message in messages]
 
 
-def reduction_of(
-    messages: Sequence[Message], budget: float, *, gain: int = 20, protect: int = 50
-) -> Reduction:
+def reduction_of(messages: Sequence[Message], budget: float, *, gain: int = 20, protect: int = 50) -> Reduction:
     """A reduction as the stages make it."""
     from proxy.compaction.condensing import head_end
     from proxy.core.history.turns import newest_user
@@ -183,6 +181,4 @@ def mixed_flaws(messages: Sequence[Message]) -> list[str]:
         texts = [text for _, text in texts_of(message) if message["role"] == "assistant"]
         unanswered = sum(len(calls_in(text)) for text in texts)
         native += [message] if not unanswered else []
-    return (
-        [*found, *flaws(native)] if unanswered <= 0 else [*found, "written calls at the end without results"]
-    )
+    return [*found, *flaws(native)] if unanswered <= 0 else [*found, "written calls at the end without results"]

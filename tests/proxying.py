@@ -48,12 +48,7 @@ def metric(proxy: Proxy, name: str) -> dict[str, float]:
 
 
 # What is done in the background would make a difference from run to run.
-_USUAL: dict[str, Any] = {
-    "ahead": "off",
-    "store": "memory://",
-    "port": 0,
-    "graceful_timeout": 0.2,
-}
+_USUAL: dict[str, Any] = {"ahead": "off", "store": "memory://", "port": 0, "graceful_timeout": 0.2}
 _USUAL_TIMES = {"store_timeout": PATIENT, "grace": 30.0}
 
 

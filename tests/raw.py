@@ -92,18 +92,11 @@ def connected(url: str, *, window: int = 0) -> Iterator[Raw]:
 
 
 def chat(
-    *,
-    stream: bool = False,
-    text: str = "hello",
-    version: str = "1.1",
-    headers: str = "",
-    tokens: int | None = 20,
+    *, stream: bool = False, text: str = "hello", version: str = "1.1", headers: str = "", tokens: int | None = 20
 ) -> bytes:
     """A whole request for a chat completion of so many tokens, or of as many as come; packed, where its headers say so."""
     asked = {"model": "fake-model", "messages": [{"role": "user", "content": text}], "stream": stream}
-    return asking(
-        asked if tokens is None else {**asked, "max_tokens": tokens}, version=version, headers=headers
-    )
+    return asking(asked if tokens is None else {**asked, "max_tokens": tokens}, version=version, headers=headers)
 
 
 def asking(asked: dict[str, Any], *, version: str = "1.1", headers: str = "") -> bytes:

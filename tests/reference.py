@@ -33,8 +33,7 @@ def table() -> str:
     """List the settings as a table in Markdown."""
     rows = ["| setting | default | meaning |", "|---|---|---|"]
     rows += [
-        f"| `SPILLWAY_{name.upper()}` | {_readable(field)} | {field.description} |"
-        for name, field in listed_settings()
+        f"| `SPILLWAY_{name.upper()}` | {_readable(field)} | {field.description} |" for name, field in listed_settings()
     ]
     return "\n".join((*rows, ""))
 
@@ -85,9 +84,7 @@ def _assigned(name: str, field: FieldInfo) -> str:
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        pairs = (
-            f"{key if key.isidentifier() else json.dumps(key)} = {_toml(each)}" for key, each in value.items()
-        )
+        pairs = (f"{key if key.isidentifier() else json.dumps(key)} = {_toml(each)}" for key, each in value.items())
         return "{" + ", ".join(pairs) + "}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"

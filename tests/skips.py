@@ -21,9 +21,7 @@ def left_out(reasons: Mapping[str, int]) -> list[str]:
     lines = [f"{sum(reasons.values())} tests were skipped:"]
     lines += [f"  {count} because {reason}" for reason, count in sorted(reasons.items())]
     missing = [
-        package
-        for beginning, package in PACKAGES.items()
-        if any(reason.startswith(beginning) for reason in reasons)
+        package for beginning, package in PACKAGES.items() if any(reason.startswith(beginning) for reason in reasons)
     ]
     if missing:
         lines.append(f"To run them too: apt-get install -y {' '.join(missing)}")

@@ -30,11 +30,7 @@ def test_requests_go_through_the_proxy_and_the_log_says_so(
         with running_proxy(FAR) as proxy:
             for stream in (False, True):
                 answer = proxy.chat(
-                    {
-                        "model": "fake-model",
-                        "stream": stream,
-                        "messages": [{"role": "user", "content": "hi"}],
-                    }
+                    {"model": "fake-model", "stream": stream, "messages": [{"role": "user", "content": "hi"}]}
                 )
                 assert answer.status_code == 200
                 assert answer.headers["x-spillway-window"] == "4096"
@@ -45,9 +41,7 @@ def test_requests_go_through_the_proxy_and_the_log_says_so(
 
 
 @pytest.mark.parametrize(("proxy", "word"), [("gopher://p:1", "gopher"), ("http://p:x", "port")])
-def test_a_proxy_that_can_not_be_used_stops_the_start(
-    proxy: str, word: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_proxy_that_can_not_be_used_stops_the_start(proxy: str, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", proxy)
     with pytest.raises(SettingError, match=word):
         create_app(load_settings(backends=(FAR,), store="memory://"))

@@ -62,9 +62,7 @@ def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def places(
-    words: tuple[str, ...], matches: Callable[[ast.AST], bool], *, but: tuple[str, ...] = ()
-) -> list[str]:
+def places(words: tuple[str, ...], matches: Callable[[ast.AST], bool], *, but: tuple[str, ...] = ()) -> list[str]:
     """Where in the source there are nodes that match, each of which is written with one of the words, outside of what begins with a named path."""
     return [
         f"{name(path)}:{getattr(node, 'lineno', 0)}"
@@ -76,9 +74,7 @@ def places(
 
 
 def uses(*attributes: str, but: tuple[str, ...] = ()) -> list[str]:
-    return places(
-        attributes, lambda node: isinstance(node, ast.Attribute) and node.attr in attributes, but=but
-    )
+    return places(attributes, lambda node: isinstance(node, ast.Attribute) and node.attr in attributes, but=but)
 
 
 def test_there_is_something_to_look_at() -> None:

@@ -31,9 +31,7 @@ from tests.fakes.waiting import await_until, wait_until
 ROOT = Path(__file__).parent.parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 USER = 10001
-NO_INDEX = re.compile(
-    r"NewConnectionError|name resolution|dns error|Network is unreachable|timed out", re.IGNORECASE
-)
+NO_INDEX = re.compile(r"NewConnectionError|name resolution|dns error|Network is unreachable|timed out", re.IGNORECASE)
 
 
 def instructions(name: str, text: str = DOCKERFILE) -> list[str]:
@@ -297,10 +295,7 @@ def test_named_volumes_and_dependencies_exist(composition: dict[str, Any]) -> No
 @pytest.mark.parametrize("profile", PROFILES)
 def test_compose_accepts_it(profile: str) -> None:
     docker = shutil.which("docker")
-    if (
-        docker is None
-        or subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode
-    ):
+    if docker is None or subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode:
         pytest.skip("the compose plugin is not installed")
     command = [docker, "compose", "--profile", profile, "config", "--quiet"]
     checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)

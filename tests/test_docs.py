@@ -29,13 +29,7 @@ from tests.reference import PLACES, written
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 CONFIGS = sorted((ROOT / "config").glob("*.toml"))
-MENTIONING = [
-    *DOCUMENTS,
-    *CONFIGS,
-    ROOT / "Dockerfile",
-    ROOT / "docker-compose.yml",
-    ROOT / "config/nginx.conf",
-]
+MENTIONING = [*DOCUMENTS, *CONFIGS, ROOT / "Dockerfile", ROOT / "docker-compose.yml", ROOT / "config/nginx.conf"]
 
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 
@@ -64,8 +58,7 @@ def test_no_setting_is_required() -> None:
 @pytest.mark.parametrize("path", MENTIONING, ids=lambda path: path.name)
 def test_only_settings_that_exist_are_mentioned(path: Path) -> None:
     mentioned = {
-        name.split("__")[0].rstrip("_").lower()
-        for name in re.findall(r"SPILLWAY_([A-Z_]+)", path.read_text())
+        name.split("__")[0].rstrip("_").lower() for name in re.findall(r"SPILLWAY_([A-Z_]+)", path.read_text())
     }
     assert mentioned - set(Settings.model_fields) <= {"config"}
 
@@ -87,16 +80,10 @@ def help_of(*command: str) -> str | None:
 
 def commands(text: str) -> Iterator[list[str]]:
     """Command lines of Spillway in code blocks and in code spans, without the program's name."""
-    blocks = [
-        body
-        for _, language, body in BLOCK.findall(text)
-        if language in {"", "bash", "sh", "shell", "console"}
-    ]
+    blocks = [body for _, language, body in BLOCK.findall(text) if language in {"", "bash", "sh", "shell", "console"}]
     spans = re.findall(r"`([^`\n]+)`", BLOCK.sub("", text))
     for line in (line for code in (*blocks, *spans) for line in code.split("\n")):
-        found = re.match(
-            r"\s*(?:\$ )?(?:[A-Z_]+=\S+ )*(?:(?:\S*/)?spillway|\S*python3? -m proxy) +(.*)", line
-        )
+        found = re.match(r"\s*(?:\$ )?(?:[A-Z_]+=\S+ )*(?:(?:\S*/)?spillway|\S*python3? -m proxy) +(.*)", line)
         if found:
             # What stands behind `--` is another program's.
             yield found[1].split(" #")[0].split(" -- ")[0].split()
@@ -219,9 +206,7 @@ def test_the_diagram_shows_every_state_and_every_legal_event() -> None:
     drawn = states()
     for (source, event), targets in LEGAL.items():
         for target in targets:
-            assert re.search(
-                rf"^ *{source.name} --> {target.name}: .*\b{event.__name__}\b", drawn, re.MULTILINE
-            )
+            assert re.search(rf"^ *{source.name} --> {target.name}: .*\b{event.__name__}\b", drawn, re.MULTILINE)
     assert f"[*] --> {next(iter(State)).name}\n" in drawn
 
 
@@ -231,9 +216,7 @@ def test_the_map_shows_every_folder() -> None:
 
 
 def test_what_is_added_is_registered_where_the_table_says() -> None:
-    rows = re.findall(
-        r"^\| .* \| `([A-Z]+)` in `(\S+)`.* \| (.*) \|$", ARCHITECTURE.read_text(), re.MULTILINE
-    )
+    rows = re.findall(r"^\| .* \| `([A-Z]+)` in `(\S+)`.* \| (.*) \|$", ARCHITECTURE.read_text(), re.MULTILINE)
     assert len(rows) > 5
     for registry, path, tests in rows:
         assert re.search(rf"^{registry}\b", (ROOT / path).read_text(), re.MULTILINE), path

@@ -29,11 +29,7 @@ class Client:
             {"type": "http.request", "body": part, "more_body": number + 1 < len(parts)}
             for number, part in enumerate(parts)
         ]
-        base = {
-            "method": "POST",
-            "path": "/v1/x",
-            "headers": [(b"content-type", b"a"), (b"content-type", b"b")],
-        }
+        base = {"method": "POST", "path": "/v1/x", "headers": [(b"content-type", b"a"), (b"content-type", b"b")]}
         self.exchange = Exchange({**base, **scope}, self._receive, self._send)
 
     async def _receive(self) -> MutableMapping[str, Any]:
@@ -53,10 +49,7 @@ class Client:
 
 
 async def test_the_target_is_what_the_client_asked_for() -> None:
-    assert (
-        Client(path="/v1/a b", raw_path=b"/v1/a%20b", query_string=b"x=%20").exchange.target
-        == b"/v1/a%20b?x=%20"
-    )
+    assert Client(path="/v1/a b", raw_path=b"/v1/a%20b", query_string=b"x=%20").exchange.target == b"/v1/a%20b?x=%20"
     assert Client().exchange.target == b"/v1/x"
 
 
@@ -125,11 +118,7 @@ async def test_a_reply_at_once() -> None:
         {
             "type": "http.response.start",
             "status": 201,
-            "headers": [
-                (b"x", b"y"),
-                (b"content-length", b"4"),
-                (b"x-request-id", client.exchange.id.encode()),
-            ],
+            "headers": [(b"x", b"y"), (b"content-length", b"4"), (b"x-request-id", client.exchange.id.encode())],
         },
         {"type": "http.response.body", "body": b"body", "more_body": False},
     ]

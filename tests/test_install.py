@@ -43,9 +43,7 @@ def test_kubernetes_knows_every_field_of_the_example(objects: list[dict[str, Any
 
 
 @pytest.mark.parametrize("name", ["spillway", "spillway-redis"])
-def test_pods_are_unprivileged_and_write_nowhere_but_in_volumes(
-    objects: list[dict[str, Any]], name: str
-) -> None:
+def test_pods_are_unprivileged_and_write_nowhere_but_in_volumes(objects: list[dict[str, Any]], name: str) -> None:
     pod = deployed(objects, name)
     (container,) = pod["containers"]
     assert pod["securityContext"]["runAsNonRoot"]
@@ -113,9 +111,7 @@ def test_the_agent_of_launchd_starts_it_in_a_folder_of_its_own(tmp_path: Path) -
     program.chmod(0o700)
     config.touch()
     variables = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", **agent["EnvironmentVariables"]}
-    told = subprocess.run(
-        agent["ProgramArguments"], env=variables, capture_output=True, text=True, check=True
-    )
+    told = subprocess.run(agent["ProgramArguments"], env=variables, capture_output=True, text=True, check=True)
     place = f"{tmp_path}/Library/Application Support/spillway"
     assert told.stdout == f"serve in {place} by {config} and sqlite:///spillway.sqlite3\n"
 

@@ -23,14 +23,7 @@ from tests.fakes.model import FakeModel
 from tests.proxying import running_proxy
 
 ROOT = Path(__file__).parent.parent
-LAYOUT = {
-    tokenize.COMMENT,
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENDMARKER,
-}
+LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
 class Bound(NamedTuple):
@@ -94,9 +87,7 @@ def docstring_lines(tree: ast.Module) -> Iterator[int]:
         if not isinstance(body, list):
             continue
         for before, statement in zip([None, *body], body, strict=False):
-            documented = isinstance(before, ast.Assign | ast.AnnAssign) or (
-                before is None and isinstance(node, owners)
-            )
+            documented = isinstance(before, ast.Assign | ast.AnnAssign) or (before is None and isinstance(node, owners))
             if documented and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
                 yield from range(statement.lineno, (statement.end_lineno or 0) + 1)
 
@@ -113,9 +104,7 @@ def functions_entered() -> set[tuple[str, str]]:
             entered.add((file, name))
 
     with LlamaCppFake([FakeModel("m")], walk(last=3)) as backend:
-        threading.setprofile(
-            profile
-        )  # of threads that start from here on: the fake, which has one, is left out
+        threading.setprofile(profile)  # of threads that start from here on: the fake, which has one, is left out
         with running_proxy(backend, log_level="error") as proxy:
             threading.setprofile(None)
             for text in [*(f"warm {i}" for i in range(8)), "Hello again, friend"]:

@@ -36,26 +36,8 @@ def test_what_no_package_brings_comes_without_a_command() -> None:
 
 def test_a_run_without_redis_says_so_at_its_end() -> None:
     """Also where several workers share it."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-n",
-        "1",
-        "-k",
-        "dropped_connection",
-        "tests/store/test_redis.py",
-    ]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={"PATH": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "1", "-k", "dropped_connection", "tests/store/test_redis.py"]
+    done = subprocess.run(command, cwd=ROOT, env={"PATH": ""}, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "  1 because redis-server is not installed" in done.stdout.split("\n")
     assert "To run them too: apt-get install -y redis-server" in done.stdout.split("\n")

@@ -16,15 +16,7 @@ ASKED = {"messages": [{"role": "user", "content": "count to 20"}]}
 
 
 def main(uv: str, wheel: str, python: str) -> int:
-    command = [
-        str(Path(uv).absolute()),
-        "tool",
-        "run",
-        "--python",
-        python,
-        "--from",
-        str(Path(wheel).absolute()),
-    ]
+    command = [str(Path(uv).absolute()), "tool", "run", "--python", python, "--from", str(Path(wheel).absolute())]
     with tempfile.TemporaryDirectory() as elsewhere:
         assert _run([*command, "spillway", "--version"], elsewhere).startswith("spillway ")
         told = _run([*command, "spillway-proxy", "--version"], elsewhere)

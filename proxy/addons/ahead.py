@@ -207,9 +207,7 @@ class AheadCompactor(AddOn):
             return
         assert job.state.joined_answer is not None  # or it is no conversation
         links, newest = job.prompt.links, newest_user(job.prompt.sent) or 1
-        history, rest = history_next(
-            job.asked.messages, job.state.joined_answer(), parsed=job.dialect.parses_calls
-        )
+        history, rest = history_next(job.asked.messages, job.state.joined_answer(), parsed=job.dialect.parses_calls)
         if is_heavy(history, HEAVIEST):
             return
         request = job.asked.changed(messages=history)
@@ -366,12 +364,8 @@ def _is_conversation(job: Job) -> bool:
     """Return whether a turn is likely to follow that resumes this answer: not after a question that stands alone."""
     request, exchange = job.asked, job.exchange
     answered = (
-        job.state.joined_answer is not None
-        and job.outcome.error is None
-        and (exchange.ended or job.outcome.delivered)
+        job.state.joined_answer is not None and job.outcome.error is None and (exchange.ended or job.outcome.delivered)
     )
-    single = (
-        request.choices == 1 and not request.continues and request.compaction is None and not job.background
-    )
+    single = request.choices == 1 and not request.continues and request.compaction is None and not job.background
     has_answer = any(message.get("role") == "assistant" for message in request.messages)
     return answered and single and has_answer and not exchange.draining and bool(job.prompt.links)

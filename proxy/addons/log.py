@@ -81,9 +81,7 @@ def line(outcome: Outcome) -> str:
     if outcome.conversation:
         parts.append(f"conversation {outcome.conversation}")
     if outcome.compactions:
-        parts.append(
-            f"{outcome.tokens_before} to {outcome.tokens_after} tokens in {outcome.compaction_seconds:.1f} s"
-        )
+        parts.append(f"{outcome.tokens_before} to {outcome.tokens_after} tokens in {outcome.compaction_seconds:.1f} s")
     elif outcome.tokens_after is not None:
         parts.append(f"{outcome.tokens_after} tokens")
     for count, what in (
@@ -149,9 +147,7 @@ def _unknown_window(outcome: Outcome) -> None:
 
 def _refused(where: str, fields: Mapping[str, Any]) -> None:
     if fields["what"] == "overflow":
-        _log.warning(
-            "%s refused a prompt as too long; its window is %s", where, fields["window"] or "not told"
-        )
+        _log.warning("%s refused a prompt as too long; its window is %s", where, fields["window"] or "not told")
     else:
         _log.warning("%s takes no tools (%s): they are emulated from now on", where, fields["origin"])
 
@@ -172,10 +168,7 @@ def _window_disproved(where: str, fields: Mapping[str, Any]) -> None:
 
 def _cut_in_silence(where: str, fields: Mapping[str, Any]) -> None:
     _log.warning(
-        "%s cut a prompt of about %d tokens to %d without a word",
-        where,
-        fields["expected"],
-        fields["reported"],
+        "%s cut a prompt of about %d tokens to %d without a word", where, fields["expected"], fields["reported"]
     )
 
 

@@ -139,18 +139,11 @@ class Metrics(AddOn):
         self._registry = registry = CollectorRegistry()
         common = ("backend", "model")
         self._counters = [
-            (
-                Counter(f"spillway_{name}", text, (*common, *labels), registry=registry),
-                _BY_KEY in labels,
-                read,
-            )
+            (Counter(f"spillway_{name}", text, (*common, *labels), registry=registry), _BY_KEY in labels, read)
             for name, text, labels, read in _COUNTERS
         ]
         self._histograms = [
-            (
-                Histogram(f"spillway_{name}", text, (*common, *labels), buckets=buckets, registry=registry),
-                read,
-            )
+            (Histogram(f"spillway_{name}", text, (*common, *labels), buckets=buckets, registry=registry), read)
             for name, text, labels, buckets, read in _HISTOGRAMS
         ]
         ProcessCollector(registry=registry)
@@ -184,10 +177,7 @@ class Metrics(AddOn):
             if len(self._models) >= _MOST_MODELS:
                 return outcome.backend, _OTHER
             # Half of a surrogate pair can't be written.
-            known = self._models[outcome.key] = (
-                outcome.backend,
-                outcome.model.encode(errors="replace").decode(),
-            )
+            known = self._models[outcome.key] = (outcome.backend, outcome.model.encode(errors="replace").decode())
         return known
 
 

@@ -17,13 +17,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import (
-    Span,
-    SpanKind,
-    Status,
-    StatusCode,
-    set_span_in_context,
-)
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 from typing_extensions import override
@@ -40,16 +34,7 @@ SCHEMA = "https://opentelemetry.io/schemas/1.41.0"
 _W3C = TraceContextTextMapPropagator()
 _TRACE_HEADERS = ("traceparent", "tracestate")
 _ROOT_EVENTS = (
-    *(
-        "mended",
-        "stabilised",
-        "message_cut",
-        "searched",
-        "refused",
-        "cut",
-        "window_learned",
-        "window_disproved",
-    ),
+    *("mended", "stabilised", "message_cut", "searched", "refused", "cut", "window_learned", "window_disproved"),
     *("called", "paused", "resumed", "out_of_room", "handed_over"),
 )
 """Events of the request's span; their fields are figures and words of Spillway's own."""

@@ -33,9 +33,7 @@ class Keys:
     """Spillway's own keys, compared by digest in constant time."""
 
     def __init__(self, keys: Sequence[str]) -> None:
-        self._tenants = tuple(
-            (_digest(form), _tenant(key.encode())) for key in keys for form in key_bytes(key)
-        )
+        self._tenants = tuple((_digest(form), _tenant(key.encode())) for key in keys for form in key_bytes(key))
 
     def holder(self, headers: Headers) -> str | None:
         """The tenant whose key the request presents; None if it presents none of them."""
@@ -85,12 +83,7 @@ class AccessControl:
     """
 
     def __init__(
-        self,
-        keys: Sequence[str] = (),
-        *,
-        hosts: Sequence[str] = (),
-        origins: Sequence[str] = (),
-        admin: bool = False,
+        self, keys: Sequence[str] = (), *, hosts: Sequence[str] = (), origins: Sequence[str] = (), admin: bool = False
     ) -> None:
         self._keys = Keys(keys)
         self._keyed = bool(keys)
@@ -127,11 +120,7 @@ class AccessControl:
             )
 
     def authorize(
-        self,
-        exchange: Exchange,
-        *,
-        optional: bool = False,
-        viewer: Callable[[Exchange], str | None] | None = None,
+        self, exchange: Exchange, *, optional: bool = False, viewer: Callable[[Exchange], str | None] | None = None
     ) -> None:
         """Check the key and set the request's tenant.
 

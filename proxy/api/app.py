@@ -46,9 +46,7 @@ def _route(path: str, handler: Handler, methods: Collection[str]) -> Route:
 ROUTES: tuple[BaseRoute, ...] = (
     *(_route(path, partial(Relay.answer, dialect=dialect), ["POST"]) for path, dialect in DIALECTS.items()),
     *(_route(path, partial(Relay.count, dialect=dialect), ["POST"]) for path, dialect in COUNTING.items()),
-    *chain.from_iterable(
-        router.routes for router in (health, metrics, models, ollama, stored, live.router, pages)
-    ),
+    *chain.from_iterable(router.routes for router in (health, metrics, models, ollama, stored, live.router, pages)),
     _route("/{path:path}", Relay.passthrough, ()),  # whatever the method
 )
 """In the order in which they are tried; made once for all applications of a process."""

@@ -38,9 +38,7 @@ async def all_models(
     return await with_native(router, path, listed)
 
 
-async def one(
-    router: Router, settings: Settings, name: str, headers: Mapping[str, str]
-) -> dict[str, Any] | Response:
+async def one(router: Router, settings: Settings, name: str, headers: Mapping[str, str]) -> dict[str, Any] | Response:
     """One model.
 
     Raises:

@@ -60,10 +60,7 @@ async def _known(upstream: Upstream) -> dict[str, Listed]:
     if len(listed) > PROBED:
         return {model.id: model for model in listed}
     profiles = await asyncio.gather(*(upstream.prober.profile(model.id) for model in listed))
-    return {
-        model.id: Listed(model.id, model.raw, profile)
-        for model, profile in zip(listed, profiles, strict=True)
-    }
+    return {model.id: Listed(model.id, model.raw, profile) for model, profile in zip(listed, profiles, strict=True)}
 
 
 async def one_model(router: Router, settings: Settings, public: str) -> dict[str, Any] | None:
@@ -157,9 +154,7 @@ def _system_prompt(chosen: Settings) -> str:
 
 
 def _object(public: str, route: Route, known: Mapping[str, Listed], settings: Settings) -> dict[str, Any]:
-    listed = (
-        known.get(route.model) or route.listed or Listed(route.model, {"id": route.model, "object": "model"})
-    )
+    listed = known.get(route.model) or route.listed or Listed(route.model, {"id": route.model, "object": "model"})
     profile = listed.profile
     window = profile.window.value if profile.window is not None else None
     chosen = settings.for_model(route.model)
@@ -207,9 +202,7 @@ def _for_open_webui(raw: Mapping[str, Any], profile: ModelProfile) -> dict[str, 
     if profile.window is None or "info" in raw:
         return {}
     window = profile.window.value
-    meta: dict[str, Any] = {
-        "description": f"{_short(window)} context window, compacted automatically by Spillway"
-    }
+    meta: dict[str, Any] = {"description": f"{_short(window)} context window, compacted automatically by Spillway"}
     if window <= SMALL_WINDOW:
         meta["capabilities"] = {"builtin_tools": False}
     return {"info": {"meta": meta}}

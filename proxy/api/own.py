@@ -81,9 +81,7 @@ async def readyz(on: On, exchange: Public, response: Response) -> Readiness:
     ready = any(backends.values())
     if exchange.draining or not ready:
         response.status_code = 503
-    readiness = Readiness(
-        status="draining" if exchange.draining else "ready" if ready else "no backend answers"
-    )
+    readiness = Readiness(status="draining" if exchange.draining else "ready" if ready else "no backend answers")
     if exchange.trusted:
         readiness.backends = backends
         readiness.store = await on.store.check()
@@ -108,10 +106,7 @@ async def list_models(on: On, request: Request) -> Any:
 
 @models.get(MODELS + "/{model:path}", response_model=ModelObject, response_model_exclude_unset=True)
 @models.get(
-    "/models/{model:path}",
-    response_model=ModelObject,
-    response_model_exclude_unset=True,
-    include_in_schema=False,
+    "/models/{model:path}", response_model=ModelObject, response_model_exclude_unset=True, include_in_schema=False
 )
 async def get_model(on: On, request: Request, model: str) -> Any:
     """Describe one model; ids may contain slashes."""
@@ -160,10 +155,7 @@ async def loaded(on: On, exchange: Authorized) -> Any:
 
 
 @ollama.post(
-    "/api/show",
-    response_model=OllamaModel,
-    response_model_exclude_unset=True,
-    openapi_extra=_json_body("model"),
+    "/api/show", response_model=OllamaModel, response_model_exclude_unset=True, openapi_extra=_json_body("model")
 )
 async def show(on: On, exchange: Authorized) -> Any:
     """Describe one model in Ollama's form."""

@@ -64,9 +64,7 @@ def _decoded(path: bytes) -> str:
         try:
             text = path.decode()
         except UnicodeDecodeError:
-            raise BadRequest(
-                "The request's path is not UTF-8 text; a name in it must be encoded as such."
-            ) from None
+            raise BadRequest("The request's path is not UTF-8 text; a name in it must be encoded as such.") from None
         if _CONTROL.search(text):
             raise BadRequest("The request's path must not contain control characters.")
         if "%" not in text or (once := unquote_to_bytes(path)) == path:

@@ -25,8 +25,7 @@ class Readiness(_Open):
         default=None, description="Name to kind; null: it does not answer. Only told to those who have a key."
     )
     store: str | None = Field(
-        default=None,
-        description="`ok`, or what is wrong; it does not count for readiness. Only told as `backends` is.",
+        default=None, description="`ok`, or what is wrong; it does not count for readiness. Only told as `backends` is."
     )
 
 

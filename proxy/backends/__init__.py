@@ -18,15 +18,7 @@ from proxy.backends.vllm import Vllm
 
 T = TypeVar("T")
 
-BACKENDS: tuple[Backend, ...] = (
-    Ollama(),
-    LmStudio(),
-    LlamaCpp(),
-    LlamaSwap(),
-    Vllm(),
-    OpenRouter(),
-    Generic(),
-)
+BACKENDS: tuple[Backend, ...] = (Ollama(), LmStudio(), LlamaCpp(), LlamaSwap(), Vllm(), OpenRouter(), Generic())
 """In order of detection: the more a kind's replies say, the earlier; the last one takes what is left."""
 
 

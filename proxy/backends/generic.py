@@ -25,13 +25,7 @@ class Generic(Usual):
     # OpenAI's own, SGLang's, text-generation-webui's and TabbyAPI's.
     admin: tuple[str, ...] = (
         *("DELETE */models/*", "POST */unload", "POST */load_model", "POST */reset"),
-        *(
-            "* */flush_cache",
-            "* */*_memory_occupation",
-            "POST */model/load",
-            "POST */lora/load",
-            "POST */download",
-        ),
+        *("* */flush_cache", "* */*_memory_occupation", "POST */model/load", "POST */lora/load", "POST */download"),
     )
 
     def detect(self, url: str) -> Flow[bool]:

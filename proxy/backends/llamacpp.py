@@ -48,26 +48,13 @@ class LlamaCpp(Usual):
 
     kind = "llamacpp"
     wider = "start llama-server with `-c 16384` (its slots, `--parallel`, share that), or `-c 0` for all that the model was made for"
-    continuations: tuple[Continuation, ...] = (
-        Continuation.FLAGS,
-        Continuation.TRAILING,
-        Continuation.QUOTE,
-    )
+    continuations: tuple[Continuation, ...] = (Continuation.FLAGS, Continuation.TRAILING, Continuation.QUOTE)
     ask_running_counts = _TIMINGS
     continues_reasoning = True
     repeats_prefill = True
     drops_functions = True
     native: tuple[str, ...] = (
-        *(
-            "/props",
-            "/slots",
-            "/slots/*",
-            "/lora-adapters",
-            "/tokenize",
-            "/detokenize",
-            "/apply-template",
-            "/infill",
-        ),
+        *("/props", "/slots", "/slots/*", "/lora-adapters", "/tokenize", "/detokenize", "/apply-template", "/infill"),
         *("/completion", "/embedding", "/models/*", "/v1/stream/*", "/v1/streams", "/tools", "/cors-proxy"),
     )
     # Routes of `tools/server/server.cpp`, 2026-10: a router's models, slots on disk, adapters, other people's streams, and
@@ -103,9 +90,7 @@ class LlamaCpp(Usual):
         window = _slot_window(props)
         if window is None and listed.window is None and "default_generation_settings" in props:
             slots = objects((yield Probe("GET", "/slots")).json)
-            window = fact(
-                smallest(tokens(slot.get("n_ctx")) for slot in slots), "llama.cpp, slots", Trust.LOADED
-            )
+            window = fact(smallest(tokens(slot.get("n_ctx")) for slot in slots), "llama.cpp, slots", Trust.LOADED)
         return _described(props, listed, window or listed.window)
 
     @override
@@ -122,9 +107,7 @@ class LlamaCpp(Usual):
         Messages make `thinking_budget_tokens` of Anthropic's budget.
         """
         del profile
-        options: JsonObject = (
-            {} if thinking.on is None else {"chat_template_kwargs": {"enable_thinking": thinking.on}}
-        )
+        options: JsonObject = {} if thinking.on is None else {"chat_template_kwargs": {"enable_thinking": thinking.on}}
         if thinking.effort:
             options["reasoning_effort"] = thinking.effort
         if thinking.budget is not None:
@@ -185,9 +168,7 @@ def _listed(entry: JsonObject) -> ModelProfile:
     meta = mapping(entry.get("meta"))
     status = nonblank(dig(entry, "status", "value"))
     running = status is None or status in _RUNNING
-    length = (
-        fact(tokens(dig(entry, "meta", "n_ctx")), "llama.cpp, model list", Trust.LOADED) if running else None
-    )
+    length = fact(tokens(dig(entry, "meta", "n_ctx")), "llama.cpp, model list", Trust.LOADED) if running else None
     seen = contains(dig(entry, "architecture", "input_modalities"), "image")
     return ModelProfile(
         window=length,

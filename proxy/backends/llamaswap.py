@@ -15,16 +15,7 @@ from urllib.parse import quote
 from typing_extensions import override
 
 from proxy.backends.base import Flow, Listed, Probe, Usual
-from proxy.backends.fields import (
-    contains,
-    dig,
-    entry_of,
-    fact,
-    nonblank,
-    objects,
-    openai_models,
-    tokens,
-)
+from proxy.backends.fields import contains, dig, entry_of, fact, nonblank, objects, openai_models, tokens
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.core.jsontext import JsonObject
 
@@ -42,7 +33,9 @@ class LlamaSwap(Usual):
 
     kind = "llamaswap"
     continuations: tuple[Continuation, ...] = (Continuation.FLAGS, Continuation.QUOTE)
-    wider = "start the model with a larger context in llama-swap's configuration (`-c 16384` in `cmd`, for llama-server)"
+    wider = (
+        "start the model with a larger context in llama-swap's configuration (`-c 16384` in `cmd`, for llama-server)"
+    )
     native: tuple[str, ...] = ("/running", "/upstream/*", "/api/profiles", "/api/profiles/*")
     admin: tuple[str, ...] = (
         *("* */unload", "* */unload/*", "* */upstream/*", "PUT */api/profiles/active"),

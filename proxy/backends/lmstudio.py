@@ -153,9 +153,7 @@ def _profile_v1(entry: JsonObject, instances: list[JsonObject]) -> ModelProfile:
         tools=_tools(trained=switch(dig(capabilities, "trained_for_tool_use"))),
         vision=fact(switch(dig(capabilities, "vision")), "LM Studio, model list", Trust.LISTED),
         thinks=fact(
-            bool(items(dig(capabilities, "reasoning", "allowed_options"))),
-            "LM Studio, model list",
-            Trust.LISTED,
+            bool(items(dig(capabilities, "reasoning", "allowed_options"))), "LM Studio, model list", Trust.LISTED
         ),
         tokenizer=fact(nonblank(entry.get("architecture")), "LM Studio, architecture", Trust.LISTED),
         parallel=fact(tokens(config.get("parallel")), "LM Studio, loaded instance", Trust.LOADED),

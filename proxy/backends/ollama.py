@@ -13,17 +13,7 @@ from typing import Any
 from typing_extensions import override
 
 from proxy.backends.base import Flow, Listed, Probe, Usual
-from proxy.backends.fields import (
-    contains,
-    dig,
-    fact,
-    mapping,
-    nonblank,
-    objects,
-    openai_models,
-    smallest,
-    tokens,
-)
+from proxy.backends.fields import contains, dig, fact, mapping, nonblank, objects, openai_models, smallest, tokens
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.core.jsontext import JsonObject
 from proxy.core.thinking import Thinking
@@ -76,13 +66,7 @@ class Ollama(Usual):
     )
     # Routes of `server/routes.go`, 2026-08: models, the account, and what is fetched in its name.
     admin: tuple[str, ...] = (
-        *(
-            "POST */api/pull",
-            "POST */api/push",
-            "DELETE */api/delete",
-            "POST */api/create",
-            "POST */api/copy",
-        ),
+        *("POST */api/pull", "POST */api/push", "DELETE */api/delete", "POST */api/create", "POST */api/copy"),
         *("POST */api/blobs/*", "POST */api/signout", "DELETE */api/user/*", "POST */api/experimental/*"),
     )
 
@@ -130,9 +114,7 @@ class Ollama(Usual):
     def load(self, model: str, body: Mapping[str, Any]) -> Flow[None]:
         """Send a chat without messages, which only loads (docs/api.md, "Load a model"), with the options of the request."""
         options = mapping(body.get("options"))
-        yield Probe(
-            "POST", "/api/chat", {"model": model, **({"options": options} if options else {})}, loads=True
-        )
+        yield Probe("POST", "/api/chat", {"model": model, **({"options": options} if options else {})}, loads=True)
 
     @override
     def profile_for(self, body: Mapping[str, Any], profile: ModelProfile) -> ModelProfile:

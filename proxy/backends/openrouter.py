@@ -103,14 +103,7 @@ class OpenRouter(Usual):
     """For a small window, until `max_tokens` fit too ("Context compression", 2026)."""
     takes_marks = True
     keeps_prompts = False
-    native: tuple[str, ...] = (
-        "/v1/credits",
-        "/v1/key",
-        "/v1/keys",
-        "/v1/keys/*",
-        "/v1/generation",
-        "/v1/providers",
-    )
+    native: tuple[str, ...] = ("/v1/credits", "/v1/key", "/v1/keys", "/v1/keys/*", "/v1/generation", "/v1/providers")
     # The account's keys, and buying credits (API reference, 2026-08).
     admin: tuple[str, ...] = ("POST */keys", "PATCH */keys/*", "DELETE */keys/*", "POST */credits/*")
 
@@ -194,13 +187,9 @@ def _profile(model: str, entry: JsonObject, serving: JsonObject) -> ModelProfile
         window=fact(_largest(providers) or listed, "OpenRouter, largest of its providers", Trust.LISTED),
         max_output=fact(answer or least, "OpenRouter, top provider", Trust.LISTED),
         tools=fact(_supports_tools(entry, active), "OpenRouter, supported parameters", Trust.LISTED),
-        vision=fact(
-            contains(dig(architecture, "input_modalities"), "image"), "OpenRouter, modalities", Trust.LISTED
-        ),
+        vision=fact(contains(dig(architecture, "input_modalities"), "image"), "OpenRouter, modalities", Trust.LISTED),
         thinks=fact(
-            contains(entry.get("supported_parameters"), "reasoning"),
-            "OpenRouter, supported parameters",
-            Trust.LISTED,
+            contains(entry.get("supported_parameters"), "reasoning"), "OpenRouter, supported parameters", Trust.LISTED
         ),
         continuation=_continuation(model),
         tokenizer=fact(nonblank(dig(architecture, "tokenizer")), "OpenRouter, tokenizer", Trust.LISTED),
@@ -210,9 +199,7 @@ def _profile(model: str, entry: JsonObject, serving: JsonObject) -> ModelProfile
 
 def _provider(endpoint: JsonObject) -> Provider:
     limits = smallest(tokens(endpoint.get(name)) for name in ("context_length", "max_prompt_tokens"))
-    return Provider(
-        nonblank(endpoint.get("provider_name")) or "", nonblank(endpoint.get("tag")) or "", limits
-    )
+    return Provider(nonblank(endpoint.get("provider_name")) or "", nonblank(endpoint.get("tag")) or "", limits)
 
 
 def _largest(providers: Iterable[Provider]) -> int | None:

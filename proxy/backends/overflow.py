@@ -80,10 +80,7 @@ _FINGERPRINTS = _rules(
     # Of the answer's bound alone, before the prompt is looked at (0.32).
     ("vLLM", rf"max_(?:completion_)?tokens=\d+ cannot be greater than max_(?:model_len|total_tokens)={W}"),
     ("OpenRouter", r"constraint_filtered.{0,2000}context_length|context_length.{0,2000}constraint_filtered"),
-    (
-        "OpenRouter",
-        r"error_type\"?: ?\"(?:token_limit_exceeded|string_too_long|payload_too_large)",
-    ),
+    ("OpenRouter", r"error_type\"?: ?\"(?:token_limit_exceeded|string_too_long|payload_too_large)"),
     ("context_length_exceeded", r"context[_ ]length[_ ]exceeded|context_?window_?exceeded"),
     ("gateway", r"exceeds the context window|longer than the model's context length|prompt is too long"),
     ("gateway", r"greater than the context length|context window exceeds limit|maximum prompt length is"),
@@ -93,10 +90,7 @@ _FINGERPRINTS = _rules(
     ("gateway", r"exceeds maximum allowed content length|request size cannot exceed"),
 )
 
-_WINDOWS = _rules(
-    ("error fields", rf"\"n_ctx\": ?{N}"),
-    ("error text", rf"context length is (?:only )?{N} tokens"),
-)
+_WINDOWS = _rules(("error fields", rf"\"n_ctx\": ?{N}"), ("error text", rf"context length is (?:only )?{N} tokens"))
 _PROMPTS = _rules(
     ("error fields", rf"\"n_prompt_tokens\": ?{N}"),
     ("OpenAI", rf"messages resulted in {N} tokens"),
@@ -105,14 +99,10 @@ _PROMPTS = _rules(
     ("Moonshot", rf"token limit: \d+ \(requested: {N}\)"),
 )
 # OpenRouter's total counts the answer that was asked for as well.
-_TOTAL_AND_ANSWER = re.compile(
-    rf"requested about {N} tokens \([^)]{{0,200}}?\b{N} in the output\)", re.IGNORECASE
-)
+_TOTAL_AND_ANSWER = re.compile(rf"requested about {N} tokens \([^)]{{0,200}}?\b{N} in the output\)", re.IGNORECASE)
 
 # "The thinking budget exceeds the limit of 24576 tokens": a limit of something else, unless the match names the context.
-_ABOUT_PROMPT = re.compile(
-    r"context|prompt|input|n_ctx|max_model_len|max_total_tokens|messages", re.IGNORECASE
-)
+_ABOUT_PROMPT = re.compile(r"context|prompt|input|n_ctx|max_model_len|max_total_tokens|messages", re.IGNORECASE)
 _ABOUT_OTHERS = re.compile(
     r"max_?(?:completion_?|output_?|new_?)?tokens|(?:output|completion|reasoning|thinking)\b|budget|image|audio|video|"
     r"logit_?bias|logprobs|\bstop\b|embedding",
@@ -321,9 +311,7 @@ def _match(status: int, text: str, sent: SentRequest | None) -> Overflow | None:
     return _TOO_LARGE if status == 413 else None
 
 
-def _unquoted(
-    pattern: re.Pattern[str], text: str, sent: SentRequest | None
-) -> Iterator[tuple[re.Match[str], Quote]]:
+def _unquoted(pattern: re.Pattern[str], text: str, sent: SentRequest | None) -> Iterator[tuple[re.Match[str], Quote]]:
     """Matches that are no parameter of the request, repeated."""
     for found in pattern.finditer(text):
         quote = Quote.NONE if sent is None else sent.quote_of(found.group())

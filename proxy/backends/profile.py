@@ -118,11 +118,7 @@ class ModelProfile:
             if fact is None:
                 document[name] = None
                 continue
-            document[name] = {
-                "value": _plain(fact.value),
-                "origin": fact.origin,
-                "trust": fact.trust.name.lower(),
-            }
+            document[name] = {"value": _plain(fact.value), "origin": fact.origin, "trust": fact.trust.name.lower()}
             if fact.trust is Trust.LEARNED and name in expires_in:
                 document[name]["expires_in"] = round(expires_in[name])
         return document

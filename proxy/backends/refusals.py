@@ -58,9 +58,7 @@ _FINGERPRINTS: tuple[tuple[ToolRefusal, re.Pattern[str]], ...] = tuple(
 
 
 _NOT_READY = frozenset({408, 429, 500, 502, 503, 504, 529})
-_NOT_LOADED = re.compile(
-    r"no models? loaded|model (?:(?:is|was|has been) )?(?:not loaded|unloaded)", re.IGNORECASE
-)
+_NOT_LOADED = re.compile(r"no models? loaded|model (?:(?:is|was|has been) )?(?:not loaded|unloaded)", re.IGNORECASE)
 """LM Studio 0.3 (`No models loaded. Please load a model`, `Model unloaded`), llama.cpp's router (`model is not loaded`)."""
 
 

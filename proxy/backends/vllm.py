@@ -37,32 +37,15 @@ class Vllm(Usual):
     continuations: tuple[Continuation, ...] = (Continuation.FLAGS, Continuation.QUOTE)
     ask_running_counts = _USAGE
     fixed_windows = True
-    refuses_long_answers = (
-        True  # seen on 0.32; what the window has no room for beside the prompt is cut off the bound
-    )
+    refuses_long_answers = True  # seen on 0.32; what the window has no room for beside the prompt is cut off the bound
     native: tuple[str, ...] = (
-        *(
-            "/version",
-            "/ping",
-            "/load",
-            "/sleep",
-            "/wake_up",
-            "/is_sleeping",
-            "/reset_*_cache",
-            "/server_info",
-        ),
+        *("/version", "/ping", "/load", "/sleep", "/wake_up", "/is_sleeping", "/reset_*_cache", "/server_info"),
         *("/collective_rpc", "/pooling", "/classify", "/score", "/v1/score", "/v1/*_lora_adapter"),
     )
     # `entrypoints/serve`, 2026-11: vLLM asks for its own key only below `/v1`, and for none here.
     admin: tuple[str, ...] = (
         *("POST */load_lora_adapter", "POST */unload_lora_adapter", "POST */sleep", "POST */wake_up"),
-        *(
-            "POST */reset_*_cache",
-            "POST */pause",
-            "POST */resume",
-            "POST */abort_requests",
-            "POST */collective_rpc",
-        ),
+        *("POST */reset_*_cache", "POST */pause", "POST */resume", "POST */abort_requests", "POST */collective_rpc"),
         *(
             "POST */*_weight_transfer_engine",
             "POST */*_weight_update",
@@ -106,9 +89,7 @@ class Vllm(Usual):
         No bound: `thinking_token_budget` is refused by servers that were not started with a parser that knows the marks.
         """
         del profile
-        options: JsonObject = (
-            {} if thinking.on is None else {"chat_template_kwargs": {"enable_thinking": thinking.on}}
-        )
+        options: JsonObject = {} if thinking.on is None else {"chat_template_kwargs": {"enable_thinking": thinking.on}}
         return {**options, "reasoning_effort": effort} if (effort := thinking.nearest(_EFFORTS)) else options
 
     @override

@@ -230,9 +230,7 @@ def bar(row: JsonObject, width: int) -> Text:
 
 def conversations(rows: Sequence[JsonObject], *, width: int = _BAR) -> Table:
     """Draw a table of conversations, with bars of so many characters."""
-    table = _table(
-        "STATE", "MODEL", "WINDOW", "FILL>", "TOKENS>", "TOK/S>", "TURNS>", "COMPACTED>", "CONVERSATION"
-    )
+    table = _table("STATE", "MODEL", "WINDOW", "FILL>", "TOKENS>", "TOK/S>", "TURNS>", "COMPACTED>", "CONVERSATION")
     for row in rows:
         speed, window = row.get("tokens_per_second"), row.get("window")
         used = (row.get("prompt") or 0) + (row.get("answer") or 0)
@@ -283,9 +281,7 @@ def timeline(turn: JsonObject) -> Table:
             for name, value in fields.items()
             if value not in ("", None)
         )
-        table.add_row(
-            Text(f"+{event['at']:.2f} s", style="bright_black"), Text(str(event["event"])), Text(text)
-        )
+        table.add_row(Text(f"+{event['at']:.2f} s", style="bright_black"), Text(str(event["event"])), Text(text))
     return table
 
 
@@ -325,9 +321,7 @@ def explanation(explained: JsonObject) -> Table:
     table.add_row("prompt", tokens)
     table.add_row("action", " · ".join(filter(None, (explained.get("action"), explained.get("note")))))
     if checkpoint := explained.get("checkpoint"):
-        covers = (
-            f"{checkpoint.get('covered_messages')} messages stand as {checkpoint.get('replaced_by_messages')}"
-        )
+        covers = f"{checkpoint.get('covered_messages')} messages stand as {checkpoint.get('replaced_by_messages')}"
         change = f"{checkpoint.get('tokens_before'):,} → {checkpoint.get('tokens_after'):,} tokens"
         table.add_row("checkpoint", f"{covers}: {change}")
     if recalled := explained.get("recalled"):
@@ -336,9 +330,7 @@ def explanation(explained: JsonObject) -> Table:
     messages = explained.get("messages") or ()
     table.add_row("forwarded", f"{len(messages)} messages")
     for index, message in enumerate(messages):
-        table.add_row(
-            f"  {index} {clean(message.get('role'))}", _ellipsis(clean(message.get("content") or ""))
-        )
+        table.add_row(f"  {index} {clean(message.get('role'))}", _ellipsis(clean(message.get("content") or "")))
     return table
 
 
@@ -347,9 +339,7 @@ def _table(*names: str) -> Table:
     heads = any(map(str.strip, names))
     table = Table(box=None, pad_edge=False, header_style="bold", show_header=heads)
     for name in names:
-        table.add_column(
-            name.rstrip(">"), justify="right" if name.endswith(">") else "left", no_wrap=name != names[-1]
-        )
+        table.add_column(name.rstrip(">"), justify="right" if name.endswith(">") else "left", no_wrap=name != names[-1])
     return table
 
 
@@ -393,7 +383,5 @@ def _reason(url: str, answer: httpx.Response) -> str:
     except (ValueError, KeyError, TypeError):
         return f"what answers at {url} with {answer.status_code} is no Spillway, or one that is older"
     if answer.status_code == 401:
-        return (
-            f"{message} Set SPILLWAY_ADMIN_KEYS or SPILLWAY_API_KEYS to those that the Spillway at {url} has."
-        )
+        return f"{message} Set SPILLWAY_ADMIN_KEYS or SPILLWAY_API_KEYS to those that the Spillway at {url} has."
     return message

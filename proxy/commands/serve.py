@@ -148,11 +148,7 @@ def _with(settings: Settings, found: Sequence[Discovered]) -> Settings:
 
 
 def _found_note(found: Sequence[Discovered]) -> str:
-    return (
-        "Found "
-        + ", ".join(f"{each.name or 'a server that wants a key'} at {each.url}" for each in found)
-        + "."
-    )
+    return "Found " + ", ".join(f"{each.name or 'a server that wants a key'} at {each.url}" for each in found) + "."
 
 
 def _ready(host: str, port: int, *, note: str) -> None:

@@ -76,15 +76,11 @@ def is_due_next(
     if budget.needs_compaction(following, upper + request, passing=passing):
         return True
     # It would be compacted in its answer, or for want of room for what is to be recalled.
-    soon = (
-        following + grown.answered >= budget.pause_point or following - passing + recalled / 2 > budget.brim
-    )
+    soon = following + grown.answered >= budget.pause_point or following - passing + recalled / 2 > budget.brim
     return soon and tokens >= budget.goal + (budget.brim - budget.goal) * _WORTH
 
 
-def history_next(
-    messages: Sequence[Message], reply: Piece, *, parsed: bool
-) -> tuple[list[Message], list[Message]]:
+def history_next(messages: Sequence[Message], reply: Piece, *, parsed: bool) -> tuple[list[Message], list[Message]]:
     """The history as the client will send it next, in two parts: what can be compacted already, and what comes after it.
 
     In place of what is not known yet something stands that is about nothing. What was called for is not compacted, nor is

@@ -131,9 +131,7 @@ def _read_on(pieces: Sequence[str], by: Summariser, source: Source) -> Generator
     known, waiting = "", [(piece, len(pieces) > 1) for piece in reversed(pieces)]
     while waiting:
         piece, divides = waiting.pop()
-        message = summary.fenced(
-            piece, tokens=by.tokens, before=known, prompt=by.prompt, language=source.language
-        )
+        message = summary.fenced(piece, tokens=by.tokens, before=known, prompt=by.prompt, language=source.language)
         answer = yield SummaryAsk([message], False, by.tokens, source.form if waiting else source)
         if answer:
             known = answer

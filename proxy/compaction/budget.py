@@ -120,9 +120,5 @@ def budget_for(settings: Settings, window: int, fixed: int = 0) -> ContextBudget
 
 
 @lru_cache(maxsize=256)
-def _budget(
-    window: int, trigger: float, target: float, pause: float, fixed: int, within: int | None
-) -> ContextBudget:
-    return ContextBudget(
-        window=window, trigger=trigger, target=target, pause=pause, fixed=fixed, within=within
-    )
+def _budget(window: int, trigger: float, target: float, pause: float, fixed: int, within: int | None) -> ContextBudget:
+    return ContextBudget(window=window, trigger=trigger, target=target, pause=pause, fixed=fixed, within=within)

@@ -50,12 +50,7 @@ CompactionFlow: TypeAlias = Generator[SummaryAsk, str, Compaction]
 
 
 def compact(
-    reduction: Reduction,
-    summariser: Summariser,
-    *,
-    limit: float,
-    summarised: bool = False,
-    strategy: Strategy = AUTO,
+    reduction: Reduction, summariser: Summariser, *, limit: float, summarised: bool = False, strategy: Strategy = AUTO
 ) -> CompactionFlow:
     """Bring a history down to `reduction.budget` tokens, or at least below `limit`, the tokens that surely fit.
 
@@ -66,11 +61,7 @@ def compact(
     if reduction.fits:
         return _rewritten(reduction, reduction, "pruned", ())
     shorter, rungs, kind = yield from shortened_by(strategy, reduction, summariser, summarised=summarised)
-    if (
-        kind == "pruned"
-        and not shorter.suffices
-        and reduction.total - shorter.total < reduction.limits.minimum_gain
-    ):
+    if kind == "pruned" and not shorter.suffices and reduction.total - shorter.total < reduction.limits.minimum_gain:
         shorter, rungs = reduction, ()  # a few tokens are not worth the backend's prefix cache
     if shorter.total > (roomy := min(limit, reduction.roomy)):
         squeezed = at_any_price(shorter, roomy)

@@ -60,11 +60,7 @@ def _tail_start(reduction: Reduction, room: float) -> int | None:
     # Tokens of everything before an index.
     upto = [0.0, *accumulate(reduction.costs)]
     point: int | None
-    points = [
-        point
-        for point in cut_points(reduction.messages)
-        if reduction.floor <= point < len(reduction.messages)
-    ]
+    points = [point for point in cut_points(reduction.messages) if reduction.floor <= point < len(reduction.messages)]
     for point in points:
         if point > reduction.floor and point - 1 != newest and is_user(reduction.messages[point - 1]):
             continue  # a question stays with its answer
@@ -125,9 +121,7 @@ class _Plan:
             else:
                 cost = sum(self.reduction.cost([message]))
                 less, rest = (
-                    (message, cost)
-                    if cost <= room
-                    else cut_middle(message, cost, cost - room, self.reduction.cost)
+                    (message, cost) if cost <= room else cut_middle(message, cost, cost - room, self.reduction.cost)
                 )
                 stays = rest <= room and rest >= cost * _WORTH_CUTTING
                 head += [less] if stays else []
@@ -203,9 +197,7 @@ def _reductions(plan: _Plan, compacted: Reduction, *, extracts: bool) -> Iterato
         yield bare.without_extracts
 
 
-def _condensed(
-    plan: _Plan, pruned: Reduction, text: str, size: int, source: Source | None = None
-) -> Reduction:
+def _condensed(plan: _Plan, pruned: Reduction, text: str, size: int, source: Source | None = None) -> Reduction:
     """The history with its block: this text, or what code makes of it in as many tokens."""
     zone = plan.zone
     source = source_of(zone) if source is None else source

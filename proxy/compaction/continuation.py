@@ -83,9 +83,7 @@ def continuation(
         history = history[:-1]
         partial = Partial(prefix + partial.text, partial.thought)
     if not partial.text and not partial.thought:
-        return ContinuationRequest(
-            list(history), {}, exact=True
-        )  # all there was is a tool call that did not fit
+        return ContinuationRequest(list(history), {}, exact=True)  # all there was is a tool call that did not fit
     flags = how is Continuation.FLAGS and (bool(partial.text) or thoughts)
     if flags:
         # Streams do not repeat the text in this form (llama.cpp from May 2026, vLLM).

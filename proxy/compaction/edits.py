@@ -53,9 +53,7 @@ def _without_thoughts(messages: Sequence[Message], edit: ClearThoughts) -> tuple
     return done, max(0, turns - edit.keep)
 
 
-def _without_results(
-    messages: Sequence[Message], edit: ClearResults, tokens: int
-) -> tuple[list[Message], int]:
+def _without_results(messages: Sequence[Message], edit: ClearResults, tokens: int) -> tuple[list[Message], int]:
     results = results_of(messages)
     uses = list(dict.fromkeys(_use(messages, result) for result in results))
     over_tokens = edit.over_tokens is not None and tokens > edit.over_tokens
@@ -102,7 +100,4 @@ def _clear_call(messages: list[Message], at: int) -> None:
 
 def _bare(call: Message) -> Message:
     function = call.get("function")
-    return {
-        **call,
-        "function": {**(function if isinstance(function, dict) else {}), "arguments": _NO_ARGUMENTS},
-    }
+    return {**call, "function": {**(function if isinstance(function, dict) else {}), "arguments": _NO_ARGUMENTS}}

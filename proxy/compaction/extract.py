@@ -67,9 +67,7 @@ def missing_facts(source: Source, text: str, *, limit: int) -> list[str]:
     known = folded(text)
     words = words_of(known)
     missing = {
-        each.fact.key: each.weight
-        for each in source.weightiest
-        if not is_mentioned(each.fact.key, known, words)
+        each.fact.key: each.weight for each in source.weightiest if not is_mentioned(each.fact.key, known, words)
     }
     excerpts: list[str] = []
     for around in _AROUND:
@@ -89,9 +87,7 @@ def _excerpts(source: Source, missing: dict[str, float], around: int, limit: int
                 continue
             piece = _around(statement.text, fact.text, around)
             text = folded(piece)
-            keys = {each.key for each in statement.facts if each.key in waiting and each.key in text} | {
-                fact.key
-            }
+            keys = {each.key for each in statement.facts if each.key in waiting and each.key in text} | {fact.key}
             waiting -= keys
             found.append((max(missing[key] for key in keys), number, piece))
     chosen: list[tuple[int, int, str]] = []

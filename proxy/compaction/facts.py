@@ -64,9 +64,7 @@ def facts_in(sentence: str) -> Iterator[TextFact]:
         elif kind == "number":
             text = text.strip()
             yield TextFact(
-                text,
-                folded(text),
-                NUMBER if sum(map(str.isdigit, text)) > 1 or not text.isdecimal() else _DIGIT,
+                text, folded(text), NUMBER if sum(map(str.isdigit, text)) > 1 or not text.isdecimal() else _DIGIT
             )
         elif kind == "han":
             yield from (TextFact(text[at : at + 2], text[at : at + 2], _PAIR) for at in range(len(text) - 1))

@@ -87,7 +87,5 @@ def _says_one_thing(text: str) -> bool:
     counts: Counter[tuple[str, ...]] = Counter()
     for sentence in sentences(folded(text), longest=1000):
         counts[tuple(u.group() for u in _UNIT.finditer(sentence) if u["marker"] is None)] += 1
-    again = sum(
-        len(sentence) * count for sentence, count in counts.items() if count >= _TIMES and len(sentence) > 2
-    )
+    again = sum(len(sentence) * count for sentence, count in counts.items() if count >= _TIMES and len(sentence) > 2)
     return again > _SHARE * len(units)

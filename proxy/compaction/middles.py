@@ -160,9 +160,7 @@ def _pieces(message: Message) -> Iterator[_Piece]:
     for part, text in texts_of(message):
         edges: list[tuple[int, int, int, int, _Kind]] = []
         if role == "assistant":
-            edges = [
-                (start, start, end, end, "data") for start, end in (call.span for call in calls_in(text))
-            ]
+            edges = [(start, start, end, end, "data") for start, end in (call.span for call in calls_in(text))]
         elif users:
             edges = [(r.span[0], *r.inside, r.span[1], "data") for r in results_in(text)]
             edges += [(b.span[0], *b.inside, b.span[1], "block") for b in blocks_in(text)]

@@ -61,9 +61,7 @@ class PruneLimits:
 STANDARD = PruneLimits(
     protect_newest=40_000,
     minimum_gain=20_000,
-    results=ResultLimits(
-        lines=2_000, line_characters=2_000, output_characters=5_000, entries=50, tokens=40_000
-    ),
+    results=ResultLimits(lines=2_000, line_characters=2_000, output_characters=5_000, entries=50, tokens=40_000),
 )
 LOCAL = PruneLimits(
     protect_newest=2_000,
@@ -153,8 +151,7 @@ def _policy_origins(policy: Policy, window: int) -> dict[str, str]:
         "answer_cap": (limits.answer_cap, _CAP_SHARE),
     }
     origins |= {
-        name: named if tokens == _share(tokens, window, share) else "window"
-        for name, (tokens, share) in parts.items()
+        name: named if tokens == _share(tokens, window, share) else "window" for name, (tokens, share) in parts.items()
     }
     return origins | {"recall": "window"}
 

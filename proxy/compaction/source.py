@@ -132,8 +132,7 @@ def source_of(messages: Sequence[Message]) -> Source:
         statements=tuple(statements),
         users=_sorted(by_key.values()),
         all=_sorted(
-            replace(each, weight=each.weight * (1 + log(known.get(key, 1))))
-            for key, each in everybody.items()
+            replace(each, weight=each.weight * (1 + log(known.get(key, 1)))) for key, each in everybody.items()
         ),
     )
 
@@ -184,9 +183,7 @@ def _facts_of(sentence: str) -> tuple[TextFact, ...]:
     return tuple(facts_in(sentence))
 
 
-def _statements(
-    spoken: Iterable[_Spoken], facts_of: Callable[[str], tuple[TextFact, ...]]
-) -> Iterator[Statement]:
+def _statements(spoken: Iterable[_Spoken], facts_of: Callable[[str], tuple[TextFact, ...]]) -> Iterator[Statement]:
     found = [(index, text, facts_of(text)) for index, text in spoken]
     often = _often(found)
     for _, text, facts in found:
@@ -249,7 +246,5 @@ def _by_function_words(text: str, word: re.Pattern[str]) -> str:
     words = word.findall(text)
     votes = {language: sum(w in known for w in words) for language, known in FUNCTION_WORDS.items()}
     best, second = sorted(votes, key=lambda language: votes[language], reverse=True)[:2]
-    sure = (
-        votes[best] >= max(_LEAST_KNOWN, _KNOWN_SHARE * len(words)) and votes[best] >= _LEAD * votes[second]
-    )
+    sure = votes[best] >= max(_LEAST_KNOWN, _KNOWN_SHARE * len(words)) and votes[best] >= _LEAD * votes[second]
     return best if sure else ""

@@ -69,9 +69,7 @@ def _truncate(reduction: Reduction, by: Summariser, summarised: bool) -> Shorten
 
 
 def _further(
-    reduction: Reduction,
-    rungs: tuple[str, ...],
-    *steps: Callable[[Reduction], tuple[Reduction, tuple[str, ...]]],
+    reduction: Reduction, rungs: tuple[str, ...], *steps: Callable[[Reduction], tuple[Reduction, tuple[str, ...]]]
 ) -> tuple[Reduction, tuple[str, ...]]:
     for step in steps:
         if not reduction.suffices:

@@ -73,9 +73,7 @@ def block(text: str, covered: Sequence[Message], *, limit: int, source: Source |
     names = [n for n in identifiers(map(all_text, covered), limit=limit // 2) if n not in text]
     listed = f"\n{NAMES}{defanged(', '.join(names))}" if names else ""
     room = limit - sum(len(name) + 2 for name in names)
-    excerpts = missing_facts(
-        source_of(covered) if source is None else source, f"{text}{listed}{rules}", limit=room
-    )
+    excerpts = missing_facts(source_of(covered) if source is None else source, f"{text}{listed}{rules}", limit=room)
     more = f"\n{MORE_QUOTES}{defanged(BETWEEN.join(excerpts))}" if excerpts else ""
     return f"{OPEN}\n{text}{more}{listed}{rules}\n{CLOSE}"
 
@@ -124,9 +122,7 @@ def _unfenced(text: str) -> str:
 
 def in_words(history: Sequence[Message]) -> str:
     """Put a history in words: its summary, and an extract of what came after that."""
-    blocks = [
-        message["content"].replace(OPEN, "").replace(CLOSE, "") for message in history if is_summary(message)
-    ]
+    blocks = [message["content"].replace(OPEN, "").replace(CLOSE, "") for message in history if is_summary(message)]
     rest = extract_of([message for message in history if not is_summary(message)], limit=_SHORT)
     return "\n\n".join(filter(None, (*(each.strip() for each in blocks), rest))) or "Nothing was said yet."
 

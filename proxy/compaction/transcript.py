@@ -27,9 +27,7 @@ def transcripts(messages: Sequence[Message]) -> Iterator[str]:
     entries = [(_speaker(m), all_text(m), _most(m)) for m in messages]
     length = 0
     for entry in _ENTRIES:
-        text = "\n\n".join(
-            f"{speaker}: {unlabelled(_entry(words, most, entry))}" for speaker, words, most in entries
-        )
+        text = "\n\n".join(f"{speaker}: {unlabelled(_entry(words, most, entry))}" for speaker, words, most in entries)
         if not length or len(text) < 0.9 * length:
             length = len(text)
             yield text

@@ -88,9 +88,7 @@ class _Environment(EnvSettingsSource):
 class _Sourced(Settings, BaseSettings):
     """Settings with their sources."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="SPILLWAY_", env_nested_delimiter="__", env_ignore_empty=True
-    )
+    model_config = SettingsConfigDict(env_prefix="SPILLWAY_", env_nested_delimiter="__", env_ignore_empty=True)
 
     @classmethod
     @override

@@ -39,12 +39,7 @@ REMOVED = {
     "virtual_window": "it is 200,000 tokens; take it out",
 }
 """Settings of earlier versions, and what to do instead."""
-_ALLOWED_BY = {
-    "allow_admin": "admin",
-    "allow_open": "open",
-    "metrics_open": "metrics",
-    "show_content": "content",
-}
+_ALLOWED_BY = {"allow_admin": "admin", "allow_open": "open", "metrics_open": "metrics", "show_content": "content"}
 """Switches of earlier versions, and the word for each in `SPILLWAY_ALLOW`."""
 _OFF = ("", "0", "false", "no", "off")
 

@@ -99,9 +99,7 @@ def _tolerant(text: str) -> Any:
     at_depth = [value]
     for _ in range(_NESTED):
         inner = (
-            each.values() if isinstance(each, dict) else each
-            for each in at_depth
-            if isinstance(each, dict | list)
+            each.values() if isinstance(each, dict) else each for each in at_depth if isinstance(each, dict | list)
         )
         if not (at_depth := [each for values in inner for each in values]):
             return value

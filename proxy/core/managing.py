@@ -96,9 +96,7 @@ class SealedHistory:
     @classmethod
     def read(cls, value: Any) -> SealedHistory | None:
         """Parse the opened value of a seal; None for anything else."""
-        if not isinstance(value, dict) or not all(
-            _messages(value.get(name)) for name in ("messages", "lead")
-        ):
+        if not isinstance(value, dict) or not all(_messages(value.get(name)) for name in ("messages", "lead")):
             return None
         return cls(messages=value["messages"], lead=value["lead"], fingerprints=value.get("said") or ())
 

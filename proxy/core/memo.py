@@ -15,9 +15,7 @@ class Memo(dict[K, V]):
     Whoever sends the keys must not fill the memory: neither with many, nor with long ones.
     """
 
-    def __init__(
-        self, make: Callable[[K], V], *, most: int, longest: int, size: Callable[[Any], int] = len
-    ) -> None:
+    def __init__(self, make: Callable[[K], V], *, most: int, longest: int, size: Callable[[Any], int] = len) -> None:
         """Make it.
 
         Args:

@@ -38,11 +38,7 @@ _PROPERTIES = {
     "model_alias": MODEL,
     "model_path": f"/models/{MODEL}.gguf",
     "modalities": {"vision": False, "audio": False},
-    "chat_template_caps": {
-        "supports_tools": False,
-        "supports_tool_calls": False,
-        "supports_system_role": True,
-    },
+    "chat_template_caps": {"supports_tools": False, "supports_tool_calls": False, "supports_system_role": True},
     "build_info": MODEL,
     "is_sleeping": False,
 }
@@ -72,9 +68,7 @@ def create_demo(*, pace: float = PACE) -> Starlette:
         if body.get("stream") is not True:
             return _json(_completion(answer))
         stream = _paced(_frames(answer, body), pace)
-        return StreamingResponse(
-            stream, media_type="text/event-stream", headers={"cache-control": "no-cache"}
-        )
+        return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-cache"})
 
     return Starlette(
         routes=[
@@ -97,9 +91,7 @@ async def serve_on_loopback(app: Any) -> AsyncIterator[str]:
     uvicorn's start and stop are called by themselves, without its main loop: that one would take the signal
     handlers away from the server that Spillway itself runs on.
     """
-    config = uvicorn.Config(
-        app, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=_GRACE
-    )
+    config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=_GRACE)
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
@@ -145,11 +137,7 @@ def _head(kind: str) -> dict[str, Any]:
 
 def _usage(answer: DemoAnswer) -> dict[str, int]:
     completion = len(answer.tokens)
-    return {
-        "prompt_tokens": answer.prompt,
-        "completion_tokens": completion,
-        "total_tokens": answer.prompt + completion,
-    }
+    return {"prompt_tokens": answer.prompt, "completion_tokens": completion, "total_tokens": answer.prompt + completion}
 
 
 def _timings(answer: DemoAnswer, count: int) -> dict[str, int]:

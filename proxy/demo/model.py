@@ -23,9 +23,7 @@ _PER_MESSAGE = 4
 _LIMITS = ("max_completion_tokens", "max_tokens", "n_predict")
 _COUNT = re.compile(r"\bcount\b.{0,40}?\bto\s+(\d[\d,. ]*)", re.IGNORECASE)
 _STORY = re.compile(r"\b(?:story|tale|novel|long (?:text|answer|essay|report|poem))\b", re.IGNORECASE)
-_GO_ON = re.compile(
-    r"^\W*(?:please\s+)?(?:continue|go on|carry on|keep going)\b|\bcontinue exactly\b", re.IGNORECASE
-)
+_GO_ON = re.compile(r"^\W*(?:please\s+)?(?:continue|go on|carry on|keep going)\b|\bcontinue exactly\b", re.IGNORECASE)
 _SUMMARISE = re.compile(
     r"(?:^|[.!?:]\s+|\n)(?:please\s+|now\s+)?(?:summari[sz]e\b|(?:write|give|make)\b[^.\n]{0,40}\bsummary\b)",
     re.IGNORECASE,
@@ -87,9 +85,7 @@ def generate(body: Mapping[str, Any]) -> DemoAnswer:
     prompt = prompt_tokens(body)
     if prompt >= WINDOW:
         message = f"request ({prompt} tokens) exceeds the available context size ({WINDOW} tokens), try increasing it"
-        raise RequestRefused(
-            400, message, type="exceed_context_size_error", n_prompt_tokens=prompt, n_ctx=WINDOW
-        )
+        raise RequestRefused(400, message, type="exceed_context_size_error", n_prompt_tokens=prompt, n_ctx=WINDOW)
     messages = body["messages"]
     tokens = tokens_of(_stopped(reply(messages, used=prompt, window=WINDOW), body.get("stop")))
     limit = next((body[name] for name in _LIMITS if isinstance(body.get(name), int)), -1)

@@ -32,15 +32,7 @@ _TRY = (
     'To see it work, ask me to "count to 3000" or to "write a long story": neither fits into my window. Number by '
     "number you can check that nothing is lost or said twice where one part ends and the next begins."
 )
-_PLACES = (
-    "a mill",
-    "the old ferry",
-    "a field of hops",
-    "the brick bridge",
-    "two herons",
-    "a boathouse",
-    "the weir",
-)
+_PLACES = ("a mill", "the old ferry", "a field of hops", "the brick bridge", "two herons", "a boathouse", "the weir")
 _DEEDS = (
     "{who} waves from the bank as the barge slides past {place}.",
     "The rope hums, and {who} lets out another arm's length near {place}.",

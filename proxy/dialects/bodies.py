@@ -42,9 +42,7 @@ def model_in(body: Mapping[str, Any]) -> str:
     if model is None:
         return ""
     if not isinstance(model, str):
-        raise BadRequest(
-            "`model` must be the id of a model; GET /v1/models shows what there is.", param="model"
-        )
+        raise BadRequest("`model` must be the id of a model; GET /v1/models shows what there is.", param="model")
     return model
 
 

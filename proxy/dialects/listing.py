@@ -102,10 +102,7 @@ def _capabilities(offered: Offered) -> dict[str, Any]:
         "pdf_input": no,
         "server_tools": {**no, "code_execution": no, "web_search": no},
         "structured_outputs": yes,
-        "thinking": {
-            **yes,
-            "types": {"adaptive": yes, "between_tools": no, "disabled": yes, "enabled": yes},
-        },
+        "thinking": {**yes, "types": {"adaptive": yes, "between_tools": no, "disabled": yes, "enabled": yes}},
     }
 
 
@@ -117,9 +114,7 @@ def codex_catalog(offered: Sequence[Offered]) -> dict[str, Any]:
 def _codex_entry(offered: Offered, place: int) -> dict[str, Any]:
     window = offered.virtual_window or _CODEX_WINDOW
     least, most = _TOOL_OUTPUT
-    output = (
-        most if offered.window is None else max(least, min(most, int(offered.window * _TOOL_OUTPUT_SHARE)))
-    )
+    output = most if offered.window is None else max(least, min(most, int(offered.window * _TOOL_OUTPUT_SHARE)))
     return {
         "slug": offered.id,
         "display_name": offered.id,

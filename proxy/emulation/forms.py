@@ -31,7 +31,9 @@ _S = r"\s{0,200}"
 _COMMA = r"[\s,]{0,200}"
 _BETWEEN = r"[\s,}\]]{0,200}"
 """White space, commas, and closing brackets that are too many."""
-_LABEL = rf"""(?:["']type["']{_S}:{_S}["']function["']|["']id["']{_S}:{_S}["']?[^\s,{{}}\[\]"'`<\\]{{0,64}}["']?){_COMMA}"""
+_LABEL = (
+    rf"""(?:["']type["']{_S}:{_S}["']function["']|["']id["']{_S}:{_S}["']?[^\s,{{}}\[\]"'`<\\]{{0,64}}["']?){_COMMA}"""
+)
 _JSON = (
     rf"""(?P<value>(?:\[{_COMMA})?\{{{_COMMA}(?:{_LABEL}){{0,3}}(?:["']function["']{_S}:{_S}\{{{_COMMA}(?:{_LABEL}){{0,3}})?"""
     rf"""(?:["'](?:{"|".join(_ARGUMENTS)})["']{_S}:|["'](?:{"|".join(_NAMES)})["']{_S}:{_S}["'](?P<tool>[^"'\\\n]{{1,128}})["']))"""
@@ -77,18 +79,14 @@ class CallForm:
     """Whether it counts only at the beginning of a line, behind at most three blanks."""
 
 
-def _form(
-    name: str, mark: str, begin: str, more: str = _NOTHING, end: str = _NOTHING, **how: Any
-) -> CallForm:
+def _form(name: str, mark: str, begin: str, more: str = _NOTHING, end: str = _NOTHING, **how: Any) -> CallForm:
     found = [regex.compile(pattern) for pattern in (mark, mark + begin, more, end)]
     return CallForm(name, found[0], found[1], found[2], found[3], **how)
 
 
 def _json(name: str, mark: str, end: str = _NOTHING) -> CallForm:
     """Objects between marks; some models put a fence inside."""
-    return _form(
-        name, mark, rf"{_S}{_FENCE}{_JSON}", rf"{_BETWEEN}(?=[{{\[])", rf"{_BETWEEN}[`\s]{{0,200}}{end}"
-    )
+    return _form(name, mark, rf"{_S}{_FENCE}{_JSON}", rf"{_BETWEEN}(?=[{{\[])", rf"{_BETWEEN}[`\s]{{0,200}}{end}")
 
 
 def _invoke(prefix: str) -> CallForm:
@@ -158,9 +156,7 @@ FORMS = (
 )  # fmt: skip
 MARKS = regex.compile("|".join(dict.fromkeys(form.mark.pattern for form in FORMS)))
 """What a form may begin with."""
-BY_CHARACTER = {
-    character: [form for form in FORMS if form.mark.match(character, partial=True)] for character in "<[{`"
-}
+BY_CHARACTER = {character: [form for form in FORMS if form.mark.match(character, partial=True)] for character in "<[{`"}
 
 
 class Body(NamedTuple):
@@ -185,9 +181,7 @@ class Written:
     repaired: bool = False
 
 
-def calls_of(
-    form: CallForm, bodies: Sequence[Body], names: Collection[str], *, cut: bool
-) -> list[Written] | None:
+def calls_of(form: CallForm, bodies: Sequence[Body], names: Collection[str], *, cut: bool) -> list[Written] | None:
     """The calls in the bodies of a form, of which there is at least one; None if it turns out to be other JSON.
 
     `cut`: the answer was cut off before the form's end.
@@ -216,9 +210,7 @@ def calls_of(
     return found or None
 
 
-def _calls_in(
-    body: Body, form: CallForm, names: Collection[str], *, first: bool, cut: bool
-) -> list[Written] | None:
+def _calls_in(body: Body, form: CallForm, names: Collection[str], *, first: bool, cut: bool) -> list[Written] | None:
     """The calls in a body of JSON, or None; arguments without mistakes stay as they were written, to the byte."""
     value, repaired = read_json(body.text, cut=cut and not body.over)
     found: list[Written] = []

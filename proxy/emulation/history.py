@@ -80,9 +80,7 @@ def _with(message: Message, text: str, *, first: bool = False) -> Message:
     if isinstance(content, list):
         edge = content[0 if first else -1] if content else None
         text_before = edge.get("text") if isinstance(edge, dict) else None
-    if isinstance(text_before, str) and (
-        text_before.startswith(text) if first else text_before.endswith(text)
-    ):
+    if isinstance(text_before, str) and (text_before.startswith(text) if first else text_before.endswith(text)):
         return message
     return {**message, "content": _joined(content, text, "\n\n", first=first)}
 

@@ -263,6 +263,4 @@ class LeakedCalls:
 
 def _latest(pieces: Sequence[Piece], name: str) -> Any:
     """The newest of a count that pieces tell."""
-    return next(
-        (value for piece in reversed(pieces) if (value := getattr(piece, name))), getattr(pieces[-1], name)
-    )
+    return next((value for piece in reversed(pieces) if (value := getattr(piece, name))), getattr(pieces[-1], name))

@@ -11,15 +11,7 @@ from typing import Any, Literal
 from proxy.core.piece import CallPart
 from proxy.emulation.calls import MOST_FAULTS, CallFault, fault
 from proxy.emulation.forms import Written
-from proxy.emulation.repair import (
-    CUT,
-    NOT_JSON,
-    UNKNOWN_TOOL,
-    WRONG_ARGUMENTS,
-    Unreadable,
-    json_text,
-    read_json,
-)
+from proxy.emulation.repair import CUT, NOT_JSON, UNKNOWN_TOOL, WRONG_ARGUMENTS, Unreadable, json_text, read_json
 from proxy.emulation.schema import Checker
 
 Choice = Literal["auto", "none", "required", "named"]

@@ -110,9 +110,7 @@ class _Signature:
             described = resolved(self._root, inner)
             place = f"{path}.{name}" if path else str(name)
             # A description beside a reference is about this parameter, one behind it about the type.
-            description = next(
-                (s.get("description") for s in (inner, described) if isinstance(s, Mapping)), None
-            )
+            description = next((s.get("description") for s in (inner, described) if isinstance(s, Mapping)), None)
             if isinstance(description, str) and description.strip() and self._left > 0:
                 self._words.append((place, " ".join(description.split())))
             mark = "" if isinstance(required, list) and name in required else "?"

@@ -21,17 +21,7 @@ from functools import partial
 import regex
 from typing_extensions import override
 
-from proxy.emulation.calls import (
-    TOOL_NAME,
-    Call,
-    CallFault,
-    Malformed,
-    Scanned,
-    Spot,
-    Text,
-    fault,
-    texts_joined,
-)
+from proxy.emulation.calls import TOOL_NAME, Call, CallFault, Malformed, Scanned, Spot, Text, fault, texts_joined
 from proxy.emulation.forms import BY_CHARACTER, CLOSERS, MARKS, Body, CallForm, Written, calls_of
 from proxy.emulation.offer import Offer
 from proxy.emulation.repair import CUT, UNKNOWN_TOOL, Brackets, Unreadable, Until
@@ -238,9 +228,7 @@ class CallScanner(TextScanner):
             reading.size += len(text)
             if pattern is form.more:
                 groups = found.groupdict()
-                reading.follower, reading.body = _body(
-                    form, groups, reading.body.name if "key" in groups else ""
-                )
+                reading.follower, reading.body = _body(form, groups, reading.body.name if "key" in groups else "")
                 reading.body_at = len(reading.parts)
                 self._state = partial(self._body, reading)
                 return True

@@ -23,10 +23,7 @@ _REFERENCES = 8
 _MISTAKES = 3
 _SHOWN = 60
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,15})(?:\.\d{1,20})?")
-_WORDS: dict[str, dict[str, Any]] = {
-    "boolean": {"true": True, "false": False},
-    "null": {"null": None, "none": None},
-}
+_WORDS: dict[str, dict[str, Any]] = {"boolean": {"true": True, "false": False}, "null": {"null": None, "none": None}}
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "object": dict,
     "array": list,
@@ -68,9 +65,7 @@ class Checker:
         where = f'"{path}"' if path else "the arguments"
         kinds = self._kinds(schema)
         if kinds and not any(_is(value, kind) for kind in kinds):
-            mended = (
-                _mended(value, kinds) if path else None
-            )  # arguments are an object, whatever else is wanted
+            mended = _mended(value, kinds) if path else None  # arguments are an object, whatever else is wanted
             if mended is None:
                 return value, [f"{where} must be {' or '.join(kinds)}, not {_short(value)}"]
             value = mended[0]

@@ -234,9 +234,7 @@ class EmulatedStream:
             scanner.resume(self._before, called=self._calls_before > 0)
         return _Choice(scanner, self._calls_before, piece)
 
-    def _parts(
-        self, piece: Piece, choice: _Choice, found: Sequence[Scanned], finish: str | None
-    ) -> list[_Part]:
+    def _parts(self, piece: Piece, choice: _Choice, found: Sequence[Scanned], finish: str | None) -> list[_Part]:
         """Turn what was found into pieces; other fields of the piece go before, the finish reason behind."""
         says = replace(piece.uncounted(), text="", finish=None)
         parts: list[_Part] = []

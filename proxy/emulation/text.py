@@ -170,11 +170,7 @@ class TextScanner(ABC):
         end = self._at if begin is None else begin.end()
         if begin is not None and end == len(self._text) and not self._ended:
             return False
-        if (
-            begin is not None
-            and begin.group().count("`") >= ticks
-            and self._text[end : end + 1] in ("", "\n", "\r")
-        ):
+        if begin is not None and begin.group().count("`") >= ticks and self._text[end : end + 1] in ("", "\n", "\r"):
             self._say(self._take(end))
             self._state = self._prose
         else:

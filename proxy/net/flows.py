@@ -121,11 +121,7 @@ class FlowRunner:
             content = jsontext.dumps(probe.json)
         timeout = httpx.Timeout(seconds, connect=self._timeout).as_dict()
         return httpx.Request(
-            probe.method,
-            self.url + probe.path,
-            headers=headers,
-            content=content,
-            extensions={"timeout": timeout},
+            probe.method, self.url + probe.path, headers=headers, content=content, extensions={"timeout": timeout}
         )
 
 

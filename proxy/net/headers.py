@@ -140,10 +140,6 @@ def _without_named(headers: Sequence[Header]) -> list[Header]:
     if not any(name == b"connection" for name, _ in headers):
         return list(headers)
     named = {b"connection"}.union(
-        *(
-            (part.strip().lower() for part in value.split(b","))
-            for name, value in headers
-            if name == b"connection"
-        )
+        *((part.strip().lower() for part in value.split(b",")) for name, value in headers if name == b"connection")
     )
     return [pair for pair in headers if pair[0] not in named]

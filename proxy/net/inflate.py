@@ -124,9 +124,7 @@ def readable(response: httpx.Response) -> httpx.Response | None:
     assert isinstance(response.stream, httpx.AsyncByteStream)
     headers = [(name, value) for name, value in response.headers.raw if name.lower() != b"content-encoding"]
     return httpx.Response(
-        response.status_code,
-        headers=headers,
-        stream=_Inflated(response.stream, Inflater(encoding, members=True)),
+        response.status_code, headers=headers, stream=_Inflated(response.stream, Inflater(encoding, members=True))
     )
 
 
@@ -175,6 +173,4 @@ def decoded(body: bytes, encoding: str | None, limit: int) -> bytes:
 
 def body_too_large(limit: int) -> BodyTooLarge:
     """Return the error for a request whose body has more than `limit` bytes."""
-    return BodyTooLarge(
-        f"The request body is larger than the {limit} bytes accepted here (SPILLWAY_MAX_BODY)."
-    )
+    return BodyTooLarge(f"The request body is larger than the {limit} bytes accepted here (SPILLWAY_MAX_BODY).")

@@ -109,9 +109,7 @@ class Prober:
 
     async def models(self) -> list[Listed]:
         """The models it lists, with all that is known of each; the last good list while it does not answer."""
-        return [
-            replace(listed, profile=self._known(listed.id, listed.profile)) for listed in await self.listed()
-        ]
+        return [replace(listed, profile=self._known(listed.id, listed.profile)) for listed in await self.listed()]
 
     async def profile(self, model: str, *, fresh: bool = False) -> ModelProfile:
         """All that is known of a model; the last good answer while it does not answer.
@@ -266,9 +264,7 @@ class Prober:
         known |= {model: self._merged(model, cached.profile) for model, cached in self._cache.items()}
         return {
             "kind": self.known_backend.kind if self.known_backend is not None else None,
-            "models": {
-                model: profile.as_json(self.lessons.expires_in(model)) for model, profile in known.items()
-            },
+            "models": {model: profile.as_json(self.lessons.expires_in(model)) for model, profile in known.items()},
         }
 
     # -- probing -------------------------------------------------------------------------------------

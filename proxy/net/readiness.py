@@ -31,11 +31,7 @@ class ReadinessProbe:
     """
 
     def __init__(
-        self,
-        upstreams: Sequence[Upstream],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        patience: float = PATIENCE,
+        self, upstreams: Sequence[Upstream], *, clock: Callable[[], float] = time.monotonic, patience: float = PATIENCE
     ) -> None:
         self._upstreams = tuple(upstreams)
         self._clock = clock

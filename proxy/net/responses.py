@@ -23,9 +23,7 @@ _PLAIN = (b"{", b"[")
 
 def is_event_stream(response: httpx.Response) -> bool:
     """Return whether the backend streams an answer, rather than telling an error."""
-    return response.status_code == 200 and response.headers.get("content-type", "").startswith(
-        "text/event-stream"
-    )
+    return response.status_code == 200 and response.headers.get("content-type", "").startswith("text/event-stream")
 
 
 def retry_after(response: httpx.Response) -> int | None:
@@ -64,9 +62,7 @@ async def error_of(response: httpx.Response) -> bytes:
             if await _take(response, body, ERROR_BYTES):
                 return bytes(body)
     quoted = "" if encoding_of(response) else body[:QUOTED].decode("utf-8", "replace")
-    error = UpstreamUnavailable(
-        f"The backend answered {response.status_code}, in words without end: {quoted}"
-    )
+    error = UpstreamUnavailable(f"The backend answered {response.status_code}, in words without end: {quoted}")
     for name in ("content-length", "content-encoding"):
         response.headers.pop(name, None)
     response.headers["content-type"] = "application/json"

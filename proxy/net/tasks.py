@@ -44,9 +44,7 @@ def running() -> frozenset[asyncio.Task[Any]]:
 async def cancel_all() -> None:
     """Cancel what still runs in this loop, but the caller, and wait for it: at shutdown. Another loop of the process goes on."""
     loop, caller = asyncio.get_running_loop(), asyncio.current_task()
-    tasks = [
-        task for task in tuple(_running) if task.get_loop() is loop and not (task.done() or task is caller)
-    ]
+    tasks = [task for task in tuple(_running) if task.get_loop() is loop and not (task.done() or task is caller)]
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -115,9 +115,7 @@ class TransportByOrigin(httpx.AsyncBaseTransport):
         transports: by URL of the origin, e.g. `https://openrouter.ai`.
     """
 
-    def __init__(
-        self, default: httpx.AsyncBaseTransport, transports: Mapping[str, httpx.AsyncBaseTransport]
-    ) -> None:
+    def __init__(self, default: httpx.AsyncBaseTransport, transports: Mapping[str, httpx.AsyncBaseTransport]) -> None:
         self._default = default
         self._transports = {_origin(httpx.URL(url)): transport for url, transport in transports.items()}
 
@@ -156,11 +154,7 @@ def _in_pieces(request: httpx.Request, deadline: asyncio.Timeout, seconds: float
             yield piece
 
     return httpx.Request(
-        request.method,
-        request.url,
-        headers=request.headers,
-        content=pieces(),
-        extensions=request.extensions,
+        request.method, request.url, headers=request.headers, content=pieces(), extensions=request.extensions
     )
 
 

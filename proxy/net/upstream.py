@@ -127,9 +127,7 @@ class Upstream:
             passing += content_length(headers)
         target = self._prefix + self._proxy_keys.without(target)
         try:
-            request = httpx.Request(
-                method, self._root.copy_with(raw_path=target), headers=passing, content=body
-            )
+            request = httpx.Request(method, self._root.copy_with(raw_path=target), headers=passing, content=body)
             response = await self._transport.handle_async_request(request)
         except httpx.TransportError as error:
             raise self._failed(error) from None

@@ -78,9 +78,7 @@ def by_nearness(ranking: Ranking, near: Sequence[float]) -> Ranking:
     What is without a vector is nearer to nothing than all others; it does not pull the mean down.
     """
     least = min((score for score in near if score), default=0.0)
-    return replace(
-        ranking, scores=[max(0.0, score - least) for score in near], core=[0.0] * len(ranking.scores)
-    )
+    return replace(ranking, scores=[max(0.0, score - least) for score in near], core=[0.0] * len(ranking.scores))
 
 
 def fused(orders: Sequence[Sequence[int]]) -> list[int]:

@@ -31,8 +31,6 @@ _LISTED = {
         какие какой ко когда кто ли мне мной мой мы на не нет ни но о об он она они от по при с со так такой там то
         тот ты у уже что чтобы это этот я""",
 }
-FUNCTION_WORDS: dict[str, frozenset[str]] = {
-    language: frozenset(words.split()) for language, words in _LISTED.items()
-}
+FUNCTION_WORDS: dict[str, frozenset[str]] = {language: frozenset(words.split()) for language, words in _LISTED.items()}
 
 ALL_FUNCTION_WORDS = frozenset().union(*FUNCTION_WORDS.values())

@@ -76,9 +76,7 @@ def passages_of(message: Message) -> MessagePassages:
         lengths.append(found.total())
         for term, count in found.items():
             places.setdefault(term, []).append((number, count))
-    return MessagePassages(
-        spans, tuple(lengths), {term: _one(tuple(where)) for term, where in places.items()}, day
-    )
+    return MessagePassages(spans, tuple(lengths), {term: _one(tuple(where)) for term, where in places.items()}, day)
 
 
 @lru_cache(maxsize=4096)

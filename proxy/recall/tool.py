@@ -10,9 +10,7 @@ from proxy.core.piece import CallPart, arguments_of
 NAME = "search_conversation"
 _LONGEST = 1_000
 NOTHING_LOST = "Nothing was taken out of this conversation: all of it is above."
-NOTHING_FOUND = (
-    "Nothing was found beyond what is above. Try other words that may have been used then, or ask the user."
-)
+NOTHING_FOUND = "Nothing was found beyond what is above. Try other words that may have been used then, or ask the user."
 NO_ROOM = "No room is left for what would be found. Answer with what is above."
 NO_MORE = "No more searches for this answer. Answer now with what is above, or ask the user."
 NO_QUERY = 'The arguments hold no query. Call the tool with {"query": "words to look for"}.'
@@ -38,10 +36,7 @@ def definition(name: str) -> dict[str, Any]:
             "parameters": {
                 "type": "object",
                 "properties": {
-                    "query": {
-                        "type": "string",
-                        "description": "Words that were likely used then: names, terms.",
-                    }
+                    "query": {"type": "string", "description": "Words that were likely used then: names, terms."}
                 },
                 "required": ["query"],
             },
@@ -55,17 +50,14 @@ def wanted(call: CallPart) -> str:
     return query.strip()[:_LONGEST] if isinstance(query, str) else ""
 
 
-def round_of(
-    text: str, calls: Sequence[CallPart], results: Sequence[str], ids: Sequence[str]
-) -> list[dict[str, Any]]:
+def round_of(text: str, calls: Sequence[CallPart], results: Sequence[str], ids: Sequence[str]) -> list[dict[str, Any]]:
     """A model's calls with their results, as messages, behind what it said before them."""
     requested = [
         {"id": each, "type": "function", "function": {"name": call.name, "arguments": _valid(call)}}
         for call, each in zip(calls, ids, strict=True)
     ]
     answers = [
-        {"role": "tool", "tool_call_id": each, "content": result}
-        for each, result in zip(ids, results, strict=True)
+        {"role": "tool", "tool_call_id": each, "content": result} for each, result in zip(ids, results, strict=True)
     ]
     return [{"role": "assistant", "content": text or None, "tool_calls": requested}, *answers]
 

@@ -30,9 +30,7 @@ _LEAST = 2_000
 """Characters of a prompt that it pays to replace."""
 _GAIN = 0.8
 """Share of the client's own prompt that this one may have at most."""
-_NAME = re.compile(
-    r"\AYou are (?:an? |the )?([A-Z][\w.+-]*(?: [A-Z][\w.+-]*){0,3}|[a-z][\w-]*)\s*(?:,|\.|\(|$)"
-)
+_NAME = re.compile(r"\AYou are (?:an? |the )?([A-Z][\w.+-]*(?: [A-Z][\w.+-]*){0,3}|[a-z][\w-]*)\s*(?:,|\.|\(|$)")
 _BEGINNING = 1_500
 """Characters in which a program says what it is."""
 _CODE = re.compile(

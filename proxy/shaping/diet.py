@@ -26,14 +26,7 @@ _WORDS = {"description": str, "title": str, "$comment": str, "examples": list, "
 _MAPS = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
 """Keywords whose values map names to schemas (JSON Schema 2020-12): a parameter may be called `title`."""
 _SCHEMAS = frozenset(
-    {
-        "items",
-        "prefixItems",
-        "additionalItems",
-        "additionalProperties",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-    }
+    {"items", "prefixItems", "additionalItems", "additionalProperties", "unevaluatedItems", "unevaluatedProperties"}
     | {"anyOf", "allOf", "oneOf", "not", "if", "then", "else", "contains", "propertyNames"}
 )
 """Keywords whose values are schemas or lists of them. All others hold data, in which nothing is a keyword."""

@@ -63,14 +63,7 @@ class Attempted:
 class Attempts:
     """The one owner of attempts; holds no state of any one request, which is in its job."""
 
-    def __init__(
-        self,
-        *,
-        preparer: Preparer,
-        compactor: Compactor,
-        pool: SharedPool,
-        meter: Meter,
-    ) -> None:
+    def __init__(self, *, preparer: Preparer, compactor: Compactor, pool: SharedPool, meter: Meter) -> None:
         self._preparer = preparer
         self._compactor = compactor
         self._pool = pool
@@ -103,11 +96,7 @@ class Attempts:
                 return response, body
             done = await self.mend(job, refusal)
             if done is Remedy.GIVE_UP:
-                if (
-                    refusal.overflow is not None
-                    and refusal.overflow is not POOL_FULL
-                    and job.budget is not None
-                ):
+                if refusal.overflow is not None and refusal.overflow is not POOL_FULL and job.budget is not None:
                     raise too_long(job, self._meter)
                 return response, body
             why = done.value
@@ -166,9 +155,7 @@ class Attempts:
             job.state.opened = opened
             return Attempted(opened, estimate, ask, min(bound.values(), default=None))
 
-    async def _opened(
-        self, job: Job, content: ChatBody, why: str, estimate: Estimate
-    ) -> httpx.Response | Refusal:
+    async def _opened(self, job: Job, content: ChatBody, why: str, estimate: Estimate) -> httpx.Response | Refusal:
         """Send a request to continue an answer once; return the stream, or a refusal that has a remedy.
 
         Raises:
@@ -228,9 +215,7 @@ class Attempts:
         overflow, tools = await self._reasons(job, status, body)
         return None if overflow is None and tools is None else self._refusal(job, overflow, tools)
 
-    async def _reasons(
-        self, job: Job, status: int, body: bytes
-    ) -> tuple[Overflow | None, ToolRefusal | None]:
+    async def _reasons(self, job: Job, status: int, body: bytes) -> tuple[Overflow | None, ToolRefusal | None]:
         """Recognise why a request was refused: too long a prompt, or else its tools."""
         overflow = await self._overflow(job, status, body, job.prompt.estimate)
         if overflow is not None or not job.may_emulate:
@@ -259,9 +244,7 @@ class Attempts:
         """Learn from a refusal and make the job fit; False: there is nothing to shorten."""
         job.outcome.record_refused("overflow", overflow.origin, overflow.window)
         if overflow.window is not None:
-            if (
-                overflow.quoted or job.loads_window or "provider" in job.asked.body
-            ):  # it holds for no other request
+            if overflow.quoted or job.loads_window or "provider" in job.asked.body:  # it holds for no other request
                 window = Fact(overflow.window, overflow.origin, Trust.LEARNED)
                 job.profile = replace(job.profile, window=window)
             else:
@@ -278,15 +261,9 @@ class Attempts:
             return True
         # The refusal may know better than the estimate how long the prompt is: aim as much lower.
         known = overflow.prompt_tokens or 0
-        excess = (
-            max(1.0, known / max(1, job.prompt.estimate.tokens))
-            if known < 8 * job.prompt.estimate.tokens
-            else 1.0
-        )
+        excess = max(1.0, known / max(1, job.prompt.estimate.tokens)) if known < 8 * job.prompt.estimate.tokens else 1.0
         less = (_UNTOLD if excess == 1.0 else 1.0) * (0.7 if job.state.spent.shortened > 1 else 1.0) / excess
-        return await self._compactor.compact(
-            job, goal=int(budget.goal * less), limit=int(budget.limit * less)
-        )
+        return await self._compactor.compact(job, goal=int(budget.goal * less), limit=int(budget.limit * less))
 
     async def _emulate(self, job: Job, refusal: ToolRefusal) -> bool:
         """Learn from a refusal of tools, and prepare the job again without them."""

@@ -62,13 +62,7 @@ class Compactor:
     """
 
     def __init__(
-        self,
-        *,
-        counting: Counting,
-        store: Store,
-        router: Router,
-        recaller: Recaller,
-        clock: Callable[[], float],
+        self, *, counting: Counting, store: Store, router: Router, recaller: Recaller, clock: Callable[[], float]
     ) -> None:
         self._counting = counting
         self._store = store
@@ -153,9 +147,7 @@ class Compactor:
         prompt.fields |= narrowing(job, prompt.request, prompt.offer, prompt.sent, checkpoint)
         job.prompt.untouched = False
         before, job.prompt.recalled = of_history(job.prompt), NOTHING
-        job.prompt.estimate = await self._counting.meter.measure(
-            job.key, job.body(), tenant=job.exchange.tenant
-        )
+        job.prompt.estimate = await self._counting.meter.measure(job.key, job.body(), tenant=job.exchange.tenant)
         job.prompt.saved += max(0, before - job.prompt.estimate.tokens)
         job.measured()
         return done
@@ -168,13 +160,7 @@ class Compactor:
             if checkpoint is not None and _is_longer(checkpoint, job):
                 return self._adopt(job, checkpoint), checkpoint
         # The same run serves who has the same to shorten: the client's history, as far as it is shortened yet.
-        key = (
-            f"{job.scope}|{job.summary_instructions}",
-            job.prompt.links[-1],
-            len(job.prompt.history),
-            goal,
-            limit,
-        )
+        key = (f"{job.scope}|{job.summary_instructions}", job.prompt.links[-1], len(job.prompt.history), goal, limit)
         flight = self._flights.get(key)
         if flight is None:
             flight = _Flight(job, spawn(self._alone(job, budget, goal, limit), name="compaction"))
@@ -268,10 +254,7 @@ class Compactor:
         """Have the history summarised without rewriting it; empty if the model writes nothing."""
         budget = job.budget
         tokens = 1024 if budget is None else max(96, min(2048, budget.window // 8))
-        ask: Message = {
-            "role": "user",
-            "content": instruction(tokens=tokens, prompt=job.summary_instructions),
-        }
+        ask: Message = {"role": "user", "content": instruction(tokens=tokens, prompt=job.summary_instructions)}
         request = SummaryAsk(at_its_end(list(job.prompt.history), ask), append=True, max_tokens=tokens)
         return await self.summaries(job)(request)
 
@@ -330,21 +313,13 @@ def _is_worth_a_summary(job: Job, budget: ContextBudget, meter: Meter) -> bool:
 def _is_longer(other: Checkpoint, job: Job) -> bool:
     """Tell whether a checkpoint covers more than the job's own; one for a smaller window was left out on purpose."""
     current, budget = job.prompt.checkpoint, job.budget
-    return (current is None or other.covered > current.covered) and (
-        budget is None or other.window >= budget.window
-    )
+    return (current is None or other.covered > current.covered) and (budget is None or other.window >= budget.window)
 
 
 def _nothing(job: Job) -> Compaction:
     tokens = of_history(job.prompt)
     return Compaction(
-        messages=job.prompt.history,
-        covered=0,
-        replaced=0,
-        kind="pruned",
-        before=tokens,
-        after=tokens,
-        rungs=(),
+        messages=job.prompt.history, covered=0, replaced=0, kind="pruned", before=tokens, after=tokens, rungs=()
     )
 
 

@@ -40,12 +40,7 @@ class Counting:
         self._cut: dict[tuple[str, bytes], None] = {}
 
     async def measure(
-        self,
-        route: Route,
-        profile: ModelProfile,
-        body: Mapping[str, Any],
-        *,
-        tenant: str = "",
+        self, route: Route, profile: ModelProfile, body: Mapping[str, Any], *, tenant: str = ""
     ) -> Estimate:
         """Estimate the prompt tokens of a body for a model.
 
@@ -140,9 +135,7 @@ class Counting:
             return
         # Between other words, because of templates that trim.
         texts = (f"a\n{text}\na" for text in (answer.reasoning + answer.text, "a"))
-        bodies = (
-            {"model": job.route.model, "messages": [{"role": "user", "content": each}]} for each in texts
-        )
+        bodies = ({"model": job.route.model, "messages": [{"role": "user", "content": each}]} for each in texts)
         try:
             async with asyncio.timeout(EXACT_TIMEOUT):
                 with_it, without = await asyncio.gather(*map(job.route.upstream.prober.count, bodies))
@@ -167,9 +160,7 @@ class Counting:
             job.prompt.estimate = await self.meter.measure(job.key, job.body(), tenant=job.exchange.tenant)
             job.measured()
 
-    def observe(
-        self, job: Job, estimate: Estimate, usage: Mapping[str, Any], *, finish: str | None = None
-    ) -> None:
+    def observe(self, job: Job, estimate: Estimate, usage: Mapping[str, Any], *, finish: str | None = None) -> None:
         """Learn from the usage that a backend reported for a request, and from why its answer ended (`finish`)."""
         reported = usage.get("prompt_tokens")
         if not isinstance(reported, int) or reported <= 0:

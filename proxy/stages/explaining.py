@@ -37,11 +37,7 @@ def explain(job: Job, counting: Counting) -> dict[str, Any]:
     }
     if budget is None or not is_managed(job.route, job.settings):
         return {**explanation, **_unmanaged(job)}
-    explanation["budget"] = {
-        "trigger": budget.brim,
-        "target": budget.goal,
-        "pause": budget.pause_point,
-    }
+    explanation["budget"] = {"trigger": budget.brim, "target": budget.goal, "pause": budget.pause_point}
     explanation["limits"] = asdict(prune_limits(job.settings, budget.zone))
     if job.is_due:
         note = "It is due: Spillway would bring it down to about the target first, and send other messages than these."
@@ -89,10 +85,7 @@ def _tools(job: Job, counting: Counting) -> dict[str, Any] | None:
     """Describe how tools reach the model, and the tokens of the protocol where they are emulated."""
     if job.prompt.offer is None:
         return {"mode": "native"} if job.offers_tools else None
-    return {
-        "mode": "emulated",
-        "protocol_tokens": counting.meter.count_text(job.key, protocol(job.prompt.offer)),
-    }
+    return {"mode": "emulated", "protocol_tokens": counting.meter.count_text(job.key, protocol(job.prompt.offer))}
 
 
 def _checkpoint(job: Job) -> dict[str, Any] | None:

@@ -209,8 +209,7 @@ class Job:
         """Return whether the prompt has to be shortened before it is sent, by the current estimate."""
         estimate, budget, recalled = self.prompt.estimate, self.budget, self.prompt.recalled
         return budget is not None and (
-            budget.needs_compaction(estimate.tokens, estimate.upper, passing=recalled.newest_tokens)
-            or recalled.cramped
+            budget.needs_compaction(estimate.tokens, estimate.upper, passing=recalled.newest_tokens) or recalled.cramped
         )
 
     def continues(self, other: Job) -> bool:
@@ -339,11 +338,7 @@ class Job:
             details["searches"] = outcome.searches
         if outcome.mended_calls:
             malformed = [{"reason": call.reason, "tool": call.tool} for call in outcome.malformed_calls]
-            calls = {
-                "malformed": malformed,
-                "leaked": outcome.leaked_calls,
-                "repeated": outcome.repeated_calls,
-            }
+            calls = {"malformed": malformed, "leaked": outcome.leaked_calls, "repeated": outcome.repeated_calls}
             details["tool_calls"] = {name: value for name, value in calls.items() if value}
         if outcome.recalled:
             details["recalled"] = {"passages": outcome.recalled, "tokens": outcome.recalled_tokens}
@@ -364,10 +359,7 @@ class Job:
         """
         outcome = self.outcome
         action = outcome.action
-        headers = [
-            (b"x-spillway-action", action.encode()),
-            (b"x-spillway-backend", self.route.upstream.label),
-        ]
+        headers = [(b"x-spillway-action", action.encode()), (b"x-spillway-backend", self.route.upstream.label)]
         if self.prompt.offer is not None:
             headers.append((b"x-spillway-tools", b"emulated"))
         if outcome.recalled:

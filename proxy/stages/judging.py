@@ -45,11 +45,7 @@ def native_offer(job: Job) -> Offer | None:
 def leaks_of(job: Job, offer: Offer | None, *, said: str) -> LeakedCalls | None:
     """A reader of calls that leak into the text of the next attempt at an answer that `said` this; None where none is wanted."""
     alone = job.prompt.request.choices == 1
-    return (
-        LeakedCalls(offer, make_id, text_before=said)
-        if offer is not None and alone and _reads_leaks(job)
-        else None
-    )
+    return LeakedCalls(offer, make_id, text_before=said) if offer is not None and alone and _reads_leaks(job) else None
 
 
 def _record_found(job: Job, found: CallsFound) -> None:
@@ -67,9 +63,7 @@ def _record_repeats(job: Job, number: int) -> None:
         job.outcome.record_mended("repeated", number)
 
 
-def judge(
-    job: Job, answer: Answer, judged: Judged, readers: Sequence[CallsFound], *, over: bool = False
-) -> None:
+def judge(job: Job, answer: Answer, judged: Judged, readers: Sequence[CallsFound], *, over: bool = False) -> None:
     """Tell what is known by now of the calls of an answer that streams, each once; those of several choices when all have ended.
 
     `over`: nothing more comes.

@@ -102,20 +102,13 @@ class ClientHistories:
         return {**body, "messages": [*system, *done]}, bool(cleared)
 
     async def _edited(
-        self,
-        route: Route,
-        profile: ModelProfile,
-        body: dict[str, Any],
-        edits: Sequence[Edit],
-        sent: Sequence[Message],
+        self, route: Route, profile: ModelProfile, body: dict[str, Any], edits: Sequence[Edit], sent: Sequence[Message]
     ) -> tuple[Sequence[Message], list[Cleared]]:
         """Apply edits after measuring the prompt: what is left out depends on its size."""
         tokens = (await self._counting.measure(route, profile, body)).tokens
         meter, key = self._counting.meter, route.key
         heavy = is_heavy(list(sent))
-        return await offload_if(
-            heavy, partial(edited, sent, edits, tokens=tokens, cost=lambda m: meter.costs(key, m))
-        )
+        return await offload_if(heavy, partial(edited, sent, edits, tokens=tokens, cost=lambda m: meter.costs(key, m)))
 
 
 _NAME = "sealing"

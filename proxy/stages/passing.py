@@ -61,11 +61,7 @@ async def pass_through(
 
 
 async def relay_response(
-    exchange: Exchange,
-    response: httpx.Response,
-    extra: Sequence[Header] = (),
-    *,
-    ending: ErrorEnding | None = None,
+    exchange: Exchange, response: httpx.Response, extra: Sequence[Header] = (), *, ending: ErrorEnding | None = None
 ) -> None:
     """Pass a response on as it comes, with `extra` headers added.
 
@@ -131,12 +127,7 @@ async def pass_by_model(exchange: Exchange, outcome: Outcome, router: Router, li
 
 
 async def pass_on(
-    exchange: Exchange,
-    outcome: Outcome,
-    router: Router,
-    wire: bytes,
-    limit: int,
-    fallback: Callable[[], bytes],
+    exchange: Exchange, outcome: Outcome, router: Router, wire: bytes, limit: int, fallback: Callable[[], bytes]
 ) -> None:
     """Pass on a request whose body was read; `fallback` builds the answer for a backend that has no such path.
 
@@ -230,9 +221,7 @@ async def address(exchange: Exchange, router: Router, limit: int) -> Addressed:
     return Addressed(route, exchange.upload())
 
 
-async def address_read(
-    exchange: Exchange, router: Router, wire: bytes, limit: int, *, asks: bool
-) -> Addressed:
+async def address_read(exchange: Exchange, router: Router, wire: bytes, limit: int, *, asks: bool) -> Addressed:
     """Find the route of a request whose body was read; one that `asks` a model and names none gets the default's id.
 
     Raises:

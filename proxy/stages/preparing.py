@@ -110,9 +110,7 @@ class Preparer:
         await self._prepare(job, emulate=False)
         if job.managed.hands_over and job.is_due:
             # A model that is to call no tools needs no definitions of them, which leaves more room for the history.
-            less = dict.fromkeys(
-                ("tools", "functions", "tool_choice", "function_call") & client_request.body.keys()
-            )
+            less = dict.fromkeys(("tools", "functions", "tool_choice", "function_call") & client_request.body.keys())
             # What the policy makes of the rest hangs on the tools.
             shaped_parts = steps(
                 client_request, job.settings, None if job.profile.window is None else job.profile.window.value
@@ -181,12 +179,7 @@ class Preparer:
             await self._recaller.recall(job)
 
     async def _checkpoint(
-        self,
-        job: Job,
-        request: Request,
-        system: Sequence[Message],
-        shown: Sequence[Message],
-        links: Sequence[bytes],
+        self, job: Job, request: Request, system: Sequence[Message], shown: Sequence[Message], links: Sequence[bytes]
     ) -> Checkpoint | None:
         """Find the checkpoint to apply: the longest, unless it was made for a smaller window and this one takes more.
 
@@ -215,9 +208,7 @@ class Preparer:
         profile, model = job.profile, job.route.model
         window = profile.window.value if profile.window is not None else None
         small = _is_small(job.asked)
-        heavy = not small and is_heavy(
-            [job.asked.body.get(form) for form in ("tools", "functions")], HEAVY_TOOLS
-        )
+        heavy = not small and is_heavy([job.asked.body.get(form) for form in ("tools", "functions")], HEAVY_TOOLS)
         client_request, settings = job.asked, job.settings
         if heavy:
             request, shaped_parts = await offload_if(heavy, shaped, client_request, settings, window)

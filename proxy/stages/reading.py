@@ -70,8 +70,7 @@ def check_bounds(request: Request) -> None:
     messages = request.messages
     if len(messages) > MOST_MESSAGES:
         raise BadRequest(
-            f"The request has {len(messages)} messages; at most {MOST_MESSAGES} are taken. "
-            "Leave out the oldest ones.",
+            f"The request has {len(messages)} messages; at most {MOST_MESSAGES} are taken. Leave out the oldest ones.",
             param="messages",
             code="array_above_max_length",
         )
@@ -133,9 +132,7 @@ class Memory:
         self._limit = settings.max_body
         """Bytes of what one request may go on from."""
 
-    async def read(
-        self, exchange: Exchange, wire: bytes, reads: Callable[[bytes, bytes], Request]
-    ) -> Request:
+    async def read(self, exchange: Exchange, wire: bytes, reads: Callable[[bytes, bytes], Request]) -> Request:
         """Read the request in a body, with the documents it refers to. `reads`: see `read` of this module.
 
         Raises:
@@ -197,9 +194,7 @@ class Memory:
             StoreUnavailable: the store does not take that now.
         """
         if not await self._documents.drop(owner, name):
-            raise StoreUnavailable(
-                f"The store takes no changes now, so {name!r} is not deleted: try again later."
-            )
+            raise StoreUnavailable(f"The store takes no changes now, so {name!r} is not deleted: try again later.")
 
 
 def _next(flow: Generator[Any, Any, T], reply: Any) -> Any:

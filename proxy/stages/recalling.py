@@ -178,9 +178,7 @@ class Recaller:
         while fitting:
             text = block_of(job.prompt.sent, fitting)
             block = Block(text, tuple(fitting), self._meter.count_text(job.key, text))
-            await self._put(
-                job, RecalledBlocks({**earlier, turn.placed: block}, block, _cramped(fitting, found))
-            )
+            await self._put(job, RecalledBlocks({**earlier, turn.placed: block}, block, _cramped(fitting, found)))
             # What is needed most comes before what is only likely to come.
             if remaining_room(job, budget, 0 if fitting == best else reserve) >= 0:
                 return block
@@ -205,9 +203,7 @@ class Recaller:
             return []
         return await self._ranked(job, checkpoint, query, text, room)
 
-    async def _ranked(
-        self, job: Job, checkpoint: Checkpoint, query: Query, words: str, room: float
-    ) -> list[Passage]:
+    async def _ranked(self, job: Job, checkpoint: Checkpoint, query: Query, words: str, room: float) -> list[Passage]:
         """Find the passages that match a query best; `words` is its text, for the embedding model."""
         prompt, newest = job.prompt, newest_user(job.prompt.sent)
         assert newest is not None  # there is a query
@@ -236,9 +232,7 @@ class Recaller:
     ) -> list[Passage]:
         """Rank passages and choose among them. May take long; usable from a thread."""
         prompt = job.prompt
-        shown = {
-            content for each in checkpoint.replacement if isinstance(content := each.get("content"), str)
-        }
+        shown = {content for each in checkpoint.replacement if isinstance(content := each.get("content"), str)}
         texts = "\n".join(map(spoken_text, prompt.messages))
         covered = (message.get("content") for message in prompt.sent[: checkpoint.covered])
         # What else is in the prompt all the same is found by its text.
@@ -258,11 +252,7 @@ class Recaller:
         """Index the passages of each message; only new ones are read, large ones in a thread."""
         digests, known = [*map(digest_of, messages)], self._passages
         found = [known.get(digest) for digest in digests]
-        new = {
-            digest: each
-            for digest, each, entry in zip(digests, messages, found, strict=True)
-            if entry is None
-        }
+        new = {digest: each for digest, each, entry in zip(digests, messages, found, strict=True) if entry is None}
         large = sum(len(spoken_text(each)) for each in new.values()) > INLINE
         read = dict(zip(new, await offload_if(large, _read, [*new.values()]), strict=True))
         entries = [entry or read[digest] for digest, entry in zip(digests, found, strict=True)]

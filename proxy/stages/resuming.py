@@ -9,13 +9,7 @@ from typing import Any
 
 from proxy.backends.profile import Continuation
 from proxy.backends.remedy import Remedy
-from proxy.compaction.continuation import (
-    ContinuationRequest,
-    Partial,
-    SummarisedStart,
-    continuation,
-    shorten_partial,
-)
+from proxy.compaction.continuation import ContinuationRequest, Partial, SummarisedStart, continuation, shorten_partial
 from proxy.core.errors import ContextOverflow, UpstreamRefused
 from proxy.core.request import Message
 from proxy.stages.attempt import Attempted, Attempts
@@ -68,9 +62,7 @@ class Resumer:
             if state.how is Continuation.QUOTE:
                 return None
         for how in job.ways:
-            if (
-                job.budget is None
-            ):  # nothing is known of the model, or not any more, because another one answers
+            if job.budget is None:  # nothing is known of the model, or not any more, because another one answers
                 return None
             opened = await self._go_on(job, answer, state, how)
             if isinstance(opened, Attempted):
@@ -90,9 +82,7 @@ class Resumer:
         over = said > budget.zone * ANSWER_SHARE or job.prompt.estimate.tokens + said > budget.limit
         return over or await self._compactor.expects_summary(job)
 
-    async def _go_on(
-        self, job: Job, answer: Answer, state: ResumeState, how: Continuation
-    ) -> Attempted | Remedy:
+    async def _go_on(self, job: Job, answer: Answer, state: ResumeState, how: Continuation) -> Attempted | Remedy:
         """Ask in one way; the remedy tells whether there may be another."""
         budget = job.budget
         assert budget is not None

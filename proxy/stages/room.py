@@ -67,9 +67,7 @@ async def cut_from_newest(job: Job, history: Sequence[Message], meter: Meter) ->
     total, remaining = await offload_if(heavy, meter.costs, job.key, both)
     user_parts = await offload_if(heavy, lambda: [user_words(message) for message in both])
     words, rest = (
-        await offload_if(heavy, meter.costs, job.key, user_parts)
-        if user_parts[0]["content"]
-        else (total, remaining)
+        await offload_if(heavy, meter.costs, job.key, user_parts) if user_parts[0]["content"] else (total, remaining)
     )
     if rest >= LEAST_SHARE * words:
         return max(1, round(total - remaining)), round(total)
@@ -128,9 +126,7 @@ def reduction_of(job: Job, budget: ContextBudget, goal: int, meter: Meter) -> tu
     limits = prune_limits(job.settings, budget.zone)
     room = max(1.0, goal - overhead)
     limits = replace(
-        limits,
-        message=min(limits.message, room / 4),
-        minimum_gain=min(limits.minimum_gain, round(room / 4)),
+        limits, message=min(limits.message, room / 4), minimum_gain=min(limits.minimum_gain, round(room / 4))
     )
     reduction = Reduction(
         messages=history,

@@ -40,9 +40,7 @@ class Route:
         """Backend and model, the key of what is known about models."""
         return self.upstream.name, self.model
 
-    async def profile(
-        self, body: Mapping[str, Any], *, fresh: bool = False, load: bool = False
-    ) -> ModelProfile:
+    async def profile(self, body: Mapping[str, Any], *, fresh: bool = False, load: bool = False) -> ModelProfile:
         """Read what is known of the model, as it holds for a request with this body; `fresh` as for `Prober.profile`.
 
         `load`: a model that is not loaded is loaded first.
@@ -115,11 +113,7 @@ class Router:
     """Routes by the union of the backends' model lists; unknown models go to the first backend."""
 
     def __init__(
-        self,
-        upstreams: Sequence[Upstream],
-        *,
-        helpers: Collection[tuple[str, str]] = (),
-        default: str | None = None,
+        self, upstreams: Sequence[Upstream], *, helpers: Collection[tuple[str, str]] = (), default: str | None = None
     ) -> None:
         """`upstreams` in the user's order, at least one; `helpers` are warned of if nobody lists them.
 

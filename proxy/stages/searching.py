@@ -10,15 +10,7 @@ from proxy.compaction.policy import prune_limits
 from proxy.core.piece import CallPart
 from proxy.emulation import calls_as_text
 from proxy.recall.block import found_text
-from proxy.recall.tool import (
-    NO_MORE,
-    NO_QUERY,
-    NO_ROOM,
-    NOTHING_FOUND,
-    NOTHING_LOST,
-    round_of,
-    wanted,
-)
+from proxy.recall.tool import NO_MORE, NO_QUERY, NO_ROOM, NOTHING_FOUND, NOTHING_LOST, round_of, wanted
 from proxy.stages.attempt import Attempted, Attempts
 from proxy.stages.emulating import make_id
 from proxy.stages.job import Job

@@ -29,9 +29,7 @@ async def limited(messages: Sequence[Message], limits: ResultLimits) -> Sequence
     return await offload_if(is_heavy(messages), within_limits, messages, limits)
 
 
-async def record_savings(
-    job: Job, counting: Counting, edited: Sequence[Message], parts: Sequence[ShapedPart]
-) -> None:
+async def record_savings(job: Job, counting: Counting, edited: Sequence[Message], parts: Sequence[ShapedPart]) -> None:
     """Record the tokens saved on a prompt that was shaped.
 
     `edited`: the history before its results were brought within the limits; `parts`: the shaped parts in front of it.
@@ -41,9 +39,7 @@ async def record_savings(
     async def tokens(messages: Sequence[Message]) -> float:
         return sum(await offload_if(is_heavy(messages), counting.meter.costs, job.key, messages))
 
-    saved: dict[str, int] = {
-        step.kind: round(await tokens(step.removed) - await tokens(step.added)) for step in parts
-    }
+    saved: dict[str, int] = {step.kind: round(await tokens(step.removed) - await tokens(step.added)) for step in parts}
     begins = len(shown) if shown is edited else 0 if checkpoint is None else checkpoint.covered
     if changed := [at for at in range(begins, len(shown)) if shown[at] is not edited[at]]:
         before = await tokens([edited[at] for at in changed])

@@ -83,13 +83,7 @@ class StreamDriver:
     """Drives sessions; holds no state of any one answer."""
 
     def __init__(
-        self,
-        *,
-        attempts: Attempts,
-        resumer: Resumer,
-        counting: Counting,
-        ledger: CallLedger,
-        searcher: Searcher,
+        self, *, attempts: Attempts, resumer: Resumer, counting: Counting, ledger: CallLedger, searcher: Searcher
     ) -> None:
         self._attempts = attempts
         self._resumer = resumer
@@ -281,9 +275,7 @@ class StreamDriver:
     async def _corrected(self, run: Run, correction: Correct) -> Attempted | None:
         """Have the model write its tool call once more."""
         job, attempted = run.job, None
-        if (
-            job.prompt.request.choices == 1 and job.state.spent.corrects()
-        ):  # of several none can be had again alone
+        if job.prompt.request.choices == 1 and job.state.spent.corrects():  # of several none can be had again alone
             with suppress(UpstreamUnavailable):
                 attempted = await self._resumer.correct(job, run.session.answer, correction)
         self.ledger.outcome(job, correction.forms, retried=attempted is not None)

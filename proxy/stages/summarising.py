@@ -59,9 +59,7 @@ class NotWritten(Exception):
     """A summary that nobody waits for was not written: it can be asked for again when somebody does."""
 
 
-async def drive(
-    flow: Generator[SummaryAsk, str, T], write_summary: WriteSummary, *, heavy: bool = False
-) -> T:
+async def drive(flow: Generator[SummaryAsk, str, T], write_summary: WriteSummary, *, heavy: bool = False) -> T:
     """Run a flow to its result, writing the summaries it asks for. `heavy`: off the event loop."""
     step = await offload_if(heavy, _next, flow, None)
     while isinstance(step, SummaryAsk):
@@ -161,9 +159,7 @@ class Summaries:
         if found.text:
             job.state.unsummarised = 0
         else:
-            job.state.unsummarised = (
-                IN_VAIN if written is None or written.endless else job.state.unsummarised + 1
-            )
+            job.state.unsummarised = IN_VAIN if written is None or written.endless else job.state.unsummarised + 1
         if not self._lost:
             self._experience.learn(route, ask, again=again, served=bool(found.text))
         job.outcome.record_summary(found.verdict, self._tokens)
@@ -237,9 +233,7 @@ async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
     body = job.prompt.request.body
     if route.key != job.route.key:
         body = {
-            name: value
-            for name, value in body.items()
-            if name not in LOADING and (name != "think" or value is False)
+            name: value for name, value in body.items() if name not in LOADING and (name != "think" or value is False)
         }
     return await send_chat(
         route.upstream,

@@ -11,9 +11,7 @@ from proxy.stream.events import Room
 from proxy.stream.watch import Watch
 
 
-def watch_of(
-    job: Job, remarks: Callable[[], Sequence[Piece]], told: Callable[[], dict[str, Any] | None]
-) -> Watch:
+def watch_of(job: Job, remarks: Callable[[], Sequence[Piece]], told: Callable[[], dict[str, Any] | None]) -> Watch:
     """Return what to watch for; for the rest see the fields of `Watch`."""
     budget, request = job.budget, job.prompt.request
     return Watch(

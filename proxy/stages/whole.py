@@ -136,21 +136,14 @@ def _joined(run: Run, came: Piece) -> Piece:
     """Return a choice as its session has it; the same object where nothing was changed."""
     answer = run.session.answer
     said = answer.whole()
-    same = (said.text, said.thought, said.calls, said.finish) == (
-        came.text,
-        came.thought,
-        came.calls,
-        came.finish,
-    )
+    same = (said.text, said.thought, said.calls, said.finish) == (came.text, came.thought, came.calls, came.finish)
     if same or answer.attempt.errored:
         return came
     finish = "length" if answer.attempt.searching else said.finish or "length"
     return replace(came, text=said.text, thought=said.thought, calls=said.calls, finish=finish, bare=True)
 
 
-def _response(
-    job: Job, whole: Whole, came: WholeAnswer, pieces: Sequence[Piece], first: Sequence[Run]
-) -> Whole:
+def _response(job: Job, whole: Whole, came: WholeAnswer, pieces: Sequence[Piece], first: Sequence[Run]) -> Whole:
     """Make the response with what the choices say now; its body stays as it came where nothing is changed or told.
 
     What was done to the prompt is told in the usage.

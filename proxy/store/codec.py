@@ -53,9 +53,7 @@ def _checkpoint(document: Any) -> Checkpoint:
         msg = "unknown version"
         raise ValueError(msg)
     replacement, covered = document["replacement"], int(document["covered"])
-    if covered < 0 or not (
-        isinstance(replacement, list) and all(isinstance(each, dict) for each in replacement)
-    ):
+    if covered < 0 or not (isinstance(replacement, list) and all(isinstance(each, dict) for each in replacement)):
         msg = "not the messages that stand for others"
         raise ValueError(msg)
     return Checkpoint(

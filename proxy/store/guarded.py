@@ -90,9 +90,7 @@ class GuardedStore:
     what keeps conversations short.
     """
 
-    def __init__(
-        self, driver: Driver, limits: StoreLimits, *, now: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, driver: Driver, limits: StoreLimits, *, now: Callable[[], float] = time.monotonic) -> None:
         """`now` gives monotonic seconds."""
         self._driver = driver
         self._limits = limits

@@ -85,11 +85,7 @@ class MemoryDriver:
 
     async def purge(self, older_than: float | None) -> int:
         """See `Driver.purge`."""
-        old = [
-            key
-            for key, (_, record) in self._used.items()
-            if older_than is None or record.created < older_than
-        ]
+        old = [key for key, (_, record) in self._used.items() if older_than is None or record.created < older_than]
         for key in old:
             await self.drop(*key)
         return len(old)

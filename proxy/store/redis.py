@@ -105,9 +105,7 @@ class RedisDriver:
     async def find(self, scope: str, digests: Sequence[bytes]) -> tuple[bytes, bytes] | None:
         """See `Driver.find`."""
         joined = "".join(digest.hex() for digest in digests)
-        found = await self._call(
-            "EVAL", _FIND, 1, record_name(scope, b""), joined, self._ttl, 2 * len(digests[0])
-        )
+        found = await self._call("EVAL", _FIND, 1, record_name(scope, b""), joined, self._ttl, 2 * len(digests[0]))
         return None if found is None else (digests[found[0]], found[1])
 
     async def put(self, record: StoredRecord) -> None:

@@ -144,9 +144,7 @@ class SqliteDriver:
         """See `Driver.export`."""
         after = self._limits.clock() - self._limits.ttl
         return await self._call(
-            lambda db: [
-                body for (body,) in db.execute("SELECT body FROM checkpoints WHERE used > ?", (after,))
-            ]
+            lambda db: [body for (body,) in db.execute("SELECT body FROM checkpoints WHERE used > ?", (after,))]
         )
 
     async def purge(self, older_than: float | None) -> int:
@@ -215,9 +213,7 @@ class SqliteDriver:
                 Path(f"{self._path}{suffix}").replace(f"{self._path}.damaged{suffix}")
         _log.error("%s is damaged (%s): moved to %s.damaged, and begun anew", self._path, error, self._path)
 
-    def _find(
-        self, db: sqlite3.Connection, scope: str, digests: Sequence[bytes]
-    ) -> tuple[bytes, bytes] | None:
+    def _find(self, db: sqlite3.Connection, scope: str, digests: Sequence[bytes]) -> tuple[bytes, bytes] | None:
         now, ttl = self._limits.clock(), self._limits.ttl
         for start in range(0, len(digests), _VARIABLES):
             some = digests[start : start + _VARIABLES]
@@ -232,9 +228,7 @@ class SqliteDriver:
             if digest is None:
                 continue
             key = (scope, digest)
-            (body,) = db.execute(
-                "SELECT body FROM checkpoints WHERE scope = ? AND digest = ?", key
-            ).fetchone()
+            (body,) = db.execute("SELECT body FROM checkpoints WHERE scope = ? AND digest = ?", key).fetchone()
             if abs(now - known[digest]) > min(ttl / 20, 3600.0):  # a find should not cost a write
                 with contextlib.suppress(sqlite3.Error), db:
                     db.execute("UPDATE checkpoints SET used = ? WHERE scope = ? AND digest = ?", (now, *key))
@@ -246,10 +240,7 @@ class SqliteDriver:
         self._scopes.add(record.scope)
         _delete(db, record.scope, record.digest)
         row = (record.scope, record.digest, len(record.body), now, record.created, record.body)
-        db.execute(
-            "INSERT INTO checkpoints (scope, digest, size, used, created, body) VALUES (?, ?, ?, ?, ?, ?)",
-            row,
-        )
+        db.execute("INSERT INTO checkpoints (scope, digest, size, used, created, body) VALUES (?, ?, ?, ?, ?, ?)", row)
         total, oldest = db.execute("SELECT sum(size), min(used) FROM checkpoints").fetchone()
         if total > self._limits.max_bytes or oldest <= now - self._limits.ttl:
             db.execute(_EVICT, (now - self._limits.ttl, ROOM_SHARE * self._limits.max_bytes))

@@ -109,11 +109,7 @@ class RestartFilter:
             words = "".join(filter(str.isalpha, held[: found.start()].casefold()))[-_WORDS:]
             if len(words) < _WORDS or words in self._words:
                 continue
-            if (
-                self._searched.count(key) != 1
-                or (at := self._end.find(key)) < 0
-                or self._searched.startswith(key)
-            ):
+            if self._searched.count(key) != 1 or (at := self._end.find(key)) < 0 or self._searched.startswith(key):
                 may_come |= len(key) < _ECHO and key in self._end
                 continue
             if again.startswith(self._end[at:]) and len(key) == _ECHO:

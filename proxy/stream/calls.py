@@ -71,10 +71,7 @@ class CallCollector:
                 self._calls.append(part)
             else:
                 self._calls[self._places[place]] = replace(
-                    call,
-                    id=call.id or part.id,
-                    name=call.name or part.name,
-                    arguments=call.arguments + part.arguments,
+                    call, id=call.id or part.id, name=call.name or part.name, arguments=call.arguments + part.arguments
                 )
 
     @property
@@ -90,9 +87,7 @@ class CallCollector:
     @property
     def callable(self) -> bool:
         """Return whether each of them has a name, and arguments that are whole: JSON, or none at all."""
-        return all(
-            call.name and (not call.arguments.strip() or _is_json(call.arguments)) for call in self._calls
-        )
+        return all(call.name and (not call.arguments.strip() or _is_json(call.arguments)) for call in self._calls)
 
     @property
     def whole(self) -> tuple[CallPart, ...]:

@@ -177,9 +177,7 @@ class RepeatedCalls:
             return []
         call = now.whole()
         bare = bare_of(call.arguments)
-        if now.held and any(
-            bare == each and _equal(call.arguments, made) for each, made in self._called_before(call)
-        ):
+        if now.held and any(bare == each and _equal(call.arguments, made) for each, made in self._called_before(call)):
             self.dropped.append(call.name + call.arguments)
             return []
         self._made.setdefault(call.name, []).append((bare, call.arguments))

@@ -24,9 +24,7 @@ from proxy.stream.watch import Watch
 class Inlet:
     """The way in. What a reader of calls still keeps to itself is counted in the answer as unseen."""
 
-    def __init__(
-        self, watch: Watch, answer: Answer, reader: Reader, calls: Callable[[], CallReader | None]
-    ) -> None:
+    def __init__(self, watch: Watch, answer: Answer, reader: Reader, calls: Callable[[], CallReader | None]) -> None:
         self._watch = watch
         self._answer = answer
         self._reader = reader

@@ -264,10 +264,7 @@ class Outlet:
     def flush(self, out: list[bytes], *, interrupted: bool = False) -> bool:
         """Text that was held back at the seam turns out to be no repetition; False: it is the answer begun anew."""
         identity = self._answer.identity
-        thought, text = (
-            self._thoughts.flush(interrupted=interrupted),
-            self._seam.flush(interrupted=interrupted),
-        )
+        thought, text = (self._thoughts.flush(interrupted=interrupted), self._seam.flush(interrupted=interrupted))
         if identity is not None and (thought or text):
             self._answer.add_text(thought, thought=True)
             self._answer.add_text(text)
@@ -300,9 +297,7 @@ class Outlet:
 
     def release_end(self, out: list[bytes]) -> None:
         """The end that waits turns out to be none: only what it says goes out."""
-        out += [
-            self._part(piece, role_sent=role_sent) for piece, role_sent in self._ending if not piece.error
-        ]
+        out += [self._part(piece, role_sent=role_sent) for piece, role_sent in self._ending if not piece.error]
 
     def final(self, finish: str) -> bytes:
         """The end of an answer, in Spillway's own words."""

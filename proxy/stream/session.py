@@ -154,9 +154,7 @@ class StreamSession:
         stops = (self._piece(each, out, last=each is pieces[-1]) for each in pieces)
         return next((stop for stop in stops if stop), None)
 
-    def _piece(
-        self, piece: Piece, out: list[bytes], *, last: bool = False, at_once: bool = False
-    ) -> Stop | None:
+    def _piece(self, piece: Piece, out: list[bytes], *, last: bool = False, at_once: bool = False) -> Stop | None:
         if piece.form is None:
             return self._beside(piece, out)
         if self._done_seen or self.answer.attempt.errored:

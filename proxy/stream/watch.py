@@ -97,11 +97,7 @@ class Watch:
     def overdue(self, answer: Answer) -> bool:
         """Return whether no word ended for so long after the pause point that the pause can't wait for one."""
         attempt = answer.attempts[-1]
-        return (
-            attempt.withheld
-            or attempt.unseen > 0
-            or attempt.used >= self.pause_point + self.window // _PATIENCE
-        )
+        return attempt.withheld or attempt.unseen > 0 or attempt.used >= self.pause_point + self.window // _PATIENCE
 
     def endangers(self, answer: Answer) -> bool:
         """Return whether a tool call that begins now might not fit, or is no client's: then it is withheld until it is whole."""

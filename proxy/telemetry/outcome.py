@@ -236,12 +236,7 @@ class Outcome:
         self.add("compacting", tokens=tokens)
 
     def record_compacted(
-        self,
-        result: Reduced,
-        *,
-        summary: str = "",
-        rungs: tuple[str, ...] = (),
-        cut: tuple[int, int] = (0, 0),
+        self, result: Reduced, *, summary: str = "", rungs: tuple[str, ...] = (), cut: tuple[int, int] = (0, 0)
     ) -> None:
         """Record the end of a compaction; without gain its tokens after equal those before.
 
@@ -289,9 +284,7 @@ class Outcome:
         """Record that the backend could not be reached or broke off; `error` is a code or the name of a class."""
         self.add("backend_failed", error=error)
 
-    def record_refused(
-        self, what: Literal["overflow", "tools"], origin: str, window: int | None = None
-    ) -> None:
+    def record_refused(self, what: Literal["overflow", "tools"], origin: str, window: int | None = None) -> None:
         """Record that the backend refused the prompt's length or its tools; `window` if its error names one."""
         self.refusals += 1
         self.add("refused", what=what, origin=origin, window=window)

@@ -177,9 +177,7 @@ class Meter:
             return await asyncio.to_thread(self._counted, counter, parts, known)
         return self._counted(counter, parts, known)
 
-    def _counted(
-        self, counter: Counter, parts: Sequence[_Part], known: Sequence[Vector | None]
-    ) -> list[Vector]:
+    def _counted(self, counter: Counter, parts: Sequence[_Part], known: Sequence[Vector | None]) -> list[Vector]:
         put = self._counts.put
         return [
             vector if vector is not None else put(counter.id, digest, count(value))

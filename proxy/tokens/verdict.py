@@ -53,9 +53,7 @@ class Expectation:
         return self.anchor + self.predicted - self.margin
 
 
-def verdict_on(
-    expected: Expectation, reported: int, window: int | None, *, may_cut: bool = True
-) -> Observation:
+def verdict_on(expected: Expectation, reported: int, window: int | None, *, may_cut: bool = True) -> Observation:
     """Judge a report of `reported` prompt tokens.
 
     An estimate is no evidence against a backend: one that refuses what is too long for it does not cut, and a prompt

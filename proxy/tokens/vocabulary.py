@@ -127,9 +127,7 @@ def sentencepiece(name: str) -> Vocabulary:
     for token in (f"<0x{byte:02X}>" for byte in range(256)):
         ranks.setdefault(token, len(ranks))
     tokenizer = Tokenizer(models.BPE(ranks, merges, fuse_unk=True, byte_fallback=True))
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.Prepend(_SPACE), normalizers.Replace(" ", _SPACE)]
-    )
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), normalizers.Replace(" ", _SPACE)])
     # No piece goes on behind a space, so that words may be merged one by one, and remembered.
     words = Regex(f"{_SPACE}*[^{_SPACE}]+|{_SPACE}+")
     tokenizer.pre_tokenizer = pre_tokenizers.Split(words, "isolated")

@@ -90,9 +90,7 @@ class CutSeen:
         if long.estimated >= _LONGER * short.estimated:
             return long.reported <= _AS_MUCH * short.reported
         half = _halved(self.reported)
-        return (
-            half is not None and half == _halved(other.reported) and self.conversation != other.conversation
-        )
+        return half is not None and half == _halved(other.reported) and self.conversation != other.conversation
 
 
 def window_behind_cut(reported: int) -> int | None:

@@ -47,8 +47,7 @@ def test_what_is_left_out_is_said_once_for_each_kind(written: io.StringIO) -> No
             assert proxy.client.post("/v1/messages", json=asked).status_code == 200
         tools = [{"type": "function", "name": "own", "parameters": {}}, {"type": "web_search"}]
         proxy.client.post(
-            "/v1/responses",
-            json={"model": "fake-model", "input": "hi", "tools": tools, "max_output_tokens": 16},
+            "/v1/responses", json={"model": "fake-model", "input": "hi", "tools": tools, "max_output_tokens": 16}
         )
     told = [line for line in written.getvalue().splitlines() if "left out" in line]
     assert len(told) == 2

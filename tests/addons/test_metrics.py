@@ -206,11 +206,7 @@ def test_panels_do_not_overlap_and_say_what_they_show(dashboard: dict[str, Any])
     for panel in dashboard["panels"]:
         place = panel["gridPos"]
         assert place["x"] + place["w"] <= 24
-        cells = {
-            (place["x"] + column, place["y"] + line)
-            for column in range(place["w"])
-            for line in range(place["h"])
-        }
+        cells = {(place["x"] + column, place["y"] + line) for column in range(place["w"]) for line in range(place["h"])}
         assert not cells & taken, panel["title"]
         taken |= cells
         assert panel["title"]
@@ -222,22 +218,14 @@ def test_what_provisions_it_agrees_with_the_composition(dashboard: dict[str, Any
     services = load_yaml((CONFIG.parent / "docker-compose.yml").read_text())["services"]
     grafana, prometheus = services["grafana"], services["prometheus"]
     assert grafana["profiles"] == prometheus["profiles"] == ["monitoring"]
-    mounts = dict(
-        mount.split(":")[:2] for mount in (*grafana["volumes"], *prometheus["volumes"]) if mount[0] == "."
-    )
+    mounts = dict(mount.split(":")[:2] for mount in (*grafana["volumes"], *prometheus["volumes"]) if mount[0] == ".")
     inside = {target: CONFIG.parent / source for source, target in mounts.items()}
     assert all(source.exists() for source in inside.values())
-    (provider,) = load_yaml((CONFIG / "grafana/provisioning/dashboards/spillway.yml").read_text())[
-        "providers"
-    ]
+    (provider,) = load_yaml((CONFIG / "grafana/provisioning/dashboards/spillway.yml").read_text())["providers"]
     assert (inside[provider["options"]["path"]] / DASHBOARD.name).read_text() == DASHBOARD.read_text()
-    (source,) = load_yaml((CONFIG / "grafana/provisioning/datasources/prometheus.yml").read_text())[
-        "datasources"
-    ]
+    (source,) = load_yaml((CONFIG / "grafana/provisioning/datasources/prometheus.yml").read_text())["datasources"]
     assert source["url"] == "http://prometheus:9090"
-    assert {each["datasource"]["type"] for each in dashboard["panels"] if "targets" in each} == {
-        source["type"]
-    }
+    assert {each["datasource"]["type"] for each in dashboard["panels"] if "targets" in each} == {source["type"]}
     named = Path(grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
     assert str(named.parent) == provider["options"]["path"]
     assert named.name == DASHBOARD.name

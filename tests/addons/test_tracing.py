@@ -38,9 +38,7 @@ ONE = {"model": "m", "messages": [{"role": "user", "content": SECRET}]}
 
 
 @contextmanager
-def traced(
-    fake: FakeBackend, sampler: Any = None, **settings: Any
-) -> Iterator[tuple[Proxy, InMemorySpanExporter]]:
+def traced(fake: FakeBackend, sampler: Any = None, **settings: Any) -> Iterator[tuple[Proxy, InMemorySpanExporter]]:
     provider, kept = TracerProvider(sampler, shutdown_on_exit=False), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(kept))
     with fake, running_proxy(fake, spans=provider, **settings) as proxy:
@@ -120,9 +118,7 @@ def test_every_dialect_is_traced(path: str) -> None:
         assert told(root).get("gen_ai.operation.name") == operation
         assert root.name == f"{operation or 'pass on'} m"
         assert parent_of(attempt) == id_of(root)
-        assert f"00-{CLIENTS_TRACE}-{id_of(attempt)}-01" in {
-            each.header("traceparent") for each in fake.requests
-        }
+        assert f"00-{CLIENTS_TRACE}-{id_of(attempt)}-01" in {each.header("traceparent") for each in fake.requests}
 
 
 def test_compaction_summary_and_recall_are_spans_of_their_own() -> None:
@@ -173,10 +169,7 @@ def test_a_failure_is_told_where_it_happened() -> None:
         kept.clear()
         assert proxy.chat(ONE).status_code == 502
         (root,), (attempt,) = by_kind(kept, SpanKind.SERVER), by_kind(kept, SpanKind.CLIENT)
-        assert (told(root)["error.type"], root.status.status_code) == (
-            "upstream_unavailable",
-            StatusCode.ERROR,
-        )
+        assert (told(root)["error.type"], root.status.status_code) == ("upstream_unavailable", StatusCode.ERROR)
         assert attempt.status.status_code is StatusCode.ERROR
         assert told(attempt)["error.type"]
 
@@ -195,9 +188,7 @@ def test_two_requests_under_one_id_are_two_spans() -> None:
     fake = LlamaCppFake([FakeModel("m", 4096)], lambda _: Reply(text="hi", gate=gate))
     with traced(fake) as (proxy, kept):
         asks = [
-            threading.Thread(
-                target=proxy.chat, args=({**ONE, "stream": True},), kwargs={"x-request-id": "same"}
-            )
+            threading.Thread(target=proxy.chat, args=({**ONE, "stream": True},), kwargs={"x-request-id": "same"})
             for _ in range(2)
         ]
         for each in asks:
@@ -230,11 +221,7 @@ def test_no_prompt_no_answer_and_no_key_is_in_a_span() -> None:
         proxy.chat({"model": "m", "messages": long_chat(), "max_tokens": 40, "user": SECRET}, **key)
         proxy.chat({**ONE, "tools": [{"type": "function", "function": {"name": SECRET}}]}, **key)
         proxy.chat(
-            {
-                **ONE,
-                "messages": [*ONE["messages"], {"role": "tool", "tool_call_id": SECRET, "content": SECRET}],
-            },
-            **key,
+            {**ONE, "messages": [*ONE["messages"], {"role": "tool", "tool_call_id": SECRET, "content": SECRET}]}, **key
         )
         by_kind(kept, SpanKind.SERVER)
         wait_until(lambda: len(by_kind(kept, SpanKind.SERVER)) == 3)
@@ -251,10 +238,7 @@ def test_names_are_those_of_the_conventions() -> None:
         by_kind(kept, SpanKind.SERVER)
         names = {name for span in kept.get_finished_spans() for name in told(span)}
     standard = {"server.address", "server.port", "error.type", "http.response.status_code"}
-    known |= {
-        "gen_ai.request.stream",
-        "gen_ai.response.time_to_first_chunk",
-    }  # 1.41.0; older packages lack them
+    known |= {"gen_ai.request.stream", "gen_ai.response.time_to_first_chunk"}  # 1.41.0; older packages lack them
     assert {name for name in names if not name.startswith("spillway.")} - standard <= known
     assert len(names & known) > 5
 
@@ -291,9 +275,7 @@ def test_without_it_the_clients_trace_goes_on_as_it_came() -> None:
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318", "OTEL_TRACES_EXPORTER": "none"}, False),
     ],
 )
-def test_the_environment_says_whether(
-    said: dict[str, str], wanted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_says_whether(said: dict[str, str], wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in said.items():
         monkeypatch.setenv(name, value)
     assert wants_traces() is wanted
@@ -320,9 +302,7 @@ def test_traces_go_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -
         with LlamaCppFake([FakeModel("m", 4096)], scripted(["hi"])) as fake, running_proxy(fake) as proxy:
             proxy.chat(ONE)
         # What was not sent yet is sent when the proxy stops.
-        resources = [
-            each for body in came for each in ExportTraceServiceRequest.FromString(body).resource_spans
-        ]
+        resources = [each for body in came for each in ExportTraceServiceRequest.FromString(body).resource_spans]
     finally:
         server.stop()
     names = [span.name for each in resources for scope in each.scope_spans for span in scope.spans]
@@ -365,9 +345,7 @@ def test_where_it_is_off_nothing_of_it_is_loaded() -> None:
         "create_app(Settings(backends=[{'url': 'http://127.0.0.1:9'}], store='memory://'))\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry.sdk')])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
 
 

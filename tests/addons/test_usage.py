@@ -22,9 +22,7 @@ def totals(proxy: Proxy, **labels: str) -> dict[str, int]:
     found: Counter[str] = Counter()
     text = proxy.client.get("/metrics", headers={"authorization": "Bearer one"}).text
     for line in text.split("\n"):
-        if line.startswith(f"{NAME}{{") and all(
-            f'{name}="{value}"' in line for name, value in labels.items()
-        ):
+        if line.startswith(f"{NAME}{{") and all(f'{name}="{value}"' in line for name, value in labels.items()):
             found[line.split('kind="')[1].split('"')[0]] += int(float(line.rsplit(" ", 1)[1]))
     return dict(found)
 
@@ -48,9 +46,9 @@ def test_each_key_and_each_model_has_its_own() -> None:
         }
         owners = {
             row["owner"]
-            for row in proxy.client.get(
-                "/spillway/conversations", headers={"authorization": "Bearer one"}
-            ).json()["conversations"]
+            for row in proxy.client.get("/spillway/conversations", headers={"authorization": "Bearer one"}).json()[
+                "conversations"
+            ]
         }
         (mine,) = owners
         for kind in ("prompt", "completion"):
@@ -60,10 +58,7 @@ def test_each_key_and_each_model_has_its_own() -> None:
             everybody = sum(usage[f"{kind}_tokens"] for each in used.values() for usage in each)
             assert totals(proxy, backend="vllm")[kind] == everybody
         text = proxy.client.get("/metrics", headers={"authorization": "Bearer one"}).text
-        assert (
-            len({line.split('key="')[1][:8] for line in text.split("\n") if line.startswith(f"{NAME}{{")})
-            == 2
-        )
+        assert len({line.split('key="')[1][:8] for line in text.split("\n") if line.startswith(f"{NAME}{{")}) == 2
         assert "Bearer" not in text
         assert proxy.client.get("/metrics").status_code == 401
 
@@ -126,11 +121,7 @@ def test_names_that_clients_make_up_come_to_an_end(telemetry: Telemetry) -> None
 
 @pytest.mark.parametrize(
     "usage",
-    [
-        {},
-        {"prompt_tokens": None, "prompt_tokens_details": None},
-        {"prompt_tokens_details": {"cached_tokens": "x"}},
-    ],
+    [{}, {"prompt_tokens": None, "prompt_tokens_details": None}, {"prompt_tokens_details": {"cached_tokens": "x"}}],
 )
 def test_odd_usage_counts_for_nothing(telemetry: Telemetry, usage: dict[str, Any]) -> None:
     telemetry.observers.append(Metrics())

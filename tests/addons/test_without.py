@@ -31,16 +31,10 @@ def test_a_chat_outlives_its_window_without(name: str, monkeypatch: pytest.Monke
     with LlamaCppFake([FakeModel("m", 2048)], summariser(qa())) as fake, running_proxy(fake) as proxy:
         for turn in range(24):
             words = " ".join(f"word{turn}x{i}" for i in range(60))
-            history.append(
-                {"role": "user", "content": f"Remember: the code of item{turn} is c{turn}. {words}"}
-            )
+            history.append({"role": "user", "content": f"Remember: the code of item{turn} is c{turn}. {words}"})
             answer = proxy.chat({"model": "m", "messages": history, "stream": bool(turn % 2)})
             assert answer.status_code == 200
-            text = (
-                read_stream(answer.content).text
-                if turn % 2
-                else answer.json()["choices"][0]["message"]["content"]
-            )
+            text = read_stream(answer.content).text if turn % 2 else answer.json()["choices"][0]["message"]["content"]
             assert text
             history.append({"role": "assistant", "content": text})
         assert fake.overflows == 0

@@ -26,9 +26,7 @@ ROW = "{:10} {:>5} {:>6} {:>7} {:>9} {:>8} {:>9} {:>7} {:>9} {:>9} {:>7}  {}"
 def main() -> int:
     """Exit status: 0 if every program did its task without a fault, 1 if not, 2 if one is not installed."""
     parser = argparse.ArgumentParser(prog="python -m tests.agents", description=__doc__)
-    parser.add_argument(
-        "programs", nargs="*", metavar="PROGRAM", help=f"of {', '.join(PROGRAMS)}; default: all"
-    )
+    parser.add_argument("programs", nargs="*", metavar="PROGRAM", help=f"of {', '.join(PROGRAMS)}; default: all")
     parser.add_argument("--steps", type=int, default=120, help="tool calls of the task")
     parser.add_argument("--window", type=int, default=16384, help="the model's real window, in tokens")
     parser.add_argument("--show", action="store_true", help="show what each program said")
@@ -83,17 +81,7 @@ def _play(name: str, options: argparse.Namespace) -> bool:
         status, *counts = faults
         seconds = round(time.monotonic() - begun)
         _say(
-            ROW.format(
-                name,
-                model.calls,
-                status,
-                seconds,
-                model.tokens,
-                *counts,
-                short,
-                kept,
-                "" if well else "FAILED",
-            )
+            ROW.format(name, model.calls, status, seconds, model.tokens, *counts, short, kept, "" if well else "FAILED")
         )
         if options.show or not well:
             _say(f"{ran.stdout[-3000:]}\n{ran.stderr[-3000:]}\n" + "\n".join(fake.invalid_histories[:3]))

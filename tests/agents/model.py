@@ -34,11 +34,7 @@ SHELLS: Mapping[str, Arguments] = {
     "bash": lambda command: {"command": command, "description": "Counts."},
     "exec_command": lambda command: {"cmd": command},
     "shell": lambda command: {"command": ["bash", "-lc", command]},
-    "run_shell_command": lambda command: {
-        "command": command,
-        "is_background": False,
-        "description": "Counts.",
-    },
+    "run_shell_command": lambda command: {"command": command, "is_background": False, "description": "Counts."},
 }
 """The agents' shells, and what each wants to be told."""
 
@@ -57,10 +53,7 @@ class Counter:
     @property
     def tokens(self) -> int:
         """What all that was told to it weighs, at three characters a token."""
-        return (
-            sum(len("\n".join(map(str, range(call, call + LINES + 1)))) for call in range(1, self.calls + 1))
-            // 3
-        )
+        return sum(len("\n".join(map(str, range(call, call + LINES + 1)))) for call in range(1, self.calls + 1)) // 3
 
     def _answer(self, question: Question) -> Reply:
         if any(mark in question.last_user for mark in _OWN_COMPACTION):
@@ -77,9 +70,7 @@ class Counter:
             return Reply(text=f"THE TASK IS FINISHED: {CLOSING.findall(prompt)[-1]}")
         self.calls += 1
         command = f"seq {self.calls} {self.calls + LINES}"
-        return Reply(
-            text=f"Step {self.calls}.", tool_calls=[ToolCall(shell, json.dumps(SHELLS[shell](command)))]
-        )
+        return Reply(text=f"Step {self.calls}.", tool_calls=[ToolCall(shell, json.dumps(SHELLS[shell](command)))])
 
 
 def prefix_kept(chats: Sequence[Recorded]) -> float:
@@ -95,11 +86,7 @@ def shortened(chats: Sequence[Recorded]) -> int:
 
 
 def _prompts(chats: Sequence[Recorded]) -> list[str]:
-    return [
-        _written(chat.json)
-        for chat in chats
-        if chat.json.get("tools") and chat.json.get("tool_choice") != "none"
-    ]
+    return [_written(chat.json) for chat in chats if chat.json.get("tools") and chat.json.get("tool_choice") != "none"]
 
 
 def _written(body: Mapping[str, Any]) -> str:

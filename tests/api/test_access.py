@@ -62,9 +62,7 @@ FOREIGN = (
 )
 
 
-@pytest.mark.parametrize(
-    "path", ["/v1/chat/completions", "/healthz", "/metrics", "/spillway/models", "/api/tags"]
-)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/healthz", "/metrics", "/spillway/models", "/api/tags"])
 def test_a_name_that_anybody_may_have_registered_is_refused(path: str) -> None:
     with OllamaFake() as fake, running_proxy(fake) as proxy:
         for host in FOREIGN:
@@ -146,11 +144,7 @@ def test_a_foreign_page_is_refused(method: str, path: str) -> None:
             *("https://evil.example", "http://localhost:3000", "null", "file://"),
             *(f"{proxy.url}.evil.example", f"{proxy.url}, https://evil.example"),
         ):
-            headers = {
-                "origin": origin,
-                "content-type": "text/plain",
-                "access-control-request-method": "POST",
-            }
+            headers = {"origin": origin, "content-type": "text/plain", "access-control-request-method": "POST"}
             answer = proxy.client.request(method, path, content=json.dumps(CHAT), headers=headers)
             assert refusal(answer) == (403, "origin_not_allowed"), origin
             assert "SPILLWAY_CORS" in answer.json()["error"]["message"]
@@ -269,45 +263,19 @@ ADMIN = [
         ("POST", "/api/blobs/sha256:29fdb92e57cf0827ded04ae6461b5931d01fa595"),
         ("POST", "/api/signout"),
     ),
-    *(
-        ("POST", "/api/v1/models/load"),
-        ("POST", "/api/v1/models/unload"),
-        ("POST", "/api/v1/models/download"),
-    ),
+    *(("POST", "/api/v1/models/load"), ("POST", "/api/v1/models/unload"), ("POST", "/api/v1/models/download")),
     *(("POST", "/models"), ("DELETE", "/models"), ("POST", "/models/load"), ("POST", "/models/unload")),
-    *(
-        ("POST", "/slots/0?action=erase"),
-        ("POST", "/props"),
-        ("POST", "/lora-adapters"),
-        ("GET", "/v1/streams"),
-    ),
+    *(("POST", "/slots/0?action=erase"), ("POST", "/props"), ("POST", "/lora-adapters"), ("GET", "/v1/streams")),
     *(("GET", "/cors-proxy?url=http://169.254.169.254/"), ("POST", "/tools"), ("DELETE", "/v1/stream/abc")),
     *(("POST", "/v1/load_lora_adapter"), ("POST", "/v1/unload_lora_adapter"), ("POST", "/sleep?level=2")),
-    *(
-        ("POST", "/wake_up"),
-        ("POST", "/reset_prefix_cache"),
-        ("POST", "/reset_mm_cache"),
-        ("POST", "/collective_rpc"),
-    ),
-    *(
-        ("POST", "/update_weights"),
-        ("POST", "/start_weight_update"),
-        ("POST", "/scale_elastic_ep"),
-        ("POST", "/pause"),
-    ),
+    *(("POST", "/wake_up"), ("POST", "/reset_prefix_cache"), ("POST", "/reset_mm_cache"), ("POST", "/collective_rpc")),
+    *(("POST", "/update_weights"), ("POST", "/start_weight_update"), ("POST", "/scale_elastic_ep"), ("POST", "/pause")),
     *(("POST", "/v1/keys"), ("DELETE", "/v1/keys/abc"), ("DELETE", "/v1/models/ft:mine"), ("GET", "/unload")),
     *(("GET", "/flush_cache"), ("GET", "/upstream/m/slots")),
 ]
 DISGUISED = [
     *("//api//delete", "/api/delete/", "/API/Delete", "/api/%64elete", "/%61pi%2fdelete", "/api/./delete"),
-    *(
-        "/api/%2564elete",
-        "/api\\delete",
-        "/api/delete;x=1",
-        "/ollama/api/delete",
-        "/api/delete%20",
-        "/api%5cdelete",
-    ),
+    *("/api/%2564elete", "/api\\delete", "/api/delete;x=1", "/ollama/api/delete", "/api/delete%20", "/api%5cdelete"),
 ]
 
 
@@ -321,9 +289,7 @@ def test_without_keys_nobody_changes_what_a_backend_serves() -> None:
         assert fake.requests == []
 
 
-@pytest.mark.parametrize(
-    ("settings", "headers"), [({"allow": ("admin",)}, {}), ({"api_keys": ("a-key",)}, KEY)]
-)
+@pytest.mark.parametrize(("settings", "headers"), [({"allow": ("admin",)}, {}), ({"api_keys": ("a-key",)}, KEY)])
 def test_a_key_or_a_setting_lets_one_change_it(settings: dict[str, Any], headers: dict[str, str]) -> None:
     with LmStudioFake() as fake, running_proxy(fake, **settings) as proxy:
         for method, path in ADMIN:
@@ -335,19 +301,9 @@ def test_a_key_or_a_setting_lets_one_change_it(settings: dict[str, Any], headers
 def test_what_changes_nothing_is_passed_on() -> None:
     with OllamaFake() as fake, running_proxy(fake) as proxy:
         for method, path in (
-            *(
-                ("GET", "/props"),
-                ("GET", "/slots"),
-                ("GET", "/lora-adapters"),
-                ("HEAD", "/api/blobs/sha256:1"),
-            ),
+            *(("GET", "/props"), ("GET", "/slots"), ("GET", "/lora-adapters"), ("HEAD", "/api/blobs/sha256:1")),
             *(("POST", "/api/show"), ("GET", "/api/v1/models/download/status"), ("POST", "/v1/embeddings")),
-            *(
-                ("POST", "/tokenize"),
-                ("GET", "/api/ps"),
-                ("POST", "/v1/rerank"),
-                ("DELETE", "/v1/files/x"),
-            ),
+            *(("POST", "/tokenize"), ("GET", "/api/ps"), ("POST", "/v1/rerank"), ("DELETE", "/v1/files/x")),
         ):
             proxy.client.request(method, path)
             assert (fake.requests[-1].method, fake.requests[-1].path) == (method, path)
@@ -362,32 +318,10 @@ def test_every_kind_says_what_only_an_operator_may_do() -> None:
 # Paths
 
 CLIMBING = [
-    *(
-        "/../admin",
-        "/v1/../../admin",
-        "/v1/x/..",
-        "/%2e%2e/admin",
-        "/.%2E/admin",
-        "/..%2fadmin",
-        "/v1/..%5cadmin",
-    ),
-    *(
-        "/..\\admin",
-        "/v1\\..\\..\\admin",
-        "/%252e%252e/admin",
-        "/..;/admin",
-        "/..;x=1/admin",
-        "/%2e%2e%3b/admin",
-    ),
+    *("/../admin", "/v1/../../admin", "/v1/x/..", "/%2e%2e/admin", "/.%2E/admin", "/..%2fadmin", "/v1/..%5cadmin"),
+    *("/..\\admin", "/v1\\..\\..\\admin", "/%252e%252e/admin", "/..;/admin", "/..;x=1/admin", "/%2e%2e%3b/admin"),
     *("/v1/%2e%2e%2f%2e%2e%2fadmin", "/%25252e%25252e/admin", "/..%20/admin"),
-    *(
-        "/v1/models/%ED%A0%80",
-        "/v1/models/%ff",
-        "/v1/files/%FE",
-        "/v1/x%00",
-        "/v1/x%0d%0aHost:%20a",
-        "/x%7f",
-    ),
+    *("/v1/models/%ED%A0%80", "/v1/models/%ff", "/v1/files/%FE", "/v1/x%00", "/v1/x%0d%0aHost:%20a", "/x%7f"),
     "/%" + "25" * 8 + "2e",
 ]
 
@@ -420,14 +354,9 @@ def test_other_paths_stay_as_they_were_typed() -> None:
     "key", ["a", "short", "x" * 2000, "with space inside", "Schlüssel-ß", "🔑-key", "sk-+/=%2B", "Basic a"]
 )
 def test_a_key_may_be_of_any_length_and_letters(key: str) -> None:
-    with (
-        LlamaCppFake(brain=scripted(["hi"] * 3)) as fake,
-        running_proxy(fake, api_keys=("other", key)) as proxy,
-    ):
+    with LlamaCppFake(brain=scripted(["hi"] * 3)) as fake, running_proxy(fake, api_keys=("other", key)) as proxy:
         for name, value in (("authorization", f"Bearer {key}"), ("x-api-key", key), ("authorization", key)):
-            answer = proxy.client.post(
-                "/v1/chat/completions", json=CHAT, headers=[(name.encode(), value.encode())]
-            )
+            answer = proxy.client.post("/v1/chat/completions", json=CHAT, headers=[(name.encode(), value.encode())])
             assert answer.status_code == 200
             assert fake.chats()[-1].header(name) is None
         for wrong in ("x" + key, key + "x", key.swapcase() + "1"):
@@ -448,10 +377,7 @@ SECRET = "sk-spillway-0123456789"
     ],
 )
 def test_a_key_of_spillways_reaches_no_backend_in_any_header(name: str, value: str) -> None:
-    with (
-        LlamaCppFake(brain=scripted(["hi"] * 4)) as fake,
-        running_proxy(fake, api_keys=(SECRET, "a-key")) as proxy,
-    ):
+    with LlamaCppFake(brain=scripted(["hi"] * 4)) as fake, running_proxy(fake, api_keys=(SECRET, "a-key")) as proxy:
         headers = {"x-api-key": "a-key", "x-kept": "1", name: value}
         query = f"?key={SECRET}&kept=1&k={SECRET.replace('-', '%2d')}"
         proxy.chat(CHAT, **headers)
@@ -493,13 +419,8 @@ def test_a_backends_password_is_used_and_shown_nowhere(caplog: pytest.LogCapture
         backend = BackendSetting(url=fake.url.replace("://", "://us%40er:s3cr%3At@") + "/v1", name="b")
         with running_proxy(backend) as proxy:
             assert proxy.chat({**CHAT, "model": "m"}, authorization="Bearer client").status_code == 200
-            told = [
-                proxy.client.get(path).text
-                for path in ("/spillway/models", "/readyz", "/v1/models", "/metrics")
-            ]
-            assert {request.header("authorization") for request in fake.requests} == {
-                "Basic dXNAZXI6czNjcjp0"
-            }
+            told = [proxy.client.get(path).text for path in ("/spillway/models", "/readyz", "/v1/models", "/metrics")]
+            assert {request.header("authorization") for request in fake.requests} == {"Basic dXNAZXI6czNjcjp0"}
             fake.stop()
             told.append(proxy.chat(CHAT).text)
             told.append(proxy.client.get("/api/x").text)

@@ -70,11 +70,7 @@ def test_a_request_whose_end_can_be_read_in_two_ways_is_refused(headers: str) ->
     """Each of them has been the way past a proxy, somewhere (RFC 9112, section 11.2)."""
     smuggled = "5\r\nhello\r\n0\r\n\r\nGET /v1/smuggled HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
     with GenericFake() as fake, running_proxy(fake) as proxy, connected(proxy.url) as client:
-        client.send(
-            f"POST /v1/embeddings HTTP/1.1\r\nhost: 127.0.0.1\r\n{headers}\r\n\r\n{smuggled}".encode(
-                "latin-1"
-            )
-        )
+        client.send(f"POST /v1/embeddings HTTP/1.1\r\nhost: 127.0.0.1\r\n{headers}\r\n\r\n{smuggled}".encode("latin-1"))
         status, _ = client.error()
         assert status in (400, 501)
         assert client.rest() == b""
@@ -122,9 +118,7 @@ def test_requests_that_come_at_once_are_answered_in_their_order() -> None:
 
 def test_a_connection_ends_where_the_client_says_so() -> None:
     with GenericFake() as fake, running_proxy(fake) as proxy, connected(proxy.url) as client:
-        client.send(
-            chat(headers="connection: close\r\n") + b"GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
-        )
+        client.send(chat(headers="connection: close\r\n") + b"GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
         answer = client.rest()
         assert answer.lower().count(b"http/1.1 ") == 1
         assert b"connection: close" in answer

@@ -19,9 +19,7 @@ _CREDENTIALS = st.tuples(
 
 
 @given(st.lists(_CREDENTIALS, max_size=3), st.lists(_OTHERS, max_size=90), st.randoms())
-def test_whoever_sends_the_same_credentials_is_the_same(
-    credentials: Headers, others: Headers, random: Random
-) -> None:
+def test_whoever_sends_the_same_credentials_is_the_same(credentials: Headers, others: Headers, random: Random) -> None:
     headers = [*credentials, *others]
     random.shuffle(headers)
     assert credentials_tenant(headers) == credentials_tenant(credentials)
@@ -35,9 +33,7 @@ def test_what_is_long_is_not_kept() -> None:
         for number in range(40):
             of = b"%d" % number
             response_headers([(of + b"n" * 50_000, b"1")])
-            credentials_tenant(
-                [(b"authorization", of + b"x" * 50_000), (of + b"y" * 50_000 + b"-token", b"1")]
-            )
+            credentials_tenant([(b"authorization", of + b"x" * 50_000), (of + b"y" * 50_000 + b"-token", b"1")])
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

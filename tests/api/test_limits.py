@@ -31,10 +31,7 @@ def works(proxy: Proxy) -> bool:
         (b"GET /", b"a" * 65536),
         (b"", b"\r\n" * 30000),
         (b"POST / HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx: ", b"a" * 65536),
-        (
-            b"POST / HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n",
-            b"x: y\r\n" * 10000,
-        ),
+        (b"POST / HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n", b"x: y\r\n" * 10000),
         (b"POST / HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n5;", b"a" * 65536),
     ],
     ids=["value", "name", "headers", "target", "nothing", "trailer", "trailers", "extension"],
@@ -53,11 +50,7 @@ def works_with_key(proxy: Proxy) -> bool:
 
 @pytest.mark.parametrize("size", [70_000, 200_000])
 def test_headers_beyond_the_bound_are_told_so(size: int) -> None:
-    with (
-        GenericFake() as fake,
-        running_proxy(fake) as proxy,
-        connected(proxy.url) as client,
-    ):
+    with GenericFake() as fake, running_proxy(fake) as proxy, connected(proxy.url) as client:
         client.send(b"GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1\r\nx: " + b"a" * size + b"\r\n\r\n")
         status, error = client.error()
         assert (status, error["code"]) == (431, "headers_too_large")
@@ -82,11 +75,7 @@ def test_headers_within_the_bound_are_taken() -> None:
     ids=["head", "first byte", "body", "pass-through"],
 )
 def test_a_request_that_stops_in_its_middle_is_told_and_closed(sent: bytes) -> None:
-    with (
-        GenericFake() as fake,
-        running_proxy(fake, client_timeout=0.3) as proxy,
-        connected(proxy.url) as client,
-    ):
+    with GenericFake() as fake, running_proxy(fake, client_timeout=0.3) as proxy, connected(proxy.url) as client:
         client.send(sent)
         status, error = client.error()
         assert (status, error["code"]) == (408, "request_timeout")
@@ -95,11 +84,7 @@ def test_a_request_that_stops_in_its_middle_is_told_and_closed(sent: bytes) -> N
 
 
 def test_a_connection_on_which_nothing_comes_is_closed() -> None:
-    with (
-        GenericFake() as fake,
-        running_proxy(fake, client_timeout=0.3) as proxy,
-        connected(proxy.url) as client,
-    ):
+    with GenericFake() as fake, running_proxy(fake, client_timeout=0.3) as proxy, connected(proxy.url) as client:
         assert client.rest() == b""
 
 
@@ -165,9 +150,7 @@ def test_a_length_beyond_the_bound_is_refused_before_the_body() -> None:
 def test_a_refusal_reaches_a_client_that_still_sends(path: str) -> None:
     """Closed at once, the connection would be reset, and the answer be lost with what was not read."""
     with GenericFake() as fake, running_proxy(fake, api_keys=["k"]) as proxy, connected(proxy.url) as client:
-        client.send(
-            b"POST %b HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 30000000\r\n\r\n" % path.encode()
-        )
+        client.send(b"POST %b HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 30000000\r\n\r\n" % path.encode())
         assert client.flood(b"x" * MIB, 29 * MIB) >= 29 * MIB
         response, body = client.answer("POST")
         assert response.status == 401

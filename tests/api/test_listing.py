@@ -9,15 +9,7 @@ import httpx
 import pytest
 
 from proxy.core.settings import BackendSetting
-from tests.fakes import (
-    FakeModel,
-    GenericFake,
-    LlamaCppFake,
-    OllamaFake,
-    OpenRouterFake,
-    VllmFake,
-    scripted,
-)
+from tests.fakes import FakeModel, GenericFake, LlamaCppFake, OllamaFake, OpenRouterFake, VllmFake, scripted
 from tests.proxying import Proxy, running_proxy
 
 VERSION = {"anthropic-version": "2023-06-01"}

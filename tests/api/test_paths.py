@@ -14,9 +14,7 @@ from proxy.api.paths import is_admin, normalized
 from proxy.core.errors import BadRequest
 
 names = st.text(st.characters(codec="utf-8", categories=("L", "N")), min_size=1, max_size=8)
-dots = st.sampled_from(
-    ["..", ".%2e", "%2E.", "%2e%2e", "%252e%252e", ".%252e", "..;x=1", "%2e%2e%3b", "..%20"]
-)
+dots = st.sampled_from(["..", ".%2e", "%2E.", "%2e%2e", "%252e%252e", ".%252e", "..;x=1", "%2e%2e%3b", "..%20"])
 slashes = st.sampled_from(["/", "//", "%2f", "%2F", "\\", "%5c", "%255C", "/./"])
 
 

@@ -15,27 +15,18 @@ from tests.proxying import running_proxy
 
 @pytest.mark.parametrize("kind", FAKES)
 def test_the_list_keeps_what_the_backend_sent_and_adds_to_it(kind: str) -> None:
-    with (
-        FAKES[kind]([FakeModel("a/b", 4096), FakeModel("c", 8192, tools=False)]) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    with FAKES[kind]([FakeModel("a/b", 4096), FakeModel("c", 8192, tools=False)]) as fake, running_proxy(fake) as proxy:
         listed = proxy.client.get("/v1/models").json()
         assert listed["object"] == "list"
         direct = {model["id"]: model for model in fake_list(fake.url)}
         for model in listed["data"]:
             sent = direct[model["id"]]
-            told = {
-                name
-                for name in sent
-                if "max" in name or "context" in name or name in ("meta", "top_provider")
-            }
+            told = {name for name in sent if "max" in name or "context" in name or name in ("meta", "top_provider")}
             assert {name: model[name] for name in sent if name not in told} == {
                 name: value for name, value in sent.items() if name not in told
             }
             assert model["spillway"]["backend"] == kind
-            expected = (
-                None if kind == "generic" else {"a/b": 4096, "c": 8192}[model["id"].removesuffix(":latest")]
-            )
+            expected = None if kind == "generic" else {"a/b": 4096, "c": 8192}[model["id"].removesuffix(":latest")]
             if kind != "llamacpp":  # one server, one window: the fake serves its first model's
                 assert model["spillway"]["window"] == expected
             one = proxy.client.get(f"/v1/models/{model['id']}").json()
@@ -52,9 +43,7 @@ def fake_list(url: str) -> list[dict[str, object]]:
 
 def test_tools_are_told() -> None:
     with OllamaFake([FakeModel("yes"), FakeModel("no", tools=False)]) as fake, running_proxy(fake) as proxy:
-        told = {
-            model["id"]: model["supports_tools"] for model in proxy.client.get("/v1/models").json()["data"]
-        }
+        told = {model["id"]: model["supports_tools"] for model in proxy.client.get("/v1/models").json()["data"]}
         assert sorted(told.values()) == [False, True]
 
 
@@ -181,8 +170,7 @@ def test_the_own_endpoints_are_described() -> None:
                     continue
                 answer = operation["responses"]["200"]
                 assert (
-                    path in ("/metrics", "/spillway/live")
-                    or "$ref" in answer["content"]["application/json"]["schema"]
+                    path in ("/metrics", "/spillway/live") or "$ref" in answer["content"]["application/json"]["schema"]
                 )
         assert "openapi.json" in proxy.client.get("/docs").text
 
@@ -239,8 +227,7 @@ def test_metrics_name_what_was_done() -> None:
         proxy.chat({"model": "fake-model", "messages": [{"role": "user", "content": "a secret prompt"}]})
         text = proxy.client.get("/metrics").text
         assert (
-            'spillway_requests_total{action="forwarded",backend="llamacpp",model="fake-model",status="200"} 1.0'
-            in text
+            'spillway_requests_total{action="forwarded",backend="llamacpp",model="fake-model",status="200"} 1.0' in text
         )
         assert "secret" not in text
 
@@ -266,9 +253,7 @@ def test_a_configured_key_replaces_the_clients() -> None:
     with LlamaCppFake(brain=scripted(["hi"]), api_key="theirs") as fake:
         backend = BackendSetting(url=fake.url + "/v1", name="b", api_key="theirs")
         with running_proxy(backend) as proxy:
-            answer = proxy.chat(
-                {"messages": [{"role": "user", "content": "hi"}]}, authorization="Bearer client"
-            )
+            answer = proxy.chat({"messages": [{"role": "user", "content": "hi"}]}, authorization="Bearer client")
             assert answer.status_code == 200
             assert fake.chats()[0].header("authorization") == "Bearer theirs"
 
@@ -306,8 +291,6 @@ def test_a_body_that_is_too_large_is_refused() -> None:
 def test_a_bad_content_encoding_is_refused() -> None:
     with LlamaCppFake() as fake, running_proxy(fake) as proxy:
         for encoding, content in (("gzip", b"not gzip"), ("br", b"x")):
-            answer = proxy.client.post(
-                "/v1/chat/completions", content=content, headers={"content-encoding": encoding}
-            )
+            answer = proxy.client.post("/v1/chat/completions", content=content, headers={"content-encoding": encoding})
             assert answer.status_code == 400
             assert encoding in answer.json()["error"]["message"]

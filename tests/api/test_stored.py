@@ -83,9 +83,7 @@ def test_a_response_is_given_again_and_deleted(streamed: bool) -> None:
         client = sdk(proxy)
         made = ask(client, "sky?", streamed=streamed, metadata={"a": "b"})
         again = client.responses.retrieve(made.id)
-        assert again.model_dump(exclude={"output"}) == made.model_dump(exclude={"output"}) | {
-            "object": "response"
-        }
+        assert again.model_dump(exclude={"output"}) == made.model_dump(exclude={"output"}) | {"object": "response"}
         assert again.output_text == "Blue."
         with pytest.raises(openai.BadRequestError, match="close the connection"):
             client.responses.cancel(made.id)
@@ -95,10 +93,7 @@ def test_a_response_is_given_again_and_deleted(streamed: bool) -> None:
                 gone(made.id)
         with pytest.raises(openai.BadRequestError) as refused:
             ask(client, "rose?", previous_response_id=made.id)
-        assert (refused.value.code, refused.value.param) == (
-            "previous_response_not_found",
-            "previous_response_id",
-        )
+        assert (refused.value.code, refused.value.param) == ("previous_response_not_found", "previous_response_id")
         told = proxy.client.get(f"/v1/responses/{made.id}?stream=true")
         assert told.status_code == 404
 
@@ -115,9 +110,7 @@ def test_every_spelling_of_a_base_url_leads_there(path: str) -> None:
 def test_what_a_response_was_made_of_is_listed_in_pages() -> None:
     with talking("Blue.", "Red.") as (_, proxy):
         client = sdk(proxy)
-        one = ask(
-            client, [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "sky?"}]
-        )
+        one = ask(client, [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "sky?"}])
         two = ask(client, "rose?", previous_response_id=one.id)
 
         def texts(items: Sequence[Any]) -> list[str]:
@@ -135,14 +128,7 @@ def test_what_a_response_was_made_of_is_listed_in_pages() -> None:
         assert texts(client.responses.input_items.list(one.id, order="asc").data) == in_order[:2]
         kinds = [item.type for item in client.responses.input_items.list(two.id).data]
         assert kinds == ["message"] * 4
-        for wrong in (
-            "limit=0",
-            "limit=101",
-            f"limit={'9' * 5000}",
-            "limit=x",
-            "order=up",
-            "after=msg_nothing",
-        ):
+        for wrong in ("limit=0", "limit=101", f"limit={'9' * 5000}", "limit=x", "order=up", "after=msg_nothing"):
             told = proxy.client.get(f"/v1/responses/{two.id}/input_items?{wrong}", headers=BEARER)
             assert (told.status_code, told.json()["error"]["param"]) == (400, wrong.partition("=")[0])
 
@@ -231,9 +217,7 @@ def test_a_prompt_is_counted_with_what_it_goes_on_from(streamed: bool) -> None:
 
 
 @both
-def test_without_its_store_answers_go_on_and_what_is_stored_is_told_to_be_out_of_reach(
-    streamed: bool,
-) -> None:
+def test_without_its_store_answers_go_on_and_what_is_stored_is_told_to_be_out_of_reach(streamed: bool) -> None:
     """Nothing listens there."""
     with talking("Blue.", store="redis://127.0.0.1:9/0") as (_, proxy):
         client = sdk(proxy)

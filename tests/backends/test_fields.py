@@ -56,9 +56,7 @@ def test_an_absent_list_is_not_an_empty_one() -> None:
 
 def test_a_fact_needs_a_value() -> None:
     assert fields.fact(None, "nobody", Trust.LISTED) is None
-    assert fields.fact(value=False, origin="x", trust=Trust.LISTED) == Fact(
-        value=False, origin="x", trust=Trust.LISTED
-    )
+    assert fields.fact(value=False, origin="x", trust=Trust.LISTED) == Fact(value=False, origin="x", trust=Trust.LISTED)
 
 
 def test_ids_go_before_aliases() -> None:

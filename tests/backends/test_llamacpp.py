@@ -133,9 +133,7 @@ def test_count_gives_up_on_a_template_that_fails() -> None:
     assert play(BACKEND.count({"model": "walk"}), {PROPS: SENT["props"]})[0] is None
 
 
-@pytest.mark.parametrize(
-    "props", [Reply(400, {"error": {"message": "model is not loaded"}}), {"is_sleeping": True}]
-)
+@pytest.mark.parametrize("props", [Reply(400, {"error": {"message": "model is not loaded"}}), {"is_sleeping": True}])
 def test_count_wakes_nobody(props: object) -> None:
     counted, asked = play(BACKEND.count({"model": "walk", "messages": []}), {PROPS: props})
     assert counted is None

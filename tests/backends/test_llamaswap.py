@@ -13,10 +13,7 @@ LISTED = {"/v1/models": RECORDED["models"], "/running": RECORDED["running"]}
 
 
 def test_is_known_by_the_owner_of_its_models() -> None:
-    assert (
-        play(detect("http://127.0.0.1:8080"), {**LISTED, "/api/version": {"version": "238"}})[0].kind
-        == "llamaswap"
-    )
+    assert play(detect("http://127.0.0.1:8080"), {**LISTED, "/api/version": {"version": "238"}})[0].kind == "llamaswap"
     assert not play(BACKEND.detect("h"), {"/v1/models": {"data": [{"id": "m", "owned_by": "vllm"}]}})[0]
 
 
@@ -51,9 +48,7 @@ def started(command: str, model: str = "author/walk") -> ModelProfile:
 def test_of_a_model_that_runs_the_command_tells_the_window(command: str, window: int | None) -> None:
     profile = started(command)
     assert not profile.provisional
-    assert profile.window == (
-        Fact(window, "llama-swap, command of the server", Trust.LOADED) if window else None
-    )
+    assert profile.window == (Fact(window, "llama-swap, command of the server", Trust.LOADED) if window else None)
 
 
 def test_the_command_goes_before_the_configuration() -> None:
@@ -62,11 +57,7 @@ def test_the_command_goes_before_the_configuration() -> None:
 
 @pytest.mark.parametrize(
     ("command", "way"),
-    [
-        ("/opt/llama-server -c 1", Continuation.FLAGS),
-        ("vllm serve m", Continuation.FLAGS),
-        ("x", Continuation.QUOTE),
-    ],
+    [("/opt/llama-server -c 1", Continuation.FLAGS), ("vllm serve m", Continuation.FLAGS), ("x", Continuation.QUOTE)],
 )
 def test_the_command_tells_how_an_answer_is_gone_on_with(command: str, way: Continuation) -> None:
     told = started(command).continuation

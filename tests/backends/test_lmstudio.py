@@ -82,9 +82,7 @@ def test_the_window_of_a_model_that_is_not_loaded_is_unknown() -> None:
         ("nobody", None, True),
     ],
 )
-def test_older_versions_tell_in_their_own_list(
-    model: str, window: Fact[int] | None, *, provisional: bool
-) -> None:
+def test_older_versions_tell_in_their_own_list(model: str, window: Fact[int] | None, *, provisional: bool) -> None:
     profile, _ = play(BACKEND.profile(model), V0, otherwise=UNKNOWN)
     assert profile.window == window
     assert profile.provisional is provisional
@@ -108,9 +106,7 @@ def test_older_versions_tell_capabilities() -> None:
 
 def test_a_loaded_instance_without_a_length_is_looked_up_in_the_older_list() -> None:
     models = {"models": [{"key": "qwen/qwen3-8b", "loaded_instances": [{"id": "x", "config": {}}]}]}
-    profile, _ = play(
-        BACKEND.profile("qwen/qwen3-8b"), {"/api/v1/models": models, "/api/v0/models": SENT["v0"]}
-    )
+    profile, _ = play(BACKEND.profile("qwen/qwen3-8b"), {"/api/v1/models": models, "/api/v0/models": SENT["v0"]})
     assert profile.window is not None
     assert profile.window.value == 12288
 
@@ -147,9 +143,7 @@ def test_there_is_no_counting() -> None:
         {"/api/v0/models": {"data": [{"id": "m", "state": "loaded", "capabilities": []}]}},
     ],
 )
-def test_a_model_that_is_not_trained_for_tools_is_given_a_format_of_lm_studios_own(
-    replies: dict[str, object],
-) -> None:
+def test_a_model_that_is_not_trained_for_tools_is_given_a_format_of_lm_studios_own(replies: dict[str, object]) -> None:
     tools = play(BACKEND.profile("m"), replies, otherwise=UNKNOWN)[0].tools
     assert tools is not None
     assert (tools.value, tools.trust) == (True, Trust.FALLBACK)

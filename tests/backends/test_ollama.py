@@ -73,9 +73,7 @@ def test_the_window_of_an_unloaded_model_without_parameters_is_unknown() -> None
 
 def test_an_unloaded_model_is_loaded_by_a_chat_without_messages() -> None:
     _, asked = play(BACKEND.load("qwen3", {}), {})
-    assert [(probe.path, probe.json, probe.loads) for probe in asked] == [
-        ("/api/chat", {"model": "qwen3"}, True)
-    ]
+    assert [(probe.path, probe.json, probe.loads) for probe in asked] == [("/api/chat", {"model": "qwen3"}, True)]
 
 
 def test_what_nobody_reports_of_a_loaded_model_is_never_above_the_trained_window() -> None:
@@ -154,9 +152,7 @@ def test_names_are_compared_with_their_tag(name: str, full: str) -> None:
         (None, Continuation.TRAILING),
     ],
 )
-def test_a_built_in_renderer_continues_only_if_it_is_known_to(
-    modelfile: str | None, expected: Continuation
-) -> None:
+def test_a_built_in_renderer_continues_only_if_it_is_known_to(modelfile: str | None, expected: Continuation) -> None:
     shown = SENT["show_llama"] | {"modelfile": modelfile}
     continuation = play(BACKEND.profile("m"), {"/api/show": shown})[0].continuation
     assert continuation is not None

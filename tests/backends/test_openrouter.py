@@ -168,9 +168,7 @@ def test_others_and_unknown_ones_do_not(provider: str) -> None:
         ("groq", False),
     ],
 )
-def test_a_stream_stops_where_every_provider_that_the_request_allows_does(
-    preferences: object, stops: bool
-) -> None:
+def test_a_stream_stops_where_every_provider_that_the_request_allows_does(preferences: object, stops: bool) -> None:
     names = [("DeepInfra", "deepinfra/fp8"), ("OpenAI", "openai"), ("Groq", "groq"), ("OpenAI", "openai")]
     endpoints = [{"provider_name": name, "tag": tag, "context_length": 8192} for name, tag in names]
     down = {"provider_name": "Down", "context_length": 8192, "status": -2}

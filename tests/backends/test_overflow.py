@@ -56,14 +56,7 @@ CASES: dict[str, tuple[int, object, int | None, int | None]] = {
     ),
     "llama.cpp, type and fields alone": (
         400,
-        {
-            "error": {
-                "type": "exceed_context_size_error",
-                "n_prompt_tokens": 5000,
-                "n_ctx": 4096,
-                "message": "no",
-            }
-        },
+        {"error": {"type": "exceed_context_size_error", "n_prompt_tokens": 5000, "n_ctx": 4096, "message": "no"}},
         4096,
         5000,
     ),
@@ -120,12 +113,7 @@ CASES: dict[str, tuple[int, object, int | None, int | None]] = {
         5000,
     ),
     "Ollama, old": (400, {"error": "the input length exceeds the context length"}, None, None),
-    "Ollama, cloud": (
-        400,
-        {"error": "prompt too long; exceeded max context length by 1234 tokens"},
-        None,
-        None,
-    ),
+    "Ollama, cloud": (400, {"error": "prompt too long; exceeded max context length by 1234 tokens"}, None, None),
     "Ollama, cloud, short": (400, {"error": "prompt too long; exceeded context length"}, None, None),
     "LM Studio, stream": (
         200,
@@ -206,11 +194,7 @@ CASES: dict[str, tuple[int, object, int | None, int | None]] = {
         {
             "id": "gen-1",
             "choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "error"}],
-            "error": {
-                "code": 400,
-                "message": OPENROUTER,
-                "metadata": {"error_type": "context_length_exceeded"},
-            },
+            "error": {"code": 400, "message": OPENROUTER, "metadata": {"error_type": "context_length_exceeded"}},
         },
         32768,
         36110,
@@ -271,12 +255,7 @@ CASES: dict[str, tuple[int, object, int | None, int | None]] = {
         4096,
         100,
     ),
-    "vLLM, oldest, flat": (
-        400,
-        {"object": "error", "message": OPENAI, "type": "BadRequestError"},
-        8192,
-        8545,
-    ),
+    "vLLM, oldest, flat": (400, {"object": "error", "message": OPENAI, "type": "BadRequestError"}, 8192, 8545),
     "vLLM fork with renamed keys, in a stream": (
         200,
         {"error_type": "BadRequestError", "error_message": VLLM},
@@ -308,12 +287,7 @@ CASES: dict[str, tuple[int, object, int | None, int | None]] = {
     ),
     "Copilot": (400, error("prompt token count of 5000 exceeds the limit of 4096"), 4096, None),
     "Mistral": (400, error("Prompt too large for model with 32768 maximum context length"), 32768, None),
-    "Moonshot": (
-        400,
-        error("Your request exceeded model token limit: 131072 (requested: 140000)"),
-        131072,
-        140000,
-    ),
+    "Moonshot": (400, error("Your request exceeded model token limit: 131072 (requested: 140000)"), 131072, 140000),
     "DashScope": (400, error("Range of input length should be [1, 30720]"), 30720, None),
     "configured size": (
         400,
@@ -404,15 +378,7 @@ def test_other_answers_are_not_mistaken(status: int, content: object) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        {
-            "detail": [
-                {
-                    "loc": ["body", "model"],
-                    "msg": "Field required",
-                    "input": {"messages": ["too many tokens"]},
-                }
-            ]
-        },
+        {"detail": [{"loc": ["body", "model"], "msg": "Field required", "input": {"messages": ["too many tokens"]}}]},
         error("[{'type': 'missing', 'loc': ('body',), 'input': {'messages': ['context_length_exceeded']}}]"),
         "loc: body, 'input': {'messages': ['context_length_exceeded']}",
     ],
@@ -436,10 +402,7 @@ def test_figures_that_are_no_window_are_not_believed() -> None:
         ({"error_type": "BadRequestError", "error_message": "no"}, True),
         ({"choices": [{"index": 0, "delta": {}, "finish_reason": "error"}]}, True),
         ({"choices": [{"index": 0, "error": {"code": 502}}]}, True),
-        (
-            {"choices": [{"index": 0, "delta": {"content": "error"}, "finish_reason": None}], "error": None},
-            False,
-        ),
+        ({"choices": [{"index": 0, "delta": {"content": "error"}, "finish_reason": None}], "error": None}, False),
         ({"choices": [], "usage": {"prompt_tokens": 1}}, False),
         ({"choices": None}, False),
         ({"choices": ["error"]}, False),
@@ -450,9 +413,7 @@ def test_error_frames(chunk: dict[str, Any], *, is_error: bool) -> None:
     assert is_error_frame(chunk) is is_error
 
 
-@pytest.mark.parametrize(
-    "seed", [b"context ", b"too many token ", b"request (1 token", b'{"', b"[" * 9, b"input "]
-)
+@pytest.mark.parametrize("seed", [b"context ", b"too many token ", b"request (1 token", b'{"', b"[" * 9, b"input "])
 def test_hostile_bodies_take_no_time(seed: bytes) -> None:
     body = b'{"error": "context ' + seed * (4 * EXAMINED // len(seed))
     began = time.perf_counter()
@@ -477,16 +438,10 @@ def test_any_bytes_are_answered(status: int, body: bytes) -> None:
 
 @given(
     st.recursive(
-        st.none()
-        | st.booleans()
-        | st.floats()
-        | st.integers()
-        | st.sampled_from(["context", "{}", "error", OPENAI]),
+        st.none() | st.booleans() | st.floats() | st.integers() | st.sampled_from(["context", "{}", "error", OPENAI]),
         lambda inner: (
             st.lists(inner, max_size=3)
-            | st.dictionaries(
-                st.sampled_from(["error", "choices", "message", "code", "input"]), inner, max_size=4
-            )
+            | st.dictionaries(st.sampled_from(["error", "choices", "message", "code", "input"]), inner, max_size=4)
         ),
         max_leaves=12,
     )

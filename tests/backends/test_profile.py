@@ -67,9 +67,7 @@ def test_a_field_that_nobody_told_takes_nothing_away() -> None:
     ("user", "learned", "expected"), [(32768, 8192, 8192), (8192, 32768, 8192), (8192, 8192, 8192)]
 )
 def test_the_user_gives_way_only_to_a_smaller_learnt_window(user: int, learned: int, expected: int) -> None:
-    merged = merge_profiles(
-        window(65536, Trust.LOADED), window(learned, Trust.LEARNED), window(user, Trust.USER)
-    )
+    merged = merge_profiles(window(65536, Trust.LOADED), window(learned, Trust.LEARNED), window(user, Trust.USER))
     assert value_of(merged) == expected
 
 
@@ -123,9 +121,7 @@ def test_the_users_word_on_tools_stands_above_a_refusal() -> None:
 FLAGS, TRAILING, QUOTE = Continuation
 
 
-def continued(
-    how: Continuation | None, *refused: Continuation, trust: Trust = Trust.FALLBACK
-) -> ModelProfile:
+def continued(how: Continuation | None, *refused: Continuation, trust: Trust = Trust.FALLBACK) -> ModelProfile:
     return ModelProfile(
         continuation=Fact(how, "test", trust) if how is not None else None,
         refused_continuations=Fact(frozenset(refused), "an error", Trust.LEARNED) if refused else None,
@@ -144,9 +140,7 @@ def continued(
         (continued(FLAGS, *Continuation), [QUOTE]),
     ],
 )
-def test_ways_to_continue_are_those_not_refused_best_first(
-    profile: ModelProfile, ways: list[Continuation]
-) -> None:
+def test_ways_to_continue_are_those_not_refused_best_first(profile: ModelProfile, ways: list[Continuation]) -> None:
     assert profile.ways((FLAGS, TRAILING, QUOTE)) == ways
 
 

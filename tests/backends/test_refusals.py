@@ -54,11 +54,7 @@ REFUSALS: dict[str, tuple[int, object, str]] = {
     ),
     "llama.cpp, not yet streamed": (500, error("Cannot use tools with stream"), "llama.cpp"),
     "vLLM": (400, error(VLLM, type="BadRequestError", param=None, code=400), "vLLM"),
-    "vLLM, old shape": (
-        400,
-        {"object": "error", "message": VLLM, "type": "BadRequestError", "code": 400},
-        "vLLM",
-    ),
+    "vLLM, old shape": (400, {"object": "error", "message": VLLM, "type": "BadRequestError", "code": 400}, "vLLM"),
     "vLLM, required": (400, error('tool_choice="required" requires --tool-call-parser to be set'), "vLLM"),
     "vLLM, a named tool": (
         400,
@@ -73,9 +69,7 @@ REFUSALS: dict[str, tuple[int, object, str]] = {
     "DeepSeek": (400, error("deepseek-reasoner does not support Function Calling"), "DeepSeek"),
     "DeepInfra": (
         405,
-        error(
-            "deepinfra error: Tool calling is not supported for model: NousResearch/Hermes-3-Llama-3.1-70B"
-        ),
+        error("deepinfra error: Tool calling is not supported for model: NousResearch/Hermes-3-Llama-3.1-70B"),
         "Groq, DeepInfra or OpenAI",
     ),
     "Groq": (400, error("`tools` is not supported with this model"), "Groq, DeepInfra or OpenAI"),
@@ -113,9 +107,7 @@ OTHER_ERRORS: dict[str, tuple[int, object]] = {
     "value of tool_choice": (400, error('tool_choice must be "auto", "none", "required" or a named tool')),
     "call without result": (
         400,
-        error(
-            "An assistant message with 'tool_calls' must be followed by tool messages responding to each id"
-        ),
+        error("An assistant message with 'tool_calls' must be followed by tool messages responding to each id"),
     ),
     "result without call": (
         400,
@@ -141,11 +133,7 @@ OTHER_ERRORS: dict[str, tuple[int, object]] = {
     ),
     "what it repeats of the conversation": (
         422,
-        {
-            "detail": [
-                {"loc": ["body", "tools"], "msg": "bad", "input": [{"role": "user", "content": OLLAMA}]}
-            ]
-        },
+        {"detail": [{"loc": ["body", "tools"], "msg": "bad", "input": [{"role": "user", "content": OLLAMA}]}]},
     ),
     "nothing": (500, ""),
 }
@@ -181,16 +169,12 @@ def test_other_errors_about_tools_are_not_taken_for_one(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "origin"),
-    [(CHOICE, "OpenRouter"), ("Thinking mode does not support this tool_choice", "DeepSeek")],
+    ("message", "origin"), [(CHOICE, "OpenRouter"), ("Thinking mode does not support this tool_choice", "DeepSeek")]
 )
 def test_a_refused_tool_choice_says_nothing_of_the_tools(message: str, origin: str) -> None:
     assert refuses_tools(404, encoded(error(message))) == ToolRefusal(origin, choice_only=True)
 
 
-@given(
-    st.integers(0, 599),
-    st.binary(max_size=200) | st.text(max_size=100).map(lambda text: encoded({"error": text})),
-)
+@given(st.integers(0, 599), st.binary(max_size=200) | st.text(max_size=100).map(lambda text: encoded({"error": text})))
 def test_any_bytes_get_a_verdict(status: int, body: bytes) -> None:
     assert refuses_tools(status, b'{"error": "tool"' + body) is None

@@ -16,16 +16,8 @@ LMSTUDIO, OLLAMA, LLAMACPP = payloads("lmstudio"), payloads("ollama"), payloads(
 UNKNOWN_200 = Reply(200, LMSTUDIO["unknown_path"])
 
 SERVERS: dict[str, tuple[str, dict[str, Any], Reply]] = {
-    "LM Studio 0.4": (
-        "lmstudio",
-        {"/api/v1/models": LMSTUDIO["v1"], "/v1/models": LMSTUDIO["openai"]},
-        UNKNOWN_200,
-    ),
-    "LM Studio 0.3": (
-        "lmstudio",
-        {"/api/v0/models": LMSTUDIO["v0"], "/v1/models": LMSTUDIO["openai"]},
-        UNKNOWN_200,
-    ),
+    "LM Studio 0.4": ("lmstudio", {"/api/v1/models": LMSTUDIO["v1"], "/v1/models": LMSTUDIO["openai"]}, UNKNOWN_200),
+    "LM Studio 0.3": ("lmstudio", {"/api/v0/models": LMSTUDIO["v0"], "/v1/models": LMSTUDIO["openai"]}, UNKNOWN_200),
     "Ollama": (
         "ollama",
         {"/api/version": OLLAMA["version"], "/api/tags": OLLAMA["tags"], "/v1/models": OLLAMA["openai"]},

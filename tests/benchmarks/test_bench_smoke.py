@@ -24,9 +24,7 @@ ROOT = Path(__file__).parents[2]
         (("direct", "spillway"), ("idle", "resumed", "dialects", "first-byte", "turn")),
     ],
 )
-def test_a_quick_run_measures_every_target(
-    names: tuple[str, ...], scenarios: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_quick_run_measures_every_target(names: tuple[str, ...], scenarios: tuple[str, ...], tmp_path: Path) -> None:
     result = tmp_path / "bench.json"
     command = [sys.executable, "-m", "benchmarks", "--quick", "--json", str(result)]
     command += ["--targets", ",".join(names)]
@@ -76,15 +74,9 @@ def test_litellm_is_left_out_with_a_reason_until_it_is_installed(
     assert targets.missing("litellm") == ""
 
 
-def test_a_foreign_program_is_not_told_the_users_keys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_foreign_program_is_not_told_the_users_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    command = [
-        sys.executable,
-        "-c",
-        "import os, signal; print('told', *os.environ, flush=True); signal.pause()",
-    ]
+    command = [sys.executable, "-c", "import os, signal; print('told', *os.environ, flush=True); signal.pause()"]
     with running(command, tmp_path / "log", {"LITELLM_LOG": "ERROR"}, foreign=True) as process:
         told = process.wait_for("told").split()
     assert "LITELLM_LOG" in told

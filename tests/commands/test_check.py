@@ -69,9 +69,7 @@ def test_it_warns_of_a_summary_model_that_nobody_lists(
             monkeypatch.setenv("SPILLWAY_SUMMARY_MODEL", named)
             assert main(["check", "--backend", fake.url]) == 0
             out = capsys.readouterr().out
-            warning = (
-                f"SPILLWAY_SUMMARY_MODEL={named}: no backend lists this model; the nearest are qwen3:latest"
-            )
+            warning = f"SPILLWAY_SUMMARY_MODEL={named}: no backend lists this model; the nearest are qwen3:latest"
             assert (warning in out) is warned
 
 
@@ -90,10 +88,7 @@ def test_it_advises_when_nothing_answers(capsys: pytest.CaptureFixture[str]) -> 
     [
         (["serve", "--port", "70000"], ["SPILLWAY_PORT", "70000"]),
         (["serve", "--backend", "localhost:8080"], ["localhost:8080", "http://"]),
-        (
-            ["serve", "--host", "0.0.0.0", "--backend", "http://x"],
-            ["SPILLWAY_API_KEYS", "SPILLWAY_ALLOW=open"],
-        ),
+        (["serve", "--host", "0.0.0.0", "--backend", "http://x"], ["SPILLWAY_API_KEYS", "SPILLWAY_ALLOW=open"]),
         (["check", "--config", "/nowhere.toml"], ["/nowhere.toml"]),
         (["store", "stats"], ["no such file"]),
     ],
@@ -123,9 +118,7 @@ def test_where_nothing_is_wrong_it_says_so(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("kind", ["ollama", "lmstudio", "llamacpp"])
-def test_a_window_that_is_only_a_default_is_found(
-    kind: str, checked: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_window_that_is_only_a_default_is_found(kind: str, checked: Any, capsys: pytest.CaptureFixture[str]) -> None:
     small, large = FakeModel("m", 4096, trained_window=40960), FakeModel("m", 32768, trained_window=40960)
     cures = {"ollama": "OLLAMA_CONTEXT_LENGTH", "lmstudio": "Context Length", "llamacpp": "`-c 16384`"}
     with FAKES[kind]([large]) as fake:
@@ -158,9 +151,7 @@ def test_a_window_that_nobody_tells_is_found_with_the_setting_that_tells_it(chec
         assert 'SPILLWAY_MODELS=\'{"m": {"window": 32768}}\'' in checked(fake)["unknown_window"]["cure"]
 
 
-def test_a_window_that_the_backend_does_not_have_is_found(
-    checked: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_window_that_the_backend_does_not_have_is_found(checked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPILLWAY_MODELS", '{"m": {"window": 65536}}')
     with FAKES["llamacpp"]([FakeModel("m", 8192)]) as fake:
         text = checked(fake)["window_too_large"]["text"]
@@ -179,9 +170,7 @@ def test_a_backend_without_models_is_found(checked: Any) -> None:
         assert "lms get" in checked(fake)["no_models"]["cure"]
 
 
-def test_loopback_inside_of_a_container_is_found(
-    checked: Any, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loopback_inside_of_a_container_is_found(checked: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(checked(gone(), answers=False)) == {"no_answer"}
     (home / "mark").touch()
     monkeypatch.setattr("proxy.commands.check.command.CONTAINERS", (home / "mark",))
@@ -192,8 +181,7 @@ def test_loopback_inside_of_a_container_is_found(
 
 
 @pytest.mark.parametrize(
-    ("port", "cure"),
-    [(11434, "OLLAMA_HOST=0.0.0.0"), (1234, "Serve on Local Network"), (8080, "--host 0.0.0.0")],
+    ("port", "cure"), [(11434, "OLLAMA_HOST=0.0.0.0"), (1234, "Serve on Local Network"), (8080, "--host 0.0.0.0")]
 )
 def test_a_backend_that_listens_on_its_own_loopback_only_is_found(port: int, cure: str) -> None:
     """Its name is looked up nowhere here: no test leaves this machine."""
@@ -278,12 +266,7 @@ def test_the_table_of_the_program_is_that_of_the_people(capsys: pytest.CaptureFi
         assert main(["check", "--json", "--backend", fake.url]) == 0
         (backend,) = json.loads(capsys.readouterr().out)["backends"]
     (model,) = backend["models"]
-    assert (backend["kind"], model["id"], model["loaded"], model["chat_template"]) == (
-        "ollama",
-        "m:latest",
-        True,
-        True,
-    )
+    assert (backend["kind"], model["id"], model["loaded"], model["chat_template"]) == ("ollama", "m:latest", True, True)
     assert model["window"] == {"value": 8192, "from": "Ollama, loaded model"}
     assert model["trained_window"]["value"] == 40960
     assert model["vision"]["value"] is True

@@ -75,12 +75,7 @@ class Desk:
         (self.project / "proxy/__init__.py").write_text("raise SystemExit('the wrong one')")
         self.temporary = folder / "tmp"
         self.set = monkeypatch.setenv
-        for name, value in {
-            "HOME": self.home,
-            "PATH": self.bin,
-            "OUT": self.out,
-            "TMPDIR": self.temporary,
-        }.items():
+        for name, value in {"HOME": self.home, "PATH": self.bin, "OUT": self.out, "TMPDIR": self.temporary}.items():
             self.set(name, str(value))
         for name in ("XDG_STATE_HOME", "SPILLWAY_CONFIG"):
             monkeypatch.delenv(name, raising=False)
@@ -99,10 +94,7 @@ class Desk:
         """What lies in home and project, and what was left behind."""
         folders = (self.home, self.project, self.temporary)
         return sorted(
-            str(path.relative_to(folder))
-            for folder in folders
-            for path in folder.rglob("*")
-            if path.is_file()
+            str(path.relative_to(folder)) for folder in folders for path in folder.rglob("*") if path.is_file()
         )
 
 
@@ -127,9 +119,7 @@ def launched(desk: Desk, name: str, url: str, *arguments: str) -> Any:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_works_with_the_spillway_that_runs_and_changes_nothing_of_the_users(
-    desk: Desk, name: str
-) -> None:
+def test_a_program_works_with_the_spillway_that_runs_and_changes_nothing_of_the_users(desk: Desk, name: str) -> None:
     before = desk.files()
     with LlamaCppFake([FakeModel("m", WINDOW)], fine) as fake, running_proxy(fake) as proxy:
         told = launched(desk, name, proxy.url, "--", "--flag", "do it", "--", "more")
@@ -163,9 +153,7 @@ def test_codex_gets_a_provider_and_a_catalog_of_the_models(desk: Desk) -> None:
         "model": "m",
         "model_provider": "spillway",
         "model_catalog_json": next(iter(told["files"])),
-        "model_providers": {
-            "spillway": {"name": "Spillway", "base_url": f"{proxy.url}/v1", "wire_api": "responses"}
-        },
+        "model_providers": {"spillway": {"name": "Spillway", "base_url": f"{proxy.url}/v1", "wire_api": "responses"}},
         "features": {"multi_agent": False},
     }
     assert [(model["slug"], model["context_window"]) for model in json.loads(catalog)["models"]] == [
@@ -187,16 +175,11 @@ def test_opencode_gets_its_configuration_in_the_environment(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("window", "short"), [(WINDOW, True), (65536, False)])
-def test_qwen_code_gets_a_short_system_prompt_where_the_window_is_small(
-    desk: Desk, window: int, short: bool
-) -> None:
+def test_qwen_code_gets_a_short_system_prompt_where_the_window_is_small(desk: Desk, window: int, short: bool) -> None:
     with LlamaCppFake([FakeModel("m", window)], fine) as fake, running_proxy(fake) as proxy:
         told = launched(desk, "qwen", proxy.url)
     assert told["arguments"] == ["--auth-type", "openai"]
-    assert (told["environment"]["OPENAI_BASE_URL"], told["environment"]["OPENAI_MODEL"]) == (
-        f"{proxy.url}/v1",
-        "m",
-    )
+    assert (told["environment"]["OPENAI_BASE_URL"], told["environment"]["OPENAI_MODEL"]) == (f"{proxy.url}/v1", "m")
     assert any(text.startswith("You are Qwen Code") for text in told["files"].values()) is short
 
 
@@ -211,18 +194,12 @@ def test_aider_gets_what_it_wants_to_know_of_the_model(desk: Desk) -> None:
 
 def test_a_key_that_clients_need_is_given_to_the_program(desk: Desk) -> None:
     desk.set("KEY", "secret")
-    with (
-        LlamaCppFake([FakeModel("m", WINDOW)], fine) as fake,
-        running_proxy(fake, api_keys=("secret",)) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", WINDOW)], fine) as fake, running_proxy(fake, api_keys=("secret",)) as proxy:
         desk.set("SPILLWAY_API_KEYS", "secret")
         told = launched(desk, "claude", proxy.url)["environment"]
         assert told["ANTHROPIC_AUTH_TOKEN"] == "secret"
         told = launched(desk, "codex", proxy.url)
-        assert (told["environment"]["CODEX_SPILLWAY_KEY"], "secret" in str(told["arguments"])) == (
-            "secret",
-            False,
-        )
+        assert (told["environment"]["CODEX_SPILLWAY_KEY"], "secret" in str(told["arguments"])) == ("secret", False)
 
 
 def test_a_key_that_is_missing_is_told(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,9 +209,7 @@ def test_a_key_that_is_missing_is_told(desk: Desk, capsys: pytest.CaptureFixture
     assert "SPILLWAY_API_KEYS" in capsys.readouterr().err
 
 
-def test_a_program_that_is_not_installed_is_told_how_to_be(
-    desk: Desk, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_program_that_is_not_installed_is_told_how_to_be(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     for name in PROGRAMS:
         (desk.bin / name).unlink()
         assert main(["launch", name]) == 127
@@ -242,15 +217,11 @@ def test_a_program_that_is_not_installed_is_told_how_to_be(
         assert line.startswith(f"spillway: {name} is not installed; this brings it: ")
 
 
-def test_a_model_that_nobody_lists_is_told_with_the_nearest(
-    desk: Desk, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_that_nobody_lists_is_told_with_the_nearest(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     with LlamaCppFake([FakeModel("qwen3-coder", WINDOW)]) as fake, running_proxy(fake) as proxy:
         desk.set("SPILLWAY_PORT", port(proxy.url))
         assert main(["launch", "codex", "--model", "qwen-coder"]) == 1
-    assert capsys.readouterr().err == (
-        "spillway: no backend lists the model 'qwen-coder'; there are qwen3-coder\n"
-    )
+    assert capsys.readouterr().err == ("spillway: no backend lists the model 'qwen-coder'; there are qwen3-coder\n")
 
 
 # Where none runs
@@ -303,9 +274,7 @@ def test_the_exit_status_is_the_programs(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 0), (signal.SIGTERM, 7)])
-def test_what_ends_it_is_the_programs_affair(
-    desk: Desk, tmp_path: Path, number: signal.Signals, status: int
-) -> None:
+def test_what_ends_it_is_the_programs_affair(desk: Desk, tmp_path: Path, number: signal.Signals, status: int) -> None:
     """The keyboard tells the program too, which may have its own idea of it; what stops Spillway is passed on."""
     go = tmp_path / "go"
     desk.set("WAIT", str(go))
@@ -325,9 +294,7 @@ def test_what_ends_it_is_the_programs_affair(
 # Which model
 
 
-def model(
-    name: str, window: int | None = 8192, *, tools: bool | None = True, managed: bool = True
-) -> dict[str, Any]:
+def model(name: str, window: int | None = 8192, *, tools: bool | None = True, managed: bool = True) -> dict[str, Any]:
     return {"id": name, "supports_tools": tools, "spillway": {"managed": managed, "window": window}}
 
 

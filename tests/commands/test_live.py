@@ -25,10 +25,7 @@ from tests.proxying import Proxy, running_proxy
 from tests.stages.test_recalling import WINDOW, brain, long_chat
 
 ROOT = Path(__file__).parents[2]
-SHORT = {
-    "model": "m",
-    "messages": [{"role": "user", "content": "Say \x1b[31mred\x1b[0m, [bold]please[/bold]."}],
-}
+SHORT = {"model": "m", "messages": [{"role": "user", "content": "Say \x1b[31mred\x1b[0m, [bold]please[/bold]."}]}
 
 
 @pytest.fixture(scope="module")
@@ -70,17 +67,7 @@ def command(proxy: Proxy, *arguments: str, **more: Any) -> Iterator[subprocess.P
 def test_conversations_are_rows_with_the_window_as_a_bar(busy: Any, said: Any) -> None:
     proxy, _, conversation = busy
     head, _, older, *rest = said(proxy, "top").split("\n")
-    assert head.split() == [
-        "STATE",
-        "MODEL",
-        "WINDOW",
-        "FILL",
-        "TOKENS",
-        "TOK/S",
-        "TURNS",
-        "COMPACTED",
-        "CONVERSATION",
-    ]
+    assert head.split() == ["STATE", "MODEL", "WINDOW", "FILL", "TOKENS", "TOK/S", "TURNS", "COMPACTED", "CONVERSATION"]
     assert conversation in older
     assert "idle" in older
     assert "llamacpp/m" in older
@@ -113,11 +100,7 @@ def test_rows_live_in_a_terminal_while_an_answer_streams() -> None:
     with fake, running_proxy(fake) as proxy:
         ours, its = pty.openpty()
         with command(
-            proxy,
-            "top",
-            stdout=its,
-            stdin=its,
-            env={**environment(), "TERM": "xterm", "COLUMNS": "160", "LINES": "30"},
+            proxy, "top", stdout=its, stdin=its, env={**environment(), "TERM": "xterm", "COLUMNS": "160", "LINES": "30"}
         ) as top:
             os.close(its)
             seen = ""
@@ -130,9 +113,7 @@ def test_rows_live_in_a_terminal_while_an_answer_streams() -> None:
                     seen += os.read(ours, 65536).decode(errors="replace")
 
             sees("0 conversations")
-            with proxy.client.stream(
-                "POST", "/v1/chat/completions", json={**SHORT, "stream": True}
-            ) as answer:
+            with proxy.client.stream("POST", "/v1/chat/completions", json={**SHORT, "stream": True}) as answer:
                 sees("answering")
                 gate.open()
                 answer.read()
@@ -255,9 +236,7 @@ def test_what_was_done_to_a_request_is_shown_but_for_what_was_kept(busy: Any, sa
 # explain
 
 
-def test_a_saved_request_is_explained(
-    busy: Any, said: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_saved_request_is_explained(busy: Any, said: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     proxy, *_ = busy
     saved = json.dumps({"model": "m", "messages": long_chat()})
     (tmp_path / "saved.json").write_text(saved)

@@ -43,10 +43,7 @@ def imported(server: Running) -> set[str]:
 def test_what_not_every_request_needs_is_imported_when_one_does(tmp_path: Path) -> None:
     serve = [sys.executable, "-X", "importtime", "-m", "proxy", "serve", "--port", "0", "--backend"]
     told = {"SPILLWAY_STORE": "memory://"}
-    with (
-        LlamaCppFake([FakeModel("m", 4096)]) as fake,
-        running([*serve, fake.url], tmp_path / "log", told) as server,
-    ):
+    with LlamaCppFake([FakeModel("m", 4096)]) as fake, running([*serve, fake.url], tmp_path / "log", told) as server:
         url = server.wait_for(LISTENING).rpartition(LISTENING)[2].strip()
         at_ready = imported(server)
         asked = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -62,19 +59,14 @@ def test_help_imports_nothing_but_the_parser() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     modules = set(done.stdout.strip().split("\n")[-1].split())
     assert "argparse" in modules
-    assert (
-        not {"asyncio", "httpx", "pydantic", "starlette", "uvicorn", "proxy.app", "proxy.core.settings"}
-        & modules
-    )
+    assert not {"asyncio", "httpx", "pydantic", "starlette", "uvicorn", "proxy.app", "proxy.core.settings"} & modules
 
 
 def test_a_backend_that_starts_later_takes_the_place_of_the_demo(tmp_path: Path) -> None:
     host = f"127.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.77"  # where nobody else listens
     options = {"SPILLWAY_DISCOVER": host, "SPILLWAY_STORE": "memory://"}
     hello = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 9}
-    with running(
-        [sys.executable, "-m", "proxy", "serve", "--port", "0"], tmp_path / "log", options
-    ) as server:
+    with running([sys.executable, "-m", "proxy", "serve", "--port", "0"], tmp_path / "log", options) as server:
         root = server.wait_for(LISTENING).rpartition(LISTENING)[2].strip().removesuffix("/v1")
         with httpx.Client(base_url=root, timeout=60, trust_env=False) as client:
 
@@ -85,13 +77,8 @@ def test_a_backend_that_starts_later_takes_the_place_of_the_demo(tmp_path: Path)
             for path in ("/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat"):
                 body = {"model": "m", "input": "hello"} if path == "/v1/responses" else hello
                 refused = client.post(path, json=body)
-                assert (refused.status_code, "the demo serves spillway-demo only" in refused.text) == (
-                    404,
-                    True,
-                )
-            assert (
-                client.post("/v1/chat/completions", json=hello).json()["error"]["code"] == "model_not_found"
-            )
+                assert (refused.status_code, "the demo serves spillway-demo only" in refused.text) == (404, True)
+            assert client.post("/v1/chat/completions", json=hello).json()["error"]["code"] == "model_not_found"
             with LlamaCppFake([FakeModel("m", 4096)], scripted(["real"]), api_key="key", place=(host, 1234)):
                 client.headers["authorization"] = "Bearer key"
                 wait_until(lambda: models() == ["m"])

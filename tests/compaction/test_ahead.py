@@ -55,9 +55,7 @@ def test_of_a_history_without_turns_nothing_is_known() -> None:
         (1200, 1210, SMALL, 1000, False),
     ],
 )
-def test_it_is_due_if_the_next_turn_would_be(
-    tokens: int, upper: int, grown: Growth, recalled: int, due: bool
-) -> None:
+def test_it_is_due_if_the_next_turn_would_be(tokens: int, upper: int, grown: Growth, recalled: int, due: bool) -> None:
     assert is_due_next(BUDGET, tokens, upper, grown, recalled=recalled) is due
 
 

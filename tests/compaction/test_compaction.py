@@ -107,9 +107,7 @@ def test_the_same_history_comes_out_the_same(messages: list[Message], share: flo
 
 @pytest.mark.no_cover
 @given(histories(), st.floats(0.05, 1.1), st.floats(0.2, 1.5))
-def test_a_history_that_was_brought_down_stays_as_it_is(
-    messages: list[Message], share: float, limit: float
-) -> None:
+def test_a_history_that_was_brought_down_stays_as_it_is(messages: list[Message], share: float, limit: float) -> None:
     budget = total(messages) * share
     done, _ = run(reduction_of(messages, budget), limit=budget * limit)
     again, asked = run(reduction_of(done.messages, max(budget, done.after)), limit=budget * limit)
@@ -121,9 +119,7 @@ def test_a_history_that_was_brought_down_stays_as_it_is(
 
 @pytest.mark.no_cover
 @given(histories(), histories(longest=4), st.floats(0.1, 0.9))
-def test_a_conversation_goes_on_after_a_compaction(
-    messages: list[Message], more: list[Message], share: float
-) -> None:
+def test_a_conversation_goes_on_after_a_compaction(messages: list[Message], more: list[Message], share: float) -> None:
     """The second rewrite extends the first: it covers all of it, and earlier blocks stay frozen."""
     first, _ = run(reduction_of(messages, total(messages) * share), limit=1e9)
     more = [message for message in more if message["role"] == "user"][-1:]
@@ -264,9 +260,7 @@ def test_blocks_that_outgrow_their_budget_are_summarised_with_the_rest() -> None
 
 def test_a_merged_block_is_read_whole() -> None:
     """Other long messages lose their middle in a transcript; an earlier summary must not."""
-    block = assistant(
-        summary.block("The code is 4711. " * 400 + "The door is green." + " x" * 3000, [], limit=0)
-    )
+    block = assistant(summary.block("The code is 4711. " * 400 + "The door is green." + " x" * 3000, [], limit=0))
     messages = [user("Task"), block, *chat(6)]
     by = Summariser(window=100_000, tokens=60, overhead=0.0, same_model=False)
     _, asked = run(reduction_of(messages, total(messages) * 0.2), by=by)
@@ -319,13 +313,7 @@ def test_earlier_blocks_are_summarised_too_where_another_would_be_too_much() -> 
 
 @pytest.mark.parametrize(("form", "asks"), [("<files>\n{}\n</files>\nLook.", 0), ("Notes: {}", 1)])
 def test_a_program_s_block_gives_way_before_a_model_is_asked_and_words_do_not(form: str, asks: int) -> None:
-    messages = [
-        user(form.format("so it goes " * 900)),
-        user("Task"),
-        *agent(3)[1:],
-        assistant("ok"),
-        user("?"),
-    ]
+    messages = [user(form.format("so it goes " * 900)), user("Task"), *agent(3)[1:], assistant("ok"), user("?")]
     done, asked = run(limited(messages, 0.4, enough=0.5, message=200.0))
     assert bool(asked) is bool(asks)
     assert (done.rungs[-1] == "oversize") is not bool(asks)
@@ -335,24 +323,16 @@ def test_a_program_s_block_gives_way_before_a_model_is_asked_and_words_do_not(fo
 # -- where the newest turn takes what room there is
 
 
-def task_after(
-    steps: int, *, opening: str = "Old task: the code is CX-4711.", words: int = 300
-) -> list[Message]:
+def task_after(steps: int, *, opening: str = "Old task: the code is CX-4711.", words: int = 300) -> list[Message]:
     """A loop for an old task, and a new one with a large result."""
     old = [user(opening), *agent(steps, 20)[1:], assistant("Done.")]
-    new = [
-        user("New task: rename ZETA-99."),
-        assistant(None, tool_calls=[call(90)]),
-        tool(90, "row " * words),
-    ]
+    new = [user("New task: rename ZETA-99."), assistant(None, tool_calls=[call(90)]), tool(90, "row " * words)]
     return [*old, *new]
 
 
 def squeezed(messages: Sequence[Message], **limits: float) -> Reduction:
     """With room for the newest turn and little else."""
-    return replace(
-        limited(messages, 1.0, **limits), budget=total(messages[-3:]), enough=total(messages[-3:]) + 40
-    )
+    return replace(limited(messages, 1.0, **limits), budget=total(messages[-3:]), enough=total(messages[-3:]) + 40)
 
 
 def test_a_block_tells_nothing_of_a_message_that_stays_whole_behind_it() -> None:
@@ -442,12 +422,7 @@ def test_the_next_compaction_of_that_loop_extends_it() -> None:
 
 
 def test_results_that_the_model_has_not_read_are_never_masked() -> None:
-    messages = [
-        *agent(4),
-        assistant(None, tool_calls=[call(8), call(9)]),
-        tool(8, "a " * 900),
-        tool(9, "b " * 900),
-    ]
+    messages = [*agent(4), assistant(None, tool_calls=[call(8), call(9)]), tool(8, "a " * 900), tool(9, "b " * 900)]
     done, _ = run(reduction_of(messages, total(messages) * 0.3, protect=0))
     assert list(done.messages[-2:]) == messages[-2:]
 
@@ -513,12 +488,7 @@ def test_a_greeting_before_the_first_question_stays() -> None:
 ODD: list[list[Message]] = [
     [{"role": "user"}],
     [{"role": "tool", "content": "x " * 500}],
-    [
-        {"role": "tool", "tool_call_id": "gone", "content": "x " * 500},
-        user("a"),
-        assistant("b"),
-        user("c " * 300),
-    ],
+    [{"role": "tool", "tool_call_id": "gone", "content": "x " * 500}, user("a"), assistant("b"), user("c " * 300)],
     [user("a"), tool(1, "x " * 500), tool(2, "y " * 500)],
     [user("a " * 300), user("b " * 300), user("c " * 300)],
     [
@@ -530,11 +500,7 @@ ODD: list[list[Message]] = [
     ],
     [user("a"), {"role": "assistant", "content": None, "tool_calls": 5}, user("b " * 500)],
     [user("a"), {"role": "assistant", "content": {"odd": "x " * 900}}, user("b"), assistant("c"), user("d")],
-    [
-        user("a"),
-        {"role": "assistant", "content": 7, "tool_calls": [None, {"function": None}]},
-        user("b " * 500),
-    ],
+    [user("a"), {"role": "assistant", "content": 7, "tool_calls": [None, {"function": None}]}, user("b " * 500)],
     [user("a"), {"role": "system", "content": "s " * 500}, assistant("b " * 300), user("c")],
     [{"role": "function", "name": "f", "content": "x " * 900}, user("a"), assistant("b"), user("c")],
     [user("a"), {"role": "critic", "content": "x " * 900}, assistant("b"), user("c")],

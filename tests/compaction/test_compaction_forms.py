@@ -187,12 +187,7 @@ def test_rules_are_not_taken_from_results_that_lost_their_call() -> None:
 
 
 def test_results_in_a_row_are_joined_and_stay_results() -> None:
-    batch = [
-        assistant(None, tool_calls=[call(1), call(2), call(3)]),
-        tool(1, "one"),
-        tool(2, "two"),
-        tool(3, "three"),
-    ]
+    batch = [assistant(None, tool_calls=[call(1), call(2), call(3)]), tool(1, "one"), tool(2, "two"), tool(3, "three")]
     batch[3]["content"] = [{"type": "text", "text": "three"}]
     messages = written([user("a"), *batch, assistant("b"), user("c")])
     done, kinds = repair(messages, STRICT)
@@ -224,9 +219,7 @@ def test_calls_and_results_as_text_need_no_ids() -> None:
 
 
 @given(mixed_histories(), st.sampled_from([RepairRules(), STRICT]))
-def test_whatever_comes_is_valid_and_a_second_repair_finds_nothing(
-    messages: list[Message], rules: RepairRules
-) -> None:
+def test_whatever_comes_is_valid_and_a_second_repair_finds_nothing(messages: list[Message], rules: RepairRules) -> None:
     done, _ = repair(messages, rules)
     assert repair(done, rules)[0] is done
     assert not rules.alternate or flaws(done) == []

@@ -99,6 +99,4 @@ def test_a_pointer_to_a_later_result_holds_only_as_long_as_that_is_there() -> No
     ]
     done = compacted(messages, 0.7, 10.0, same_model=True, protect=10_000)
     assert done.rungs == ("duplicates",)
-    assert done.covered > messages.index(tool(2, text)), (
-        "who edits what follows the first gets the first back"
-    )
+    assert done.covered > messages.index(tool(2, text)), "who edits what follows the first gets the first back"

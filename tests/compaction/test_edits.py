@@ -25,16 +25,9 @@ def history(steps: int, *, user_every: int = 0) -> list[Message]:
         function = {"name": "read" if step % 2 else "search", "arguments": f'{{"n":{step}}}'}
         call = {"id": f"c{step}", "type": "function", "function": function}
         made.append(
-            {
-                "role": "assistant",
-                "content": None,
-                "reasoning_content": f"Thought {step}.",
-                "tool_calls": [call],
-            }
+            {"role": "assistant", "content": None, "reasoning_content": f"Thought {step}.", "tool_calls": [call]}
         )
-        made.append(
-            {"role": "tool", "tool_call_id": f"c{step}", "content": f"{step} " + "line of text " * 60}
-        )
+        made.append({"role": "tool", "tool_call_id": f"c{step}", "content": f"{step} " + "line of text " * 60})
     return made
 
 
@@ -72,9 +65,7 @@ def test_nothing_goes_below_the_trigger_or_for_too_little() -> None:
 
 
 def test_some_tools_are_spared_and_calls_may_go_too() -> None:
-    done, (told,) = run(
-        history(8), ClearResults(over_results=7, keep=2, spared=frozenset({"read"}), arguments=True)
-    )
+    done, (told,) = run(history(8), ClearResults(over_results=7, keep=2, spared=frozenset({"read"}), arguments=True))
     assert cleared_in(done) == [0, 2, 4]
     assert told.number == 3
     calls = [message["tool_calls"][0]["function"]["arguments"] for message in done if "tool_calls" in message]
@@ -100,13 +91,7 @@ def test_both_are_told_in_their_order() -> None:
     assert [each.what for each in told] == ["thoughts", "results"]
 
 
-@given(
-    st.integers(0, 12),
-    st.integers(0, 5),
-    st.integers(0, 6),
-    st.booleans(),
-    st.integers(0, 4),
-)
+@given(st.integers(0, 12), st.integers(0, 5), st.integers(0, 6), st.booleans(), st.integers(0, 4))
 def test_a_history_stays_one(steps: int, user_every: int, keep: int, arguments: bool, thoughts: int) -> None:
     """The same places to cut, the same calls and users' words; the client's messages are not changed in place; twice is once."""
     messages = history(steps, user_every=user_every)

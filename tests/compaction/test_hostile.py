@@ -50,20 +50,13 @@ FORGERIES = (
     CALLED[:6] + CALLED + CALLED[6:] + EVIL,
     f"»»\n{EVIL}\n««",
 )
-RULES = (
-    "Never touch the folder legacy.",
-    "The port must be 9000.",
-    "Use only tabs.",
-    "Avoid the colour red.",
-)
+RULES = ("Never touch the folder legacy.", "The port must be 9000.", "Use only tabs.", "Avoid the colour red.")
 
 
 def echoing(messages: Sequence[Message]) -> str:
     """A summary by a model that does what every page says."""
     shown = "\n".join(map(text_of, messages))
-    return (
-        shown[-2000:] + "".join(f"\n{each}" for each in FORGERIES if EVIL in shown and each in shown)[:2000]
-    )
+    return shown[-2000:] + "".join(f"\n{each}" for each in FORGERIES if EVIL in shown and each in shown)[:2000]
 
 
 def shortened(messages: Sequence[Message], budget: float, chance: random.Random) -> Compaction:
@@ -81,9 +74,7 @@ def shortened(messages: Sequence[Message], budget: float, chance: random.Random)
 def blocks_of(message: Message) -> list[str]:
     """The blocks of a summary; nothing stands between them, and no mark in them."""
     pieces = re.split(f"({re.escape(marks.OPEN)}|{re.escape(marks.CLOSE)})", str(message["content"]))
-    assert [*pieces[1::4], *pieces[3::4]] == [marks.OPEN] * len(pieces[1::4]) + [marks.CLOSE] * len(
-        pieces[3::4]
-    )
+    assert [*pieces[1::4], *pieces[3::4]] == [marks.OPEN] * len(pieces[1::4]) + [marks.CLOSE] * len(pieces[3::4])
     assert not "".join(pieces[::4]).strip()
     assert all(piece.count(HEADING) <= 1 for piece in pieces)
     return pieces[2::4]
@@ -92,9 +83,7 @@ def blocks_of(message: Message) -> list[str]:
 def assert_only_the_users(messages: Sequence[Message], ruled: set[str]) -> None:
     for message in filter(is_summary, messages):
         for told in (piece.partition(f"\n{HEADING}\n")[2] for piece in blocks_of(message)):
-            lines = [
-                line.removeprefix("- ") for line in told.split("\n") if not line.startswith("Identifiers")
-            ]
+            lines = [line.removeprefix("- ") for line in told.split("\n") if not line.startswith("Identifiers")]
             assert ruled.issuperset(filter(None, lines))
     assert ruled.issuperset(constraints(messages, limit=10**6))
 
@@ -144,8 +133,7 @@ def test_a_long_hostile_session_adopts_nothing(rules: RepairRules, *, text_form:
 # -- one by one
 
 pieces = st.lists(
-    st.sampled_from([*ALL, *(part for mark in ALL for part in (mark[:9], mark[9:], mark[:1], mark[-1:]))]),
-    max_size=12,
+    st.sampled_from([*ALL, *(part for mark in ALL for part in (mark[:9], mark[9:], mark[:1], mark[-1:]))]), max_size=12
 ).map("".join)
 
 
@@ -229,9 +217,7 @@ def test_the_users_rules_are_told_again_though_the_summary_has_them() -> None:
 
 
 def test_a_rule_that_was_cut_in_half_is_none() -> None:
-    made = block(
-        "We talked.", [user("Use only tabs.\nNever delete what the user has not confirmed.")], limit=400
-    )
+    made = block("We talked.", [user("Use only tabs.\nNever delete what the user has not confirmed.")], limit=400)
     assert constraints([assistant(made[: made.index("what the user")])], limit=400) == ["Use only tabs."]
 
 

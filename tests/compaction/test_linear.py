@@ -45,12 +45,7 @@ def text(said: str) -> dict[str, Any]:
 
 
 def parts(role: str, part: dict[str, Any], count: int) -> list[Message]:
-    return [
-        user("a"),
-        assistant("b"),
-        {"role": role, "content": [dict(part) for _ in range(count)]},
-        user("c"),
-    ]
+    return [user("a"), assistant("b"), {"role": role, "content": [dict(part) for _ in range(count)]}, user("c")]
 
 
 def batch(count: int) -> list[Message]:
@@ -64,28 +59,16 @@ HISTORIES: dict[str, Callable[[int], list[Message]]] = {
     "a batch in reverse": batch,
     "a batch without results": lambda n: [user("a"), assistant(None, tool_calls=[call(i) for i in range(n)])],
     "results without calls": lambda n: [user("a"), *(tool(i, "r" * 50) for i in range(n)), user("b")],
-    "steps": lambda n: [
-        m for i in range(n // 2) for m in (assistant(None, tool_calls=[call(i)]), tool(i, "r" * 900))
-    ],
+    "steps": lambda n: [m for i in range(n // 2) for m in (assistant(None, tool_calls=[call(i)]), tool(i, "r" * 900))],
     "system messages": lambda n: [user("a"), *([SYSTEM] * n), assistant("b"), user("c")],
     "texts of a user": lambda n: parts("user", text("You must."), n),
     "texts of an assistant": lambda n: parts("assistant", text("Well. "), n),
     "texts of a result": lambda n: [*batch(1)[:2], {**tool(0, ""), "content": [text("t")] * n}, user("b")],
     "results in parts": lambda n: parts("user", text(RESULT), n),
     "notices in parts": lambda n: parts("assistant", text(STATUS), n),
-    "written calls": lambda n: [
-        user("a"),
-        assistant(WRITTEN * n),
-        user(RESULT * n),
-        assistant("b"),
-        user("c"),
-    ],
+    "written calls": lambda n: [user("a"), assistant(WRITTEN * n), user(RESULT * n), assistant("b"), user("c")],
     "images": lambda n: parts("user", {"type": "image_url", "image_url": {"url": "data:,"}}, n),
-    "marks": lambda n: [
-        user("a"),
-        assistant((marks.OPEN + marks.HEADING + "\n- x must be\n") * n),
-        user("b"),
-    ],
+    "marks": lambda n: [user("a"), assistant((marks.OPEN + marks.HEADING + "\n- x must be\n") * n), user("b")],
     "blobs": lambda n: [user("a"), {"role": "assistant", "content": {f"k{i}": "A" * 1100 for i in range(n)}}],
 }
 
@@ -179,9 +162,7 @@ def test_a_huge_history_is_cut_in_a_moment() -> None:
 def test_however_long_a_history_few_summaries_are_asked_for(answer: str, *, same_model: bool) -> None:
     by = replace(BY, window=600, same_model=same_model)
     for turns in (100, 1_000):
-        messages = [
-            m for i in range(turns) for m in (user(f"Question {i} " * 9), assistant(f"Answer {i} " * 9))
-        ]
+        messages = [m for i in range(turns) for m in (user(f"Question {i} " * 9), assistant(f"Answer {i} " * 9))]
         assert compacted(messages, answer, by) <= MOST_ASKS
 
 

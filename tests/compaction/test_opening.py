@@ -14,11 +14,7 @@ from proxy.compaction.opening import opening
 from proxy.core.request import Message, text_of
 from tests.histories import assistant, call, cost, histories, reduction_of, tool, user
 
-FILE = (
-    "I have added these files.\n\nsrc/parser.py\n```\n"
-    + "".join(f"def f{n}(x): ...\n" for n in range(60))
-    + "```\n"
-)
+FILE = "I have added these files.\n\nsrc/parser.py\n```\n" + "".join(f"def f{n}(x): ...\n" for n in range(60)) + "```\n"
 MAP = "Here is an outline of the repository.\n" + "".join(f"src/mod{n}.py:\n  def run\n" for n in range(40))
 LONG = "I looked at it from every side. " * 12
 
@@ -30,9 +26,9 @@ def work(path: str = "src/parser.py") -> list[Message]:
 def kept(messages: Sequence[Message], share: float = 3.0, **options: Any) -> list[str]:
     reduction = reduction_of(messages, 0)
     chosen = opening(reduction, len(messages), sum(cost(messages)) * share, **options)
-    assert all(
-        a["role"] != b["role"] for a, b in pairwise(chosen) if "system" not in (a["role"], b["role"])
-    ) or (any(a["role"] == b["role"] for a, b in pairwise(messages)))
+    assert all(a["role"] != b["role"] for a, b in pairwise(chosen) if "system" not in (a["role"], b["role"])) or (
+        any(a["role"] == b["role"] for a, b in pairwise(messages))
+    )
     return [text_of(message) for message in chosen]
 
 
@@ -65,14 +61,7 @@ def test_an_example_that_nothing_refers_to_is_not_the_task() -> None:
 
 
 def test_where_there_is_room_more_of_what_is_long_stays_but_no_question_without_its_answer() -> None:
-    messages = [
-        user("Hi"),
-        assistant("Hello."),
-        user(MAP),
-        assistant("Ok."),
-        user("Well?"),
-        assistant("Fine."),
-    ]
+    messages = [user("Hi"), assistant("Hello."), user(MAP), assistant("Ok."), user("Well?"), assistant("Fine.")]
     assert kept(messages) == ["Hi"]
     assert kept(messages, others=True) == ["Hi", "Hello.", MAP]
     messages[3] = assistant(LONG)
@@ -81,14 +70,7 @@ def test_where_there_is_room_more_of_what_is_long_stays_but_no_question_without_
 
 
 def test_files_come_before_what_else_was_set_up() -> None:
-    messages = [
-        user(MAP),
-        assistant("Ok."),
-        user(FILE),
-        assistant("Ok."),
-        user("What is f7?"),
-        assistant(LONG),
-    ]
+    messages = [user(MAP), assistant("Ok."), user(FILE), assistant("Ok."), user("What is f7?"), assistant(LONG)]
     assert kept(messages) == [MAP, "Ok.", FILE, "Ok.", "What is f7?"]
     size = cost(messages)
     room = (size[2] + size[4] + 10) / sum(size)
@@ -98,14 +80,7 @@ def test_files_come_before_what_else_was_set_up() -> None:
 
 def test_a_file_that_is_shown_again_later_need_not_stay() -> None:
     newer = FILE.replace("f1(", "g1(")
-    messages = [
-        user(FILE),
-        assistant("Ok."),
-        user("Rename f1"),
-        assistant(LONG),
-        user(newer),
-        assistant("Ok."),
-    ]
+    messages = [user(FILE), assistant("Ok."), user("Rename f1"), assistant(LONG), user(newer), assistant("Ok.")]
     assert FILE not in kept(messages)
     assert newer in kept(messages)
 
@@ -119,14 +94,7 @@ def test_what_a_program_says_before_the_task_stays_with_it() -> None:
 def test_rules_and_tools_that_were_taken_note_of_stay() -> None:
     tools = "These tools are available.\n" + "".join(f"- tool{n}: does {n}\n" for n in range(60))
     rules = "Custom rules:\n1. You must always answer in Dutch."
-    messages = [
-        user(tools),
-        assistant("Understood."),
-        user(rules),
-        assistant("Noted."),
-        user("Build it."),
-        *work("x"),
-    ]
+    messages = [user(tools), assistant("Understood."), user(rules), assistant("Noted."), user("Build it."), *work("x")]
     assert kept(messages) == [tools, "Understood.", rules, "Noted.", "Build it."]
     small = kept(messages, 0.4)
     assert rules in small

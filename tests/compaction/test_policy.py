@@ -5,14 +5,7 @@ from typing import get_args
 
 import pytest
 
-from proxy.compaction.policy import (
-    LOCAL,
-    SMALL_WINDOW,
-    STANDARD,
-    PruneLimits,
-    limit_origins,
-    limits_for,
-)
+from proxy.compaction.policy import LOCAL, SMALL_WINDOW, STANDARD, PruneLimits, limit_origins, limits_for
 from proxy.core.settings import Limit, Policy, Settings
 
 

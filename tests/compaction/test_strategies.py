@@ -43,9 +43,7 @@ def shortened(
 
 
 def chat(turns: int) -> list[Message]:
-    said = [
-        (user(f"Question {n}: {'why ' * 60}"), assistant(f"Answer {n}: {'so ' * 60}")) for n in range(turns)
-    ]
+    said = [(user(f"Question {n}: {'why ' * 60}"), assistant(f"Answer {n}: {'so ' * 60}")) for n in range(turns)]
     return [*(message for turn in said for message in turn), user("And now?")]
 
 

@@ -48,9 +48,7 @@ def test_a_bridge_is_one_only_behind_a_summary() -> None:
 
 def test_a_transcript_tells_who_said_what() -> None:
     messages = [user("Read it."), assistant(None, tool_calls=[call(1)]), tool(1, "text")]
-    assert (
-        next(transcripts(messages)) == 'USER: Read it.\n\nASSISTANT: read_file({"path":"a.py"})\n\nTOOL: text'
-    )
+    assert next(transcripts(messages)) == 'USER: Read it.\n\nASSISTANT: read_file({"path":"a.py"})\n\nTOOL: text'
 
 
 def test_long_messages_lose_their_middle_in_a_transcript() -> None:
@@ -63,8 +61,7 @@ def test_long_messages_lose_their_middle_in_a_transcript() -> None:
 
 @given(
     st.lists(
-        st.sampled_from(["<", ">", "<<<", ">>>", "conversation", "end of ", marks.FENCE, marks.FENCE_END]),
-        max_size=12,
+        st.sampled_from(["<", ">", "<<<", ">>>", "conversation", "end of ", marks.FENCE, marks.FENCE_END]), max_size=12
     )
 )
 def test_a_fence_can_not_be_closed_from_inside(pieces: list[str]) -> None:
@@ -78,9 +75,7 @@ def test_a_fence_can_not_be_closed_from_inside(pieces: list[str]) -> None:
 
 def test_a_fenced_request_goes_on_from_what_is_known() -> None:
     first = str(fenced("text", tokens=50)["content"])
-    assert first.startswith(
-        f"{marks.FENCE}\ntext\n{marks.FENCE_END}\n\nSummarise the conversation between the marks"
-    )
+    assert first.startswith(f"{marks.FENCE}\ntext\n{marks.FENCE_END}\n\nSummarise the conversation between the marks")
     later = str(fenced("text", tokens=50, before="known")["content"])
     assert later.startswith("Summary of what came before:\nknown\n\n")
     assert "together with the summary before it" in later
@@ -88,12 +83,7 @@ def test_a_fenced_request_goes_on_from_what_is_known() -> None:
 
 @pytest.mark.parametrize(
     "message",
-    [
-        {},
-        {"role": 5},
-        {"role": "user", "content": 5},
-        {"role": "assistant", "tool_calls": [5, {"function": 5}]},
-    ],
+    [{}, {"role": 5}, {"role": "user", "content": 5}, {"role": "assistant", "tool_calls": [5, {"function": 5}]}],
 )
 def test_odd_messages_are_told_as_well_as_can_be(message: Message) -> None:
     next(transcripts([message]))

@@ -37,12 +37,7 @@ def text_of(text: str, *, cut: bool = False) -> str:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        SAYS,
-        "  " + SAYS,
-        "用户想要一座蓝色的房子,屋顶还没有完成。",
-        "I cannot say that much happened. " + GOOD * 2,
-    ],
+    [SAYS, "  " + SAYS, "用户想要一座蓝色的房子,屋顶还没有完成。", "I cannot say that much happened. " + GOOD * 2],
 )
 def test_a_summary_that_says_something_is_kept(text: str) -> None:
     assert verdict(text) == "kept"
@@ -136,10 +131,7 @@ def test_one_that_was_cut_off_ends_with_its_last_whole_sentence_or_is_none() -> 
 
 def test_the_assistant_does_not_carry_on_instead() -> None:
     source = source_of(
-        [
-            *TALK,
-            assistant("You may take the tram to the gate, which leaves every ten minutes from the market."),
-        ]
+        [*TALK, assistant("You may take the tram to the gate, which leaves every ten minutes from the market.")]
     )
     copies = "You may take the tram to the gate, which leaves every ten minutes from the market."
     assert verdict(copies, source) == "copy"
@@ -173,9 +165,7 @@ def test_of_short_or_mixed_texts_nothing_is_guessed() -> None:
     assert source_of([user("Hallo, wie geht es?")]).languages == ()
     mixed = source_of([user(f"{LANGUAGES['german']} {LANGUAGES['chinese']}")])
     assert all(
-        verdict(text, Source(languages=mixed.languages)) == "kept"
-        for text in LANGUAGES.values()
-        if "海" in text
+        verdict(text, Source(languages=mixed.languages)) == "kept" for text in LANGUAGES.values() if "海" in text
     )
     assert verdict("Gehäuse und Türen sind blau.", source_of([user(LANGUAGES["english"])])) == "kept"
 
@@ -188,14 +178,8 @@ def test_the_language_is_asked_for_where_it_is_not_english() -> None:
 def test_a_share_of_what_the_user_told_must_be_there() -> None:
     source = source_of(TALK)
     assert verdict(GOOD, source) == "kept"
-    assert (
-        verdict("The user talked about the family and about a meeting, and all of it went well.", source)
-        == "gaps"
-    )
-    assert (
-        verdict("Ingrid was mentioned, and the rest of it was about a meeting of some people.", source)
-        == "gaps"
-    )
+    assert verdict("The user talked about the family and about a meeting, and all of it went well.", source) == "gaps"
+    assert verdict("Ingrid was mentioned, and the rest of it was about a meeting of some people.", source) == "gaps"
     assert verdict("The user talked about the weather.", source_of(TALK[:1])) == "kept", "too little to tell"
 
 
@@ -205,28 +189,19 @@ def test_what_only_others_said_counts_too_but_less() -> None:
         *(assistant(f"The file src/part{n}.py of Module{n} has {n}7 lines.") for n in range(20)),
     ]
     assert (
-        verdict(
-            "Somebody looked into something, and there was a lot of it to be seen there.", source_of(talk)
-        )
+        verdict("Somebody looked into something, and there was a lot of it to be seen there.", source_of(talk))
         == "gaps"
     )
     assert (
-        verdict(
-            "Looked at src/part1.py, src/part2.py, src/part3.py, src/part4.py, and 15 more.", source_of(talk)
-        )
+        verdict("Looked at src/part1.py, src/part2.py, src/part3.py, src/part4.py, and 15 more.", source_of(talk))
         == "kept"
     )
 
 
 def test_paths_and_numbers_are_whole() -> None:
     source = source_of([user("Use port 8080, host 10.0.0.7, file /etc/spill/a.toml and user Karla17.")])
-    assert (
-        verdict("It is about ports 80801 and 18080, hosts and files, and some users as well.", source)
-        == "gaps"
-    )
-    assert (
-        verdict("Port 8080, host 10.0.0.7, the file /etc/spill/a.toml, the user Karla17.", source) == "kept"
-    )
+    assert verdict("It is about ports 80801 and 18080, hosts and files, and some users as well.", source) == "gaps"
+    assert verdict("Port 8080, host 10.0.0.7, the file /etc/spill/a.toml, the user Karla17.", source) == "kept"
 
 
 # -- loops
@@ -234,11 +209,7 @@ def test_paths_and_numbers_are_whole() -> None:
 words = st.text(alphabet="abcdefgh", min_size=1, max_size=6)
 
 
-@given(
-    st.lists(words, min_size=1, max_size=25),
-    st.lists(words, max_size=20),
-    st.sampled_from([" ", ", ", "\n", ". "]),
-)
+@given(st.lists(words, min_size=1, max_size=25), st.lists(words, max_size=20), st.sampled_from([" ", ", ", "\n", ". "]))
 def test_no_loop_is_ever_accepted(unit: list[str], before: list[str], between: str) -> None:
     times = 120 // len(unit) + 3
     text = between.join([*before, *(unit * times)])
@@ -248,8 +219,7 @@ def test_no_loop_is_ever_accepted(unit: list[str], before: list[str], between: s
 
 
 @given(
-    st.text(alphabet="的一是了我不人在他有这个上们来到时大地为子中你说", min_size=2, max_size=30),
-    st.text(max_size=50),
+    st.text(alphabet="的一是了我不人在他有这个上们来到时大地为子中你说", min_size=2, max_size=30), st.text(max_size=50)
 )
 def test_nor_one_without_spaces(unit: str, before: str) -> None:
     assert loops(before + unit * (220 // len(unit) + 2))

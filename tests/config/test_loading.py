@@ -40,9 +40,7 @@ def test_without_any_setting_it_is_a_private_proxy() -> None:
 
 
 def test_command_line_over_environment_over_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = toml(
-        tmp_path, "port = 1\nhost = 'localhost'\nlog_level = 'debug'\n[models.'q*']\nwindow = 8192\n"
-    )
+    config = toml(tmp_path, "port = 1\nhost = 'localhost'\nlog_level = 'debug'\n[models.'q*']\nwindow = 8192\n")
     monkeypatch.setenv("SPILLWAY_PORT", "2")
     monkeypatch.setenv("SPILLWAY_LOG_LEVEL", "")
     assert load_settings(config).port == 2
@@ -142,9 +140,7 @@ def test_what_is_empty_or_not_ours_is_left_alone(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("service", ["SPILLWAY", "SPILLWAY_REDIS", "SPILLWAY_1"])
-def test_what_kubernetes_and_docker_inject_is_left_alone(
-    service: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_kubernetes_and_docker_inject_is_left_alone(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     injected = {
         "SERVICE_HOST": "10.0.0.1",
         "SERVICE_PORT": "8484",
@@ -196,18 +192,10 @@ def test_keys_are_trimmed_and_not_shown() -> None:
         ("BACKENDS", '[{"url":"http://a/v1?x=1"}]', ["SPILLWAY_BACKENDS__0__URL", "without query"]),
         ("BACKENDS", '[{"url":"http://a","name":"a\\nb"}]', ["SPILLWAY_BACKENDS__0__NAME", "letters"]),
         ("BACKENDS", '[{"url":"http://a","kind":"x"}]', ["SPILLWAY_BACKENDS__0__KIND='x'", "'ollama'"]),
-        (
-            "BACKENDS",
-            '[{"url":"http://a","u":1}]',
-            ["SPILLWAY_BACKENDS__0__U", "api_key, kind, managed, name, url"],
-        ),
+        ("BACKENDS", '[{"url":"http://a","u":1}]', ["SPILLWAY_BACKENDS__0__U", "api_key, kind, managed, name, url"]),
         ("BACKENDS", '[{"url":"http://a"},{"url":"http://a"}]', ["different names", "'a'"]),
         ("MODELS", '{"q*":{"window":5}}', ["SPILLWAY_MODELS__Q*__WINDOW=5", "256"]),
-        (
-            "MODELS",
-            '{"q*":{"wind":5}}',
-            ["SPILLWAY_MODELS__Q*__WIND", "trigger, vision, window"],
-        ),
+        ("MODELS", '{"q*":{"wind":5}}', ["SPILLWAY_MODELS__Q*__WIND", "trigger, vision, window"]),
         ("MODELS", '{"q*":{"trigger":0.3}}', ["models q*", "target 0.5", "trigger 0.3"]),
         ("API_KEYS", '[""]', ["SPILLWAY_API_KEYS__0", "at least 1"]),
     ],
@@ -254,12 +242,9 @@ def test_the_command_line_is_checked_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "keys"),
-    [("one", ("one",)), ("a, b,", ("a", "b")), ('["a","b"]', ("a", "b")), ('["a,b"]', ("a,b",))],
+    ("typed", "keys"), [("one", ("one",)), ("a, b,", ("a", "b")), ('["a","b"]', ("a", "b")), ('["a,b"]', ("a,b",))]
 )
-def test_lists_may_be_json_or_words(
-    typed: str, keys: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lists_may_be_json_or_words(typed: str, keys: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPILLWAY_API_KEYS", typed)
     assert load_settings().api_keys == keys
 

@@ -23,17 +23,13 @@ READING = {
 }
 """All that may be posted: none of these generates, loads or changes anything."""
 
-RECORDED = [
-    reply for backend in BACKENDS if backend.kind != "generic" for reply in payloads(backend.kind).values()
-]
+RECORDED = [reply for backend in BACKENDS if backend.kind != "generic" for reply in payloads(backend.kind).values()]
 ODD = (
     st.none()
     | st.booleans()
     | st.integers()
     | st.floats()
-    | st.sampled_from(
-        ["m", "a/b", "loaded", "8192", "num_ctx 4096", "", "\ud800", [], {}, [[]], [{}], {"": []}]
-    )
+    | st.sampled_from(["m", "a/b", "loaded", "8192", "num_ctx 4096", "", "\ud800", [], {}, [[]], [{}], {"": []}])
     | st.text(max_size=5)
 )
 JSON = st.recursive(

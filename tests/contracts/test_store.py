@@ -14,16 +14,7 @@ from proxy.core.history.checkpoint import Store
 from proxy.store import STORES, memory, sqlite
 from proxy.store.codec import encode
 from proxy.store.documents import Documents
-from tests.store.support import (
-    NOW,
-    HandClock,
-    RedisServer,
-    checkpoint,
-    digest,
-    finds,
-    open_with,
-    redis_server,
-)
+from tests.store.support import NOW, HandClock, RedisServer, checkpoint, digest, finds, open_with, redis_server
 
 __all__ = ["redis_server"]
 
@@ -102,10 +93,7 @@ async def test_what_was_put_is_found_as_it_was(store: Store) -> None:
     item = checkpoint(
         text="ünï <\u2028\u0085\x00> 漢字 🙂",
         replacement=(
-            {
-                "role": "system",
-                "content": [{"type": "text", "text": "a", "cache_control": {"x": [1, 2.5, None]}}],
-            },
+            {"role": "system", "content": [{"type": "text", "text": "a", "cache_control": {"x": [1, 2.5, None]}}]},
             {"role": "user", "content": "half a pair \ud83d", "unknown": 2**70},
         ),
         created=NOW + 0.123456,
@@ -216,9 +204,7 @@ async def test_values_have_an_end(store: Store, monkeypatch: pytest.MonkeyPatch)
     assert left[-1] == b"value"
 
 
-async def test_a_secret_is_made_once_and_outlives_ttl_and_purge(
-    opened: Open, url: str, clock: HandClock
-) -> None:
+async def test_a_secret_is_made_once_and_outlives_ttl_and_purge(opened: Open, url: str, clock: HandClock) -> None:
     one = opened(ttl=60.0)
     two = opened(ttl=60.0) if not url.startswith("memory") else one
     first = b"\x00\xff" * 16
@@ -250,9 +236,7 @@ async def test_documents_are_their_owners_alone(store: Store, clock: HandClock) 
     assert await documents.drop("me", "resp_1")
 
 
-async def test_documents_expire_unless_they_are_used_and_go_with_a_purge(
-    opened: Open, clock: HandClock
-) -> None:
+async def test_documents_expire_unless_they_are_used_and_go_with_a_purge(opened: Open, clock: HandClock) -> None:
     store = opened(ttl=100.0)
     documents = Documents(store, clock)
     for name in ("old", "used"):
@@ -394,9 +378,7 @@ async def test_purge_of_what_is_older(store: Store) -> None:
         await store.put(checkpoint(number, created=NOW + number))
     assert await store.purge(older_than=NOW + 3) == 3
     assert [item.covered for item in await store.export()] == [3, 4]
-    assert await store.find("scope", [digest(number) for number in range(5)]) == checkpoint(
-        3, created=NOW + 3
-    )
+    assert await store.find("scope", [digest(number) for number in range(5)]) == checkpoint(3, created=NOW + 3)
 
 
 async def test_closing_twice_is_fine(store: Store) -> None:

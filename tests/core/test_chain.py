@@ -16,10 +16,7 @@ def parts(*texts: str) -> list[dict[str, Any]]:
 
 SAME: list[tuple[Message, Message]] = [
     (assistant("answer"), assistant("  answer\n\n")),
-    (
-        assistant("answer"),
-        assistant("answer", reasoning_content="long thoughts", refusal=None, annotations=[]),
-    ),
+    (assistant("answer"), assistant("answer", reasoning_content="long thoughts", refusal=None, annotations=[])),
     (user("text"), {"role": "user", "content": parts("text")}),
     (user("one\ntwo"), {"role": "user", "content": parts("one", "two ")}),
     (assistant(None, tool_calls=[call(1)]), assistant("", tool_calls=[call(1)])),
@@ -30,11 +27,7 @@ SAME: list[tuple[Message, Message]] = [
         assistant(
             "",
             tool_calls=[
-                {
-                    "index": 0,
-                    "function": {"arguments": '{"path":"a.py"}', "name": "read_file"},
-                    "id": "call_1",
-                }
+                {"index": 0, "function": {"arguments": '{"path":"a.py"}', "name": "read_file"}, "id": "call_1"}
             ],
         ),
     ),
@@ -58,18 +51,13 @@ DIFFERENT: list[tuple[Message, Message]] = [
         {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a"}}]},
         {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "b"}}]},
     ),
-    (
-        {"role": "user", "content": parts("a")},
-        {"role": "user", "content": [*parts("a"), {"type": "image_url"}]},
-    ),
+    ({"role": "user", "content": parts("a")}, {"role": "user", "content": [*parts("a"), {"type": "image_url"}]}),
     (assistant("", function_call={"name": "f"}), assistant("", function_call={"name": "g"})),
 ]
 
 
 @pytest.mark.parametrize(("sent", "sent_again"), SAME)
-def test_what_clients_change_when_they_send_it_again_does_not_count(
-    sent: Message, sent_again: Message
-) -> None:
+def test_what_clients_change_when_they_send_it_again_does_not_count(sent: Message, sent_again: Message) -> None:
     assert message_digest(sent) == message_digest(sent_again)
 
 

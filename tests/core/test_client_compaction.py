@@ -8,14 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.history.client_compaction import (
-    asks_to_compact,
-    brought_from,
-    grown,
-    marks_of,
-    plainly,
-    unfolded,
-)
+from proxy.core.history.client_compaction import asks_to_compact, brought_from, grown, marks_of, plainly, unfolded
 from proxy.core.history.constraints import constraints
 from proxy.core.request import text_of
 
@@ -26,9 +19,7 @@ CODEX = (
 CLAUDE = (
     "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\n- Do NOT use Read, Bash, Grep, Glob, Edit, Write, or "
     "ANY other tool.\n\nYour task is to create a detailed summary of the conversation so far, paying close attention "
-    "to the user's explicit requests and your previous actions.\n"
-    + "Be thorough. " * 300
-    + "<analysis>\n</analysis>"
+    "to the user's explicit requests and your previous actions.\n" + "Be thorough. " * 300 + "<analysis>\n</analysis>"
 )
 CLAUDE_UP_TO = (
     "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\nYour task is to create a detailed summary of this "
@@ -48,7 +39,9 @@ SDK = (
     "will allow you (or another instance of yourself) to resume work efficiently. Wrap your summary in "
     "<summary></summary> tags."
 )
-CLINE = "Your task is to create a detailed summary of the conversation so far. The next assistant will continue the task."
+CLINE = (
+    "Your task is to create a detailed summary of the conversation so far. The next assistant will continue the task."
+)
 QWEN_SYSTEM = (
     "You are the component that summarizes internal chat history into a given structure.\n\nFirst, you will think through "
     "the entire history in a private <scratchpad>. Then generate the final <state_snapshot> XML object."
@@ -66,16 +59,10 @@ BEFORE: list[dict[str, Any]] = [
 
 
 def asking(*texts: str, system: str = "You code.") -> list[dict[str, Any]]:
-    return [
-        {"role": "system", "content": system},
-        *BEFORE[1:],
-        *({"role": "user", "content": text} for text in texts),
-    ]
+    return [{"role": "system", "content": system}, *BEFORE[1:], *({"role": "user", "content": text} for text in texts)]
 
 
-@pytest.mark.parametrize(
-    "text", [CODEX, CLAUDE, CLAUDE_UP_TO, OPENCODE_OLD, OPENCODE, SDK, CLINE], ids=range(7)
-)
+@pytest.mark.parametrize("text", [CODEX, CLAUDE, CLAUDE_UP_TO, OPENCODE_OLD, OPENCODE, SDK, CLINE], ids=range(7))
 def test_what_clients_say_when_they_compact(text: str) -> None:
     assert asks_to_compact(asking(text))
     reminded = f"<system-reminder>\nThe date is today.\n</system-reminder>\n{text}"

@@ -13,23 +13,14 @@ def user(text: str) -> dict[str, str]:
 
 def test_sentences_that_state_a_rule_are_taken_as_they_are() -> None:
     found = constraints(
-        [
-            user("Hello. You must never touch the folder legacy! Thanks."),
-            user("Use only tabs.\nI like tea."),
-        ],
-        limit=500,
+        [user("Hello. You must never touch the folder legacy! Thanks."), user("Use only tabs.\nI like tea.")], limit=500
     )
     assert found == ["You must never touch the folder legacy!", "Use only tabs."]
-    assert constraints([user("Answers have at most 50 words.")], limit=500) == [
-        "Answers have at most 50 words."
-    ]
+    assert constraints([user("Answers have at most 50 words.")], limit=500) == ["Answers have at most 50 words."]
 
 
 def test_what_others_say_is_no_rule() -> None:
-    messages = [
-        {"role": "assistant", "content": "You must rest."},
-        {"role": "tool", "content": "Never do that."},
-    ]
+    messages = [{"role": "assistant", "content": "You must rest."}, {"role": "tool", "content": "Never do that."}]
     assert constraints(messages, limit=500) == []
 
 
@@ -45,9 +36,7 @@ def test_the_newest_are_kept_within_the_limit_once_each() -> None:
 def test_they_survive_that_summaries_are_merged() -> None:
     first = summary.block("We talked.", [user("The port must be 9000.")], limit=400)
     assert f"{HEADING}\n- The port must be 9000." in first
-    second = summary.block(
-        "We talked more.", [{"role": "assistant", "content": first}, user("Well.")], limit=400
-    )
+    second = summary.block("We talked more.", [{"role": "assistant", "content": first}, user("Well.")], limit=400)
     assert "- The port must be 9000." in second
     assert second.count(HEADING) == 1
     assert first != second

@@ -13,14 +13,8 @@ from proxy.core.fields import Field, text_field
 
 NAMES = ("model", "name")
 JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.text(max_size=5)
-    | st.sampled_from(['"', "\\", '\\"', "{", "}]"]),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["model", "a", '"', "\\"]), inner)
-    ),
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from(['"', "\\", '\\"', "{", "}]"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["model", "a", '"', "\\"]), inner),
     max_leaves=10,
 )
 OBJECTS = st.dictionaries(st.sampled_from([*NAMES, "input", "mod\\u0065l", '{"model"']), JSON)

@@ -13,10 +13,7 @@ from proxy.shaping.shape import allows_tool
 
 QWEN = {"trigger": 0.6, "window": 8192, "continuation": "user_turn"}
 SETTINGS = Settings.model_validate(
-    {
-        "trigger": 0.7,
-        "models": {"qwen*": QWEN, "*:70b": {"trigger": 0.65, "policy": "local", "tools": False}},
-    }
+    {"trigger": 0.7, "models": {"qwen*": QWEN, "*:70b": {"trigger": 0.65, "policy": "local", "tools": False}}}
 )
 
 

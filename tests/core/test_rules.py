@@ -147,37 +147,23 @@ NONE = {
         "Всегда приятно поговорить.",
         "Он никогда не приходил.",
     ],
-    "chinese": [
-        "她的画总是给我很多灵感。",
-        "我不要咖啡。",
-        "别人都说很好。",
-        "我必须走了。",
-        "你总是这样吗？",
-    ],
+    "chinese": ["她的画总是给我很多灵感。", "我不要咖啡。", "别人都说很好。", "我必须走了。", "你总是这样吗？"],
     "japanese": [
         "彼女の絵はいつもたくさんの刺激をくれます。",
         "このファイルを読んでください。",
         "私は必ず朝にコーヒーを飲みます。",
     ],
-    "korean": [
-        "그녀의 그림은 항상 많은 영감을 줘요.",
-        "나는 항상 아침에 커피를 마셔요.",
-        "저는 꼭 가야 해요.",
-    ],
+    "korean": ["그녀의 그림은 항상 많은 영감을 줘요.", "나는 항상 아침에 커피를 마셔요.", "저는 꼭 가야 해요."],
 }
 
 
-@pytest.mark.parametrize(
-    ("language", "said"), [(name, each) for name, all_of in RULES.items() for each in all_of]
-)
+@pytest.mark.parametrize(("language", "said"), [(name, each) for name, all_of in RULES.items() for each in all_of])
 def test_a_rule_is_one_in_every_language(language: str, said: str) -> None:
     assert is_rule(said)
     assert constraints([{"role": "user", "content": f"{said}"}], limit=500) == [said]
 
 
-@pytest.mark.parametrize(
-    ("language", "said"), [(name, each) for name, all_of in NONE.items() for each in all_of]
-)
+@pytest.mark.parametrize(("language", "said"), [(name, each) for name, all_of in NONE.items() for each in all_of])
 def test_a_statement_is_none(language: str, said: str) -> None:
     assert not is_rule(said)
 

@@ -56,9 +56,7 @@ def test_calls_in_the_form_that_is_taught_are_read_back(calls: list[tuple[str, s
         ("<tool_call>", []),
     ],
 )
-def test_only_objects_with_a_name_between_the_marks_are_calls(
-    text: str, calls: list[tuple[str, str]]
-) -> None:
+def test_only_objects_with_a_name_between_the_marks_are_calls(text: str, calls: list[tuple[str, str]]) -> None:
     assert found(text) == calls
 
 

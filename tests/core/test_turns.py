@@ -4,15 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.history.turns import (
-    bridge_needed,
-    calls_of,
-    cut_points,
-    first_user,
-    is_result,
-    is_user,
-    newest_user,
-)
+from proxy.core.history.turns import bridge_needed, calls_of, cut_points, first_user, is_result, is_user, newest_user
 from proxy.core.request import Message, text_of
 from proxy.shaping.repair import RepairRules, repair
 from tests.histories import assistant, call, flaws, histories, tool, user, written
@@ -38,9 +30,7 @@ def test_a_batch_is_whole_even_with_something_in_between() -> None:
 
 
 def test_a_batch_as_text_is_whole_even_with_something_in_between() -> None:
-    batch = written(
-        [assistant(None, tool_calls=[call(1), call(2)]), tool(1, "a"), user("image"), tool(2, "b")]
-    )
+    batch = written([assistant(None, tool_calls=[call(1), call(2)]), tool(1, "a"), user("image"), tool(2, "b")])
     assert cut_points([user("a"), *batch, assistant("b")]) == [0, 1, 5, 6]
     assert cut_points([user("a"), *batch[:2], assistant("b"), user("c")]) == [0, 1, 3, 4, 5]
 
@@ -101,16 +91,12 @@ def test_users() -> None:
         (tool(1, "a"), [tool(2, "b")], None),
     ],
 )
-def test_who_has_to_speak_in_between(
-    before: Message | None, after: list[Message], speaker: str | None
-) -> None:
+def test_who_has_to_speak_in_between(before: Message | None, after: list[Message], speaker: str | None) -> None:
     assert bridge_needed(before, after) == speaker
 
 
 @given(histories(), st.lists(st.integers(0, 20), min_size=1, max_size=4), st.booleans())
-def test_the_system_never_speaks_for_the_user(
-    messages: list[Message], places: list[int], alternate: bool
-) -> None:
+def test_the_system_never_speaks_for_the_user(messages: list[Message], places: list[int], alternate: bool) -> None:
     """Some families take system messages at the beginning only; one in the middle becomes a user message."""
     messages = [*messages, *([assistant("b")] if messages[-1]["role"] == "user" else []), user("What now?")]
     for place in places:

@@ -76,10 +76,7 @@ async def test_usage_comes_in_a_chunk_of_its_own_if_asked_for(demo: httpx.AsyncC
     assert last["choices"] == []
     assert last["usage"]["completion_tokens"] == len(chunks) - 2
     count = await demo.post("/v1/chat/completions/input_tokens", json=HELLO)
-    assert count.json() == {
-        "input_tokens": last["usage"]["prompt_tokens"],
-        "object": "response.input_tokens",
-    }
+    assert count.json() == {"input_tokens": last["usage"]["prompt_tokens"], "object": "response.input_tokens"}
 
 
 async def test_running_counts_if_asked_for(demo: httpx.AsyncClient) -> None:
@@ -88,9 +85,7 @@ async def test_running_counts_if_asked_for(demo: httpx.AsyncClient) -> None:
     assert len({chunk["timings"]["cache_n"] + chunk["timings"]["prompt_n"] for chunk in chunks}) == 1
 
 
-async def test_a_continued_answer_repeats_the_beginning_only_when_not_streamed(
-    demo: httpx.AsyncClient,
-) -> None:
+async def test_a_continued_answer_repeats_the_beginning_only_when_not_streamed(demo: httpx.AsyncClient) -> None:
     begun = "This is Spillway's demo model, counting to 12.\n\n1, 2, 3"
     messages = [{"role": "user", "content": "count to 12"}, {"role": "assistant", "content": begun}]
     rest = ", 4, 5, 6, 7, 8, 9, 10, 11, 12.\n\nThat was all of it."

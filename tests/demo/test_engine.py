@@ -34,11 +34,7 @@ def test_a_prompt_as_long_as_the_window_is_refused_with_the_numbers() -> None:
         generate(filled(WINDOW))
     assert refused.value.status == 400
     assert "request (4096 tokens) exceeds the available context size (4096 tokens)" in str(refused.value)
-    assert refused.value.fields == {
-        "type": "exceed_context_size_error",
-        "n_prompt_tokens": 4096,
-        "n_ctx": 4096,
-    }
+    assert refused.value.fields == {"type": "exceed_context_size_error", "n_prompt_tokens": 4096, "n_ctx": 4096}
 
 
 def test_a_large_max_tokens_is_no_reason_to_refuse() -> None:
@@ -53,11 +49,7 @@ def test_an_answer_that_fills_the_window_ends_for_length_with_the_window_full() 
 
 @pytest.mark.parametrize(
     ("limits", "expected"),
-    [
-        ({"max_tokens": 5}, 5),
-        ({"max_tokens": 5, "max_completion_tokens": 7}, 7),
-        ({"max_tokens": 0}, 1),
-    ],
+    [({"max_tokens": 5}, 5), ({"max_tokens": 5, "max_completion_tokens": 7}, 7), ({"max_tokens": 0}, 1)],
 )
 def test_the_clients_bound_is_kept(limits: dict[str, Any], expected: int) -> None:
     answer = generate(body("hello", **limits))
@@ -96,8 +88,5 @@ def test_a_body_without_messages_is_refused(messages: object) -> None:
 
 
 def test_tools_take_room_in_the_prompt() -> None:
-    tool = {
-        "type": "function",
-        "function": {"name": "search", "description": "Look it up.", "parameters": {}},
-    }
+    tool = {"type": "function", "function": {"name": "search", "description": "Look it up.", "parameters": {}}}
     assert prompt_tokens(body("hello", tools=[tool])) > prompt_tokens(body("hello"))

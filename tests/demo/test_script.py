@@ -73,9 +73,7 @@ def test_the_sentences_of_the_story_are_numbered_without_a_gap() -> None:
 
 
 @given(st.sampled_from([("count to 3000", COUNT), ("write a long story", STORY)]), st.data())
-def test_a_partial_answer_is_continued_at_the_very_next_character(
-    asked: tuple[str, str], data: st.DataObject
-) -> None:
+def test_a_partial_answer_is_continued_at_the_very_next_character(asked: tuple[str, str], data: st.DataObject) -> None:
     request, whole = asked
     cut = data.draw(st.integers(0, len(whole)))
     assert whole[:cut] + say(request, whole[:cut], last_role="assistant") == whole
@@ -144,5 +142,7 @@ def test_a_summary_is_the_same_each_time() -> None:
 
 @pytest.mark.parametrize("key", ["title", "tags", "follow_ups"])
 def test_open_webui_gets_its_chores_done(key: str) -> None:
-    task = f'### Task:\nGenerate something.\n### Output:\nJSON format: {{ "{key}": "..." }}\n### Chat History:\ncount to 9'
+    task = (
+        f'### Task:\nGenerate something.\n### Output:\nJSON format: {{ "{key}": "..." }}\n### Chat History:\ncount to 9'
+    )
     assert list(json.loads(say(task))) == [key]

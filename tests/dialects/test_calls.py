@@ -36,9 +36,7 @@ def calls_in(dialect: Dialect, deltas: list[dict[str, Any]]) -> list[tuple[str, 
         listed = [item for item in events[-1]["response"]["output"] if item["type"] == "function_call"]
         return [(call["name"], json.loads(call["arguments"])) for call in listed]
     blocks = {
-        each["index"]: each["content_block"].get("name")
-        for each in events
-        if each["type"] == "content_block_start"
+        each["index"]: each["content_block"].get("name") for each in events if each["type"] == "content_block_start"
     }
     arguments = dict.fromkeys(blocks, "")
     for each in events:

@@ -92,9 +92,7 @@ def test_backends_comments_and_other_choices_are_no_part_of_an_answer(dialect: D
     ended = writer.relay(UPSTREAM.read(b"data: [DONE]\n\n"), None, role_sent=True)
     assert ended
     assert writer.end() == b""
-    assert writer.insert(Piece(event={"type": "status"}), NOBODY) == b"", (
-        "nothing but a comment comes after the end"
-    )
+    assert writer.insert(Piece(event={"type": "status"}), NOBODY) == b"", "nothing but a comment comes after the end"
 
 
 CLAUDE_CODE = re.compile(r"prompt is too long[^0-9]*(\d+)\s*tokens?\s*>\s*(\d+)")

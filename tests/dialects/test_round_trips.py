@@ -135,29 +135,20 @@ def test_options_of_messages_have_neutral_names(options: dict[str, Any]) -> None
     for name in ("temperature", "top_p", "top_k"):
         assert request.body.get(name) == options.get(name)
     assert request.body.get("stop") == options.get("stop_sequences")
-    assert (request.stream, request.max_tokens) == (
-        options.get("stream", False),
-        options.get("max_tokens", 9),
-    )
+    assert (request.stream, request.max_tokens) == (options.get("stream", False), options.get("max_tokens", 9))
 
 
 @given(st.lists(st.tuples(NAMES, WORDS, ARGUMENTS), min_size=1, max_size=3, unique_by=lambda tool: tool[0]))
 def test_tools_and_results_of_messages_are_those_of_the_model(tools: list[Any]) -> None:
     offered = [{"name": name, "description": told, "input_schema": schema} for name, told, schema in tools]
-    made = [
-        {"type": "tool_use", "id": f"c{n}", "name": tool[0], "input": tool[2]} for n, tool in enumerate(tools)
-    ]
-    results = [
-        {"type": "tool_result", "tool_use_id": f"c{n}", "content": tool[1]} for n, tool in enumerate(tools)
-    ]
+    made = [{"type": "tool_use", "id": f"c{n}", "name": tool[0], "input": tool[2]} for n, tool in enumerate(tools)]
+    results = [{"type": "tool_result", "tool_use_id": f"c{n}", "content": tool[1]} for n, tool in enumerate(tools)]
     turns = [*HELLO, {"role": "assistant", "content": made}, {"role": "user", "content": results}]
     request = anthropic(turns, tools=offered)
     functions = [tool["function"] for tool in request.body["tools"]]
     assert [(each["name"], each["description"], each["parameters"]) for each in functions] == tools
     _, called, *told = request.messages
-    assert [json.loads(call["function"]["arguments"]) for call in called["tool_calls"]] == [
-        t[2] for t in tools
-    ]
+    assert [json.loads(call["function"]["arguments"]) for call in called["tool_calls"]] == [t[2] for t in tools]
     assert [(each["tool_call_id"], each["content"]) for each in told] == [
         (f"c{n}", tool[1]) for n, tool in enumerate(tools)
     ]

@@ -82,12 +82,7 @@ def test_however_a_stream_is_cut_it_is_written_alike(
 def test_an_answer_that_is_resumed_is_one(dialect: Dialect, at: int, cuts: list[int]) -> None:
     words = [f" word{number}" for number in range(30)]
     first = opening() + b"".join(map(said, words)) + ending() + DONE
-    rest = (
-        opening(name="two")
-        + b"".join(said(word, name="two") for word in words[at:])
-        + ending(name="two")
-        + DONE
-    )
+    rest = opening(name="two") + b"".join(said(word, name="two") for word in words[at:]) + ending(name="two") + DONE
     watch = Watch(window=1000, pause_point=100 + at, resumable=True)
     data = conversation(session(dialect, watch), first, Attempt(rest, Reopened(40)), sizes=cuts)
     assert text_in(dialect, data) == "".join(words)

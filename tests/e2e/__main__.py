@@ -72,9 +72,7 @@ class Result:
         """Counts and seconds, as in "openwebui: 13 scenes, 13 passed, 412 s"."""
         shown = [f"{self.counts.total()} {self.part.unit}"]
         shown += [
-            f"{n} {word}"
-            for word in ("passed", "failed", "skipped")
-            if (n := self.counts[word]) or word == "passed"
+            f"{n} {word}" for word in ("passed", "failed", "skipped") if (n := self.counts[word]) or word == "passed"
         ]
         return f"{self.part.name}: {', '.join(shown)}, {self.seconds:.0f} s{self.note and f' ({self.note})'}"
 

@@ -10,16 +10,7 @@ import pytest
 from anthropic.types import MessageParam, ToolParam
 
 from tests.e2e.clients.weather import asked_for_weather
-from tests.fakes import (
-    FAKES,
-    FakeBackend,
-    FakeModel,
-    GenericFake,
-    LlamaCppFake,
-    scripted,
-    walk,
-    words,
-)
+from tests.fakes import FAKES, FakeBackend, FakeModel, GenericFake, LlamaCppFake, scripted, walk, words
 from tests.proxying import running_proxy
 from tests.sdks import anthropic_sdk as sdk
 from tests.sdks import closed
@@ -75,10 +66,7 @@ def test_a_tool_is_called_and_its_result_goes_back(streamed: bool, native: bool)
         messages = ask("How is the weather in Graz and Linz?")
         asked = _answer(client, streamed=streamed, messages=messages, tools=[WEATHER])
         uses = [block for block in asked.content if block.type == "tool_use"]
-        assert [(use.name, use.input) for use in uses] == [
-            ("weather", {"city": "Graz"}),
-            ("weather", {"city": "Linz"}),
-        ]
+        assert [(use.name, use.input) for use in uses] == [("weather", {"city": "Graz"}), ("weather", {"city": "Linz"})]
         assert asked.stop_reason == "tool_use"
         assert len({use.id for use in uses}) == 2
         results: Any = [{"type": "tool_result", "tool_use_id": use.id, "content": "sunny"} for use in uses]
@@ -94,12 +82,7 @@ def test_a_picture_goes_along_and_a_result_with_one_too() -> None:
     models = [FakeModel(MODEL, vision=True)]
     with LlamaCppFake(models, brain=scripted(["A pixel."])) as fake, running_proxy(fake) as proxy:
         use: Any = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Graz"}}
-        result: Any = {
-            "type": "tool_result",
-            "tool_use_id": "toolu_1",
-            "content": [picture],
-            "is_error": False,
-        }
+        result: Any = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [picture], "is_error": False}
         messages: list[MessageParam] = [
             {"role": "user", "content": [picture, {"type": "text", "text": "What is it?"}]},
             {"role": "assistant", "content": [use]},
@@ -150,12 +133,7 @@ def test_a_prompt_is_counted_as_the_backend_counts_it_or_near_to_that() -> None:
     for kind, exact in ((LlamaCppFake, True), (GenericFake, False)):
         with kind(brain=scripted(["Well."])) as fake, running_proxy(fake) as proxy:
             client = sdk(proxy)
-            asked: Any = {
-                "model": MODEL,
-                "messages": ask("hello " * 50),
-                "system": "Be brief.",
-                "tools": [WEATHER],
-            }
+            asked: Any = {"model": MODEL, "messages": ask("hello " * 50), "system": "Be brief.", "tools": [WEATHER]}
             counted = client.messages.count_tokens(**asked).input_tokens
             used = client.messages.create(**asked, max_tokens=10).usage.input_tokens
             assert counted == used if exact else 0.5 < counted / used < 2

@@ -37,13 +37,7 @@ def litellm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoTurns]:
     with (
         complaints.open("w") as stderr,
         subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
+            command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True
         ) as process,
     ):
 

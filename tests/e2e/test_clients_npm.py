@@ -66,9 +66,7 @@ def test_whole_answers(npm: Path, stages: StageOf) -> None:
 def test_streams_of_every_package(npm: Path, stages: StageOf, client: str, scene: Scene) -> None:
     stage = stages(scene)
     job = stage.job()
-    answers = run(
-        npm, "streams.mjs", client=client, base=job.base, key=job.key, messages=job.messages, next=NEXT
-    )
+    answers = run(npm, "streams.mjs", client=client, base=job.base, key=job.key, messages=job.messages, next=NEXT)
     first, second = (Seen(**answer) for answer in answers)
     stage.check_first(first)
     stage.check_second(second)

@@ -11,18 +11,7 @@ import pytest
 
 from proxy.core.settings import BackendSetting
 from tests.e2e.clients.weather import asked_for_weather
-from tests.fakes import (
-    FAKES,
-    FakeModel,
-    LlamaCppFake,
-    LmStudioFake,
-    OllamaFake,
-    qa,
-    scripted,
-    summariser,
-    walk,
-    words,
-)
+from tests.fakes import FAKES, FakeModel, LlamaCppFake, LmStudioFake, OllamaFake, qa, scripted, summariser, walk, words
 from tests.proxying import Proxy, running_proxy
 
 MODEL = "fake-model"
@@ -64,9 +53,7 @@ def chat(client: ollama.Client, *, streamed: bool, **asked: Any) -> ollama.ChatR
         text += line.message.content or ""
         thought += line.message.thinking or ""
         calls += line.message.tool_calls or []
-    line.message = ollama.Message(
-        role="assistant", content=text, thinking=thought or None, tool_calls=calls or None
-    )
+    line.message = ollama.Message(role="assistant", content=text, thinking=thought or None, tool_calls=calls or None)
     return line
 
 
@@ -75,9 +62,7 @@ def chat(client: ollama.Client, *, streamed: bool, **asked: Any) -> ollama.ChatR
 def test_an_answer(kind: str, streamed: bool, sdk: Sdk) -> None:
     with FAKES[kind](brain=scripted(["Good day to you."])) as fake, running_proxy(fake) as proxy:
         messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
-        said = chat(
-            sdk(proxy), streamed=streamed, messages=messages, options={"temperature": 0.5, "num_ctx": 99}
-        )
+        said = chat(sdk(proxy), streamed=streamed, messages=messages, options={"temperature": 0.5, "num_ctx": 99})
         assert said.message.content == "Good day to you."
         assert (said.done, said.done_reason, said.model) == (True, "stop", MODEL)
         assert said.prompt_eval_count
@@ -96,10 +81,7 @@ def test_an_answer_of_several_windows_is_one(streamed: bool, sdk: Sdk) -> None:
         assert said.message.content == words(1, 1500)
         assert len(fake.chats()) > 2
         bounded = chat(
-            sdk(proxy),
-            streamed=streamed,
-            messages=[{"role": "user", "content": "go"}],
-            options={"num_predict": 9},
+            sdk(proxy), streamed=streamed, messages=[{"role": "user", "content": "go"}], options={"num_predict": 9}
         )
         assert bounded.done_reason == "length"
 
@@ -112,9 +94,7 @@ def test_a_tool_is_called_and_its_result_goes_back(streamed: bool, native: bool,
         messages: list[Any] = [{"role": "user", "content": "How is the weather in Graz and Linz?"}]
         asked = chat(client, streamed=streamed, messages=messages, tools=[WEATHER])
         made = [call.function for call in asked.message.tool_calls or []]
-        assert [(call.name, call.arguments) for call in made] == [
-            ("weather", {"city": c}) for c in ("Graz", "Linz")
-        ]
+        assert [(call.name, call.arguments) for call in made] == [("weather", {"city": c}) for c in ("Graz", "Linz")]
         assert asked.message.thinking == ("Two." if native else None)
         results = [{"role": "tool", "tool_name": "weather", "content": said} for said in ("sun", "rain")]
         told = chat(client, streamed=streamed, messages=[*messages, asked.message, *results], tools=[WEATHER])
@@ -122,19 +102,14 @@ def test_a_tool_is_called_and_its_result_goes_back(streamed: bool, native: bool,
         assert fake.invalid_histories == []
         if native:
             *_, call, first, second = fake.chats()[-1].json["messages"]
-            assert [each["id"] for each in call["tool_calls"]] == [
-                first["tool_call_id"],
-                second["tool_call_id"],
-            ]
+            assert [each["id"] for each in call["tool_calls"]] == [first["tool_call_id"], second["tool_call_id"]]
             assert (first["content"], second["content"]) == ("sun", "rain")
 
 
 def test_errors_and_formats(sdk: Sdk) -> None:
     with LlamaCppFake(brain=scripted(['{"a": 1}']), window=1024) as fake, running_proxy(fake) as proxy:
         client = sdk(proxy)
-        said = chat(
-            client, streamed=False, messages=[{"role": "user", "content": "go"}], format={"type": "object"}
-        )
+        said = chat(client, streamed=False, messages=[{"role": "user", "content": "go"}], format={"type": "object"})
         assert said.message.content == '{"a": 1}'
         assert fake.chats()[-1].json["response_format"]["json_schema"]["schema"] == {"type": "object"}
         with pytest.raises(ollama.ResponseError) as caught:
@@ -192,13 +167,7 @@ def test_a_spillway_behind_is_not_taken_for_an_ollama() -> None:
 def test_a_model_is_loaded_and_let_go_of_where_nobody_has_a_word_for_it(streamed: bool, sdk: Sdk) -> None:
     with LlamaCppFake() as fake, running_proxy(fake) as proxy:
         client = sdk(proxy)
-        for keep_alive, reason in (
-            (None, "load"),
-            ("5m", "load"),
-            (-1, "load"),
-            (0, "unload"),
-            ("0", "unload"),
-        ):
+        for keep_alive, reason in ((None, "load"), ("5m", "load"), (-1, "load"), (0, "unload"), ("0", "unload")):
             asked: Any = {"model": MODEL, "keep_alive": keep_alive, "stream": streamed}
             said: Any = client.chat(**asked)
             (last,) = said if streamed else [said]
@@ -231,14 +200,7 @@ def test_options_formats_and_thinking_are_told_in_the_backends_words(sdk: Sdk) -
     with LlamaCppFake(brain=scripted(["{}"] * 4)) as fake, running_proxy(fake) as proxy:
         client = sdk(proxy)
         messages = [{"role": "user", "content": "go"}]
-        options = {
-            "temperature": 0.1,
-            "top_k": 4,
-            "seed": 7,
-            "stop": ["\n"],
-            "num_predict": 9,
-            "num_ctx": 512,
-        }
+        options = {"temperature": 0.1, "top_k": 4, "seed": 7, "stop": ["\n"], "num_predict": 9, "num_ctx": 512}
         client.chat(MODEL, messages, options=options, format="json", keep_alive="5m", think=False)
         sent = fake.chats()[-1].json
         assert {name: sent[name] for name in ("temperature", "top_k", "seed", "stop", "max_tokens")} == {

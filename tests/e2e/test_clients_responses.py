@@ -93,9 +93,7 @@ def test_a_tool_is_called_and_its_result_goes_back(streamed: bool, native: bool)
             ("weather", "Linz"),
         ]
         given += [item.model_dump(exclude_none=True) for item in asked.output]
-        given += [
-            {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"} for call in made
-        ]
+        given += [{"type": "function_call_output", "call_id": call.call_id, "output": "sunny"} for call in made]
         told = answer(client, streamed=streamed, input=given, tools=[WEATHER])
         assert told.output_text == "Sunny in both."
         assert fake.invalid_histories == []
@@ -116,12 +114,7 @@ def test_a_client_looks_for_tools_when_the_model_asks_for_them(streamed: bool) -
         (searching,) = answer(client, streamed=streamed, input=given, tools=tools).output
         assert searching.type == "tool_search_call"
         assert (searching.execution, searching.arguments) == ("client", {"goal": "weather"})
-        found = {
-            "type": "namespace",
-            "name": "sky",
-            "description": "",
-            "tools": [{**WEATHER, "name": "look"}],
-        }
+        found = {"type": "namespace", "name": "sky", "description": "", "tools": [{**WEATHER, "name": "look"}]}
         given += [
             searching.model_dump(exclude_none=True),
             {
@@ -157,10 +150,7 @@ def test_codexs_tools_come_back_as_what_they_are(streamed: bool) -> None:
         ToolCall("agents__spawn", '{"city": "x"}'),
         ToolCall("local_shell", '{"command": ["ls", "-l"]}'),
     ]
-    with (
-        LlamaCppFake(brain=scripted([Reply(tool_calls=calls), "Done."])) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    with LlamaCppFake(brain=scripted([Reply(tool_calls=calls), "Done."])) as fake, running_proxy(fake) as proxy:
         client = sdk(proxy)
         given: list[Any] = [{"role": "developer", "content": "You code."}, {"role": "user", "content": "go"}]
         asked = answer(client, streamed=streamed, input=given, tools=tools)
@@ -180,17 +170,9 @@ def test_codexs_tools_come_back_as_what_they_are(streamed: bool) -> None:
         ]
         assert answer(client, streamed=streamed, input=given, tools=tools).output_text == "Done."
         first, second = fake.chats()
-        assert [tool["function"]["name"] for tool in first.json["tools"]] == [
-            "patch",
-            "agents__spawn",
-            "local_shell",
-        ]
+        assert [tool["function"]["name"] for tool in first.json["tools"]] == ["patch", "agents__spawn", "local_shell"]
         _, _, called, *results = second.json["messages"]
-        assert [call["function"]["name"] for call in called["tool_calls"]] == [
-            "patch",
-            "agents__spawn",
-            "local_shell",
-        ]
+        assert [call["function"]["name"] for call in called["tool_calls"]] == ["patch", "agents__spawn", "local_shell"]
         assert [result["content"] for result in results] == ["patched", "ok", "total 0"]
         assert fake.invalid_histories == []
 
@@ -231,11 +213,7 @@ def test_errors() -> None:
         with pytest.raises(openai.BadRequestError) as caught:
             client.responses.create(model=MODEL, input="hello", instructions="word " * 5_000)
         assert caught.value.code == "context_length_exceeded"
-        for wrong in (
-            {"background": True},
-            {"previous_response_id": "resp_1"},
-            {"tools": [{"type": "web_search"}]},
-        ):
+        for wrong in ({"background": True}, {"previous_response_id": "resp_1"}, {"tools": [{"type": "web_search"}]}):
             with pytest.raises(openai.BadRequestError):
                 client.responses.create(**{"model": MODEL, "input": "hello", **wrong})  # type: ignore[call-overload]
         fake.stop()

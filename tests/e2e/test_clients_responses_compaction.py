@@ -121,11 +121,7 @@ def test_a_trigger_is_answered_with_a_compaction_alone(streamed: bool) -> None:
         users = [item for item in given if item["role"] == "user"]
         # Codex sends the user's messages again in front of it, and what is new of its own.
         fresh = [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "<environment/>"}]
-        ask(
-            client,
-            [*fresh, *users, compaction_in(said), {"role": "user", "content": "Go on."}],
-            streamed=streamed,
-        )
+        ask(client, [*fresh, *users, compaction_in(said), {"role": "user", "content": "Go on."}], streamed=streamed)
         assert len(fake.chats()) == asked + 1
         messages = sent(fake)
         assert messages[0]["content"] == "Be kind."
@@ -178,11 +174,7 @@ def test_nobody_else_opens_a_compaction_and_foreign_ones_do_no_harm() -> None:
         ask(mine, [kept, question], streamed=False)
         assert SUMMARY in str(sent(fake))
         changed = kept["encrypted_content"][:-20] + "A" * 20
-        for client, seal in (
-            (other, kept["encrypted_content"]),
-            (mine, changed),
-            (mine, "gAAAAAB of another server"),
-        ):
+        for client, seal in ((other, kept["encrypted_content"]), (mine, changed), (mine, "gAAAAAB of another server")):
             ask(client, [{"type": "compaction", "encrypted_content": seal}, question], streamed=False)
             messages = sent(fake)
             assert SUMMARY not in str(messages)

@@ -79,10 +79,7 @@ def brain(question: Question) -> Reply:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_answer_is_as_its_schema_says(form: str) -> None:
-    with (
-        LlamaCppFake([FakeModel(THINKER, vision=True)], brain=brain) as fake,
-        running_proxy(fake, **NAMED) as proxy,
-    ):
+    with LlamaCppFake([FakeModel(THINKER, vision=True)], brain=brain) as fake, running_proxy(fake, **NAMED) as proxy:
         assert told(form, f"{proxy.url}/v1", THINKER) == {}
 
 

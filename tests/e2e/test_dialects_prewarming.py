@@ -24,11 +24,7 @@ READ: Any = {"name": "read", "description": "Reads.", "input_schema": {"type": "
 def test_anthropics(streamed: bool) -> None:
     with LlamaCppFake(brain=scripted(ANSWERS)) as fake, running_proxy(fake) as proxy:
         client: anthropic.Anthropic = anthropic_sdk(proxy)
-        asked: Any = {
-            "model": MODEL,
-            "max_tokens": 0,
-            "messages": [{"role": "user", "content": "Read this."}],
-        }
+        asked: Any = {"model": MODEL, "max_tokens": 0, "messages": [{"role": "user", "content": "Read this."}]}
         if streamed:
             with client.messages.stream(**asked) as stream:
                 message = stream.get_final_message()

@@ -37,12 +37,7 @@ PUBLISHED = {
 
 def request(path: str, said: list[dict[str, Any]]) -> dict[str, Any]:
     field = "input" if path == "/v1/responses" else "messages"
-    return {
-        "model": MODEL,
-        "stream": True,
-        field: said,
-        **({"max_tokens": 100} if path == "/v1/messages" else {}),
-    }
+    return {"model": MODEL, "stream": True, field: said, **({"max_tokens": 100} if path == "/v1/messages" else {})}
 
 
 def events(data: bytes) -> Iterator[dict[str, Any]]:

@@ -25,16 +25,9 @@ KEY = "sk-of-the-backend"
 
 @pytest.mark.parametrize("path", ASKED)
 @pytest.mark.parametrize("name", ["x-api-key", "authorization"])
-def test_a_backend_gets_the_clients_key_where_it_looks_and_nothing_of_another_api(
-    path: str, name: str
-) -> None:
+def test_a_backend_gets_the_clients_key_where_it_looks_and_nothing_of_another_api(path: str, name: str) -> None:
     key = KEY if name == "x-api-key" else f"Bearer {KEY}"
-    headers = {
-        name: key,
-        "anthropic-version": "2023-06-01",
-        "anthropic-beta": "x",
-        "x-request-source": "test",
-    }
+    headers = {name: key, "anthropic-version": "2023-06-01", "anthropic-beta": "x", "x-request-source": "test"}
     with GenericFake(brain=scripted(["Hi."]), api_key=KEY) as fake, running_proxy(fake) as proxy:
         body = {"model": "fake-model", **ASKED[path]}
         assert proxy.client.post(f"{path}?beta=true", json=body, headers=headers).status_code == 200

@@ -32,9 +32,7 @@ def part(code: str, *, install: str = "", minutes: float = 1) -> Part:
     ],
     ids=["passed", "failed", "skipped", "in-ci", "crashed", "empty", "missing", "missing-in-ci", "endless"],
 )
-def test_counts(
-    played: Part, ci: bool, counts: tuple[int, int, int], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_counts(played: Part, ci: bool, counts: tuple[int, int, int], capfd: pytest.CaptureFixture[str]) -> None:
     result = play(played, ci=ci)
     passed, failed, _ = counts
     assert tuple(result.counts[word] for word in ("passed", "failed", "skipped")) == counts

@@ -18,12 +18,7 @@ from tests.fakes.waiting import wait_until
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
 
 DONE = re.compile(r"compacted ahead: (\w+)")
-SHORT: dict[str, Any] = {
-    "max_tokens": 12,
-    "temperature": 0,
-    "stream": True,
-    "stream_options": {"include_usage": True},
-}
+SHORT: dict[str, Any] = {"max_tokens": 12, "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
 LONGEST = 300.0
 """Seconds that a summary may take on a machine that has much else to do."""
 

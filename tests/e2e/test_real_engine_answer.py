@@ -38,13 +38,7 @@ def check_usage(answer: Answer, *, length: int = LENGTH) -> None:
 def test_streamed_with_usage(walk_engine: Engine, proxy_of: SharedSpillway) -> None:
     proxy = proxy_of(walk_engine)
     question = [after(walk_engine.words[0])]
-    answer = proxy.chat(
-        question,
-        model="walk",
-        stream=True,
-        max_tokens=LENGTH,
-        stream_options={"include_usage": True},
-    )
+    answer = proxy.chat(question, model="walk", stream=True, max_tokens=LENGTH, stream_options={"include_usage": True})
     check(answer, walk_engine)
     check_usage(answer)
     assert answer.done == 1
@@ -76,7 +70,5 @@ def test_a_long_answer_late_in_a_conversation(walk_engine: Engine, proxy_of: Sha
         history.append({"role": "user", "content": " ".join(["Go on with", *words[start : start + 90]])})
         history.append({"role": "assistant", "content": spoken(words, words[start + 89], 100)})
     proxy = proxy_of(walk_engine)
-    answer = proxy.chat(
-        [*history, after(words[0])], model="walk", stream=True, max_tokens=WINDOW + WINDOW // 2
-    )
+    answer = proxy.chat([*history, after(words[0])], model="walk", stream=True, max_tokens=WINDOW + WINDOW // 2)
     check(answer, walk_engine, length=WINDOW + WINDOW // 2)

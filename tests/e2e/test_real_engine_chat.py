@@ -61,9 +61,7 @@ def test_sixty_turns_in_a_window_of_ten(walk_engine: Engine, spillway: StartSpil
 
 
 def test_the_cache_of_the_engine_is_reused(walk_engine: Engine, spillway: StartSpillway) -> None:
-    proxy = spillway(
-        [walk_engine.url]
-    )  # of its own: what others have taught a shared one would change what is asked
+    proxy = spillway([walk_engine.url])  # of its own: what others have taught a shared one would change what is asked
     history: list[dict[str, Any]] = []
     answers: list[Answer] = []
     read: list[int] = []
@@ -85,9 +83,7 @@ def test_the_cache_of_the_engine_is_reused(walk_engine: Engine, spillway: StartS
     same = [number for number in forwarded if not recalled(answers[number - 1])]
     assert len(same) >= len(forwarded) // 2
     for number in same:
-        assert answers[number].cached >= prompt_tokens(answers[number - 1]) - RETOKENIZED, (
-            f"turn {number + 1}"
-        )
+        assert answers[number].cached >= prompt_tokens(answers[number - 1]) - RETOKENIZED, f"turn {number + 1}"
         assert read[number] == new_tokens(answers[number]), f"turn {number + 1}"
 
 

@@ -43,10 +43,7 @@ def messages(seed: int, count: int) -> list[str]:
         return text[start : start + size]
 
     def record() -> str:
-        rows = [
-            {"id": dice.randrange(10**6), "path": f"src/{cut(prose, 90)[:9]}.py", "ok": True}
-            for _ in range(8)
-        ]
+        rows = [{"id": dice.randrange(10**6), "path": f"src/{cut(prose, 90)[:9]}.py", "ok": True} for _ in range(8)]
         return json.dumps(rows, indent=dice.choice([None, 2]))
 
     def log() -> str:
@@ -82,16 +79,12 @@ def conversation(url: str, model: str, seed: int) -> list[tuple[float, int]]:
     with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
         for text in messages(seed, TURNS):
             history.append({"role": "user", "content": text})
-            answer = client.post(
-                "/chat/completions", json={"model": model, "messages": history, "max_tokens": 2}
-            )
+            answer = client.post("/chat/completions", json={"model": model, "messages": history, "max_tokens": 2})
             assert answer.status_code == 200
             usage = answer.json()["usage"]
             assert answer.headers["x-spillway-action"] == "forwarded"
             seen.append((float(answer.headers["x-spillway-fill"]) * WINDOW, usage["prompt_tokens"]))
-            history.append(
-                {"role": "assistant", "content": answer.json()["choices"][0]["message"]["content"]}
-            )
+            history.append({"role": "assistant", "content": answer.json()["choices"][0]["message"]["content"]})
     return seen
 
 

@@ -87,17 +87,13 @@ def test_other_requests_and_errors_too(
 ) -> None:
     proxy = proxy_of(walk_engine)
     direct = walk_engine.post(path, {"model": "walk", **fields})
-    through = Engine(url=proxy.url, model="walk", process=proxy.process).post(
-        path, {"model": "walk", **fields}
-    )
+    through = Engine(url=proxy.url, model="walk", process=proxy.process).post(path, {"model": "walk", **fields})
     assert through.status_code == direct.status_code
     answers = [Answer(reply.status_code, reply.headers, reply.content) for reply in (through, direct)]
     assert settled(answers[0]) == settled(answers[1])
 
 
-def test_a_malformed_request_is_refused_with_the_same_status(
-    walk_engine: Engine, proxy_of: SharedSpillway
-) -> None:
+def test_a_malformed_request_is_refused_with_the_same_status(walk_engine: Engine, proxy_of: SharedSpillway) -> None:
     proxy = proxy_of(walk_engine)
     replies = [
         httpx.post(url + "/v1/chat/completions", json={"messages": "none"}, timeout=10.0, trust_env=False)

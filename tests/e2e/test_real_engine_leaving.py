@@ -58,9 +58,7 @@ def test_in_the_middle_of_a_stream(slow_engine: Engine, proxy_of: SharedSpillway
     proxy = proxy_of(slow_engine)
     with (
         httpx.Client(trust_env=False, timeout=30.0) as client,
-        client.stream(
-            "POST", proxy.v1 + "/chat/completions", json=body(slow_engine, stream=True)
-        ) as response,
+        client.stream("POST", proxy.v1 + "/chat/completions", json=body(slow_engine, stream=True)) as response,
     ):
         chunks = response.iter_raw()
         for _ in range(5):
@@ -86,8 +84,7 @@ def test_while_the_history_is_compacted(slow_engine: Engine, proxy_of: SharedSpi
     proxy = proxy_of(slow_engine)
     with httpx.Client(trust_env=False, timeout=httpx.Timeout(30.0, read=1.0)) as client, timed_out():
         client.post(
-            proxy.v1 + "/chat/completions",
-            json=body(slow_engine, messages=[*history, after(words[0])], stream=True),
+            proxy.v1 + "/chat/completions", json=body(slow_engine, messages=[*history, after(words[0])], stream=True)
         ).raise_for_status()
     assert seconds_until_served(slow_engine) < UNSTREAMED
 
@@ -105,9 +102,7 @@ def test_others_are_not_disturbed(slow_engine: Engine, proxy_of: SharedSpillway)
     waiting = threading.Thread(target=second)
     with (
         httpx.Client(trust_env=False, timeout=30.0) as client,
-        client.stream(
-            "POST", proxy.v1 + "/chat/completions", json=body(slow_engine, stream=True)
-        ) as response,
+        client.stream("POST", proxy.v1 + "/chat/completions", json=body(slow_engine, stream=True)) as response,
     ):
         next(response.iter_raw())
         waiting.start()

@@ -48,9 +48,7 @@ def history() -> list[dict[str, Any]]:
     return messages
 
 
-def test_what_the_user_told_is_in_the_prompt_when_it_is_asked_for(
-    instruct_tap: Tap, spillway: StartSpillway
-) -> None:
+def test_what_the_user_told_is_in_the_prompt_when_it_is_asked_for(instruct_tap: Tap, spillway: StartSpillway) -> None:
     # What it writes of a summary is looked at in test_real_engine_summaries.py: this is about what is told beside it.
     proxy = spillway([instruct_tap.url], summary_timeout=8)
     past = history()
@@ -76,11 +74,7 @@ def test_the_engine_gives_vectors(echo_engine: Engine, engine: StartEngine, spil
         proxy = spillway([echo_engine.url, tap.url], recall_model="vectors")
         first = proxy.chat(asked, model="echo", max_tokens=8)
         texts = _embedded(tap)
-        again = [
-            *asked,
-            {"role": "assistant", "content": "Pim and Pam."},
-            {"role": "user", "content": TOLD[1][1]},
-        ]
+        again = [*asked, {"role": "assistant", "content": "Pim and Pam."}, {"role": "user", "content": TOLD[1][1]}]
         second = proxy.chat(again, model="echo", max_tokens=8)
         more = _embedded(tap)[len(texts) :]
     assert (first.status, second.status) == (200, 200)

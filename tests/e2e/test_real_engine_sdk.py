@@ -107,9 +107,7 @@ def npm() -> Path:
 def test_npm_conversation(walk_engine: Engine, proxy_of: SharedSpillway, npm: Path) -> None:
     proxy = proxy_of(walk_engine)
     turns = conversation(walk_engine.words, TURNS)
-    asked = [
-        {"content": turn.content, "max_tokens": turn.max_tokens, "stream": turn.stream} for turn in turns
-    ]
+    asked = [{"content": turn.content, "max_tokens": turn.max_tokens, "stream": turn.stream} for turn in turns]
     answers = run(npm, kind="turns", base=proxy.v1, key=proxy.key, model="walk", turns=asked)
     assert [answer["text"] for answer in answers] == [turn.expected for turn in turns]
     assert {answer["action"] for answer in answers} >= {"compacted", "forwarded"}

@@ -39,11 +39,7 @@ OLLAMA: Form = "/api/chat", {"stream": False}
 @pytest.mark.parametrize(
     ("form", "wish", "heard"),
     [
-        (
-            MESSAGES,
-            {"output_config": {"effort": "low"}, "thinking": {"type": "adaptive"}},
-            "effort low switch True",
-        ),
+        (MESSAGES, {"output_config": {"effort": "low"}, "thinking": {"type": "adaptive"}}, "effort low switch True"),
         (MESSAGES, {"thinking": {"type": "disabled"}}, "effort none switch False"),
         (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": 99}}, "effort none switch True"),
         (RESPONSES, {"reasoning": {"effort": "high"}}, "effort high switch True"),

@@ -95,10 +95,7 @@ class Client:
                 kept = message.model_dump(include={"role", "content"})
                 function = {"name": made.function.name, "arguments": made.function.arguments}
                 kept["tool_calls"] = [{"id": made.id, "type": "function", "function": function}]
-                history += [
-                    kept,
-                    {"role": "tool", "tool_call_id": made.id, "content": self._fetch(number + 1)},
-                ]
+                history += [kept, {"role": "tool", "tool_call_id": made.id, "content": self._fetch(number + 1)}]
             message = self._ask(client, history, stream=streamed[self.rounds % len(streamed)], calls=False)
             assert not message.tool_calls
             assert len(set(self.ids)) == self.rounds
@@ -234,9 +231,7 @@ def test_a_loop_that_goes_back_a_round(untooled: Engine, proxy_of: SharedSpillwa
     assert "compacted" in client.actions
     again = [json.loads(body)["messages"] for body in client.bodies[:-1]]
     answers = [proxy.chat(history, model="untooled", tools=[tool("fetch")]) for history in again]
-    assert [made_in(answer.frames) for answer in answers] == [
-        [("fetch", arguments(number))] for number in range(1, 13)
-    ]
+    assert [made_in(answer.frames) for answer in answers] == [[("fetch", arguments(number))] for number in range(1, 13)]
 
 
 # -- the end of the window
@@ -265,10 +260,7 @@ def nearly_full(words: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     history = []
     for number in range(8):
         said = " ".join(WORDS[number:310:5])  # never in the order in which the call has them
-        history += [
-            user(f"Part {number}: {said}"),
-            {"role": "assistant", "content": f"Noted, part {number}."},
-        ]
+        history += [user(f"Part {number}: {said}"), {"role": "assistant", "content": f"Noted, part {number}."}]
     history.append(user(f"I fetch it.\n<tool_call>\n{written}\n</tool_call>"))
     return history, wanted
 
@@ -317,23 +309,13 @@ FETCH, STORE = ("fetch", arguments(7)), ("store", arguments(8))
         ({}, TWO, [FETCH, STORE], "After that:"),
         ({"tool_choice": "none"}, TWO, [], TWO),
         ({"tool_choice": "required"}, call(7), [FETCH], ""),
-        (
-            {"tool_choice": {"type": "function", "function": {"name": "store"}}},
-            TWO,
-            [STORE],
-            f"{call(7)}\nAfter that:",
-        ),
+        ({"tool_choice": {"type": "function", "function": {"name": "store"}}}, TWO, [STORE], f"{call(7)}\nAfter that:"),
         ({"parallel_tool_calls": False}, TWO, [FETCH], "After that:"),
     ],
     ids=["auto", "none", "required", "named", "one only"],
 )
 def test_the_choice_of_the_client(
-    untooled: Engine,
-    proxy_of: SharedSpillway,
-    fields: dict[str, Any],
-    said: str,
-    made: list[Any],
-    text: str,
+    untooled: Engine, proxy_of: SharedSpillway, fields: dict[str, Any], said: str, made: list[Any], text: str
 ) -> None:
     proxy = proxy_of(untooled)
     for stream in (False, True):

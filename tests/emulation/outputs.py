@@ -90,8 +90,7 @@ def invoked(prefix: str, wrapper: str, how: str = "") -> str:
     """Two calls with names in quotes, as three families of models write them."""
     p = prefix
     parameters = "".join(
-        f'<{p}parameter name="{name}"{how}>{value}</{p}parameter>\n'
-        for name, value in (("city", "Paris"), ("days", 3))
+        f'<{p}parameter name="{name}"{how}>{value}</{p}parameter>\n' for name, value in (("city", "Paris"), ("days", 3))
     )
     first = f'<{p}invoke name="get_weather">\n{parameters}</{p}invoke>'
     return f'<{wrapper}>\n{first}\n<{p}invoke name="now">\n</{p}invoke>\n</{wrapper}>'

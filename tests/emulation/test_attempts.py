@@ -9,17 +9,7 @@ import pytest
 from proxy.dialects.chat.reading import DONE
 from proxy.emulation import Malformed, offer_of
 from tests.emulation.outputs import FENCED, FUNCTIONS, TAGGED, P, offer
-from tests.emulation.test_stream import (
-    PARIS,
-    STOP,
-    WRONG,
-    called,
-    chunk,
-    deltas,
-    joined,
-    said,
-    stream,
-)
+from tests.emulation.test_stream import PARIS, STOP, WRONG, called, chunk, deltas, joined, said, stream
 
 ERROR = b'data: {"error": {"message": "out of memory"}}\n\n'
 BESIDE = chunk({"content": ""}, "error", error={"message": "out of memory"})

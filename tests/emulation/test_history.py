@@ -23,9 +23,7 @@ SILENT = Offer({}, "none")
 PROTOCOL = protocol(OFFER)
 
 
-def call(
-    name: str = "get_weather", arguments: Any = '{"city": "Paris"}', call_id: str = "c1"
-) -> dict[str, Any]:
+def call(name: str = "get_weather", arguments: Any = '{"city": "Paris"}', call_id: str = "c1") -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
@@ -80,12 +78,7 @@ def test_calls_stand_behind_the_content() -> None:
     message = asked("I look.", call(), call("now", ""), reasoning_content="hm", name="bot")
     now = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
     assert rewritten(message) == [
-        {
-            "role": "assistant",
-            "content": f"I look.\n{TAGGED}\n{now}",
-            "reasoning_content": "hm",
-            "name": "bot",
-        }
+        {"role": "assistant", "content": f"I look.\n{TAGGED}\n{now}", "reasoning_content": "hm", "name": "bot"}
     ]
     parts = [{"type": "text", "text": "I look."}]
     assert rewritten(asked(parts, call()))[0]["content"] == [*parts, {"type": "text", "text": f"\n{TAGGED}"}]
@@ -132,10 +125,7 @@ def test_results_are_found_by_the_ladder() -> None:
 def test_a_result_of_images_alone_is_said_to_be_one() -> None:
     image = {"type": "image_url", "image_url": {}}
     (done,) = rewritten(tool([image], name="shot"))
-    assert done["content"] == [
-        {"type": "text", "text": "<tool_result tool_name='shot'></tool_result>"},
-        image,
-    ]
+    assert done["content"] == [{"type": "text", "text": "<tool_result tool_name='shot'></tool_result>"}, image]
 
 
 @pytest.mark.parametrize(("content", "text"), [(None, ""), ({"a": 1}, '{"a":1}'), ("", "")])
@@ -143,11 +133,7 @@ def test_results_of_other_kinds(content: Any, text: str) -> None:
     assert [r.text for r in results_of(rewritten(tool(content)))] == [text]
 
 
-@given(
-    st.lists(
-        st.sampled_from(["<tool_result", "</tool_result>", "[TOOL_RESULT]", "[/tool_result]", ">", "\\", "x"])
-    )
-)
+@given(st.lists(st.sampled_from(["<tool_result", "</tool_result>", "[TOOL_RESULT]", "[/tool_result]", ">", "\\", "x"])))
 def test_no_data_closes_its_own_tag(words: list[str]) -> None:
     body = "".join(words)
     done = rewritten(tool(body, name="read'><b"))
@@ -158,9 +144,7 @@ def test_no_data_closes_its_own_tag(words: list[str]) -> None:
 
 
 @given(st.dictionaries(st.text(), values, max_size=4), st.booleans(), st.text("abc \n", max_size=9))
-def test_what_is_written_for_a_call_is_read_back(
-    arguments: dict[str, Any], ascii_only: bool, said: str
-) -> None:
+def test_what_is_written_for_a_call_is_read_back(arguments: dict[str, Any], ascii_only: bool, said: str) -> None:
     text = json.dumps(arguments, ensure_ascii=ascii_only)
     (done,) = rewritten(asked(said, call("now", text), call("search", "{}")))
     scanner = CallScanner(OFFER)
@@ -247,9 +231,7 @@ def test_a_choice_behind_nothing(content: Any) -> None:
     assert as_text([{"role": "user", "content": content}], REQUIRED)[-1]["content"] == RULE
 
 
-@pytest.mark.parametrize(
-    "last", [{"role": "assistant", "content": "So"}, {"role": "user", "content": {"x": 1}}]
-)
+@pytest.mark.parametrize("last", [{"role": "assistant", "content": "So"}, {"role": "user", "content": {"x": 1}}])
 def test_a_choice_that_can_not_stand_at_the_end_stands_behind_the_protocol(last: dict[str, Any]) -> None:
     system, *_, same = as_text([*HISTORY, last], REQUIRED)
     assert system["content"] == f"A\n\n{PROTOCOL}\n\n{RULE}"
@@ -277,11 +259,7 @@ def test_without_a_system_role_the_protocol_is_a_part_where_there_are_parts() ->
 
 def test_results_of_one_tool_called_twice_tell_which_call_they_belong_to() -> None:
     calls = [
-        {
-            "id": city,
-            "type": "function",
-            "function": {"name": "get_weather", "arguments": f'{{"city": "{city}"}}'},
-        }
+        {"id": city, "type": "function", "function": {"name": "get_weather", "arguments": f'{{"city": "{city}"}}'}}
         for city in ("Paris", "Rome")
     ]
     results = [
@@ -297,7 +275,4 @@ def test_results_of_one_tool_called_twice_tell_which_call_they_belong_to() -> No
     assert 'arguments=\'{"city": "Rome"}\'' in rome["content"]
     assert 'arguments=\'{"city": "Paris"}\'' in paris["content"]
     found = results_of([*as_text(history, offer())][1:])
-    assert [(one.arguments, one.text) for one in found] == [
-        ('{"city": "Rome"}', "Hot."),
-        ('{"city": "Paris"}', "Wet."),
-    ]
+    assert [(one.arguments, one.text) for one in found] == [('{"city": "Rome"}', "Hot."), ('{"city": "Paris"}', "Wet.")]

@@ -112,9 +112,7 @@ def pieces_of(text: str, size: int) -> list[Piece]:
     return [Piece(text=each, form={}, choice=True) for each in cut]
 
 
-def through(
-    reader: LeakedCalls, pieces: list[Piece], finish: str | None, *, seeing_all: bool
-) -> Iterator[Piece]:
+def through(reader: LeakedCalls, pieces: list[Piece], finish: str | None, *, seeing_all: bool) -> Iterator[Piece]:
     """What comes out; pieces that need not be read pass by the reader, as frames do, unless it sees all."""
     missed = ""
     for piece in pieces:
@@ -184,11 +182,7 @@ def test_an_end_mark_alone_is_an_end_in_good_order_and_a_body_that_stops_is_none
 def test_an_answer_that_has_made_a_call_of_the_usual_kind_is_left_alone() -> None:
     reader = reader_of()
     made = Piece(calls=(CallPart("now", "{}", "c1", 0),), form={}, choice=True)
-    out = [
-        *reader.feed(pieces_of("<tool_call>", 99)[0]),
-        *reader.feed(made),
-        *reader.feed(pieces_of(TAGGED, 999)[0]),
-    ]
+    out = [*reader.feed(pieces_of("<tool_call>", 99)[0]), *reader.feed(made), *reader.feed(pieces_of(TAGGED, 999)[0])]
     out += reader.feed(Piece(finish="tool_calls", form={}, choice=True))
     assert "".join(piece.text for piece in out) == f"<tool_call>{TAGGED}"
     assert [call.id for piece in out for call in piece.calls] == ["c1"]
@@ -212,9 +206,7 @@ def test_who_asks_with_functions_gets_a_function_call() -> None:
     of = offer_of({"functions": FUNCTIONS})
     assert of is not None
     out = list(through(reader_of(of), pieces_of(TAGGED, 6), "stop", seeing_all=True))
-    assert [(call.name, call.legacy, call.id) for piece in out for call in piece.calls] == [
-        ("get_weather", True, "")
-    ]
+    assert [(call.name, call.legacy, call.id) for piece in out for call in piece.calls] == [("get_weather", True, "")]
     assert [piece.finish for piece in out if piece.finish] == ["function_call"]
 
 
@@ -301,9 +293,7 @@ def test_an_answer_that_goes_on_is_read_on(text: str, at: int) -> None:
     else:
         kept = said + on[0]
         assert text.startswith(kept)
-        behind = outcome(
-            list(through(reader_of(), pieces_of(text[len(kept) :], 99), "stop", seeing_all=True))
-        )
+        behind = outcome(list(through(reader_of(), pieces_of(text[len(kept) :], 99), "stop", seeing_all=True)))
         assert on[1] == behind[1]
 
 

@@ -69,12 +69,7 @@ def test_one_call_at_a_time() -> None:
 def test_functions_of_the_older_api() -> None:
     found = offer_of({"functions": FUNCTIONS, "function_call": {"name": "now"}})
     assert found is not None
-    assert (found.choice, found.callable, found.parallel, found.legacy) == (
-        "named",
-        frozenset({"now"}),
-        False,
-        True,
-    )
+    assert (found.choice, found.callable, found.parallel, found.legacy) == ("named", frozenset({"now"}), False, True)
     both = offer_of({**BODY, "functions": [{"name": "other"}], "function_call": "none"})
     assert both is not None
     assert (frozenset(both.tools), both.choice, both.legacy) == (NAMES, "auto", False)

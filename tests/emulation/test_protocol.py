@@ -48,10 +48,7 @@ def test_the_protocol() -> None:
 NAMED = {"type": "function", "function": {"name": "now"}}
 ALLOWED = {
     "type": "allowed_tools",
-    "allowed_tools": {
-        "mode": "auto",
-        "tools": [{"function": {"name": n}} for n in ("search", "write_file", "fly")],
-    },
+    "allowed_tools": {"mode": "auto", "tools": [{"function": {"name": n}} for n in ("search", "write_file", "fly")]},
 }
 
 
@@ -60,10 +57,7 @@ ALLOWED = {
     [
         ({}, ""),
         ({"tool_choice": "none"}, "[For this answer: do not call a tool.]"),
-        (
-            {"tool_choice": "none", "parallel_tool_calls": False},
-            "[For this answer: do not call a tool.]",
-        ),
+        ({"tool_choice": "none", "parallel_tool_calls": False}, "[For this answer: do not call a tool.]"),
         ({"tool_choice": "required"}, "[For this answer: you must call a tool.]"),
         ({"tool_choice": NAMED}, "[For this answer: you must call now.]"),
         ({"tool_choice": ALLOWED}, "[For this answer: call none but write_file, search.]"),
@@ -99,10 +93,7 @@ def test_without_tools_nothing_is_told() -> None:
         ({"type": "array"}, "array"),
         ({"type": "object", "properties": {"a": {"type": "string"}}}, "{a?: string}"),
         ({"type": "object"}, "object"),
-        (
-            {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
-            "string | string[]",
-        ),
+        ({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}, "string | string[]"),
         ({"$ref": "#/$defs/d"}, "boolean"),
         ({"$ref": "http://x/y"}, "any"),
         ({"$ref": "#/$defs/loop"}, "any"),
@@ -123,9 +114,7 @@ def test_what_is_said_of_parameters_is_told_once_each() -> None:
 
 
 def test_schemas_that_multiply_are_bounded() -> None:
-    levels = {
-        f"l{n}": {"properties": {k: {"$ref": f"#/$defs/l{n + 1}"} for k in "abcdefgh"}} for n in range(9)
-    }
+    levels = {f"l{n}": {"properties": {k: {"$ref": f"#/$defs/l{n + 1}"} for k in "abcdefgh"}} for n in range(9)}
     assert len(of({"$ref": "#/$defs/l0"}, **{"$defs": levels})) < 20_000
     own = {"properties": {"me": {"$ref": "#"}, "also": {"$ref": "#"}}}
     assert len(one(own)) < 20_000
@@ -151,19 +140,11 @@ def agent_tools() -> list[dict[str, Any]]:
     """Tools as coding agents send them: a dozen, each with a few parameters that are explained."""
     parameters = {
         name: {"type": kind, "description": f"The {name} to use, relative to the root of the project"}
-        for name, kind in {
-            "path": "string",
-            "pattern": "string",
-            "limit": "integer",
-            "force": "boolean",
-        }.items()
+        for name, kind in {"path": "string", "pattern": "string", "limit": "integer", "force": "boolean"}.items()
     }
     schema = {"type": "object", "properties": parameters, "required": ["path"], "additionalProperties": False}
     return [
-        {
-            "type": "function",
-            "function": {"name": f"tool_{n}", "description": "Do a thing well.", "parameters": schema},
-        }
+        {"type": "function", "function": {"name": f"tool_{n}", "description": "Do a thing well.", "parameters": schema}}
         for n in range(12)
     ]
 

@@ -105,24 +105,14 @@ def test_local_references_are_followed() -> None:
         ({"$ref": "#/$defs/n", "minimum": 1}, "7", 7, None),
         ({"allOf": [{"$ref": "#/$defs/n"}]}, "7", 7, None),
         ({"anyOf": [{"type": "null"}, {"$ref": "#/$defs/n"}]}, "7", 7, None),
-        (
-            {"oneOf": [{"properties": {"y": {"$ref": "#/$defs/n"}}}, {"type": "null"}]},
-            {"y": "7"},
-            {"y": 7},
-            None,
-        ),
+        ({"oneOf": [{"properties": {"y": {"$ref": "#/$defs/n"}}}, {"type": "null"}]}, {"y": "7"}, {"y": 7}, None),
         ({"anyOf": [{"$ref": "#/$defs/n"}, {"type": "string"}]}, "7", "7", None),
         ({"anyOf": [{"required": ["y"]}, {"required": ["z"]}]}, {}, {}, '"y" is missing in "x"'),
         ({"type": "integer", "enum": [1, 2]}, "2", 2, None),
         ({"enum": ["a", 1]}, "b", "b", '"x" must be one of "a", 1'),
         ({"const": "a"}, "b", "b", '"x" must be one of "a"'),
         ({"additionalProperties": {"$ref": "#/$defs/n"}}, {"y": "7"}, {"y": 7}, None),
-        (
-            {"additionalProperties": False},
-            {"y": 1, "z": 1},
-            {"y": 1, "z": 1},
-            '"y", "z" are not known in "x"',
-        ),
+        ({"additionalProperties": False}, {"y": 1, "z": 1}, {"y": 1, "z": 1}, '"y", "z" are not known in "x"'),
     ],
 )
 def test_keywords(schema: Any, value: Any, fitted: Any, wrong: str | None) -> None:

@@ -13,15 +13,7 @@ from proxy.core import sse
 from proxy.core.piece import Piece
 from proxy.dialects.chat import ChatReader, ChatWriter
 from proxy.dialects.chat.reading import DONE, object_of
-from proxy.emulation import (
-    Call,
-    EmulatedStream,
-    FormCount,
-    Malformed,
-    Offer,
-    Text,
-    offer_of,
-)
+from proxy.emulation import Call, EmulatedStream, FormCount, Malformed, Offer, Text, offer_of
 from tests.emulation.broken import MALFORMED, REPAIRED
 from tests.emulation.outputs import CLEAN, FENCED, FUNCTIONS, TAGGED, Output, P, offer
 
@@ -32,9 +24,7 @@ ROLE = {"role": "assistant", "content": ""}
 
 def chunk(delta: dict[str, Any], finish: str | None = None, index: int = 0, **more: Any) -> bytes:
     choice = {"index": index, "delta": delta, "finish_reason": finish}
-    return sse.encode(
-        {"id": "c", "object": "chat.completion.chunk", "model": "m", "choices": [choice], **more}
-    )
+    return sse.encode({"id": "c", "object": "chat.completion.chunk", "model": "m", "choices": [choice], **more})
 
 
 def said(*texts: str) -> bytes:
@@ -49,9 +39,7 @@ class Stream(EmulatedStream):
 
     def __init__(self, of: Offer, said: str, calls_before: int) -> None:
         numbers = count(1)
-        super().__init__(
-            of, lambda: f"call_{next(numbers)}", len, calls_before=calls_before, text_before=said
-        )
+        super().__init__(of, lambda: f"call_{next(numbers)}", len, calls_before=calls_before, text_before=said)
         self._splitter = sse.FrameSplitter()
 
     def take(self, data: bytes) -> bytes:
@@ -88,9 +76,7 @@ def deltas(data: bytes) -> list[Any]:
 def called(index: int, name: str, arguments: str, number: int | None = None) -> dict[str, Any]:
     function = {"name": name, "arguments": arguments}
     return {
-        "tool_calls": [
-            {"index": index, "id": f"call_{number or index + 1}", "type": "function", "function": function}
-        ]
+        "tool_calls": [{"index": index, "id": f"call_{number or index + 1}", "type": "function", "function": function}]
     }
 
 
@@ -197,10 +183,7 @@ def test_functions_of_the_older_api() -> None:
     assert old is not None
     one = stream(old)
     function = {"name": "get_weather", "arguments": '{"city": "Paris"}'}
-    assert deltas(one.take(said(TAGGED) + STOP)) == [
-        ({"function_call": function}, None),
-        ({}, "function_call"),
-    ]
+    assert deltas(one.take(said(TAGGED) + STOP)) == [({"function_call": function}, None), ({}, "function_call")]
 
 
 def test_calls_go_on_counting_after_an_earlier_attempt() -> None:

@@ -25,16 +25,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--sharpness", type=float)
     for option in ("--vocab", "--template"):
         parser.add_argument(option, type=Path, metavar="FILE")
-    for option in (
-        "--ctx",
-        "--vocab-size",
-        "--embd",
-        "--layers",
-        "--ff",
-        "--words",
-        "--stop-every",
-        "--seed",
-    ):
+    for option in ("--ctx", "--vocab-size", "--embd", "--layers", "--ff", "--words", "--stop-every", "--seed"):
         parser.add_argument(option, type=int)
     return parser.parse_args(argv)
 

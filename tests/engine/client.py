@@ -76,12 +76,7 @@ def chat(
         body["stream"] = True
     # `verify=False`: over plain HTTP it only saves reading the system's certificates for every request.
     reply = httpx.post(
-        url + "/v1/chat/completions",
-        json=body,
-        headers=headers,
-        timeout=timeout,
-        trust_env=False,
-        verify=False,
+        url + "/v1/chat/completions", json=body, headers=headers, timeout=timeout, trust_env=False, verify=False
     )
     answer = Answer(status=reply.status_code, headers=reply.headers, raw=reply.content)
     if reply.headers.get("content-type", "").startswith("text/event-stream"):

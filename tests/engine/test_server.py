@@ -76,9 +76,7 @@ def test_walk_can_be_told_to_stop(engine: StartEngine) -> None:
     ],
 )
 def test_echo_repeats_the_last_message(echo_engine: Engine, text: str) -> None:
-    reply = echo_engine.chat(
-        [user("Something else first."), {"role": "assistant", "content": "Yes."}, user(text)]
-    )
+    reply = echo_engine.chat([user("Something else first."), {"role": "assistant", "content": "Yes."}, user(text)])
     assert answer(reply) == text
     assert reply["choices"][0]["finish_reason"] == "stop"
 
@@ -98,9 +96,7 @@ def test_tools_that_the_template_does_not_show_are_dropped_in_silence(engine: St
     caps = untooled.get("/props")["chat_template_caps"]
     assert (caps["supports_tools"], caps["supports_tool_calls"]) == (False, False)
     tool = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
-    with_tools, without = (
-        untooled.chat([user("Good morning.")], **fields) for fields in ({"tools": [tool]}, {})
-    )
+    with_tools, without = (untooled.chat([user("Good morning.")], **fields) for fields in ({"tools": [tool]}, {}))
     assert with_tools["usage"]["prompt_tokens"] == without["usage"]["prompt_tokens"]
 
 
@@ -120,9 +116,9 @@ def test_echo_finds_a_fact_in_what_was_said_before(echo_engine: Engine) -> None:
 
 def _words(engine: Engine, tokens: int) -> list[dict[str, Any]]:
     """A conversation of exactly so many prompt tokens: every word of the cycle is one token."""
-    overhead = engine.post(
-        "/v1/chat/completions/input_tokens", {"messages": [user(f" {engine.words[0]}")]}
-    ).json()["input_tokens"]
+    overhead = engine.post("/v1/chat/completions/input_tokens", {"messages": [user(f" {engine.words[0]}")]}).json()[
+        "input_tokens"
+    ]
     count = tokens - overhead + 1
     return [user("".join(f" {engine.words[n % len(engine.words)]}" for n in range(count)))]
 
@@ -172,8 +168,5 @@ def test_the_port_is_closed_afterwards(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_model_shows_the_log(tmp_path: Path) -> None:
     (tmp_path / "broken.gguf").write_bytes(b"GGUF")
-    with (
-        pytest.raises(RuntimeError, match="ended with"),
-        llama_server(tmp_path / "broken.gguf", log=tmp_path / "log"),
-    ):
+    with pytest.raises(RuntimeError, match="ended with"), llama_server(tmp_path / "broken.gguf", log=tmp_path / "log"):
         pytest.fail("it never was ready")

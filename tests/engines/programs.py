@@ -98,9 +98,7 @@ def _vllm(stack: ExitStack, folder: Path) -> Place:
         command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", str(WINDOW)]
         command += ["--dtype", "float32", "--enforce-eager"]
         command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
-        running = serving(
-            command, port=port, ready="/health", log=folder / f"{spec.mode}.log", env=_OFFLINE | _VLLM
-        )
+        running = serving(command, port=port, ready="/health", log=folder / f"{spec.mode}.log", env=_OFFLINE | _VLLM)
         servers.append(stack.enter_context(running))
     return Place(
         urls=tuple(server.url for server in servers),
@@ -125,9 +123,7 @@ def _transformers(stack: ExitStack, folder: Path) -> Place:
     command: list[str | Path] = [TRANSFORMERS / "bin" / "transformers", "serve"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
     env = _OFFLINE | {"HF_HUB_CACHE": str(hub)}
-    server = stack.enter_context(
-        serving(command, port=port, ready="/health", log=folder / "serve.log", env=env)
-    )
+    server = stack.enter_context(serving(command, port=port, ready="/health", log=folder / "serve.log", env=env))
     return Place(
         urls=(server.url,),
         servers=(server,),

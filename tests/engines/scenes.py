@@ -24,9 +24,7 @@ QUIET = 10.0
 """Seconds within which an engine has to be at rest after its client has left."""
 SLOW = 600.0
 """Seconds that an answer may take, with the summary before it."""
-_PROSE = (
-    "The ferry to the island leaves at nine in the morning, and at noon as well when the weather is fine. "
-)
+_PROSE = "The ferry to the island leaves at nine in the morning, and at noon as well when the weather is fine. "
 _CODE = "def area(width: float, height: float) -> float:\n    return width * height\n\n\n"
 _RECORD = '{"id": 4711, "path": "src/main.py", "ok": true, "size": 12.5}\n'
 TEXTS = (_PROSE, _CODE, _RECORD, "人工智能正在改变我们的生活方式。", "Привет, как твои дела? ")
@@ -102,9 +100,7 @@ def pause(stage: Stage) -> str:
         assert answer.status == 200, answer.raw
         seen = answer.text.split()
         told = words if place.continues else words[: WINDOW // 2]
-        wrong = next(
-            (n for n, (word, want) in enumerate(zip(seen, told, strict=False)) if word != want), None
-        )
+        wrong = next((n for n, (word, want) in enumerate(zip(seen, told, strict=False)) if word != want), None)
         assert wrong is None, f"word {wrong}: {seen[wrong - 5 : wrong + 5]} not {words[wrong : wrong + 5]}"
         assert len(seen) == len(words), len(seen)
         assert (answer.reasons, len(answer.ids), answer.roles) == (["length"], 1, ["assistant"])
@@ -138,10 +134,7 @@ def cancel(stage: Stage) -> str:
     place = stage.place
     body = {"model": place.walk, "messages": [after(place.words[0])], "max_tokens": ENDLESS, "stream": True}
     url = stage.proxy.v1 + "/chat/completions"
-    with (
-        httpx.Client(trust_env=False, timeout=60.0) as client,
-        client.stream("POST", url, json=body) as response,
-    ):
+    with httpx.Client(trust_env=False, timeout=60.0) as client, client.stream("POST", url, json=body) as response:
         chunks = response.iter_raw()
         for _ in range(10):
             next(chunks)
@@ -170,16 +163,7 @@ def instruct(stage: Stage) -> str:
     return f"{len(actions)} turns, {sum(action != 'forwarded' for action in actions)} compacted"
 
 
-SCENES: tuple[Callable[[Stage], str], ...] = (
-    probe,
-    counting,
-    overflow,
-    pause,
-    native,
-    emulated,
-    cancel,
-    instruct,
-)
+SCENES: tuple[Callable[[Stage], str], ...] = (probe, counting, overflow, pause, native, emulated, cancel, instruct)
 
 
 def _turn(

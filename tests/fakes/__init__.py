@@ -9,19 +9,7 @@ A fake takes `models`, a `brain`, and any public class attribute as an option; o
 
 from __future__ import annotations
 
-from tests.fakes.brains import (
-    STRAYS,
-    Walk,
-    asks_summary,
-    echo,
-    facts,
-    qa,
-    scripted,
-    strays,
-    summariser,
-    walk,
-    words,
-)
+from tests.fakes.brains import STRAYS, Walk, asks_summary, echo, facts, qa, scripted, strays, summariser, walk, words
 from tests.fakes.chat import FakeBackend
 from tests.fakes.generic import GenericFake
 from tests.fakes.history import Flaw, check_history

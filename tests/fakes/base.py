@@ -144,13 +144,7 @@ class HttpFake:
         return [request for request in self.requests if request.path in paths]
 
     def fail_next(
-        self,
-        status: int,
-        body: Any = b"",
-        headers: Iterable[tuple[str, str]] = (),
-        *,
-        path: str = CHAT,
-        times: int = 1,
+        self, status: int, body: Any = b"", headers: Iterable[tuple[str, str]] = (), *, path: str = CHAT, times: int = 1
     ) -> None:
         """Answer the next requests for `path` (`*`: any) with this; status 0 drops the connection."""
         self._canned.extend(_Canned(status, body, list(headers), path) for _ in range(times))

@@ -158,9 +158,7 @@ def asks_summary(question: Question) -> bool:
     return "summar" in question.last_user.lower()
 
 
-def summariser(
-    inner: Brain, predicate: Callable[[Question], bool] = asks_summary, *, extra: str = ""
-) -> Brain:
+def summariser(inner: Brain, predicate: Callable[[Question], bool] = asks_summary, *, extra: str = "") -> Brain:
     """Answers requests for a summary with all facts it was shown, and leaves the rest to `inner`.
 
     `extra` is added to every summary, to make it longer.

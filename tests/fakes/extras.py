@@ -91,9 +91,7 @@ class Extras(FakeBackend):
         return prompt
 
     def _answer_to(self, prompt: Prompt) -> Generation:
-        question = Question(
-            messages=prompt.messages, body=prompt.body, model=prompt.model, prompt_tokens=prompt.tokens
-        )
+        question = Question(messages=prompt.messages, body=prompt.body, model=prompt.model, prompt_tokens=prompt.tokens)
         return Generation(self.brain(question), prompt, self.template(prompt.model).tokenizer)
 
     async def embeddings(self, exchange: Exchange) -> None:
@@ -109,9 +107,7 @@ class Extras(FakeBackend):
         ]
         tokens = sum(len(str(text)) for text in texts)
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        await exchange.answer(
-            200, {"object": "list", "data": data, "model": str(body.get("model")), "usage": usage}
-        )
+        await exchange.answer(200, {"object": "list", "data": data, "model": str(body.get("model")), "usage": usage})
 
     async def responses(self, exchange: Exchange) -> None:
         """`POST /v1/responses`: an answer that names the digest of the input."""
@@ -175,8 +171,7 @@ class Extras(FakeBackend):
         """`POST /v1/rerank`: scores made of digests."""
         documents = exchange.json_object().get("documents") or []
         results = [
-            {"index": index, "relevance_score": vector(str(document))[0]}
-            for index, document in enumerate(documents)
+            {"index": index, "relevance_score": vector(str(document))[0]} for index, document in enumerate(documents)
         ]
         await exchange.answer(200, {"object": "list", "results": results})
 

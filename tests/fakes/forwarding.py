@@ -32,9 +32,7 @@ class Forwarding(HttpFake):
         del exchange
         return piece
 
-    async def hand_on(
-        self, exchange: Exchange, url: str, body: bytes, headers: Iterable[tuple[str, str]] = ()
-    ) -> None:
+    async def hand_on(self, exchange: Exchange, url: str, body: bytes, headers: Iterable[tuple[str, str]] = ()) -> None:
         """Ask `url` the same, and answer as it does. When the client goes away, so does this request."""
         request = exchange.request
         kept = [(name, value) for name, value in request.headers if name not in _HOP]
@@ -58,9 +56,7 @@ class Forwarding(HttpFake):
                 return
             await exchange.close()
 
-    async def _send_whole(
-        self, exchange: Exchange, status: int, whole: bytes, headers: list[tuple[str, str]]
-    ) -> None:
+    async def _send_whole(self, exchange: Exchange, status: int, whole: bytes, headers: list[tuple[str, str]]) -> None:
         if exchange.started:  # of a stream that was begun, its status and headers are out
             await exchange.write(whole)
             await exchange.close()

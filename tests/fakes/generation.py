@@ -134,9 +134,7 @@ class Generation:
 
 def _overlap(text: str, stops: Iterable[str]) -> int:
     """Length of the longest end of the text that begins a stop string."""
-    return max(
-        (size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])), default=0
-    )
+    return max((size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])), default=0)
 
 
 def grouped(deltas: Iterable[Delta], size: int | tuple[int, ...]) -> Iterator[Delta]:

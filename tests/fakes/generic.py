@@ -39,9 +39,7 @@ class GenericFake(Extras):
         super().add_routes()
         self.routes["GET /v1/models"] = self.model_list
         self.prefix_routes["GET /v1/models/"] = self.one_model
-        self.add_extra_routes(
-            "completions", "embeddings", "responses", "transcriptions", "speech", "images", "rerank"
-        )
+        self.add_extra_routes("completions", "embeddings", "responses", "transcriptions", "speech", "images", "rerank")
 
     @override
     def error(self, status: int, message: str, type_: str = "", **extra: Any) -> Any:

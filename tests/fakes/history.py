@@ -95,9 +95,7 @@ def _system_indexes(roles: Sequence[object]) -> list[int]:
 
 
 def _first_other(roles: Sequence[object]) -> int:
-    return next(
-        (index for index, role in enumerate(roles) if role not in {"system", "developer"}), len(roles)
-    )
+    return next((index for index, role in enumerate(roles) if role not in {"system", "developer"}), len(roles))
 
 
 def _notes(messages: Sequence[Message]) -> list[str]:

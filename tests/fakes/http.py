@@ -74,12 +74,8 @@ class Exchange:
     """The way to answer one request."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = [
-            (name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]
-        ]
-        self.request = Recorded(
-            scope["method"], scope["path"], scope["query_string"].decode("latin-1"), headers
-        )
+        headers = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]]
+        self.request = Recorded(scope["method"], scope["path"], scope["query_string"].decode("latin-1"), headers)
         self.gone = False
         self._scope, self._receive, self._send = scope, receive, send
         self._zip: zlib._Compress | None = None
@@ -168,9 +164,7 @@ class Exchange:
     async def _start(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
         self.request.status = status
         self.request.response_headers = [*self.headers, *headers]
-        raw = [
-            (name.lower().encode(), value.encode("latin-1")) for name, value in self.request.response_headers
-        ]
+        raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in self.request.response_headers]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def _write(self, data: bytes, *, more: bool) -> None:

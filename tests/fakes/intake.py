@@ -156,9 +156,7 @@ def last_is_assistant(messages: Sequence[Message]) -> bool:
 
 
 def _common(cache: list[str], parts: list[str]) -> int:
-    return next(
-        (i for i, (a, b) in enumerate(zip(cache, parts, strict=False)) if a != b), min(len(cache), len(parts))
-    )
+    return next((i for i, (a, b) in enumerate(zip(cache, parts, strict=False)) if a != b), min(len(cache), len(parts)))
 
 
 def _stops(body: dict[str, Any]) -> tuple[str, ...]:

@@ -136,9 +136,7 @@ class LiteLlmFake(Forwarding):
             ("x-litellm-version", "1.106.2"),
             ("x-litellm-model-group", name),
         ]
-        await self.hand_on(
-            exchange, one.server.url + CHAT, orjson.dumps({**body, "model": one.model}), headers
-        )
+        await self.hand_on(exchange, one.server.url + CHAT, orjson.dumps({**body, "model": one.model}), headers)
 
     @override
     def told_piece(self, exchange: Exchange, piece: bytes) -> bytes:

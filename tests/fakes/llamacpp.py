@@ -54,17 +54,11 @@ class LlamaCppFake(LlamaCppRouter, Extras):
         self._free: asyncio.Semaphore | None = None
         self.add_info_routes()
         self.add_router_routes()
-        self.add_extra_routes(
-            "completions", "embeddings", "responses", "messages", "rerank", "transcriptions"
-        )
+        self.add_extra_routes("completions", "embeddings", "responses", "messages", "rerank", "transcriptions")
 
     @override
     def common_headers(self) -> list[tuple[str, str]]:
-        return [
-            ("server", "llama.cpp"),
-            ("access-control-allow-origin", ""),
-            ("keep-alive", "timeout=5, max=100"),
-        ]
+        return [("server", "llama.cpp"), ("access-control-allow-origin", ""), ("keep-alive", "timeout=5, max=100")]
 
     @override
     def stream_headers(self) -> list[tuple[str, str]]:
@@ -218,14 +212,7 @@ class LlamaCppFake(LlamaCppRouter, Extras):
         fresh = prompt.tokens - prompt.cached
         steps = [prompt.cached + fresh * step // PROGRESS_STEPS for step in range(PROGRESS_STEPS + 1)]
         return [
-            {
-                "prompt_progress": {
-                    "total": prompt.tokens,
-                    "cache": prompt.cached,
-                    "processed": at,
-                    "time_ms": 1,
-                }
-            }
+            {"prompt_progress": {"total": prompt.tokens, "cache": prompt.cached, "processed": at, "time_ms": 1}}
             for at in steps
         ]
 

@@ -80,16 +80,12 @@ class LlamaCppInfo(FakeBackend):
 
     def properties(self, model: FakeModel) -> dict[str, Any]:
         """The object of `/props`."""
-        told = wire.properties(
-            model.id, model.window, slots=self.slots, tools=model.tools, vision=model.vision
-        )
+        told = wire.properties(model.id, model.window, slots=self.slots, tools=model.tools, vision=model.vision)
         return told | {
             "endpoint_slots": True,
             "endpoint_props": True,
             "endpoint_metrics": True,
-            "chat_template": "{%- for m in messages -%}{{- m.content -}}{%- endfor -%}"
-            if model.templated
-            else INSTEAD,
+            "chat_template": "{%- for m in messages -%}{{- m.content -}}{%- endfor -%}" if model.templated else INSTEAD,
             "bos_token": "<|bos|>",
             "eos_token": "<|end|>",
             "build_info": BUILD,
@@ -106,13 +102,7 @@ class LlamaCppInfo(FakeBackend):
         """`GET /v1/models`."""
         model = self.models[0]
         empty = dict.fromkeys(("modified_at", "size", "digest", "description", "parameters"), "")
-        ollama_like: dict[str, Any] = {
-            "name": model.id,
-            "model": model.id,
-            **empty,
-            "type": "model",
-            "tags": [""],
-        }
+        ollama_like: dict[str, Any] = {"name": model.id, "model": model.id, **empty, "type": "model", "tags": [""]}
         ollama_like |= {"capabilities": ["completion"], "details": {"format": "gguf", "family": ""}}
         data = [{**wire.model_object(model.id, CREATED), "meta": self.meta(model)}]
         await exchange.answer(200, {"models": [ollama_like], "object": "list", "data": data})

@@ -31,9 +31,7 @@ def error(status: int, message: str, kind: str = "", **fields: Any) -> dict[str,
 
 def window_exceeded(prompt: int, window: int) -> dict[str, Any]:
     """The error for a prompt that leaves no token of the window for the answer."""
-    text = (
-        f"request ({prompt} tokens) exceeds the available context size ({window} tokens), try increasing it"
-    )
+    text = f"request ({prompt} tokens) exceeds the available context size ({window} tokens), try increasing it"
     return error(400, text, "exceed_context_size_error", n_prompt_tokens=prompt, n_ctx=window)
 
 
@@ -74,9 +72,7 @@ def limit(body: Mapping[str, Any]) -> int | None:
     return None if not told or told[0] == -1 else max(1, told[0])
 
 
-def properties(
-    model: str, window: int, *, slots: int = 1, tools: bool = False, vision: bool = False
-) -> dict[str, Any]:
+def properties(model: str, window: int, *, slots: int = 1, tools: bool = False, vision: bool = False) -> dict[str, Any]:
     """`GET /props`. A template that does not know tools leaves them out, and nothing else tells of it."""
     return {
         "default_generation_settings": {"params": {"max_tokens": -1, "stream": False}, "n_ctx": window},

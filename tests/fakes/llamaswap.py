@@ -180,9 +180,7 @@ class LlamaSwapFake(Forwarding):
         name = max(names, key=len)
         await self._serve_by(name, exchange, rest.removeprefix(name) or "/", exchange.request.body, {})
 
-    async def _serve_by(
-        self, name: str, exchange: Exchange, path: str, content: bytes, body: dict[str, Any]
-    ) -> None:
+    async def _serve_by(self, name: str, exchange: Exchange, path: str, content: bytes, body: dict[str, Any]) -> None:
         entry = self.entries.get(name)
         if entry is None:
             raise Refused(404, self.error(404, "no router for requested model"))

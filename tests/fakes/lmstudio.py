@@ -140,19 +140,12 @@ class LmStudioFake(Extras):
             "params_string": "1B",
             "max_context_length": model.trained_window,
             "loaded_instances": [self._instance(one) for one in group if one.loaded],
-            "capabilities": {
-                "vision": model.vision,
-                "trained_for_tool_use": model.tools,
-                **_reasoning(model),
-            },
+            "capabilities": {"vision": model.vision, "trained_for_tool_use": model.tools, **_reasoning(model)},
         }
 
     def _instance(self, model: FakeModel) -> dict[str, Any]:
         config = {"context_length": model.window, "eval_batch_size": 512, "parallel": self.parallel}
-        return {
-            "id": model.id,
-            "config": {**config, "flash_attention": True, "offload_kv_cache_to_gpu": True},
-        }
+        return {"id": model.id, "config": {**config, "flash_attention": True, "offload_kv_cache_to_gpu": True}}
 
     async def load_model(self, exchange: Exchange) -> None:
         """`POST /api/v1/models/load`."""
@@ -177,11 +170,7 @@ class LmStudioFake(Extras):
         self.load(model)
         text = f"seen {body.get('input')}"
         stats = {"input_tokens": 3, "total_output_tokens": 2, "tokens_per_second": 50.0}
-        result = {
-            "model_instance_id": model.id,
-            "output": [{"type": "message", "content": text}],
-            "stats": stats,
-        }
+        result = {"model_instance_id": model.id, "output": [{"type": "message", "content": text}], "stats": stats}
         events: list[tuple[str, dict[str, Any]]] = [
             ("chat.start", {"model_instance_id": model.id}),
             ("prompt_processing.progress", {"progress": 1.0}),
@@ -197,11 +186,7 @@ class LmStudioFake(Extras):
     @override
     def continuation(self, prompt: Prompt) -> None:
         prefill = prompt.model.prefill or "continue"
-        if (
-            not last_is_assistant(prompt.messages)
-            or prompt.messages[-1].get("tool_calls")
-            or prefill == "new"
-        ):
+        if not last_is_assistant(prompt.messages) or prompt.messages[-1].get("tool_calls") or prefill == "new":
             return
         if prefill == "refuse":
             text = "Multi-part or consecutive assistant responses are not supported."

@@ -65,9 +65,7 @@ class OllamaFake(OllamaNative, Extras):
     def precheck(self, exchange: Exchange) -> None:
         host = exchange.request.header("host") or ""
         name = host.rsplit(":", 1)[0]
-        if self.checks_host and not (
-            name.startswith(LOCAL) or name.endswith((".localhost", ".local", ".internal"))
-        ):
+        if self.checks_host and not (name.startswith(LOCAL) or name.endswith((".localhost", ".local", ".internal"))):
             raise Refused(403, b"", headers=[("content-type", "text/plain")])
 
     @override
@@ -252,9 +250,7 @@ def _split(message: Message) -> list[Message]:
 
 
 def _valid_arguments(message: Message) -> bool:
-    return all(
-        _is_object((call.get("function") or {}).get("arguments")) for call in message.get("tool_calls") or ()
-    )
+    return all(_is_object((call.get("function") or {}).get("arguments")) for call in message.get("tool_calls") or ())
 
 
 def _is_object(arguments: Any) -> bool:

@@ -51,9 +51,7 @@ def cut_tokens(
     at = 0
     for part in pieces:
         kept_parts.append(
-            "".join(
-                piece for index, piece in enumerate(part, start=at) if index < NUM_KEEP or index >= resume
-            )
+            "".join(piece for index, piece in enumerate(part, start=at) if index < NUM_KEEP or index >= resume)
         )
         at += len(part)
     rest = [_remains(message, part) for message, part in zip(messages, kept_parts[1:-1], strict=True)]

@@ -135,9 +135,7 @@ class OllamaNative(FakeBackend):
 
     async def openai_list(self, exchange: Exchange) -> None:
         """`GET /v1/models`."""
-        await exchange.answer(
-            200, {"object": "list", "data": [_openai_entry(model) for model in self.models]}
-        )
+        await exchange.answer(200, {"object": "list", "data": [_openai_entry(model) for model in self.models]})
 
     async def openai_one(self, exchange: Exchange) -> None:
         """`GET /v1/models/{id}`."""
@@ -231,9 +229,7 @@ class OllamaNative(FakeBackend):
                 if not delta.last:
                     continue
             generation.sent += delta.tokens
-            await lines.write(
-                _line({**head, **fields(call if delta.kind == "call" else [delta]), "done": False})
-            )
+            await lines.write(_line({**head, **fields(call if delta.kind == "call" else [delta]), "done": False}))
 
     def _chat_fields(self, deltas: Sequence[Delta]) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": joined(deltas, "content")}
@@ -248,9 +244,7 @@ class OllamaNative(FakeBackend):
             if delta.first and delta.call is not None and _is_json(texts[delta.index]):
                 arguments = orjson.loads(texts[delta.index] or "{}")
                 function = {"index": delta.index, "name": delta.call.name, "arguments": arguments}
-                calls.append(
-                    {**({"id": self.call_id(delta)} if self.names_calls else {}), "function": function}
-                )
+                calls.append({**({"id": self.call_id(delta)} if self.names_calls else {}), "function": function})
         return {"message": {**message, "tool_calls": calls} if calls else message}
 
     # The rest

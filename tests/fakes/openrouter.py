@@ -17,13 +17,8 @@ from tests.fakes.openrouter_catalog import Catalog, chosen
 
 COMPRESSED_UP_TO = 8192
 """Endpoints of at most this window shorten prompts without being asked."""
-ROUTING = (
-    "To learn more about provider routing, visit: "
-    "https://openrouter.ai/docs/guides/routing/provider-selection"
-)
-NO_PREFILL = (
-    "This model does not support assistant message prefill. The conversation must end with a user message."
-)
+ROUTING = "To learn more about provider routing, visit: https://openrouter.ai/docs/guides/routing/provider-selection"
+NO_PREFILL = "This model does not support assistant message prefill. The conversation must end with a user message."
 
 
 class OpenRouterFake(Catalog, Extras):
@@ -171,11 +166,7 @@ class OpenRouterFake(Catalog, Extras):
     @override
     def head(self, prompt: Prompt, object_: str) -> dict[str, Any]:
         head = super().head(prompt, object_)
-        return {
-            "id": head.pop("id"),
-            "provider": chosen(prompt.model, prompt.body, prompt.tokens).name,
-            **head,
-        }
+        return {"id": head.pop("id"), "provider": chosen(prompt.model, prompt.body, prompt.tokens).name, **head}
 
     @override
     def delta(self, delta: Delta) -> dict[str, Any]:

@@ -102,15 +102,9 @@ def entry(model: FakeModel) -> dict[str, Any]:
         "context_length": model.trained_window,
         "architecture": _architecture(model),
         "pricing": {"prompt": "0.000001", "completion": "0.000002"},
-        "top_provider": {
-            "context_length": top.window,
-            "max_completion_tokens": top.max_output,
-            "is_moderated": False,
-        },
+        "top_provider": {"context_length": top.window, "max_completion_tokens": top.max_output, "is_moderated": False},
         "per_request_limits": None,
-        "supported_parameters": _parameters(
-            any(provider.tools for provider in providers(model)), model.thinking
-        ),
+        "supported_parameters": _parameters(any(provider.tools for provider in providers(model)), model.thinking),
         "default_parameters": {},
         "expiration_date": None,
         "links": {"details": f"/api/v1/models/{model.id}/endpoints"},

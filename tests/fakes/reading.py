@@ -23,9 +23,7 @@ def chunks(raw: bytes) -> list[dict[str, Any]]:
 
 def deltas(events: Sequence[dict[str, Any]], choice: int = 0) -> list[dict[str, Any]]:
     """Deltas of one choice."""
-    return [
-        one["delta"] for event in events for one in event.get("choices", ()) if one.get("index") == choice
-    ]
+    return [one["delta"] for event in events for one in event.get("choices", ()) if one.get("index") == choice]
 
 
 def text(events: Sequence[dict[str, Any]], choice: int = 0, field: str = "content") -> str:
@@ -35,12 +33,7 @@ def text(events: Sequence[dict[str, Any]], choice: int = 0, field: str = "conten
 
 def finishes(events: Sequence[dict[str, Any]]) -> list[str]:
     """All finish reasons, in order."""
-    return [
-        one["finish_reason"]
-        for event in events
-        for one in event.get("choices", ())
-        if one.get("finish_reason")
-    ]
+    return [one["finish_reason"] for event in events for one in event.get("choices", ()) if one.get("finish_reason")]
 
 
 def usage(events: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

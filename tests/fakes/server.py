@@ -40,9 +40,7 @@ class BackgroundServer:
     tests start hundreds of servers.
     """
 
-    def __init__(
-        self, app: App, *, keep_alive: float = 75.0, place: tuple[str, int] = ("127.0.0.1", 0)
-    ) -> None:
+    def __init__(self, app: App, *, keep_alive: float = 75.0, place: tuple[str, int] = ("127.0.0.1", 0)) -> None:
         self._config = Config(
             cast("Any", app),
             http=_Protocol,

@@ -135,9 +135,7 @@ class ChatStream:
         if held is not None:
             yield held, True
 
-    async def _chunk(
-        self, choices: list[dict[str, Any]], generation: Generation | None, **fields: Any
-    ) -> None:
+    async def _chunk(self, choices: list[dict[str, Any]], generation: Generation | None, **fields: Any) -> None:
         chunk = {**self._fake.envelope(self._head, choices), **fields}
         self._fake.decorate(chunk, self._prompt, generation)
         await self._write(b"data: " + orjson.dumps(chunk) + b"\n\n")

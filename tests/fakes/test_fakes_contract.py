@@ -55,9 +55,7 @@ def test_streams_end_with_done(fake: FakeBackend) -> None:
 
 def test_one_event_per_token(fake: FakeBackend) -> None:
     fake.tokens_per_chunk = 1
-    said = [
-        delta.get("content") for delta in deltas(chunks(ask(fake, stream=True, max_tokens=6).content))[1:]
-    ]
+    said = [delta.get("content") for delta in deltas(chunks(ask(fake, stream=True, max_tokens=6).content))[1:]]
     assert [piece for piece in said if piece] == ["w", "1", " w", "2", " w", "3"]
 
 
@@ -126,9 +124,7 @@ def test_the_sdk_understands_it(kind: str) -> None:
             )
             said = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
             assert said == "say \u2028 é 漢"
-            made: Any = client.embeddings.create(
-                model="fake-model", input=["a", "b"], encoding_format="float"
-            )
+            made: Any = client.embeddings.create(model="fake-model", input=["a", "b"], encoding_format="float")
             assert len(made.data) == 2
 
 

@@ -56,14 +56,7 @@ def lines(raw: bytes) -> list[dict[str, Any]]:
 
 
 def test_the_oldest_messages_go_first(fake: OllamaFake, brain: Listening) -> None:
-    history = [
-        system("rules"),
-        user("a " * 300),
-        assistant("b " * 300),
-        user("c " * 300),
-        assistant("d"),
-        user("e"),
-    ]
+    history = [system("rules"), user("a " * 300), assistant("b " * 300), user("c " * 300), assistant("d"), user("e")]
     response = ask(fake, *history)
     assert response.status_code == 200
     assert brain.shown == ["rules", "c " * 300, "d", "e"]
@@ -90,11 +83,7 @@ def test_the_native_path_refuses_when_the_last_message_does_not_fit(stream: bool
         size = fake.count(body(LONG))
         assert (response.status_code, error["type"], error["code"]) == (400, "invalid_request_error", None)
         inner = orjson.loads(error["message"])["error"]
-        assert (inner["type"], inner["n_prompt_tokens"], inner["n_ctx"]) == (
-            "exceed_context_size_error",
-            size,
-            500,
-        )
+        assert (inner["type"], inner["n_prompt_tokens"], inner["n_ctx"]) == ("exceed_context_size_error", size, 500)
         native = fetch("POST", fake.url + "/api/chat", json=body(LONG))
         assert orjson.loads(native.json()["error"])["error"] == inner
         assert fake.overflows == 2
@@ -123,10 +112,7 @@ def test_a_trailing_answer(walking: OllamaFake, prefill: Any, said: str) -> None
 
 
 def test_what_it_tells_of_itself() -> None:
-    models = [
-        FakeModel("one", 4096, 32768, loaded=False, num_ctx=2048),
-        FakeModel("two:7b", 4096, 8192, tools=False),
-    ]
+    models = [FakeModel("one", 4096, 32768, loaded=False, num_ctx=2048), FakeModel("two:7b", 4096, 8192, tools=False)]
     with OllamaFake(models) as fake:
         assert get(fake, "/api/version") == {"version": "0.33.0"}
         tags = {entry["name"]: entry for entry in get(fake, "/api/tags")["models"]}
@@ -153,8 +139,6 @@ def test_the_native_window_is_a_matter_of_the_request(fake: OllamaFake) -> None:
     )
     assert get(fake, "/api/ps")["models"][0]["context_length"] == 2000
     assert fake.reloads == 1
-    refused = fetch(
-        "POST", fake.url + "/api/chat", json={**fits, "truncate": False, "options": {"num_ctx": 100}}
-    )
+    refused = fetch("POST", fake.url + "/api/chat", json={**fits, "truncate": False, "options": {"num_ctx": 100}})
     assert refused.status_code == 400
     assert refused.json()["error"].startswith("the prompt is longer than the context length")

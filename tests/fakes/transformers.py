@@ -38,9 +38,7 @@ class TransformersFake(GenericFake):
     @override
     async def model_list(self, exchange: Exchange) -> None:
         if not self.cached:
-            raise Refused(
-                500, b"Internal Server Error", headers=[("content-type", "text/plain; charset=utf-8")]
-            )
+            raise Refused(500, b"Internal Server Error", headers=[("content-type", "text/plain; charset=utf-8")])
         data = [
             {"owned_by": model.id.partition("/")[0], "id": model.id, "object": "model", "created": CREATED}
             for model in self.models
@@ -53,9 +51,7 @@ class TransformersFake(GenericFake):
 
     @override
     def limit(self, body: dict[str, Any]) -> int | None:
-        return int(
-            body.get("max_tokens") or _USUAL_LIMIT
-        )  # `max_completion_tokens` is taken, and has no effect
+        return int(body.get("max_tokens") or _USUAL_LIMIT)  # `max_completion_tokens` is taken, and has no effect
 
     @override
     def parse(self, body: dict[str, Any], model: FakeModel) -> Prompt:

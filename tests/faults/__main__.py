@@ -42,9 +42,7 @@ def table(tally: Tally) -> str:
     for (point, fault, outcome), number in sorted(tally.outcomes.items()):
         rows[point, fault].append(f"{outcome} {number}")
     lines = [f"{point:24} {fault:28} {', '.join(told)}" for (point, fault), told in rows.items()]
-    return "\n".join(
-        [*lines, "", f"{tally.requests} requests, findings: {len(tally.findings)}", *tally.findings]
-    )
+    return "\n".join([*lines, "", f"{tally.requests} requests, findings: {len(tally.findings)}", *tally.findings])
 
 
 if __name__ == "__main__":

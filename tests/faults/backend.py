@@ -73,9 +73,7 @@ class Faulty(FakeBackend):
             case Fault.UNLOADED:
                 self.asleep = True
             case Fault.OTHER:
-                other = [
-                    replace(model, id="other-model", window=model.window // 2) for model in self._real_models
-                ]
+                other = [replace(model, id="other-model", window=model.window // 2) for model in self._real_models]
                 self.models = other
             case _:
                 pass

@@ -33,11 +33,7 @@ LULL = 4.0
 BETWEEN_LULLS = 60.0
 ENOUGH = 6
 """Lulls that it takes to see memory grow: a fresh process warms up."""
-SETTINGS = {
-    "SPILLWAY_READ_TIMEOUT": "1.5",
-    "SPILLWAY_HEARTBEAT": "0.5",
-    "SPILLWAY_STORE_BYTES": str(4 * 2**20),
-}
+SETTINGS = {"SPILLWAY_READ_TIMEOUT": "1.5", "SPILLWAY_HEARTBEAT": "0.5", "SPILLWAY_STORE_BYTES": str(4 * 2**20)}
 POINTS = [point for point in Point if point is not Point.PROBING]
 OTHER_PATHS = ("/v1/models", "/metrics", "/healthz", "/readyz", "/spillway/models")
 
@@ -155,9 +151,7 @@ class Chaos:
 
     async def _client(self, client: int) -> None:
         limits = httpx.Limits(max_keepalive_connections=1)
-        async with httpx.AsyncClient(
-            base_url=self._proxy.url, timeout=BOUND, trust_env=False, limits=limits
-        ) as http:
+        async with httpx.AsyncClient(base_url=self._proxy.url, timeout=BOUND, trust_env=False, limits=limits) as http:
             number = 0
             while True:
                 await self._going.wait()
@@ -215,9 +209,7 @@ class Chaos:
                     await asyncio.sleep(0.02 if turn.slow else 0)
             finally:
                 await response.aclose()
-        whole = httpx.Response(
-            response.status_code, headers=_plain(response.headers), content=b"".join(parts)
-        )
+        whole = httpx.Response(response.status_code, headers=_plain(response.headers), content=b"".join(parts))
         outcome = judged(whole, words(1, said_at(turn.point)), stream=turn.stream)
         return outcome.kind, outcome.error
 

@@ -25,9 +25,7 @@ class Served:
         self.log = folder / "proxy.log"
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("SPILLWAY_")},  # noqa: TID251 - handed on
-            "SPILLWAY_BACKENDS": orjson.dumps(
-                [{"url": fake.url, "name": fake.kind} for fake in backends]
-            ).decode(),
+            "SPILLWAY_BACKENDS": orjson.dumps([{"url": fake.url, "name": fake.kind} for fake in backends]).decode(),
             "SPILLWAY_MODELS": orjson.dumps({"m-generic": {"window": WINDOW}}).decode(),
             "SPILLWAY_STORE": f"sqlite:///{folder}/store.sqlite3",
             "SPILLWAY_PORT": "0",
@@ -40,9 +38,7 @@ class Served:
         command = [sys.executable, "-m", "tests.faults.served"]
         pipe = subprocess.PIPE
         with self.log.open("wb") as log:
-            self._process = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=log, env=self._environment
-            )
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, env=self._environment)
         self.url = self._line(LISTENS).removesuffix("/v1")
         return self
 

@@ -13,9 +13,7 @@ texts = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
     st.lists(st.sampled_from(WORDS), max_size=8).map(" ".join),
 )
-long_texts = st.tuples(st.sampled_from(WORDS), st.sampled_from([40, 200, 900])).map(
-    lambda t: f"{t[0]} " * t[1]
-)
+long_texts = st.tuples(st.sampled_from(WORDS), st.sampled_from([40, 200, 900])).map(lambda t: f"{t[0]} " * t[1])
 names = st.sampled_from(["read", "write_file", "search", "a", "x" * 64])
 numbers = st.one_of(
     st.integers(-5, 5), st.sampled_from([2**31, 2**53, 2**63, 2**64, 10**30, -(2**63), 1e308, 0.5, -0.0])
@@ -66,10 +64,7 @@ def called(draw: st.DrawFn, number: int) -> list[Json]:
         {
             "id": f"call_{number}_{at}",
             "type": "function",
-            "function": {
-                "name": draw(names),
-                "arguments": draw(st.sampled_from(["{}", '{"a": 1}', "", "{", "null"])),
-            },
+            "function": {"name": draw(names), "arguments": draw(st.sampled_from(["{}", '{"a": 1}', "", "{", "null"]))},
         }
         for at in range(size)
     ]

@@ -22,9 +22,7 @@ def held() -> dict[str, int]:
     tasks = [task for task in all_of(asyncio.Task) if not task.done()]
     locks = [lock for lock in all_of(asyncio.Lock) if lock.locked()]
     status = dict(
-        line.split(":", 1)
-        for line in Path("/proc/self/status").read_text("ascii").splitlines()
-        if ":" in line
+        line.split(":", 1) for line in Path("/proc/self/status").read_text("ascii").splitlines() if ":" in line
     )
     return {
         "tasks": len(tasks),

@@ -35,9 +35,7 @@ def test_what_grows_is_found() -> None:
     assert not_flat([{**steady, "memory": 100_000 + 10_000 * n} for n in range(9)], kept=3)
 
 
-OPENING = (
-    b'data: {"id": "a", "choices": [{"index": 0, "delta": {"content": "w1"}, "finish_reason": null}]}\n\n'
-)
+OPENING = b'data: {"id": "a", "choices": [{"index": 0, "delta": {"content": "w1"}, "finish_reason": null}]}\n\n'
 STOP = b'data: {"id": "a", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\n'
 ERROR = b'data: {"error": {"message": "no"}}\n\n'
 DONE = b"data: [DONE]\n\n"

@@ -83,11 +83,7 @@ MADE: dict[str, tuple[Callable[[int], FakeBackend], int, Callable[[str], bytes]]
     "responses": (plain, 2048, responses),
     "messages": (plain, 2048, messages),
     "passed on": (plain, 2048, lambda tag: posting("/v1/embeddings", {"model": "m", "input": tag * 99})),
-    "explained": (
-        plain,
-        2048,
-        lambda tag: posting("/spillway/explain", {"model": "m", "messages": history(tag)}),
-    ),
+    "explained": (plain, 2048, lambda tag: posting("/spillway/explain", {"model": "m", "messages": history(tag)})),
 }
 
 
@@ -193,9 +189,7 @@ def test_nothing_is_left_of_a_request_whose_client_leaves_at_any_step(kind: str)
     make, window, ask = MADE[kind]
     transport = HttpTransport(connect_timeout=20, read_timeout=20)
     with make(window) as fake, running_proxy(fake, transport=transport) as proxy, stepping(proxy) as steps:
-        with connected(
-            proxy.url
-        ) as client:  # to learn how many steps there are, and all else that is learned once
+        with connected(proxy.url) as client:  # to learn how many steps there are, and all else that is learned once
             client.send(ask("first"))
             is_over(client)
         with connected(proxy.url) as client:

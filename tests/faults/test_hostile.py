@@ -57,7 +57,9 @@ class Said(logging.Handler):
         elif self.status == 200 and b'"stream":true' in call.body.replace(b" ", b""):
             call.send(SSE + b"".join(b"data: %b\n\n" % chunk for chunk in self.chunks) + self.end)
         else:
-            head = b"HTTP/1.1 %d Said\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+            head = (
+                b"HTTP/1.1 %d Said\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+            )
             call.send(head % (self.status, len(self.whole)) + self.whole)
 
 
@@ -79,10 +81,7 @@ def stage() -> Iterator[Stage]:
     logging.getLogger().addHandler(said)
     try:
         models = {"m": {"window": 4096}}
-        with (
-            raw_backend(said.answer) as backend,
-            running_proxy(backend.setting, models=models, grace=0.0) as proxy,
-        ):
+        with raw_backend(said.answer) as backend, running_proxy(backend.setting, models=models, grace=0.0) as proxy:
             yield Stage(proxy, said)
     finally:
         logging.getLogger().removeHandler(said)
@@ -113,9 +112,7 @@ def test_any_json_in_a_request_is_survived(
 
 
 @given(paths, st.data(), values, st.booleans())
-def test_any_json_in_a_stream_is_survived(
-    stage: Stage, path: str, data: st.DataObject, value: str, long: bool
-) -> None:
+def test_any_json_in_a_stream_is_survived(stage: Stage, path: str, data: st.DataObject, value: str, long: bool) -> None:
     stage.said.reset()
     number = data.draw(st.integers(0, len(CHUNKS) - 1))
     place = data.draw(st.sampled_from(list(places(CHUNKS[number]))))
@@ -167,9 +164,7 @@ def test_usage_with_400_digits(stage: Stage, path: str, count: str) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_mistake_of_ours_ends_an_open_stream(
-    path: str, stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_of_ours_ends_an_open_stream(path: str, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.said.reset()
     handle = StreamSession.handle
 

@@ -51,10 +51,7 @@ class Stack:
         """The response, and the requests for an answer that reached the backend, in order."""
         del self.fake.requests[:]
         response = self.proxy.client.post(
-            "/v1/chat/completions",
-            content=encoded(body),
-            headers={"content-type": "application/json"},
-            timeout=BOUND,
+            "/v1/chat/completions", content=encoded(body), headers={"content-type": "application/json"}, timeout=BOUND
         )
         asked = [request.json for request in self.fake.chats()]
         return response, [each for each in asked if not _for_summary(each)]
@@ -89,9 +86,7 @@ def assert_clear(response: httpx.Response, *, told_by: FakeBackend) -> None:
             assert isinstance(choice["finish_reason"], str)
             assert choice["message"]["role"] == "assistant"
         return
-    assert response.status_code < 500 or response.status_code in {each.status for each in told_by.chats()}, (
-        told
-    )
+    assert response.status_code < 500 or response.status_code in {each.status for each in told_by.chats()}, told
     error = told["error"]
     assert isinstance(error["message"], str)
     assert error["message"]

@@ -46,11 +46,7 @@ def fuzzed(name: str, seconds: int) -> int:
     with tempfile.TemporaryDirectory() as grown:
         command = [sys.executable, "-m", f"tests.fuzz.{engine}_engine", name]
         command += [f"-max_total_time={seconds}", f"-max_len={LARGEST}", f"-timeout={SLOWEST}"]
-        command += [
-            f"-rss_limit_mb={MOST_MEMORY}",
-            f"-artifact_prefix={FOUND}/{name}-",
-            "-print_final_stats=1",
-        ]
+        command += [f"-rss_limit_mb={MOST_MEMORY}", f"-artifact_prefix={FOUND}/{name}-", "-print_final_stats=1"]
         command += ["-verbosity=0", grown, str(CORPUS / name)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     tried = re.search(r"number_of_executed_units: (\d+)", done.stderr)

@@ -12,22 +12,7 @@ from pathlib import Path
 
 from tests.fuzz.targets import TARGETS
 
-ODD = (
-    b"\n",
-    b"\r",
-    b"\r\n\r\n",
-    b"\n\n",
-    b"data: ",
-    b'"',
-    b"{",
-    b"}",
-    b"[",
-    b"]",
-    b"\x00",
-    b"\xff",
-    b":",
-    b"\\",
-)
+ODD = (b"\n", b"\r", b"\r\n\r\n", b"\n\n", b"data: ", b'"', b"{", b"}", b"[", b"]", b"\x00", b"\xff", b":", b"\\")
 
 
 def mutated(chance: random.Random, corpus: Sequence[bytes], largest: int) -> bytes:

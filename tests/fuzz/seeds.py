@@ -33,11 +33,7 @@ STREAMS = (
 def seeds() -> dict[str, list[bytes]]:
     """For each target the inputs to begin with."""
     texts = [row.text.encode() for row in (*CLEAN, *REPAIRED, *MALFORMED)]
-    packed = [
-        gzip.compress(ANSWER, mtime=0),
-        gzip.compress(b"a", mtime=0) * 2,
-        gzip.compress(b"a" * 9000, mtime=0),
-    ]
+    packed = [gzip.compress(ANSWER, mtime=0), gzip.compress(b"a", mtime=0) * 2, gzip.compress(b"a" * 9000, mtime=0)]
     deflated = [zlib.compress(ANSWER), zlib.compress(ANSWER, wbits=-15)]
     cuts = (NOWHERE, EVERYWHERE)
     return {

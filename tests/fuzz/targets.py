@@ -153,9 +153,7 @@ def calls(data: bytes) -> None:
         found = [piece for text in texts for piece in scanner.feed(text)]
         whole = CallScanner(_OFFER)
         at_once = whole.feed("".join(texts))
-        assert texts_joined([*found, *scanner.close(cut=short)]) == texts_joined(
-            [*at_once, *whole.close(cut=short)]
-        )
+        assert texts_joined([*found, *scanner.close(cut=short)]) == texts_joined([*at_once, *whole.close(cut=short)])
     text, made = leaked(texts)
     assert (text, made) == leaked(["".join(texts)])
     assert "".join(texts).startswith(text) if made else "".join(texts) == text
@@ -170,6 +168,4 @@ def leaked(texts: Iterable[str]) -> tuple[str, list[tuple[str, str]]]:
     return "".join(piece.text for piece in out), made
 
 
-TARGETS: dict[str, Target] = {
-    target.__name__: target for target in (events, chunks, streams, compressed, calls)
-}
+TARGETS: dict[str, Target] = {target.__name__: target for target in (events, chunks, streams, compressed, calls)}

@@ -52,15 +52,7 @@ LONG = {
         b"\r",
         b"data: [DONE]\n\n",
     ],
-    "calls": [
-        b"<tool_call>",
-        b"```json\n{",
-        b'{"name": "now"',
-        b"[",
-        b"`",
-        b"\n ",
-        b"<function=now><parameter=a>",
-    ],
+    "calls": [b"<tool_call>", b"```json\n{", b'{"name": "now"', b"[", b"`", b"\n ", b"<function=now><parameter=a>"],
 }
 
 

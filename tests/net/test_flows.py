@@ -34,9 +34,7 @@ async def test_replies_reach_the_flow_and_its_result_the_caller() -> None:
 
 async def test_a_flow_that_asks_nothing_needs_no_server() -> None:
     server = FakeServer({})
-    assert await FlowRunner(server.transport, "http://h").trace(ask()) == Traced(
-        [], reached=False, complete=True
-    )
+    assert await FlowRunner(server.transport, "http://h").trace(ask()) == Traced([], reached=False, complete=True)
     assert server.requests == []
 
 

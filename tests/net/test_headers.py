@@ -8,15 +8,7 @@ from proxy.net.credentials import ProxyKeys
 from proxy.net.headers import HOP_BY_HOP, Header, decodable, request_headers, response_headers, uncompressed
 
 names = st.sampled_from(
-    [
-        *sorted(HOP_BY_HOP),
-        b"content-type",
-        b"accept",
-        b"x-custom",
-        b"host",
-        b"content-length",
-        b"x-spillway-status",
-    ]
+    [*sorted(HOP_BY_HOP), b"content-type", b"accept", b"x-custom", b"host", b"content-length", b"x-spillway-status"]
 )
 headers = st.lists(st.tuples(names, st.binary(max_size=8)))
 
@@ -44,12 +36,7 @@ def test_all_else_passes_in_its_order(pairs: list[Header]) -> None:
 
 
 def test_what_connection_names_stays_too() -> None:
-    pairs = [
-        (b"connection", b"close, X-Custom"),
-        (b"x-custom", b"1"),
-        (b"connection", b"accept"),
-        (b"accept", b"*"),
-    ]
+    pairs = [(b"connection", b"close, X-Custom"), (b"x-custom", b"1"), (b"connection", b"accept"), (b"accept", b"*")]
     assert upstream(pairs) == []
     assert response_headers(pairs) == []
 

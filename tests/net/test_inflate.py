@@ -52,9 +52,9 @@ async def test_it_comes_out_byte_by_byte(encoding: str) -> None:
 
 async def test_each_flushed_event_is_passed_on_at_once() -> None:
     packer = zlib.compressobj(wbits=31)
-    parts = [
-        packer.compress(event) + packer.flush(zlib.Z_SYNC_FLUSH) for event in (b"one\n\n", b"two\n\n")
-    ] + [packer.flush()]
+    parts = [packer.compress(event) + packer.flush(zlib.Z_SYNC_FLUSH) for event in (b"one\n\n", b"two\n\n")] + [
+        packer.flush()
+    ]
     plain = readable(response("gzip", parts))
     assert plain is not None
     assert isinstance(plain.stream, httpx.AsyncByteStream)

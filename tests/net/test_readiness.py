@@ -46,9 +46,7 @@ def prober_of(server: Server) -> MakeProber:
     return lambda _: Prober(FlowRunner(server, "http://127.0.0.1:9"), kind="vllm")
 
 
-def readiness(
-    *servers: Server, clock: Callable[[], float] | None = None, patience: float = 5.0
-) -> ReadinessProbe:
+def readiness(*servers: Server, clock: Callable[[], float] | None = None, patience: float = 5.0) -> ReadinessProbe:
     upstreams = [
         Upstream(
             name=f"b{number}",

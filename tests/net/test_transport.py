@@ -110,9 +110,7 @@ async def test_closing_a_body_early_closes_the_connection() -> None:
 async def test_redirects_are_not_followed_and_bodies_not_decoded() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
-        await peer.send(
-            b"HTTP/1.1 302 Found\r\nLocation: /y\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nok"
-        )
+        await peer.send(b"HTTP/1.1 302 Found\r\nLocation: /y\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nok")
 
     async with serving(script) as served, opened() as transport:
         response = await transport.handle_async_request(get(served))

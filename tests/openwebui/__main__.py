@@ -78,9 +78,7 @@ def play(program: str, folder: Path, wanted: list[Callable[[Stage], None]]) -> l
                 running.proxy.check(logged)
             except Exception as problem:  # noqa: BLE001 - whatever it is, the other scenes are played
                 failed.append(scene.__name__)
-                told = "\n    ".join(
-                    str(problem).split("\n")[:6]
-                )  # a picture of the page in words may follow
+                told = "\n    ".join(str(problem).split("\n")[:6])  # a picture of the page in words may follow
                 say(f"    FAILED  {type(problem).__name__}: {told}")
                 say(f"    Spillway's log:\n{running.proxy.log[logged:]}")
                 running.chat.shot(f"failed-{scene.__name__}")

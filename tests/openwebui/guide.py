@@ -27,19 +27,7 @@ FERRIES = """The same **ferry** comes up every seven days, and it takes only two
 
 Nothing in the notes says what it costs."""
 
-_TOWNS = (
-    "Lisbon",
-    "Setúbal",
-    "Évora",
-    "Beja",
-    "Mértola",
-    "Serpa",
-    "Alcoutim",
-    "Tavira",
-    "Faro",
-    "Silves",
-    "Lagos",
-)
+_TOWNS = ("Lisbon", "Setúbal", "Évora", "Beja", "Mértola", "Serpa", "Alcoutim", "Tavira", "Faro", "Silves", "Lagos")
 _SIGHTS = (
     "a Roman temple with fourteen columns",
     "the salt pans, white as snow",

@@ -151,9 +151,6 @@ def real_engine(stage: Stage) -> None:
     expect(chat.status).to_be_visible(timeout=60_000)
     chat.wait_ended()
     said = chat.text.split()
-    check(
-        said == spoken(words, words[0], 999).split(),
-        f"{len(said)} words in their order, window {WALK_WINDOW}",
-    )
+    check(said == spoken(words, words[0], 999).split(), f"{len(said)} words in their order, window {WALK_WINDOW}")
     stage.check_closed("Context compacted, continuing…")
     chat.shot("7-real-engine", beginning=True)

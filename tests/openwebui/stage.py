@@ -25,13 +25,7 @@ MODEL = "guide-4k"
 WINDOW = 4096
 LARGE, LARGE_WINDOW = "guide-20k", 20_000
 """A window in which Open WebUI's built-in tools are offered, and are more than a quarter of it."""
-STATUS_WORDS = (
-    "Compacting conversation",
-    "Context compacted",
-    "Compacting did not",
-    "statusHistory",
-    '"event"',
-)
+STATUS_WORDS = ("Compacting conversation", "Context compacted", "Compacting did not", "statusHistory", '"event"')
 """What must never reach a model."""
 WALK = ModelSpec(stop_every=1000)
 WALK_WINDOW = 768
@@ -100,10 +94,7 @@ class Stage:
         expect(self.chat.shimmer).to_have_count(0)
         history = self.newest_stored()["statusHistory"]
         opened = [event["done"] for event in history]
-        check(
-            opened == [False, True] * (len(opened) // 2),
-            f"the status line is closed: {history[-1]['description']}",
-        )
+        check(opened == [False, True] * (len(opened) // 2), f"the status line is closed: {history[-1]['description']}")
 
     def newest_stored(self) -> dict[str, Any]:
         """The newest answer as Open WebUI keeps it."""
@@ -132,11 +123,7 @@ class Stage:
 
     def check_no_status_upstream(self) -> None:
         """No request that reached a model so far has a word of status in it."""
-        bodies = [
-            orjson.dumps(request.json).decode()
-            for fake in (self.fake, self.large)
-            for request in fake.chats()
-        ]
+        bodies = [orjson.dumps(request.json).decode() for fake in (self.fake, self.large) for request in fake.chats()]
         told = {word for body in bodies for word in STATUS_WORDS if word in body}
         check(bodies and not told, f"no status text in {len(bodies)} requests to the model")
 
@@ -152,9 +139,7 @@ def stage(program: str, folder: Path, shots: Path) -> Iterator[Stage]:
         stack.enter_context(large)
         model = cached_model(WALK)
         engine = stack.enter_context(
-            llama_server(
-                model.path, log=folder / "engine.log", alias="walk", words=model.words, ctx=WALK_WINDOW
-            )
+            llama_server(model.path, log=folder / "engine.log", alias="walk", words=model.words, ctx=WALK_WINDOW)
         )
         urls = [fake.url, large.url, engine.url]
         proxy = stack.enter_context(spillway_server(urls, log=folder / "spillway.log"))

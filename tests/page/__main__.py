@@ -36,11 +36,7 @@ HEAD = {"user-agent": "OpenWebUI/0.12"}
 def tool(name: str, description: str, **properties: str) -> dict[str, Any]:
     """A tool as clients offer it."""
     told = {key: {"type": "string", "description": value} for key, value in properties.items()}
-    function = {
-        "name": name,
-        "description": description,
-        "parameters": {"type": "object", "properties": told},
-    }
+    function = {"name": name, "description": description, "parameters": {"type": "object", "properties": told}}
     return {"type": "function", "function": function}
 
 
@@ -53,12 +49,7 @@ TOOLS = [
         end="To where.",
         avoid="What to avoid.",
     ),
-    tool(
-        "ferry",
-        "When a ferry goes, and how many bicycles it takes.",
-        landing="Of which landing.",
-        day="When.",
-    ),
+    tool("ferry", "When a ferry goes, and how many bicycles it takes.", landing="Of which landing.", day="When."),
 ]
 
 
@@ -108,9 +99,7 @@ class Scenes:
 
     def conversations(self) -> None:
         """Several, one of them with a stream, on light, on dark and on a phone."""
-        self.talk(
-            ["Which towns lie between Lisbon and Faro?", self.notes("What I know of them:", 900)], plan(9)
-        )
+        self.talk(["Which towns lie between Lisbon and Faro?", self.notes("What I know of them:", 900)], plan(9))
         self.talk(["Pack a small bag for two weeks in spring."], plan(4))
         parts = ("first", "second", "third", "fourth", "fifth", "last")
         asked = [self.notes(f"My notes on the ride to the Algarve, {part} part:", 460) for part in parts]

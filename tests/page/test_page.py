@@ -171,9 +171,7 @@ def test_what_the_policy_refuses_is_found(browser: Browser, stage: Stage) -> Non
     with visiting(browser, stage.proxy.url) as visit:
         page = visit.open("start")
         page.evaluate("document.body.insertAdjacentHTML('beforeend', '<p style=\"color: red\">x</p>')")
-        page.evaluate(
-            "document.body.insertAdjacentHTML('beforeend', '<img src=\"http://127.0.0.1:1/x.png\">')"
-        )
+        page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=\"http://127.0.0.1:1/x.png\">')")
         page.wait_for_timeout(0)
         expect(page.locator("p[style]")).to_be_attached()
         assert len([each for each in visit.wrong if "Content Security Policy" in each]) == 2

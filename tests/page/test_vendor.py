@@ -76,9 +76,7 @@ def test_a_file_is_taken_out_of_the_archive_of_its_version() -> None:
     assert asked == ["https://registry.npmjs.org/small/-/small-1.2.3.tgz"]
 
 
-@pytest.mark.parametrize(
-    "source", [replace(SMALL, integrity="sha512-" + "A" * 88), replace(SMALL, sha256="0" * 64)]
-)
+@pytest.mark.parametrize("source", [replace(SMALL, integrity="sha512-" + "A" * 88), replace(SMALL, sha256="0" * 64)])
 def test_another_archive_or_file_is_not_taken(source: Source) -> None:
     with pytest.raises(ValueError, match=r"THIRD_PARTY\.md says"):
         list(fetched([source], lambda _: ARCHIVE))
@@ -105,6 +103,4 @@ def test_the_page_names_no_other_host_and_nothing_that_its_own_policy_would_refu
         if path.is_file() and VENDOR not in path.parents:
             text = path.read_text()
             assert re.findall(r"https?://(?!www\.w3\.org/)[\w.]*\w\.[a-z]", text) == [], path.name
-            assert re.findall(r"innerHTML|\bstyle=\"|<style|<script>|\bon\w+=\"|eval\(", text) == [], (
-                path.name
-            )
+            assert re.findall(r"innerHTML|\bstyle=\"|<style|<script>|\bon\w+=\"|eval\(", text) == [], path.name

@@ -61,13 +61,9 @@ def test_a_row_fills_while_an_answer_streams_and_a_button_ends_it(visit: Visit, 
 def test_marks_stand_where_it_compacts_and_where_it_pauses(visit: Visit, stage: Stage) -> None:
     stage.talk("marks", 1)
     row = visit.open("conversations").locator(".rows > .row", has_text="marks")
-    places = {
-        kind: float(row.locator(f".mark.{kind}").get_attribute("x1") or 0) for kind in ("trigger", "pause")
-    }
+    places = {kind: float(row.locator(f".mark.{kind}").get_attribute("x1") or 0) for kind in ("trigger", "pause")}
     assert places == pytest.approx({"trigger": 800, "pause": 900}, abs=1)
-    parts = row.locator(".part").evaluate_all(
-        "parts => parts.map(part => Number(part.getAttribute('width')))"
-    )
+    parts = row.locator(".part").evaluate_all("parts => parts.map(part => Number(part.getAttribute('width')))")
     assert 0 < sum(parts) < 800
 
 
@@ -122,9 +118,7 @@ def test_a_shortened_message_is_compared_word_by_word(visit: Visit, stage: Stage
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": lines},
     ]
-    tools = [
-        {"type": "function", "function": {"name": "read", "parameters": {"type": "object", "properties": {}}}}
-    ]
+    tools = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object", "properties": {}}}}]
     assert stage.proxy.chat({"model": MODEL, "messages": messages, "tools": tools}).status_code == 200
     page = visit.open("conversations")
     page.get_by_role("link", name="What does the listing say?").click()
@@ -190,9 +184,7 @@ def test_savings_are_what_is_told_with_how_they_are_computed(visit: Visit, stage
     stage.compacted("savings")
     page = visit.open("savings")
     told = stage.proxy.client.get("/spillway/savings").json()
-    expect(page.locator(".tile", has_text="tokens not sent")).to_contain_text(
-        f"{told['tokens']['not_sent']:,}"
-    )
+    expect(page.locator(".tile", has_text="tokens not sent")).to_contain_text(f"{told['tokens']['not_sent']:,}")
     for line in told["how"]:
         expect(page.get_by_text(line)).to_be_visible()
 

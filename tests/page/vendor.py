@@ -63,14 +63,10 @@ def fetched(wanted: list[Source], fetch: Callable[[str], bytes]) -> Iterator[tup
         archive = fetch(source.url)
         found = "sha512-" + base64.b64encode(hashlib.sha512(archive).digest()).decode()
         if found != source.integrity:
-            raise ValueError(
-                f"{source.url} has the integrity {found}, THIRD_PARTY.md says {source.integrity}"
-            )
+            raise ValueError(f"{source.url} has the integrity {found}, THIRD_PARTY.md says {source.integrity}")
         data = _member(archive, f"package/{source.path}")
         if (digest := hashlib.sha256(data).hexdigest()) != source.sha256:
-            raise ValueError(
-                f"{source.path} of {source.url} has {digest}, THIRD_PARTY.md says {source.sha256}"
-            )
+            raise ValueError(f"{source.path} of {source.url} has {digest}, THIRD_PARTY.md says {source.sha256}")
         yield source, data
 
 
@@ -118,9 +114,7 @@ def main() -> int:
         place = VENDOR / source.name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(data)
-        sys.stdout.write(
-            f"{place.relative_to(ROOT)}: {source.package} {source.version}, {len(data):,} bytes\n"
-        )
+        sys.stdout.write(f"{place.relative_to(ROOT)}: {source.package} {source.version}, {len(data):,} bytes\n")
     return 0
 
 

@@ -39,12 +39,7 @@ def talk(count: int = 40) -> list[dict[str, Any]]:
 
 
 def recalled(
-    messages: list[dict[str, Any]],
-    question: str,
-    *,
-    lost: int,
-    room: float = 400.0,
-    prompt: str = "",
+    messages: list[dict[str, Any]], question: str, *, lost: int, room: float = 400.0, prompt: str = ""
 ) -> list[Passage]:
     said = [passages_of(message) for message in messages]
     ranking = rank(said, query_of([{"role": "user", "content": question}], 0))
@@ -96,9 +91,7 @@ def test_a_text_is_recalled_once() -> None:
 
 
 @given(st.floats(0, 300), st.integers(0, 60), st.sampled_from(["Who is Mathilda?", "garden?", "turn 7?"]))
-def test_the_room_is_kept_and_the_texts_are_those_of_the_messages(
-    room: float, lost: int, question: str
-) -> None:
+def test_the_room_is_kept_and_the_texts_are_those_of_the_messages(room: float, lost: int, question: str) -> None:
     messages = [*talk(20), FACT, *talk(40)]
     found = recalled(messages, question, lost=lost, room=room)
     assert sum(passage.tokens for passage in found) <= room

@@ -49,9 +49,7 @@ def test_days_are_read_in_the_forms_people_use(text: str, found: list[Any]) -> N
         ({"content": None}, None),
     ],
 )
-def test_a_message_tells_its_day_in_a_field_or_where_it_begins(
-    message: dict[str, Any], day: date | None
-) -> None:
+def test_a_message_tells_its_day_in_a_field_or_where_it_begins(message: dict[str, Any], day: date | None) -> None:
     assert written_on({"role": "user", **message}) == day
 
 

@@ -21,9 +21,7 @@ from proxy.recall.ranking import rank
         ("modele5x", "q", "p"),
     ],
 )
-def test_texts_are_written_as_the_model_was_trained_to_read_them(
-    model: str, query: str, passage: str
-) -> None:
+def test_texts_are_written_as_the_model_was_trained_to_read_them(model: str, query: str, passage: str) -> None:
     assert texts_for(model, "q", ["p"]) == (query, [passage])
 
 
@@ -74,9 +72,7 @@ def chosen(near: list[float] | None, lost: int = 50) -> list[int]:
     sent = messages()
     said = [passages_of(message) for message in sent[:-1]]
     ranking = rank(said, query_of(sent, len(sent) - 1), near)
-    found = choose(
-        sent, said, ranking, lost=lambda at: at < lost, room=500.0, cost=len, in_prompt=lambda _: False
-    )
+    found = choose(sent, said, ranking, lost=lambda at: at < lost, room=500.0, cost=len, in_prompt=lambda _: False)
     return [passage.index for passage in found]
 
 

@@ -45,10 +45,7 @@ def test_an_answer_without_the_words_of_the_question_is_found_by_the_question_be
 def test_what_a_short_question_leans_on_is_found_by_its_own_words_alone() -> None:
     """It has all the words that were taken from it, so that nothing else could stand out."""
     codes = [
-        {
-            "role": "user",
-            "content": f"The code of item{n} is c{n}, " + " ".join(f"w{n}x{i}" for i in range(40)),
-        }
+        {"role": "user", "content": f"The code of item{n} is c{n}, " + " ".join(f"w{n}x{i}" for i in range(40))}
         for n in range(20)
     ]
     messages = [*codes, {"role": "user", "content": "What is the code of item7?"}]

@@ -24,9 +24,7 @@ def test_rules_are_kept_in_their_order_and_the_strictest_where_not_all_have_room
     rules = [f"NEVER touch part {n} of it." for n in range(9)] + [f"You MUST do {n}." for n in range(40)]
     made = short("You are crafter, a coding agent.\n" + FILLER + "\n".join(reversed(rules)), window=4096)
     kept = [rule for rule in reversed(rules) if f"- {rule}\n" in made]
-    assert [
-        line.removeprefix("- ") for line in made.split("Rules:\n")[1].split("\n\n")[0].split("\n")
-    ] == kept
+    assert [line.removeprefix("- ") for line in made.split("Rules:\n")[1].split("\n\n")[0].split("\n")] == kept
     assert set(rules[:9]) <= set(kept) < set(rules)
 
 

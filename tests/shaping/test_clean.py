@@ -87,12 +87,7 @@ def test_whatever_is_around_it_stays_to_the_letter(before: str, notices: list[No
     assert strip_status(before + "".join(map(quoted, notices)) + after) == before + after
 
 
-@given(
-    ordinary,
-    st.lists(st.sampled_from(NOTICES), min_size=1, max_size=3),
-    ordinary,
-    st.sampled_from(list(CHANGES)),
-)
+@given(ordinary, st.lists(st.sampled_from(NOTICES), min_size=1, max_size=3), ordinary, st.sampled_from(list(CHANGES)))
 def test_it_goes_whatever_a_client_makes_of_the_white_space(
     before: str, notices: list[Notice], after: str, change: str
 ) -> None:
@@ -169,19 +164,13 @@ def test_every_form_of_text_of_an_assistant_is_cleaned() -> None:
         user(f"I saw {note}"),
         assistant(f"a{note}b", x=1),
         assistant("c", reasoning_content=f"d{note}e", reasoning=f"f{note}"),
-        {
-            "role": "assistant",
-            "content": [{"type": "text", "text": f"g{note}", "y": 2}, {"type": "image_url"}, "odd"],
-        },
+        {"role": "assistant", "content": [{"type": "text", "text": f"g{note}", "y": 2}, {"type": "image_url"}, "odd"]},
     ]
     assert clean_history(dirty) == [
         user(f"I saw {note}"),
         assistant("ab", x=1),
         assistant("c", reasoning_content="de", reasoning="f"),
-        {
-            "role": "assistant",
-            "content": [{"type": "text", "text": "g", "y": 2}, {"type": "image_url"}, "odd"],
-        },
+        {"role": "assistant", "content": [{"type": "text", "text": "g", "y": 2}, {"type": "image_url"}, "odd"]},
     ]
     assert note in dirty[1]["content"], "the client's message is not touched"
 

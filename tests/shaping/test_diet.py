@@ -100,9 +100,7 @@ def test_references_in_circles_and_deep_schemas_are_safe() -> None:
     node = {"description": "A node.", "properties": {"next": {"$ref": "#/$defs/node"}}}
     tools = [function({"$ref": "#/$defs/node", "$defs": {"node": node}})]
     assert diet(tools) == [
-        function(
-            {"$ref": "#/$defs/node", "$defs": {"node": {"properties": {"next": {"$ref": "#/$defs/node"}}}}}
-        )
+        function({"$ref": "#/$defs/node", "$defs": {"node": {"properties": {"next": {"$ref": "#/$defs/node"}}}}})
     ]
     deep: dict[str, Any] = {"type": "string", "title": "deep"}
     for _ in range(3000):
@@ -123,14 +121,11 @@ names = st.sampled_from(["path", "title", "description", "examples", "items", "t
 data = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=8)),
     lambda inner: st.one_of(
-        st.lists(inner, max_size=2),
-        st.dictionaries(st.sampled_from(["description", "type", "a"]), inner, max_size=2),
+        st.lists(inner, max_size=2), st.dictionaries(st.sampled_from(["description", "type", "a"]), inner, max_size=2)
     ),
     max_leaves=4,
 )
-sentences = st.lists(
-    st.sampled_from(["One.", "two", "e.g. ", "\n\n", "Three! ", "何。", " "]), max_size=6
-).map("".join)
+sentences = st.lists(st.sampled_from(["One.", "two", "e.g. ", "\n\n", "Three! ", "何。", " "]), max_size=6).map("".join)
 
 
 def schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:

@@ -42,10 +42,7 @@ def system(text: str) -> dict[str, Any]:
 
 def opencode(guide: str) -> list[dict[str, Any]]:
     skills = "\nSkills provide special instructions.\n<available_skills></available_skills>"
-    return [
-        system(f"You are an agent.\nInstructions from: /home/me/work/AGENTS.md\n{guide}\n{skills}"),
-        user(ASK),
-    ]
+    return [system(f"You are an agent.\nInstructions from: /home/me/work/AGENTS.md\n{guide}\n{skills}"), user(ASK)]
 
 
 def qwen(guide: str) -> list[dict[str, Any]]:
@@ -58,10 +55,7 @@ def codex(guide: str) -> list[dict[str, Any]]:
     environment = "<environment_context>\n  <cwd>/home/me/work</cwd>\n</environment_context>"
     return [
         system("You are an agent."),
-        {
-            "role": "user",
-            "content": [{"type": "text", "text": pasted}, {"type": "text", "text": environment}],
-        },
+        {"role": "user", "content": [{"type": "text", "text": pasted}, {"type": "text", "text": environment}]},
         user(ASK),
     ]
 
@@ -104,8 +98,7 @@ def test_a_guide_that_has_room_stays(form: Any, tokens: int | None) -> None:
 @pytest.mark.parametrize("form", FORMS)
 @given(
     lines=st.lists(
-        st.sampled_from(["", "# Head", "A line. " * 9, "NEVER do it.", "```", "`run`", "行く川" * 30]),
-        max_size=90,
+        st.sampled_from(["", "# Head", "A line. " * 9, "NEVER do it.", "```", "`run`", "行く川" * 30]), max_size=90
     ),
     tokens=st.integers(0, 500),
 )
@@ -140,9 +133,7 @@ def test_what_comes_after_the_first_answer_is_no_guide() -> None:
     assert guided(messages, 100) is messages
 
 
-@pytest.mark.parametrize(
-    "piece", ["Instructions from: a\n", "Contents of a:\n\n", "\n", "--- Context from: a ---\n"]
-)
+@pytest.mark.parametrize("piece", ["Instructions from: a\n", "Contents of a:\n\n", "\n", "--- Context from: a ---\n"])
 def test_it_takes_no_longer_than_the_text_is_long(piece: str) -> None:
     def once(times: int) -> float:
         messages = [system("Instructions from: a\n" + piece * times)]

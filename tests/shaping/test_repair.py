@@ -42,10 +42,7 @@ def errors(messages: Sequence[Message]) -> list[str]:
 
 @given(histories())
 def test_a_valid_history_comes_back_as_the_same_object(messages: list[Message]) -> None:
-    whole = [
-        SYSTEM,
-        *(m for m in messages if m["role"] != "assistant" or text_of(m).strip() or m.get("tool_calls")),
-    ]
+    whole = [SYSTEM, *(m for m in messages if m["role"] != "assistant" or text_of(m).strip() or m.get("tool_calls"))]
     done, kinds = repair(whole, LENIENT)
     assert done is whole
     assert kinds == []
@@ -96,9 +93,7 @@ def test_of_a_parallel_batch_only_the_missing_results_are_added() -> None:
 
 def test_a_late_or_second_result_is_told_after_the_batch() -> None:
     call_1 = assistant(None, tool_calls=[call(1), call(2)])
-    done, kinds = mended(
-        [user("a"), call_1, tool(1, "x"), tool(1, "again"), tool(2, "y"), user("b"), tool(2, "z")]
-    )
+    done, kinds = mended([user("a"), call_1, tool(1, "x"), tool(1, "again"), tool(2, "y"), user("b"), tool(2, "z")])
     assert kinds == ["orphaned_result"]
     assert [m["role"] for m in done] == ["user", "assistant", "tool", "tool", "user", "user", "user"]
     assert "again" in done[4]["content"]
@@ -112,9 +107,7 @@ def test_a_result_with_parts_keeps_them() -> None:
 
 
 def test_a_function_call_of_the_older_form_gets_its_result_too() -> None:
-    done, kinds = mended(
-        [user("a"), assistant(None, function_call={"name": "f", "arguments": "{}"}), user("b")]
-    )
+    done, kinds = mended([user("a"), assistant(None, function_call={"name": "f", "arguments": "{}"}), user("b")])
     assert kinds == ["orphaned_call"]
     assert done[2] == {"role": "function", "name": "f", "content": LOST}
 
@@ -132,9 +125,7 @@ def test_a_function_call_of_the_older_form_gets_its_result_too() -> None:
 )
 def test_arguments_that_are_no_object_are_wrapped_in_one(sent: Any, expected: Any) -> None:
     broken = {**call(1, arguments=sent), "x_meta": 1}
-    done, kinds = mended(
-        [user("a"), assistant("b", tool_calls=[broken, call(2)]), tool(1, "x"), tool(2, "y")]
-    )
+    done, kinds = mended([user("a"), assistant("b", tool_calls=[broken, call(2)]), tool(1, "x"), tool(2, "y")])
     assert kinds == ["arguments"]
     first, second = done[1]["tool_calls"]
     assert loads(first["function"]["arguments"]) == expected
@@ -186,14 +177,7 @@ def test_which_family_demands_what(model: str, rules: RepairRules) -> None:
 def test_neighbours_of_one_role_are_joined() -> None:
     parts = [{"type": "text", "text": "two"}]
     done, kinds = mended(
-        [
-            user("one"),
-            user("1b"),
-            assistant("x"),
-            assistant("y"),
-            {"role": "user", "content": parts},
-            user("three"),
-        ],
+        [user("one"), user("1b"), assistant("x"), assistant("y"), {"role": "user", "content": parts}, user("three")],
         STRICT,
     )
     assert kinds == ["alternation"]
@@ -235,9 +219,7 @@ anything = st.one_of(
     st.builds(user, st.sampled_from(["a", "b", ""])),
     st.builds(assistant, st.sampled_from(["a", "", None])),
     st.builds(
-        lambda numbers, text, arguments: assistant(
-            text, tool_calls=[call(n, arguments=arguments) for n in numbers]
-        ),
+        lambda numbers, text, arguments: assistant(text, tool_calls=[call(n, arguments=arguments) for n in numbers]),
         st.lists(ids, min_size=1, max_size=3, unique=True),
         st.sampled_from(["a", None]),
         st.sampled_from(["{}", '{"a', "", "[]"]),

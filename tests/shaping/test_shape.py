@@ -74,9 +74,7 @@ def test_without_any_tool_left_nothing_is_said_of_tools() -> None:
 def test_a_tool_that_is_not_offered_is_not_demanded(tools: str, choice: str) -> None:
     settings = Settings(tools_allowed=("read",))
     offered = [{"name": "read"}, {"name": "write"}]
-    assert (
-        sent(shape(request(**{tools: offered, choice: {"name": "write"}}), settings, 8192))[choice] == "auto"
-    )
+    assert sent(shape(request(**{tools: offered, choice: {"name": "write"}}), settings, 8192))[choice] == "auto"
     kept = sent(shape(request(**{tools: offered, choice: {"name": "read"}}), settings, 8192))
     assert kept[choice] == {"name": "read"}
 

@@ -23,19 +23,14 @@ def test_tools_that_have_room_are_the_same() -> None:
     assert tool_set(TOOLS, (), (), len(dumps(TOOLS))) is TOOLS
 
 
-@example(
-    set(), 14_244, ["bash", "edit", "glob", "read", "skill", "grep", "task", "webfetch", "write", "todowrite"]
-)
+@example(set(), 14_244, ["bash", "edit", "glob", "read", "skill", "grep", "task", "webfetch", "write", "todowrite"])
 @given(st.sets(st.sampled_from(NAMES)), st.integers(0, 25_000), st.permutations(NAMES))
 def test_a_call_of_any_is_as_good_as_ever(called: set[str], room: int, first: list[str]) -> None:
     made = tool_set(TOOLS, called, first, room)
     assert telling(made) >= called
     for given_tool, tool in zip(TOOLS, made, strict=True):
         before, after = given_tool["function"], tool["function"]
-        assert (after["name"], after["parameters"]["required"]) == (
-            before["name"],
-            before["parameters"]["required"],
-        )
+        assert (after["name"], after["parameters"]["required"]) == (before["name"], before["parameters"]["required"])
         assert {n: p["type"] for n, p in after["parameters"]["properties"].items()} == {
             n: p["type"] for n, p in before["parameters"]["properties"].items()
         }
@@ -45,18 +40,14 @@ def test_a_call_of_any_is_as_good_as_ever(called: set[str], room: int, first: li
 
 
 @given(st.sets(st.sampled_from(NAMES)), st.sets(st.sampled_from(NAMES)), st.integers(0, 25_000))
-def test_those_that_were_called_take_nothing_from_the_others(
-    before: set[str], later: set[str], room: int
-) -> None:
+def test_those_that_were_called_take_nothing_from_the_others(before: set[str], later: set[str], room: int) -> None:
     assert telling(tool_set(TOOLS, before, TOOLS_FIRST, room)) <= telling(
         tool_set(TOOLS, before | later, TOOLS_FIRST, room)
     )
 
 
 def test_the_first_globs_come_first_whatever_the_case() -> None:
-    shouting = [
-        {**tool, "function": {**tool["function"], "name": tool["function"]["name"].title()}} for tool in TOOLS
-    ]
+    shouting = [{**tool, "function": {**tool["function"], "name": tool["function"]["name"].title()}} for tool in TOOLS]
     made = tool_set(shouting, (), TOOLS_FIRST, 9000)
     assert {"Bash", "Read"} <= telling(made) <= {"Bash", "Read", "Edit", "Write", "Grep", "Glob"}
 

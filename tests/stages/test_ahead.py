@@ -13,18 +13,7 @@ import httpx
 import pytest
 
 from proxy.addons.ahead import MOST_OF_ONE
-from tests.fakes import (
-    FAKES,
-    FakeModel,
-    Gate,
-    LlamaCppFake,
-    OpenRouterFake,
-    Question,
-    Reply,
-    ToolCall,
-    qa,
-    summariser,
-)
+from tests.fakes import FAKES, FakeModel, Gate, LlamaCppFake, OpenRouterFake, Question, Reply, ToolCall, qa, summariser
 from tests.fakes.waiting import wait_until
 from tests.proxying import Proxy, read_stream, running_proxy
 from tests.stages.talk import (
@@ -128,10 +117,7 @@ def tasks(proxy: Proxy) -> list[str]:
 # -- where and for whom
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"ahead": "off"}, {"ahead": "on", "models": {"m*": {"ahead": "off"}}}],
-)
+@pytest.mark.parametrize("settings", [{"ahead": "off"}, {"ahead": "on", "models": {"m*": {"ahead": "off"}}}])
 def test_it_can_be_turned_off(settings: dict[str, Any]) -> None:
     with LlamaCppFake([MODEL], brain()) as fake, running_proxy(fake, **settings) as proxy:
         talk = Talk(proxy)
@@ -226,10 +212,7 @@ def test_a_turn_that_was_edited_away_is_not_compacted() -> None:
 
 def test_a_next_turn_that_comes_too_early_waits_for_what_was_begun() -> None:
     gate = Gate()
-    with (
-        LlamaCppFake([MODEL], holding(gate)) as fake,
-        running_proxy(fake, **{**ON, "grace": 0.0}) as proxy,
-    ):
+    with LlamaCppFake([MODEL], holding(gate)) as fake, running_proxy(fake, **{**ON, "grace": 0.0}) as proxy:
         talk = Talk(proxy)
         talk.ask()
         gate.wait_reached(LATER)
@@ -248,10 +231,7 @@ def test_a_next_turn_that_comes_too_early_waits_for_what_was_begun() -> None:
 
 def test_whoever_comes_goes_first_and_it_is_done_when_it_is_quiet_again() -> None:
     gate = Gate()
-    with (
-        LlamaCppFake([MODEL], holding(gate), queue=True, slots=1) as fake,
-        running_proxy(fake, **ON) as proxy,
-    ):
+    with LlamaCppFake([MODEL], holding(gate), queue=True, slots=1) as fake, running_proxy(fake, **ON) as proxy:
         talk = Talk(proxy)
         talk.ask()
         gate.wait_reached(LATER)

@@ -21,21 +21,11 @@ def chat(said: list[Message]) -> tuple[str, Message]:
 
 
 def messages(said: list[Message]) -> tuple[str, Message]:
-    return "/v1/messages", {
-        "model": "m",
-        "max_tokens": 900,
-        "system": said[0]["content"],
-        "messages": said[1:],
-    }
+    return "/v1/messages", {"model": "m", "max_tokens": 900, "system": said[0]["content"], "messages": said[1:]}
 
 
 def responses(said: list[Message]) -> tuple[str, Message]:
-    return "/v1/responses", {
-        "model": "m",
-        "instructions": said[0]["content"],
-        "input": said[1:],
-        "store": False,
-    }
+    return "/v1/responses", {"model": "m", "instructions": said[0]["content"], "input": said[1:], "store": False}
 
 
 def ollama(said: list[Message]) -> tuple[str, Message]:

@@ -65,10 +65,7 @@ def test_who_waits_gets_it_though_the_store_is_lost(doomed: RedisServer) -> None
 
 
 def test_without_the_store_it_serves_the_process_that_did_it(doomed: RedisServer) -> None:
-    with (
-        LlamaCppFake([MODEL], summariser(qa())) as fake,
-        running_proxy(fake, store=doomed.url, ahead="on") as proxy,
-    ):
+    with LlamaCppFake([MODEL], summariser(qa())) as fake, running_proxy(fake, store=doomed.url, ahead="on") as proxy:
         doomed.kill()
         talk = Talk(proxy)
         talk.ask()

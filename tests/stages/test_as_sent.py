@@ -19,10 +19,7 @@ DIALECTS: dict[str, tuple[str, Callable[[str, Turns], dict[str, Any]]]] = {
         lambda system, turns: {"messages": [{"role": "system", "content": system}, *turns]},
     ),
     "responses": ("/v1/responses", lambda system, turns: {"instructions": system, "input": turns}),
-    "messages": (
-        "/v1/messages",
-        lambda system, turns: {"max_tokens": 50, "system": system, "messages": turns},
-    ),
+    "messages": ("/v1/messages", lambda system, turns: {"max_tokens": 50, "system": system, "messages": turns}),
     "ollama": (
         "/api/chat",
         lambda system, turns: {"stream": False, "messages": [{"role": "system", "content": system}, *turns]},
@@ -34,11 +31,7 @@ ALIKE: dict[str, tuple[str, ...]] = {
         "Look up orders for customer_id 0b9e7d10-51f2-4c43-8a8e-77e1d2c0a9f4 only.",
         "Look up orders for customer_id c3d2e1f0-2b6a-4d57-9c1b-3e5f7a9b0d12 only.",
     ),
-    "dates": (
-        "Count sales since 2026-01-01.",
-        "Count sales since 2026-02-01.",
-        "Count sales since 2025-12-31.",
-    ),
+    "dates": ("Count sales since 2026-01-01.", "Count sales since 2026-02-01.", "Count sales since 2025-12-31."),
     "deadlines": ("Due by 5 March 2026, 17:00.", "Due by 6 March 2026, 9:30.", "Due by 1 May 2026, 12:00."),
     "runs": ("Read only run_8fk29dk1.", "Read only run_9fk29dk2.", "Read only run_1fk29dk7."),
     "counts": ("Do step 3 of 20.", "Do step 4 of 20.", "Do step 5 of 20."),

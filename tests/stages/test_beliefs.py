@@ -19,11 +19,7 @@ pytestmark = pytest.mark.slow
 
 def reporting(prompt_tokens: int) -> Callable[[Question], Reply]:
     """A model whose backend reports this of prompts that say REPORT, and the truth of others."""
-    usage = {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": 2,
-        "total_tokens": prompt_tokens + 2,
-    }
+    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": 2, "total_tokens": prompt_tokens + 2}
     return lambda question: Reply(text="Noted.", usage=usage if "REPORT" in question.last_user else None)
 
 
@@ -42,10 +38,7 @@ def get_to_know(proxy: Proxy) -> None:
 
 @pytest.mark.parametrize("kind", sorted(FAKES))
 def test_an_estimate_is_no_evidence_against_what_the_backend_says(kind: str) -> None:
-    with (
-        FAKES[kind]([FakeModel("m", 16_384)], summariser(reporting(525))) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    with FAKES[kind]([FakeModel("m", 16_384)], summariser(reporting(525))) as fake, running_proxy(fake) as proxy:
         get_to_know(proxy)
         window = told(proxy)["window"]
         for number in range(4):
@@ -81,10 +74,7 @@ def test_a_backend_that_cuts_and_does_not_tell_its_window_is_found_out_in_two_co
     turns: tuple[int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     promise = {"m": {"window": 16_384}}
-    with (
-        OllamaFake([FakeModel("m", 2048)], summariser(qa())) as fake,
-        running_proxy(fake, models=promise) as proxy,
-    ):
+    with OllamaFake([FakeModel("m", 2048)], summariser(qa())) as fake, running_proxy(fake, models=promise) as proxy:
         fake.fail_next(404, {"error": "not found"}, path="/api/ps", times=99)
         get_to_know(proxy)
         for number, count in enumerate(turns):
@@ -102,10 +92,7 @@ def test_a_backend_that_cuts_and_does_not_tell_its_window_is_found_out_in_two_co
 
 def test_two_prompts_of_which_half_a_window_is_left_find_it_out_too() -> None:
     promise = {"m": {"window": 16_384}}
-    with (
-        OllamaFake([FakeModel("m", 2048)], qa()) as fake,
-        running_proxy(fake, models=promise) as proxy,
-    ):
+    with OllamaFake([FakeModel("m", 2048)], qa()) as fake, running_proxy(fake, models=promise) as proxy:
         fake.fail_next(404, {"error": "not found"}, path="/api/ps", times=99)
         get_to_know(proxy)
         for number in range(2):

@@ -96,13 +96,7 @@ async def post(app: ASGIApp, body: bytes, *, path: str = "/v1/chat/completions")
         sent.append(message)
 
     headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
-    scope: Scope = {
-        "type": "http",
-        "method": "POST",
-        "path": path,
-        "raw_path": path.encode(),
-        "headers": headers,
-    }
+    scope: Scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "headers": headers}
     await app({**scope, "query_string": b"", "client": ("127.0.0.1", 1)}, receive, send)
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
 
@@ -136,8 +130,7 @@ MB = 10**6
 COMPACT = "You are performing a CONTEXT CHECKPOINT COMPACTION. Create a handoff summary for another LLM."
 ABSURD: dict[str, Callable[[], bytes]] = {
     "20,000 results in reverse": lambda: between(
-        assistant(None, tool_calls=[call(n) for n in range(20_000)]),
-        *(tool(n, "r") for n in reversed(range(20_000))),
+        assistant(None, tool_calls=[call(n) for n in range(20_000)]), *(tool(n, "r") for n in reversed(range(20_000)))
     ),
     "1.8 MB of results without calls": lambda: between(*(tool(n, "result " * 6) for n in range(18_000))),
     "500,000 parts in one message": lambda: between(assistant("b"), user("") | {"content": texts(500_000)}),
@@ -154,8 +147,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "10 MB of spaces": lambda: between(assistant("b"), user(" " * 10 * MB)),
     "5 MB of newlines": lambda: between(assistant("x" + "\n" * 5 * MB + "y")),
     "results in reverse": lambda: between(
-        assistant(None, tool_calls=[call(n) for n in range(4000)]),
-        *(tool(n, "r") for n in reversed(range(4000))),
+        assistant(None, tool_calls=[call(n) for n in range(4000)]), *(tool(n, "r") for n in reversed(range(4000)))
     ),
     "results without calls": lambda: between(*(tool(n, "result " * 6) for n in range(2000))),
     "10,000 messages": lambda: chat(
@@ -174,10 +166,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "3 MB of digits": lambda: between(assistant("b"), user("1234567890" * (3 * MB // 10))),
     "16 MB of images": lambda: between(user("") | {"content": [image(4 * MB) for _ in range(4)]}),
     "200 system messages of 64 kB": lambda: chat(
-        [
-            user(f"It is 10:{n % 60:02} on day {n}. " + "1,2 of 3 " * 7000) | {"role": "system"}
-            for n in range(200)
-        ]
+        [user(f"It is 10:{n % 60:02} on day {n}. " + "1,2 of 3 " * 7000) | {"role": "system"} for n in range(200)]
         + [user("a")]
     ),
     "marks that open": lambda: chat(
@@ -194,23 +183,13 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     ),
     "brackets": lambda: between(assistant("<" * 2 * MB), user("[" * 2 * MB), assistant("`" * 2 * MB)),
     "an agent's 4 MB": lambda: between(
-        *(
-            m
-            for n in range(400)
-            for m in (assistant(None, tool_calls=[call(n)]), tool(n, "some word " * 1000))
-        )
+        *(m for n in range(400) for m in (assistant(None, tool_calls=[call(n)]), tool(n, "some word " * 1000)))
     ),
     "an agent's own compaction of 4 MB": lambda: chat(
         [(user, assistant)[n % 2]("some word " * 1000) for n in range(400)] + [user(COMPACT)]
     ),
     "a transcript of 8 MB to be compacted": lambda: chat(
-        [
-            user(
-                "<conversation>\n"
-                + "user: hello there, it is me\n" * (8 * MB // 28)
-                + f"</conversation>\n{COMPACT}"
-            )
-        ]
+        [user("<conversation>\n" + "user: hello there, it is me\n" * (8 * MB // 28) + f"</conversation>\n{COMPACT}")]
     ),
     "400 orphans in a small body": lambda: between(*(tool(n, "r") for n in range(400))),
 }
@@ -262,9 +241,7 @@ PASSED: dict[str, Callable[[], bytes]] = {
 
 
 def _with_model(rest: bytes) -> bytes:
-    return (
-        b"{" + rest + b',"model":"m"}' if not rest.rstrip().endswith(b",") else b"{" + rest + b'"model":"m"}'
-    )
+    return b"{" + rest + b',"model":"m"}' if not rest.rstrip().endswith(b",") else b"{" + rest + b'"model":"m"}'
 
 
 @pytest.mark.parametrize("name", PASSED)
@@ -291,9 +268,7 @@ async def test_others_are_served_meanwhile() -> None:
 
 
 async def test_what_is_kept_and_gone_on_from_holds_up_nobody() -> None:
-    items = [
-        {"role": ("user", "assistant")[n % 2], "content": f"{n} " + "some word " * 500} for n in range(399)
-    ]
+    items = [{"role": ("user", "assistant")[n % 2], "content": f"{n} " + "some word " * 500} for n in range(399)]
     async with proxy(Backend()) as app:
         await post(app, chat([user("a")]))
         with Watchdog() as watchdog:

@@ -67,9 +67,7 @@ EVENT = b'data: {"id": "1", "choices": [{"index": 0, "delta": {"content": "x"}}]
 
 
 @pytest.mark.parametrize("piece", [b"x" * 65536, b": comment\ndata: y\n" * 1000])
-def test_an_event_without_end_ends_the_stream_with_an_error(
-    piece: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_event_without_end_ends_the_stream_with_an_error(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse.FrameSplitter.__init__, "__defaults__", (4 * MIB,))
     with (
         raw_backend(lambda backend, call: flood(backend, call, SSE + EVENT + b"data: ", piece)) as backend,
@@ -246,10 +244,7 @@ def test_only_encodings_that_can_be_undone_are_asked_for() -> None:
 
     with raw_backend(script) as backend, running_proxy(backend.setting) as proxy:
         for accepted in ("br, gzip;q=0.5, zstd, deflate", "br", "*"):
-            proxy.chat(
-                {"model": "m", "messages": [{"role": "user", "content": "go"}]},
-                **{"accept-encoding": accepted},
-            )
+            proxy.chat({"model": "m", "messages": [{"role": "user", "content": "go"}]}, **{"accept-encoding": accepted})
         asked = [call.header("accept-encoding") for call in backend.chats()]
         assert asked == ["gzip;q=0.5, deflate", "identity", "identity"]
 
@@ -269,9 +264,7 @@ def test_a_list_of_models_has_a_bound(packs: bool) -> None:
             start = OK + b'content-type: application/json\r\n\r\n{"data": ['
             flood(backend, call, start, b'{"id": "m"},' * 5000)
 
-    body = (
-        packed(itertools.chain([b'{"data": ['], itertools.repeat(b" " * MIB, 300)), "gzip") if packs else b""
-    )
+    body = packed(itertools.chain([b'{"data": ['], itertools.repeat(b" " * MIB, 300)), "gzip") if packs else b""
     with raw_backend(script, lists=False) as backend, running_proxy(backend.setting) as proxy:
         tracemalloc.start()
         try:
@@ -295,14 +288,8 @@ ODD: dict[str, tuple[bytes, int]] = {
     "304 with a length": (b"HTTP/1.1 304 Not Modified\r\ncontent-length: 200\r\netag: x\r\n\r\n", 304),
     "204 with a length": (b"HTTP/1.1 204 No Content\r\ncontent-length: 2\r\n\r\n{}", 502),
     "204 with a body": (b"HTTP/1.1 204 No Content\r\n\r\n{}", 502),
-    "204 in chunks": (
-        b"HTTP/1.1 204 No Content\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
-        502,
-    ),
-    "after 1xx": (
-        b"HTTP/1.1 102 P\r\n\r\nHTTP/1.1 103 E\r\n\r\n" + answering({"a": 1}, "404 Not Found"),
-        404,
-    ),
+    "204 in chunks": (b"HTTP/1.1 204 No Content\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 502),
+    "after 1xx": (b"HTTP/1.1 102 P\r\n\r\nHTTP/1.1 103 E\r\n\r\n" + answering({"a": 1}, "404 Not Found"), 404),
 }
 
 

@@ -14,9 +14,7 @@ WINDOW = 1024
 LONG = 3000
 """Tokens of an answer, about a third as many words."""
 ASKED: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "go"}]}
-SMALLER = (
-    f"max_tokens={LONG} cannot be greater than max_model_len={WINDOW}. Please request fewer output tokens."
-)
+SMALLER = f"max_tokens={LONG} cannot be greater than max_model_len={WINDOW}. Please request fewer output tokens."
 
 
 def model() -> FakeModel:
@@ -37,9 +35,7 @@ def test_vllm_is_not_asked_for_an_answer_that_it_would_refuse(name: str) -> None
 
 
 @pytest.mark.parametrize("size", [1, 7, (1, 1, 40)])
-def test_a_paused_answer_is_as_long_as_it_may_be_however_many_tokens_a_delta_holds(
-    size: int | tuple[int, ...],
-) -> None:
+def test_a_paused_answer_is_as_long_as_it_may_be_however_many_tokens_a_delta_holds(size: int | tuple[int, ...]) -> None:
     """Of a model whose vocabulary nobody knows: estimated, it would end so many tokens too early, or too late."""
     with VllmFake([model()], summariser(walk()), tokens_per_chunk=size) as fake:
         with running_proxy(fake) as proxy:

@@ -11,18 +11,7 @@ import pytest
 
 from proxy.emulation import Call
 from tests.emulation.outputs import BODY, CLEAN
-from tests.fakes import (
-    FAKES,
-    FakeModel,
-    LlamaCppFake,
-    Question,
-    Reply,
-    ToolCall,
-    VllmFake,
-    summariser,
-    walk,
-    words,
-)
+from tests.fakes import FAKES, FakeModel, LlamaCppFake, Question, Reply, ToolCall, VllmFake, summariser, walk, words
 from tests.proxying import Proxy, read_stream, running_proxy
 from tests.stages.test_resuming import joined_calls
 from tests.stages.test_tools import CALL, PARIS, WEATHER
@@ -48,8 +37,7 @@ REPLIES = {
     "shown": Reply(text=SHOWN),
     "plain": Reply(text="It is sunny, and warm enough to go out without a coat."),
     "repeated": Reply(
-        tool_calls=[ToolCall("get_weather", '{"city": "Paris"}')] * 2
-        + [ToolCall("get_weather", '{"city": "Rome"}')]
+        tool_calls=[ToolCall("get_weather", '{"city": "Paris"}')] * 2 + [ToolCall("get_weather", '{"city": "Rome"}')]
     ),
     "unknown tool": Reply(tool_calls=[ToolCall("fly", "{}")]),
     "wrong arguments": Reply(tool_calls=[ToolCall("get_weather", json.dumps({"town": SECRET}))]),
@@ -92,9 +80,7 @@ def said(proxy: Proxy, name: str, *, stream: bool, **fields: Any) -> tuple[str, 
 def counted(proxy: Proxy, metric: str, **labels: str) -> float:
     wanted = [f'{name}="{value}"' for name, value in labels.items()]
     lines = proxy.client.get("/metrics").text.splitlines()
-    found = [
-        line for line in lines if line.startswith(f"spillway_{metric}") and all(w in line for w in wanted)
-    ]
+    found = [line for line in lines if line.startswith(f"spillway_{metric}") and all(w in line for w in wanted)]
     return sum(float(line.rsplit(" ", 1)[1]) for line in found)
 
 
@@ -104,12 +90,7 @@ both = pytest.mark.parametrize("stream", [True, False])
 @both
 @pytest.mark.parametrize(
     ("name", "text"),
-    [
-        ("leaked", "I look it up.\n"),
-        ("leaked in a block", ""),
-        ("leaked behind thoughts", ""),
-        ("leaked twice", ""),
-    ],
+    [("leaked", "I look it up.\n"), ("leaked in a block", ""), ("leaked behind thoughts", ""), ("leaked twice", "")],
 )
 def test_a_leaked_call_becomes_a_call(proxy: Proxy, name: str, text: str, *, stream: bool) -> None:
     before = counted(proxy, "mended_tool_calls_total", what="leaked")
@@ -157,9 +138,7 @@ def test_in_every_dialect(proxy: Proxy, path: str, *, stream: bool) -> None:
     assert "tool_call>" not in told
     assert "get_weather" in told
     assert '"city":"Paris"' in told
-    assert "Ilookitup." in told or all(
-        f'"{word}' in answer.text or word in answer.text for word in ("look", "up")
-    )
+    assert "Ilookitup." in told or all(f'"{word}' in answer.text or word in answer.text for word in ("look", "up"))
     ends = {
         "/v1/messages": '"stop_reason":"tool_use"',
         "/v1/responses": '"type":"function_call"',
@@ -176,21 +155,15 @@ def test_what_is_no_call_stays_text(proxy: Proxy, name: str, finish: str, *, str
 
 @both
 @pytest.mark.parametrize(
-    "fields",
-    [{"tools": None}, {"tool_choice": "none"}, {"response_format": {"type": "json_object"}}],
+    "fields", [{"tools": None}, {"tool_choice": "none"}, {"response_format": {"type": "json_object"}}]
 )
-def test_a_call_that_was_not_asked_for_stays_text(
-    proxy: Proxy, fields: dict[str, Any], *, stream: bool
-) -> None:
+def test_a_call_that_was_not_asked_for_stays_text(proxy: Proxy, fields: dict[str, Any], *, stream: bool) -> None:
     assert said(proxy, "leaked", stream=stream, **fields) == (REPLIES["leaked"].text, [], "stop")
 
 
 @both
 def test_reading_them_back_can_be_turned_off(*, stream: bool) -> None:
-    with (
-        LlamaCppFake([FakeModel("m", 8192)], brain) as fake,
-        running_proxy(fake, tool_mode="native") as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 8192)], brain) as fake, running_proxy(fake, tool_mode="native") as proxy:
         assert said(proxy, "leaked", stream=stream) == (REPLIES["leaked"].text, [], "stop")
 
 
@@ -223,9 +196,7 @@ def test_an_emulated_call_that_is_made_twice_is_told_once(*, stream: bool) -> No
         running_proxy(fake, models={"m": {"tools": False}}) as proxy,
     ):
         answer = proxy.chat(asked("x", stream=stream))
-        made = (
-            joined_calls(answer.content) if stream else answer.json()["choices"][0]["message"]["tool_calls"]
-        )
+        made = joined_calls(answer.content) if stream else answer.json()["choices"][0]["message"]["tool_calls"]
         assert len(made) == 1
         assert counted(proxy, "mended_tool_calls_total", what="repeated") == 1
 
@@ -305,9 +276,7 @@ def test_an_emulated_call_of_what_is_no_tool_is_counted_once(*, stream: bool) ->
     ):
         answer = proxy.chat(asked("x", stream=stream))
         told = proxy.client.get(f"/spillway/requests/{answer.headers['x-request-id']}").json()
-        assert [(each["reason"], each["tool"]) for each in told["malformed_calls"]] == [
-            ("unknown_tool", "fly")
-        ]
+        assert [(each["reason"], each["tool"]) for each in told["malformed_calls"]] == [("unknown_tool", "fly")]
         assert counted(proxy, "malformed_tool_calls_total", reason="unknown_tool") == 1
 
 
@@ -325,10 +294,7 @@ def test_a_call_of_what_is_no_tool_is_counted_once_though_another_one_is_correct
         running_proxy(fake, models={"m": {"tools": False}}) as proxy,
     ):
         answer = proxy.chat(asked("x", stream=stream))
-        assert sorted(_strangers(proxy, answer)) == [
-            ("unknown_tool", "fly"),
-            ("wrong_arguments", "get_weather"),
-        ]
+        assert sorted(_strangers(proxy, answer)) == [("unknown_tool", "fly"), ("wrong_arguments", "get_weather")]
         assert counted(proxy, "malformed_tool_calls_total", reason="unknown_tool") == 1
 
 

@@ -30,9 +30,7 @@ def turns(proxy: Proxy, count: int, *, filler: int = 40) -> tuple[list[str], lis
     actions = []
     for number in range(count):
         words = " ".join(f"about{number}x{i}" for i in range(filler))
-        messages.append(
-            {"role": "user", "content": f"Remember: the code of item{number} is c{number}. {words}"}
-        )
+        messages.append({"role": "user", "content": f"Remember: the code of item{number} is c{number}. {words}"})
         answer = proxy.chat({"model": "m", "messages": messages, "stream": number % 2 == 0, "max_tokens": 60})
         assert answer.status_code == 200, answer.text
         actions.append(answer.headers["x-spillway-action"])
@@ -65,9 +63,7 @@ def test_a_long_chat_never_overflows_and_is_not_summarised_on_each_turn(kind: st
 def test_the_prefix_stays_put_between_compactions() -> None:
     with LlamaCppFake([FakeModel("m", WINDOW)], summariser(qa())) as fake, running_proxy(fake) as proxy:
         actions, _ = turns(proxy, 24)
-        sent = [
-            r.json["messages"] for r in fake.chats() if "summar" not in str(r.json["messages"][-1]).lower()
-        ]
+        sent = [r.json["messages"] for r in fake.chats() if "summar" not in str(r.json["messages"][-1]).lower()]
         assert len(sent) == len(actions)
         for number in range(1, len(sent)):
             if actions[number] == "forwarded":
@@ -101,8 +97,7 @@ def test_concurrent_requests_share_one_compaction() -> None:
         running_proxy(fake) as proxy,
     ):
         messages = [
-            {"role": "user" if n % 2 == 0 else "assistant", "content": f"{n} " + "word " * 150}
-            for n in range(11)
+            {"role": "user" if n % 2 == 0 else "assistant", "content": f"{n} " + "word " * 150} for n in range(11)
         ]
         body = {"model": "m", "messages": messages, "max_tokens": 10}
         with ThreadPoolExecutor(8) as pool:
@@ -112,9 +107,7 @@ def test_concurrent_requests_share_one_compaction() -> None:
         assert len(asked) == 1
 
 
-def test_who_leaves_as_a_compaction_begins_holds_up_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_leaves_as_a_compaction_begins_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits, left, find, claims = threading.Event(), threading.Event(), GuardedStore.find, list[asyncio.Lock]()
 
     async def slow(self: GuardedStore, *asked: Any) -> Checkpoint | None:
@@ -170,11 +163,7 @@ def test_old_tool_results_are_masked_before_a_model_is_asked() -> None:
     with LlamaCppFake([FakeModel("m", 4096)], summariser(walk(last=3))) as fake, running_proxy(fake) as proxy:
         messages: list[dict[str, Any]] = [{"role": "user", "content": "Look into every file."}]
         for number in range(8):
-            call = {
-                "id": f"call{number}",
-                "type": "function",
-                "function": {"name": "read", "arguments": "{}"},
-            }
+            call = {"id": f"call{number}", "type": "function", "function": {"name": "read", "arguments": "{}"}}
             messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
             # No line and no result is long enough to be capped.
             lines = (f"line {number} " * 24 + "\n") * 10
@@ -211,14 +200,11 @@ def overflowing(kind: str) -> FakeBackend:
 def test_a_refusal_teaches_the_window_and_is_answered(kind: str, stream: bool) -> None:
     with overflowing(kind) as fake, running_proxy(fake, models={"m": {"window": 100_000}}) as proxy:
         messages = [
-            {"role": "user" if n % 2 == 0 else "assistant", "content": f"{n} " + "word " * 100}
-            for n in range(15)
+            {"role": "user" if n % 2 == 0 else "assistant", "content": f"{n} " + "word " * 100} for n in range(15)
         ]
         answer = proxy.chat({"model": "m", "messages": messages, "max_tokens": 30, "stream": stream})
         assert answer.status_code == 200
-        text = (
-            read_stream(answer.content).text if stream else answer.json()["choices"][0]["message"]["content"]
-        )
+        text = read_stream(answer.content).text if stream else answer.json()["choices"][0]["message"]["content"]
         assert "Noted" in text
         assert fake.overflows >= 1
         window = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"]["window"]
@@ -242,10 +228,7 @@ def test_a_history_of_many_windows_on_its_first_turn_is_summarised_in_pieces() -
         messages: list[dict[str, Any]] = []
         for number in range(200):
             messages.append(
-                {
-                    "role": "user",
-                    "content": f"Remember: the code of item{number} is c{number}. " + "word " * 500,
-                }
+                {"role": "user", "content": f"Remember: the code of item{number} is c{number}. " + "word " * 500}
             )
             messages.append({"role": "assistant", "content": "Noted. " + "word " * 400})
         messages.append({"role": "user", "content": "What is the code of item3?"})
@@ -289,11 +272,7 @@ def test_an_agent_loop_with_a_single_user_message_goes_on_and_on() -> None:
             }
             messages.append({"role": "assistant", "content": f"Step {number}.", "tool_calls": [call]})
             messages.append(
-                {
-                    "role": "tool",
-                    "tool_call_id": f"c{number}",
-                    "content": f"output {number}\n" + "more text\n" * 60,
-                }
+                {"role": "tool", "tool_call_id": f"c{number}", "content": f"output {number}\n" + "more text\n" * 60}
             )
             answer = proxy.chat({"model": "m", "messages": messages, "max_tokens": 20})
             assert answer.status_code == 200
@@ -310,9 +289,7 @@ def test_another_model_on_another_backend_summarises() -> None:
         turns(proxy, 14)
         assert helper.chats()
         assert all(request.json["model"] == "small" for request in helper.chats())
-        assert not [
-            request for request in fake.chats() if "Summarise the" in str(request.json["messages"][-1])
-        ]
+        assert not [request for request in fake.chats() if "Summarise the" in str(request.json["messages"][-1])]
 
 
 @pytest.mark.parametrize("reply", ["", "I'm sorry, I cannot do that.", "ok"])

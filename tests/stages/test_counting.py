@@ -72,9 +72,7 @@ def test_a_backend_that_does_not_count_costs_nothing_but_a_moment() -> None:
 def test_new_tools_are_counted_once_in_the_background() -> None:
     with VllmFake([FakeModel("m", 8192)], qa()) as fake, running_proxy(fake) as proxy:
         for number in range(3):
-            proxy.chat(
-                {"model": "m", "messages": history(2 * number + 1, 20), "tools": [TOOL], "max_tokens": 5}
-            )
+            proxy.chat({"model": "m", "messages": history(2 * number + 1, 20), "tools": [TOOL], "max_tokens": 5})
             wait_until(lambda: any(r.path == EXACT["vllm"] for r in fake.requests))
         assert len([r for r in fake.requests if r.path == EXACT["vllm"]]) == 1
 
@@ -101,9 +99,7 @@ def test_who_leaves_while_it_is_read_back_takes_nothing_of_it_along(
     store, body = f"sqlite:///{tmp_path}/kept.sqlite3", {"model": "m", "messages": history(1, 40)}
     waits, left, read = threading.Event(), threading.Event(), GuardedStore.value
 
-    async def slow(
-        self: GuardedStore, key: str, new: bytes | None = None, *, once: bool = False
-    ) -> bytes | None:
+    async def slow(self: GuardedStore, key: str, new: bytes | None = None, *, once: bool = False) -> bytes | None:
         if key.startswith("meter|") and not waits.is_set():
             waits.set()
             try:
@@ -129,10 +125,7 @@ def test_who_leaves_while_it_is_read_back_takes_nothing_of_it_along(
 def test_a_silent_cut_teaches_the_window_warns_and_is_compacted_on_the_next_turn() -> None:
     # The user promises more than the backend has.
     promise = {"m": {"window": 16_384}}
-    with (
-        OllamaFake([FakeModel("m", 2048)], summariser(qa())) as fake,
-        running_proxy(fake, models=promise) as proxy,
-    ):
+    with OllamaFake([FakeModel("m", 2048)], summariser(qa())) as fake, running_proxy(fake, models=promise) as proxy:
         for number in range(6):
             proxy.chat({"model": "m", "messages": history(2 * number + 1, 30), "max_tokens": 5})
         messages = history(41, 150)
@@ -172,10 +165,7 @@ def test_odd_messages_are_counted_or_refused(messages: list[Any]) -> None:
     ):
         tool = {
             "type": "function",
-            "function": {
-                "name": "f",
-                "parameters": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}},
-            },
+            "function": {"name": "f", "parameters": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}},
         }
         body = json.dumps({"model": "m", "messages": messages, "tools": [tool]}).encode()
         answer = proxy.client.post("/v1/chat/completions", content=body)
@@ -191,8 +181,5 @@ def test_nothing_is_refused_by_an_estimate_where_the_backend_counts() -> None:
     shown = {"role": "user", "content": [{"type": "text", "text": "Look."}, picture]}
     history = [{"role": "assistant", "content": "alpha " * 900}, *[shown] * 4]
     asked = {"model": "m", "messages": [*history, {"role": "user", "content": "And?"}]}
-    with (
-        LlamaCppFake([FakeModel("m", 1024, vision=True)], summariser(qa())) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 1024, vision=True)], summariser(qa())) as fake, running_proxy(fake) as proxy:
         assert proxy.chat(asked).status_code == 200

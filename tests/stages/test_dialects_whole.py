@@ -22,9 +22,7 @@ ASKED: dict[str, dict[str, Any]] = {
 }
 every = pytest.mark.parametrize("path", ASKED)
 both = pytest.mark.parametrize("streamed", [True, False])
-ANSWER = {
-    "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}]
-}
+ANSWER = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}]}
 
 
 def asked(path: str, response: bytes, *, streamed: bool, **settings: Any) -> httpx.Response:
@@ -65,9 +63,7 @@ def test_an_error_that_came_as_an_answer_is_one_for_the_client(path: str, *, str
 @every
 @both
 @pytest.mark.parametrize("body", [{"id": "x", "choices": []}, {"choices": {"a": 1}, "model": 7}, {}])
-def test_what_is_no_answer_is_not_told_as_an_empty_one(
-    path: str, body: dict[str, Any], *, streamed: bool
-) -> None:
+def test_what_is_no_answer_is_not_told_as_an_empty_one(path: str, body: dict[str, Any], *, streamed: bool) -> None:
     told = asked(path, answering(body), streamed=streamed)
     assert told.status_code == 502
     assert "no answer" in message_in(told.json())

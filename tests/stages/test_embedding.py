@@ -50,9 +50,7 @@ def meaning(text: str) -> list[float]:
 def staged(chat: Extras, vectors: Extras, **settings: Any) -> Iterator[Proxy]:
     """A model that talks behind one backend, and one that embeds behind another."""
     with chat, vectors:
-        backends = [
-            BackendSetting(url=fake.url, name=name) for name, fake in (("talks", chat), ("embeds", vectors))
-        ]
+        backends = [BackendSetting(url=fake.url, name=name) for name, fake in (("talks", chat), ("embeds", vectors))]
         with running_proxy(*backends, **{"recall_model": MODEL, **settings}) as proxy:
             yield proxy
 
@@ -111,10 +109,7 @@ def test_a_turn_pays_for_its_new_passages_only() -> None:
         messages = long_chat(PETS)
         ask(proxy, messages)
         first = len(embedded(vectors))
-        more = [
-            {"role": "assistant", "content": "Mathilda."},
-            {"role": "user", "content": "And who walks them?"},
-        ]
+        more = [{"role": "assistant", "content": "Mathilda."}, {"role": "user", "content": "And who walks them?"}]
         ask(proxy, [*messages, *more])
         texts = embedded(vectors)
         assert len(set(texts)) == len(texts)
@@ -149,10 +144,7 @@ def test_a_clients_key_goes_to_its_own_backend_only() -> None:
 def test_a_backends_own_key_is_used() -> None:
     chat, vectors = talker(), embedder("vllm", api_key="theirs")
     with chat, vectors:
-        backends = (
-            BackendSetting(url=chat.url, name="a"),
-            BackendSetting(url=vectors.url, name="b", api_key="theirs"),
-        )
+        backends = (BackendSetting(url=chat.url, name="a"), BackendSetting(url=vectors.url, name="b", api_key="theirs"))
         with running_proxy(*backends, recall_model=MODEL) as proxy:
             ask_as(proxy, "mine")
             assert FACT in text_of(prompts(chat)[-1][-1])
@@ -260,9 +252,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert keeps._size == sum(map(embedding._size, keeps._cache.values()))
 
 
-def test_vectors_that_could_not_be_kept_are_not_asked_for_again_and_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_vectors_that_could_not_be_kept_are_not_asked_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedding, "MOST_BYTES", 10_000)
     chat, vectors = talker(), embedder()
     with staged(chat, vectors) as proxy:

@@ -132,9 +132,6 @@ def test_half_a_whole_answer_is_an_error() -> None:
     """Its length is right, and it is no JSON: something on the way has cut it."""
     body = b'{"id": "one", "choices": [{"index": 0, "message": {"role": "assistant", "content": "It was a br'
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
-    with (
-        raw_backend([head % len(body) + body]) as (setting, _),
-        running_proxy(setting, models=MODELS) as proxy,
-    ):
+    with raw_backend([head % len(body) + body]) as (setting, _), running_proxy(setting, models=MODELS) as proxy:
         seen = proxy.chat({"model": "m", "messages": GO})
         assert (seen.status_code, seen.json()["error"]["code"]) == (502, "upstream_unavailable")

@@ -49,11 +49,7 @@ def of_ollama(text: str) -> tuple[dict[str, Any], int, Any]:
 
 
 def of_lmstudio(text: str) -> tuple[dict[str, Any], int, Any]:
-    return (
-        {"tool_choice": text},
-        400,
-        {"error": f"Invalid tool_choice: '{text}'. Supported: none, auto, required"},
-    )
+    return ({"tool_choice": text}, 400, {"error": f"Invalid tool_choice: '{text}'. Supported: none, auto, required"})
 
 
 def of_openrouter(text: str) -> tuple[dict[str, Any], int, Any]:
@@ -64,11 +60,7 @@ def of_openrouter(text: str) -> tuple[dict[str, Any], int, Any]:
 
 
 def of_unknown_field(text: str) -> tuple[dict[str, Any], int, Any]:
-    return (
-        {text: 1},
-        422,
-        {"detail": [{"type": "extra_forbidden", "loc": ["body", text], "msg": "Extra inputs"}]},
-    )
+    return ({text: 1}, 422, {"detail": [{"type": "extra_forbidden", "loc": ["body", text], "msg": "Extra inputs"}]})
 
 
 ECHOES = {
@@ -196,10 +188,7 @@ def test_an_honest_overflow_teaches_the_window_and_is_survived(name: str, stream
 
 @pytest.mark.parametrize(
     ("fake", "text"),
-    [
-        (OllamaFake([FakeModel("m", WINDOW)], qa()), NO_TOOLS),
-        (VllmFake([FakeModel("m", WINDOW)], qa()), NO_PARSER),
-    ],
+    [(OllamaFake([FakeModel("m", WINDOW)], qa()), NO_TOOLS), (VllmFake([FakeModel("m", WINDOW)], qa()), NO_PARSER)],
 )
 def test_an_honest_refusal_of_tools_is_learned(fake: FakeBackend, text: str) -> None:
     with fake, running_proxy(fake) as proxy:

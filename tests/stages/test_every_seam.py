@@ -9,18 +9,7 @@ import httpx
 import pytest
 
 from proxy.core.jsontext import dumps
-from tests.fakes import (
-    FAKES,
-    Brain,
-    FakeBackend,
-    FakeModel,
-    Question,
-    Reply,
-    ToolCall,
-    summariser,
-    walk,
-    words,
-)
+from tests.fakes import FAKES, Brain, FakeBackend, FakeModel, Question, Reply, ToolCall, summariser, walk, words
 from tests.proxying import read_stream, running_proxy
 
 pytestmark = pytest.mark.slow
@@ -60,9 +49,7 @@ def said(answer: httpx.Response, stream: bool) -> str:
 
 
 def attempts(fake: FakeBackend) -> int:
-    return sum(
-        "summar" not in str(request.json["messages"][-1]["content"]).lower() for request in fake.chats()
-    )
+    return sum("summar" not in str(request.json["messages"][-1]["content"]).lower() for request in fake.chats())
 
 
 @pytest.mark.parametrize("resumes", LENGTHS)
@@ -78,11 +65,7 @@ def test_every_kind(kind: str, stream: bool, resumes: int) -> None:
 
 
 PREFILLS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    *(
-        (kind, {"prefill": how}, {})
-        for kind in ("lmstudio", "openrouter")
-        for how in ("new", "echo", "refuse")
-    ),
+    *((kind, {"prefill": how}, {}) for kind in ("lmstudio", "openrouter") for how in ("new", "echo", "refuse")),
     *(("ollama", {"prefill": how}, {}) for how in ("continue", "new", "echo")),
     ("llamacpp", {}, {"prefill_assistant": False}),
     ("vllm", {"template_drops_last": True}, {}),
@@ -101,15 +84,9 @@ def test_every_prefill(kind: str, model: dict[str, Any], options: dict[str, Any]
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(
     ("kind", "prefill"),
-    [
-        ("generic", None),
-        ("lmstudio", "refuse"),
-        *((kind, "new") for kind in ("lmstudio", "ollama", "openrouter")),
-    ],
+    [("generic", None), ("lmstudio", "refuse"), *((kind, "new") for kind in ("lmstudio", "ollama", "openrouter"))],
 )
-def test_a_model_that_repeats_its_last_words_in_a_new_turn(
-    kind: str, prefill: str | None, stream: bool
-) -> None:
+def test_a_model_that_repeats_its_last_words_in_a_new_turn(kind: str, prefill: str | None, stream: bool) -> None:
     fake = build(kind, walk(last=1200, overlap=8), {"prefill": prefill})
     with fake, in_front_of(fake) as proxy:
         assert said(proxy.chat(body(stream)), stream) == words(1, 1200)
@@ -180,10 +157,7 @@ def test_a_failure_keeps_what_was_said(kind: str, at: str, failure: str) -> None
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("kind", FAKES)
 def test_a_failure_of_a_later_attempt_keeps_what_was_said_of_a_whole_answer(kind: str, failure: str) -> None:
-    with (
-        build(kind, failing("later", FAILURES[failure]), late_headers=False) as fake,
-        in_front_of(fake) as proxy,
-    ):
+    with build(kind, failing("later", FAILURES[failure]), late_headers=False) as fake, in_front_of(fake) as proxy:
         answer = proxy.chat(body(False))
         assert answer.status_code == 200
         (choice,) = answer.json()["choices"]

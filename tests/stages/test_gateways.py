@@ -8,17 +8,7 @@ from typing import Any
 import pytest
 
 from tests.engine.client import frames_of
-from tests.fakes import (
-    FakeModel,
-    GenericFake,
-    LlamaCppFake,
-    Question,
-    Reply,
-    VllmFake,
-    summariser,
-    walk,
-    words,
-)
+from tests.fakes import FakeModel, GenericFake, LlamaCppFake, Question, Reply, VllmFake, summariser, walk, words
 from tests.fakes.base import HttpFake
 from tests.fakes.litellm import Deployment, LiteLlmFake
 from tests.fakes.llamaswap import Entry, LlamaSwapFake
@@ -201,9 +191,7 @@ def test_a_model_that_does_not_start(swap: LlamaSwapFake, stream: bool) -> None:
 def test_a_stream_that_tells_of_the_loading(swap: LlamaSwapFake) -> None:
     swap.send_loading_state = True
     with running_proxy(swap) as proxy:
-        answer = proxy.chat(
-            {"model": "small", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
-        )
+        answer = proxy.chat({"model": "small", "stream": True, "messages": [{"role": "user", "content": "hi"}]})
         deltas = [delta for frame in frames_of(answer.content)[0] for delta in deltas_of(frame)]
         thought = "".join(delta.get("reasoning_content") or "" for delta in deltas)
         assert "llama-swap loading model: small" in thought

@@ -129,9 +129,7 @@ def test_it_is_made_of_what_the_client_sent_and_not_of_a_summary() -> None:
     lost: list[bool] = [True]
     # What the user says itself, the block keeps whatever the model leaves out.
     sides = {"user": "assistant", "assistant": "user"}
-    history = [{"role": "user", "content": "Go on."}, *({**m, "role": sides[m["role"]]} for m in talk(12))][
-        :-1
-    ]
+    history = [{"role": "user", "content": "Go on."}, *({**m, "role": sides[m["role"]]} for m in talk(12))][:-1]
     with (
         fake_with(lambda question: vague if lost and compacts(question) else honest(question)) as fake,
         running_proxy(fake, recall="off") as proxy,
@@ -214,9 +212,7 @@ class Codex:
             {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": fixed}]},
             user("<environment_context>\n<cwd>/x</cwd>\n</environment_context>"),
         ]
-        self.said = [
-            user("Remember: the code of alpha is X-17. Count with the shell until you are told to stop.")
-        ]
+        self.said = [user("Remember: the code of alpha is X-17. Count with the shell until you are told to stop.")]
         self.items: list[Any] = [*self.lead, *self.said]
         self.compactions = 0
 
@@ -227,14 +223,10 @@ class Codex:
         self.items += output
         calls = [item for item in output if item["type"] == "function_call"]
         for call in calls:
-            self.items.append(
-                {"type": "function_call_output", "call_id": call["call_id"], "output": "1 2 3 4 5"}
-            )
+            self.items.append({"type": "function_call_output", "call_id": call["call_id"], "output": "1 2 3 4 5"})
         if tokens >= self.limit:
             self.compact()
-        return "".join(
-            part["text"] for item in output if item["type"] == "message" for part in item["content"]
-        )
+        return "".join(part["text"] for item in output if item["type"] == "message" for part in item["content"])
 
     def compact(self) -> None:
         output, _ = self._ask([*self.items, user(CODEX)])
@@ -272,9 +264,7 @@ def test_a_codex_that_compacts_behind_every_turn_costs_little(share: float) -> N
         return Reply(text=f"Step {calls}.", tool_calls=[ToolCall("shell", "{}")])
 
     fixed = "w " * int(window * share)
-    asks = summariser(
-        brain, lambda question: OURS in question.last_user or "CHECKPOINT" in question.last_user
-    )
+    asks = summariser(brain, lambda question: OURS in question.last_user or "CHECKPOINT" in question.last_user)
     with fake_with(asks, window=window) as fake, running_proxy(fake) as proxy:
         codex = Codex(proxy, window, fixed)
         said = ""

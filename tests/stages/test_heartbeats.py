@@ -142,7 +142,9 @@ def test_an_answer_that_can_not_be_read_is_an_error_in_a_stream_that_was_opened(
             call.send(b"HTTP/1.1 404 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
             return
         opened.wait(20)
-        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: exotic\r\nconnection: close\r\n"
+        head = (
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: exotic\r\nconnection: close\r\n"
+        )
         call.send(head + b"\r\n\x01\x02")
 
     opened = threading.Event()

@@ -71,7 +71,5 @@ def test_a_name_leads_to_nothing_that_is_kept() -> None:
     with LlamaCppFake(brain=walk(last=3), window=1024) as fake, running_proxy(fake) as proxy:
         long = [{"role": "user", "content": f"fact {number} " * 60} for number in range(8)]
         for history in (long, [{"role": "user", "content": "something else"}]):
-            proxy.client.post(
-                "/v1/responses", json={"model": MODEL, "input": history, "prompt_cache_key": "same"}
-            )
+            proxy.client.post("/v1/responses", json={"model": MODEL, "input": history, "prompt_cache_key": "same"})
         assert "fact" not in str(fake.chats()[-1].json["messages"])

@@ -34,25 +34,13 @@ def request(method: str, path: str, *headers: str, body: bytes = b"", length: bo
 CHUNKED = "transfer-encoding: chunked"
 ASKS = {
     "GET": request("GET", "/events"),
-    "POST of JSON": request(
-        "POST", "/v1/embeddings", "content-type: application/json", body=b'{"model":"m"}'
-    ),
-    "POST of a form": request(
-        "POST", "/api/x", "content-type: application/x-www-form-urlencoded", body=b"a=b"
-    ),
+    "POST of JSON": request("POST", "/v1/embeddings", "content-type: application/json", body=b'{"model":"m"}'),
+    "POST of a form": request("POST", "/api/x", "content-type: application/x-www-form-urlencoded", body=b"a=b"),
     "POST in chunks": request("POST", "/api/x", CHUNKED, body=b"3\r\nabc\r\n0\r\n\r\n", length=False),
-    "chat, streamed": request(
-        "POST", "/v1/chat/completions", "content-type: application/json", body=CHAT % b"true"
-    ),
-    "chat, whole": request(
-        "POST", "/v1/chat/completions", "content-type: application/json", body=CHAT % b"false"
-    ),
+    "chat, streamed": request("POST", "/v1/chat/completions", "content-type: application/json", body=CHAT % b"true"),
+    "chat, whole": request("POST", "/v1/chat/completions", "content-type: application/json", body=CHAT % b"false"),
     "chat, bypassed": request(
-        "POST",
-        "/v1/chat/completions",
-        "content-type: application/json",
-        "x-spillway-bypass: 1",
-        body=CHAT % b"true",
+        "POST", "/v1/chat/completions", "content-type: application/json", "x-spillway-bypass: 1", body=CHAT % b"true"
     ),
 }
 
@@ -218,9 +206,7 @@ def test_a_refusal_before_all_of_a_request_is_sent_is_passed_on(monkeypatch: pyt
     content = '{"model": "m", "messages": [{"role": "user", "content": "%s"}]}' % ("x" * 20 * 2**20)
     with raw_backend(script) as backend, running_proxy(backend.setting) as proxy:
         for _ in range(4):
-            answer = proxy.client.post(
-                "/v1/chat/completions", content=content, headers={"x-spillway-bypass": "1"}
-            )
+            answer = proxy.client.post("/v1/chat/completions", content=content, headers={"x-spillway-bypass": "1"})
             assert (answer.status_code, answer.json()["error"]["message"]) == (413, "too large")
 
 

@@ -22,10 +22,7 @@ WINDOW = 4096
 
 def document(lines: int, ask: str = ASK) -> list[dict[str, Any]]:
     """One message: a long text with the fact in its middle, and a question behind it."""
-    text = [
-        f"Line {n}: the {THINGS[n % 10]} and the {THINGS[n * 7 % 10]} were blue long ago."
-        for n in range(lines)
-    ]
+    text = [f"Line {n}: the {THINGS[n % 10]} and the {THINGS[n * 7 % 10]} were blue long ago." for n in range(lines)]
     text[lines // 2] = FACT
     return [{"role": "user", "content": "\n".join((*text, "", ask))}]
 
@@ -86,11 +83,7 @@ def test_every_form_of_the_status_says_so(form: str) -> None:
         if form in ("auto", "event", "comment"):
             assert "Your message alone exceeds the window" in told
         if form == "content":
-            again = [
-                *messages,
-                {"role": "assistant", "content": seen.text},
-                {"role": "user", "content": "and?"},
-            ]
+            again = [*messages, {"role": "assistant", "content": seen.text}, {"role": "user", "content": "and?"}]
             assert ask(proxy, again).status_code == 200
             assert "middle of your message" not in fake.chats()[-1].body.decode()
 
@@ -158,10 +151,7 @@ def test_every_step_of_its_turn_tells_of_it() -> None:
         second = ask(proxy, messages).json()["usage"]["spillway"]["left_out"]
         assert second["of"] > second["tokens"] > 0.5 * first["tokens"]
         # With the next turn it is a message like any other.
-        messages += [
-            {"role": "assistant", "content": "Hedgehogs."},
-            {"role": "user", "content": "Thank you!"},
-        ]
+        messages += [{"role": "assistant", "content": "Hedgehogs."}, {"role": "user", "content": "Thank you!"}]
         assert "left_out" not in ask(proxy, messages).json()["usage"].get("spillway", {})
         assert (fake.overflows, fake.invalid_histories) == (0, [])
 

@@ -40,9 +40,7 @@ def worked(steps: int) -> list[dict[str, Any]]:
 
 def brain(question: Question) -> Reply:
     asks = "ummari" in text_of(question.messages[-1])
-    return Reply(
-        text="They ran many steps, one behind the other, and none of them failed." if asks else "Good."
-    )
+    return Reply(text="They ran many steps, one behind the other, and none of them failed." if asks else "Good.")
 
 
 @contextmanager
@@ -124,9 +122,7 @@ def test_what_was_cut_out_is_recalled_from_the_whole_result() -> None:
     messages = [SYSTEM, {"role": "user", "content": "Run it."}, *called(1, found)]
     for number in range(30):
         messages += [{"role": "assistant", "content": f"Well, {number}."}]
-        messages += [
-            {"role": "user", "content": f"And then {number}? " + "Tell me more of the garden. " * 25}
-        ]
+        messages += [{"role": "user", "content": f"And then {number}? " + "Tell me more of the garden. " * 25}]
     messages += [{"role": "assistant", "content": "Fine."}]
     messages += [{"role": "user", "content": "What is the build key of Mathilda's hedgehogs?"}]
     with staged(trigger=0.25, target=0.15) as (fake, proxy):
@@ -170,7 +166,4 @@ def test_what_was_saved_is_explained_and_counted() -> None:
     saved = told["shaped"]["results"]
     assert 500 < saved < 5000
     assert answer.headers["x-spillway-shaped"] == f"results={saved}"
-    assert (
-        f'spillway_shaped_tokens_total{{backend="llamacpp",kind="results",model="m"}} {float(saved)}'
-        in metrics
-    )
+    assert f'spillway_shaped_tokens_total{{backend="llamacpp",kind="results",model="m"}} {float(saved)}' in metrics

@@ -142,8 +142,7 @@ def test_rules_environment_names_and_guides_are_kept_word_for_word() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "window"),
-    [({"policy": "standard"}, WINDOW), ({"system_prompt": "off"}, WINDOW), ({}, 64_000)],
+    ("settings", "window"), [({"policy": "standard"}, WINDOW), ({"system_prompt": "off"}, WINDOW), ({}, 64_000)]
 )
 def test_where_the_prompt_stays_as_it_is_sent(settings: dict[str, Any], window: int) -> None:
     with staged(window, **settings) as (fake, proxy):
@@ -220,9 +219,7 @@ def test_the_front_of_the_prompt_stays_while_the_conversation_grows_and_is_compa
             answer = ask(proxy, messages, tools=TOOLS)
             actions.append(answer.headers["x-spillway-action"])
             messages += [said(answer)]
-            messages += [
-                {"role": "user", "content": f"The code of item{number} is c{number}. " + "word " * 150}
-            ]
+            messages += [{"role": "user", "content": f"The code of item{number} is c{number}. " + "word " * 150}]
         turns = [c.json for c in fake.chats() if c.json.get("max_tokens") == 20]
     assert any(action != "forwarded" for action in actions)
     assert len({dumps([turn["messages"][0], turn["tools"]]) for turn in turns}) == 1

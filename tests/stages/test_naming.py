@@ -93,11 +93,7 @@ def test_a_model_goes_by_the_name_that_its_backend_knows(encoding: str) -> None:
 
 def form(model: str, *, first: bool = True) -> bytes:
     field = f'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\n{model}\r\n'.encode()
-    file = (
-        b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
-        + b"\x00" * 50_000
-        + b"\r\n"
-    )
+    file = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + b"\x00" * 50_000 + b"\r\n"
     return (field + file if first else file + field) + b"--b--\r\n"
 
 
@@ -174,18 +170,9 @@ def test_a_kinds_own_paths_go_to_that_kind() -> None:
         running_proxy(vllm, studio, llama, ollama, allow=("admin",)) as proxy,
     ):
         for fake, method, path in (
-            *(
-                (ollama, "GET", "/api/tags"),
-                (ollama, "GET", "/api/ps"),
-                (ollama, "HEAD", "/api/blobs/sha256:1"),
-            ),
+            *((ollama, "GET", "/api/tags"), (ollama, "GET", "/api/ps"), (ollama, "HEAD", "/api/blobs/sha256:1")),
             *((studio, "GET", "/api/v0/models"), (studio, "GET", "/api/v1/models/download/status")),
-            *(
-                (llama, "GET", "/props"),
-                (llama, "GET", "/slots"),
-                (vllm, "POST", "/sleep"),
-                (vllm, "GET", "/else"),
-            ),
+            *((llama, "GET", "/props"), (llama, "GET", "/slots"), (vllm, "POST", "/sleep"), (vllm, "GET", "/else")),
         ):
             proxy.client.request(method, path)
             assert (fake.requests[-1].method, fake.requests[-1].path) == (method, path)

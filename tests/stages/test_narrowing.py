@@ -8,15 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.shaping.diet import diet, named_only
-from tests.fakes import (
-    FakeModel,
-    GenericFake,
-    LlamaCppFake,
-    Question,
-    Reply,
-    ToolCall,
-    summariser,
-)
+from tests.fakes import FakeModel, GenericFake, LlamaCppFake, Question, Reply, ToolCall, summariser
 from tests.proxying import Proxy, running_proxy
 
 WINDOW = 8192
@@ -26,10 +18,7 @@ WORDS = "A sentence about what this is for and when it is of use to whom it may 
 def tool(name: str) -> dict[str, Any]:
     properties = {f"field_{n}": {"type": "string", "description": WORDS * 2} for n in range(4)}
     parameters = {"type": "object", "properties": properties, "required": ["field_0"]}
-    return {
-        "type": "function",
-        "function": {"name": name, "description": WORDS * 3, "parameters": parameters},
-    }
+    return {"type": "function", "function": {"name": name, "description": WORDS * 3, "parameters": parameters}}
 
 
 TOOLS = [tool(name) for name in ("run", *(f"never_{n}" for n in range(14)))]
@@ -52,9 +41,7 @@ class Loop:
         said = answer.json()["choices"][0]["message"]
         self.messages.append(said)
         for call in said["tool_calls"]:
-            self.messages.append(
-                {"role": "tool", "tool_call_id": call["id"], "content": "done " + "word " * 150}
-            )
+            self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": "done " + "word " * 150})
 
 
 def works(_: Question) -> Reply:
@@ -70,18 +57,13 @@ def described(body: dict[str, Any]) -> set[str]:
 
 
 def test_tools_that_a_long_session_never_called_go_without_words() -> None:
-    with (
-        LlamaCppFake([FakeModel("m", WINDOW)], summariser(works, asks)) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", WINDOW)], summariser(works, asks)) as fake, running_proxy(fake) as proxy:
         loop = Loop(proxy)
         for _ in range(36):
             loop.step()
         assert (fake.overflows, fake.invalid_histories) == (0, [])
         asked = [
-            chat.json
-            for chat in fake.chats()
-            if chat.json.get("tools") and chat.json.get("tool_choice") != "none"
+            chat.json for chat in fake.chats() if chat.json.get("tools") and chat.json.get("tool_choice") != "none"
         ]
         first, last = asked[0], asked[-1]
         assert len(described(first)) == len(TOOLS)
@@ -98,9 +80,7 @@ def test_tools_that_a_long_session_never_called_go_without_words() -> None:
 
 
 @pytest.mark.parametrize(("settings", "window"), [({"policy": "standard"}, WINDOW), ({}, 32768)])
-def test_tools_keep_their_words_where_there_is_room_or_the_user_wants_that(
-    settings: Any, window: int
-) -> None:
+def test_tools_keep_their_words_where_there_is_room_or_the_user_wants_that(settings: Any, window: int) -> None:
     with (
         LlamaCppFake([FakeModel("m", window)], summariser(works, asks)) as fake,
         running_proxy(fake, models={"m": {"window": 4 * WINDOW}}, **settings) as proxy,
@@ -130,12 +110,7 @@ def test_what_can_not_fit_is_refused_with_the_figures_and_what_to_do() -> None:
         answer = proxy.chat({"model": "m", "messages": messages, "tools": TOOLS[:3]})
         error = answer.json()["error"]
         assert (answer.status_code, error["code"], error["n_ctx"]) == (400, "context_length_exceeded", 2048)
-        for part in (
-            "window of m is 2048 tokens",
-            " for the system prompt",
-            " for 3 tools",
-            " for the newest turn",
-        ):
+        for part in ("window of m is 2048 tokens", " for the system prompt", " for 3 tools", " for the newest turn"):
             assert part in error["message"]
         assert "larger window" in error["message"]
         assert "--tools" in error["message"]
@@ -145,10 +120,7 @@ def test_what_can_not_fit_is_refused_with_the_figures_and_what_to_do() -> None:
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
 def test_what_the_backend_refuses_and_nothing_helps_is_told_alike(path: str, stream: bool) -> None:
     """The window is nearly what the prompt takes: only the backend can tell."""
-    with (
-        GenericFake([FakeModel("m", 700)]) as fake,
-        running_proxy(fake, models={"m": {"window": 1400}}) as proxy,
-    ):
+    with GenericFake([FakeModel("m", 700)]) as fake, running_proxy(fake, models={"m": {"window": 1400}}) as proxy:
         user, system = {"role": "user", "content": "hi"}, WORDS * 60
         chat = {"messages": [{"role": "system", "content": system}, user]}
         said = chat if "chat" in path else {"system": system, "messages": [user]}

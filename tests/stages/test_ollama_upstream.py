@@ -40,17 +40,10 @@ ARRIVES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "chat: no effort": (CHAT, {"messages": HI, "reasoning": {"effort": "none"}}, {"think": False}),
     "chat: schema": (
         CHAT,
-        {
-            "messages": HI,
-            "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}},
-        },
+        {"messages": HI, "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}},
         {"format": SCHEMA},
     ),
-    "chat: json": (
-        CHAT,
-        {"messages": HI, "response_format": {"type": "json_object"}},
-        {"format": "json"},
-    ),
+    "chat: json": (CHAT, {"messages": HI, "response_format": {"type": "json_object"}}, {"format": "json"}),
     "chat: format": (CHAT, {"messages": HI, "format": SCHEMA}, {"format": SCHEMA}),
     "chat: probabilities": (CHAT, {"messages": HI, "logprobs": True}, {"logprobs": True}),
     "chat: picture": (
@@ -149,11 +142,7 @@ def test_calls_and_thoughts_come_back(stream: bool, names_calls: bool) -> None:
         message = choice["message"]
         found = [call["function"] for call in message["tool_calls"]]
         ids = [call["id"] for call in message["tool_calls"]]
-        assert (choice["finish_reason"], message["content"], message["reasoning"]) == (
-            "tool_calls",
-            "Well.",
-            "Hm.",
-        )
+        assert (choice["finish_reason"], message["content"], message["reasoning"]) == ("tool_calls", "Well.", "Hm.")
         assert answer.json()["usage"]["completion_tokens"] > 0
     assert [call["arguments"] for call in found] == ['{"at":"a"}', '{"at":"b"}']
     assert len(set(ids)) == 2
@@ -244,10 +233,7 @@ def test_num_ctx_is_nobody_elses_window() -> None:
 @pytest.mark.parametrize("path", [CHAT, "/api/chat"])
 def test_an_answer_is_paused_and_gone_on_with(path: str) -> None:
     """Each attempt and each summary has the `num_ctx` of the request: another would load the model again."""
-    with (
-        ollama(summariser(walk(last=3000)), default_prefill="continue") as fake,
-        running_proxy(fake) as proxy,
-    ):
+    with ollama(summariser(walk(last=3000)), default_prefill="continue") as fake, running_proxy(fake) as proxy:
         body = {"model": "m", "stream": True, "messages": HI, "options": {"num_ctx": 2048}}
         answer = proxy.client.post(path, json=body)
         chats = fake.chats()

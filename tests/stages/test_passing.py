@@ -12,16 +12,7 @@ import httpx
 import pytest
 
 from proxy.core.settings import BackendSetting
-from tests.fakes import (
-    FAKES,
-    FakeBackend,
-    FakeModel,
-    LlamaCppFake,
-    LmStudioFake,
-    OllamaFake,
-    VllmFake,
-    scripted,
-)
+from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, LmStudioFake, OllamaFake, VllmFake, scripted
 from tests.proxying import Proxy, running_proxy, unfilled
 
 USAGE = b'"stream_options":{"include_usage":true},'
@@ -42,9 +33,7 @@ NO_USAGE = {"stream": True, "stream_options": {"include_usage": False}}
 
 def body_of(fake: FakeBackend, **fields: Any) -> bytes:
     """A body in a spelling that no serialiser would produce, with fields nobody knows."""
-    text = json.dumps(
-        {"messages": [{"role": "user", "content": "héllo \U0001f600", "x": 1.0}], **fields}, indent=3
-    )
+    text = json.dumps({"messages": [{"role": "user", "content": "héllo \U0001f600", "x": 1.0}], **fields}, indent=3)
     return text.replace("1.0", "1.00e0").encode()
 
 
@@ -57,10 +46,7 @@ def post(proxy: Proxy, body: bytes, **headers: str) -> httpx.Response:
 @pytest.mark.parametrize("kind", [kind for kind in FAKES if kind != "ollama"])  # that takes another form
 @pytest.mark.parametrize("stream", [False, True])
 def test_below_the_trigger_both_bodies_are_identical(kind: str, stream: bool) -> None:
-    with (
-        FAKES[kind](brain=scripted(["one two three"])) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    with FAKES[kind](brain=scripted(["one two three"])) as fake, running_proxy(fake) as proxy:
         body = body_of(fake, model="fake-model", **(NO_USAGE if stream else {}))
         answer = post(proxy, body)
         assert answer.status_code == 200
@@ -97,20 +83,13 @@ def test_a_client_that_spoke_of_usage_is_left_alone(wish: bool) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_gzip_passes_in_both_directions(stream: bool) -> None:
-    with (
-        LlamaCppFake(brain=scripted(["one two three"]), gzip=True) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    with LlamaCppFake(brain=scripted(["one two three"]), gzip=True) as fake, running_proxy(fake) as proxy:
         body = gzip.compress(body_of(fake, model="fake-model", **(NO_USAGE if stream else {})))
         with proxy.client.stream(
             "POST",
             "/v1/chat/completions",
             content=body,
-            headers={
-                "content-type": "application/json",
-                "content-encoding": "gzip",
-                "accept-encoding": "gzip",
-            },
+            headers={"content-type": "application/json", "content-encoding": "gzip", "accept-encoding": "gzip"},
         ) as answer:
             raw = b"".join(answer.iter_raw())
         (seen,) = fake.chats()
@@ -122,11 +101,7 @@ def test_gzip_passes_in_both_directions(stream: bool) -> None:
 
 
 def test_other_paths_pass_streaming_and_whole() -> None:
-    with (
-        OllamaFake() as fake,
-        running_proxy(fake) as proxy,
-        httpx.Client(base_url=fake.url) as direct,
-    ):
+    with OllamaFake() as fake, running_proxy(fake) as proxy, httpx.Client(base_url=fake.url) as direct:
         for method, path, body in (
             ("POST", "/v1/embeddings", {"model": "fake-model", "input": "x"}),
             ("POST", "/api/embed", {"model": "fake-model", "input": "x"}),
@@ -160,9 +135,7 @@ def test_every_answer_tells_the_id_of_its_request(stream: bool) -> None:
 def test_a_streamed_upload_passes() -> None:
     with LlamaCppFake() as fake, running_proxy(fake) as proxy:
         parts = [b"a" * 1000, b"b" * 100_000, b"c"]
-        proxy.client.post(
-            "/v1/audio/transcriptions", content=iter(parts), headers={"content-type": "audio/wav"}
-        )
+        proxy.client.post("/v1/audio/transcriptions", content=iter(parts), headers={"content-type": "audio/wav"})
         assert fake.requests[-1].body == b"".join(parts)
 
 
@@ -249,9 +222,7 @@ def test_numbers_that_json_has_not_pass() -> None:
 HALF = b"\\uD83D"
 BAD_TEXT = [
     b'{"model": "fake-model", "messages": [{"role": "user", "content": "' + HALF + b' cut"}]}',
-    b'{"model": "fake-model", "messages": [{"role": "user", "content": [{"type": "text", "text": "'
-    + HALF
-    + b'"}]}]}',
+    b'{"model": "fake-model", "messages": [{"role": "user", "content": [{"type": "text", "text": "' + HALF + b'"}]}]}',
     b'{"model": "half ' + HALF + b'", "messages": [{"role": "user", "content": "hi"}]}',
     b'{"model": "fake-model", "' + HALF + b'": 1, "messages": [{"role": "user", "content": "hi"}]}',
     b'{"model": "fake-model", "tools": [{"type": "function", "function": {"name": "\\udc00\\ud800"}}], "messages": []}',
@@ -264,14 +235,7 @@ BAD_TEXT = [
 @pytest.mark.parametrize("bypass", ["0", "1"])
 @pytest.mark.parametrize(
     "path",
-    [
-        "/v1/chat/completions",
-        "/v1/messages",
-        "/v1/responses",
-        "/api/chat",
-        "/spillway/explain",
-        "/v1/embeddings",
-    ],
+    ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat", "/spillway/explain", "/v1/embeddings"],
 )
 def test_text_that_is_none_is_refused_at_the_door(path: str, bypass: str) -> None:
     with LlamaCppFake() as fake, running_proxy(fake) as proxy:
@@ -286,19 +250,13 @@ def test_text_that_is_none_is_refused_at_the_door(path: str, bypass: str) -> Non
 @pytest.mark.parametrize(
     "body",
     [
-        *(
-            b'{"seed": 123456789012345678901234567890, "messages": []}',
-            b'{"n": -9223372036854775809, "messages": []}',
-        ),
+        *(b'{"seed": 123456789012345678901234567890, "messages": []}', b'{"n": -9223372036854775809, "messages": []}'),
         *(
             b'{"temperature": NaN, "messages": []}',
             b'{"a": -Infinity, "messages": []}',
             b'{"a": 1e999, "messages": []}',
         ),
-        *(
-            b'{"a": ' + b"9" * 5000 + b', "messages": []}',
-            b'{"messages": ' + b"[" * 5000 + b"]" * 5000 + b"}",
-        ),
+        *(b'{"a": ' + b"9" * 5000 + b', "messages": []}', b'{"messages": ' + b"[" * 5000 + b"]" * 5000 + b"}"),
     ],
 )
 def test_what_json_has_not_can_not_be_explained(body: bytes) -> None:
@@ -341,10 +299,7 @@ def test_two_backends_share_a_model_name() -> None:
 @pytest.mark.parametrize("header", ["authorization", "x-api-key"])
 def test_a_client_with_the_key_of_a_backend_sees_its_models(make: Any, header: str) -> None:
     key = {header: "Bearer theirs" if header == "authorization" else "theirs"}
-    with (
-        make([FakeModel("m", 8192)], scripted(["hi"]), api_key="theirs") as fake,
-        running_proxy(fake) as proxy,
-    ):
+    with make([FakeModel("m", 8192)], scripted(["hi"]), api_key="theirs") as fake, running_proxy(fake) as proxy:
 
         def models(**headers: str) -> list[tuple[str, int]]:
             listed = proxy.client.get("/v1/models", headers=headers).json()["data"]

@@ -35,10 +35,7 @@ def chat(tokens: int) -> list[dict[str, Any]]:
     """A history of about so many tokens, in turns of some sentences each."""
     said = cycle(SENTENCES)
     return [
-        {
-            "role": "assistant" if n % 2 else "user",
-            "content": f"Turn {n}: " + " ".join(islice(said, 3 + 4 * (n % 2))),
-        }
+        {"role": "assistant" if n % 2 else "user", "content": f"Turn {n}: " + " ".join(islice(said, 3 + 4 * (n % 2)))}
         for n in range(2 * (tokens // 200) + 1)
     ]
 

@@ -18,24 +18,15 @@ from tests.proxying import Proxy, running_proxy
 
 pytestmark = pytest.mark.slow
 
-HELLO = [
-    {"role": "system", "content": "You are a helpful assistant. " * 20},
-    {"role": "user", "content": "hi"},
-]
+HELLO = [{"role": "system", "content": "You are a helpful assistant. " * 20}, {"role": "user", "content": "hi"}]
 
 
 def tool(number: int) -> dict[str, Any]:
     """About 200 tokens, as large as Open WebUI's own (36 of them take about 6,000)."""
-    what = {
-        "type": "string",
-        "description": f"What {number} needs. " + "It says in detail what that is. " * 4,
-    }
+    what = {"type": "string", "description": f"What {number} needs. " + "It says in detail what that is. " * 4}
     about = f"Does thing {number}. " + "Use it whenever somebody asks for that. " * 6
     parameters = {"type": "object", "title": "Args", "properties": {"what": what}, "required": ["what"]}
-    return {
-        "type": "function",
-        "function": {"name": f"tool_{number}", "description": about, "parameters": parameters},
-    }
+    return {"type": "function", "function": {"name": f"tool_{number}", "description": about, "parameters": parameters}}
 
 
 def tokens(tools: list[dict[str, Any]]) -> int:
@@ -43,9 +34,7 @@ def tokens(tools: list[dict[str, Any]]) -> int:
 
 
 def effective(proxy: Proxy) -> dict[str, Any]:
-    found: dict[str, Any] = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"][
-        "effective"
-    ]
+    found: dict[str, Any] = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"]["effective"]
     return found
 
 
@@ -61,9 +50,7 @@ def test_36_tools_in_a_small_window_leave_room_to_talk() -> None:
     with LlamaCppFake([FakeModel("m", 8192)], summariser(qa())) as fake, running_proxy(fake) as proxy:
         messages: list[dict[str, Any]] = []
         for number in range(12):
-            messages.append(
-                {"role": "user", "content": f"The code of item{number} is c{number}. " + "word " * 60}
-            )
+            messages.append({"role": "user", "content": f"The code of item{number} is c{number}. " + "word " * 60})
             answer = proxy.chat({"model": "m", "messages": messages, "tools": tools, "max_tokens": 50})
             assert answer.status_code == 200, answer.text
             messages.append(answer.json()["choices"][0]["message"])
@@ -88,10 +75,7 @@ def test_36_tools_in_a_small_window_leave_room_to_talk() -> None:
 )
 def test_when_tools_go_on_a_diet(policy: str, count: int, shortened: bool) -> None:
     body = {"model": "m", "messages": HELLO, "tools": [tool(n) for n in range(count)], "max_tokens": 9}
-    with (
-        LlamaCppFake([FakeModel("m", 16_000)], walk(last=2)) as fake,
-        running_proxy(fake, policy=policy) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 16_000)], walk(last=2)) as fake, running_proxy(fake, policy=policy) as proxy:
         assert proxy.chat(body).status_code == 200
         (sent,) = fake.chats()
         assert (sent.json["tools"] != body["tools"]) is shortened
@@ -135,13 +119,8 @@ def test_only_tools_on_the_list_are_offered() -> None:
         ({"policy": "local", "models": {"m": ModelOverrides(limits={"answer_cap": 200})}}, 8192, 200),
     ],
 )
-def test_the_answer_is_capped_by_setting_then_by_policy(
-    settings: dict[str, Any], window: int, cap: int | None
-) -> None:
-    with (
-        LlamaCppFake([FakeModel("m", window)], walk(last=2)) as fake,
-        running_proxy(fake, **settings) as proxy,
-    ):
+def test_the_answer_is_capped_by_setting_then_by_policy(settings: dict[str, Any], window: int, cap: int | None) -> None:
+    with LlamaCppFake([FakeModel("m", window)], walk(last=2)) as fake, running_proxy(fake, **settings) as proxy:
         proxy.chat({"model": "m", "messages": HELLO})
         proxy.chat({"model": "m", "messages": HELLO, "max_tokens": 7})
         assert [chat.json.get("max_tokens") for chat in fake.chats()] == [cap, 7]
@@ -150,10 +129,7 @@ def test_the_answer_is_capped_by_setting_then_by_policy(
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_capped_answer_ends_for_its_length(stream: bool) -> None:
-    with (
-        LlamaCppFake([FakeModel("m", 4096)], walk()) as fake,
-        running_proxy(fake, limits={"answer_cap": 40}) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 4096)], walk()) as fake, running_proxy(fake, limits={"answer_cap": 40}) as proxy:
         answer = proxy.chat({"model": "m", "messages": HELLO, "stream": stream})
         assert '"finish_reason":"length"' in answer.text.replace(" ", "")
         assert len(fake.chats()) == 1
@@ -243,9 +219,7 @@ def test_a_limit_that_there_is_not_stops_the_start(wrong: dict[str, Any]) -> Non
         Settings.model_validate({"limits": wrong})
 
 
-def test_a_limit_is_set_in_the_environment_and_in_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_limit_is_set_in_the_environment_and_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "spillway.toml"
     file.write_text("[limits]\nlines = 30\nentries = 4\n")
     monkeypatch.setenv("SPILLWAY_LIMITS__LINES", "20")
@@ -259,10 +233,7 @@ def test_a_limit_is_set_in_the_environment_and_in_the_file(
 
 
 def calls(*numbers: int, arguments: str = "{}") -> dict[str, Any]:
-    made = [
-        {"id": f"c{n}", "type": "function", "function": {"name": "f", "arguments": arguments}}
-        for n in numbers
-    ]
+    made = [{"id": f"c{n}", "type": "function", "function": {"name": "f", "arguments": arguments}} for n in numbers]
     return {"role": "assistant", "content": None, "tool_calls": made}
 
 
@@ -300,17 +271,13 @@ def test_a_repaired_history_keeps_its_prefix_and_its_checkpoint() -> None:
         messages = list(BROKEN)
         actions = []
         for number in range(24):
-            messages.append(
-                {"role": "user", "content": f"The code of item{number} is c{number}. " + "word " * 60}
-            )
+            messages.append({"role": "user", "content": f"The code of item{number} is c{number}. " + "word " * 60})
             answer = proxy.chat({"model": "m", "messages": messages, "max_tokens": 30})
             actions.append(answer.headers["x-spillway-action"])
             messages.append(answer.json()["choices"][0]["message"])
         assert (fake.overflows, fake.cuts, fake.invalid_histories) == (0, 0, [])
         assert 1 <= actions.count("compacted") <= 8
-        sent = [
-            c.json["messages"] for c in fake.chats() if "summar" not in str(c.json["messages"][-1]).lower()
-        ]
+        sent = [c.json["messages"] for c in fake.chats() if "summar" not in str(c.json["messages"][-1]).lower()]
         for number in range(1, len(sent)):
             if actions[number] == "forwarded":
                 assert sent[number][: len(sent[number - 1])] == sent[number - 1]

@@ -25,7 +25,9 @@ TOOL = {
     "properties": {"command": {"type": "string", "description": "What to run, as it is typed."}},
     "required": ["command"],
 }
-AS_TEXT = "<tool_result tool_name='execute_command' success='true'><message>ok</message><content>{}</content></tool_result>"
+AS_TEXT = (
+    "<tool_result tool_name='execute_command' success='true'><message>ok</message><content>{}</content></tool_result>"
+)
 
 
 def user(text: str) -> Message:
@@ -47,31 +49,24 @@ OPENINGS: dict[str, list[Message]] = {
     "claude": [
         PROMPT,
         user(f"{REMINDER.format(RULE)}{TASK}"),
-        system(
-            "Available agent types:\n- claude: for any task that fits no other. " + "- guide: knows it. " * 90
-        ),
+        system("Available agent types:\n- claude: for any task that fits no other. " + "- guide: knows it. " * 90),
     ],
     "codex": [
         PROMPT,
         user(f"# AGENTS.md instructions\n\n<INSTRUCTIONS>\n{RULE}\n</INSTRUCTIONS>"),
-        user(
-            "<environment_context>\n  <cwd>/home/me/shop</cwd>\n  <shell>bash</shell>\n</environment_context>"
-        ),
+        user("<environment_context>\n  <cwd>/home/me/shop</cwd>\n  <shell>bash</shell>\n</environment_context>"),
         user(TASK),
     ],
     "qwen": [
         PROMPT,
-        user(
-            f"This is the Qwen Code. We are setting up the context for our chat.\nFolders:\n{FOLDERS}\n{RULE}"
-        ),
+        user(f"This is the Qwen Code. We are setting up the context for our chat.\nFolders:\n{FOLDERS}\n{RULE}"),
         said("Got it. Thanks for the context!"),
         user(TASK),
     ],
     "opencode": [system(f"{PROMPT['content']}\nInstructions from: AGENTS.md\n{RULE}"), user(f'"{TASK}"')],
     "auto-coder": [
         user(
-            "You call tools as text, one at a time.\n"
-            + "<read_file><path>the file to read</path></read_file>\n" * 90
+            "You call tools as text, one at a time.\n" + "<read_file><path>the file to read</path></read_file>\n" * 90
         ),
         said("I understand."),
         user(f"Custom Rules, which must always be followed:\n{RULE}"),
@@ -144,12 +139,7 @@ def anthropic(messages: Sequence[Message]) -> tuple[str, dict[str, Any]]:
             blocks.append({"role": "user", "content": [{"type": "tool_result", **told}]})
         elif calls := message.get("tool_calls"):
             uses = [
-                {
-                    "type": "tool_use",
-                    "id": call["id"],
-                    "name": "bash",
-                    "input": {"command": f"step {call['id']}"},
-                }
+                {"type": "tool_use", "id": call["id"], "name": "bash", "input": {"command": f"step {call['id']}"}}
                 for call in calls
             ]
             blocks.append({"role": "assistant", "content": uses})

@@ -69,9 +69,7 @@ def test_a_loop_that_goes_back_keeps_its_newest_result(summaries: bool) -> None:
 
     with (
         LlamaCppFake([FakeModel("m", 2048)], summariser(brain) if summaries else brain) as fake,
-        running_proxy(
-            fake, recall="off", **EMULATED
-        ) as proxy,  # the model says what stands in its last message
+        running_proxy(fake, recall="off", **EMULATED) as proxy,  # the model says what stands in its last message
     ):
         messages: list[dict[str, Any]] = [{"role": "user", "content": f"Go. {_call(1)}"}]
         histories = []

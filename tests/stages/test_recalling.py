@@ -19,7 +19,9 @@ from tests.proxying import Proxy, read_stream, running_proxy
 
 WINDOW = 2048
 STRATEGIES = ("auto", "summarize", "truncate", "mask")
-BREAD = "Mix flour, water, yeast and salt, knead the dough, wait until it doubles, and bake till the crust sounds hollow."
+BREAD = (
+    "Mix flour, water, yeast and salt, knead the dough, wait until it doubles, and bake till the crust sounds hollow."
+)
 FACT = "My sister Mathilda keeps two hedgehogs called Pim and Pam in Leipzig."
 ASK = "Which animals does my sister Mathilda keep, and what are they called?"
 THINGS = (
@@ -154,12 +156,7 @@ def test_a_turn_that_needs_nothing_gets_nothing() -> None:
 
 def test_what_still_fits_is_left_alone() -> None:
     with staged() as (fake, proxy):
-        messages = [
-            *talk(14),
-            {"role": "user", "content": FACT},
-            *talk(4)[1:],
-            {"role": "user", "content": ASK},
-        ]
+        messages = [*talk(14), {"role": "user", "content": FACT}, *talk(4)[1:], {"role": "user", "content": ASK}]
         ask(proxy, messages)
         assert prompts(fake) == [messages]
 
@@ -194,11 +191,7 @@ def test_a_block_that_would_make_room_for_one_step_only_stays_until_the_prompt_i
             messages = [
                 *messages,
                 {"role": "assistant", "content": None, "tool_calls": [call]},
-                {
-                    "role": "tool",
-                    "tool_call_id": f"c{number}",
-                    "content": f"Row {number} of the table. " * 22,
-                },
+                {"role": "tool", "tool_call_id": f"c{number}", "content": f"Row {number} of the table. " * 22},
             ]
             actions.append(ask(proxy, messages).headers["x-spillway-action"])
         sent = prompts(fake)
@@ -227,10 +220,7 @@ def test_a_large_block_goes_after_its_turn_and_the_prefix_before_it_stays() -> N
         assert RECALLED in text_of(first[-1])
         assert RECALLED not in str(second)
         assert second[: len(first) - 1] == first[:-1]
-        assert second[len(first) - 1 :] == [
-            *messages[-2:],
-            {"role": "user", "content": "Thank you, good night!"},
-        ]
+        assert second[len(first) - 1 :] == [*messages[-2:], {"role": "user", "content": "Thank you, good night!"}]
 
 
 def test_who_asks_once_more_gets_the_same_again() -> None:
@@ -238,10 +228,7 @@ def test_who_asks_once_more_gets_the_same_again() -> None:
         messages = long_chat()
         ask(proxy, messages)
         for again in (ASK, "I mean: Which animals does Mathilda keep, and what are they called?"):
-            messages += [
-                {"role": "assistant", "content": "I do not know."},
-                {"role": "user", "content": again},
-            ]
+            messages += [{"role": "assistant", "content": "I do not know."}, {"role": "user", "content": again}]
             ask(proxy, messages)
             assert FACT in text_of(prompts(fake)[-1][-1])
 
@@ -276,11 +263,7 @@ def test_nothing_recalled_enters_a_checkpoint_or_a_summary(tmp_path: Path) -> No
         messages = long_chat()
         for _ in range(4):
             ask(proxy, messages)
-            messages += [
-                {"role": "assistant", "content": "I see."},
-                *talk(46),
-                {"role": "user", "content": ASK},
-            ]
+            messages += [{"role": "assistant", "content": "I see."}, *talk(46), {"role": "user", "content": ASK}]
         sent = [request.json["messages"] for request in fake.chats()]
         summaries = [each for each in sent if "ummari" in text_of(each[-1])]
         assert len(summaries) >= 3
@@ -304,8 +287,7 @@ def test_one_credential_never_gets_what_another_said() -> None:
     with staged() as (fake, proxy):
         ask(proxy, long_chat())
         others = [
-            m if m["content"] != FACT else {**m, "content": "My sister Mathilda keeps quiet."}
-            for m in long_chat()
+            m if m["content"] != FACT else {**m, "content": "My sister Mathilda keeps quiet."} for m in long_chat()
         ]
         answer = proxy.chat({"model": "m", "messages": others}, authorization="Bearer other")
         assert answer.status_code == 200
@@ -328,9 +310,7 @@ def test_an_edited_message_is_not_recalled_as_it_was() -> None:
 def test_chores_and_structured_answers_get_nothing() -> None:
     with staged() as (fake, proxy):
         ask(proxy, long_chat(), response_format={"type": "json_object"})
-        proxy.chat(
-            {"model": "m", "messages": long_chat(), "max_tokens": 40}, **{"x-task": "title_generation"}
-        )
+        proxy.chat({"model": "m", "messages": long_chat(), "max_tokens": 40}, **{"x-task": "title_generation"})
         assert len(prompts(fake)) == 2
         assert RECALLED not in str(prompts(fake))
 
@@ -341,11 +321,7 @@ def test_nor_do_they_get_what_others_got(asked: dict[str, Any]) -> None:
     chore = {} if asked else {"x-task": "title_generation"}
     with staged(limits={"recall": int(WINDOW * 0.06)}) as (fake, proxy):
         said = "They are called Pim and Pam, if I remember it rightly. " * 16
-        messages = [
-            *long_chat(),
-            {"role": "assistant", "content": said},
-            {"role": "user", "content": "Thanks!"},
-        ]
+        messages = [*long_chat(), {"role": "assistant", "content": said}, {"role": "user", "content": "Thanks!"}]
         for history in (messages[:-2], messages):
             ask(proxy, history)
             proxy.chat({"model": "m", "messages": history, "max_tokens": 40, **asked}, **chore)

@@ -38,9 +38,7 @@ def recaller_of(meter: Meter) -> Recaller:
 class Stand:
     """As much of a job as recall looks at."""
 
-    def __init__(
-        self, meter: Meter, messages: list[dict[str, Any]], covered: int, *, scope: str = "me"
-    ) -> None:
+    def __init__(self, meter: Meter, messages: list[dict[str, Any]], covered: int, *, scope: str = "me") -> None:
         links = chain(messages)
         summary = {"role": "user", "content": "They talked of this and that."}
         checkpoint = Checkpoint(

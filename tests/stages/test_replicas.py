@@ -69,10 +69,7 @@ def test_a_summary_is_written_once_and_serves_both(replicas: Replicas) -> None:
     assert len(forwarded) == 6
     assert all(each == forwarded[0] for each in forwarded)
     for number in range(4):
-        messages += [
-            {"role": "assistant", "content": "Noted."},
-            {"role": "user", "content": f"And {number}?"},
-        ]
+        messages += [{"role": "assistant", "content": "Noted."}, {"role": "user", "content": f"And {number}?"}]
         assert ask(replicas.both, messages).headers["x-spillway-action"] == "forwarded"
 
 

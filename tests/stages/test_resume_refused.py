@@ -7,16 +7,7 @@ import pytest
 from proxy.backends.remedy import MOST_RETRIES
 from tests.dialects.asking import PATHS, Read, question, read
 from tests.proxying import Proxy, running_proxy
-from tests.stages.test_stream_corners import (
-    BROKEN,
-    GO,
-    MODELS,
-    full,
-    json_response,
-    raw_backend,
-    rest,
-    sse_response,
-)
+from tests.stages.test_stream_corners import BROKEN, GO, MODELS, full, json_response, raw_backend, rest, sse_response
 from tests.stream.support import DONE, ending, opening, said
 
 TEXT = "".join(f" w{n}" for n in range(300))
@@ -64,10 +55,7 @@ def ask(proxy: Proxy, path: str, *, stream: bool) -> tuple[int, Read]:
 def test_a_backend_that_refuses_once_is_asked_again(how: str, path: str, stream: bool) -> None:
     last = sse_response(opening(name="two") + said(" w299 and", name="two") + ending(name="two") + DONE)
     answers = [first(stream=stream), PASSING[how], sse_response(rest()) if stream else last]
-    with (
-        raw_backend(answers) as (setting, bodies),
-        running_proxy(setting, models=MODELS, strategy="truncate") as proxy,
-    ):
+    with raw_backend(answers) as (setting, bodies), running_proxy(setting, models=MODELS, strategy="truncate") as proxy:
         status, seen = ask(proxy, path, stream=stream)
     assert (status, seen.error, seen.ends) == (200, None, 1)
     assert seen.finish in ("stop", "completed", "end_turn")

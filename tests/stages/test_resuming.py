@@ -102,9 +102,7 @@ def test_a_tool_call_that_does_not_fit_is_asked_for_again(kind: str, stream: boo
     wanted = dumps({"text": "word " * 900}).decode()
 
     def calls(question: Question) -> Reply:
-        return Reply(
-            text="" if question.prefix else "I write it.", tool_calls=[ToolCall("write_file", wanted)]
-        )
+        return Reply(text="" if question.prefix else "I write it.", tool_calls=[ToolCall("write_file", wanted)])
 
     fake = FAKES[kind]([FakeModel("m", WINDOW)], summariser(calls))
     with fake, running_proxy(fake, **KEY.get(kind, {})) as proxy:
@@ -243,11 +241,7 @@ def test_an_answer_that_is_begun_anew_is_asked_for_in_another_way(stream: bool) 
     with LmStudioFake([model], summariser(stubborn)) as fake, running_proxy(fake) as proxy:
         for turn in range(2):
             answer = proxy.chat({"model": "m", "stream": stream, "messages": GO})
-            text = (
-                read_stream(answer.content).text
-                if stream
-                else answer.json()["choices"][0]["message"]["content"]
-            )
+            text = read_stream(answer.content).text if stream else answer.json()["choices"][0]["message"]["content"]
             assert text == words(1, 700)
             trailing = [r for r in fake.chats() if r.json["messages"][-1]["role"] == "assistant"]
             assert len(trailing) == 1, f"turn {turn}: what did not work is remembered"
@@ -310,10 +304,7 @@ def test_a_refused_continuation_falls_back_and_is_remembered(kind: str) -> None:
 )
 @pytest.mark.parametrize("stream", [True, False])
 def test_what_can_not_be_joined_runs_to_the_end_of_the_window(fields: dict[str, Any], stream: bool) -> None:
-    with (
-        VllmFake([FakeModel("m", 1024)], summariser(walk(last=900))) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    with VllmFake([FakeModel("m", 1024)], summariser(walk(last=900))) as fake, running_proxy(fake) as proxy:
         answer = proxy.chat({"model": "m", "stream": stream, "messages": GO, **fields})
         assert len(fake.chats()) == 1
         if stream:
@@ -325,10 +316,7 @@ def test_what_can_not_be_joined_runs_to_the_end_of_the_window(fields: dict[str, 
 
 
 def test_stop_strings_and_seed_hold_for_every_attempt() -> None:
-    with (
-        LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=900))) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=900))) as fake, running_proxy(fake) as proxy:
         seen = ask(proxy, stop=[" w600"], seed=7, temperature=0.5)
         assert seen.text == words(1, 599)
         assert seen.finishes == ["stop"]
@@ -344,10 +332,7 @@ TASK = [{"role": "user", "content": "### Task:\nSuggest a title.\n<chat_history>
 @pytest.mark.parametrize("how", ["by its text", "by its header"])
 def test_a_clients_own_chores_are_left_alone(how: str) -> None:
     """Open WebUI's titles and tags: no status, no note in the usage, nothing joined."""
-    with (
-        LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=900))) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=900))) as fake, running_proxy(fake) as proxy:
         if how == "by its header":
             body = {"model": "m", "stream": True, "messages": history(60, 13)}
             answer = proxy.chat(body, **{"x-task": "moa_response_generation"})
@@ -362,10 +347,7 @@ def test_a_clients_own_chores_are_left_alone(how: str) -> None:
 
 
 def test_a_whole_answer_tells_what_was_saved() -> None:
-    with (
-        LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=5))) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=5))) as fake, running_proxy(fake) as proxy:
         short = proxy.chat({"model": "m", "messages": GO}).json()
         assert "spillway" not in short["usage"]
         long = proxy.chat({"model": "m", "messages": history(150, 9)}).json()
@@ -384,9 +366,7 @@ def test_a_stream_that_can_not_be_cancelled_ends_by_a_bound(cancels: bool) -> No
     """OpenRouter bills what some providers generate after the client has left."""
     provider = Provider("DeepInfra" if cancels else "Groq", WINDOW)
     with (
-        OpenRouterFake(
-            [FakeModel("maker/m", WINDOW, providers=(provider,))], summariser(walk(last=1500))
-        ) as fake,
+        OpenRouterFake([FakeModel("maker/m", WINDOW, providers=(provider,))], summariser(walk(last=1500))) as fake,
         running_proxy(fake) as proxy,
     ):
         seen = ask(proxy, model="maker/m")

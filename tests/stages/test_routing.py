@@ -24,10 +24,7 @@ from tests.proxying import running_proxy
             ["SPILLWAY_RECALL_MODEL=8: no backend lists this model"],
         ),
         ({"summary_model": "9999"}, ["SPILLWAY_SUMMARY_MODEL=9999: no backend lists this model"]),
-        (
-            {"models": {"*": {"summary_model": "9999"}}},
-            ["SPILLWAY_SUMMARY_MODEL=9999: no backend lists this model"],
-        ),
+        ({"models": {"*": {"summary_model": "9999"}}}, ["SPILLWAY_SUMMARY_MODEL=9999: no backend lists this model"]),
     ],
 )
 def test_a_summary_model_that_nobody_lists_is_warned_of_once(

@@ -145,10 +145,7 @@ def test_tools_that_are_text_hold_it_too(stream: bool) -> None:
 @STREAMED
 def test_of_several_calls_the_search_comes_first_and_the_clients_are_made_once_more(stream: bool) -> None:
     with staged(
-        says(
-            Reply(text=LOOK, tool_calls=[search(), CALL, search("bicycles", id="own2")]),
-            Reply(tool_calls=[CALL]),
-        )
+        says(Reply(text=LOOK, tool_calls=[search(), CALL, search("bicycles", id="own2")]), Reply(tool_calls=[CALL]))
     ) as (fake, proxy):
         seen = Seen(proxy, stream=stream, tools=[WEATHER])
         assert (seen.text.strip(), seen.finish) == (LOOK, "tool_calls")
@@ -210,11 +207,7 @@ def test_the_tools_are_the_same_on_every_turn() -> None:
         messages = PAST[:1]
         for _ in range(3):
             Seen(proxy, stream=True, messages=messages, tools=[WEATHER])
-            messages = [
-                *messages,
-                {"role": "assistant", "content": "Yes."},
-                {"role": "user", "content": "On."},
-            ]
+            messages = [*messages, {"role": "assistant", "content": "Yes."}, {"role": "user", "content": "On."}]
         Seen(proxy, stream=False, messages=PAST, tools=[WEATHER], tool_choice="none")
         assert len({dumps(body["tools"]) for body in sent(fake)}) == 1
 
@@ -251,8 +244,7 @@ def test_a_model_that_refuses_tools_is_asked_without_it() -> None:
     fake = LlamaCppFake([FakeModel("m", WINDOW)], says())
     with fake, running_proxy(fake, recall="tool", models={"m": {"window": WINDOW}}) as proxy:
         fake.fail_next(
-            500,
-            {"error": {"code": 500, "message": "tools param requires --jinja flag", "type": "server_error"}},
+            500, {"error": {"code": 500, "message": "tools param requires --jinja flag", "type": "server_error"}}
         )
         Seen(proxy, stream=True, messages=PAST[-1:])
         Seen(proxy, stream=True, messages=PAST[-1:])
@@ -281,9 +273,10 @@ def test_an_answer_that_outgrows_the_window_after_a_search_goes_on() -> None:
 @pytest.mark.parametrize("finish", ["tool_calls", "length"])
 def test_a_call_that_is_cut_off_reaches_nobody(finish: str) -> None:
     half = ToolCall(NAME, '{"query": "hedge', "own1")
-    with staged(
-        says(Reply(text=LOOK, tool_calls=[half], finish=finish), Reply(text=" Well.")), status="off"
-    ) as (_, proxy):
+    with staged(says(Reply(text=LOOK, tool_calls=[half], finish=finish), Reply(text=" Well.")), status="off") as (
+        _,
+        proxy,
+    ):
         for stream in (True, False):
             seen = Seen(proxy, stream=stream, max_tokens=300)
             assert seen.calls == []

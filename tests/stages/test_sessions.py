@@ -21,10 +21,7 @@ OPENING = [
     {"role": "system", "content": "Act as an expert developer. " * 20},
     {"role": "user", "content": "Make the greeting in hello.py friendlier"},
     {"role": "assistant", "content": "hello.py:\n```\n" + "print('Hey there!')\n" * 20 + "```"},
-    {
-        "role": "user",
-        "content": "I switched to a new code base. Please don't consider the above files any longer.",
-    },
+    {"role": "user", "content": "I switched to a new code base. Please don't consider the above files any longer."},
     {"role": "assistant", "content": "Ok."},
     {"role": "user", "content": MAP},
     {"role": "assistant", "content": "Ok."},
@@ -34,11 +31,7 @@ OPENING = [
 TOOLS = [
     {
         "type": "function",
-        "function": {
-            "name": "bash",
-            "description": "Run it.",
-            "parameters": {"type": "object", "properties": {}},
-        },
+        "function": {"name": "bash", "description": "Run it.", "parameters": {"type": "object", "properties": {}}},
     }
 ]
 
@@ -112,9 +105,7 @@ def loop(steps: int, ask: str, result: str) -> list[dict[str, Any]]:
 
 def test_where_tools_are_called_recall_leaves_the_room_to_their_results() -> None:
     """What is recalled is taken from what a chat may fill to the trigger."""
-    told = [
-        f"My sister Mathilda keeps hedgehog {n} in cage {n * 7}, and calls it Pim{n}. " * 3 for n in range(40)
-    ]
+    told = [f"My sister Mathilda keeps hedgehog {n} in cage {n * 7}, and calls it Pim{n}. " * 3 for n in range(40)]
     said = [text_of(message) for message in talk(500)]
     roles, texts = ("assistant", "user"), [*said[:100], *told, *said[100:]]
     ask = {"role": "user", "content": "Which hedgehogs does my sister Mathilda keep, and in which cages?"}

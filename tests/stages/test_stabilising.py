@@ -79,10 +79,7 @@ def test_claude_codes_billing_line_is_another_one_in_every_request_and_no_prompt
 
 
 def test_billing_line_and_marks_stay_where_the_user_wants_that() -> None:
-    with (
-        LlamaCppFake([FakeModel("m", 8192)], fine) as fake,
-        running_proxy(fake, stabilise=False) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 8192)], fine) as fake, running_proxy(fake, stabilise=False) as proxy:
         proxy.client.post("/v1/messages", json=messages_request(0))
         assert fake.chats()[0].json["messages"][0]["content"].startswith(LINE[:30])
         proxy.chat({"model": "m", "messages": [{"role": "user", "content": "hi", **MARK}]})
@@ -102,10 +99,7 @@ def test_marks_for_caches_reach_only_backends_that_know_them(make: Any, kept: bo
 
 def test_a_moved_mark_loses_no_checkpoint() -> None:
     """OpenRouter is told the marks: the message that was the newest has one, and on the next turn none."""
-    with (
-        OpenRouterFake([FakeModel("m", 2048)], summariser(qa())) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    with OpenRouterFake([FakeModel("m", 2048)], summariser(qa())) as fake, running_proxy(fake) as proxy:
         picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
         messages: list[dict[str, Any]] = []
         actions = []
@@ -124,9 +118,7 @@ def test_a_moved_mark_loses_no_checkpoint() -> None:
 # What is told of it
 
 
-def test_a_stream_tells_in_its_usage_and_the_log_what_was_repeated_and_reused(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_stream_tells_in_its_usage_and_the_log_what_was_repeated_and_reused(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG", logger="spillway")
     with LlamaCppFake([FakeModel("m", 8192)], fine) as fake, running_proxy(fake) as proxy:
         talk = Talk(proxy, stream=True)
@@ -140,8 +132,7 @@ def test_a_stream_tells_in_its_usage_and_the_log_what_was_repeated_and_reused(
         assert usage.json["stream"] is True
         told = f"{repeated} tokens repeated, "
         wait_until(
-            lambda: any(told in (line := each.getMessage()) and " reused" in line for each in caplog.records),
-            20,
+            lambda: any(told in (line := each.getMessage()) and " reused" in line for each in caplog.records), 20
         )
         assert metrics(proxy, "repeated_tokens")[""] == repeated
         assert metrics(proxy, "reused_tokens")[""] > 0

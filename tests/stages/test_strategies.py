@@ -81,9 +81,7 @@ def test_a_conversation_is_shortened_as_was_chosen_for_its_model(
     assert fake.overflows == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "action"), [("auto", "pruned"), ("mask", "pruned"), ("summarize", "compacted")]
-)
+@pytest.mark.parametrize(("name", "action"), [("auto", "pruned"), ("mask", "pruned"), ("summarize", "compacted")])
 def test_results_that_would_do_are_masked_unless_a_summary_was_chosen(
     served: tuple[Proxy, FakeBackend], name: str, action: str
 ) -> None:
@@ -101,9 +99,7 @@ def test_a_long_chat_gets_by_without_a_model(served: tuple[Proxy, FakeBackend], 
     actions = []
     for number in range(24):
         filler = " ".join(f"about{number}x{i}" for i in range(40))
-        messages.append(
-            {"role": "user", "content": f"Remember: the code of item{number} is c{number}. {filler}"}
-        )
+        messages.append({"role": "user", "content": f"Remember: the code of item{number} is c{number}. {filler}"})
         answer = proxy.chat({"model": name, "messages": messages, "max_tokens": 60})
         actions.append(answer.headers["x-spillway-action"])
         messages.append(answer.json()["choices"][0]["message"])
@@ -114,9 +110,7 @@ def test_a_long_chat_gets_by_without_a_model(served: tuple[Proxy, FakeBackend], 
 
 
 @pytest.mark.parametrize("name", WITHOUT_A_MODEL)
-def test_an_answer_that_fills_the_window_goes_on_without_one(
-    served: tuple[Proxy, FakeBackend], name: str
-) -> None:
+def test_an_answer_that_fills_the_window_goes_on_without_one(served: tuple[Proxy, FakeBackend], name: str) -> None:
     """What was said of it is shortened, too, and no model is asked for that."""
     proxy, fake = served
     messages = [*chat(f"long {name}", 6), {"role": "user", "content": "w1 w2 go on"}]
@@ -200,9 +194,7 @@ def test_what_they_come_to_together_is_counted() -> None:
             assert metric(proxy, f"spillway_compaction_{what}_total") == {
                 f'{{{names},when="{when}"}}': one[f"{what}_{when}"] for when in ("before", "after")
             }
-        assert metric(proxy, "spillway_compaction_ratio_sum")[f"{{{names}}}"] == pytest.approx(
-            one["ratio"], abs=0.001
-        )
+        assert metric(proxy, "spillway_compaction_ratio_sum")[f"{{{names}}}"] == pytest.approx(one["ratio"], abs=0.001)
         (outcome,) = proxy.client.get("/spillway/outcomes").json()["outcomes"]
         assert outcome["reduced"] == [one]
 
@@ -212,10 +204,7 @@ def test_what_they_come_to_together_is_counted() -> None:
 
 def test_a_prompt_is_kept_below_so_many_tokens_in_a_large_window() -> None:
     settings = {"trigger": 1500, "target": 900, "strategy": "truncate"}
-    with (
-        LlamaCppFake([FakeModel("m", 32_768)], qa()) as fake,
-        running_proxy(fake, models={"m": settings}) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 32_768)], qa()) as fake, running_proxy(fake, models={"m": settings}) as proxy:
         messages = chat("so many tokens")
         answer = proxy.chat({"model": "m", "messages": messages, "max_tokens": 20})
         assert answer.headers["x-spillway-action"] == "trimmed"

@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fakes import (
-    FAKES,
-    STRAYS,
-    FakeModel,
-    LlamaCppFake,
-    Question,
-    Reply,
-    strays,
-    summariser,
-    words,
-)
+from tests.fakes import FAKES, STRAYS, FakeModel, LlamaCppFake, Question, Reply, strays, summariser, words
 from tests.proxying import Proxy, read_stream, running_proxy
 
 pytestmark = pytest.mark.slow
@@ -66,10 +56,7 @@ def thinks_again(question: Question) -> Reply:
 
 def test_no_thought_is_thought_twice() -> None:
     models = [FakeModel("m", 1024, thinking=True)]
-    with (
-        LlamaCppFake(models, summariser(thinks_again), closes_turn=True) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    with LlamaCppFake(models, summariser(thinks_again), closes_turn=True) as fake, running_proxy(fake) as proxy:
         text, reasoning, finish = asked(proxy, stream=True)
         assert (text, finish) == (words(1, 40), "stop")
         head, anew = reasoning.rsplit("\n\n", 1)

@@ -23,17 +23,7 @@ from proxy.dialects import CHAT
 from proxy.exchange import Exchange
 from proxy.stages.client_stream import ClientStream
 from proxy.stages.compacting import Compactor
-from tests.fakes import (
-    FAKES,
-    FakeModel,
-    LlamaCppFake,
-    OpenRouterFake,
-    Question,
-    Reply,
-    summariser,
-    walk,
-    words,
-)
+from tests.fakes import FAKES, FakeModel, LlamaCppFake, OpenRouterFake, Question, Reply, summariser, walk, words
 from tests.fakes.model import Provider
 from tests.proxying import read_stream, running_proxy
 from tests.stages.test_resuming import history, joined_calls
@@ -96,9 +86,7 @@ def raw_backend(
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             yield (
-                BackendSetting(
-                    url=f"http://127.0.0.1:{server.server_address[1]}", name="raw", kind="generic"
-                ),
+                BackendSetting(url=f"http://127.0.0.1:{server.server_address[1]}", name="raw", kind="generic"),
                 bodies,
             )
         finally:
@@ -108,19 +96,11 @@ def raw_backend(
 def full(window: int = 1024, *, name: str = "one") -> bytes:
     """A stream that the window ended."""
     text = b"".join(said(f" w{n}", name=name) for n in range(300))
-    return (
-        opening(name=name) + text + ending("length", name=name) + usage(window - 300, 300, name=name) + DONE
-    )
+    return opening(name=name) + text + ending("length", name=name) + usage(window - 300, 300, name=name) + DONE
 
 
 def rest(name: str = "two") -> bytes:
-    return (
-        opening(name=name)
-        + said(" and the end.", name=name)
-        + ending(name=name)
-        + usage(500, 3, name=name)
-        + DONE
-    )
+    return opening(name=name) + said(" and the end.", name=name) + ending(name=name) + usage(500, 3, name=name) + DONE
 
 
 MODELS = {"m": {"window": 1024}}
@@ -135,9 +115,7 @@ def test_an_error_whose_body_breaks_off_is_an_error_of_the_backend() -> None:
 
 def test_a_prompt_refused_inside_the_stream_keeps_one_identity() -> None:
     refusal = frame({"error": {"message": "prompt is too long: 900 tokens > 1024", "code": 400}}) + DONE
-    history = [
-        {"role": "user" if n % 2 == 0 else "assistant", "content": f"{n} " + "word " * 60} for n in range(9)
-    ]
+    history = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"{n} " + "word " * 60} for n in range(9)]
     summary = sse_response(
         opening() + said("The user said word many times over, and the assistant agreed.") + ending() + DONE
     )
@@ -152,25 +130,19 @@ def test_a_prompt_refused_inside_the_stream_keeps_one_identity() -> None:
 
 def uncancellable(window: int, brain: Any) -> OpenRouterFake:
     return OpenRouterFake(
-        [FakeModel("maker/m", window, providers=(Provider("Groq", window),))],
-        summariser(brain),
-        cancels=False,
+        [FakeModel("maker/m", window, providers=(Provider("Groq", window),))], summariser(brain), cancels=False
     )
 
 
 def test_what_cannot_be_resumed_is_not_bounded() -> None:
     """A provider that can't be cancelled, and an answer in a format: it may run to the window's end."""
     with uncancellable(2048, walk(last=400)) as fake, running_proxy(fake) as proxy:
-        proxy.chat(
-            {"model": "maker/m", "stream": True, "messages": GO, "response_format": {"type": "json_object"}}
-        )
+        proxy.chat({"model": "maker/m", "stream": True, "messages": GO, "response_format": {"type": "json_object"}})
         assert "max_tokens" not in fake.chats()[-1].json
 
 
 def test_a_bound_holds_for_an_answer_whose_prompt_was_refused_inside_the_stream() -> None:
-    refusal = (
-        frame({"error": {"message": "prompt is too long: 1900 tokens > 2048 maximum", "code": 400}}) + DONE
-    )
+    refusal = frame({"error": {"message": "prompt is too long: 1900 tokens > 2048 maximum", "code": 400}}) + DONE
     refused: list[Question] = []
     goes_on = walk(last=1500)
 
@@ -180,13 +152,9 @@ def test_a_bound_holds_for_an_answer_whose_prompt_was_refused_inside_the_stream(
             return Reply(raw=[refusal])
         return goes_on(question)
 
-    history = [
-        {"role": "user" if n % 2 == 0 else "assistant", "content": f"{n} " + "word " * 80} for n in range(8)
-    ]
+    history = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"{n} " + "word " * 80} for n in range(8)]
     with uncancellable(2048, brain) as fake, running_proxy(fake) as proxy:
-        seen = read_stream(
-            proxy.chat({"model": "maker/m", "stream": True, "messages": [*history, *GO]}).content
-        )
+        seen = read_stream(proxy.chat({"model": "maker/m", "stream": True, "messages": [*history, *GO]}).content)
         assert (seen.finishes, seen.done) == (["stop"], 1), len(seen.text.split())
 
 
@@ -197,20 +165,11 @@ def test_usage_of_a_whole_answer_counts_attempts_that_reported_none() -> None:
         "created": 5,
         "model": "m",
         "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": "w " * 300 + "x"},
-                "finish_reason": "length",
-            }
+            {"index": 0, "message": {"role": "assistant", "content": "w " * 300 + "x"}, "finish_reason": "length"}
         ],
         "usage": {"prompt_tokens": 724, "completion_tokens": 300, "total_tokens": 1024},
     }
-    more = (
-        opening(name="two")
-        + b"".join(said(f" w{n}", name="two") for n in range(100))
-        + ending(name="two")
-        + DONE
-    )
+    more = opening(name="two") + b"".join(said(f" w{n}", name="two") for n in range(100)) + ending(name="two") + DONE
     with (
         raw_backend([json_response(first), sse_response(more)]) as (setting, _),
         running_proxy(setting, models=MODELS) as proxy,
@@ -262,9 +221,7 @@ async def test_heartbeats_do_not_pile_up_for_a_client_that_does_not_read() -> No
     exchange = Exchange({"method": "POST", "path": "/", "headers": []}, None, send)  # type: ignore[arg-type]
     exchange.started = True
     writer, own = CHAT.writer(Request(body={}), ""), Identity("", 0, "")
-    client = ClientStream(
-        exchange, writer, form="off", own=own, extra_headers=list, grace=0.0, heartbeat=1e-6
-    )
+    client = ClientStream(exchange, writer, form="off", own=own, extra_headers=list, grace=0.0, heartbeat=1e-6)
     client._last -= 1.0
     for _ in range(200):
         await asyncio.sleep(0)
@@ -292,9 +249,7 @@ async def test_who_comes_while_an_abandoned_compaction_is_being_cancelled_gets_o
 
     compactor._alone = alone  # type: ignore[assignment,method-assign]
     prompt = SimpleNamespace(links=[b"x"], history=[])
-    job: Any = SimpleNamespace(
-        scope="s", prompt=prompt, state=SimpleNamespace(progress=None), summary_instructions=""
-    )
+    job: Any = SimpleNamespace(scope="s", prompt=prompt, state=SimpleNamespace(progress=None), summary_instructions="")
     job.continues = lambda _: False
     first = asyncio.ensure_future(compactor._shared(job, None, 1, 1))  # type: ignore[arg-type]
     for _ in range(3):
@@ -343,9 +298,7 @@ def test_thinking_between_tags_that_is_truly_gone_on_with(kind: str) -> None:
         FAKES[kind]([FakeModel("m", 1024, prefill="continue")], summariser(between_tags)) as fake,
         running_proxy(fake) as proxy,
     ):
-        seen = read_stream(
-            proxy.chat({"model": "m", "stream": True, "messages": GO, "max_tokens": 5000}).content
-        )
+        seen = read_stream(proxy.chat({"model": "m", "stream": True, "messages": GO, "max_tokens": 5000}).content)
         assert seen.text == "<think>" + words(1, 700) + "\n</think>\n\nDone."
 
 
@@ -357,18 +310,12 @@ def test_an_emulated_call_before_one_that_is_corrected_reaches_the_client() -> N
         running_proxy(fake, **EMULATED) as proxy,
     ):
         answer = proxy.chat({"model": "m", "messages": ASK, "tools": [WEATHER], "stream": True})
-        assert [call["arguments"] for call in joined_calls(answer.content)] == [
-            '{"city": "Paris"}',
-            '{"city": "Rome"}',
-        ]
+        assert [call["arguments"] for call in joined_calls(answer.content)] == ['{"city": "Paris"}', '{"city": "Rome"}']
 
 
 def test_an_answer_that_the_client_began_rules_no_continuation_out_for_others() -> None:
     """llama.cpp refuses two assistant messages at the end, which says nothing of its model."""
-    with (
-        LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=700))) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=700))) as fake, running_proxy(fake) as proxy:
         begun = [*GO, {"role": "assistant", "content": "w1 w2"}]
         proxy.chat({"model": "m", "stream": True, "messages": begun, "max_tokens": 5000})
         before = len(fake.chats())
@@ -389,12 +336,7 @@ def test_an_emulated_call_that_never_fits_is_given_up(before: str, bound: int | 
         return Reply(text="Enough." if len(asked) > 20 else endless.removeprefix(question.prefix))
 
     model = FakeModel("maker/m", 2048, tools=False, providers=(Provider("Groq", 2048, tools=False),))
-    body: dict[str, Any] = {
-        "model": "maker/m",
-        "messages": history(150, 2),
-        "tools": [WEATHER],
-        "stream": True,
-    }
+    body: dict[str, Any] = {"model": "maker/m", "messages": history(150, 2), "tools": [WEATHER], "stream": True}
     if bound is not None:
         body["max_tokens"] = bound
     off = {"models": {"maker/m": {"tools": False}}}

@@ -113,10 +113,7 @@ def test_resumes_in_vain_end_an_answer_and_the_user_is_told() -> None:
 
 
 def test_usage_of_a_joined_stream_is_summed() -> None:
-    with (
-        LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=700))) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=700))) as fake, running_proxy(fake) as proxy:
         body = {"model": "m", "stream": True, "messages": GO, "stream_options": {"include_usage": True}}
         seen = read_stream(proxy.chat(body).content)
         assert seen.text == words(1, 700)
@@ -127,10 +124,7 @@ def test_usage_of_a_joined_stream_is_summed() -> None:
 
 @pytest.mark.parametrize("form", ["content", "reasoning", "event", "comment", "off", "auto"])
 def test_status_forms(form: str) -> None:
-    with (
-        LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=700))) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=700))) as fake, running_proxy(fake) as proxy:
         body = {"model": "m", "stream": True, "messages": GO}
         seen = read_stream(proxy.chat(body, **{"x-spillway-status": form}).content)
         assert ("Compacting" in seen.text) is (form == "content")
@@ -150,9 +144,7 @@ def test_a_notice_before_the_first_byte_keeps_one_identity() -> None:
         LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=5))) as fake,
         running_proxy(fake, status="content") as proxy,
     ):
-        history = [
-            {"role": "user" if n % 2 == 0 else "assistant", "content": "word " * 150} for n in range(9)
-        ]
+        history = [{"role": "user" if n % 2 == 0 else "assistant", "content": "word " * 150} for n in range(9)]
         seen = read_stream(proxy.chat({"model": "m", "stream": True, "messages": history}).content)
         assert (len(seen.ids), seen.roles, len(seen.finishes), seen.done) == (1, 1, 1, 1)
         assert seen.text.startswith("\n\n> *⚙️ Compacting")
@@ -164,9 +156,7 @@ def test_a_silent_stream_is_kept_alive() -> None:
         LlamaCppFake(brain=scripted(["hello"]), gate=gate) as fake,
         running_proxy(fake, grace=0.05, heartbeat=0.05) as proxy,
     ):
-        with proxy.client.stream(
-            "POST", "/v1/chat/completions", json={"stream": True, "messages": GO}
-        ) as answer:
+        with proxy.client.stream("POST", "/v1/chat/completions", json={"stream": True, "messages": GO}) as answer:
             assert answer.status_code == 200
             parts = answer.iter_bytes()
             first = next(parts)
@@ -183,9 +173,7 @@ def test_an_error_after_a_heartbeat_is_told_in_the_stream() -> None:
         LlamaCppFake(brain=scripted([Reply(error="boom")]), gate=gate) as fake,
         running_proxy(fake, grace=0.05) as proxy,
     ):
-        with proxy.client.stream(
-            "POST", "/v1/chat/completions", json={"stream": True, "messages": GO}
-        ) as answer:
+        with proxy.client.stream("POST", "/v1/chat/completions", json={"stream": True, "messages": GO}) as answer:
             parts = answer.iter_bytes()
             next(parts)
             fake.stop()
@@ -211,9 +199,7 @@ def test_an_overflow_told_inside_the_stream_is_answered() -> None:
         LmStudioFake([FakeModel("m", 1024)], summariser(walk(last=5))) as fake,
         running_proxy(fake, models={"m": {"window": 50_000}}) as proxy,
     ):
-        history = [
-            {"role": "user" if n % 2 == 0 else "assistant", "content": "word " * 150} for n in range(9)
-        ]
+        history = [{"role": "user" if n % 2 == 0 else "assistant", "content": "word " * 150} for n in range(9)]
         seen = read_stream(proxy.chat({"model": "m", "stream": True, "messages": history}).content)
         assert fake.overflows == 1
         assert seen.errors == []
@@ -227,9 +213,7 @@ def test_when_the_client_leaves_the_backend_is_let_go(moment: str, stream: bool)
     brain = summariser(walk()) if moment == "while it is compacted" else walk()
     with LlamaCppFake([FakeModel("m", 1024)], brain, gate=gate) as fake, running_proxy(fake) as proxy:
         compacted = moment == "while it is compacted"
-        history = [
-            {"role": "user" if n % 2 == 0 else "assistant", "content": "word " * 150} for n in range(9)
-        ]
+        history = [{"role": "user" if n % 2 == 0 else "assistant", "content": "word " * 150} for n in range(9)]
         body = {"model": "m", "stream": stream, "messages": history if compacted else GO}
         with connected(proxy.url) as client:
             client.send(asking(body))
@@ -289,10 +273,7 @@ def test_when_the_client_leaves_as_the_next_attempt_opens(monkeypatch: pytest.Mo
 
 
 def test_no_task_is_left_behind() -> None:
-    with (
-        LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=700))) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=700))) as fake, running_proxy(fake) as proxy:
         for stream in (True, False):
             proxy.chat({"model": "m", "stream": stream, "messages": GO})
         wait_until(lambda: not [task for task in running() if not task.done()])
@@ -300,10 +281,7 @@ def test_no_task_is_left_behind() -> None:
 
 @pytest.mark.parametrize("kind", ["llamacpp", "vllm"])
 def test_running_counts_of_a_resumed_attempt_are_used_and_not_shown(kind: str) -> None:
-    with (
-        FAKES[kind]([FakeModel("m", 1024)], summariser(walk(last=700))) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    with FAKES[kind]([FakeModel("m", 1024)], summariser(walk(last=700))) as fake, running_proxy(fake) as proxy:
         answer = proxy.chat({"model": "m", "stream": True, "messages": GO})
         assert read_stream(answer.content).text == words(1, 700)
         resumed = [r for r in fake.chats() if r.json.get("continue_final_message")]

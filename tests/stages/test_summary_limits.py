@@ -91,9 +91,7 @@ def explodes(backend: RawBackend, call: Call) -> None:
     hangs(backend, call)
 
 
-@pytest.mark.parametrize(
-    "script", [hangs, hangs_in_the_middle, drips, never_ends, one_event_without_end, explodes]
-)
+@pytest.mark.parametrize("script", [hangs, hangs_in_the_middle, drips, never_ends, one_event_without_end, explodes])
 def test_it_is_given_up_once_for_the_whole_request(script: Callable[[RawBackend, Call], None]) -> None:
     summariser = Summariser(script)
     timeout = DEADLINE if script in (never_ends, one_event_without_end, explodes) else 0.3

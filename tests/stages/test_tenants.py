@@ -11,9 +11,7 @@ from tests.proxying import Proxy, running_proxy
 
 WINDOW = 2048
 ROLES = ("user", "assistant")
-HISTORY: list[dict[str, Any]] = [
-    {"role": ROLES[n % 2], "content": f"said {n} " + "word " * 150} for n in range(11)
-]
+HISTORY: list[dict[str, Any]] = [{"role": ROLES[n % 2], "content": f"said {n} " + "word " * 150} for n in range(11)]
 
 
 def action(proxy: Proxy, system: str = "", **headers: str) -> str:
@@ -21,9 +19,7 @@ def action(proxy: Proxy, system: str = "", **headers: str) -> str:
     lead = [{"role": "system", "content": system}] if system else []
     body = {"model": "m", "messages": [*lead, *HISTORY], "max_tokens": 10}
     answer = proxy.client.post(
-        "/v1/chat/completions",
-        json=body,
-        headers={name.replace("_", "-"): value for name, value in headers.items()},
+        "/v1/chat/completions", json=body, headers={name.replace("_", "-"): value for name, value in headers.items()}
     )
     assert answer.status_code == 200, answer.text
     return answer.headers["x-spillway-action"]
@@ -36,9 +32,7 @@ def action(proxy: Proxy, system: str = "", **headers: str) -> str:
         ({"authorization": "Bearer key-of-a"}, [{"authorization": "Bearer key-of-b"}]),
     ],
 )
-def test_a_tenant_is_the_key_that_let_the_request_in(
-    mine: dict[str, str], others: list[dict[str, str]]
-) -> None:
+def test_a_tenant_is_the_key_that_let_the_request_in(mine: dict[str, str], others: list[dict[str, str]]) -> None:
     with (
         LlamaCppFake([FakeModel("m", WINDOW)], summariser(qa())) as fake,
         running_proxy(fake, api_keys=("key-of-a", "key-of-b")) as proxy,
@@ -53,17 +47,12 @@ def test_a_tenant_is_the_key_that_let_the_request_in(
             assert action(proxy, **other, **none) == ("compacted" if other is others[0] else "forwarded")
 
 
-@pytest.mark.parametrize(
-    "header", ["authorization", "x_api_key", "api_key", "x_goog_api_key", "x_auth_token"]
-)
+@pytest.mark.parametrize("header", ["authorization", "x_api_key", "api_key", "x_goog_api_key", "x_auth_token"])
 def test_without_keys_a_tenant_is_the_credential_that_is_sent(header: str) -> None:
     none = {} if header == "authorization" else {"authorization": "Bearer none"}
     with LlamaCppFake([FakeModel("m", WINDOW)], summariser(qa())) as fake, running_proxy(fake) as proxy:
         assert action(proxy, **{header: "one", **none}) == "compacted"
-        assert (
-            action(proxy, **{header: "one", **none, "x_request_id": "r", "cookie": "__cf_bm=1"})
-            == "forwarded"
-        )
+        assert action(proxy, **{header: "one", **none, "x_request_id": "r", "cookie": "__cf_bm=1"}) == "forwarded"
         assert action(proxy, **{header: "another", **none}) == "compacted"
         assert action(proxy, **none) == "compacted"
 

@@ -14,10 +14,7 @@ OLLAMA = {"stream": False, "messages": [{"role": "user", "content": "hi"}]}
 WISHES: dict[str, tuple[str, dict[str, Any]]] = {
     "budget": ("/v1/messages", {**ANTHROPIC, "thinking": {"type": "enabled", "budget_tokens": 2048}}),
     "disabled": ("/v1/messages", {**ANTHROPIC, "thinking": {"type": "disabled"}}),
-    "adaptive": (
-        "/v1/messages",
-        {**ANTHROPIC, "thinking": {"type": "adaptive"}, "output_config": {"effort": "xhigh"}},
-    ),
+    "adaptive": ("/v1/messages", {**ANTHROPIC, "thinking": {"type": "adaptive"}, "output_config": {"effort": "xhigh"}}),
     "effort": ("/v1/responses", {"input": "hi", "reasoning": {"effort": "minimal"}}),
     "none": ("/v1/responses", {"input": "hi", "reasoning": {"effort": "none", "summary": "auto"}}),
     "on": ("/api/chat", {**OLLAMA, "think": True}),
@@ -82,14 +79,7 @@ TOLD: dict[str, dict[str, dict[str, Any]]] = {
 """What is not here is told by nothing."""
 UNABLE: dict[str, dict[str, Any]] = {"ollama": {"think": False}, "lmstudio": {}, "openrouter": {}}
 """What is told of a wish that it should not think, of a model that does not do so in any case; of others, nothing."""
-FIELDS = (
-    "reasoning_effort",
-    "chat_template_kwargs",
-    "thinking_budget_tokens",
-    "reasoning",
-    "think",
-    "thinking",
-)
+FIELDS = ("reasoning_effort", "chat_template_kwargs", "thinking_budget_tokens", "reasoning", "think", "thinking")
 
 
 def sent(proxy: Proxy, path: str, body: dict[str, Any]) -> None:
@@ -112,16 +102,12 @@ def test_a_model_that_does_not_think_is_asked_for_nothing_that_is_refused(kind: 
     fake = FAKES[kind]([FakeModel("m")], scripted(["Hi."] * len(WISHES)))
     with fake, running_proxy(fake) as proxy:
         # Ollama's clients say in its own words what it refuses, and are told so by it.
-        wishes = {
-            name: wish for name, wish in WISHES.items() if kind != "ollama" or name not in ("on", "low")
-        }
+        wishes = {name: wish for name, wish in WISHES.items() if kind != "ollama" or name not in ("on", "low")}
         for path, body in wishes.values():
             sent(proxy, path, body)
         told = [{name: chat.json[name] for name in FIELDS if name in chat.json} for chat in fake.chats()]
     off = {"disabled", "none", "off"}
-    assert dict(zip(wishes, told, strict=True)) == {
-        name: UNABLE[kind] if name in off else {} for name in wishes
-    }
+    assert dict(zip(wishes, told, strict=True)) == {name: UNABLE[kind] if name in off else {} for name in wishes}
 
 
 @pytest.mark.parametrize("kind", FAKES)
@@ -139,7 +125,5 @@ def test_a_prompt_is_counted_as_it_would_be_sent() -> None:
     with FAKES["llamacpp"]([FakeModel("m", thinking=True)]) as fake, running_proxy(fake) as proxy:
         path, body = WISHES["disabled"]
         assert proxy.client.post(f"{path}/count_tokens", json={"model": "m", **body}).status_code == 200
-        counted = [
-            each for each in fake.requests if each.path.startswith("/v1/chat/completions/input_tokens")
-        ]
+        counted = [each for each in fake.requests if each.path.startswith("/v1/chat/completions/input_tokens")]
         assert [each.json["chat_template_kwargs"] for each in counted] == [{"enable_thinking": False}]

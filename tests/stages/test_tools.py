@@ -113,10 +113,7 @@ def test_calls_and_results_go_back_as_text() -> None:
         {"role": "assistant", "content": None, "tool_calls": [made]},
         {"role": "tool", "tool_call_id": "c1", "content": "Sunny, 21 degrees."},
     ]
-    with (
-        LlamaCppFake([FakeModel("m", 8192)], says("It is sunny.")) as fake,
-        running_proxy(fake, **EMULATED) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 8192)], says("It is sunny.")) as fake, running_proxy(fake, **EMULATED) as proxy:
         assert calls_of(proxy, stream=True, messages=messages) == ("It is sunny.", [], "stop")
         sent = fake.chats()[-1].json["messages"]
         assert [m["role"] for m in sent] == ["system", "user", "assistant", "user"]
@@ -147,10 +144,7 @@ def test_a_broken_call_is_asked_for_once_more(stream: bool) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_call_that_stays_broken_is_delivered_as_text(stream: bool) -> None:
     broken = CALL.replace('"city": "Paris"', '"town": "Paris"')
-    with (
-        LlamaCppFake([FakeModel("m", 8192)], says(broken)) as fake,
-        running_proxy(fake, **EMULATED) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 8192)], says(broken)) as fake, running_proxy(fake, **EMULATED) as proxy:
         assert calls_of(proxy, stream=stream) == (broken, [], "stop")
         assert len(fake.chats()) == 2
         told = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"]["emulated_calls"]
@@ -160,9 +154,7 @@ def test_a_call_that_stays_broken_is_delivered_as_text(stream: bool) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_repaired_call_is_counted(stream: bool) -> None:
     with (
-        LlamaCppFake(
-            [FakeModel("m", 8192)], says(CALL.replace('"Paris"}', '"Paris", "days": "3",}'))
-        ) as fake,
+        LlamaCppFake([FakeModel("m", 8192)], says(CALL.replace('"Paris"}', '"Paris", "days": "3",}'))) as fake,
         running_proxy(fake, **EMULATED) as proxy,
     ):
         _, made, _ = calls_of(proxy, stream=stream)
@@ -174,9 +166,7 @@ def test_a_repaired_call_is_counted(stream: bool) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(
-    "choice",
-    ["required", {"type": "function", "function": {"name": "get_weather"}}],
-    ids=["required", "named"],
+    "choice", ["required", {"type": "function", "function": {"name": "get_weather"}}], ids=["required", "named"]
 )
 def test_a_call_that_is_required_and_missing_is_asked_for(choice: Any, stream: bool) -> None:
     with (
@@ -196,10 +186,7 @@ def test_without_a_choice_nothing_is_a_call(stream: bool) -> None:
 
 
 def test_a_model_with_tools_sees_the_very_bytes() -> None:
-    with (
-        LlamaCppFake([FakeModel("m", 8192)], says("Hm.")) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 8192)], says("Hm.")) as fake, running_proxy(fake) as proxy:
         raw = dumps(
             {
                 "model": "m",
@@ -209,9 +196,7 @@ def test_a_model_with_tools_sees_the_very_bytes() -> None:
                 "stream_options": {"include_usage": False},
             }
         )
-        answer = proxy.client.post(
-            "/v1/chat/completions", content=raw, headers={"content-type": "application/json"}
-        )
+        answer = proxy.client.post("/v1/chat/completions", content=raw, headers={"content-type": "application/json"})
         assert fake.chats()[-1].body == raw
         assert answer.content == fake.chats()[-1].response
         assert "x-spillway-tools" not in answer.headers
@@ -228,10 +213,7 @@ def test_a_model_with_tools_sees_the_very_bytes() -> None:
     ],
 )
 def test_the_user_says_how_tools_reach_models(settings: dict[str, Any], *, native: bool) -> None:
-    with (
-        LlamaCppFake([FakeModel("m", 8192)], says("Hm.")) as fake,
-        running_proxy(fake, **settings) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 8192)], says("Hm.")) as fake, running_proxy(fake, **settings) as proxy:
         proxy.chat({"model": "m", "messages": ASK, "tools": [WEATHER]})
         assert ("tools" in fake.chats()[-1].json) is native
 
@@ -262,16 +244,12 @@ def test_a_call_that_ends_with_its_answer_is_counted_once() -> None:
             used = proxy.chat(body).json()["usage"]["completion_tokens"]
         first, *_, last = fake.chats()
     assert last.json["stream_options"]["continuous_usage_stats"]
-    reported = [
-        int(each.response.rpartition(b'"completion_tokens":')[2].partition(b",")[0]) for each in (first, last)
-    ]
+    reported = [int(each.response.rpartition(b'"completion_tokens":')[2].partition(b",")[0]) for each in (first, last)]
     assert used == sum(reported)
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_an_answer_that_talks_on_behind_its_call_until_the_window_is_full_ends_with_the_call(
-    stream: bool,
-) -> None:
+def test_an_answer_that_talks_on_behind_its_call_until_the_window_is_full_ends_with_the_call(stream: bool) -> None:
     """It has been gone on with before, so that its end is Spillway's own."""
     text = "I write it. " * 200 + f"\n{CALL}\n" + "The result may be this. " * 600
     with VllmFake([FakeModel("m", 2048)], summariser(says(text))) as fake:
@@ -293,10 +271,7 @@ def test_a_long_tool_loop_in_a_small_window(stream: bool) -> None:
         text = "All done." if done else CALL.replace("Paris", f"city {number + 1}")
         return Reply(text=text.removeprefix(question.prefix))
 
-    with (
-        LlamaCppFake([FakeModel("m", 2048)], summariser(brain)) as fake,
-        running_proxy(fake, **EMULATED) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 2048)], summariser(brain)) as fake, running_proxy(fake, **EMULATED) as proxy:
         messages: list[dict[str, Any]] = [{"role": "user", "content": "Go through all cities."}]
         for number in range(1, rounds + 1):
             text, made, finish = calls_of(proxy, stream=stream, messages=messages)
@@ -335,10 +310,7 @@ def test_explain_tells_how_tools_reach_the_model() -> None:
 def test_a_history_of_calls_without_tools_is_rewritten_too() -> None:
     """A client that stops offering tools still sends what was called."""
     messages = [*ASK, *loop_turn([PARIS], "Sunny."), {"role": "user", "content": "Thanks. And now?"}]
-    with (
-        LlamaCppFake([FakeModel("m", 8192)], says("Now it rains.")) as fake,
-        running_proxy(fake, **EMULATED) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 8192)], says("Now it rains.")) as fake, running_proxy(fake, **EMULATED) as proxy:
         answer = proxy.chat({"model": "m", "messages": messages})
         assert answer.json()["choices"][0]["message"]["content"] == "Now it rains."
         assert [m["role"] for m in fake.chats()[-1].json["messages"]] == ["user", "assistant", "user", "user"]

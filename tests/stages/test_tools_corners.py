@@ -7,17 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.core.jsontext import dumps
-from tests.fakes import (
-    Brain,
-    FakeModel,
-    GenericFake,
-    LlamaCppFake,
-    Question,
-    Reply,
-    ToolCall,
-    asks_summary,
-    summariser,
-)
+from tests.fakes import Brain, FakeModel, GenericFake, LlamaCppFake, Question, Reply, ToolCall, asks_summary, summariser
 from tests.proxying import read_stream, running_proxy
 from tests.stages.test_resuming import history, joined_calls
 from tests.stages.test_tools import ASK, CALL, EMULATED, PARIS, WEATHER, calls_of, loop_turn, says
@@ -27,10 +17,7 @@ pytestmark = pytest.mark.slow
 BROKEN = CALL.replace('"city": "Paris"', '"town": "Rome"')
 TIME = {
     "type": "function",
-    "function": {
-        "name": "get_time",
-        "parameters": {"type": "object", "properties": {"zone": {"type": "string"}}},
-    },
+    "function": {"name": "get_time", "parameters": {"type": "object", "properties": {"zone": {"type": "string"}}}},
 }
 both = pytest.mark.parametrize("stream", [True, False])
 
@@ -47,10 +34,7 @@ def goes_on(text: str) -> Brain:
 
 @both
 def test_a_broken_call_is_asked_for_again_where_the_window_is_not_known(stream: bool) -> None:
-    with (
-        GenericFake([FakeModel("m", 8192)], says(BROKEN, CALL)) as fake,
-        running_proxy(fake, **EMULATED) as proxy,
-    ):
+    with GenericFake([FakeModel("m", 8192)], says(BROKEN, CALL)) as fake, running_proxy(fake, **EMULATED) as proxy:
         assert calls_of(proxy, stream=stream)[1:] == ([PARIS], "tool_calls")
 
 
@@ -102,10 +86,7 @@ def test_a_whole_call_survives_a_model_that_talks_on_until_the_window_is_full(st
 )
 def test_arguments_in_another_place_are_not_dropped_in_silence(written: str, stream: bool) -> None:
     """Understood, asked for again or delivered as text; but never a call without what was written."""
-    with (
-        LlamaCppFake([FakeModel("m", 8192)], says(written)) as fake,
-        running_proxy(fake, **EMULATED) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 8192)], says(written)) as fake, running_proxy(fake, **EMULATED) as proxy:
         made = calls_of(proxy, stream=stream, tools=[TIME])[1]
         assert {"name": "get_time", "arguments": "{}"} not in made
 
@@ -121,10 +102,7 @@ def test_arguments_in_another_place_are_not_dropped_in_silence(written: str, str
     ids=["record", "list", "nested"],
 )
 def test_json_that_only_names_a_tool_stays_text(record: str, stream: bool) -> None:
-    with (
-        LlamaCppFake([FakeModel("m", 8192)], says(record)) as fake,
-        running_proxy(fake, **EMULATED) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 8192)], says(record)) as fake, running_proxy(fake, **EMULATED) as proxy:
         assert calls_of(proxy, stream=stream, tools=[TIME]) == (record, [], "stop")
 
 
@@ -133,16 +111,10 @@ def test_a_number_at_the_very_end_may_have_been_cut(stream: bool) -> None:
     """A stop string, or a backend that stops, leaves 12 of 1200: nobody may pay that."""
     pay = {
         "type": "function",
-        "function": {
-            "name": "pay",
-            "parameters": {"type": "object", "properties": {"amount": {"type": "integer"}}},
-        },
+        "function": {"name": "pay", "parameters": {"type": "object", "properties": {"amount": {"type": "integer"}}}},
     }
     written = '<tool_call>\n{"name": "pay", "arguments": {"amount": 1200}}\n</tool_call>'
-    with (
-        LlamaCppFake([FakeModel("m", 8192)], says(written)) as fake,
-        running_proxy(fake, **EMULATED) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 8192)], says(written)) as fake, running_proxy(fake, **EMULATED) as proxy:
         made = calls_of(proxy, stream=stream, tools=[pay], stop=["00"])[1]
         assert made == []
 
@@ -207,10 +179,7 @@ def test_who_is_asked_to_mend_a_call_sees_the_calls_that_it_made(stream: bool) -
 def test_a_call_without_its_result_gets_one_in_emulation_too() -> None:
     called = loop_turn([PARIS], "lost on the way")[:1]
     messages = [*ASK, *called, {"role": "user", "content": "Go on."}]
-    with (
-        LlamaCppFake([FakeModel("m", 8192)], says("Hm.")) as fake,
-        running_proxy(fake, **EMULATED) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 8192)], says("Hm.")) as fake, running_proxy(fake, **EMULATED) as proxy:
         calls_of(proxy, stream=False, messages=messages)
         assert "result of this tool call was lost" in str(fake.chats()[-1].json["messages"])
         assert 'kind="orphaned_call"' in proxy.client.get("/metrics").text
@@ -223,10 +192,7 @@ def test_a_call_without_its_result_gets_one_in_emulation_too() -> None:
 )
 def test_another_tool_choice_leaves_the_beginning_of_the_prompt_alone(choice: Any) -> None:
     """Agents force the first call, or forbid the last one: the backend's prompt cache has to survive that."""
-    with (
-        LlamaCppFake([FakeModel("m", 8192)], says(CALL)) as fake,
-        running_proxy(fake, **EMULATED) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 8192)], says(CALL)) as fake, running_proxy(fake, **EMULATED) as proxy:
         for chosen in ("auto", choice):
             calls_of(proxy, stream=False, tools=[WEATHER, TIME], tool_choice=chosen)
         first, second = (request.json["messages"] for request in fake.chats())

@@ -36,9 +36,7 @@ def test_a_conversation_never_fills_the_window_that_was_told() -> None:
                 history.append({"role": "user", "content": f"Some words on topic {number}. " * 30})
                 answer = proxy.chat({"model": MODEL, "messages": history})
                 assert answer.status_code == 200, answer.text
-                history.append(
-                    {"role": "assistant", "content": answer.json()["choices"][0]["message"]["content"]}
-                )
+                history.append({"role": "assistant", "content": answer.json()["choices"][0]["message"]["content"]})
         assert fake.cuts == 0
 
 

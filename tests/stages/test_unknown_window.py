@@ -104,8 +104,7 @@ def test_a_window_that_looks_like_a_bound_is_told_by_the_refusal(stream: bool, s
         chance = next(
             prompt
             for prompt in prompts
-            if (2048 - fake.count({"model": "m", "messages": [{"role": "user", "content": prompt}]})) % 64
-            == 0
+            if (2048 - fake.count({"model": "m", "messages": [{"role": "user", "content": prompt}]})) % 64 == 0
         )
         text, finish, _ = asked(proxy, stream=stream, text=chance)
         assert (text, finish) == (words(1, LAST), "stop")

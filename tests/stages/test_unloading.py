@@ -86,9 +86,7 @@ def _count_checkpoints(path: Path) -> int:
 
 @pytest.mark.parametrize("when", ["first request", "idle", "restart"])
 @pytest.mark.parametrize("kind", ["ollama", "lmstudio", "llamacpp", "llamaswap"])
-def test_a_chat_that_fits_is_sent_as_it_is_to_a_model_that_is_not_loaded(
-    kind: str, when: str, tmp_path: Path
-) -> None:
+def test_a_chat_that_fits_is_sent_as_it_is_to_a_model_that_is_not_loaded(kind: str, when: str, tmp_path: Path) -> None:
     path = tmp_path / "kept.sqlite3"
     settings: dict[str, Any] = {"store": f"sqlite:///{path}", "profile_ttl": NOW}
     with engine(kind) as there:
@@ -154,10 +152,7 @@ def test_a_model_that_can_not_be_loaded_is_asked_all_the_same() -> None:
 
 def test_a_checkpoint_for_a_smaller_window_is_not_applied_where_the_history_fits() -> None:
     model = FakeModel("m", 4096, TRAINED)
-    with (
-        OllamaFake([model], summariser(qa())) as fake,
-        running_proxy(fake, profile_ttl=NOW, recall="off") as proxy,
-    ):
+    with OllamaFake([model], summariser(qa())) as fake, running_proxy(fake, profile_ttl=NOW, recall="off") as proxy:
         there = Engine(fake, fake, ("/api/generate", {"model": "m", "keep_alive": 0}))
 
         def turn(window: int, number: int) -> str:
@@ -177,10 +172,7 @@ def test_a_checkpoint_for_a_smaller_window_is_not_applied_where_the_history_fits
 
 def test_where_the_larger_window_does_not_take_it_the_earlier_checkpoint_is_applied() -> None:
     model = FakeModel("m", 8192, TRAINED)
-    with (
-        OllamaFake([model], summariser(qa())) as fake,
-        running_proxy(fake, profile_ttl=NOW, recall="off") as proxy,
-    ):
+    with OllamaFake([model], summariser(qa())) as fake, running_proxy(fake, profile_ttl=NOW, recall="off") as proxy:
         there = Engine(fake, fake, ("/api/generate", {"model": "m", "keep_alive": 0}))
 
         def prompt(window: int, number: int) -> list[dict[str, Any]]:

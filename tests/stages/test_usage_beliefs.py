@@ -34,10 +34,7 @@ def says(text: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", sorted(FAKES))
 def test_a_report_above_the_window_locks_nobody_out(kind: str) -> None:
-    with (
-        FAKES[kind]([FakeModel("m", WINDOW)], reports(lambda _: 22_500)) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    with FAKES[kind]([FakeModel("m", WINDOW)], reports(lambda _: 22_500)) as fake, running_proxy(fake) as proxy:
         for number, key in enumerate(("one", "one", "two", "one")):
             answer = chat(proxy, says("hi"), key)
             assert len(fake.chats()) == number + 1

@@ -26,9 +26,7 @@ REMINDER = (
     f"Contents of /repo/CLAUDE.md (project instructions, checked into the codebase):\n\n{GUIDE[:4096]}\n"
     "# currentDate\nToday's date is 2026-11-21.\n</system-reminder>\n\n"
 )
-AGENTS = (
-    "Available agent types:\n" + "- agent: Use it for questions of its own kind, and for no others.\n" * 50
-)
+AGENTS = "Available agent types:\n" + "- agent: Use it for questions of its own kind, and for no others.\n" * 50
 PROMPT = "You are an interactive agent that helps users with software engineering tasks. "
 TOOLS = [
     {
@@ -43,25 +41,14 @@ TOOLS = [
 def session(steps: int, lines: int) -> Iterator[list[dict[str, Any]]]:
     """The messages of each request of a session with Claude Code."""
     opening = [{"type": "text", "text": REMINDER}, {"type": "text", "text": TASK}]
-    messages: list[dict[str, Any]] = [
-        {"role": "user", "content": opening},
-        {"role": "system", "content": AGENTS},
-    ]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": opening}, {"role": "system", "content": AGENTS}]
     for step in range(steps):
         yield list(messages)
-        use = {
-            "type": "tool_use",
-            "id": f"c{step}",
-            "name": "Bash",
-            "input": {"command": f"sed -n {step}p a.py"},
-        }
+        use = {"type": "tool_use", "id": f"c{step}", "name": "Bash", "input": {"command": f"sed -n {step}p a.py"}}
         output = "\n".join(f"{step}.{n} line of the module reads limit {n * 7 + step}" for n in range(lines))
         messages += [
             {"role": "assistant", "content": [{"type": "text", "text": f"Step {step}."}, use]},
-            {
-                "role": "user",
-                "content": [{"type": "tool_result", "tool_use_id": f"c{step}", "content": output}],
-            },
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": f"c{step}", "content": output}]},
         ]
 
 
@@ -74,16 +61,9 @@ def brain(question: Question) -> Reply:
 
 
 @pytest.mark.parametrize("strategy", ["auto", "summarize"])
-@pytest.mark.parametrize(
-    ("window", "prompt", "lines"), [(8192, 120, 30), (16384, 270, 60), (32768, 900, 120)]
-)
-def test_task_between_reminders_outlasts_each_compaction(
-    strategy: str, window: int, prompt: int, lines: int
-) -> None:
-    with (
-        LlamaCppFake([FakeModel("m", window)], brain) as fake,
-        running_proxy(fake, strategy=strategy) as proxy,
-    ):
+@pytest.mark.parametrize(("window", "prompt", "lines"), [(8192, 120, 30), (16384, 270, 60), (32768, 900, 120)])
+def test_task_between_reminders_outlasts_each_compaction(strategy: str, window: int, prompt: int, lines: int) -> None:
+    with LlamaCppFake([FakeModel("m", window)], brain) as fake, running_proxy(fake, strategy=strategy) as proxy:
         for messages in session(24, lines):
             body = {"model": "m", "system": [{"type": "text", "text": PROMPT * prompt}], "messages": messages}
             answer = proxy.client.post("/v1/messages", json={**body, "tools": TOOLS, "max_tokens": 400})
@@ -109,19 +89,13 @@ def test_newest_message_loses_the_blocks_and_not_the_task(program: str) -> None:
 
 
 def note(number: int, size: int) -> str:
-    lines = (
-        f"Note {number}.{n}: item {number}{n} costs {n * 7 + 3} coins in town {n * 3}. " for n in range(400)
-    )
+    lines = (f"Note {number}.{n}: item {number}{n} costs {n * 7 + 3} coins in town {n * 3}. " for n in range(400))
     return f"Please remember this: {''.join(lines)}"[:size]
 
 
-@pytest.mark.parametrize(
-    ("sizes", "cut"), [((4300, 4300), False), ((3000, 3000, 3000), False), ((8000,), True)]
-)
+@pytest.mark.parametrize(("sizes", "cut"), [((4300, 4300), False), ((3000, 3000, 3000), False), ((8000,), True)])
 @pytest.mark.parametrize("stream", [False, True])
-def test_pasted_notes_are_summarised_before_any_is_cut(
-    sizes: tuple[int, ...], cut: bool, stream: bool
-) -> None:
+def test_pasted_notes_are_summarised_before_any_is_cut(sizes: tuple[int, ...], cut: bool, stream: bool) -> None:
     messages: list[dict[str, Any]] = []
     for number, size in enumerate(sizes):
         messages += [

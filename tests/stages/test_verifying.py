@@ -83,16 +83,10 @@ BAD: dict[str, tuple[Reply | str, str]] = {
     "a loop": ("The user is happy to talk with the assistant. " * 17, "loop"),
     "nothing but thoughts": (Reply(reasoning="They talked about Ingrid. " * 3), "empty"),
     "a thought without an end": ("<think>The user told about Ingrid, Bergen, Tobias and so on", "empty"),
-    "no whole sentence": (
-        Reply(text="The user, who talked about " + "Ingrid and " * 4, finish="length"),
-        "cut",
-    ),
+    "no whole sentence": (Reply(text="The user, who talked about " + "Ingrid and " * 4, finish="length"), "cut"),
     "another language": (GERMAN, "language"),
     "the chat carried on": (ANSWER * 2, "loop|copy"),
-    "nothing of what was told": (
-        "The two of them had a talk about many things, and all of it was good.",
-        "gaps",
-    ),
+    "nothing of what was told": ("The two of them had a talk about many things, and all of it was good.", "gaps"),
     "a refusal": ("I'm sorry, but I can't do that for you.", "refusal"),
 }
 
@@ -119,10 +113,7 @@ def test_what_is_not_fit_is_asked_for_in_the_other_form_and_then_extracted(kind:
 
 @pytest.mark.parametrize(
     ("transcript", "forms"),
-    [
-        (GOOD, ["ft", "ft", "t", "t", "t"]),
-        ("Nothing of note was said by anybody at all.", ["ft", "ft", "f", "f", "f"]),
-    ],
+    [(GOOD, ["ft", "ft", "t", "t", "t"]), ("Nothing of note was said by anybody at all.", ["ft", "ft", "f", "f", "f"])],
 )
 def test_what_never_serves_is_not_asked_for_again_and_again(transcript: str, forms: list[str]) -> None:
     """Neither the other form, where that never does better, nor the first, where only the other does."""
@@ -144,10 +135,7 @@ def test_what_never_serves_is_not_asked_for_again_and_again(transcript: str, for
 
 @pytest.mark.parametrize("kind", BAD)
 def test_a_good_one_the_second_time_is_used(kind: str) -> None:
-    with (
-        LlamaCppFake([FakeModel("m", 2048)], summarises(BAD[kind][0], GOOD)) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 2048)], summarises(BAD[kind][0], GOOD)) as fake, running_proxy(fake) as proxy:
         assert chat(proxy).json()["usage"]["spillway"]["summary"] == "written"
         assert f"{OPEN}\\n{GOOD}" in forwarded(fake)
         assert EXTRACT not in forwarded(fake)
@@ -178,19 +166,14 @@ def test_what_can_be_mended_is(reply: Reply | str, kept: str) -> None:
 def test_a_model_that_loops_is_stopped_while_it_does(field: str) -> None:
     said = endless("The user is glad that the assistant is here to help.")
     loop = Reply(text=said, exact=True) if field == "text" else Reply(reasoning=said, exact=True)
-    with (
-        LlamaCppFake([FakeModel("m", 2048)], summarises(loop), delay=0.01) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 2048)], summarises(loop), delay=0.01) as fake, running_proxy(fake) as proxy:
         assert chat(proxy).json()["usage"]["spillway"]["summary"] == "extract"
         assert [sent.ended for sent in asked(fake)] == ["cancelled", "cancelled"]
         assert 'verdict="loop"' in str(metric(proxy, "spillway_summaries_total"))
 
 
 def test_one_that_does_not_keep_the_bound_is_cut_and_used() -> None:
-    long = f"{GOOD} " + " ".join(
-        f"Then they spoke of thing {n}, which is another matter." for n in range(400)
-    )
+    long = f"{GOOD} " + " ".join(f"Then they spoke of thing {n}, which is another matter." for n in range(400))
     frames = [
         f'data: {{"choices": [{{"index": 0, "delta": {{"content": " {word}"}}}}]}}\n\n'.encode()
         for word in long.split()
@@ -226,13 +209,8 @@ def test_the_language_of_the_conversation_is_asked_for() -> None:
                 "Das ist schön zu hören, und ich würde gerne noch mehr darüber wissen, wie es dazu kam. " * 4
             )
         else:
-            message["content"] = (
-                "Ich habe heute mit meiner Schwester über die Reise gesprochen, und sie will auch mit."
-            )
-    with (
-        LlamaCppFake([FakeModel("m", 2048)], summarises(*repeat(GOOD, 2))) as fake,
-        running_proxy(fake) as proxy,
-    ):
+            message["content"] = "Ich habe heute mit meiner Schwester über die Reise gesprochen, und sie will auch mit."
+    with LlamaCppFake([FakeModel("m", 2048)], summarises(*repeat(GOOD, 2))) as fake, running_proxy(fake) as proxy:
         answer = proxy.chat({"model": "m", "messages": talk, "max_tokens": 40})
         assert answer.headers["x-spillway-action"] == "compacted"
         assert all("Write it in German." in str(sent.json["messages"][-1]) for sent in asked(fake))

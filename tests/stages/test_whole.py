@@ -29,9 +29,7 @@ def choice(message: dict[str, Any], finish: str | None = "stop", index: int = 0)
 def asked(body: dict[str, Any], *, emulate: bool = False, **fields: Any) -> httpx.Response:
     def script(_: RawBackend, call: Call) -> None:
         tools = "tools" in call.json and emulate
-        call.send(
-            answering({"error": "model does not support tools"}, "400 No") if tools else answering(body)
-        )
+        call.send(answering({"error": "model does not support tools"}, "400 No") if tools else answering(body))
 
     with raw_backend(script) as backend, running_proxy(backend.setting) as proxy:
         return proxy.chat({"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields})
@@ -61,8 +59,7 @@ def test_usage_is_told_if_it_was_asked_for() -> None:
 
 def test_reasoning_and_calls() -> None:
     calls = [
-        {"id": f"c{n}", "type": "function", "function": {"name": "f", "arguments": f'{{"a":{n}}}'}}
-        for n in range(2)
+        {"id": f"c{n}", "type": "function", "function": {"name": "f", "arguments": f'{{"a":{n}}}'}} for n in range(2)
     ]
     message = {"role": "assistant", "content": None, "reasoning_content": "Hm.", "tool_calls": calls}
     client = streamed(whole(choice(message, "tool_calls")))

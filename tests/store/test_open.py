@@ -45,9 +45,7 @@ def test_a_wrong_address_is_told_in_one_line(url: str, clock: HandClock) -> None
 
 
 @pytest.mark.parametrize("where", ["file/x.sqlite3", "file/deep/x.sqlite3", "folder"])
-def test_a_path_that_cannot_be_written_is_told_in_one_line(
-    where: str, tmp_path: Path, clock: HandClock
-) -> None:
+def test_a_path_that_cannot_be_written_is_told_in_one_line(where: str, tmp_path: Path, clock: HandClock) -> None:
     (tmp_path / "file").write_text("in the way")
     (tmp_path / "folder").mkdir()
     with pytest.raises(SettingError, match=r"^SPILLWAY_STORE='sqlite:///.*': can't open [^\n]*$"):

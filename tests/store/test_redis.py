@@ -71,14 +71,10 @@ async def test_a_refused_write_is_logged_without_what_was_written(
     with own_redis.client() as client:
         client.config_set("maxmemory", "100kb")
     await store.put(checkpoint(1, text="SECRET" * 100, scope="SECRET"))
-    assert caplog.messages == [
-        "store redis takes no writes (OutOfMemoryError): what is new is kept in memory"
-    ]
+    assert caplog.messages == ["store redis takes no writes (OutOfMemoryError): what is new is kept in memory"]
 
 
-async def test_a_password_in_the_address(
-    tmp_path: Path, clock: HandClock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_password_in_the_address(tmp_path: Path, clock: HandClock, caplog: pytest.LogCaptureFixture) -> None:
     need_redis()
     server = RedisServer(tmp_path, "--requirepass", "right")
     server.start()
@@ -105,9 +101,7 @@ async def test_a_record_that_redis_does_not_take_is_left_out(tmp_path: Path, clo
     server.kill()
 
 
-async def test_a_cancelled_operation_leaves_the_connections_usable(
-    own_redis: RedisServer, opened: Open
-) -> None:
+async def test_a_cancelled_operation_leaves_the_connections_usable(own_redis: RedisServer, opened: Open) -> None:
     store = opened(own_redis)
     await store.put(checkpoint(1))
     own_redis.send(signal.SIGSTOP)

@@ -97,9 +97,7 @@ async def test_a_file_that_others_can_read_is_taken_from_them(path: Path, clock:
     await store.close()
 
 
-async def test_a_relative_path_is_relative(
-    tmp_path: Path, clock: HandClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_relative_path_is_relative(tmp_path: Path, clock: HandClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     store = open_with("sqlite:///kept/spillway.sqlite3", clock)
     assert (tmp_path / "kept" / "spillway.sqlite3").is_file()
@@ -246,9 +244,7 @@ asyncio.run(main())
 def killed_while_writing(path: Path) -> int:
     """Return the last number that a writer said was committed before it was killed."""
     command = [sys.executable, "-c", WRITER, f"sqlite:///{path}"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
-    ) as writer:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as writer:
         assert writer.stdout is not None
         lines = [next(line for line in writer.stdout if int(line) > 300)]
         writer.kill()

@@ -166,9 +166,7 @@ def test_a_replica_that_may_not_write(
         primary.kill()
 
 
-def test_a_wrong_password_until_it_is_the_right_one(
-    server: RedisServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_wrong_password_until_it_is_the_right_one(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     url = f"redis://:SECRET@127.0.0.1:{server.port}/0"
     with backend() as fake, server.client() as client:
         client.config_set("requirepass", "another")
@@ -183,11 +181,7 @@ def test_a_wrong_password_until_it_is_the_right_one(
 
 
 def test_two_replicas_lose_it_and_find_it_again(server: RedisServer) -> None:
-    with (
-        backend() as fake,
-        running_proxy(fake, store=server.url) as one,
-        running_proxy(fake, store=server.url) as two,
-    ):
+    with backend() as fake, running_proxy(fake, store=server.url) as one, running_proxy(fake, store=server.url) as two:
         shared = Conversation(one.url, "shared")
         shared.turn()
         server.kill()
@@ -222,9 +216,7 @@ def renewals(server: RedisServer) -> Callable[[], int]:
     return count
 
 
-def test_who_waits_for_a_replica_that_is_killed_goes_on_within_seconds(
-    server: RedisServer, tmp_path: Path
-) -> None:
+def test_who_waits_for_a_replica_that_is_killed_goes_on_within_seconds(server: RedisServer, tmp_path: Path) -> None:
     gate = Gate()
     with (
         stalling(gate) as fake,

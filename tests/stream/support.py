@@ -34,14 +34,7 @@ def chunk(
 ) -> dict[str, Any]:
     """A chunk, in llama.cpp's order of fields."""
     choice = {"finish_reason": finish, "index": 0, "delta": {} if delta is None else delta}
-    return {
-        "choices": [choice],
-        "created": 5,
-        "id": name,
-        "model": "m",
-        "object": "chat.completion.chunk",
-        **more,
-    }
+    return {"choices": [choice], "created": 5, "id": name, "model": "m", "object": "chat.completion.chunk", **more}
 
 
 def frame(value: Any) -> bytes:
@@ -218,9 +211,7 @@ anything = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(
-                ["id", "choices", "delta", "content", "error", "usage", "created", "event", "type", "x"]
-            ),
+            st.sampled_from(["id", "choices", "delta", "content", "error", "usage", "created", "event", "type", "x"]),
             inner,
             max_size=4,
         )
@@ -233,9 +224,7 @@ anything = st.recursive(
 def odd_chunks(draw: st.DrawFn) -> dict[str, Any]:
     """Chunks with any field replaced by anything."""
     value = chunk({"content": draw(st.text(max_size=6))}, draw(st.sampled_from([None, "stop", "length", ""])))
-    for name in draw(
-        st.sets(st.sampled_from([*value, "usage", "error", "timings", "event", "type"]), max_size=2)
-    ):
+    for name in draw(st.sets(st.sampled_from([*value, "usage", "error", "timings", "event", "type"]), max_size=2)):
         value[name] = draw(anything)
     if draw(st.booleans()):
         value["choices"] = [
@@ -243,9 +232,7 @@ def odd_chunks(draw: st.DrawFn) -> dict[str, Any]:
                 "index": draw(st.just(0) | anything),
                 "delta": draw(
                     anything
-                    | st.dictionaries(
-                        st.sampled_from(["content", "tool_calls", "role", "reasoning"]), anything
-                    )
+                    | st.dictionaries(st.sampled_from(["content", "tool_calls", "role", "reasoning"]), anything)
                 ),
                 "finish_reason": draw(anything),
             }

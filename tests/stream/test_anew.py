@@ -31,9 +31,7 @@ def reworded(text: str, every: int = 9) -> str:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize(
-    "before", ["", "Sure! Here it is:\n\n", " ", "**", "Of course. This is the whole answer:\n\n"]
-)
+@pytest.mark.parametrize("before", ["", "Sure! Here it is:\n\n", " ", "**", "Of course. This is the whole answer:\n\n"])
 def test_the_answer_in_other_words_is_recognised(before: str, size: int) -> None:
     for at in range(200, len(STORY), 50):
         again = before + reworded(STORY)
@@ -53,9 +51,7 @@ def test_an_answer_behind_a_thought_is_recognised_without_it() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize(
-    "preamble", ["Sure, continuing:\n", "Continuing from where I left off: ", "I will go on …"]
-)
+@pytest.mark.parametrize("preamble", ["Sure, continuing:\n", "Continuing from where I left off: ", "I will go on …"])
 def test_a_preamble_and_the_end_once_more_are_taken_out(preamble: str, size: int) -> None:
     for at in range(100, len(STORY) - 50, 37):
         head, rest = STORY[:at], STORY[at:]
@@ -68,10 +64,7 @@ def test_a_preamble_and_the_end_once_more_are_taken_out(preamble: str, size: int
 def test_a_refrain_is_no_new_beginning() -> None:
     seam = RestartFilter(STORY)
     verse = f"{STORY[:110]} So it went on for many years, until one day somebody dug a canal, and all of this was over."
-    assert (
-        through(seam, f"{verse} {'Nothing of it is left. ' * 8}", 5)
-        == f"{verse} {'Nothing of it is left. ' * 8}"
-    )
+    assert through(seam, f"{verse} {'Nothing of it is left. ' * 8}", 5) == f"{verse} {'Nothing of it is left. ' * 8}"
     assert not seam.restarted
 
 
@@ -147,14 +140,10 @@ WAYS = {
 
 @given(
     st.integers(30, 110),
-    st.lists(
-        st.tuples(st.sampled_from(sorted(BEHAVIOURS)), st.sampled_from(sorted(WAYS))), min_size=1, max_size=4
-    ),
+    st.lists(st.tuples(st.sampled_from(sorted(BEHAVIOURS)), st.sampled_from(sorted(WAYS))), min_size=1, max_size=4),
     st.lists(st.integers(1, 300), max_size=5),
 )
-def test_the_joined_text_is_there_exactly_once(
-    first: int, steps: list[tuple[str, str]], sizes: list[int]
-) -> None:
+def test_the_joined_text_is_there_exactly_once(first: int, steps: list[tuple[str, str]], sizes: list[int]) -> None:
     """Whatever it does, in whatever way it is asked, however the bytes are cut: then it goes on, and that is all."""
     of = session(replace(CLOSE, window=10**6, pause_point=100 + first, vain_resumes=99))
     data = opening() + b"".join(map(said, words(STORY))) + ending()

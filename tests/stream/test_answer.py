@@ -32,9 +32,7 @@ def test_any_chunk_is_taken_in(value: dict[str, Any]) -> None:
 
 @given(anything)
 def test_anything_in_any_place(value: Any) -> None:
-    answer(
-        {"id": value, "created": value, "model": value, "usage": value, "choices": value, "timings": value}
-    )
+    answer({"id": value, "created": value, "model": value, "usage": value, "choices": value, "timings": value})
     answer({"usage": {"prompt_tokens": value, "completion_tokens": value}, "timings": {"cache_n": value}})
     answer(chunk(value), {"choices": [value]}, chunk({"content": value, "tool_calls": value, "role": value}))
     answer(chunk({"tool_calls": [{"function": value}, {"function": {"name": value, "arguments": value}}]}))
@@ -73,15 +71,7 @@ def test_text_reasoning_and_calls_are_kept_apart() -> None:
 
 @pytest.mark.parametrize(
     ("text", "tokens"),
-    [
-        ("a", 1),
-        (" word", 1),
-        (" internationalisation", 1),
-        ("    ", 1),
-        (" two words", 2),
-        (" x" * 9, 9),
-        ("字字", 1),
-    ],
+    [("a", 1), (" word", 1), (" internationalisation", 1), ("    ", 1), (" two words", 2), (" x" * 9, 9), ("字字", 1)],
 )
 def test_a_delta_is_one_token_unless_it_holds_several(text: str, tokens: int) -> None:
     assert answer(chunk({"content": text})).completion_tokens == tokens
@@ -97,9 +87,7 @@ def test_arguments_are_counted_without_what_is_around_them() -> None:
 
 
 def test_usage_is_believed_and_summed_over_attempts() -> None:
-    made = answer(
-        chunk({"content": "a"}), {"choices": [], "usage": {"prompt_tokens": 90, "completion_tokens": 7}}
-    )
+    made = answer(chunk({"content": "a"}), {"choices": [], "usage": {"prompt_tokens": 90, "completion_tokens": 7}})
     assert made.attempt.prompt_tokens == 90
     made.attempts.append(type(made.attempt)(50))
     counted = {"prompt_tokens": 50, "completion_tokens": 7, "total_tokens": 57}
@@ -173,18 +161,7 @@ def test_an_attempt_that_says_nothing_costs_no_further_word() -> None:
 
 @pytest.mark.parametrize(
     ("value", "number"),
-    [
-        (5, 5),
-        (5.9, 5),
-        (0, 0),
-        (-3, 0),
-        (True, 0),
-        ("5", 0),
-        (None, 0),
-        (float("inf"), 0),
-        (float("nan"), 0),
-        ([], 0),
-    ],
+    [(5, 5), (5.9, 5), (0, 0), (-3, 0), (True, 0), ("5", 0), (None, 0), (float("inf"), 0), (float("nan"), 0), ([], 0)],
 )
 def test_counts(value: Any, number: int) -> None:
     assert whole_number(value) == number

@@ -35,9 +35,7 @@ from tests.stream.test_withholding import call
 
 CLOSE = Watch(window=200, pause_point=120, resumable=True)
 TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. Winston Smith slipped quickly in."
-SHARED_FULL = frame(
-    {"error": {"code": 500, "message": "Context size has been exceeded.", "type": "server_error"}}
-)
+SHARED_FULL = frame({"error": {"code": 500, "message": "Context size has been exceeded.", "type": "server_error"}})
 
 
 def test_a_withheld_word_is_not_lost_to_a_tool_call_after_it() -> None:
@@ -138,9 +136,7 @@ def test_empty_attempts_after_a_cleared_one_come_to_an_end() -> None:
     assert out[-1] == Pause("cleared")
     for _ in range(20):
         of.handle(Reopened(60, bound=64))
-        out = commands(
-            of, opening(name="two") + ending("length", name="two") + usage(60, 0, name="two") + DONE
-        )
+        out = commands(of, opening(name="two") + ending("length", name="two") + usage(60, 0, name="two") + DONE)
         if of.state is State.DONE:
             return
     pytest.fail("an attempt that says nothing is repeated for ever")
@@ -205,8 +201,7 @@ def test_a_call_that_is_taken_back_takes_no_earlier_one_with_it() -> None:
     of.state = State.PAUSED
     of.handle(Reopened(150, corrects=True))
     many = b"".join(
-        frame(chunk({"tool_calls": [{"index": 1, "function": {"arguments": "x"}}]}, name="two"))
-        for _ in range(1900)
+        frame(chunk({"tool_calls": [{"index": 1, "function": {"arguments": "x"}}]}, name="two")) for _ in range(1900)
     )
     out = of.handle(ChunkReceived(call("{", index=1, name="two") + many))
     assert isinstance(out[-1], Pause)

@@ -28,9 +28,7 @@ def parts(calls: Iterable[tuple[str, str]], size: int) -> list[CallPart]:
     made: list[CallPart] = []
     for index, (name, arguments) in enumerate(calls):
         made.append(CallPart(name, id=f"c{index}", index=index))
-        made += [
-            CallPart("", arguments[at : at + size], index=index) for at in range(0, len(arguments), size)
-        ]
+        made += [CallPart("", arguments[at : at + size], index=index) for at in range(0, len(arguments), size)]
     return made
 
 
@@ -47,13 +45,9 @@ def said(pieces: Iterable[Piece]) -> list[tuple[str, str, str]]:
     return [(call[0], call[1], call[2]) for call in calls]
 
 
-def streamed(
-    calls: Sequence[tuple[str, str]], size: int, *, finish: bool = True
-) -> tuple[list[Piece], RepeatedCalls]:
+def streamed(calls: Sequence[tuple[str, str]], size: int, *, finish: bool = True) -> tuple[list[Piece], RepeatedCalls]:
     of = RepeatedCalls()
-    sent = [
-        each for part in parts(calls, size) for each in of.feed(Piece(calls=(part,), form={}, choice=True))
-    ]
+    sent = [each for part in parts(calls, size) for each in of.feed(Piece(calls=(part,), form={}, choice=True))]
     sent += of.feed(Piece(finish="tool_calls", form={}, choice=True)) if finish else of.close()
     return sent, of
 
@@ -131,12 +125,7 @@ def delta(part: CallPart) -> dict[str, Any]:
 
 @pytest.mark.parametrize("sizes", [(), (1,), (7,), (300, 1)])
 def test_a_stream_without_a_repetition_keeps_its_bytes(sizes: tuple[int, ...]) -> None:
-    data = (
-        opening()
-        + b"".join(frame(chunk(delta(p))) for p in parts([PARIS, NOW], 5))
-        + ending("tool_calls")
-        + DONE
-    )
+    data = opening() + b"".join(frame(chunk(delta(p))) for p in parts([PARIS, NOW], 5)) + ending("tool_calls") + DONE
     assert relayed(FAR, data, sizes) == data
 
 
@@ -168,10 +157,7 @@ def of_choices(data: bytes) -> tuple[list[list[tuple[str, str, str]]], list[list
     """The calls and the finish reasons of two choices, as a client puts them together."""
     lines = [line[6:] for line in data.split(b"\n\n") if line.startswith(b"data: {")]
     pieces = [piece for line in lines for piece in (piece_of(loads(line), b""),)]
-    of = [
-        [each for piece in pieces for each in (piece, *piece.other_choices) if each.index == at]
-        for at in (0, 1)
-    ]
+    of = [[each for piece in pieces for each in (piece, *piece.other_choices) if each.index == at] for at in (0, 1)]
     return [said(each) for each in of], [[piece.finish for piece in each if piece.finish] for each in of]
 
 

@@ -13,19 +13,7 @@ from hypothesis import strategies as st
 from proxy.core.jsontext import dumps
 from proxy.stream.events import ChunkReceived, Finish, Pause, Reopened, StreamCommand, UpstreamEnded
 from proxy.stream.session import State, StreamSession, Watch
-from tests.stream.support import (
-    DONE,
-    answer,
-    cut,
-    ending,
-    one_answer,
-    opening,
-    read,
-    said,
-    sent,
-    session_of,
-    words,
-)
+from tests.stream.support import DONE, answer, cut, ending, one_answer, opening, read, said, sent, session_of, words
 from tests.stream.support import usage as usage_frame
 
 pytestmark = pytest.mark.slow
@@ -139,9 +127,7 @@ def repetitive(head: str) -> bool:
 def precedented(head: str, overlap: int) -> bool:
     """Whether the repetition of the last `overlap` characters goes on like something that was said before."""
     again = head[-overlap:]
-    repeated = any(
-        head[at : at + overlap] == head[at + overlap :][:overlap] for at in range(len(head) - overlap)
-    )
+    repeated = any(head[at : at + overlap] == head[at + overlap :][:overlap] for at in range(len(head) - overlap))
     return repeated or head[-8:] + again[:OVERLAP] in head
 
 
@@ -154,9 +140,7 @@ FORMS: dict[str, Form] = {
     "quoted, overlapping": quoted_overlapping,
 }
 
-CASES = [
-    (name, form) for name in TEXTS for form in FORMS if (name, form) != ("equal lines", "quoted, overlapping")
-]
+CASES = [(name, form) for name in TEXTS for form in FORMS if (name, form) != ("equal lines", "quoted, overlapping")]
 """Everything but the form of which every place is left out: see there."""
 
 # -- how the bytes come
@@ -273,9 +257,7 @@ def test_a_pause_at_any_word(name: str, form: str) -> None:
 # -- any text, any number of interruptions
 
 some_texts = st.lists(
-    st.sampled_from(
-        ["word", " more", " and", "\n", "\n\n", "    ", "```", "| ", "- ", '"', "{", "0", "😀", " 字"]
-    )
+    st.sampled_from(["word", " more", " and", "\n", "\n\n", "    ", "```", "| ", "- ", '"', "{", "0", "😀", " 字"])
     | st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
     min_size=1,
     max_size=40,

@@ -49,10 +49,7 @@ def test_white_space_that_a_template_trims_does_not_hide_the_copy(size: int) -> 
     """The client has it already; the model begins with it or without."""
     for at in range(1, len(PROSE)):
         before = "  " + PROSE[:at]
-        assert (
-            through(EchoFilter(before), before.strip() + PROSE[len(before.rstrip()) - 2 :], size)
-            == PROSE[at:]
-        )
+        assert through(EchoFilter(before), before.strip() + PROSE[len(before.rstrip()) - 2 :], size) == PROSE[at:]
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -76,9 +73,7 @@ def test_an_answer_that_is_begun_anew_is_recognised(size: int) -> None:
     """A model that was asked to go on and does not says its answer again, sooner or later in other words."""
     for same in (160, 200, len(PROSE) - 20):
         seam = EchoFilter(PROSE)
-        out = "".join(
-            seam.feed(f"{PROSE[:same]}~ and so on"[at : at + size]) for at in range(0, same + 11, size)
-        )
+        out = "".join(seam.feed(f"{PROSE[:same]}~ and so on"[at : at + size]) for at in range(0, same + 11, size))
         assert (out, seam.restarted) == ("", True)
 
 
@@ -221,9 +216,7 @@ def test_every_split_of_an_answer_joins_without_a_seam(form: str, sizes: list[in
         )
         again = {"": rest, "all": head + rest, "end": quote[-60:] + rest}[repeats]
         pieces = [again[n : n + 5] for n in range(0, len(again), 5)]
-        more = (
-            opening(name="two") + b"".join(said(piece, name="two") for piece in pieces) + ending(name="two")
-        )
+        more = opening(name="two") + b"".join(said(piece, name="two") for piece in pieces) + ending(name="two")
         of = session(replace(CLOSE, pause_point=10**6), prompt=190)
         first = opening() + said(head) + ending("length")
         client = read(conversation(of, first, Attempt(more, resumed), sizes=sizes))

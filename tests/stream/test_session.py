@@ -111,9 +111,7 @@ def test_any_further_attempt_in_any_pieces_too(body: bytes, more: bytes, sizes: 
     def client(pieces: list[int]) -> bytes:
         of = session(CLOSE)
         first = stream(words(TEXT))
-        return conversation(
-            of, first, Attempt(opening(name="two") + body, Reopened(100, echo=HEAD)), sizes=pieces
-        )
+        return conversation(of, first, Attempt(opening(name="two") + body, Reopened(100, echo=HEAD)), sizes=pieces)
 
     assert client([]) == client(sizes or [1])
 
@@ -248,11 +246,7 @@ def test_calls_and_reasoning_of_a_later_attempt_pass() -> None:
         {"content": "So"},
         {"tool_calls": [{"index": 0, "id": "c"}]},
     ]
-    more = (
-        b"".join(frame(chunk(delta, name="two")) for delta in deltas)
-        + ending("tool_calls", name="two")
-        + DONE
-    )
+    more = b"".join(frame(chunk(delta, name="two")) for delta in deltas) + ending("tool_calls", name="two") + DONE
     client = read(conversation(session(CLOSE), stream(words(TEXT)), Attempt(more)))
     one_answer(client, HEAD + " So", "tool_calls")
     assert client.reasoning == "", "the answer has begun: what is thought anew is no part of it"
@@ -346,9 +340,7 @@ def conversation_rest(of: StreamSession, data: bytes) -> bytes:
 @pytest.mark.parametrize("sizes", [[], [1], [64]])
 def test_what_the_last_chunk_says_is_sent_before_the_pause(sizes: list[int]) -> None:
     watch = replace(CLOSE, pause_point=10_000)
-    body = (
-        opening() + said(TEXT[:20]) + frame(chunk({"content": TEXT[20:40]}, "length")) + usage(190, 10) + DONE
-    )
+    body = opening() + said(TEXT[:20]) + frame(chunk({"content": TEXT[20:40]}, "length")) + usage(190, 10) + DONE
     of = session(watch)
     out = commands(of, body, sizes)
     assert out[-1] == Pause("window full")
@@ -366,9 +358,7 @@ def test_an_end_that_was_not_the_windows_comes_as_it_was(end: bytes, sizes: list
 
 def test_without_usage_the_count_has_to_come_near() -> None:
     watch = replace(CLOSE, pause_point=10_000)
-    assert commands(session(watch, prompt=180), stream(words(TEXT[:40]), "length"))[-1] == Pause(
-        "window full"
-    )
+    assert commands(session(watch, prompt=180), stream(words(TEXT[:40]), "length"))[-1] == Pause("window full")
     body = stream(words(TEXT[:40]), "length")
     assert sent(commands(session(watch, prompt=150), body)) == body
 
@@ -484,13 +474,7 @@ def test_an_error_that_is_none_is_none(none: Any) -> None:
 
 
 def test_an_error_in_a_later_attempt_ends_the_answer_once() -> None:
-    bad = chunk(
-        {"content": ""},
-        "error",
-        name="two",
-        error={"code": 502, "message": "gone"},
-        event={"type": "execute"},
-    )
+    bad = chunk({"content": ""}, "error", name="two", error={"code": 502, "message": "gone"}, event={"type": "execute"})
     more = opening(name="two") + b"".join(said(w, name="two") for w in words(REST)) + frame(bad) + DONE
     client = read(conversation(session(CLOSE), stream(words(TEXT)), Attempt(more)))
     assert client.text == TEXT
@@ -625,10 +609,7 @@ def test_a_last_frame_without_its_line_end_is_read() -> None:
 
 def test_a_connection_that_breaks_leaves_an_error_and_no_torn_frame() -> None:
     of = session()
-    out = [
-        *of.handle(ChunkReceived(opening() + said("a") + b'data: {"cho')),
-        *of.handle(UpstreamFailed("gone")),
-    ]
+    out = [*of.handle(ChunkReceived(opening() + said("a") + b'data: {"cho')), *of.handle(UpstreamFailed("gone"))]
     client = read(sent(out))
     assert client.text == "a"
     assert client.errors[0]["message"] == "gone"
@@ -638,10 +619,7 @@ def test_a_connection_that_breaks_leaves_an_error_and_no_torn_frame() -> None:
 @pytest.mark.parametrize("finish", ["stop", "length"])
 def test_a_connection_that_breaks_after_the_end_breaks_nothing(finish: str) -> None:
     of = session(replace(FAR, pause_point=10**6))
-    out = [
-        *of.handle(ChunkReceived(opening() + said("a") + ending(finish))),
-        *of.handle(UpstreamFailed("gone")),
-    ]
+    out = [*of.handle(ChunkReceived(opening() + said("a") + ending(finish))), *of.handle(UpstreamFailed("gone"))]
     one_answer(read(sent(out)), "a", finish)
 
 
@@ -744,9 +722,7 @@ events = st.one_of(
 
 @pytest.mark.no_cover
 @given(st.lists(events, max_size=25), st.booleans())
-def test_whatever_happens_the_table_holds_and_the_end_is_the_end(
-    happened: list[StreamEvent], adopted: bool
-) -> None:
+def test_whatever_happens_the_table_holds_and_the_end_is_the_end(happened: list[StreamEvent], adopted: bool) -> None:
     of = session(replace(CLOSE, show_usage=True))
     if adopted:
         of.adopt(Identity("own", 1, "m"))
@@ -760,17 +736,13 @@ def test_whatever_happens_the_table_holds_and_the_end_is_the_end(
         stops = [command for command in out if not isinstance(command, Send)]
         assert len(stops) <= 1
         assert not stops or out[-1] is stops[0]
-        assert (of.state is State.DONE) == (
-            bool(stops) and isinstance(stops[0], Finish)
-        ) or before is State.DONE
+        assert (of.state is State.DONE) == (bool(stops) and isinstance(stops[0], Finish)) or before is State.DONE
         assert (of.state is State.PAUSED) == (bool(stops) and isinstance(stops[0], Pause | Retry))
 
 
 def counting(text: str, used: int, kind: str) -> bytes:
     """A frame of an attempt whose backend counts in each of them."""
-    counts: dict[str, Any] = {
-        "timings": {"cache_n": 60, "prompt_n": 0, "predicted_n": used, "ms": used * 1.5}
-    }
+    counts: dict[str, Any] = {"timings": {"cache_n": 60, "prompt_n": 0, "predicted_n": used, "ms": used * 1.5}}
     if kind == "usage":
         counts = {"usage": {"prompt_tokens": 60, "total_tokens": 60 + used, "completion_tokens": used}}
     return frame(chunk({"content": text}, name="two", **counts))
@@ -778,16 +750,12 @@ def counting(text: str, used: int, kind: str) -> bytes:
 
 @pytest.mark.parametrize("kind", ["timings", "usage"])
 @pytest.mark.parametrize("tokens", [1, 3])
-def test_the_pause_point_of_a_resumed_attempt_is_met_by_the_backends_own_count(
-    tokens: int, kind: str
-) -> None:
+def test_the_pause_point_of_a_resumed_attempt_is_met_by_the_backends_own_count(tokens: int, kind: str) -> None:
     """The estimate of its prompt was too low by half, and each frame holds several tokens."""
     of = session(Watch(window=1000, pause_point=600, resumable=True), prompt=590)
     commands(of, stream(words(TEXT)))
     of.handle(Reopened(30))
-    body = opening(name="two") + b"".join(
-        counting(f" w{number}", number * tokens, kind) for number in range(1, 1000)
-    )
+    body = opening(name="two") + b"".join(counting(f" w{number}", number * tokens, kind) for number in range(1, 1000))
     out = commands(of, body, [len(data) for data in sse.frames(body)])
     assert out[-1] == Pause("pause point")
     attempt = of.answer.attempt
@@ -802,8 +770,5 @@ def test_frames_that_differ_in_word_and_counts_alone_pass_unread() -> None:
     of.handle(ChunkReceived(opening(name="two") + said(" " + "more" * 25, name="two")))
     of.handle(ChunkReceived(counting(" w", 1, "timings")))
     passed = sent(of.handle(ChunkReceived(counting(" x", 2, "timings"))))
-    assert read(sent(out)).chunks[-1] == {
-        **read(passed).chunks[-1],
-        "choices": read(sent(out)).chunks[-1]["choices"],
-    }
+    assert read(sent(out)).chunks[-1] == {**read(passed).chunks[-1], "choices": read(sent(out)).chunks[-1]["choices"]}
     assert read(passed).text == " x"

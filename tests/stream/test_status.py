@@ -68,9 +68,7 @@ def test_auto_is_an_event_and_a_comment() -> None:
 @pytest.mark.parametrize(
     "notice", [BEGUN, ENDED, Notice(done=True), Notice(done=True, failed=True), Notice(done=True, ended=True)]
 )
-def test_what_is_written_into_an_answer_is_taken_out_of_the_history(
-    form: str, field: str, notice: Notice
-) -> None:
+def test_what_is_written_into_an_answer_is_taken_out_of_the_history(form: str, field: str, notice: Notice) -> None:
     (chunk,) = chunks(form, notice)
     choices = chunk["choices"]
     assert isinstance(choices, list)

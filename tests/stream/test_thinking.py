@@ -28,9 +28,7 @@ from tests.stream.support import (
 )
 
 CLOSE = Watch(window=200, pause_point=120, resumable=True)
-THOUGHT = (
-    "so the user wants a poem and it should rhyme and be short and about rain in the very last week of may"
-)
+THOUGHT = "so the user wants a poem and it should rhyme and be short and about rain in the very last week of may"
 ANSWER = "Rain in May."
 
 
@@ -65,13 +63,7 @@ def _thoughts(field: str) -> bytes:
 
 
 def test_where_it_can_only_be_thought_anew_the_second_thought_is_a_paragraph_of_its_own() -> None:
-    more = (
-        opening(name="two")
-        + thought("Again.", name="two")
-        + said(ANSWER, name="two")
-        + ending(name="two")
-        + DONE
-    )
+    more = opening(name="two") + thought("Again.", name="two") + said(ANSWER, name="two") + ending(name="two") + DONE
     of = session(CLOSE)
     client = read(
         conversation(of, opening() + _thoughts("reasoning_content"), Attempt(more, Reopened(50, exact=False)))
@@ -97,11 +89,7 @@ def test_what_is_thought_anew_in_mid_answer_is_left_out_and_counted() -> None:
     first = opening() + thought("Hm.") + b"".join(map(said, words(THOUGHT)))
     of = session(CLOSE)
     more = (
-        opening(name="two")
-        + thought("Again.", name="two") * 5
-        + said(" end", name="two")
-        + ending(name="two")
-        + DONE
+        opening(name="two") + thought("Again.", name="two") * 5 + said(" end", name="two") + ending(name="two") + DONE
     )
     client = read(conversation(of, first, Attempt(more)))
     assert client.reasoning == "Hm."

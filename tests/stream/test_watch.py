@@ -28,12 +28,7 @@ def test_the_pause_point_counts_prompt_and_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    "watch",
-    [
-        replace(WATCH, resumable=False),
-        replace(WATCH, window=0, pause_point=0),
-        replace(WATCH, vain_resumes=0),
-    ],
+    "watch", [replace(WATCH, resumable=False), replace(WATCH, window=0, pause_point=0), replace(WATCH, vain_resumes=0)]
 )
 def test_who_is_not_paused(watch: Watch) -> None:
     assert not watch.pause_due(answer(500, 450))

@@ -36,12 +36,7 @@ WATCH = Watch(window=200, pause_point=180, resumable=True)
 
 def call(arguments: str, *, index: int = 0, name: str = "one", pieces: int = 1) -> bytes:
     """A call as llama.cpp streams it: id and name first, then the arguments in pieces."""
-    first = {
-        "index": index,
-        "id": f"call_{index}",
-        "type": "function",
-        "function": {"name": "f", "arguments": ""},
-    }
+    first = {"index": index, "id": f"call_{index}", "type": "function", "function": {"name": "f", "arguments": ""}}
     size = max(1, len(arguments) // pieces)
     parts = [arguments[at : at + size] for at in range(0, len(arguments), size)]
     deltas = [first, *({"index": index, "function": {"arguments": part}} for part in parts)]
@@ -66,14 +61,7 @@ def test_far_from_the_pause_point_a_call_passes_piece_by_piece() -> None:
 
 @given(sizes)
 def test_a_call_that_fits_comes_late_and_unchanged(pieces: list[int]) -> None:
-    body = (
-        opening()
-        + said("Let me see.")
-        + call("x" * 60, pieces=6)
-        + ending("tool_calls")
-        + usage(100, 72)
-        + DONE
-    )
+    body = opening() + said("Let me see.") + call("x" * 60, pieces=6) + ending("tool_calls") + usage(100, 72) + DONE
     of = session(WATCH)
     early = sent(commands(session(WATCH), body[: body.index(b'finish_reason":"tool')], pieces))
     assert b"tool_calls" not in early
@@ -101,9 +89,7 @@ def test_a_call_that_does_not_fit_is_asked_for_again(legacy: bool) -> None:
 
 def test_parallel_calls_are_asked_for_again_together() -> None:
     first = opening() + call("a" * 30) + call("b" * 90, index=1, pieces=3)
-    again = (
-        call("a" * 30, name="two") + call("b" * 90, index=1, name="two") + ending("tool_calls", name="two")
-    )
+    again = call("a" * 30, name="two") + call("b" * 90, index=1, name="two") + ending("tool_calls", name="two")
     client = read(conversation(session(WATCH), first, Attempt(again + DONE, Reopened(20))))
     assert arguments(client) == {0: "a" * 30, 1: "b" * 90}
     one_answer(client, "", "tool_calls")

@@ -83,17 +83,9 @@ def test_an_outcome_says_at_its_end_what_was_recorded() -> None:
     outcome.close(200)
     assert (outcome.tokens_before, outcome.tokens_after, outcome.fill) == (900, 410, 0.41)
     assert (outcome.action, outcome.compactions, outcome.compaction_seconds) == ("compacted", 1, 3.0)
-    assert (outcome.attempts, outcome.summaries, outcome.unfit, outcome.pauses, outcome.resumes) == (
-        2,
-        2,
-        1,
-        1,
-        1,
-    )
+    assert (outcome.attempts, outcome.summaries, outcome.unfit, outcome.pauses, outcome.resumes) == (2, 2, 1, 1, 1)
     assert not outcome.plain
-    assert line(outcome).startswith(
-        "r local/m: 200 compacted, 900 to 410 tokens in 3.0 s, 3 tool results cleaned"
-    )
+    assert line(outcome).startswith("r local/m: 200 compacted, 900 to 410 tokens in 3.0 s, 3 tool results cleaned")
 
 
 def test_an_extract_stays_reported_when_the_history_is_only_pruned_later() -> None:
@@ -129,13 +121,6 @@ def test_background_work_is_no_request_and_has_a_line_of_its_own() -> None:
     outcome = telemetry.background("ahead_1", request)
     outcome.record_measured(900, 1000, "")
     outcome.record_measured(400, 1000, "")
-    assert (outcome.cause, outcome.backend, outcome.model, outcome.credential) == (
-        request,
-        "b",
-        "m",
-        "digest",
-    )
-    assert (
-        ahead_line(outcome, "done", 2.0) == "ahead_1 b/m: compacted ahead: done, 900 to 400 tokens in 2.0 s"
-    )
+    assert (outcome.cause, outcome.backend, outcome.model, outcome.credential) == (request, "b", "m", "digest")
+    assert ahead_line(outcome, "done", 2.0) == "ahead_1 b/m: compacted ahead: done, 900 to 400 tokens in 2.0 s"
     assert ahead_line(outcome, "useless", 0.0) == "ahead_1 b/m: compacted ahead: useless"

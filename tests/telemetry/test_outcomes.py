@@ -109,9 +109,7 @@ def test_what_is_not_plain_forwarding_is_one_line_in_the_log(caplog: pytest.LogC
         assert secret not in caplog.text
 
 
-def test_every_request_is_a_line_at_debug(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_every_request_is_a_line_at_debug(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, logger="spillway"), LlamaCppFake(brain=scripted(["hi"])) as fake:
         with running_proxy(fake) as proxy:
             proxy.chat({"model": "m", "messages": [USER]})
@@ -126,16 +124,11 @@ def test_headers_that_go_out_while_the_history_is_shortened_say_so_and_the_end_t
     def slow(asked: Any) -> Reply:
         if "Summarise the" in asked.last_user:
             released.wait(20)
-            return Reply(
-                text="The user said some words, many times over, and wanted nothing but that they be noted."
-            )
+            return Reply(text="The user said some words, many times over, and wanted nothing but that they be noted.")
         return Reply(text="Noted.")
 
     history = [
-        {
-            "role": "user" if turn % 2 == 0 else "assistant",
-            "content": f"{turn} " + "some words to fill it " * 40,
-        }
+        {"role": "user" if turn % 2 == 0 else "assistant", "content": f"{turn} " + "some words to fill it " * 40}
         for turn in range(15)
     ]
     body = {"model": "fake-model", "messages": history, "stream": True}
@@ -183,12 +176,8 @@ def test_who_hangs_up_at_the_end_mark_has_got_everything() -> None:
         request = b""
         while b"\r\n\r\n" not in request:
             request += connection.recv(65536)
-        chunk = (
-            b'data: {"id":"1","choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":"stop"}]}\n\n'
-        )
-        connection.sendall(
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + chunk + b"data: [DONE]\n\n"
-        )
+        chunk = b'data: {"id":"1","choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":"stop"}]}\n\n'
+        connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + chunk + b"data: [DONE]\n\n")
         ended.wait(20)
         connection.close()
 
@@ -207,9 +196,7 @@ def test_who_hangs_up_at_the_end_mark_has_got_everything() -> None:
 def test_a_whole_answer_that_breaks_off_counts_as_a_failure_of_the_backend() -> None:
     def serve(connection: socket.socket) -> None:
         connection.recv(65536)
-        connection.sendall(
-            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"
-        )
+        connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{")
         connection.close()
 
     with listening(serve) as url, running_proxy(BackendSetting(url=url, name="b", kind="generic")) as proxy:
@@ -220,9 +207,7 @@ def test_a_whole_answer_that_breaks_off_counts_as_a_failure_of_the_backend() -> 
 def test_a_long_error_that_breaks_off_is_told_as_the_backends() -> None:
     def serve(connection: socket.socket) -> None:
         connection.recv(65536)
-        connection.sendall(
-            b"HTTP/1.1 500 Oh\r\ncontent-type: application/json\r\ncontent-length: 400000\r\n\r\n{"
-        )
+        connection.sendall(b"HTTP/1.1 500 Oh\r\ncontent-type: application/json\r\ncontent-length: 400000\r\n\r\n{")
         connection.close()
 
     with listening(serve) as url, running_proxy(BackendSetting(url=url, name="b", kind="generic")) as proxy:
@@ -268,10 +253,7 @@ def test_an_error_that_comes_as_200_is_no_empty_stream() -> None:
 
 
 def test_an_answer_that_ends_for_want_of_room_says_so_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    with (
-        caplog.at_level(logging.INFO, logger="spillway"),
-        LlamaCppFake(brain=walk(last=3000), window=600) as fake,
-    ):
+    with caplog.at_level(logging.INFO, logger="spillway"), LlamaCppFake(brain=walk(last=3000), window=600) as fake:
         with running_proxy(fake, answer_windows=0.9) as proxy:
             seen = read_stream(proxy.chat({**ONE, "stream": True}).content)
         assert seen.finishes == ["length"]

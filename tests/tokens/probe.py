@@ -27,12 +27,8 @@ def probe() -> tuple[str, ...]:
     for body in sections().values():
         texts.extend(line for line in body.split("\n") if line)
     texts.extend(space * count for space in " \t\n\r" for count in (1, 2, 3, 7, 16, 33))
-    texts.extend(
-        ("a  b\n\n\nc \n d\t\te\r\n\r\nf", "  x", "\n x", " \n", "x \u3000y\u00a0z", "1 22  333   4444 55555")
-    )
-    texts.extend(
-        ("'s 'S I'll I'LL we've", "a" * 99, "=" * 99, "7" * 99, "\u200d\u200da\u200d1\u200d", "\x00\x01\x1f")
-    )
+    texts.extend(("a  b\n\n\nc \n d\t\te\r\n\r\nf", "  x", "\n x", " \n", "x \u3000y\u00a0z", "1 22  333   4444 55555"))
+    texts.extend(("'s 'S I'll I'LL we've", "a" * 99, "=" * 99, "7" * 99, "\u200d\u200da\u200d1\u200d", "\x00\x01\x1f"))
     texts.extend(_random(seed, 60) for seed in range(60))
     return tuple(texts)
 

@@ -49,9 +49,7 @@ def test_parts_of_all_kinds() -> None:
             ],
         }
     )
-    assert found == Content(
-        ["look", "here", "no", "bare", "untyped"], ["hm"], images=[None, None], attachments=[32]
-    )
+    assert found == Content(["look", "here", "no", "bare", "untyped"], ["hm"], images=[None, None], attachments=[32])
 
 
 def test_an_image_is_never_text() -> None:
@@ -61,9 +59,7 @@ def test_an_image_is_never_text() -> None:
 
 
 def test_a_blob_in_an_unknown_part_is_an_attachment() -> None:
-    found = read_message(
-        {"role": "user", "content": [{"type": "x", "y": {"z": "A" * 300_000, "w": "words"}}]}
-    )
+    found = read_message({"role": "user", "content": [{"type": "x", "y": {"z": "A" * 300_000, "w": "words"}}]})
     assert found.attachments == [232]
     assert sum(map(len, found.texts)) < 60
     assert "words" in found.texts[0]
@@ -87,11 +83,7 @@ def test_calls_count_with_name_and_arguments() -> None:
 
 
 def test_reasoning_is_kept_apart() -> None:
-    message = {
-        "content": "a",
-        "reasoning_content": "b",
-        "reasoning_details": [{"text": "c"}, {"data": "d"}, 1],
-    }
+    message = {"content": "a", "reasoning_content": "b", "reasoning_details": [{"text": "c"}, {"data": "d"}, 1]}
     found = read_message(message)
     assert (found.texts, found.reasoning) == (["a"], ["b", "c"])
 

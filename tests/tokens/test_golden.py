@@ -49,6 +49,4 @@ def test_the_probe_is_wide() -> None:
     text = "".join(probe())
     assert len(probe()) > 200
     assert len(text.encode()) > 40_000
-    assert {"english", "chinese", "japanese", "korean", "arabic", "hindi", "emoji", "base64"} < set(
-        sections()
-    )
+    assert {"english", "chinese", "japanese", "korean", "arabic", "hindi", "emoji", "base64"} < set(sections())

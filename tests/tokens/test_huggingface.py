@@ -120,9 +120,7 @@ def test_a_text_on_which_the_tokenizer_fails_is_counted_coarsely(tmp_path: Path)
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("changes", [{"normalizer": UNPARSABLE}, {"pre_tokenizer": ENDLESS}, {"model": None}])
-async def test_a_request_is_measured_although_the_users_file_is_broken(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
+async def test_a_request_is_measured_although_the_users_file_is_broken(tmp_path: Path, changes: dict[str, Any]) -> None:
     path, key = write(byte_level(), tmp_path / "tokenizer.json", **changes), ("local", "mine")
     meter = Meter(library=Library())
     await meter.warm()

@@ -271,9 +271,7 @@ async def test_tools_schemas_and_images_count(meter: Meter) -> None:
         body(user("hi"), response_format=schema),
     ):
         assert 120 < (await meter.measure(KEY, more)).tokens - plain.tokens < 400
-    seen = await meter.measure(
-        KEY, body({"role": "user", "content": [{"type": "text", "text": "hi"}, image]})
-    )
+    seen = await meter.measure(KEY, body({"role": "user", "content": [{"type": "text", "text": "hi"}, image]}))
     assert 900 < seen.tokens - plain.tokens < 1100
 
 
@@ -317,13 +315,7 @@ async def test_that_a_name_misled_survives_a_restart_too(meter: Meter) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [
-        b"",
-        b"null",
-        b"[]",
-        b"{}",
-        b'{"family": null, "exact": false, "samples": 1, "weights": [1], "variances": [1]}',
-    ],
+    [b"", b"null", b"[]", b"{}", b'{"family": null, "exact": false, "samples": 1, "weights": [1], "variances": [1]}'],
 )
 async def test_other_data_is_not_taken(meter: Meter, data: bytes) -> None:
     assert not meter.load(KEY, data)
@@ -350,13 +342,7 @@ ODD: list[Any] = [
 
 
 async def test_odd_input_is_counted(meter: Meter) -> None:
-    options = {
-        "tools": {"a": ["b"]},
-        "response_format": 5,
-        "functions": "x",
-        "documents": [1],
-        "chat_template": 7,
-    }
+    options = {"tools": {"a": ["b"]}, "response_format": 5, "functions": "x", "documents": [1], "chat_template": 7}
     estimate = await meter.measure(KEY, body(*ODD, **options))
     assert 100 < estimate.tokens < 2000
     assert len(meter.costs(KEY, ODD)) == len(ODD)
@@ -367,9 +353,7 @@ async def test_odd_input_is_counted(meter: Meter) -> None:
 
 async def test_cyclic_references_in_schemas_are_only_text(meter: Meter) -> None:
     node = {"$ref": "#/$defs/node", "$defs": {"node": {"properties": {"next": {"$ref": "#/$defs/node"}}}}}
-    estimate = await meter.measure(
-        KEY, body(user("hi"), tools=[{"function": {"name": "f", "parameters": node}}])
-    )
+    estimate = await meter.measure(KEY, body(user("hi"), tools=[{"function": {"name": "f", "parameters": node}}]))
     assert estimate.tokens < 150
 
 
@@ -430,11 +414,7 @@ async def test_a_small_text_is_counted_on_the_spot(meter: Meter) -> None:
 
 
 @settings(max_examples=15)
-@given(
-    st.lists(
-        st.sampled_from([WORDS, "漢字かな", "12345 67890", "", "def f(x):\n    return x\n"]), max_size=12
-    )
-)
+@given(st.lists(st.sampled_from([WORDS, "漢字かな", "12345 67890", "", "def f(x):\n    return x\n"]), max_size=12))
 def test_counts_grow_with_messages(texts: list[str]) -> None:
     async def estimates() -> list[int]:
         meter = Meter()

@@ -6,30 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.tokens.ratios import (
-    EMPTY,
-    FIRST,
-    MESSAGES,
-    SCRIPTS,
-    SIZE,
-    TOOLS,
-    Ratios,
-    Vector,
-    by_script,
-)
+from proxy.tokens.ratios import EMPTY, FIRST, MESSAGES, SCRIPTS, SIZE, TOOLS, Ratios, Vector, by_script
 
 ASCII, DIGITS, LATIN, CYRILLIC, ARABIC, INDIC, MARKS, HAN, HANGUL, EMOJI, INDENT = range(SCRIPTS)
 
 
 def vector(**counts: float) -> Vector:
-    names = {
-        "ascii": ASCII,
-        "digits": DIGITS,
-        "han": HAN,
-        "messages": MESSAGES,
-        "first": FIRST,
-        "tools": TOOLS,
-    }
+    names = {"ascii": ASCII, "digits": DIGITS, "han": HAN, "messages": MESSAGES, "first": FIRST, "tools": TOOLS}
     x = [*EMPTY]
     for name, count in counts.items():
         x[names[name]] = count

@@ -40,9 +40,7 @@ def seconds(count: Callable[[str], int], text: str) -> float:
 def test_no_text_is_slow_or_raises(kind: str, name: str, shipped: Shipped) -> None:
     prose = (sections()["english"] * 200)[:LONG]
     usual = max(seconds(shipped(name).count, prose), 0.02)
-    assert (
-        seconds(shipped(name).count, PATHOLOGICAL[kind]) < 20 * usual * 4
-    )  # bytes: up to 4 for each character
+    assert seconds(shipped(name).count, PATHOLOGICAL[kind]) < 20 * usual * 4  # bytes: up to 4 for each character
 
 
 def test_two_million_spaces(shipped: Shipped) -> None:

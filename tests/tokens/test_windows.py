@@ -31,9 +31,7 @@ def test_the_same_total_of_prompts_that_differ_is_a_window() -> None:
 
 
 @given(st.integers(SMALLEST_WINDOW, 10**6), st.data())
-def test_a_filled_window_is_known_after_two_answers_and_never_smaller(
-    window: int, data: st.DataObject
-) -> None:
+def test_a_filled_window_is_known_after_two_answers_and_never_smaller(window: int, data: st.DataObject) -> None:
     prompts = data.draw(st.lists(st.integers(1, window - 1), min_size=2, max_size=4))
     assume(max(prompts) - min(prompts) >= 16)
     seen = [Filled(prompt, window - prompt) for prompt in prompts]
@@ -97,9 +95,7 @@ def test_what_a_counter_that_is_off_explains_as_well(one: CutSeen, other: CutSee
 
 
 @given(st.integers(600, 10**6), st.floats(1.25, 100), st.floats(0.05, 0.58))
-def test_a_counter_that_is_off_by_a_factor_never_shows_a_window(
-    estimated: int, times: float, share: float
-) -> None:
+def test_a_counter_that_is_off_by_a_factor_never_shows_a_window(estimated: int, times: float, share: float) -> None:
     longer = round(estimated * times) + 1
     one, other = seen(estimated, round(estimated * share)), seen(longer, round(longer * share), b"b")
     assert not one.bears_out(other)

@@ -166,9 +166,7 @@ class Book(AddOn):
 
     def _show(self, record: Record, event: Event) -> None:
         """Tell the viewers of an event."""
-        learned = (
-            event.fields["what"] if event.name == "refused" else event.name if event.name in _LEARNED else ""
-        )
+        learned = event.fields["what"] if event.name == "refused" else event.name if event.name in _LEARNED else ""
         for each in self.watching:
             if learned:
                 each.learned(record.outcome.backend, record.outcome.model, learned)

@@ -11,16 +11,7 @@ from proxy.addons.live.record import Note, Record, Talk
 from proxy.addons.live.telling import note_of
 from proxy.core.errors import Conflict, NotFound, StoreUnavailable
 from proxy.core.history.checkpoint import Checkpoint, Store
-from proxy.core.history.marks import (
-    CLOSE,
-    EXTRACT,
-    HEADING,
-    MORE_QUOTES,
-    NAMES,
-    OPEN,
-    carried_rules,
-    is_summary,
-)
+from proxy.core.history.marks import CLOSE, EXTRACT, HEADING, MORE_QUOTES, NAMES, OPEN, carried_rules, is_summary
 from proxy.core.request import Message
 from proxy.stages.addon import AddOn
 from proxy.tokens.meter import Meter
@@ -54,9 +45,7 @@ class TalkCheckpoints:
             StoreUnavailable: the store takes no changes.
         """
         if talk.running is not None:
-            raise Conflict(
-                "A request of this conversation is being served: try again when it is done.", code="busy"
-            )
+            raise Conflict("A request of this conversation is being served: try again when it is done.", code="busy")
         found = await self._current(talk)
         for addon in self._addons:
             await addon.forgotten(found.scope, _links(talk.newest))
@@ -73,8 +62,7 @@ class TalkCheckpoints:
         found = await self._find(talk)
         if found is None:
             raise NotFound(
-                "No summary stands in the prompt of this conversation: nothing of it was shortened.",
-                code="no_summary",
+                "No summary stands in the prompt of this conversation: nothing of it was shortened.", code="no_summary"
             )
         return found
 

@@ -14,9 +14,7 @@ from proxy.core.history.chain import message_digest
 from proxy.core.history.marks import RECALLED_END, is_summary
 from proxy.core.request import Message, text_of
 
-What: TypeAlias = Literal[
-    "kept", "shortened", "masked", "summarised", "recalled", "mended", "added", "removed"
-]
+What: TypeAlias = Literal["kept", "shortened", "masked", "summarised", "recalled", "mended", "added", "removed"]
 CUT = "characters left out"
 """In every mark of a text whose middle or lines are left out."""
 LONGEST = 20_000
@@ -50,9 +48,7 @@ def lines_of(sent: Sequence[Message], forwarded: Sequence[Message]) -> list[Diff
     return found
 
 
-def _changed(
-    sent: Sequence[Message], forwarded: Sequence[Message], gone: range, come: range
-) -> list[DiffLine]:
+def _changed(sent: Sequence[Message], forwarded: Sequence[Message], gone: range, come: range) -> list[DiffLine]:
     """Pair what came with what went, as far as it is the same message; the rest is summed up, or left out."""
     rest = list(gone)
     found: list[DiffLine] = []

@@ -87,15 +87,9 @@ class Looker:
     async def _parts(self, record: Record) -> Parts | None:
         """Break down the prompt of a request, once for each body."""
         record.sample()
-        if (
-            record.bodies is not None
-            and record.bodies.forwarded
-            and (record.parts or (0,))[0] != record.posted
-        ):
+        if record.bodies is not None and record.bodies.forwarded and (record.parts or (0,))[0] != record.posted:
             posted = record.posted
-            parts = await parts_in(
-                self._meter, record.outcome.key, record.bodies.forwarded, record.prompt or 0
-            )
+            parts = await parts_in(self._meter, record.outcome.key, record.bodies.forwarded, record.prompt or 0)
             record.parts = None if parts is None else (posted, parts)
         return None if record.parts is None else record.parts[1]
 
@@ -144,8 +138,7 @@ class Looker:
             if not viewer.sees(record.tenant):
                 continue
             if not all(
-                query.get(name) in (None, getattr(outcome, name))
-                for name in ("model", "backend", "dialect", "action")
+                query.get(name) in (None, getattr(outcome, name)) for name in ("model", "backend", "dialect", "action")
             ):
                 continue
             if not _has_status(outcome.status, query.get("status")):
@@ -183,11 +176,7 @@ class Looker:
             "same": bodies.same,
             "tokens": {"sent": tokens, "forwarded": record.prompt or record.outcome.tokens_after or 0},
             "counts": {what: sum(line.what == what for line in lines) for what in get_args(What)},
-            "tools": {
-                "sent": len(offered[0]),
-                "forwarded": len(offered[1]),
-                "changed": offered[0] != offered[1],
-            },
+            "tools": {"sent": len(offered[0]), "forwarded": len(offered[1]), "changed": offered[0] != offered[1]},
             "rows": rows,
         }
 
@@ -207,21 +196,14 @@ class Looker:
     def calibration(self, viewer: Viewer, query: Mapping[str, str]) -> dict[str, Any]:
         """Estimates of prompts and what the backend reported, oldest first."""
         points = []
-        for record in self._matching(
-            viewer, {name: query[name] for name in ("model", "backend") if name in query}
-        ):
+        for record in self._matching(viewer, {name: query[name] for name in ("model", "backend") if name in query}):
             outcome = record.outcome
             reported = whole_number((outcome.usage or {}).get("prompt_tokens"))
             if outcome.attempts != 1 or not reported or not outcome.tokens_after:
                 continue
             error = outcome.tokens_after / reported - 1
             points.append(
-                {
-                    "at": record.at,
-                    "estimated": outcome.tokens_after,
-                    "reported": reported,
-                    "error": round(error, 4),
-                }
+                {"at": record.at, "estimated": outcome.tokens_after, "reported": reported, "error": round(error, 4)}
             )
         return {"points": points[::-1]}
 
@@ -262,8 +244,7 @@ def _row(
     }
     if full and line.what == "summarised":
         row["covered"] = [
-            {"index": each, "role": before[each].get("role"), "text": shown(before[each])}
-            for each in line.sent
+            {"index": each, "role": before[each].get("role"), "text": shown(before[each])} for each in line.sent
         ]
     return row
 

@@ -38,12 +38,7 @@ async def parts_in(meter: Meter, key: ModelKey, body: bytes, total: int) -> Part
 
 
 def _parts(
-    messages: Sequence[Message],
-    costs: Sequence[float],
-    total: int,
-    count: Callable[[str], int],
-    *,
-    tools: bool,
+    messages: Sequence[Message], costs: Sequence[float], total: int, count: Callable[[str], int], *, tools: bool
 ) -> Parts:
     """`costs` are those of each message, by estimate; what is left of `total` are the tools, or else the template."""
     lead = leading_system(messages)

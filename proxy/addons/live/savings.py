@@ -117,12 +117,7 @@ class Accounts:
         return {
             "requests": total("requests"),
             "since": since,
-            "tokens": {
-                "without": without,
-                "sent": sent,
-                "spent": spent,
-                "not_sent": without - sent - spent,
-            },
+            "tokens": {"without": without, "sent": sent, "spent": spent, "not_sent": without - sent - spent},
             "reading": {
                 "avoided": total("avoided"),
                 "caused": total("caused"),

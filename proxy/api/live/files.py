@@ -98,9 +98,7 @@ async def _reply(exchange: Exchange, file: PageFile) -> None:
     if file.etag.decode() in known:
         await exchange.reply(304, head, b"")
         return
-    zipped = "gzip" in (exchange.header(b"accept-encoding") or "").lower() and len(file.zipped) < len(
-        file.data
-    )
+    zipped = "gzip" in (exchange.header(b"accept-encoding") or "").lower() and len(file.zipped) < len(file.data)
     data = file.zipped if zipped else file.data
     if zipped:
         head.append((b"content-encoding", b"gzip"))

@@ -23,9 +23,7 @@ class Gate:
         loopback: whether Spillway listens on this machine's own address.
     """
 
-    def __init__(
-        self, keys: Sequence[str], admin_keys: Sequence[str], *, content: bool, loopback: bool
-    ) -> None:
+    def __init__(self, keys: Sequence[str], admin_keys: Sequence[str], *, content: bool, loopback: bool) -> None:
         self._keys, self._admins = Keys(keys), Keys(admin_keys)
         self._content = content
         self._open = loopback and not keys and not admin_keys

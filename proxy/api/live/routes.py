@@ -149,8 +149,7 @@ def _check_reads(viewer: Viewer, tenant: str) -> None:
     """
     if not viewer.reads(tenant):
         raise Forbidden(
-            "What was said is not shown to admin keys: SPILLWAY_ALLOW=content allows it.",
-            code="content_not_shown",
+            "What was said is not shown to admin keys: SPILLWAY_ALLOW=content allows it.", code="content_not_shown"
         )
 
 

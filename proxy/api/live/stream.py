@@ -103,11 +103,7 @@ class LiveFeed:
         return _event("progress", progress) if progress else b""
 
 
-_HEADERS = (
-    (b"content-type", b"text/event-stream"),
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),
-)
+_HEADERS = ((b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 
 
 def _event(name: str, value: Any) -> bytes:

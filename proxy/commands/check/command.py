@@ -50,11 +50,7 @@ async def check(settings: Settings, *, as_json: bool = False) -> int:
     findings = judged(settings, seen, await asyncio.to_thread(_around, settings))
     if answers:
         findings += [
-            Finding(
-                code="model_not_listed",
-                text=warning,
-                cure="name one of those that are listed, or have it loaded",
-            )
+            Finding(code="model_not_listed", text=warning, cure="name one of those that are listed, or have it loaded")
             for warning in not_listed(settings.helpers, table)
         ]
     if as_json:
@@ -65,10 +61,7 @@ async def check(settings: Settings, *, as_json: bool = False) -> int:
 
 
 def _print(
-    settings: Settings,
-    backends: Sequence[BackendSetting],
-    seen: Sequence[SeenBackend],
-    findings: Sequence[Finding],
+    settings: Settings, backends: Sequence[BackendSetting], seen: Sequence[SeenBackend], findings: Sequence[Finding]
 ) -> None:
     if rows := [row for backend in seen for row in _rows(backend)]:
         _print_table([_HEAD, *rows])
@@ -113,10 +106,7 @@ def _facts(profile: ModelProfile) -> dict[str, Any]:
         "tools": profile.tools,
         "vision": profile.vision,
     }
-    shown = {
-        name: None if each is None else {"value": each.value, "from": each.origin}
-        for name, each in facts.items()
-    }
+    shown = {name: None if each is None else {"value": each.value, "from": each.origin} for name, each in facts.items()}
     return {**shown, "loaded": not profile.provisional}
 
 

@@ -34,10 +34,7 @@ _OPENS = {
     "llamacpp": "start it with `--host 0.0.0.0`",
     "vllm": "start it with `--host 0.0.0.0`",
 }
-_LOADS = {
-    "lmstudio": "download one in LM Studio, or `lms get MODEL`",
-    "ollama": "`ollama pull MODEL`",
-}
+_LOADS = {"lmstudio": "download one in LM Studio, or `lms get MODEL`", "ollama": "`ollama pull MODEL`"}
 _DOCKERS = ("host.docker.internal", "host.containers.internal")
 
 
@@ -122,10 +119,7 @@ def judged(settings: Settings, seen: Sequence[SeenBackend], around: Around) -> l
 def _silent(backend: SeenBackend, around: Around) -> Finding:
     """Why one that is configured does not answer."""
     host, kind = urlsplit(backend.url).hostname or "", backend.expected
-    name, opens = (
-        _NAMES.get(kind, "the backend"),
-        _OPENS.get(kind, "have it listen on all addresses (0.0.0.0)"),
-    )
+    name, opens = (_NAMES.get(kind, "the backend"), _OPENS.get(kind, "have it listen on all addresses (0.0.0.0)"))
     text = f"{backend.name} does not answer at {backend.url}"
     if around.in_container and is_here(host) and host not in _DOCKERS:
         return Finding(
@@ -164,9 +158,7 @@ def _not_found(settings: Settings, around: Around) -> Iterator[Finding]:
         return
     for kind, where in (around.installed or {}).items():
         yield Finding(
-            code="not_serving",
-            text=f"{_NAMES[kind]} is installed ({where}), but does not serve.",
-            cure=_STARTS[kind],
+            code="not_serving", text=f"{_NAMES[kind]} is installed ({where}), but does not serve.", cure=_STARTS[kind]
         )
 
 
@@ -201,9 +193,7 @@ def _of_backend(backend: SeenBackend) -> Iterator[Finding]:
 
 
 def _windows(backend: SeenBackend) -> Iterator[Finding]:
-    unknown = [
-        model for model in backend.models if model.profile.window is None and not model.profile.provisional
-    ]
+    unknown = [model for model in backend.models if model.profile.window is None and not model.profile.provisional]
     if unknown:
         yield Finding(
             code="unknown_window",
@@ -214,9 +204,7 @@ def _windows(backend: SeenBackend) -> Iterator[Finding]:
         )
     small = [model for model in backend.models if _is_small(model)]
     if small and backend.wider:
-        trained = max(
-            model.profile.trained_window.value for model in small if model.profile.trained_window is not None
-        )
+        trained = max(model.profile.trained_window.value for model in small if model.profile.trained_window is not None)
         yield Finding(
             code="small_window",
             text=f"{_listing(small)} on {backend.name} {_have(small, 'has', 'have')} a window of {SMALL:,} tokens or less, "
@@ -252,9 +240,7 @@ def _of_clients(seen: Sequence[SeenBackend], around: Around) -> Iterator[Finding
     }
     for belief in around.beliefs:
         true = windows.get(belief.model) or min(windows.values(), default=0)
-        if (
-            belief.tokens <= true
-        ):  # a larger one is never full, since Spillway keeps the prompt within the true one
+        if belief.tokens <= true:  # a larger one is never full, since Spillway keeps the prompt within the true one
             yield Finding(
                 code="client_window",
                 text=f"{belief.client} believes in a window of {belief.tokens:,} tokens ({belief.name} in {belief.file}) "

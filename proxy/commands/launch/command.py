@@ -47,10 +47,7 @@ def launch(
         return NOT_INSTALLED
     key = settings.api_keys[0] if settings.api_keys else None
     try:
-        with (
-            spillway(settings, serving) as url,
-            tempfile.TemporaryDirectory(prefix="spillway-launch-") as folder,
-        ):
+        with spillway(settings, serving) as url, tempfile.TemporaryDirectory(prefix="spillway-launch-") as folder:
             place = _place(url, key, model, Path(folder))
             start = program.start(place)
             _say(_banner(program, place))

@@ -74,9 +74,7 @@ def models_of(url: str, key: str | None) -> dict[str, Any]:
     except httpx.HTTPError as error:
         raise NoServer(f"the Spillway at {url} does not answer: {error}") from None
     if answer.status_code == 401:
-        raise NoServer(
-            f"the Spillway at {url} wants a key: set SPILLWAY_API_KEYS to the one it was started with"
-        )
+        raise NoServer(f"the Spillway at {url} wants a key: set SPILLWAY_API_KEYS to the one it was started with")
     if answer.status_code != 200:
         raise NoServer(f"the Spillway at {url} lists no models: {answer.text[:200]}")
     listed: dict[str, Any] = answer.json()
@@ -131,6 +129,4 @@ def _address(process: subprocess.Popen[str], log: Path) -> str:
             return line.removeprefix(LISTENING).strip().removesuffix("/v1")
     process.wait(_STOP)
     last = log.read_text(encoding="utf-8", errors="replace").strip().split("\n")[-1]
-    raise NoServer(
-        last.removeprefix("spillway: ") or f"Spillway ended with {process.returncode} as it was started"
-    )
+    raise NoServer(last.removeprefix("spillway: ") or f"Spillway ended with {process.returncode} as it was started")

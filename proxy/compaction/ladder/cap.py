@@ -73,9 +73,7 @@ def cap_unread(reduction: Reduction) -> Reduction:
     level = water_level(sizes, wanted)
     for index, results in unread.items():
         texts = {r: _filled(r, reduction, level / len(results)) for r in results}
-        messages[index] = with_texts(
-            messages[index], {r: text for r, text in texts.items() if text != r.text}
-        )
+        messages[index] = with_texts(messages[index], {r: text for r, text in texts.items() if text != r.text})
     capped = reduction.with_messages(messages)
     return capped if capped.total < reduction.total else reduction
 
@@ -137,9 +135,7 @@ def _capped(result: Result, reduction: Reduction, limits: ResultLimits, room: fl
 def _filled(result: Result, reduction: Reduction, room: float) -> str:
     """Cut the text to so many tokens, whatever its lines are like."""
     text = result.text
-    bounds = _Bounds(
-        max(_LEAST_LINES, text.count("\n") + 1), max(_LEAST_LINE, len(text)), max(_LEAST, len(text))
-    )
+    bounds = _Bounds(max(_LEAST_LINES, text.count("\n") + 1), max(_LEAST_LINE, len(text)), max(_LEAST, len(text)))
     return _within_tokens(text, _counter(reduction), room, bounds)
 
 
@@ -172,9 +168,7 @@ def _bounds(result: Result, limits: ResultLimits) -> _Bounds:
     # One line more than entries, for the mark.
     lines = min(limits.lines, limits.entries + 1) if listing else limits.lines
     characters = limits.output_characters if command else len(result.text)
-    return _Bounds(
-        max(_LEAST_LINES, lines), max(_LEAST_LINE, limits.line_characters), max(_LEAST, characters)
-    )
+    return _Bounds(max(_LEAST_LINES, lines), max(_LEAST_LINE, limits.line_characters), max(_LEAST, characters))
 
 
 def shortened(text: str, bounds: _Bounds) -> str:

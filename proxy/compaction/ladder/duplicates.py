@@ -68,9 +68,7 @@ def _stale_images(messages: list[Message]) -> dict[int, list[int]]:
     found: list[tuple[int, int]] = []
     for index, message in enumerate(messages):
         content = message.get("content")
-        if isinstance(content, list) and (
-            message.get("role") == "user" or message.get("role") in RESULT_ROLES
-        ):
+        if isinstance(content, list) and (message.get("role") == "user" or message.get("role") in RESULT_ROLES):
             found += ((index, at) for at, part in enumerate(content) if _images(part))
     stale: dict[int, list[int]] = {}
     for index, at in found[:-NEWEST_IMAGES]:

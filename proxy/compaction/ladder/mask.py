@@ -28,11 +28,7 @@ def mask_results(reduction: Reduction) -> Reduction:
         saved += gain
         if saved >= wanted:
             break
-    return (
-        reduction.with_messages(messages)
-        if saved > 0 and saved >= reduction.limits.minimum_gain
-        else reduction
-    )
+    return reduction.with_messages(messages) if saved > 0 and saved >= reduction.limits.minimum_gain else reduction
 
 
 def _maskable(reduction: Reduction) -> dict[int, list[Result]]:

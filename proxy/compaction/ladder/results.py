@@ -102,9 +102,7 @@ def results_of(messages: Sequence[Message]) -> list[Result]:
         role = message.get("role")
         if role in RESULT_ROLES:
             name, arguments = calls.answered_by(message)
-            found += (
-                Result(index, part, 0, len(text), text, name, arguments) for part, text in texts_of(message)
-            )
+            found += (Result(index, part, 0, len(text), text, name, arguments) for part, text in texts_of(message))
         elif role == "user":
             found += _embedded(index, message, calls)
         elif role == "assistant":

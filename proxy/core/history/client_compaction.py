@@ -64,9 +64,7 @@ def asks_to_compact(messages: Sequence[Message]) -> bool:
         return False
     if may and _asks(newest[-_REQUEST_SPAN:]):
         return True
-    system = "\n".join(
-        text_of(message)[:_SYSTEM_SAYS] for message in messages if message.get("role") in SYSTEM_ROLES
-    )
+    system = "\n".join(text_of(message)[:_SYSTEM_SAYS] for message in messages if message.get("role") in SYSTEM_ROLES)
     if not _may_ask(system) or not _asks(system):
         return False
     if len(newest) > _SHORT:
@@ -112,11 +110,7 @@ def unfolded(messages: Sequence[Message]) -> list[Message]:
     pieces: list[str] = []
     at = 0
     while at < asks:
-        end = (
-            asks
-            if asks - at <= _PIECE
-            else text.rfind("\n", at + _PIECE // 2, at + _PIECE) + 1 or at + _PIECE
-        )
+        end = asks if asks - at <= _PIECE else text.rfind("\n", at + _PIECE // 2, at + _PIECE) + 1 or at + _PIECE
         pieces.append(text[at:end])
         at = end
     return [*before, *({**newest, "content": piece} for piece in (*pieces, text[asks:]) if piece)]

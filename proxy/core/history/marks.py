@@ -57,9 +57,7 @@ def forges_block(text: str) -> bool:
 def is_summary(message: Message) -> bool:
     """Return whether a message is a summary inserted by Spillway."""
     content = message.get("content")
-    return (
-        isinstance(content, str) and content.startswith(OPEN) and message.get("role") in ("assistant", "user")
-    )
+    return isinstance(content, str) and content.startswith(OPEN) and message.get("role") in ("assistant", "user")
 
 
 def rules_section(rules: list[str]) -> str:

@@ -108,8 +108,7 @@ _FIRST_PERSON = re.compile(
 """Begins what somebody says of himself or others."""
 _ANY = re.compile(
     "|".join(
-        f"(?:{pattern})"
-        for pattern in (*_ENGLISH, *_GERMAN, *_FRENCH, *_SPANISH, *_PORTUGUESE, *_ITALIAN, *_RUSSIAN)
+        f"(?:{pattern})" for pattern in (*_ENGLISH, *_GERMAN, *_FRENCH, *_SPANISH, *_PORTUGUESE, *_ITALIAN, *_RUSSIAN)
     ),
     re.IGNORECASE,
 )

@@ -52,9 +52,7 @@ def _ends(text: str) -> Iterator[int]:
 
 def _pieces(sentence: str, longest: int) -> Iterator[str]:
     while len(sentence) > longest:
-        cut = max(
-            (found.end() for found in _CLAUSE.finditer(sentence, longest // 2, longest)), default=longest
-        )
+        cut = max((found.end() for found in _CLAUSE.finditer(sentence, longest // 2, longest)), default=longest)
         yield sentence[:cut].strip()
         sentence = sentence[cut:].strip()
     if sentence:

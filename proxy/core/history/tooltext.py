@@ -38,9 +38,7 @@ _BEGINS = re.compile(r"\s*(?:\[TOOL_RESULT\]|<tool_result[\s>])")
 _NAME = re.compile(r"""\b(?:tool_name|name)=(?:'([^'<>]*)'|"([^"<>]*)")""")
 _ARGUMENTS_FIELD = re.compile(r"""\b(?:arguments|args|parameters)=(?:'([^'<>]*)'|"([^"<>]*)")""")
 _SPACE = re.compile(r"\s*")
-_WRITTEN = re.compile(
-    r"\[(?:An image[^\[\]]* was here and was left out to save room|For this answer: [^\[\]]*)\.\]"
-)
+_WRITTEN = re.compile(r"\[(?:An image[^\[\]]* was here and was left out to save room|For this answer: [^\[\]]*)\.\]")
 _NO_WORDS = re.compile(rf"\s*(?:{_WRITTEN.pattern}\s*)*")
 _VALUE = json.JSONDecoder().raw_decode
 

@@ -63,9 +63,7 @@ def listed(value: Any) -> Any:
     try:
         return json.loads(value)
     except ValueError:
-        raise ValueError(
-            'must be a list: JSON, such as ["a", "b"], or words with commas between them'
-        ) from None
+        raise ValueError('must be a list: JSON, such as ["a", "b"], or words with commas between them') from None
 
 
 def numbered(value: Any) -> Any:

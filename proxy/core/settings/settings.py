@@ -50,9 +50,7 @@ class ModelSettings(BaseModel):
         default=DEFAULT_TARGET,
         description="Fill to come down to when compacting: a share of the window, or tokens, then at most 0.5 of it.",
     )
-    pause: Fraction = Field(
-        default=0.9, description="Fill at which a running answer is paused and compacted."
-    )
+    pause: Fraction = Field(default=0.9, description="Fill at which a running answer is paused and compacted.")
     strategy: StrategyName = Field(
         default="auto",
         description="How histories are shortened: auto (without a model as far as that goes), summarize (always), truncate (the oldest turns go), mask (tool results, then an extract).",
@@ -165,14 +163,10 @@ class Settings(ModelSettings):
         description="Where checkpoints are stored: `sqlite:///PATH`, `memory://`, or `redis://HOST:PORT/DB` for several replicas.",
     )
     answer_windows: float = Field(
-        default=16.0,
-        gt=0,
-        description="Windows that an answer without a `max_tokens` of its client may fill.",
+        default=16.0, gt=0, description="Windows that an answer without a `max_tokens` of its client may fill."
     )
     summary_timeout: float = Field(
-        default=300.0,
-        gt=0,
-        description="Seconds a summary may take; then the history is shortened without one.",
+        default=300.0, gt=0, description="Seconds a summary may take; then the history is shortened without one."
     )
     stabilise: bool = Field(
         default=True, description="Strip Claude Code's billing line and `cache_control` marks from prompts."
@@ -186,16 +180,10 @@ class Settings(ModelSettings):
         default_factory=dict,
         description="Overrides by glob on the model id: managed, window, tools, tokenizer, trigger … (config/models.example.toml).",
     )
-    store_ttl: float = Field(
-        default=30 * 86400.0, gt=0, description="Seconds a checkpoint is kept after its last use."
-    )
-    store_bytes: int = Field(
-        default=256 * 2**20, gt=0, description="Bytes of checkpoints kept; the oldest go first."
-    )
+    store_ttl: float = Field(default=30 * 86400.0, gt=0, description="Seconds a checkpoint is kept after its last use.")
+    store_bytes: int = Field(default=256 * 2**20, gt=0, description="Bytes of checkpoints kept; the oldest go first.")
     live_bytes: int = Field(
-        default=64 * 2**20,
-        ge=0,
-        description="Bytes of recent requests kept in memory to be looked at; 0: none.",
+        default=64 * 2**20, ge=0, description="Bytes of recent requests kept in memory to be looked at; 0: none."
     )
     max_body: int = Field(
         default=64 * 2**20,

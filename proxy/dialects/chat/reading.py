@@ -72,9 +72,7 @@ class ChatReader:
         if parsed is None:
             return None
         choices, usage = parsed.get("choices"), parsed.get("usage")
-        listed = [
-            choice for choice in (choices if isinstance(choices, list) else ()) if isinstance(choice, dict)
-        ]
+        listed = [choice for choice in (choices if isinstance(choices, list) else ()) if isinstance(choice, dict)]
         return WholeAnswer(
             form=parsed,
             body=body,
@@ -211,12 +209,8 @@ def _as_delta(choice: dict[str, Any]) -> dict[str, Any]:
     message = choice.get("message")
     delta = {"role": "assistant", **(message if isinstance(message, dict) else {})}
     if isinstance(calls := delta.get("tool_calls"), list):
-        delta["tool_calls"] = [
-            {**call, "index": index} for index, call in enumerate(calls) if isinstance(call, dict)
-        ]
-    rest: dict[str, Any] = {
-        name: choice[name] for name in ("index", "finish_reason", "stop_reason") if name in choice
-    }
+        delta["tool_calls"] = [{**call, "index": index} for index, call in enumerate(calls) if isinstance(call, dict)]
+    rest: dict[str, Any] = {name: choice[name] for name in ("index", "finish_reason", "stop_reason") if name in choice}
     return {**rest, "delta": delta}
 
 

@@ -14,12 +14,7 @@ from proxy.core.jsontext import dumps
 from proxy.core.piece import CallPart, Identity, Piece
 from proxy.core.request import THOUGHT_FIELDS
 from proxy.dialects.bodies import text_in
-from proxy.dialects.chat.reading import (
-    DONE,
-    encoded,
-    says_nothing,
-    thought_of,
-)
+from proxy.dialects.chat.reading import DONE, encoded, says_nothing, thought_of
 
 _ALL_THOUGHTS = (*THOUGHT_FIELDS, "reasoning_details")
 _COUNTS = ("usage", "timings")
@@ -110,8 +105,7 @@ class ChatWriter(Writer):
         if pieces:
             pairs = iter(zip(answer.pieces, pieces, strict=True))
             body["choices"] = [
-                _choice(choice, *next(pairs)) if isinstance(choice, dict) else choice
-                for choice in body["choices"]
+                _choice(choice, *next(pairs)) if isinstance(choice, dict) else choice for choice in body["choices"]
             ]
         if usage is not None:
             body["usage"] = usage

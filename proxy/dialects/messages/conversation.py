@@ -26,10 +26,7 @@ _BREAK = "\n\n"
 
 def system_of(system: Any) -> list[Message]:
     """The system prompt as one message; none if there is none."""
-    if isinstance(system, str):
-        texts = [system]
-    else:
-        texts = [text_in(block, "text") for block in blocks_in(system, "system")]
+    texts = [system] if isinstance(system, str) else [text_in(block, "text") for block in blocks_in(system, "system")]
     filled = [each for each in texts if each]
     return [{"role": "system", "content": _BREAK.join(filled)}] if filled else []
 
@@ -46,9 +43,7 @@ def messages_of(messages: Sequence[Any]) -> list[Message]:
         where = f"messages[{index}]"
         role = text_in(message, "role") if isinstance(message, dict) else ""
         if role not in _ROLES:
-            raise BadRequest(
-                f"`{where}` must be an object with the role user, assistant or system.", param=where
-            )
+            raise BadRequest(f"`{where}` must be an object with the role user, assistant or system.", param=where)
         content = message.get("content")
         if isinstance(content, str):
             converted: list[Message] = [{"role": role, "content": content}]
@@ -132,10 +127,7 @@ def _from_assistant(blocks: Sequence[ContentBlock], where: str) -> list[Message]
             case "thinking":
                 thoughts.append(text_in(block, "thinking"))
             case "tool_use":
-                function = {
-                    "name": text_in(block, "name"),
-                    "arguments": dumps(block.get("input") or {}).decode(),
-                }
+                function = {"name": text_in(block, "name"), "arguments": dumps(block.get("input") or {}).decode()}
                 calls.append({"id": text_in(block, "id"), "type": "function", "function": function})
             case kind:
                 if not _only_anthropic(kind):

@@ -10,15 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxy.core.errors import BadRequest
-from proxy.core.managing import (
-    Cleared,
-    ClearResults,
-    ClearThoughts,
-    CompactionRequest,
-    Edit,
-    Managed,
-    SealedCompaction,
-)
+from proxy.core.managing import Cleared, ClearResults, ClearThoughts, CompactionRequest, Edit, Managed, SealedCompaction
 from proxy.dialects.bodies import is_count, text_in
 
 _RESULTS, _THOUGHTS, _COMPACT = "clear_tool_uses_20250919", "clear_thinking_20251015", "compact_20260112"
@@ -87,10 +79,7 @@ def since_compaction(messages: Sequence[Any]) -> tuple[SealedCompaction | None, 
             block = blocks[at] if isinstance(blocks[at], dict) else {}
             if block.get("type") == COMPACTION and (words := text_in(block, "content")):
                 rest = [{**messages[index], "content": blocks[at + 1 :]}] if blocks[at + 1 :] else []
-                return SealedCompaction(text_in(block, "encrypted_content"), words), [
-                    *rest,
-                    *messages[index + 1 :],
-                ]
+                return SealedCompaction(text_in(block, "encrypted_content"), words), [*rest, *messages[index + 1 :]]
     return None, list(messages)
 
 
@@ -101,11 +90,7 @@ def compaction_block(
     compaction: SealedCompaction, tool_changes: Sequence[Mapping[str, Any]] | None = None
 ) -> dict[str, Any]:
     """A compaction as a content block; `tool_changes` are those of what it stands for, None: nobody looked for them."""
-    block: dict[str, Any] = {
-        "type": COMPACTION,
-        "content": compaction.words,
-        "encrypted_content": compaction.seal,
-    }
+    block: dict[str, Any] = {"type": COMPACTION, "content": compaction.words, "encrypted_content": compaction.seal}
     return block if tool_changes is None else {**block, "tool_changes": list(tool_changes)}
 
 
@@ -141,8 +126,7 @@ def _listed(form: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     edits = wanted.get("edits", []) if isinstance(wanted, dict) else None
     if not isinstance(edits, list) or not all(isinstance(edit, dict) for edit in edits):
         raise BadRequest(
-            "`context_management.edits` must be a list of edits, which are objects.",
-            param="context_management.edits",
+            "`context_management.edits` must be a list of edits, which are objects.", param="context_management.edits"
         )
     return edits
 
@@ -186,8 +170,4 @@ def _value(edit: Mapping[str, Any], name: str, kind: str) -> int | None:
 
 
 def _names(listed: Any) -> frozenset[str]:
-    return (
-        frozenset(name for name in listed if isinstance(name, str))
-        if isinstance(listed, list)
-        else frozenset()
-    )
+    return frozenset(name for name in listed if isinstance(name, str)) if isinstance(listed, list) else frozenset()

@@ -43,8 +43,7 @@ def read(raw: bytes, *, bounded: bool = True) -> Request:
     bound = form.get("max_tokens")
     if bounded and not (is_count(bound) or _is_nothing(bound)):
         raise BadRequest(
-            "`max_tokens` must be a positive number of tokens, or 0 to have the prompt read alone.",
-            param="max_tokens",
+            "`max_tokens` must be a positive number of tokens, or 0 to have the prompt read alone.", param="max_tokens"
         )
     if stops := form.get("stop_sequences"):
         body["stop"] = stops
@@ -84,8 +83,7 @@ def _unsupported(form: Mapping[str, Any], tools: Sequence[ContentBlock]) -> tupl
 def _thinking(form: Mapping[str, Any]) -> Thinking | None:
     """The amount of thinking: `thinking`, and `output_config.effort`, with which an adaptive model decides itself."""
     thinking, config = (
-        value if isinstance(value, dict) else {}
-        for value in (form.get("thinking"), form.get("output_config"))
+        value if isinstance(value, dict) else {} for value in (form.get("thinking"), form.get("output_config"))
     )
     effort = _effort_of_turn(form) or effort_in(config, "effort")
     kind = text_in(thinking, "type")
@@ -111,10 +109,7 @@ def _effort_of_turn(form: Mapping[str, Any]) -> str:
 def _format(form: Mapping[str, Any]) -> dict[str, Any] | None:
     """The JSON schema that the answer has to follow, if any; it moved from `output_format` to `output_config`."""
     config = form.get("output_config")
-    places: Iterable[Any] = (
-        config.get("format") if isinstance(config, dict) else None,
-        form.get("output_format"),
-    )
+    places: Iterable[Any] = (config.get("format") if isinstance(config, dict) else None, form.get("output_format"))
     for format_ in places:
         if isinstance(format_, dict) and format_.get("type") == "json_schema":
             named = {"name": "answer", "schema": format_.get("schema") or {}, "strict": True}

@@ -146,8 +146,7 @@ def _bare(tool: ContentBlock) -> ContentBlock:
 
 def _named(form: Mapping[str, Any]) -> dict[str, ContentBlock]:
     return {
-        text_in(tool, "name") or str(place): tool
-        for place, tool in enumerate(blocks_in(form.get("tools"), "tools"))
+        text_in(tool, "name") or str(place): tool for place, tool in enumerate(blocks_in(form.get("tools"), "tools"))
     }
 
 

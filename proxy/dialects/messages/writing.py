@@ -113,9 +113,7 @@ class MessagesWriter(Translator):
     @override
     def _body(self, piece: Piece, identity: Identity) -> dict[str, Any]:
         compaction = self._managed.sealed_compaction
-        content: list[dict[str, Any]] = (
-            [] if compaction is None else [compaction_block(compaction, self._tool_changes)]
-        )
+        content: list[dict[str, Any]] = [] if compaction is None else [compaction_block(compaction, self._tool_changes)]
         if piece.thought:
             content.append({"type": "thinking", "thinking": piece.thought, "signature": ""})
         if piece.text:
@@ -148,9 +146,7 @@ class MessagesWriter(Translator):
         if self._opened:
             return b""
         self._opened = True
-        return named_event(
-            "message_start", {"message": self._message(identity, {"prompt_tokens": prompt_tokens})}
-        )
+        return named_event("message_start", {"message": self._message(identity, {"prompt_tokens": prompt_tokens})})
 
     def _compaction(self) -> list[bytes]:
         """The block of a compaction, whole, if there is one that was not told."""
@@ -168,11 +164,7 @@ class MessagesWriter(Translator):
     def _used(self) -> dict[str, Any]:
         """The usage of the answer."""
         usage = usage_of(self._usage)
-        return (
-            {**usage, "iterations": iterations(self._managed, usage)}
-            if self._tool_changes is not None
-            else usage
-        )
+        return {**usage, "iterations": iterations(self._managed, usage)} if self._tool_changes is not None else usage
 
     def _applied(self) -> dict[str, Any]:
         return {"context_management": applied(self._managed)} if self._edits else {}
@@ -236,10 +228,7 @@ class MessagesWriter(Translator):
         closed = self._close()
         self._block = kind
         self._blocks += 1
-        return [
-            closed,
-            named_event("content_block_start", {"index": self._blocks - 1, "content_block": block}),
-        ]
+        return [closed, named_event("content_block_start", {"index": self._blocks - 1, "content_block": block})]
 
     def _close(self) -> bytes:
         if not self._block:

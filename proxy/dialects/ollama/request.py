@@ -104,16 +104,10 @@ def _conversation(messages: Sequence[Any]) -> list[Message]:
         role = text_in(message, "role") if isinstance(message, dict) else ""
         if role not in _ROLES:
             where = f"messages[{index}]"
-            raise BadRequest(
-                f"`{where}` must be an object with the role system, user, assistant or tool.", param=where
-            )
+            raise BadRequest(f"`{where}` must be an object with the role system, user, assistant or tool.", param=where)
         converted: Message = {"role": role, "content": text_in(message, "content")}
         if role == "tool":
-            converted = {
-                "role": role,
-                "tool_call_id": _answered(message, pending),
-                "content": converted["content"],
-            }
+            converted = {"role": role, "tool_call_id": _answered(message, pending), "content": converted["content"]}
         elif role == "assistant":
             if thought := text_in(message, "thinking"):
                 converted["reasoning_content"] = thought
@@ -157,10 +151,7 @@ def _with_pictures(message: Message, images: Any) -> Message:
     if not pictures:
         return message
     parts = [{"type": "text", "text": message["content"]}] if message["content"] else []
-    return {
-        **message,
-        "content": [*parts, *({"type": "image_url", "image_url": {"url": _url(p)}} for p in pictures)],
-    }
+    return {**message, "content": [*parts, *({"type": "image_url", "image_url": {"url": _url(p)}} for p in pictures)]}
 
 
 def _url(data: str) -> str:

@@ -79,11 +79,7 @@ def _messages(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
         role = _ROLES.get(message["role"], message["role"])
         calls = [_call(call) for call in message.get("tool_calls") or ()]
         names |= {call["id"]: call["function"]["name"] for call in calls}
-        fields: dict[str, Any] = {
-            "content": text_of(message),
-            "images": _images(message),
-            "tool_calls": calls,
-        }
+        fields: dict[str, Any] = {"content": text_of(message), "images": _images(message), "tool_calls": calls}
         fields["thinking"] = thought_of(message)
         if role == "tool":
             call_id = fields["tool_call_id"] = message.get("tool_call_id")

@@ -91,9 +91,7 @@ def since_compaction(items: Sequence[Item], opened: Opened) -> tuple[list[Messag
     before = messages_of([item for item in items[: places[-1]] if not is_compaction(item)])
     system = [message for message in before if message["role"] in SYSTEM_ROLES]
     rest = [
-        message
-        for message in before
-        if message["role"] == "user" and fingerprint(message) not in under.fingerprints
+        message for message in before if message["role"] == "user" and fingerprint(message) not in under.fingerprints
     ]
     after = messages_of(list(map(_readable, items[places[-1] + 1 :])))
     return [*(system or under.lead), *under.messages, *rest, *after], under

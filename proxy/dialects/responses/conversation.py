@@ -12,13 +12,7 @@ from proxy.core.errors import BadRequest
 from proxy.core.jsontext import dumps
 from proxy.core.request import Message
 from proxy.dialects.bodies import ONLY_SHOWN, joined, split_result, text_in
-from proxy.dialects.responses.tools import (
-    SEARCH,
-    function_name,
-    functions_offered,
-    is_run_by_client,
-    written_freely,
-)
+from proxy.dialects.responses.tools import SEARCH, function_name, functions_offered, is_run_by_client, written_freely
 
 Item: TypeAlias = Mapping[str, Any]
 
@@ -63,9 +57,7 @@ def messages_of(items: Sequence[Item]) -> list[Message]:
             continue
         take = _TAKES.get(kind)
         if take is None:
-            raise BadRequest(
-                f"`input[{index}]` is of the type {kind!r}, which is not known here.", param="input"
-            )
+            raise BadRequest(f"`input[{index}]` is of the type {kind!r}, which is not known here.", param="input")
         take(conversation, item, f"input[{index}]")
     conversation.show_pictures()
     return conversation.messages
@@ -139,9 +131,7 @@ class _Conversation:
     def found(self, item: Item, where: str) -> None:
         """Add the result of a search for tools; they are offered like all others (`tools_added`)."""
         names = ", ".join(functions_offered(parts_of(item.get("tools"))))
-        self.result(
-            {**item, "output": f"Can be called now: {names}." if names else "No tool was found."}, where
-        )
+        self.result({**item, "output": f"Can be called now: {names}." if names else "No tool was found."}, where)
 
     def show_pictures(self) -> None:
         """Add the pictures of the results before."""
@@ -151,9 +141,7 @@ class _Conversation:
 
     def _open_message(self) -> Message:
         """The assistant's message if nothing but thought is in it, else another one."""
-        if self._message is not None and (
-            self._message["content"] is not None or "tool_calls" in self._message
-        ):
+        if self._message is not None and (self._message["content"] is not None or "tool_calls" in self._message):
             self._message = None
         return self._assistant()
 
@@ -223,10 +211,7 @@ def _part(part: Item, where: str) -> dict[str, Any]:
             detail = text_in(part, "detail")
             return {"type": "image_url", "image_url": {"url": url, **({"detail": detail} if detail else {})}}
         case "input_file" if data := text_in(part, "file_data") or text_in(part, "file_url"):
-            return {
-                "type": "file",
-                "file": {"filename": text_in(part, "filename") or "file", "file_data": data},
-            }
+            return {"type": "file", "file": {"filename": text_in(part, "filename") or "file", "file_data": data}}
         case "input_audio":
             return dict(part)
         case kind:
@@ -243,6 +228,4 @@ def parts_of(content: Any) -> list[Item]:
 
 
 def _is_content(output: Sequence[Any]) -> bool:
-    return all(
-        isinstance(part, dict) and text_in(part, "type").startswith(("input_", "output_")) for part in output
-    )
+    return all(isinstance(part, dict) and text_in(part, "type").startswith(("input_", "output_")) for part in output)

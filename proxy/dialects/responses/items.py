@@ -90,9 +90,7 @@ class _Worded(OutputItem):
     @override
     def _closing(self) -> Events:
         done = (f"{self.kind}.done", self._at(text=self.text, **self.extra))
-        return (
-            [done] if not self.part_kind else [done, (f"{self.part_kind}.done", self._at(part=self._part()))]
-        )
+        return [done] if not self.part_kind else [done, (f"{self.part_kind}.done", self._at(part=self._part()))]
 
 
 class MessageItem(_Worded):
@@ -104,13 +102,7 @@ class MessageItem(_Worded):
     @override
     def item(self) -> dict[str, Any]:
         content = [self._part()] if self._pieces else []
-        return {
-            "id": self.id,
-            "type": "message",
-            "status": self.status,
-            "role": "assistant",
-            "content": content,
-        }
+        return {"id": self.id, "type": "message", "status": self.status, "role": "assistant", "content": content}
 
     @override
     def _part(self) -> dict[str, Any]:

@@ -24,15 +24,7 @@ from proxy.dialects.responses.compaction import (
     since_compaction,
     without_trigger,
 )
-from proxy.dialects.responses.conversation import (
-    ADDED,
-    Item,
-    items_in,
-    parts_of,
-    tools_added,
-    tools_in,
-    updated,
-)
+from proxy.dialects.responses.conversation import ADDED, Item, items_in, parts_of, tools_added, tools_in, updated
 from proxy.dialects.responses.tools import choice, functions_offered, run_by_openai
 
 _SAME = ("temperature", "top_p", "parallel_tool_calls")
@@ -97,11 +89,7 @@ def _request(
         compaction = replace(compaction, lead=leading_system(messages), fingerprints=stands_for)
     body: dict[str, Any] = {"model": model_in(form), **pick(form, _SAME)}
     instructions = form.get("instructions")
-    lead = (
-        [{"role": "system", "content": instructions}]
-        if isinstance(instructions, str) and instructions
-        else []
-    )
+    lead = [{"role": "system", "content": instructions}] if isinstance(instructions, str) and instructions else []
     body["messages"] = [*lead, *messages]
     if added := tools_added(items):
         form = {**form, ADDED: added}

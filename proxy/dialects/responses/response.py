@@ -65,10 +65,7 @@ def _tool(tool: Any) -> Any:
 
 def usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:
     """Usage by the names that it has here."""
-    prompt, completion = (
-        whole_number(usage.get("prompt_tokens")),
-        whole_number(usage.get("completion_tokens")),
-    )
+    prompt, completion = (whole_number(usage.get("prompt_tokens")), whole_number(usage.get("completion_tokens")))
     counts: dict[str, Any] = {
         "input_tokens": prompt,
         "input_tokens_details": {
@@ -76,9 +73,7 @@ def usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:
             "cache_write_tokens": 0,
         },
         "output_tokens": completion,
-        "output_tokens_details": {
-            "reasoning_tokens": _detail(usage, "completion_tokens_details", "reasoning_tokens")
-        },
+        "output_tokens_details": {"reasoning_tokens": _detail(usage, "completion_tokens_details", "reasoning_tokens")},
         "total_tokens": prompt + completion,
     }
     return {**counts, "spillway": usage["spillway"]} if "spillway" in usage else counts

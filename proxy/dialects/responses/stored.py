@@ -117,9 +117,7 @@ def in_place_of_references(items: Sequence[Item]) -> Fetching[list[Item]]:
 # -- keeping
 
 
-def keeping(
-    form: Mapping[str, Any], sent: Sequence[Item], response: dict[str, Any]
-) -> tuple[str, dict[str, Any]]:
+def keeping(form: Mapping[str, Any], sent: Sequence[Item], response: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """The name and the node of a response as it was at its end; `sent` are the items that it was sent."""
     name, output = response["id"], response["output"]
     unique = name.partition("_")[2]

@@ -66,12 +66,7 @@ class ToolName:
 
     def item(self, call_id: str, arguments: str, item_id: str, status: str) -> dict[str, Any]:
         """A call as an item of the output, of which `arguments` is the JSON text that the model wrote."""
-        item: dict[str, Any] = {
-            "id": item_id,
-            "type": f"{self.kind}_call",
-            "call_id": call_id,
-            "status": status,
-        }
+        item: dict[str, Any] = {"id": item_id, "type": f"{self.kind}_call", "call_id": call_id, "status": status}
         match self.kind:
             case "function":
                 item |= {"name": self.name, "arguments": arguments}
@@ -141,8 +136,7 @@ def choice(wanted: Any, names: Mapping[str, Any]) -> Any:
     name = function_name(text_in(wanted, "name") or kind, text_in(wanted, "namespace"))
     if name not in names:
         raise BadRequest(
-            f"`tool_choice` demands {name}, which is not among the tools that can be called here.",
-            param="tool_choice",
+            f"`tool_choice` demands {name}, which is not among the tools that can be called here.", param="tool_choice"
         )
     return {"type": "function", "function": {"name": name}}
 
@@ -168,10 +162,7 @@ def _function(tool: _Tool, name: str) -> dict[str, Any]:
     elif kind == "custom":
         form = tool.get("format")
         grammar = text_in(form, "definition") if isinstance(form, dict) else ""
-        parameter = {
-            "type": "string",
-            "description": f"Follows this grammar:\n{grammar}" if grammar else "A text.",
-        }
+        parameter = {"type": "string", "description": f"Follows this grammar:\n{grammar}" if grammar else "A text."}
         schema = {"type": "object", "properties": {_INPUT: parameter}, "required": [_INPUT]}
     elif kind == SEARCH:
         description = description or "Look for further tools."

@@ -16,14 +16,7 @@ from proxy.core.jsontext import dumps
 from proxy.core.piece import NOBODY, CallPart, Identity, Piece
 from proxy.core.request import Request
 from proxy.dialects.responses.conversation import items_in, tools_in
-from proxy.dialects.responses.items import (
-    CallItem,
-    CompactionItem,
-    MessageItem,
-    OutputItem,
-    ReasoningItem,
-    SummaryItem,
-)
+from proxy.dialects.responses.items import CallItem, CompactionItem, MessageItem, OutputItem, ReasoningItem, SummaryItem
 from proxy.dialects.responses.request import is_prewarming
 from proxy.dialects.responses.response import response_of, usage_of
 from proxy.dialects.responses.stored import identified, listed_item
@@ -209,12 +202,7 @@ class ResponsesWriter(Translator):
             fields["completed_at"] = created if status == "completed" else None
             fields["usage"] = None if status == "failed" else usage_of(self._used())
         return response_of(
-            self._asked,
-            id=f"resp_{self._unique}",
-            created_at=created,
-            model=self._model,
-            status=status,
-            **fields,
+            self._asked, id=f"resp_{self._unique}", created_at=created, model=self._model, status=status, **fields
         )
 
 

@@ -14,10 +14,7 @@ from tests.proxying import running_proxy
 
 def body(turns: int, *, note: str = "") -> bytes:
     """A conversation of so many turns of 2 kB."""
-    said = [
-        {"role": ("user", "assistant")[n % 2], "content": f"{n} " + "word " * 400}
-        for n in range(2 * turns + 1)
-    ]
+    said = [{"role": ("user", "assistant")[n % 2], "content": f"{n} " + "word " * 400} for n in range(2 * turns + 1)]
     return orjson.dumps({"model": "m", "messages": said, "stream": True, "metadata": {"note": note}})
 
 
@@ -62,8 +59,7 @@ def test_bodies_with_little_in_common_and_short_ones_stay_whole() -> None:
 
 
 @given(
-    st.integers(0, 40_000),
-    st.lists(st.tuples(st.integers(0, 60_000), st.integers(0, 30_000)), min_size=1, max_size=8),
+    st.integers(0, 40_000), st.lists(st.tuples(st.integers(0, 60_000), st.integers(0, 30_000)), min_size=1, max_size=8)
 )
 def test_every_body_comes_back_as_it_was(first: int, edits: list[tuple[int, int]]) -> None:
     asked = [b"".join(b"%d," % n for n in range(first // 5))]
@@ -72,15 +68,8 @@ def test_every_body_comes_back_as_it_was(first: int, edits: list[tuple[int, int]
     assert [each.received for each in kept(*asked)] == asked
 
 
-@given(
-    st.binary(max_size=3 * NEAR),
-    st.binary(max_size=40),
-    st.binary(max_size=9 * NEAR),
-    st.sampled_from([1, 7, 60]),
-)
-def test_what_both_begin_with_is_found_but_for_a_little(
-    same: bytes, one: bytes, other: bytes, times: int
-) -> None:
+@given(st.binary(max_size=3 * NEAR), st.binary(max_size=40), st.binary(max_size=9 * NEAR), st.sampled_from([1, 7, 60]))
+def test_what_both_begin_with_is_found_but_for_a_little(same: bytes, one: bytes, other: bytes, times: int) -> None:
     same *= times
     first, second = same + b"\x00" + one, same + b"\x01" + other
     assert len(same) - NEAR <= beginning(first, second) <= len(same)

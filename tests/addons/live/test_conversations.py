@@ -150,9 +150,7 @@ def test_the_log_has_every_request_and_can_be_asked_for_some(proxy: Proxy) -> No
         ("/spillway/outcomes?before=x", 400, None),
     ],
 )
-def test_what_is_not_there_is_refused_as_everywhere(
-    proxy: Proxy, path: str, status: int, code: str | None
-) -> None:
+def test_what_is_not_there_is_refused_as_everywhere(proxy: Proxy, path: str, status: int, code: str | None) -> None:
     answer = proxy.client.get(path)
     assert answer.status_code == status
     assert set(answer.json()["error"]) == {"message", "type", "code", "param"}
@@ -187,9 +185,7 @@ def test_a_running_answer_is_sampled_while_it_streams() -> None:
         viewing(proxy) as seen,
     ):
         seen.until("snapshot")
-        asking = threading.Thread(
-            target=proxy.chat, args=({"messages": turns(1), "stream": True},), daemon=True
-        )
+        asking = threading.Thread(target=proxy.chat, args=({"messages": turns(1), "stream": True},), daemon=True)
         asking.start()
         (told,) = seen.until("progress", lambda told: told[0]["answer"] >= 90)
         assert told["state"] == "answering"
@@ -220,9 +216,7 @@ def test_savings_never_count_more_than_the_window_and_say_what_they_cost(proxy: 
     assert proxy.client.get("/spillway/savings?model=none").json()["requests"] == 0
     points = proxy.client.get("/spillway/calibration").json()["points"]
     assert points
-    assert all(
-        each["error"] == pytest.approx(each["estimated"] / each["reported"] - 1, abs=1e-3) for each in points
-    )
+    assert all(each["error"] == pytest.approx(each["estimated"] / each["reported"] - 1, abs=1e-3) for each in points)
 
 
 def test_memory_is_bounded_in_bytes_and_bodies_go_first(fake: LlamaCppFake) -> None:
@@ -259,9 +253,7 @@ def test_nothing_is_kept_where_nothing_may_be(fake: LlamaCppFake) -> None:
         assert outcomes(proxy)["outcomes"] == []
 
 
-def test_a_slow_viewer_is_told_anew_and_holds_up_nobody(
-    fake: LlamaCppFake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_viewer_is_told_anew_and_holds_up_nobody(fake: LlamaCppFake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.addons.live.feed.MOST_WAITING", 2)
     with running_proxy(fake) as proxy, viewing(proxy) as seen:
         seen.until("snapshot")

@@ -38,11 +38,7 @@ async def get(app: ASGIApp, path: str) -> Any:
     path, _, query = path.partition("?")
     scope: Scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode()}
     headers = [(b"host", b"127.0.0.1")]
-    await app(
-        {**scope, "headers": headers, "query_string": query.encode(), "client": ("127.0.0.1", 1)},
-        receive,
-        send,
-    )
+    await app({**scope, "headers": headers, "query_string": query.encode(), "client": ("127.0.0.1", 1)}, receive, send)
     body = b"".join(message.get("body", b"") for message in sent[1:])
     assert sent[0]["status"] == 200, body[:500]
     return json.loads(body)

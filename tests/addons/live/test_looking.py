@@ -70,10 +70,7 @@ def test_a_key_sees_its_own_and_nothing_of_others(guarded: Proxy) -> None:
     mine = guarded.client.get("/spillway/outcomes", headers=BERT).json()["outcomes"]
     assert {each["conversation"] for each in mine} == {bert["id"]}
     assert guarded.client.get("/spillway/savings", headers=BERT).json()["requests"] == 1
-    assert (
-        guarded.client.get(f"/spillway/outcomes?conversation={anne['id']}", headers=BERT).json()["outcomes"]
-        == []
-    )
+    assert guarded.client.get(f"/spillway/outcomes?conversation={anne['id']}", headers=BERT).json()["outcomes"] == []
     with viewing(guarded, **BERT) as seen:
         snapshot = seen.until("snapshot")
         assert [row["id"] for row in snapshot["conversations"]] == [bert["id"]]
@@ -91,9 +88,7 @@ def test_an_admin_sees_all_figures_and_what_was_said_only_if_it_may_be_shown(
     told = rows(guarded, **BOSS)
     assert len({row["owner"] for row in told}) == 2
     assert {row["title"] for row in told} == {None}
-    assert (
-        "pineapple" not in guarded.client.get(f"/spillway/conversations/{told[0]['id']}", headers=BOSS).text
-    )
+    assert "pineapple" not in guarded.client.get(f"/spillway/conversations/{told[0]['id']}", headers=BOSS).text
     assert code(guarded.chat(SAID, **BOSS)) == (401, "invalid_api_key")  # it is for looking
     with running_proxy(fake, admin_keys=("boss-key-12345",), allow=("content",)) as shown:
         shown.chat(SAID)
@@ -153,9 +148,7 @@ def test_a_key_in_a_cookie_is_none(guarded: Proxy) -> None:
         {"sec-fetch-site": "same-site", "sec-fetch-mode": "cors"},
     ],
 )
-def test_another_page_neither_looks_nor_acts_where_nothing_is_guarded(
-    fake: LlamaCppFake, page: dict[str, str]
-) -> None:
+def test_another_page_neither_looks_nor_acts_where_nothing_is_guarded(fake: LlamaCppFake, page: dict[str, str]) -> None:
     with running_proxy(fake) as proxy:
         for method, path in (
             ("GET", "/spillway/conversations"),
@@ -199,9 +192,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake: LlamaCppFake) ->
 BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
 
-def test_a_browser_gets_the_page_and_a_program_what_the_backend_has_there(
-    page: Proxy, fake: LlamaCppFake
-) -> None:
+def test_a_browser_gets_the_page_and_a_program_what_the_backend_has_there(page: Proxy, fake: LlamaCppFake) -> None:
     shown = page.client.get("/", headers=BROWSER)
     assert shown.status_code == 200
     assert shown.headers["content-type"] == "text/html; charset=utf-8"
@@ -209,10 +200,7 @@ def test_a_browser_gets_the_page_and_a_program_what_the_backend_has_there(
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-    assert (shown.headers["x-content-type-options"], shown.headers["referrer-policy"]) == (
-        "nosniff",
-        "no-referrer",
-    )
+    assert (shown.headers["x-content-type-options"], shown.headers["referrer-policy"]) == ("nosniff", "no-referrer")
     assert "<title>Spillway</title>" in shown.text
     assert page.client.head("/", headers=BROWSER).status_code == 200
     before = len(fake.requests)

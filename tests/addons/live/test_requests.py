@@ -100,11 +100,7 @@ def test_tool_results_that_were_masked_or_shortened_say_so() -> None:
     lines = "\n".join(f"line {number} of the file with some words in it" for number in range(400))
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Read them."}]
     for number in range(4):
-        call = {
-            **CALL,
-            "id": f"c{number}",
-            "function": {"name": "read", "arguments": f'{{"path": "{number}"}}'},
-        }
+        call = {**CALL, "id": f"c{number}", "function": {"name": "read", "arguments": f'{{"path": "{number}"}}'}}
         messages += [
             {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "tool", "tool_call_id": f"c{number}", "content": f"{number}\n{lines}"},
@@ -170,17 +166,10 @@ def test_what_was_said_is_shown_to_no_admin_who_may_not() -> None:
 
 
 @contextmanager
-def asking(
-    proxy: Proxy, headers: dict[str, str] | None = None, *, stream: bool = True
-) -> Iterator[list[Any]]:
+def asking(proxy: Proxy, headers: dict[str, str] | None = None, *, stream: bool = True) -> Iterator[list[Any]]:
     """A client that asks while something else is done; in the end the list holds its answer."""
     got: list[Any] = []
-    body = {
-        "model": "m",
-        "messages": [{"role": "user", "content": "Count."}],
-        "stream": stream,
-        "max_tokens": 900,
-    }
+    body = {"model": "m", "messages": [{"role": "user", "content": "Count."}], "stream": stream, "max_tokens": 900}
 
     def ask() -> None:
         with httpx.Client(base_url=proxy.url, timeout=30, trust_env=False) as client:
@@ -212,12 +201,7 @@ def test_a_stopped_stream_ends_in_good_order_with_what_was_said(caplog: pytest.L
         assert (said.finishes, said.done, said.errors) == (["stop"], 1, [])
         wait_until(lambda: fake.cancelled == 1)
         done = newest(proxy)
-        assert (done["status"], done["error"], done["stopped"], done["unfinished"]) == (
-            200,
-            None,
-            True,
-            False,
-        )
+        assert (done["status"], done["error"], done["stopped"], done["unfinished"]) == (200, None, True, False)
         assert code(stop(proxy)) == (409, "not_running")
         assert any("stopped by who looked" in line for line in caplog.messages)
 
@@ -324,11 +308,7 @@ def test_a_lesson_is_forgotten_where_one_may() -> None:
         assert seen.until("model") == {"backend": "generic", "model": "fake-model", "what": "overflow"}
 
         def known() -> Any:
-            return (
-                proxy.client.get("/spillway/models")
-                .json()["backends"][0]["models"]["fake-model"]
-                .get("window")
-            )
+            return proxy.client.get("/spillway/models").json()["backends"][0]["models"]["fake-model"].get("window")
 
         assert known()["value"] == 700
         path = "/spillway/lessons?backend=generic&model=fake-model"

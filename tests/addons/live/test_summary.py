@@ -73,10 +73,7 @@ class Talk:
 @contextmanager
 def talking(headers: dict[str, str] | None = None, **settings: Any) -> Iterator[Talk]:
     model = Model()
-    with (
-        LlamaCppFake(brain=model, window=2048) as fake,
-        running_proxy(fake, recall="off", **settings) as proxy,
-    ):
+    with LlamaCppFake(brain=model, window=2048) as fake, running_proxy(fake, recall="off", **settings) as proxy:
         yield Talk(proxy, fake, model, headers or {})
 
 

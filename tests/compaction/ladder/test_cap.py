@@ -20,21 +20,12 @@ LIMITS = ResultLimits(lines=40, line_characters=200, output_characters=1_500, en
 
 def reduction(messages: list[Message], budget: float = 0.0, **limits: int) -> Reduction:
     plain = reduction_of(messages, budget)
-    return replace(
-        plain,
-        tail=len(messages),
-        limits=replace(plain.limits, results=replace(LIMITS, **limits)),
-    )
+    return replace(plain, tail=len(messages), limits=replace(plain.limits, results=replace(LIMITS, **limits)))
 
 
 def capped(text: str, name: str = "read_file", arguments: str = "{}", **limits: int) -> str:
     """A result after capping."""
-    messages = [
-        user("a"),
-        assistant(None, tool_calls=[call(1, name, arguments)]),
-        tool(1, text),
-        assistant("b"),
-    ]
+    messages = [user("a"), assistant(None, tool_calls=[call(1, name, arguments)]), tool(1, text), assistant("b")]
     done = cap_results(reduction(messages, **limits))
     assert done.messages[0] is messages[0]
     result: str = done.messages[2]["content"]
@@ -46,9 +37,7 @@ def numbered(count: int) -> list[str]:
 
 
 def test_within_the_limits_nothing_changes() -> None:
-    given_job = reduction(
-        [user("a"), assistant(None, tool_calls=[call(1)]), tool(1, "\n".join(numbered(40)))]
-    )
+    given_job = reduction([user("a"), assistant(None, tool_calls=[call(1)]), tool(1, "\n".join(numbered(40)))])
     assert cap_results(given_job) is given_job
     assert capped("y" * 200 + "\n" + "z" * 200) == "y" * 200 + "\n" + "z" * 200
 
@@ -263,9 +252,7 @@ def test_what_was_capped_is_within_the_limits_and_stays_as_it_is(
         assert len(once) <= max(400, output) or name != "bash"
 
 
-@pytest.mark.parametrize(
-    "text", ["\n" * 400_000, "error\n" * 100_000, "x" * 2_000_000, "e1 fail\nok\n" * 60_000]
-)
+@pytest.mark.parametrize("text", ["\n" * 400_000, "error\n" * 100_000, "x" * 2_000_000, "e1 fail\nok\n" * 60_000])
 def test_huge_results_take_linear_time(text: str) -> None:
     started = process_time()
     assert len(capped(text, "bash")) <= 1500

@@ -49,9 +49,7 @@ def test_a_call_that_was_made_again_supersedes_the_older_result() -> None:
         *read(4, "new " + LONG, '{"p":1}'),
     ]
     assert changed(messages) == [2]
-    assert shortened(messages)[2]["content"].startswith(
-        f"{NOTE}: read was called again with the same arguments"
-    )
+    assert shortened(messages)[2]["content"].startswith(f"{NOTE}: read was called again with the same arguments")
 
 
 def test_a_pointer_never_leads_to_a_result_that_is_gone() -> None:
@@ -68,12 +66,7 @@ def test_a_pointer_never_leads_to_a_result_that_is_gone() -> None:
 
 
 def test_answers_to_one_batch_do_not_supersede_each_other_before_they_are_read() -> None:
-    batch = [
-        user("a"),
-        assistant(None, tool_calls=[call(1), call(2)]),
-        tool(1, "one " + LONG),
-        tool(2, "two " + LONG),
-    ]
+    batch = [user("a"), assistant(None, tool_calls=[call(1), call(2)]), tool(1, "one " + LONG), tool(2, "two " + LONG)]
     assert changed(batch) == []
     assert changed([*batch, assistant("b")]) == [2]
 
@@ -94,13 +87,7 @@ def test_the_newest_user_message_and_the_pinned_ones_stay() -> None:
 
 
 def test_short_results_and_notes_stay() -> None:
-    messages = [
-        user("a"),
-        *read(1, "ok", '{"p":1}'),
-        *read(2, "ok"),
-        *read(3, NOTE + "]"),
-        *read(4, NOTE + "]"),
-    ]
+    messages = [user("a"), *read(1, "ok", '{"p":1}'), *read(2, "ok"), *read(3, NOTE + "]"), *read(4, NOTE + "]")]
     assert changed(messages) == []
 
 

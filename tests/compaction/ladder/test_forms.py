@@ -133,9 +133,7 @@ def test_mask_leaves_the_newest_and_the_unread(form: str) -> None:
     messages = FORMS[form]([user("a"), *steps])
     reduction = whole(messages)
     # So much that the last result, which is unread, and the two before it are protected.
-    reduction = replace(
-        reduction, limits=replace(reduction.limits, protect_newest=int(3.5 * reduction.costs[2]))
-    )
+    reduction = replace(reduction, limits=replace(reduction.limits, protect_newest=int(3.5 * reduction.costs[2])))
     done = list(mask_results(reduction).messages)
     assert [n for n, (a, b) in enumerate(zip(messages, done, strict=True)) if a is not b] == [2, 4, 6]
     note = results(done)[0]
@@ -155,13 +153,7 @@ def test_repeated_results_and_superseded_reads_leave_pointers(form: str) -> None
         *step(5, "last"),
     ]
     done = drop_duplicates(whole(FORMS[form](messages)))
-    assert [text.startswith(NOTE) for _, _, text in results(done.messages)] == [
-        True,
-        True,
-        False,
-        False,
-        False,
-    ]
+    assert [text.startswith(NOTE) for _, _, text in results(done.messages)] == [True, True, False, False, False]
     assert "read was called again" in results(done.messages)[0][2]
     assert "cat returned the same" not in results(done.messages)[0][2]
     assert mixed_flaws(done.messages) == []
@@ -247,7 +239,5 @@ def test_the_rungs_keep_the_invariants_on_mixed_histories(
     newest = newest_user(messages)
     assert newest_user(reduction.messages) == newest
     for index, (old, new) in enumerate(zip(messages, reduction.messages, strict=True)):
-        assert old is new or (
-            reduction.floor <= index != newest and {**old, "content": 0} == {**new, "content": 0}
-        )
+        assert old is new or (reduction.floor <= index != newest and {**old, "content": 0} == {**new, "content": 0})
     assert reduction.total < reduction_of(messages, 0).total or list(reduction.messages) == messages

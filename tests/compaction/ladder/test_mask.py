@@ -13,11 +13,7 @@ from tests.histories import assistant, call, flaws, histories, reduction_of, too
 
 
 def steps(number: int, words: int = 300) -> list[Message]:
-    return [
-        m
-        for n in range(number)
-        for m in (assistant(None, tool_calls=[call(n)]), tool(n, f"line {n} " * words))
-    ]
+    return [m for n in range(number) for m in (assistant(None, tool_calls=[call(n)]), tool(n, f"line {n} " * words))]
 
 
 def masked(reduction: Reduction) -> list[int]:
@@ -32,17 +28,13 @@ OLD = [user("Do it"), *steps(5), assistant("Done."), user("And now?")]
 def test_masking_keeps_every_message_in_its_place(
     messages: list[Message], share: float, gain: int, protect: int
 ) -> None:
-    reduction = reduction_of(
-        messages, sum(reduction_of(messages, 0).costs) * share, gain=gain, protect=protect
-    )
+    reduction = reduction_of(messages, sum(reduction_of(messages, 0).costs) * share, gain=gain, protect=protect)
     done = mask_results(reduction)
     assert flaws(done.messages) == []
     assert done.total <= reduction.total
     assert done is reduction or reduction.total - done.total >= gain
     for before, after in zip(messages, done.messages, strict=True):
-        assert before is after or (
-            before["role"] == "tool" and {**before, "content": 0} == {**after, "content": 0}
-        )
+        assert before is after or (before["role"] == "tool" and {**before, "content": 0} == {**after, "content": 0})
     again = mask_results(done)
     assert again.messages == done.messages or again.total < done.total
 

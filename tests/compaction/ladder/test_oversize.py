@@ -18,13 +18,7 @@ LONG = " ".join(f"word{n}" for n in range(1500))
 
 
 def session(*opening: Message) -> list[Message]:
-    return [
-        *opening,
-        assistant(None, tool_calls=[call(1)]),
-        tool(1, "read"),
-        assistant("Done."),
-        user("And now?"),
-    ]
+    return [*opening, assistant(None, tool_calls=[call(1)]), tool(1, "read"), assistant("Done."), user("And now?")]
 
 
 def cut(messages: Sequence[Message], share: float, most: float) -> Reduction:
@@ -64,14 +58,7 @@ def test_what_is_short_what_is_newest_and_what_a_model_said_stay() -> None:
 
 def test_of_stale_system_messages_less_is_left_than_of_the_last_one() -> None:
     for stale in ({"role": "system", "content": LONG}, user(f"{INSTRUCTION}\n{LONG}")):
-        messages = [
-            user("Task one"),
-            assistant("Done."),
-            stale,
-            user("Task two"),
-            assistant("Done."),
-            dict(stale),
-        ]
+        messages = [user("Task one"), assistant("Done."), stale, user("Task two"), assistant("Done."), dict(stale)]
         messages += [user("Task three")]
         done = cut(messages, 0.01, 400)
         assert done.costs[2] <= 100 + 30
@@ -87,9 +74,7 @@ def test_a_cut_keeps_the_invariants(messages: list[Message], share: float, most:
     ):
         assert old is new or (index != newest and after < before)
         assert {**old, "content": 0} == {**new, "content": 0}
-    assert (
-        list(cut_oversize(done, most, words=True).messages) == list(done.messages) or done.total > done.budget
-    )
+    assert list(cut_oversize(done, most, words=True).messages) == list(done.messages) or done.total > done.budget
 
 
 BLOCKS = st.builds(

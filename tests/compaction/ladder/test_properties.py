@@ -19,22 +19,9 @@ from proxy.compaction.ladder.results import results_of, with_texts
 from proxy.compaction.policy import ResultLimits
 from proxy.core.history.turns import is_result, newest_user
 from proxy.core.request import Message
-from tests.histories import (
-    RESULTS,
-    assistant,
-    call,
-    cost,
-    flaws,
-    histories,
-    reduction_of,
-    tool,
-    unknown,
-    user,
-)
+from tests.histories import RESULTS, assistant, call, cost, flaws, histories, reduction_of, tool, unknown, user
 
-ladders = st.permutations([*RUNGS.values()]).flatmap(
-    lambda rungs: st.integers(0, len(rungs)).map(lambda n: rungs[:n])
-)
+ladders = st.permutations([*RUNGS.values()]).flatmap(lambda rungs: st.integers(0, len(rungs)).map(lambda n: rungs[:n]))
 outputs = st.one_of(
     st.integers(1, 300).map(lambda n: f"line {n} of it\n" * n),
     st.integers(1, 60).map(lambda n: "ERROR: 行く川 " * n),
@@ -58,10 +45,7 @@ def wrapped(draw: st.DrawFn) -> str:
     for _ in range(draw(st.integers(0, 2))):
         text += draw(
             st.sampled_from(
-                [
-                    "[TOOL_RESULT]{}[/TOOL_RESULT]\n",
-                    "<tool_result tool_name='ls' arguments='{{}}'>{}</tool_result>",
-                ]
+                ["[TOOL_RESULT]{}[/TOOL_RESULT]\n", "<tool_result tool_name='ls' arguments='{{}}'>{}</tool_result>"]
             )
         ).format(draw(outputs))
     return text + draw(st.sampled_from(["", "[/TOOL_RESULT] go on"]))
@@ -117,9 +101,7 @@ def jobs(draw: st.DrawFn) -> Reduction:
 def outside(messages: Sequence[Message]) -> list[Message]:
     """The history without the texts of its results, and without images."""
     blank = [
-        with_texts(message, dict.fromkeys(results_of([message]), ""))
-        if message["role"] != "assistant"
-        else message
+        with_texts(message, dict.fromkeys(results_of([message]), "")) if message["role"] != "assistant" else message
         for message in messages
     ]
     return [
@@ -186,11 +168,7 @@ def test_a_compaction_names_the_rungs_that_it_took() -> None:
         {**tool(1, ""), "content": [big]},
         tool(2, "of no great length\n" * 30),
         assistant("Read."),
-        *(
-            m
-            for _ in range(2)
-            for m in (user("See [TOOL_RESULT]" + "same " * 60 + "[/TOOL_RESULT]"), assistant("ok"))
-        ),
+        *(m for _ in range(2) for m in (user("See [TOOL_RESULT]" + "same " * 60 + "[/TOOL_RESULT]"), assistant("ok"))),
         user("And?"),
     ]
     limits = ResultLimits(lines=50, line_characters=200, output_characters=900, entries=9, tokens=200)
@@ -209,9 +187,7 @@ def test_a_compaction_names_the_rungs_that_it_took() -> None:
 
 @pytest.mark.no_cover
 @given(tool_histories(), results_limits)
-def test_results_within_limits_are_the_same_on_every_turn(
-    history: list[Message], limits: ResultLimits
-) -> None:
+def test_results_within_limits_are_the_same_on_every_turn(history: list[Message], limits: ResultLimits) -> None:
     before = deepcopy(history)
     within = within_limits(history, limits)
     assert history == before

@@ -12,7 +12,9 @@ from proxy.compaction.ladder.results import NOTE, by_message, note_for, results_
 from proxy.core.request import Message
 from tests.histories import assistant, call, tool, user
 
-TAGGED = "Look: <tool_result tool_name='read' id=\"7\">\nfirst\n</tool_result> and [TOOL_RESULT]second[/TOOL_RESULT] thanks"
+TAGGED = (
+    "Look: <tool_result tool_name='read' id=\"7\">\nfirst\n</tool_result> and [TOOL_RESULT]second[/TOOL_RESULT] thanks"
+)
 
 
 def texts(message: Message) -> list[str]:
@@ -24,12 +26,7 @@ def test_results_are_found_in_every_form_and_know_their_call() -> None:
         user("a"),
         assistant(None, tool_calls=[call(1, "grep", '{"q": 1} '), call(2, "ls")]),
         tool(1, "one"),
-        {
-            "role": "tool",
-            "tool_call_id": "call_2",
-            "name": "renamed",
-            "content": [{"type": "text", "text": "two"}],
-        },
+        {"role": "tool", "tool_call_id": "call_2", "name": "renamed", "content": [{"type": "text", "text": "two"}]},
         assistant(None, function_call={"name": "old", "arguments": {"deep": 1}}),
         {"role": "function", "name": "old", "content": "three"},
         user(TAGGED),
@@ -93,10 +90,7 @@ def test_only_the_results_are_replaced() -> None:
     message: Message = {"role": "user", "content": [{"type": "image_url"}, odd, "loose", odd], "x": 1}
     results = results_of([message])
     done = with_texts(message, {r: f"<{n}>" for n, r in enumerate(results)})
-    assert done["content"][1] == {
-        **odd,
-        "text": odd["text"].replace("\nfirst\n", "<0>").replace("second", "<1>"),
-    }
+    assert done["content"][1] == {**odd, "text": odd["text"].replace("\nfirst\n", "<0>").replace("second", "<1>")}
     assert done["content"][3]["text"] == odd["text"].replace("\nfirst\n", "<2>").replace("second", "<3>")
     assert {**done, "content": 0} == {**message, "content": 0}
     assert done["content"][0::2] == message["content"][0::2]
@@ -187,10 +181,6 @@ def test_a_note_shows_the_beginning_without_its_tags(text: str, began: str) -> N
     assert note_of(text).split("It began: ")[1].startswith(began)
 
 
-@given(
-    st.lists(
-        st.sampled_from(["<a>", "</a>", "<b x='1'>", "</b>", "<i/>", "<", ">", "word ", "</"]), max_size=90
-    )
-)
+@given(st.lists(st.sampled_from(["<a>", "</a>", "<b x='1'>", "</b>", "<i/>", "<", ">", "word ", "</"]), max_size=90))
 def test_a_note_has_no_tag(parts: list[str]) -> None:
     assert not re.search(r"</?[a-z]+(?: x='1')?>", note_of("".join(parts)))

@@ -38,11 +38,7 @@ def test_no_more_is_dropped_than_it_takes() -> None:
     messages = [*chat(6), user("And now?")]
     reduction = reduction_of(messages, 0)
     done = drop_oldest(replace(reduction, budget=reduction.total - 1))
-    assert [m["content"][:10] for m in done.messages[:3]] == [
-        "Question 0",
-        OMITTED[:10],
-        "Question 1",
-    ]
+    assert [m["content"][:10] for m in done.messages[:3]] == ["Question 0", OMITTED[:10], "Question 1"]
 
 
 def test_where_two_users_would_meet_a_message_says_what_happened() -> None:
@@ -79,12 +75,7 @@ def test_middles_are_cut_and_all_else_stays(messages: list[Message], share: floa
 
 
 def test_the_largest_is_cut_first_and_the_pinned_ones_last() -> None:
-    messages = [
-        user("first " * 400),
-        assistant("long " * 600),
-        assistant("short " * 100),
-        user("newest " * 700),
-    ]
+    messages = [user("first " * 400), assistant("long " * 600), assistant("short " * 100), user("newest " * 700)]
     reduction = reduction_of(messages, 0)
     done = cut_middles(replace(reduction, budget=reduction.total - 300))
     assert [a is b for a, b in zip(done.messages, messages, strict=True)] == [True, False, True, True]
@@ -92,9 +83,7 @@ def test_the_largest_is_cut_first_and_the_pinned_ones_last() -> None:
     assert all(len(m["content"]) < 600 for m in all_of_it.messages)
 
 
-@pytest.mark.parametrize(
-    "text", ["word " * 3000, "漢字かな" * 1500, "{'a': 1}, " * 2000, "a" * 10_000 + "漢" * 5000]
-)
+@pytest.mark.parametrize("text", ["word " * 3000, "漢字かな" * 1500, "{'a': 1}, " * 2000, "a" * 10_000 + "漢" * 5000])
 def test_a_text_is_cut_to_what_is_needed_and_not_much_more(text: str) -> None:
     reduction = reduction_of([user("q"), assistant(text), user("n")], 1000)
     done = cut_middles(reduction)
@@ -107,12 +96,7 @@ def test_a_text_is_cut_to_what_is_needed_and_not_much_more(text: str) -> None:
 
 def test_texts_of_parts_are_cut_and_other_parts_stay() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    parts = [
-        {"type": "text", "text": "a " * 3000, "x": 1},
-        image,
-        "odd",
-        {"type": "text", "text": "b " * 3000},
-    ]
+    parts = [{"type": "text", "text": "a " * 3000, "x": 1}, image, "odd", {"type": "text", "text": "b " * 3000}]
     done = cut_middles(reduction_of([user("q"), {"role": "user", "content": parts}], 1000))
     content = done.messages[1]["content"]
     assert done.fits

@@ -132,8 +132,7 @@ def test_small_views() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "asked"),
-    [({}, False), ({"stream": True}, True), ({"stream": True, "stream_options": {}}, False)],
+    ("fields", "asked"), [({}, False), ({"stream": True}, True), ({"stream": True, "stream_options": {}}, False)]
 )
 def test_usage_may_be_asked_for_where_nothing_was_said_of_it(fields: dict[str, Any], asked: bool) -> None:
     assert may_ask_usage(request(**fields)) is asked
@@ -141,15 +140,11 @@ def test_usage_may_be_asked_for_where_nothing_was_said_of_it(fields: dict[str, A
 
 ASKED = b'"stream_options":{"include_usage":true}'
 space = st.text(st.sampled_from(" \t\r\n"), max_size=3).map(str.encode)
-bodies = st.dictionaries(
-    st.text(), st.none() | st.integers(-9, 9) | st.text() | st.lists(st.text()), max_size=4
-)
+bodies = st.dictionaries(st.text(), st.none() | st.integers(-9, 9) | st.text() | st.lists(st.text()), max_size=4)
 
 
 @given(st.sampled_from([b"", b"\xef\xbb\xbf"]), space, bodies, space, space)
-def test_every_other_byte_stays(
-    mark: bytes, before: bytes, body: dict[str, Any], inside: bytes, after: bytes
-) -> None:
+def test_every_other_byte_stays(mark: bytes, before: bytes, body: dict[str, Any], inside: bytes, after: bytes) -> None:
     body = {**body, "messages": []}
     body.pop("stream_options", None)
     raw = mark + before + b"{" + inside + dumps(body)[1:] + after

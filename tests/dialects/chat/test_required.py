@@ -14,18 +14,10 @@ from proxy.dialects.chat import ChatReader, ChatWriter
 
 FIELDS: tuple[dict[str, Any], dict[str, Any]] = {"logprobs": None}, {"refusal": None, "annotations": []}
 said = st.text() | st.sampled_from(['"message":{', "\\", '"message'])
-fields = st.dictionaries(
-    st.sampled_from(["logprobs", "index", "x", "messages"]), said | st.none(), max_size=3
-)
-messages = st.dictionaries(
-    st.sampled_from(["refusal", "annotations", "content", "role"]), said | st.none(), max_size=4
-)
-choices = st.builds(
-    lambda before, message, after: {**before, "message": message, **after}, fields, messages, fields
-)
-forms = st.builds(
-    lambda choices, more: {**more, "choices": choices, "z": 1}, st.lists(choices, max_size=3), fields
-)
+fields = st.dictionaries(st.sampled_from(["logprobs", "index", "x", "messages"]), said | st.none(), max_size=3)
+messages = st.dictionaries(st.sampled_from(["refusal", "annotations", "content", "role"]), said | st.none(), max_size=4)
+choices = st.builds(lambda before, message, after: {**before, "message": message, **after}, fields, messages, fields)
+forms = st.builds(lambda choices, more: {**more, "choices": choices, "z": 1}, st.lists(choices, max_size=3), fields)
 
 
 def complete(raw: bytes) -> bytes:
@@ -46,8 +38,7 @@ def test_what_is_missing_is_there_with_all_that_came(form: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize(
-    "raw",
-    [b'{"choices":[{"message":null}]}', b'{"choices":[5]}', b'{"choices":null}', b'{"error":{}}'],
+    "raw", [b'{"choices":[{"message":null}]}', b'{"choices":[5]}', b'{"choices":null}', b'{"error":{}}']
 )
 def test_what_is_of_another_form_stays_as_it_came(raw: bytes) -> None:
     assert complete(raw) is raw

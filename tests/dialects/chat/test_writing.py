@@ -71,9 +71,7 @@ def test_the_role_of_the_first_choice_is_said_once() -> None:
 
 
 def test_a_part_is_what_was_said() -> None:
-    value = chunk(
-        {"role": "assistant", "content": "a", "refusal": None, "tool_calls": []}, "stop", usage={"x": 1}
-    )
+    value = chunk({"role": "assistant", "content": "a", "refusal": None, "tool_calls": []}, "stop", usage={"x": 1})
     part = part_of(value, OWN, role_sent=True)
     assert part is not None
     assert part["choices"] == [{"index": 0, "delta": {"content": "a"}, "finish_reason": None}]
@@ -84,8 +82,7 @@ def test_a_part_is_what_was_said() -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
-    [chunk({}), chunk({"content": ""}), chunk({"role": "assistant"}), chunk({}, "stop"), {"choices": []}, {}],
+    "value", [chunk({}), chunk({"content": ""}), chunk({"role": "assistant"}), chunk({}, "stop"), {"choices": []}, {}]
 )
 def test_what_says_nothing_is_no_part(value: dict[str, Any]) -> None:
     assert part_of(value, OWN, role_sent=True) is None

@@ -6,14 +6,7 @@ from typing import Any
 import pytest
 
 from proxy.core.dialect import NO_ANSWER
-from proxy.core.managing import (
-    Cleared,
-    ClearResults,
-    ClearThoughts,
-    CompactionRequest,
-    Managed,
-    SealedCompaction,
-)
+from proxy.core.managing import Cleared, ClearResults, ClearThoughts, CompactionRequest, Managed, SealedCompaction
 from proxy.core.piece import NOBODY, Piece
 from proxy.dialects.messages.managing import unknown_edits
 from proxy.dialects.messages.writing import MessagesWriter
@@ -32,9 +25,9 @@ def test_edits_with_nothing_said_are_anthropics() -> None:
     assert edits({"type": "clear_thinking_20251015"}) == [ClearThoughts(1)]
     assert asked().edits == []
     assert asked().compaction is None
-    assert asked(
-        context_management={"edits": [{"type": "compact_20260112"}]}
-    ).compaction == CompactionRequest(trigger=150_000)
+    assert asked(context_management={"edits": [{"type": "compact_20260112"}]}).compaction == CompactionRequest(
+        trigger=150_000
+    )
 
 
 def test_edits_with_everything_said() -> None:
@@ -47,13 +40,7 @@ def test_edits_with_everything_said() -> None:
         "clear_tool_inputs": ["read"],
     }
     assert edits(full) == [
-        ClearResults(
-            over_results=8,
-            keep=0,
-            at_least=900,
-            spared=frozenset({"memory"}),
-            arguments=frozenset({"read"}),
-        )
+        ClearResults(over_results=8, keep=0, at_least=900, spared=frozenset({"memory"}), arguments=frozenset({"read"}))
     ]
     for keep in ("all", {"type": "all"}):
         assert edits({"type": "clear_thinking_20251015", "keep": keep}) == []
@@ -76,9 +63,7 @@ def test_what_is_not_known_is_left_out_and_what_is_malformed_refused() -> None:
 
 
 def test_how_a_client_wants_it_compacted() -> None:
-    assert asked(compaction={"type": "summarize", "instructions": " \n"}).compaction == CompactionRequest(
-        now=True
-    )
+    assert asked(compaction={"type": "summarize", "instructions": " \n"}).compaction == CompactionRequest(now=True)
     assert asked(compaction={"type": "summarize", "instructions": "Short."}).compaction == CompactionRequest(
         now=True, instructions="Short."
     )
@@ -93,10 +78,7 @@ def test_the_newest_compaction_stands_for_all_before_it() -> None:
         *HELLO,
         {"role": "assistant", "content": [block("old"), {"type": "text", "text": "Well."}]},
         {"role": "user", "content": "go on"},
-        {
-            "role": "assistant",
-            "content": [{"type": "text", "text": "x"}, block("new"), {"type": "text", "text": "y"}],
-        },
+        {"role": "assistant", "content": [{"type": "text", "text": "x"}, block("new"), {"type": "text", "text": "y"}]},
         {"role": "user", "content": "and?"},
         {"role": "assistant", "content": [block(None), {"type": "text", "text": "z"}]},
     ]
@@ -109,11 +91,7 @@ def test_the_newest_compaction_stands_for_all_before_it() -> None:
         {"role": "assistant", "content": "z"},
     ]
     alone = asked([*HELLO, {"role": "assistant", "content": [block("all")]}])
-    assert (alone.sealed_compaction, alone.messages, alone.continues) == (
-        SealedCompaction("s", "all"),
-        [],
-        False,
-    )
+    assert (alone.sealed_compaction, alone.messages, alone.continues) == (SealedCompaction("s", "all"), [], False)
     assert asked([*HELLO, {"role": "assistant", "content": [block(None)]}]).sealed_compaction is None
 
 
@@ -134,11 +112,7 @@ def test_a_stream_tells_the_compaction_first_and_the_edits_at_its_end() -> None:
     out = b"".join(making.relay(piece, None, role_sent=True) for piece in came) + making.end()
     start, *blocks, end, stop = events(out)
     assert (start["type"], stop["type"]) == ("message_start", "message_stop")
-    assert [event["type"].removeprefix("content_block_") for event in blocks] == [
-        "start",
-        "delta",
-        "stop",
-    ] * 2
+    assert [event["type"].removeprefix("content_block_") for event in blocks] == ["start", "delta", "stop"] * 2
     assert blocks[0]["content_block"] == block(None) | {"encrypted_content": None, "tool_changes": [removal]}
     assert blocks[1]["delta"] == {**block("In short.", "seal"), "type": "compaction_delta"}
     assert [event["index"] for event in blocks] == [0, 0, 0, 1, 1, 1]

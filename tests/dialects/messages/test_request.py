@@ -27,9 +27,7 @@ def refused(messages: Any = HELLO, **fields: Any) -> BadRequest:
 
 
 def test_a_plain_request() -> None:
-    request = asked(
-        system="Be brief.", temperature=0.5, top_k=4, stop_sequences=["\n"], stream=True, metadata={}
-    )
+    request = asked(system="Be brief.", temperature=0.5, top_k=4, stop_sequences=["\n"], stream=True, metadata={})
     assert request.body == {
         "model": "m",
         "messages": [{"role": "system", "content": "Be brief."}, *HELLO],
@@ -53,26 +51,15 @@ def test_a_session_of_claude_code() -> None:
     ]
     thinking = {"type": "thinking", "thinking": "Look first.", "signature": "abc"}
     use = {"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": {"command": "ls"}}
-    result = {
-        "type": "tool_result",
-        "tool_use_id": "toolu_1",
-        "content": [{"type": "text", "text": "a.py"}],
-        **mark,
-    }
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "a.py"}], **mark}
     messages = [
         {"role": "user", "content": [{"type": "text", "text": "<system-reminder>…</system-reminder>"}]},
         {"role": "system", "content": "Available agent types."},
         {"role": "assistant", "content": [thinking, {"type": "text", "text": "I look."}, use]},
         {"role": "user", "content": [result, {"type": "text", "text": "Go on."}]},
     ]
-    body = asked(
-        messages, system=system, thinking={"type": "adaptive"}, output_config={"effort": "high"}
-    ).body
-    call = {
-        "id": "toolu_1",
-        "type": "function",
-        "function": {"name": "Bash", "arguments": '{"command":"ls"}'},
-    }
+    body = asked(messages, system=system, thinking={"type": "adaptive"}, output_config={"effort": "high"}).body
+    call = {"id": "toolu_1", "type": "function", "function": {"name": "Bash", "arguments": '{"command":"ls"}'}}
     assert body["messages"] == [
         {
             "role": "system",
@@ -110,18 +97,9 @@ def test_a_result_is_an_error_also_for_a_model_that_is_told_only_its_text() -> N
 
 def test_documents_and_search_results_are_read_to_the_model() -> None:
     blocks = [
-        {
-            "type": "document",
-            "title": "T",
-            "source": {"type": "text", "media_type": "text/plain", "data": "body"},
-        },
+        {"type": "document", "title": "T", "source": {"type": "text", "media_type": "text/plain", "data": "body"}},
         {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "inner"}]}},
-        {
-            "type": "search_result",
-            "title": "S",
-            "source": "s.de",
-            "content": [{"type": "text", "text": "found"}],
-        },
+        {"type": "search_result", "title": "S", "source": "s.de", "content": [{"type": "text", "text": "found"}]},
         {"type": "text", "text": "What is it?"},
     ]
     (message,) = asked([{"role": "user", "content": blocks}]).messages
@@ -167,10 +145,7 @@ def test_an_answer_that_the_client_began_is_to_be_gone_on_with() -> None:
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0]"),
         ({"messages": [{"role": "user", "content": 4}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "dance"}]}]}, "dance"),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "file"}}]}]},
-            "base64",
-        ),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "file"}}]}]}, "base64"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search"),
         ({"mcp_servers": [{"type": "url"}]}, "mcp_servers"),
     ],
@@ -179,31 +154,14 @@ def test_what_can_not_be_done_is_said(fields: dict[str, Any], says: str) -> None
     assert says in refused(**fields).message
 
 
-_NAMES = (
-    "type",
-    "text",
-    "content",
-    "source",
-    "role",
-    "name",
-    "input",
-    "id",
-    "title",
-    "data",
-    "is_error",
-    "format",
-)
+_NAMES = ("type", "text", "content", "source", "role", "name", "input", "id", "title", "data", "is_error", "format")
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_NAMES), inner, max_size=4),
     max_leaves=20,
 )
 _BLOCK = st.fixed_dictionaries(
-    {
-        "type": st.sampled_from(
-            ["text", "image", "document", "tool_use", "tool_result", "thinking", "search_result"]
-        )
-    },
+    {"type": st.sampled_from(["text", "image", "document", "tool_use", "tool_result", "thinking", "search_result"])},
     optional=dict.fromkeys(_NAMES[1:], _JSON),
 )
 
@@ -288,23 +246,17 @@ def test_tools_may_be_added_on_the_way() -> None:
     assert (
         "tools"
         not in asked(
-            [*HELLO, {"role": "system", "content": changes[2:]}],
-            tools=[{"name": "first", "input_schema": {}}],
+            [*HELLO, {"role": "system", "content": changes[2:]}], tools=[{"name": "first", "input_schema": {}}]
         ).body
     )
-    assert (
-        asked([{"role": "user", "content": changes}, *HELLO]).body["tools"][0]["function"]["name"] == "late"
-    )
+    assert asked([{"role": "user", "content": changes}, *HELLO]).body["tools"][0]["function"]["name"] == "late"
 
 
 def test_what_a_compaction_remembers_of_tools_brings_them_to_where_they_were() -> None:
     tools = [{"name": name, "input_schema": {"type": "object"}} for name in ("first", "second")]
     late = {"name": "late", "input_schema": {"type": "object"}}
     changes = [
-        {
-            "type": "tool_addition",
-            "tool": {"type": "tool_definition", "definition": {**late, "cache_control": {}}},
-        },
+        {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": {**late, "cache_control": {}}}},
         {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "first"}},
     ]
     before: Any = {"tools": tools, "messages": [*HELLO, {"role": "system", "content": changes}]}
@@ -337,9 +289,9 @@ def test_a_turn_may_have_an_effort_of_its_own() -> None:
     own = {"role": "system", "content": "Think.", "output_config": {"effort": "max"}}
     wished = {"output_config": {"effort": "low"}}
     assert asked([*HELLO, own], **wished).thinking == Thinking(effort="max")
-    assert asked(
-        [*HELLO, own, {"role": "assistant", "content": "Hm."}, *HELLO], **wished
-    ).thinking == Thinking(effort="low")
+    assert asked([*HELLO, own, {"role": "assistant", "content": "Hm."}, *HELLO], **wished).thinking == Thinking(
+        effort="low"
+    )
 
 
 def test_a_prompt_may_be_sent_to_be_read_alone() -> None:

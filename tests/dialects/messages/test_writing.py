@@ -53,15 +53,11 @@ def written(*pieces: Piece) -> list[dict[str, Any]]:
 
 
 @given(SAID, st.integers(0, 3))
-def test_whatever_is_said_in_whatever_order_is_said_once_and_in_order(
-    said: list[dict[str, Any]], calls: int
-) -> None:
+def test_whatever_is_said_in_whatever_order_is_said_once_and_in_order(said: list[dict[str, Any]], calls: int) -> None:
     pieces = [chunk(delta) for delta in (*said, *calling(calls))]
     message = message_of(written(*pieces, chunk({}, "tool_calls" if calls else "stop")))
     for field, kind, name in (("content", "text", "text"), ("reasoning_content", "thinking", "thinking")):
-        assert all_of(said, field) == "".join(
-            block[name] for block in message["content"] if block["type"] == kind
-        )
+        assert all_of(said, field) == "".join(block[name] for block in message["content"] if block["type"] == kind)
     uses = [block for block in message["content"] if block["type"] == "tool_use"]
     assert [(use["id"], use["name"], use["input"]) for use in uses] == [
         (f"call_{index}", "f", {"a": index}) for index in range(calls)
@@ -85,10 +81,7 @@ def test_a_call_that_comes_whole_and_unnumbered_is_one_block() -> None:
     calls = (CallPart("f", '{"a":1}', id="c1"), CallPart("g", "", id="c2"))
     said = writer.insert(Piece(calls=calls, choice=True), WHO) + writer.end()
     uses = message_of(events(said))["content"]
-    assert [(use["name"], use["input"], use["id"]) for use in uses] == [
-        ("f", {"a": 1}, "c1"),
-        ("g", {}, "c2"),
-    ]
+    assert [(use["name"], use["input"], use["id"]) for use in uses] == [("f", {"a": 1}, "c1"), ("g", {}, "c2")]
 
 
 def test_what_spillway_says_itself_fits_in() -> None:
@@ -132,18 +125,12 @@ def test_errors_have_anthropics_types(error: Any, status: int, kind: str) -> Non
 
 
 def test_counts_that_make_no_sense_are_none() -> None:
-    told = usage_of(
-        {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 9}, "completion_tokens": "x"}
-    )
+    told = usage_of({"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 9}, "completion_tokens": "x"})
     assert (told["input_tokens"], told["cache_read_input_tokens"], told["output_tokens"]) == (0, 3, 0)
 
 
 def test_thinking_is_counted_where_the_backend_counts_it() -> None:
-    counted = {
-        "prompt_tokens": 5,
-        "completion_tokens": 9,
-        "completion_tokens_details": {"reasoning_tokens": 4},
-    }
+    counted = {"prompt_tokens": 5, "completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 4}}
     assert usage_of(counted)["output_tokens_details"] == {"thinking_tokens": 4}
     assert usage_of({**counted, "completion_tokens_details": 3})["output_tokens_details"] is None
 

@@ -33,10 +33,7 @@ def test_calls_and_results_find_each_other_without_ids() -> None:
             {"role": "tool", "tool_name": "g", "content": "of g"},
             {"role": "tool", "content": "of f"},
             {"role": "tool", "content": "of nobody"},
-            {
-                "role": "assistant",
-                "tool_calls": [{"id": "own", "function": {"name": "f", "arguments": "{}"}}, 4],
-            },
+            {"role": "assistant", "tool_calls": [{"id": "own", "function": {"name": "f", "arguments": "{}"}}, 4]},
             {"role": "tool", "tool_call_id": "own", "content": "of own"},
         ]
     ).messages
@@ -77,11 +74,7 @@ def test_whatever_is_said_is_said_once_and_in_order(said: list[dict[str, Any]], 
     assert [(call["id"], call["function"]["arguments"]) for call in made] == [
         (f"call_{index}", {"a": index}) for index in range(calls)
     ]
-    assert (last["done_reason"], last["prompt_eval_count"], last["eval_count"]) == (
-        "stop" if calls else "length",
-        5,
-        2,
-    )
+    assert (last["done_reason"], last["prompt_eval_count"], last["eval_count"]) == ("stop" if calls else "length", 5, 2)
     assert {line["model"] for line in found} == {"asked"}
     assert last["created_at"] == ("1970-01-01T00:00:07Z")
 

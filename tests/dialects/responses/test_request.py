@@ -53,11 +53,7 @@ def test_a_session_of_codex() -> None:
     items = [
         {"type": "message", "id": "msg_1", "role": "developer", "content": text},
         {"type": "message", "role": "user", "content": text[:1]},
-        {
-            "type": "reasoning",
-            "summary": [{"type": "summary_text", "text": "Hm."}],
-            "encrypted_content": None,
-        },
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}], "encrypted_content": None},
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
         {
             "type": "function_call",
@@ -70,11 +66,7 @@ def test_a_session_of_codex() -> None:
         {"type": "custom_tool_call", "name": "apply_patch", "input": "+a", "call_id": "c2"},
         {"type": "web_search_call", "id": "ws_1"},
         {"type": "function_call_output", "call_id": "c1", "output": "done"},
-        {
-            "type": "custom_tool_call_output",
-            "call_id": "c2",
-            "output": [{"type": "input_text", "text": "patched"}],
-        },
+        {"type": "custom_tool_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "patched"}]},
     ]
     body = asked(items, reasoning={"effort": "high", "summary": "auto"}, prompt_cache_key="x").body
     assert body["messages"] == [
@@ -99,13 +91,7 @@ def test_tools_that_are_made_available_on_the_way_are_offered() -> None:
         {"type": "additional_tools", "role": "developer", "tools": [late, {"type": "web_search"}]},
         {"role": "user", "content": "go"},
         {"type": "tool_search_call", "call_id": "c", "arguments": {"query": "mail"}, "execution": "client"},
-        {
-            "type": "tool_search_output",
-            "call_id": "c",
-            "execution": "client",
-            "tools": [found],
-            "status": "completed",
-        },
+        {"type": "tool_search_output", "call_id": "c", "execution": "client", "tools": [found], "status": "completed"},
     ]
     request = asked(items, tools=[{"type": "custom", "name": "patch"}])
     names = [tool["function"]["name"] for tool in request.body["tools"]]
@@ -226,11 +212,7 @@ def test_formats() -> None:
     form = {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}
     request = asked(text={"format": form})
     assert request.structured
-    assert request.body["response_format"]["json_schema"] == {
-        "name": "n",
-        "schema": {"type": "object"},
-        "strict": True,
-    }
+    assert request.body["response_format"]["json_schema"] == {"name": "n", "schema": {"type": "object"}, "strict": True}
     assert asked(text={"format": {"type": "json_object"}}).body["response_format"] == {"type": "json_object"}
     assert not asked(text={"format": {"type": "text"}, "verbosity": "low"}).structured
 
@@ -273,19 +255,10 @@ _NAMES = (
 )
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from((*_NAMES, "type")), inner, max_size=4)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from((*_NAMES, "type")), inner, max_size=4),
     max_leaves=20,
 )
-_KINDS = (
-    "message",
-    "reasoning",
-    "function_call",
-    "function_call_output",
-    "custom_tool_call",
-    "shell_call_output",
-)
+_KINDS = ("message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "shell_call_output")
 _ITEM = st.fixed_dictionaries({"type": st.sampled_from(_KINDS)}, optional=dict.fromkeys(_NAMES, _JSON))
 _FIELDS = dict.fromkeys(("tools", "tool_choice", "text", "reasoning", "instructions", "stream"), _JSON)
 
@@ -306,7 +279,4 @@ def test_tools_of_openais_servers_are_left_out_and_said() -> None:
     assert [tool["function"]["name"] for tool in request.body["tools"]] == ["f"]
     assert asked(tools=[FUNCTION]).unsupported == ()
     assert asked("go", top_logprobs=0).unsupported == ()
-    assert asked("go", top_logprobs=3, moderation={"model": "x"}).unsupported == (
-        "top_logprobs",
-        "moderation",
-    )
+    assert asked("go", top_logprobs=3, moderation={"model": "x"}).unsupported == ("top_logprobs", "moderation")

@@ -75,9 +75,7 @@ def check(message: Message, said: Said, unique: str) -> None:
 
 
 @given(ANSWERS, st.booleans(), st.sampled_from([None, "auto"]))
-def test_an_answer_that_is_sent_back_is_what_the_model_said(
-    said: Said, streamed: bool, summary: str | None
-) -> None:
+def test_an_answer_that_is_sent_back_is_what_the_model_said(said: Said, streamed: bool, summary: str | None) -> None:
     request = asked(input="go", reasoning={"summary": summary, "effort": "low"})
     response = answered(request, said, "0a1b", streamed=streamed)
     again = asked(input=[{"role": "user", "content": "go"}, *response["output"]], store=False)
@@ -139,11 +137,7 @@ def drive(flow: Generator[Any, Any, Any], held: dict[str, Any]) -> Any:
 def results(said: Said, unique: str) -> list[dict[str, Any]]:
     kinds = {"patch": "custom_tool_call_output", "local_shell": "local_shell_call_output"}
     return [
-        {
-            "type": kinds.get(name, "function_call_output"),
-            "call_id": f"call_{unique}_{index}",
-            "output": "done",
-        }
+        {"type": kinds.get(name, "function_call_output"), "call_id": f"call_{unique}_{index}", "output": "done"}
         for index, (name, _) in enumerate(said["calls"])
     ]
 

@@ -62,17 +62,13 @@ def _text(item: dict[str, Any], field: str) -> str:
 
 
 @given(SAID, st.integers(0, 3), st.booleans())
-def test_whatever_is_said_is_said_once_and_in_order(
-    said: list[dict[str, Any]], calls: int, summary: bool
-) -> None:
+def test_whatever_is_said_is_said_once_and_in_order(said: list[dict[str, Any]], calls: int, summary: bool) -> None:
     to = writer(reasoning={"summary": "auto"} if summary else {})
     pieces = [chunk(delta) for delta in (*said, *calling(calls))]
     response = response_of(written(to, *pieces, chunk({}, "tool_calls" if calls else "stop")))
     output = response["output"]
     texts = [_text(item, "content") for item in output if item["type"] == "message"]
-    thoughts = [
-        _text(item, "summary" if summary else "content") for item in output if item["type"] == "reasoning"
-    ]
+    thoughts = [_text(item, "summary" if summary else "content") for item in output if item["type"] == "reasoning"]
     assert "".join(texts) == all_of(said, "content")
     assert "".join(thoughts) == all_of(said, "reasoning_content")
     made = [item for item in output if item["type"] == "function_call"]
@@ -85,10 +81,7 @@ def test_whatever_is_said_is_said_once_and_in_order(
 def test_the_end_counts_and_tells_why() -> None:
     counted = usage(prompt_tokens=12, completion_tokens=3, prompt_tokens_details={"cached_tokens": 8})
     response = response_of(written(writer(), chunk({"content": "Well."}), chunk({}, "length"), counted))
-    assert (response["status"], response["incomplete_details"]) == (
-        "incomplete",
-        {"reason": "max_output_tokens"},
-    )
+    assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
     assert response["output"][0]["status"] == "incomplete"
     assert response["usage"]["input_tokens_details"]["cached_tokens"] == 8
     assert response["usage"]["total_tokens"] == 15
@@ -109,30 +102,15 @@ def test_a_response_repeats_its_request() -> None:
 @pytest.mark.parametrize(
     ("tool", "name", "arguments", "item"),
     [
-        (
-            {"type": "custom", "name": "p"},
-            "p",
-            '{"input": "a\\nb"}',
-            {"type": "custom_tool_call", "input": "a\nb"},
-        ),
-        (
-            {"type": "custom", "name": "p"},
-            "p",
-            "bare words",
-            {"type": "custom_tool_call", "input": "bare words"},
-        ),
+        ({"type": "custom", "name": "p"}, "p", '{"input": "a\\nb"}', {"type": "custom_tool_call", "input": "a\nb"}),
+        ({"type": "custom", "name": "p"}, "p", "bare words", {"type": "custom_tool_call", "input": "bare words"}),
         (
             {"type": "local_shell"},
             "local_shell",
             '{"command": ["ls"]}',
             {"type": "local_shell_call", "action": {"type": "exec", "command": ["ls"], "env": {}}},
         ),
-        (
-            {"type": "shell"},
-            "shell",
-            '{"commands": ["ls"]}',
-            {"type": "shell_call", "action": {"commands": ["ls"]}},
-        ),
+        ({"type": "shell"}, "shell", '{"commands": ["ls"]}', {"type": "shell_call", "action": {"commands": ["ls"]}}),
         (
             {"type": "apply_patch"},
             "apply_patch",
@@ -159,9 +137,7 @@ def test_what_spillway_says_itself_fits_in() -> None:
         to.relay(chunk({"content": "one"}), WHO, role_sent=True),
         to.part(chunk({"content": " two"}, "length"), WHO, role_sent=True),
         to.insert(Piece(finish="stop"), WHO),
-        to.insert(
-            Piece(trailer=True, usage={"prompt_tokens": 5, "completion_tokens": 2, "spillway": {"a": 1}}), WHO
-        ),
+        to.insert(Piece(trailer=True, usage={"prompt_tokens": 5, "completion_tokens": 2, "spillway": {"a": 1}}), WHO),
         to.end(),
     ]
     assert said[0] == b": spillway\n\n"

@@ -56,9 +56,7 @@ def once(name: str, content: bytes, build: Callable[[Path], Sequence[str]]) -> P
 def _run(command: Sequence[str], folder: Path) -> None:
     what = " ".join(command[:4])
     try:
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False
-        )
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
         raise Missing(f"{what} took longer than {SECONDS:.0f} s") from None
     if done.returncode != 0:
@@ -75,15 +73,7 @@ def python_packages(*requirements: str) -> Path:
     def build(folder: Path) -> list[str]:
         uv = shutil.which("uv")
         if uv is not None:
-            return [
-                uv,
-                "pip",
-                "install",
-                "--quiet",
-                f"--python={sys.executable}",
-                f"--target={folder}",
-                *requirements,
-            ]
+            return [uv, "pip", "install", "--quiet", f"--python={sys.executable}", f"--target={folder}", *requirements]
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         return [*pip, f"--target={folder}", *requirements]
 

@@ -14,9 +14,7 @@ def loop(job: Job, messages: list[Any]) -> tuple[Seen, Any]:
     """Lines that begin with `data: `, and in each of them a first choice with a content."""
     seen = Seen()
     body = {**fields_of(job), "messages": messages}
-    with httpx.stream(
-        "POST", f"{job.base}/chat/completions", json=body, headers=_key(job), timeout=60
-    ) as answer:
+    with httpx.stream("POST", f"{job.base}/chat/completions", json=body, headers=_key(job), timeout=60) as answer:
         for line in answer.iter_lines():
             if line.startswith("data: ") and line != "data: [DONE]":
                 choice = json.loads(line[6:])["choices"][0]

@@ -26,10 +26,7 @@ def _helper_fields(job: Job) -> dict[str, Any]:
 
 def create(job: Job, messages: list[Any]) -> tuple[Seen, Any]:
     """`create(stream=True)`."""
-    with (
-        client_of(job) as client,
-        client.chat.completions.create(messages=messages, **fields_of(job)) as stream,
-    ):
+    with client_of(job) as client, client.chat.completions.create(messages=messages, **fields_of(job)) as stream:
         return gather(stream)
 
 
@@ -66,10 +63,7 @@ def streaming_response(job: Job, messages: list[Any]) -> tuple[Seen, Any]:
 
 def helper(job: Job, messages: list[Any]) -> tuple[Seen, Any]:
     """`.stream()`: typed events, and the completion put together from them."""
-    with (
-        client_of(job) as client,
-        client.chat.completions.stream(messages=messages, **_helper_fields(job)) as stream,
-    ):
+    with client_of(job) as client, client.chat.completions.stream(messages=messages, **_helper_fields(job)) as stream:
         events = list(stream)
         return _of_events(events, stream.get_final_completion())
 

@@ -33,10 +33,7 @@ TOOLS: list[Body] = [
         "function": {
             "name": "get_weather",
             "description": "The weather in a city.",
-            "parameters": {
-                "type": "object",
-                "properties": {"city": {"type": "string"}, "unit": {"type": "string"}},
-            },
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "unit": {"type": "string"}}},
         },
     }
 ]

@@ -94,8 +94,6 @@ def read_completion(completion: Any) -> tuple[Seen, Any]:
     """Read a whole answer in OpenAI's classes; the message goes back as the object it is."""
     (choice,) = completion.choices
     seen = Seen(text=choice.message.content or "", finishes=[choice.finish_reason])
-    seen.calls = [
-        [call.id, call.function.name, call.function.arguments] for call in choice.message.tool_calls or ()
-    ]
+    seen.calls = [[call.id, call.function.name, call.function.arguments] for call in choice.message.tool_calls or ()]
     seen.usage = completion.usage.model_dump() if completion.usage else None
     return seen, choice.message
