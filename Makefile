@@ -12,7 +12,7 @@ PURE := core shaping recall compaction stream emulation backends dialects
 PURE_TESTS := $(wildcard $(PURE:%=tests/%) $(addprefix tests/tokens/test_,anchors.py content.py images.py ratios.py verdict.py windows.py)) \
 	tests/contracts/test_backends.py
 # What says so little that only its answers tell whether it is right: these go through the whole stack.
-WHOLE_TESTS := tests/config tests/stages/test_searching.py tests/stages/test_dialects_whole.py \
+WHOLE_TESTS := tests/config tests/attempts/test_searching.py tests/attempts/test_dialects_whole.py \
 	tests/api/test_listing.py tests/api/test_stored.py tests/e2e/test_clients_responses_compaction.py tests/e2e/test_clients_ollama.py
 COVERED := $(PURE_TESTS) $(WHOLE_TESTS)
 # What is marked `no_cover` is run with the others but not traced: many examples, which reach what single ones reach.
@@ -54,7 +54,7 @@ run: $(VENV)/.run ## set up and start the proxy on http://127.0.0.1:8484/v1
 	@$(PY) -m proxy serve $(ARGS)
 
 check: lint ## what to run after each change, in about a minute: lint, and the tests that need no server
-	$(PY) -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" $(EXHAUSTIVE:%=--ignore=%) $(PURE_TESTS) tests/stages tests/test_architecture.py $(ARGS)
+	$(PY) -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" $(EXHAUSTIVE:%=--ignore=%) $(PURE_TESTS) tests/stages tests/attempts tests/test_architecture.py $(ARGS)
 
 test: lint $(if $(ARGS),,coverage) ## set up and check everything: format, lint, types, layers, coverage, tests
 	@$(PY) -m pytest -n $(if $(ARGS),$(WORKERS),$(WAITING) $(TRACED:%=--ignore=%)) $(ARGS)

@@ -29,6 +29,12 @@ from proxy.api.access import AccessControl
 from proxy.api.app import Lifespan, create_api
 from proxy.api.dependencies import Services
 from proxy.api.live.gate import Gate
+from proxy.attempts.attempt import Attempts, SharedPool
+from proxy.attempts.driver import StreamDriver
+from proxy.attempts.emulating import CallLedger
+from proxy.attempts.replies import Replies
+from proxy.attempts.resuming import Resumer
+from proxy.attempts.searching import Searcher
 from proxy.backends.profile import profile_from_settings
 from proxy.config import is_nearby, proxy_for, wants_traces
 from proxy.core.errors import SettingError
@@ -46,20 +52,14 @@ from proxy.net.upstream import Upstream
 from proxy.pipeline import Pipeline
 from proxy.relay import Relay
 from proxy.stages.addon import AddOn
-from proxy.stages.attempt import Attempts, SharedPool
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.embedding import Embedder
-from proxy.stages.emulating import CallLedger
 from proxy.stages.managing import ClientHistories, Sealer
 from proxy.stages.preparing import Preparer
 from proxy.stages.reading import Memory
 from proxy.stages.recalling import Recaller
-from proxy.stages.replying import Replies
-from proxy.stages.resuming import Resumer
 from proxy.stages.routing import Router
-from proxy.stages.searching import Searcher
-from proxy.stages.streaming import StreamDriver
 from proxy.store import open_store
 from proxy.store.documents import Documents
 from proxy.telemetry.outcome import Telemetry

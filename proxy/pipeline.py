@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from proxy.attempts.attempt import Attempts, leave
+from proxy.attempts.replies import Audience, Replies
+from proxy.attempts.room import cannot_fit, too_long
 from proxy.compaction.budget import ContextBudget
 from proxy.core.dialect import Dialect, WholeAnswer
 from proxy.dialects import CHAT
 from proxy.exchange import Exchange
 from proxy.net.headers import openai_headers
 from proxy.stages.addon import AddOn
-from proxy.stages.attempt import Attempts, leave
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job
@@ -22,8 +24,6 @@ from proxy.stages.managing import ClientHistories, requested_goal
 from proxy.stages.preparing import Preparer
 from proxy.stages.reading import Memory, conversation_of
 from proxy.stages.recalling import Recaller
-from proxy.stages.replying import Audience, Replies
-from proxy.stages.room import cannot_fit, too_long
 from proxy.stages.routing import Router
 from proxy.stream.status import Notice
 from proxy.telemetry.outcome import Outcome

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from proxy.attempts.passing import ErrorEnding, pass_by_model, pass_on, pass_through, unmanaged_route
 from proxy.core.dialect import Dialect
 from proxy.core.errors import BadRequest, ClientError, NotManaged
 from proxy.core.jsontext import check_plain, dumps
@@ -16,7 +17,6 @@ from proxy.net.headers import AS_JSON
 from proxy.net.inflate import decoded
 from proxy.pipeline import Pipeline
 from proxy.stages.explaining import explain
-from proxy.stages.passing import ErrorEnding, pass_by_model, pass_on, pass_through, unmanaged_route
 from proxy.stages.reading import Memory
 from proxy.stages.routing import Router
 from proxy.telemetry.outcome import CLIENT_DISCONNECTED, Outcome, Telemetry

@@ -16,6 +16,7 @@ from typing import Literal
 import httpx
 from typing_extensions import override
 
+from proxy.attempts.sending import ChatBody, send_chat
 from proxy.compaction.ahead import growth, history_next, is_due_next, may_be_due
 from proxy.core.dialect import Dialect
 from proxy.core.errors import ClientError
@@ -32,7 +33,6 @@ from proxy.pipeline import Pipeline
 from proxy.stages.addon import AddOn
 from proxy.stages.job import Expected, Job
 from proxy.stages.routing import Route
-from proxy.stages.sending import ChatBody, send_chat
 from proxy.stages.summarising import credential_headers
 from proxy.telemetry.events import Event
 from proxy.telemetry.outcome import Outcome, Telemetry

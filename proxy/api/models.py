@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from proxy.attempts.emulating import CallLedger
 from proxy.backends.base import Listed
 from proxy.backends.profile import ModelProfile
 from proxy.compaction.budget import budget_for
@@ -16,7 +17,6 @@ from proxy.core.settings.settings import OFF
 from proxy.dialects.listing import VIRTUAL_WINDOW, Offered
 from proxy.net.upstream import Upstream
 from proxy.shaping.diet import diet_from
-from proxy.stages.emulating import CallLedger
 from proxy.stages.routing import Route, Router, is_managed
 
 _YEAR_3000 = 32_503_680_000

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
+from proxy.attempts.room import for_results, of_history, reduction_of, surely_below
 from proxy.compaction.asking import Summariser, SummaryAsk, at_its_end
 from proxy.compaction.budget import ContextBudget
 from proxy.compaction.compaction import Compaction, compact, kind_of
@@ -25,7 +26,6 @@ from proxy.recall.recalled import NOTHING
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job, Prompt
 from proxy.stages.recalling import Recaller
-from proxy.stages.room import for_results, of_history, reduction_of, surely_below
 from proxy.stages.routing import Route, Router
 from proxy.stages.shaping import narrowing
 from proxy.stages.summarising import Experience, NotWritten, Summaries, WriteSummary, drive

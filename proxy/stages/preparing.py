@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from proxy.attempts.emulating import emulated, offer_to_emulate
 from proxy.compaction.budget import budget_for
 from proxy.compaction.continuation import with_resume_flags
 from proxy.core.dialect import Dialect
@@ -23,7 +24,6 @@ from proxy.shaping.repair import RepairRules, repair, rules_for
 from proxy.shaping.shape import ShapedPart, shaped, steps, with_search
 from proxy.stages.addon import AddOn
 from proxy.stages.counting import Counting
-from proxy.stages.emulating import emulated, offer_to_emulate
 from proxy.stages.job import Expected, Job, Prompt
 from proxy.stages.managing import ClientHistories
 from proxy.stages.recalling import Recaller

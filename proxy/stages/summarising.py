@@ -9,6 +9,8 @@ from typing import TypeAlias, TypeVar
 
 import httpx
 
+from proxy.attempts.passing import failure
+from proxy.attempts.sending import ChatBody, send_chat
 from proxy.backends.profile import ModelKey
 from proxy.backends.remedy import LONGEST_RETRY
 from proxy.compaction.asking import SummaryAsk
@@ -26,9 +28,7 @@ from proxy.net.inflate import readable
 from proxy.net.responses import retry_after
 from proxy.net.tasks import offload_if
 from proxy.stages.job import Job, Progress
-from proxy.stages.passing import failure
 from proxy.stages.routing import Route
-from proxy.stages.sending import ChatBody, send_chat
 from proxy.stream.answer import Answer
 
 T = TypeVar("T")

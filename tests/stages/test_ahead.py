@@ -364,7 +364,7 @@ def test_between_the_steps_of_a_loop(tools: bool, monkeypatch: pytest.MonkeyPatc
 
 
 def test_who_waits_is_told_how_far_the_summary_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.stages.client_stream.PROGRESS", 0.02)
+    monkeypatch.setattr("proxy.attempts.client.PROGRESS", 0.02)
     gate = Gate(at=5)
     with LlamaCppFake([MODEL], holding(gate)) as fake, running_proxy(fake, grace=0.0) as proxy:
         talk = Talk(proxy)

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from proxy.attempts.attempt import Attempted, Attempts
 from proxy.backends.profile import Continuation
 from proxy.backends.remedy import Remedy
 from proxy.compaction.continuation import ContinuationRequest, Partial, SummarisedStart, continuation, shorten_partial
 from proxy.core.errors import ContextOverflow, UpstreamRefused
 from proxy.core.request import Message
-from proxy.stages.attempt import Attempted, Attempts
 from proxy.stages.compacting import Compactor
 from proxy.stages.counting import Counting
 from proxy.stages.job import Job

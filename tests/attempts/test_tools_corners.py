@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from proxy.core.jsontext import dumps
+from tests.attempts.test_resuming import history, joined_calls
+from tests.attempts.test_tools import ASK, CALL, EMULATED, PARIS, WEATHER, calls_of, loop_turn, says
 from tests.fakes import Brain, FakeModel, GenericFake, LlamaCppFake, Question, Reply, ToolCall, asks_summary, summariser
 from tests.proxying import read_stream, running_proxy
-from tests.stages.test_resuming import history, joined_calls
-from tests.stages.test_tools import ASK, CALL, EMULATED, PARIS, WEATHER, calls_of, loop_turn, says
 
 pytestmark = pytest.mark.slow
 

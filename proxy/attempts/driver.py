@@ -10,6 +10,13 @@ from typing import Any
 
 import httpx
 
+from proxy.attempts.attempt import Attempted, Attempts
+from proxy.attempts.calls import Judged, judge, leaks_of, native_offer
+from proxy.attempts.client import Audience, Nobody
+from proxy.attempts.emulating import CallLedger, make_id
+from proxy.attempts.resuming import Resumer, ResumeState
+from proxy.attempts.searching import Searcher
+from proxy.attempts.watching import room_of, watch_of
 from proxy.backends.profile import Fact, Trust
 from proxy.backends.remedy import Remedy
 from proxy.compaction.continuation import SummarisedStart
@@ -20,15 +27,8 @@ from proxy.dialects import UPSTREAM
 from proxy.emulation import EmulatedStream, LeakedCalls
 from proxy.net.inflate import Undecoded
 from proxy.net.transport import InvalidResponse
-from proxy.stages.attempt import Attempted, Attempts
-from proxy.stages.client_stream import Audience, Nobody
 from proxy.stages.counting import Counting
-from proxy.stages.emulating import CallLedger, make_id
 from proxy.stages.job import Job
-from proxy.stages.judging import Judged, judge, leaks_of, native_offer
-from proxy.stages.resuming import Resumer, ResumeState
-from proxy.stages.searching import Searcher
-from proxy.stages.watching import room_of, watch_of
 from proxy.stream.answer import Answer
 from proxy.stream.events import (
     AnswerReceived,

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 import pytest
 from starlette.types import Message
 
+from proxy.attempts.client import ClientStream
 from proxy.core.piece import Identity
 from proxy.core.request import Request
 from proxy.dialects import CHAT
 from proxy.exchange import Exchange
 from proxy.net.tasks import running
-from proxy.stages.client_stream import ClientStream
 from tests.proxying import running_proxy
 from tests.rawbackend import Call, RawBackend, raw_backend
 

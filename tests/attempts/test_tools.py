@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.core.jsontext import dumps
+from tests.attempts.test_resuming import history, joined_calls
 from tests.fakes import (
     FAKES,
     FakeBackend,
@@ -22,7 +23,6 @@ from tests.fakes import (
     summariser,
 )
 from tests.proxying import Proxy, read_stream, running_proxy
-from tests.stages.test_resuming import history, joined_calls
 
 pytestmark = pytest.mark.slow
 

@@ -12,11 +12,11 @@ from proxy.core.history.marks import RECALLED
 from proxy.core.jsontext import dumps, loads
 from proxy.core.request import text_of
 from proxy.recall.tool import NAME, NO_MORE, NO_QUERY, NOTHING_LOST
+from tests.attempts.test_resuming import joined_calls
+from tests.attempts.test_tools import WEATHER
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Question, Reply, ToolCall
 from tests.proxying import Proxy, read_stream, running_proxy
 from tests.stages.test_recalling import FACT, WINDOW, long_chat
-from tests.stages.test_resuming import joined_calls
-from tests.stages.test_tools import WEATHER
 
 pytestmark = pytest.mark.slow
 

@@ -12,9 +12,9 @@ from proxy.emulation import EmulatedStream, offer_of
 from proxy.stream.answer import Answer
 from proxy.stream.events import ChunkReceived, Pause
 from proxy.stream.session import StreamSession, Watch
+from tests.attempts.test_tools import EMULATED, WEATHER, calls_of, loop_turn
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply, summariser
 from tests.proxying import running_proxy
-from tests.stages.test_tools import EMULATED, WEATHER, calls_of, loop_turn
 
 
 def drive(pieces: list[str], prompt: int) -> tuple[StreamSession, bool]:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from proxy.emulation import Call
+from tests.attempts.test_resuming import joined_calls
+from tests.attempts.test_tools import CALL, PARIS, WEATHER
 from tests.emulation.outputs import BODY, CLEAN
 from tests.fakes import FAKES, FakeModel, LlamaCppFake, Question, Reply, ToolCall, VllmFake, summariser, walk, words
 from tests.proxying import Proxy, read_stream, running_proxy
-from tests.stages.test_resuming import joined_calls
-from tests.stages.test_tools import CALL, PARIS, WEATHER
 
 pytestmark = pytest.mark.slow
 

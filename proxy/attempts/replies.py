@@ -11,13 +11,8 @@ from typing import Any, Protocol
 
 import httpx
 
-from proxy.core.dialect import NO_ANSWER, WholeAnswer
-from proxy.core.errors import UpstreamInvalid
-from proxy.core.jsontext import loads
-from proxy.core.piece import Identity, Piece
-from proxy.net.headers import AS_JSON, headers_of
-from proxy.net.inflate import readable
-from proxy.stages.client_stream import (
+from proxy.attempts.bodies import Whole, answer_whole, as_stream, stream_whole
+from proxy.attempts.client import (
     Audience,
     ClientStream,
     KeepingStream,
@@ -26,11 +21,16 @@ from proxy.stages.client_stream import (
     end_with_error,
     end_with_nothing,
 )
+from proxy.attempts.driver import StreamDriver
+from proxy.attempts.passing import relay_response
+from proxy.core.dialect import NO_ANSWER, WholeAnswer
+from proxy.core.errors import UpstreamInvalid
+from proxy.core.jsontext import loads
+from proxy.core.piece import Identity, Piece
+from proxy.net.headers import AS_JSON, headers_of
+from proxy.net.inflate import readable
 from proxy.stages.job import Job
-from proxy.stages.passing import relay_response
 from proxy.stages.reading import Memory
-from proxy.stages.streaming import StreamDriver
-from proxy.stages.whole import Whole, answer_whole, as_stream, stream_whole
 from proxy.stream.status import FORMS
 
 __all__ = ["Audience", "ClientReply", "Replies"]

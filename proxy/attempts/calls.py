@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from proxy.attempts.emulating import make_id
 from proxy.emulation import CallFault, FormCount, LeakedCalls, Offer, faults_of, offer_of
-from proxy.stages.emulating import make_id
 from proxy.stages.job import Job
 from proxy.stream.answer import Answer
 from proxy.telemetry.events import MalformedCall

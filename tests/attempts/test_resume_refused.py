@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from proxy.backends.remedy import MOST_RETRIES
+from tests.attempts.test_stream_corners import BROKEN, GO, MODELS, full, json_response, raw_backend, rest, sse_response
 from tests.dialects.asking import PATHS, Read, question, read
 from tests.proxying import Proxy, running_proxy
-from tests.stages.test_stream_corners import BROKEN, GO, MODELS, full, json_response, raw_backend, rest, sse_response
 from tests.stream.support import DONE, ending, opening, said
 
 TEXT = "".join(f" w{n}" for n in range(300))

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from proxy.attempts.client import ClientStream
 from proxy.net.tasks import running
-from proxy.stages.client_stream import ClientStream
 from tests.fakes import (
     FAKES,
     HEADERS,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from proxy.attempts.attempt import Attempted, Attempts
+from proxy.attempts.emulating import make_id
 from proxy.backends.remedy import Remedy
 from proxy.compaction.continuation import ContinuationRequest
 from proxy.compaction.policy import prune_limits
@@ -11,8 +13,6 @@ from proxy.core.piece import CallPart
 from proxy.emulation import calls_as_text
 from proxy.recall.block import found_text
 from proxy.recall.tool import NO_MORE, NO_QUERY, NO_ROOM, NOTHING_FOUND, NOTHING_LOST, round_of, wanted
-from proxy.stages.attempt import Attempted, Attempts
-from proxy.stages.emulating import make_id
 from proxy.stages.job import Job
 from proxy.stages.recalling import Recaller, remaining_room
 from proxy.stream.answer import Answer

@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
+from proxy.attempts.client import ClientStream
 from proxy.core.jsontext import dumps, loads
 from proxy.core.piece import Identity
 from proxy.core.request import Request
 from proxy.core.settings import BackendSetting
 from proxy.dialects import CHAT
 from proxy.exchange import Exchange
-from proxy.stages.client_stream import ClientStream
 from proxy.stages.compacting import Compactor
+from tests.attempts.test_resuming import history, joined_calls
+from tests.attempts.test_tools import ASK, CALL, EMULATED, WEATHER, says
 from tests.fakes import FAKES, FakeModel, LlamaCppFake, OpenRouterFake, Question, Reply, summariser, walk, words
 from tests.fakes.model import Provider
 from tests.proxying import read_stream, running_proxy
-from tests.stages.test_resuming import history, joined_calls
-from tests.stages.test_tools import ASK, CALL, EMULATED, WEATHER, says
 from tests.stream.support import DONE, ending, frame, opening, said, usage
 
 pytestmark = pytest.mark.slow

@@ -9,6 +9,9 @@ from typing import Any
 
 import httpx
 
+from proxy.attempts.client import Audience, Nobody
+from proxy.attempts.driver import Run, StreamDriver
+from proxy.attempts.passing import failure
 from proxy.core.dialect import WholeAnswer
 from proxy.core.errors import UpstreamInvalid, UpstreamUnavailable
 from proxy.core.jsontext import dumps, loads
@@ -18,10 +21,7 @@ from proxy.dialects import UPSTREAM
 from proxy.net.headers import headers_of
 from proxy.net.inflate import Undecodable
 from proxy.net.responses import ERROR_BYTES, QUOTED, plain_body, plain_error
-from proxy.stages.client_stream import Audience, Nobody
 from proxy.stages.job import Job
-from proxy.stages.passing import failure
-from proxy.stages.streaming import Run, StreamDriver
 
 _JSON = b"application/json"
 _OF_BODY = frozenset({b"content-length", b"content-encoding"})

@@ -13,6 +13,10 @@ from dataclasses import dataclass, replace
 
 import httpx
 
+from proxy.attempts.bounding import bound_first, bounded_answer, lower_bound
+from proxy.attempts.passing import failure
+from proxy.attempts.room import cut_from_newest, too_long
+from proxy.attempts.sending import ChatBody, send_chat
 from proxy.backends.overflow import (
     POOL_FULL,
     SMALLEST_WINDOW,
@@ -34,13 +38,9 @@ from proxy.dialects.chat.request import going_on, may_ask_usage, written
 from proxy.net.headers import decodable, uncompressed
 from proxy.net.inflate import readable
 from proxy.net.responses import QUOTED, body_of, error_of, is_event_stream, plain_error, retry_after
-from proxy.stages.bounding import bound_first, bounded_answer, lower_bound
 from proxy.stages.compacting import Compactor
 from proxy.stages.job import Job
-from proxy.stages.passing import failure
 from proxy.stages.preparing import Preparer
-from proxy.stages.room import cut_from_newest, too_long
-from proxy.stages.sending import ChatBody, send_chat
 from proxy.tokens.meter import Estimate, Meter
 
 _UNTOLD = 0.85

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from tests.attempts.test_resuming import joined_calls
+from tests.attempts.test_stream_corners import GO, MODELS, full, json_response, raw_backend, sse_response
+from tests.attempts.test_tools import ASK, CALL, PARIS, WEATHER
 from tests.proxying import running_proxy
-from tests.stages.test_resuming import joined_calls
-from tests.stages.test_stream_corners import GO, MODELS, full, json_response, raw_backend, sse_response
-from tests.stages.test_tools import ASK, CALL, PARIS, WEATHER
 from tests.stream.support import DONE, ending, one_answer, opening, read, said
 
 pytestmark = pytest.mark.slow
