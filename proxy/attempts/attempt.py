@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import httpx
 
-from proxy.attempts.bounding import bound_first, bounded_answer, lower_bound
+from proxy.attempts.bounds import bound_first, bounded_answer, lower_bound
 from proxy.attempts.passing import failure
 from proxy.attempts.room import cut_from_newest, too_long
 from proxy.attempts.sending import ChatBody, send_chat

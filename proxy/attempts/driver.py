@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 
 from proxy.attempts.attempt import Attempted, Attempts
+from proxy.attempts.bounds import room_of, watch_of
 from proxy.attempts.calls import Judged, judge, leaks_of, native_offer
 from proxy.attempts.client import Audience, Nobody
 from proxy.attempts.emulating import CallLedger, make_id
 from proxy.attempts.resuming import Resumer, ResumeState
 from proxy.attempts.searching import Searcher
-from proxy.attempts.watching import room_of, watch_of
 from proxy.backends.profile import Fact, Trust
 from proxy.backends.remedy import Remedy
 from proxy.compaction.continuation import SummarisedStart

@@ -16,7 +16,7 @@ from proxy.core.history.marks import defanged, forges_block
 from proxy.core.history.tooltext import without
 from proxy.core.request import THOUGHT_FIELDS, Message, is_text_part
 from proxy.shaping.repair import RepairRules, repair
-from proxy.stream.status.base import status_spans, strip_status
+from proxy.stream.status import status_spans, strip_status
 
 _FIELDS = ("content", *THOUGHT_FIELDS)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from proxy.core.history.chain import chain
 from proxy.core.request import Message
 from proxy.shaping.clean import clean_history
-from proxy.stream.status.base import Notice, quoted, strip_status
+from proxy.stream.status import Notice, quoted, strip_status
 from tests.histories import assistant, histories, user
 
 NOTICES = [

@@ -1,4 +1,4 @@
-"""A notice, and how its text is recognised when a client sends it back."""
+"""Notices to the user inside the stream: their forms, and how their text is recognised when a client sends it back."""
 
 from __future__ import annotations
 
@@ -150,3 +150,42 @@ def _is_truncated(tail: str) -> bool:
 
 def _short(tokens: int) -> str:
     return str(tokens) if tokens < 1000 else f"{tokens / 1000:.1f}k"
+
+
+def comment_form(notice: Notice) -> Piece:
+    """Return a comment line of the event stream: every client ignores it, a person with curl sees it."""
+    return Piece(comment=notice.text)
+
+
+def content_form(notice: Notice) -> Piece:
+    """Return a quoted line of the answer: shown everywhere, removed again when the client sends it back."""
+    return Piece(text=quoted(notice))
+
+
+def event_form(notice: Notice) -> Piece:
+    """Return Open WebUI's own status event on a delta with empty text (Open WebUI 0.12).
+
+    Open WebUI shows it above the answer and never sends it back; other clients see an empty delta.
+    """
+    return Piece(event={"type": "status", "data": {"description": notice.text, "done": notice.done}})
+
+
+def reasoning_form(notice: Notice) -> Piece:
+    """Return a quoted line of the reasoning, which clients fold."""
+    return Piece(thought=quoted(notice))
+
+
+FORMS: dict[str, tuple[Form, ...]] = {
+    "auto": (event_form, comment_form),
+    "event": (event_form,),
+    "reasoning": (reasoning_form,),
+    "content": (content_form,),
+    "comment": (comment_form,),
+    "off": (),
+}
+"""Forms by the value of `SPILLWAY_STATUS`."""
+
+
+def carries_chunks(form: str) -> bool:
+    """Return whether notices of this form are chunks of the answer, which need its identity."""
+    return any(each is not comment_form for each in FORMS[form])

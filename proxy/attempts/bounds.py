@@ -1,9 +1,15 @@
-"""Bounds on the length of an attempt's answer: the client's, and Spillway's own where room demands one."""
+"""Bounds on the length of an attempt's answer: the client's, Spillway's own where room demands one, and what its session watches for."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from proxy.compaction.budget import ContextBudget
+from proxy.core.piece import Piece
 from proxy.stages.job import Job
+from proxy.stream.events import Room
+from proxy.stream.watch import Watch
 
 _ROOM_MARGIN = 16
 _SMALLEST_ANSWER = 64
@@ -83,3 +89,32 @@ def _would_be_refused(job: Job, window: int) -> bool:
     """Return whether the backend refuses so large a `max_tokens` before it looks at the prompt."""
     backend, wanted = job.known_backend, job.prompt.request.max_tokens
     return backend is not None and backend.refuses_long_answers and wanted is not None and wanted > window
+
+
+def watch_of(job: Job, remarks: Callable[[], Sequence[Piece]], told: Callable[[], dict[str, Any] | None]) -> Watch:
+    """Return what to watch for; for the rest see the fields of `Watch`."""
+    budget, request = job.budget, job.prompt.request
+    return Watch(
+        window=budget.window if budget is not None else 0,
+        pause_point=budget.pause_point if budget is not None else 0,
+        max_tokens=request.max_tokens,
+        strip_usage=job.state.usage_requested and request.wants_usage is None,
+        told=told,
+        remarks=remarks,
+        show_usage=request.wants_usage is True,
+        cancels=job.cancels,
+        holds_calls=job.prompt.offer is not None,
+        resumable=budget is not None and job.resumable,
+        unknown=budget is None and job.resumable and (request.max_tokens is not None or not request.capped),
+        search=job.prompt.search,
+        ceiling=room_of(job).ceiling,
+    )
+
+
+def room_of(job: Job) -> Room:
+    """The room for the answer as it is known now."""
+    budget = job.budget
+    if budget is None:
+        return Room(0, 0, 0, assumed=True)
+    ceiling = int(job.settings.answer_windows * budget.window)
+    return Room(budget.window, budget.pause_point, ceiling, assumed=job.profile.window is None)
