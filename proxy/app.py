@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 from fastapi import FastAPI
 
+from proxy.addon import AddOn
 from proxy.addons.ahead import AheadCompactor
 from proxy.addons.client_compactions import ClientCompactions
 from proxy.addons.fixed_part import FixedPart
@@ -36,6 +37,8 @@ from proxy.attempts.replies import Replies
 from proxy.attempts.resuming import Resumer
 from proxy.attempts.searching import Searcher
 from proxy.backends.profile import profile_from_settings
+from proxy.client_histories import ClientHistories, Sealer
+from proxy.compactor import Compactor
 from proxy.config import is_nearby, proxy_for, wants_traces
 from proxy.core.errors import SettingError
 from proxy.core.history.checkpoint import Store
@@ -50,19 +53,16 @@ from proxy.net.tasks import cancel_all
 from proxy.net.transport import HttpTransport, TransportByOrigin
 from proxy.net.upstream import Upstream
 from proxy.pipeline import Pipeline
+from proxy.preparing import Preparer
+from proxy.reading import Memory
 from proxy.relay import Relay
-from proxy.stages.addon import AddOn
-from proxy.stages.compacting import Compactor
-from proxy.stages.counting import Counting
+from proxy.routing import Router
 from proxy.stages.embedding import Embedder
-from proxy.stages.managing import ClientHistories, Sealer
-from proxy.stages.preparing import Preparer
-from proxy.stages.reading import Memory
 from proxy.stages.recalling import Recaller
-from proxy.stages.routing import Router
 from proxy.store import open_store
 from proxy.store.documents import Documents
 from proxy.telemetry.outcome import Telemetry
+from proxy.tokens.counting import Counting
 from proxy.tokens.meter import Meter
 
 if TYPE_CHECKING:  # an extra

@@ -1,32 +1,32 @@
 """The pipeline: what happens to a chat request, from top to bottom, and the only place that knows the order.
 
 read → route → profile, valid history, checkpoint, recall, count → compact if due → attempt → watch
-→ (pause → compact → resume)* → answer → outcome. Add-ons do the rest at moments of it, see `proxy.stages.addon`.
+→ (pause → compact → resume)* → answer → outcome. Add-ons do the rest at moments of it, see `proxy.addon`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from proxy.addon import AddOn
 from proxy.attempts.attempt import Attempts, leave
 from proxy.attempts.replies import Audience, Replies
 from proxy.attempts.room import cannot_fit, too_long
+from proxy.client_histories import ClientHistories, requested_goal
 from proxy.compaction.budget import ContextBudget
+from proxy.compactor import Compactor
 from proxy.core.dialect import Dialect, WholeAnswer
 from proxy.dialects import CHAT
 from proxy.exchange import Exchange
+from proxy.job import Job
 from proxy.net.headers import openai_headers
-from proxy.stages.addon import AddOn
-from proxy.stages.compacting import Compactor
-from proxy.stages.counting import Counting
-from proxy.stages.job import Job
-from proxy.stages.managing import ClientHistories, requested_goal
-from proxy.stages.preparing import Preparer
-from proxy.stages.reading import Memory, conversation_of
+from proxy.preparing import Preparer
+from proxy.reading import Memory, conversation_of
+from proxy.routing import Router
 from proxy.stages.recalling import Recaller
-from proxy.stages.routing import Router
 from proxy.stream.status import Notice
 from proxy.telemetry.outcome import Outcome
+from proxy.tokens.counting import Counting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,12 @@ from proxy.core.jsontext import check_plain, dumps
 from proxy.core.settings import Settings
 from proxy.dialects import CHAT
 from proxy.exchange import Exchange, unique
+from proxy.explaining import explain
 from proxy.net.headers import AS_JSON
 from proxy.net.inflate import decoded
 from proxy.pipeline import Pipeline
-from proxy.stages.explaining import explain
-from proxy.stages.reading import Memory
-from proxy.stages.routing import Router
+from proxy.reading import Memory
+from proxy.routing import Router
 from proxy.telemetry.outcome import CLIENT_DISCONNECTED, Outcome, Telemetry
 
 

@@ -16,6 +16,7 @@ from typing import Literal
 import httpx
 from typing_extensions import override
 
+from proxy.addon import AddOn
 from proxy.attempts.sending import ChatBody, send_chat
 from proxy.compaction.ahead import growth, history_next, is_due_next, may_be_due
 from proxy.core.dialect import Dialect
@@ -27,13 +28,12 @@ from proxy.core.settings import Settings
 from proxy.core.weight import is_heavy
 from proxy.dialects.chat.request import reading_only
 from proxy.exchange import Exchange
+from proxy.job import Expected, Job
 from proxy.net.tasks import spawn
 from proxy.net.upstream import Upstream
 from proxy.pipeline import Pipeline
-from proxy.stages.addon import AddOn
-from proxy.stages.job import Expected, Job
-from proxy.stages.routing import Route
-from proxy.stages.summarising import credential_headers
+from proxy.routing import Route
+from proxy.summariser import credential_headers
 from proxy.telemetry.events import Event
 from proxy.telemetry.outcome import Outcome, Telemetry
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from proxy.addon import AddOn
 from proxy.compaction.extract import extract_of
 from proxy.compaction.policy import prune_limits
 from proxy.compaction.source import form_of
@@ -21,9 +22,8 @@ from proxy.core.request import text_of
 from proxy.core.weight import is_heavy
 from proxy.dialects import CHAT, UPSTREAM
 from proxy.dialects.chat import completion
+from proxy.job import Job
 from proxy.net.tasks import offload_if, spawn
-from proxy.stages.addon import AddOn
-from proxy.stages.job import Job
 from proxy.store.documents import Documents
 from proxy.tokens.meter import Meter
 

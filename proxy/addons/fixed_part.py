@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
-from proxy.stages.addon import AddOn
-from proxy.stages.job import Job
+from proxy.addon import AddOn
+from proxy.job import Job
 from proxy.stream.status import Notice
 
 TOO_MUCH = 0.6

@@ -11,7 +11,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from proxy.stages.addon import AddOn
+from proxy.addon import AddOn
 from proxy.telemetry.events import Event
 from proxy.telemetry.outcome import Outcome
 

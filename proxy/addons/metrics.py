@@ -10,8 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
+from proxy.addon import AddOn
 from proxy.core.piece import whole_number
-from proxy.stages.addon import AddOn
 from proxy.telemetry.outcome import Outcome, owner
 
 Sample: TypeAlias = tuple[tuple[str, ...], float]

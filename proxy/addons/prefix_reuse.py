@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
-from proxy.stages.addon import AddOn
-from proxy.stages.job import Job
+from proxy.addon import AddOn
+from proxy.job import Job
 from proxy.tokens.meter import Estimate, Meter
 
 CONVERSATIONS = 1024

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing_extensions import override
 
+from proxy.addon import AddOn
 from proxy.core.request import Request
 from proxy.core.settings import Settings
+from proxy.routing import Route
 from proxy.shaping.stabilise import stabilised
-from proxy.stages.addon import AddOn
-from proxy.stages.routing import Route
 from proxy.telemetry.outcome import Outcome
 
 

@@ -23,9 +23,9 @@ from opentelemetry.util.types import AttributeValue
 from typing_extensions import override
 
 from proxy import __version__
+from proxy.addon import AddOn
 from proxy.core.headers import Headers
 from proxy.core.piece import whole_number
-from proxy.stages.addon import AddOn
 from proxy.telemetry.events import Event
 from proxy.telemetry.outcome import CLIENT_DISCONNECTED, Outcome
 

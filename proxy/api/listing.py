@@ -14,7 +14,7 @@ from proxy.core.errors import ModelNotFound
 from proxy.core.jsontext import dumps
 from proxy.core.settings import Settings
 from proxy.dialects.listing import CODEX_QUERY, anthropic_model, anthropic_page, codex_catalog
-from proxy.stages.routing import Router
+from proxy.routing import Router
 
 ANTHROPIC = "anthropic-version"
 """The header that all who speak to Anthropic's API send, and nobody else."""

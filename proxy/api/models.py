@@ -16,8 +16,8 @@ from proxy.core.settings import Settings
 from proxy.core.settings.settings import OFF
 from proxy.dialects.listing import VIRTUAL_WINDOW, Offered
 from proxy.net.upstream import Upstream
+from proxy.routing import Route, Router, is_managed
 from proxy.shaping.diet import diet_from
-from proxy.stages.routing import Route, Router, is_managed
 
 _YEAR_3000 = 32_503_680_000
 """Seconds since the epoch; a moment after that is none."""

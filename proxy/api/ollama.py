@@ -12,7 +12,7 @@ from typing import Any
 from proxy import __version__
 from proxy.backends.profile import ModelProfile
 from proxy.core.errors import ModelNotFound
-from proxy.stages.routing import Route, Router
+from proxy.routing import Route, Router
 
 VERSION = "0.14.0"
 """Of Ollama's whose API is answered: clients ask for a least one."""

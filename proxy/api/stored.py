@@ -18,7 +18,7 @@ from proxy.dialects.bodies import limit_in
 from proxy.dialects.responses import stored as nodes
 from proxy.dialects.responses.conversation import Item
 from proxy.exchange import Exchange
-from proxy.stages.reading import Memory
+from proxy.reading import Memory
 
 _MOST, _USUAL = 100, 20
 """Items in a list."""

@@ -32,15 +32,15 @@ from proxy.backends.quoting import SentRequest
 from proxy.backends.refusals import ToolRefusal, is_not_ready, refuses_tools
 from proxy.backends.remedy import Refusal, Remedy, remedy
 from proxy.compaction.continuation import ContinuationRequest
+from proxy.compactor import Compactor
 from proxy.core.errors import UpstreamRefused, UpstreamTimeout, UpstreamUnavailable
 from proxy.core.jsontext import dumps
 from proxy.dialects.chat.request import going_on, may_ask_usage, written
+from proxy.job import Job
 from proxy.net.headers import decodable, uncompressed
 from proxy.net.inflate import readable
 from proxy.net.responses import QUOTED, body_of, error_of, is_event_stream, plain_error, retry_after
-from proxy.stages.compacting import Compactor
-from proxy.stages.job import Job
-from proxy.stages.preparing import Preparer
+from proxy.preparing import Preparer
 from proxy.tokens.meter import Estimate, Meter
 
 _UNTOLD = 0.85

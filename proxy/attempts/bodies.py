@@ -18,10 +18,10 @@ from proxy.core.jsontext import dumps, loads
 from proxy.core.piece import Piece
 from proxy.core.request import text_of
 from proxy.dialects import UPSTREAM
+from proxy.job import Job
 from proxy.net.headers import headers_of
 from proxy.net.inflate import Undecodable
 from proxy.net.responses import ERROR_BYTES, QUOTED, plain_body, plain_error
-from proxy.stages.job import Job
 
 _JSON = b"application/json"
 _OF_BODY = frozenset({b"content-length", b"content-encoding"})

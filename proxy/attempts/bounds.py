@@ -7,7 +7,7 @@ from typing import Any
 
 from proxy.compaction.budget import ContextBudget
 from proxy.core.piece import Piece
-from proxy.stages.job import Job
+from proxy.job import Job
 from proxy.stream.events import Room
 from proxy.stream.watch import Watch
 

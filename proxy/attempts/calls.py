@@ -11,7 +11,7 @@ from typing import Protocol
 
 from proxy.attempts.emulating import make_id
 from proxy.emulation import CallFault, FormCount, LeakedCalls, Offer, faults_of, offer_of
-from proxy.stages.job import Job
+from proxy.job import Job
 from proxy.stream.answer import Answer
 from proxy.telemetry.events import MalformedCall
 

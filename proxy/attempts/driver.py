@@ -25,10 +25,9 @@ from proxy.core.piece import Piece
 from proxy.core.sse import FrameTooLong
 from proxy.dialects import UPSTREAM
 from proxy.emulation import EmulatedStream, LeakedCalls
+from proxy.job import Job
 from proxy.net.inflate import Undecoded
 from proxy.net.transport import InvalidResponse
-from proxy.stages.counting import Counting
-from proxy.stages.job import Job
 from proxy.stream.answer import Answer
 from proxy.stream.events import (
     AnswerReceived,
@@ -48,6 +47,7 @@ from proxy.stream.events import (
 )
 from proxy.stream.session import State, StreamSession
 from proxy.stream.status import Notice
+from proxy.tokens.counting import Counting
 from proxy.tokens.meter import Estimate
 from proxy.tokens.windows import Filled, room_assumed
 

@@ -13,7 +13,7 @@ from proxy.core.history.turns import RESULT_ROLES
 from proxy.core.request import Message, Request
 from proxy.core.settings import Settings
 from proxy.emulation import NO_TOOLS, FormCount, Offer, as_text, offer_of
-from proxy.stages.job import Job
+from proxy.job import Job
 
 _FIELDS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
 

@@ -20,8 +20,8 @@ from proxy.exchange import Exchange
 from proxy.net.headers import AS_JSON, Header, headers_of
 from proxy.net.responses import is_event_stream
 from proxy.net.tasks import offload_if
-from proxy.stages.reading import LARGE
-from proxy.stages.routing import Route, Router, has_path, is_managed
+from proxy.reading import LARGE
+from proxy.routing import Route, Router, has_path, is_managed
 from proxy.telemetry.outcome import Outcome
 
 ErrorEnding: TypeAlias = Callable[[ClientError], bytes]

@@ -27,10 +27,10 @@ from proxy.core.dialect import NO_ANSWER, WholeAnswer
 from proxy.core.errors import UpstreamInvalid
 from proxy.core.jsontext import loads
 from proxy.core.piece import Identity, Piece
+from proxy.job import Job
 from proxy.net.headers import AS_JSON, headers_of
 from proxy.net.inflate import readable
-from proxy.stages.job import Job
-from proxy.stages.reading import Memory
+from proxy.reading import Memory
 from proxy.stream.status import FORMS
 
 __all__ = ["Audience", "ClientReply", "Replies"]

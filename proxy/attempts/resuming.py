@@ -11,14 +11,14 @@ from proxy.attempts.attempt import Attempted, Attempts
 from proxy.backends.profile import Continuation
 from proxy.backends.remedy import Remedy
 from proxy.compaction.continuation import ContinuationRequest, Partial, SummarisedStart, continuation, shorten_partial
+from proxy.compactor import Compactor
 from proxy.core.errors import ContextOverflow, UpstreamRefused
 from proxy.core.request import Message
-from proxy.stages.compacting import Compactor
-from proxy.stages.counting import Counting
-from proxy.stages.job import Job
-from proxy.stages.summarising import drive
+from proxy.job import Job
 from proxy.stream.answer import Answer
 from proxy.stream.events import Correct
+from proxy.summariser import drive
+from proxy.tokens.counting import Counting
 
 _log = logging.getLogger("spillway.resume")
 

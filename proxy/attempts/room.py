@@ -15,8 +15,8 @@ from proxy.core.errors import ContextOverflow
 from proxy.core.history.turns import is_result, newest_user
 from proxy.core.request import Message
 from proxy.core.weight import is_heavy
+from proxy.job import Job, Prompt
 from proxy.net.tasks import offload_if
-from proxy.stages.job import Job, Prompt
 from proxy.tokens.meter import Meter
 
 _HELP = (

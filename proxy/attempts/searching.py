@@ -11,9 +11,9 @@ from proxy.compaction.continuation import ContinuationRequest
 from proxy.compaction.policy import prune_limits
 from proxy.core.piece import CallPart
 from proxy.emulation import calls_as_text
+from proxy.job import Job
 from proxy.recall.block import found_text
 from proxy.recall.tool import NO_MORE, NO_QUERY, NO_ROOM, NOTHING_FOUND, NOTHING_LOST, round_of, wanted
-from proxy.stages.job import Job
 from proxy.stages.recalling import Recaller, remaining_room
 from proxy.stream.answer import Answer
 from proxy.stream.events import Search

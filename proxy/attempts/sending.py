@@ -26,7 +26,7 @@ from proxy.net.inflate import readable
 from proxy.net.responses import body_of, error_of
 from proxy.net.tasks import offload_if
 from proxy.net.upstream import Upstream
-from proxy.stages.routing import OLLAMA
+from proxy.routing import OLLAMA
 
 _OF_FORM = (b"content-length", b"content-type")
 _LARGEST = 64 * 2**20

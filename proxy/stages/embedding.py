@@ -15,13 +15,13 @@ from hashlib import blake2b
 
 from proxy.core.errors import UpstreamUnavailable
 from proxy.core.jsontext import dumps, loads
+from proxy.job import Job
 from proxy.net.inflate import Undecodable
 from proxy.net.responses import body_of, plain_body
 from proxy.net.tasks import offload_if, spawn
 from proxy.recall.dense import Embedding, nearness, texts_for, vector_of
-from proxy.stages.job import Job
-from proxy.stages.routing import Route, Router
-from proxy.stages.summarising import credential_headers
+from proxy.routing import Route, Router
+from proxy.summariser import credential_headers
 
 _log = logging.getLogger("spillway.embedding")
 

@@ -18,6 +18,7 @@ from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.history.turns import newest_user
 from proxy.core.request import Message
 from proxy.core.weight import is_heavy
+from proxy.job import Job
 from proxy.net.tasks import offload_if
 from proxy.recall.block import block_of
 from proxy.recall.choosing import Passage, choose, within
@@ -28,7 +29,6 @@ from proxy.recall.ranking import Ranking, rank
 from proxy.recall.recalled import NOTHING, Block, RecalledBlocks, stays
 from proxy.recall.words import is_loaded
 from proxy.stages.embedding import Embedder
-from proxy.stages.job import Job
 from proxy.tokens.anchors import digest_of
 from proxy.tokens.meter import INLINE, Meter
 

@@ -11,10 +11,10 @@ from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.request import Message, Request
 from proxy.core.weight import is_heavy
 from proxy.emulation import Offer
+from proxy.job import Job
 from proxy.net.tasks import offload_if
 from proxy.shaping.shape import ShapedPart, narrowed
-from proxy.stages.counting import Counting
-from proxy.stages.job import Job
+from proxy.tokens.counting import Counting
 
 
 def limits_from_the_first(job: Job) -> ResultLimits | None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from proxy import app
-from proxy.stages.addon import AddOn
+from proxy.addon import AddOn
 from tests.fakes import FakeModel, LlamaCppFake, qa, summariser
 from tests.proxying import read_stream, running_proxy
 

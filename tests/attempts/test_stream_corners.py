@@ -16,13 +16,13 @@ import pytest
 from typing_extensions import override
 
 from proxy.attempts.client import ClientStream
+from proxy.compactor import Compactor
 from proxy.core.jsontext import dumps, loads
 from proxy.core.piece import Identity
 from proxy.core.request import Request
 from proxy.core.settings import BackendSetting
 from proxy.dialects import CHAT
 from proxy.exchange import Exchange
-from proxy.stages.compacting import Compactor
 from tests.attempts.test_resuming import history, joined_calls
 from tests.attempts.test_tools import ASK, CALL, EMULATED, WEATHER, says
 from tests.fakes import FAKES, FakeModel, LlamaCppFake, OpenRouterFake, Question, Reply, summariser, walk, words

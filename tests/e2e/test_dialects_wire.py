@@ -10,7 +10,7 @@ import pytest
 from proxy.core.settings import BackendSetting, Settings
 from proxy.dialects import DIALECTS
 from proxy.exchange import Exchange
-from proxy.stages.reading import read
+from proxy.reading import read
 from tests.fakes import GenericFake, LlamaCppFake, scripted
 from tests.proxying import running_proxy
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from proxy.compactor import COOL_DOWN, Compactor
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.history.marks import QUOTES
-from proxy.stages.compacting import COOL_DOWN, Compactor
 from proxy.store.guarded import GuardedStore
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Reply, qa, summariser, wait_until, walk
 from tests.fakes.waiting import PATIENCE

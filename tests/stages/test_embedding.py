@@ -14,9 +14,9 @@ from proxy.core.jsontext import dumps
 from proxy.core.request import text_of
 from proxy.core.settings import BackendSetting
 from proxy.recall.dense import vector_of
+from proxy.routing import Router
 from proxy.stages import embedding
 from proxy.stages.embedding import Embedder
-from proxy.stages.routing import Router
 from tests.fakes import FAKES, FakeModel, Gate, LlamaCppFake, OllamaFake, VllmFake
 from tests.fakes.extras import Extras, vector
 from tests.fakes.model import Refused

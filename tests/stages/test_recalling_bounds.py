@@ -19,9 +19,9 @@ from proxy.core.history.marks import RECALLED, RECALLED_END
 from proxy.core.managing import Managed
 from proxy.core.request import text_of
 from proxy.core.settings import Settings
+from proxy.routing import Router
 from proxy.stages.embedding import Embedder
 from proxy.stages.recalling import Recaller
-from proxy.stages.routing import Router
 from proxy.telemetry.outcome import Telemetry
 from proxy.tokens.meter import Meter
 from tests.stages.test_recalling import ASK, FACT, THINGS, talk

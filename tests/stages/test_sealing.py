@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from typing_extensions import override
 
-from proxy.stages.managing import Sealer
+from proxy.client_histories import Sealer
 from proxy.store.driver import StoreLimits
 from proxy.store.guarded import GuardedStore
 from proxy.store.memory import MemoryDriver

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.core.history.marks import is_summary
-from proxy.stages import summarising
+from proxy.summariser import BYTES_PER_TOKEN, SMALLEST_BOUND
 from tests.proxying import Proxy, running_proxy
 from tests.rawbackend import DEADLINE, SSE, Call, RawBackend, answering, raw_backend
 from tests.stages.test_bombs import EVENT, WHOLE, flood
@@ -170,4 +170,4 @@ def test_the_next_request_has_a_time_of_its_own() -> None:
 
 def test_a_summary_may_take_many_bytes_for_each_of_its_tokens() -> None:
     """Reasoning comes in frames of its own, and usage in each of them."""
-    assert summarising.SMALLEST_BOUND + 96 * summarising.BYTES_PER_TOKEN > 4 * 96 * 1000
+    assert SMALLEST_BOUND + 96 * BYTES_PER_TOKEN > 4 * 96 * 1000

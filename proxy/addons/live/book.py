@@ -12,12 +12,12 @@ from typing import Protocol
 
 from typing_extensions import override
 
+from proxy.addon import AddOn
 from proxy.addons.live.record import HEADS, PER_EVENT, Note, Record, Talk
 from proxy.addons.live.savings import Accounts
 from proxy.core.request import Request, text_of
 from proxy.exchange import unique
-from proxy.stages.addon import AddOn
-from proxy.stages.job import Job
+from proxy.job import Job
 from proxy.telemetry.events import Event
 from proxy.telemetry.outcome import MOST_EVENTS, Outcome
 

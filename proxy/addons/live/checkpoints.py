@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from proxy.addon import AddOn
 from proxy.addons.live.book import Book
 from proxy.addons.live.record import Note, Record, Talk
 from proxy.addons.live.telling import note_of
@@ -13,7 +14,6 @@ from proxy.core.errors import Conflict, NotFound, StoreUnavailable
 from proxy.core.history.checkpoint import Checkpoint, Store
 from proxy.core.history.marks import CLOSE, EXTRACT, HEADING, MORE_QUOTES, NAMES, OPEN, carried_rules, is_summary
 from proxy.core.request import Message
-from proxy.stages.addon import AddOn
 from proxy.tokens.meter import Meter
 
 _BLOCK = re.compile(f"{re.escape(OPEN)}\n(.*?)\n{re.escape(CLOSE)}", re.DOTALL)

@@ -11,7 +11,7 @@ from proxy.compaction.budget import ContextBudget
 from proxy.core.history.checkpoint import By, Checkpoint
 from proxy.core.piece import whole_number
 from proxy.core.request import Request
-from proxy.stages.job import Job
+from proxy.job import Job
 from proxy.stream.answer import Answer
 from proxy.telemetry.outcome import Activity, Outcome
 

@@ -22,7 +22,7 @@ from proxy.core.settings import BackendSetting, Settings
 from proxy.net.discovery import DEFAULT_PORTS, discover_all
 from proxy.net.transport import HttpTransport
 from proxy.net.upstream import Upstream
-from proxy.stages.routing import Router, not_listed
+from proxy.routing import Router, not_listed
 
 _HEAD = ("BACKEND", "KIND", "MODEL", "WINDOW", "FROM", "TOOLS", "VISION")
 _SHOWN = 40

@@ -21,15 +21,15 @@ from proxy.core.history.checkpoint import Checkpoint, Store
 from proxy.core.request import Message
 from proxy.core.settings import Settings
 from proxy.core.weight import HEAVY, is_heavy
+from proxy.job import Job, Prompt
 from proxy.net.tasks import offload_if, spawn
 from proxy.recall.recalled import NOTHING
-from proxy.stages.counting import Counting
-from proxy.stages.job import Job, Prompt
+from proxy.routing import Route, Router
 from proxy.stages.recalling import Recaller
-from proxy.stages.routing import Route, Router
 from proxy.stages.shaping import narrowing
-from proxy.stages.summarising import Experience, NotWritten, Summaries, WriteSummary, drive
+from proxy.summariser import Experience, NotWritten, Summaries, WriteSummary, drive
 from proxy.telemetry.events import Reduced
+from proxy.tokens.counting import Counting
 from proxy.tokens.meter import Meter
 
 CLAIM = 120.0

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from hashlib import blake2b
 from typing import Any, TypeVar
 
+from proxy.client_histories import Sealer
 from proxy.core.errors import BadRequest, BodyTooLarge, StoreUnavailable
 from proxy.core.history.checkpoint import Store
 from proxy.core.jsontext import holds_more, may_hold_more
@@ -14,7 +15,6 @@ from proxy.core.settings import Settings
 from proxy.core.weight import is_heavy
 from proxy.exchange import Exchange
 from proxy.net.tasks import offload_if
-from proxy.stages.managing import Sealer
 from proxy.store.documents import Documents
 
 LARGE = 512 * 1024

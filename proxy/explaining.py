@@ -7,9 +7,9 @@ from typing import Any
 
 from proxy.compaction.policy import prune_limits
 from proxy.emulation import protocol
-from proxy.stages.counting import Counting
-from proxy.stages.job import Job
-from proxy.stages.routing import is_managed
+from proxy.job import Job
+from proxy.routing import is_managed
+from proxy.tokens.counting import Counting
 
 
 def explain(job: Job, counting: Counting) -> dict[str, Any]:

@@ -24,10 +24,10 @@ from proxy.core.managing import (
 )
 from proxy.core.request import Message, Request, leading_system
 from proxy.core.weight import HEAVY, is_heavy
+from proxy.job import Job
 from proxy.net.tasks import offload_if
-from proxy.stages.counting import Counting
-from proxy.stages.job import Job
-from proxy.stages.routing import Route, with_backend_options
+from proxy.routing import Route, with_backend_options
+from proxy.tokens.counting import Counting
 
 
 def requested_goal(job: Job, budget: ContextBudget) -> int | None:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from proxy.addon import AddOn
 from proxy.attempts.emulating import emulated, offer_to_emulate
+from proxy.client_histories import ClientHistories
 from proxy.compaction.budget import budget_for
 from proxy.compaction.continuation import with_resume_flags
 from proxy.core.dialect import Dialect
@@ -18,18 +20,16 @@ from proxy.core.settings import Settings
 from proxy.core.weight import HEAVY, is_heavy
 from proxy.emulation import Offer
 from proxy.exchange import Exchange
+from proxy.job import Expected, Job, Prompt
 from proxy.net.tasks import offload_if
+from proxy.routing import Route, with_backend_options
 from proxy.shaping.clean import tidied
 from proxy.shaping.repair import RepairRules, repair, rules_for
 from proxy.shaping.shape import ShapedPart, shaped, steps, with_search
-from proxy.stages.addon import AddOn
-from proxy.stages.counting import Counting
-from proxy.stages.job import Expected, Job, Prompt
-from proxy.stages.managing import ClientHistories
 from proxy.stages.recalling import Recaller
-from proxy.stages.routing import Route, with_backend_options
 from proxy.stages.shaping import limited, limits_from_the_first, narrowing, record_savings
 from proxy.telemetry.outcome import Outcome
+from proxy.tokens.counting import Counting
 
 _LONG = 2 * 2**20
 """Characters of a history from which its digests are left to a thread: 4 ms."""

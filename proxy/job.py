@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 
+from proxy.addon import AddOn
 from proxy.backends.base import Backend
 from proxy.backends.profile import Continuation, Fact, ModelKey, ModelProfile, Trust
 from proxy.backends.remedy import Spent
@@ -25,8 +26,7 @@ from proxy.dialects import CHAT
 from proxy.emulation import Offer
 from proxy.exchange import Exchange, unique
 from proxy.recall.recalled import NOTHING, RecalledBlocks
-from proxy.stages.addon import AddOn
-from proxy.stages.routing import Route
+from proxy.routing import Route
 from proxy.stream.status import Notice
 from proxy.telemetry.outcome import COMPACTING, Outcome
 from proxy.tokens.meter import Estimate

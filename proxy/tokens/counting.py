@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from proxy.backends.profile import ModelKey, ModelProfile, Trust
-from proxy.compaction.budget import ContextBudget
 from proxy.core.history.checkpoint import Store
 from proxy.core.history.turns import is_result
 from proxy.core.piece import whole_number
 from proxy.net.tasks import spawn
-from proxy.stages.job import Job
-from proxy.stages.routing import Route
-from proxy.stream.answer import Answer
 from proxy.tokens.meter import Estimate, Meter, Observation
 from proxy.tokens.windows import CutSeen, Filled
+
+if TYPE_CHECKING:
+    from proxy.compaction.budget import ContextBudget
+    from proxy.job import Job
+    from proxy.routing import Route
+    from proxy.stream.answer import Answer
 
 EXACT_TIMEOUT = 0.5
 """Seconds that an exact count near a threshold may hold up a request."""

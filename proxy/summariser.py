@@ -22,13 +22,13 @@ from proxy.core.errors import UpstreamUnavailable
 from proxy.core.piece import whole_number
 from proxy.dialects import UPSTREAM
 from proxy.dialects.chat.request import LOADING, summarising
+from proxy.job import Job, Progress
 from proxy.net.credentials import is_credential
 from proxy.net.headers import AS_JSON
 from proxy.net.inflate import readable
 from proxy.net.responses import retry_after
 from proxy.net.tasks import offload_if
-from proxy.stages.job import Job, Progress
-from proxy.stages.routing import Route
+from proxy.routing import Route
 from proxy.stream.answer import Answer
 
 T = TypeVar("T")

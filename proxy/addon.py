@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from proxy.core.dialect import WholeAnswer
 from proxy.core.request import Request
 from proxy.core.settings import Settings
-from proxy.stages.routing import Route
+from proxy.routing import Route
 from proxy.stream.status import Notice
 from proxy.telemetry.outcome import Observer, Outcome
 
 if TYPE_CHECKING:
+    from proxy.job import Job
     from proxy.pipeline import Pipeline
-    from proxy.stages.job import Job
 
 
 class AddOn(Observer):
