@@ -13,6 +13,7 @@ from proxy.compaction.edits import edited
 from proxy.compaction.summary import foreign, in_words
 from proxy.core.history.checkpoint import Store
 from proxy.core.history.sealed import KEY_BYTES, is_sealed, opened, seal
+from proxy.core.jsontext import HEAVY, is_heavy
 from proxy.core.managing import (
     COMPACTION,
     Cleared,
@@ -23,7 +24,6 @@ from proxy.core.managing import (
     fingerprint,
 )
 from proxy.core.request import Message, Request, leading_system
-from proxy.core.weight import HEAVY, is_heavy
 from proxy.job import Job
 from proxy.net.tasks import offload_if
 from proxy.routing import Route, with_backend_options

@@ -18,9 +18,9 @@ from proxy.compaction.ladder.results import cleaned
 from proxy.compaction.strategies import STRATEGIES
 from proxy.compaction.summary import instruction
 from proxy.core.history.checkpoint import Checkpoint, Store
+from proxy.core.jsontext import HEAVY, is_heavy
 from proxy.core.request import Message
 from proxy.core.settings import Settings
-from proxy.core.weight import HEAVY, is_heavy
 from proxy.job import Job, Prompt
 from proxy.net.tasks import offload_if, spawn
 from proxy.recall.recalled import NOTHING

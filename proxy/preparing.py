@@ -15,9 +15,9 @@ from proxy.core.dialect import Dialect
 from proxy.core.history.chain import chain
 from proxy.core.history.checkpoint import Checkpoint, Store
 from proxy.core.history.client_compaction import asks_to_compact, unfolded
+from proxy.core.jsontext import HEAVY, is_heavy
 from proxy.core.request import Message, Request, leading_system
 from proxy.core.settings import Settings
-from proxy.core.weight import HEAVY, is_heavy
 from proxy.emulation import Offer
 from proxy.exchange import Exchange
 from proxy.job import Expected, Job, Prompt

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from proxy.attempts.passing import ErrorEnding, pass_by_model, pass_on, pass_through, unmanaged_route
 from proxy.core.dialect import Dialect
-from proxy.core.errors import BadRequest, ClientError, NotManaged
-from proxy.core.jsontext import check_plain, dumps
+from proxy.core.errors import ClientError, NotManaged
+from proxy.core.jsontext import dumps
 from proxy.core.settings import Settings
 from proxy.dialects import CHAT
 from proxy.exchange import Exchange, unique
@@ -79,11 +79,6 @@ class Relay:
         """
         wire = await exchange.body(self.settings.max_body)
         with exchange.watched():
-            plain = await exchange.decoded(wire, self.settings.max_body)
-            try:
-                await asyncio.to_thread(check_plain, plain)
-            except ValueError as error:
-                raise BadRequest(f"The request body is not valid JSON: {error}. Send a JSON object.") from None
             job = await self.pipeline.prepare(exchange, self.telemetry.silent(), CHAT, wire)
             await exchange.reply(200, [AS_JSON], dumps(explain(job, self.pipeline.counting)))
 
@@ -116,8 +111,9 @@ class Relay:
             try:
                 await self.pipeline.serve(exchange, outcome, dialect, wire)
             except NotManaged as error:
-                fallback = error.fallback
-                await pass_on(exchange, outcome, self.router, wire, limit, lambda: dumps(fallback(int(self.clock()))))
+                build = error.fallback
+                fallback = None if build is None else lambda: dumps(build(int(self.clock())))
+                await pass_on(exchange, outcome, self.router, wire, limit, fallback)
 
     async def _recorded(self, exchange: Exchange, dialect: str, serve: Callable[[Outcome], Awaitable[None]]) -> None:
         """Have a request served, and complete its outcome whatever happens."""

@@ -22,10 +22,10 @@ from proxy.compaction.ahead import growth, history_next, is_due_next, may_be_due
 from proxy.core.dialect import Dialect
 from proxy.core.errors import ClientError
 from proxy.core.history.turns import newest_user
+from proxy.core.jsontext import is_heavy
 from proxy.core.piece import whole_number
 from proxy.core.request import Message, Request
 from proxy.core.settings import Settings
-from proxy.core.weight import is_heavy
 from proxy.dialects.chat.request import reading_only
 from proxy.exchange import Exchange
 from proxy.job import Expected, Job

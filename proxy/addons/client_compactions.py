@@ -18,8 +18,8 @@ from proxy.compaction.source import form_of
 from proxy.compaction.verification import SummaryReply, checked
 from proxy.core.dialect import WholeAnswer
 from proxy.core.history.client_compaction import SINCE, grown, marks_of, plainly
+from proxy.core.jsontext import is_heavy
 from proxy.core.request import text_of
-from proxy.core.weight import is_heavy
 from proxy.dialects import CHAT, UPSTREAM
 from proxy.dialects.chat import completion
 from proxy.job import Job

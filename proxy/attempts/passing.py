@@ -8,12 +8,12 @@ import zlib
 from collections.abc import AsyncIterable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import httpx
 
 from proxy.core.errors import BadRequest, BrokenOff, ClientError, UpstreamInvalid, UpstreamUnavailable
-from proxy.core.fields import Field, text_field
 from proxy.core.jsontext import BadText, dumps, loads, loads_text
 from proxy.core.settings import Settings
 from proxy.exchange import Exchange
@@ -127,16 +127,16 @@ async def pass_by_model(exchange: Exchange, outcome: Outcome, router: Router, li
 
 
 async def pass_on(
-    exchange: Exchange, outcome: Outcome, router: Router, wire: bytes, limit: int, fallback: Callable[[], bytes]
+    exchange: Exchange, outcome: Outcome, router: Router, wire: bytes, limit: int, fallback: Callable[[], bytes] | None
 ) -> None:
-    """Pass on a request whose body was read; `fallback` builds the answer for a backend that has no such path.
+    """Pass on a request whose body was read; `fallback` builds the answer for a backend that has no such path, if there is one.
 
     Raises:
         BadRequest, BodyTooLarge: see `address_read`.
         UpstreamUnavailable, UpstreamTimeout: see `pass_through`.
     """
     to = await address_read(exchange, router, wire, limit, asks=True)
-    if not await has_path(to.route.upstream, exchange.path):
+    if fallback is not None and not await has_path(to.route.upstream, exchange.path):
         outcome.record_route(to.route.upstream.name, to.route.model)
         await exchange.reply(200, [AS_JSON], fallback())
         return
@@ -173,6 +173,8 @@ _SNIFFED = 512
 """Bytes at the beginning of a body by which its type is recognised."""
 _NAMES = ("model", "name", "source")
 """Fields that name a model; those after the first in Ollama's own requests only."""
+_ENDS = 4096
+"""Bytes at each end of a large body in which such a field is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +236,7 @@ async def address_read(exchange: Exchange, router: Router, wire: bytes, limit: i
         return Addressed(await router.unnamed(exchange.path), wire)
     names = _NAMES if exchange.path.startswith("/api/") else _NAMES[:1]
     large = len(body) > LARGE
-    field = await offload_if(True, text_field, body, names) if large else _field(body, names)
+    field = _field_at_ends(body, names) if large else _field(body, names)
     if field is None or (asks and not field.value):
         default = ""
         if asks:
@@ -248,18 +250,46 @@ async def address_read(exchange: Exchange, router: Router, wire: bytes, limit: i
     route = await router.route(field.value)
     if route.model == field.value:
         return Addressed(route, wire)
-    return Addressed(route, body[: field.start] + dumps(route.model) + body[field.end :], plain=True)
+    return Addressed(route, field.renamed(route.model), plain=True)
 
 
-def _field(body: bytes, names: Sequence[str]) -> Field | None:
-    """Find a field as `text_field` does, after a check that all of the body is JSON."""
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """The field of a body that names the model."""
+
+    value: str
+    renamed: Callable[[str], bytes]
+    """Builds the body with another model."""
+
+
+def _field(body: bytes, names: Sequence[str]) -> _Field | None:
+    """Find the first of these fields that is a text, in a body that is a JSON object."""
     try:
-        loads_text(body)
+        parsed = loads_text(body)
     except BadText as error:
         raise BadRequest(f"The request body is not valid JSON: {error}.") from None
     except ValueError:
         return None
-    return text_field(body, names)
+    name = next((name for name in names if isinstance(parsed.get(name), str)), "") if isinstance(parsed, dict) else ""
+    return _Field(parsed[name], lambda model: dumps({**parsed, name: model})) if name else None
+
+
+def _field_at_ends(body: bytes, names: Sequence[str]) -> _Field | None:
+    """Find one of these fields near either end of a body that is too large to be parsed in one go.
+
+    SDKs write the model first or last. A field of the same name deeper inside is taken for it.
+    """
+    for name in names:
+        pattern = re.compile(rb'"%b"\s{0,64}:\s{0,64}"([^"\\]{0,512})"' % name.encode())
+        found = pattern.search(body, 0, _ENDS) or pattern.search(body, len(body) - _ENDS)
+        if found is not None and (value := _text(found[1])) is not None:
+            before, after = body[: found.start(1)], body[found.end(1) :]
+            return _Field(value, partial(_joined, before, after))
+    return None
+
+
+def _joined(before: bytes, after: bytes, model: str) -> bytes:
+    return before + dumps(model)[1:-1] + after
 
 
 def _naming(body: bytes, model: str) -> bytes | None:

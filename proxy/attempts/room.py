@@ -13,8 +13,8 @@ from proxy.compaction.middles import LEAST_SHARE, newest_cut, user_words
 from proxy.compaction.policy import prune_limits
 from proxy.core.errors import ContextOverflow
 from proxy.core.history.turns import is_result, newest_user
+from proxy.core.jsontext import is_heavy
 from proxy.core.request import Message
-from proxy.core.weight import is_heavy
 from proxy.job import Job, Prompt
 from proxy.net.tasks import offload_if
 from proxy.tokens.meter import Meter

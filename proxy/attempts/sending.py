@@ -13,9 +13,8 @@ from typing_extensions import override
 
 from proxy.core.errors import UpstreamInvalid
 from proxy.core.headers import Headers
-from proxy.core.jsontext import dumps, loads
+from proxy.core.jsontext import HEAVY, dumps, loads
 from proxy.core.sse import FrameTooLong
-from proxy.core.weight import HEAVY
 from proxy.dialects.chat import UPSTREAM_PATH
 from proxy.dialects.ollama.reading import LineReader, error_body
 from proxy.dialects.ollama.upstream import UPSTREAM_PATH as OLLAMA_PATH

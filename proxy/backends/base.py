@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from proxy.backends.profile import Continuation, ModelProfile
-from proxy.core.thinking import Thinking
+from proxy.core.request import Thinking
 
 T = TypeVar("T")
 

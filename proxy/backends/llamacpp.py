@@ -28,7 +28,7 @@ from proxy.backends.fields import (
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.core.jsontext import JsonObject
-from proxy.core.thinking import Thinking
+from proxy.core.request import Thinking
 
 _TIMINGS: dict[str, Any] = {"timings_per_token": True}
 _RUNNING = frozenset({"loaded", "sleeping"})

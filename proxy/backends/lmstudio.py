@@ -27,7 +27,7 @@ from proxy.backends.fields import (
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.core.jsontext import JsonObject
-from proxy.core.thinking import NONE, Thinking
+from proxy.core.request import NONE, Thinking
 
 _EFFORTS = ("low", "medium", "high")
 _USUAL_EFFORT = "medium"

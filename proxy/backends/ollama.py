@@ -16,7 +16,7 @@ from proxy.backends.base import Flow, Listed, Probe, Usual
 from proxy.backends.fields import contains, dig, fact, mapping, nonblank, objects, openai_models, smallest, tokens
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.core.jsontext import JsonObject
-from proxy.core.thinking import Thinking
+from proxy.core.request import Thinking
 
 UNREPORTED_WINDOW = 4096
 """Tokens assumed of a loaded model by a version before 0.10, whose `/api/ps` has no `context_length`: their default."""

@@ -29,7 +29,7 @@ from proxy.backends.fields import (
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Provider, Trust
 from proxy.core.jsontext import JsonObject
-from proxy.core.thinking import NONE, Thinking
+from proxy.core.request import NONE, Thinking
 
 _LIST = Probe("GET", "/v1/models")
 

@@ -10,7 +10,7 @@ from proxy.backends.base import Flow, Listed, Probe, Usual
 from proxy.backends.fields import dig, entry_of, fact, nonblank, openai_models, tokens
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.core.jsontext import JsonObject
-from proxy.core.thinking import Thinking
+from proxy.core.request import Thinking
 
 _LIST = Probe("GET", "/v1/models")
 _USAGE: dict[str, Any] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}

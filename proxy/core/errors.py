@@ -1,27 +1,4 @@
-"""Everything that can go wrong, with the HTTP status and OpenAI error fields each carries.
-
-SpillwayError
-├── SettingError          the operator set something impossible: start is refused
-├── NotManaged            a request that only its own backend understands: it is passed through
-└── ClientError           the request can't be served as it is: told to the client
-    ├── BadRequest        400, malformed
-    ├── BodyTooLarge      413
-    ├── Unauthorized      401
-    ├── Forbidden         403, not from there, not under that name, or not without a key
-    ├── ModelNotFound     404
-    ├── NotFound          404, nothing of that name is kept
-    ├── Conflict          409, not as things stand now
-    ├── ContextOverflow   400 context_length_exceeded: nothing is left that could be shortened
-    ├── HeadTooLarge      431
-    ├── TooSlow           408
-    ├── Overloaded        503, too many connections or viewers
-    ├── ShuttingDown      503, the server is being stopped
-    ├── StoreUnavailable  503, what is kept can't be looked up now
-    ├── InternalError     500, a mistake of ours
-    ├── NotImplementedHere  501, a part of HTTP that is not spoken here
-    ├── WebSocketRefused  426, the same request is answered over HTTP
-    └── UpstreamUnavailable  502/504, no backend answered, or not in a way that can be passed on
-"""
+"""Everything that can go wrong, with the HTTP status and OpenAI error fields of each."""
 
 from __future__ import annotations
 
@@ -30,22 +7,19 @@ from typing import Any
 
 from typing_extensions import override
 
+FAILED = "Spillway failed on this request; its log says more."
+
 
 class SpillwayError(Exception):
     """Base of all errors that Spillway raises on purpose."""
 
 
-class NotManaged(SpillwayError):
-    """A request that has no neutral form, and is passed to the backend as it came."""
-
-    def __init__(self, fallback: Callable[[int], dict[str, Any]]) -> None:
-        """`fallback` builds the answer for a backend without such requests, given the seconds since the epoch."""
-        super().__init__()
-        self.fallback = fallback
-
-
 class SettingError(SpillwayError):
     """A setting is wrong; the text is one line that says which, its value and what is allowed."""
+
+
+class BrokenOff(SpillwayError):
+    """The backend broke off a response whose status has gone out already."""
 
 
 class ClientError(SpillwayError):
@@ -56,6 +30,14 @@ class ClientError(SpillwayError):
     code: str | None = None
     retry_after: int | None = None
     """Seconds after which the same request may succeed, if that is known."""
+
+    @override
+    def __init_subclass__(cls, status: int = 0, type: str = "", code: str = "", retry_after: int = 0) -> None:
+        """What a subclass does not name it has of its base."""
+        cls.status = status or cls.status
+        cls.type = type or cls.type
+        cls.code = code or cls.code
+        cls.retry_after = retry_after or cls.retry_after
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -72,52 +54,41 @@ class BadRequest(ClientError):
     """The request is malformed."""
 
 
-class BodyTooLarge(ClientError):
+class NotManaged(BadRequest):
+    """A request that has no neutral form, and is passed to the backend as it came."""
+
+    def __init__(self, message: str, *, fallback: Callable[[int], dict[str, Any]] | None = None) -> None:
+        """`fallback` builds the answer for a backend without such requests, given the seconds since the epoch."""
+        super().__init__(message)
+        self.fallback = fallback
+
+
+class BodyTooLarge(ClientError, status=413, code="request_too_large"):
     """The body is larger than `SPILLWAY_MAX_BODY`."""
 
-    status = 413
-    code = "request_too_large"
 
-
-class Unauthorized(ClientError):
+class Unauthorized(ClientError, status=401, type="authentication_error", code="invalid_api_key"):
     """No key, or one that is not in `SPILLWAY_API_KEYS`."""
 
-    status = 401
-    type = "authentication_error"
-    code = "invalid_api_key"
 
-
-class Forbidden(ClientError):
+class Forbidden(ClientError, status=403, type="permission_error"):
     """The request is not allowed from this address, under this host name, or without a key; the text names the setting."""
 
-    status = 403
-    type = "permission_error"
 
-
-class ModelNotFound(ClientError):
+class ModelNotFound(ClientError, status=404, code="model_not_found"):
     """No backend lists the model that was asked for by its own id."""
 
-    status = 404
-    code = "model_not_found"
 
-
-class NotFound(ClientError):
+class NotFound(ClientError, status=404, code="not_found"):
     """Nothing of that name is kept for this credential."""
 
-    status = 404
-    code = "not_found"
 
-
-class Conflict(ClientError):
+class Conflict(ClientError, status=409):
     """The request conflicts with the current state; the code says why."""
 
-    status = 409
 
-
-class ContextOverflow(ClientError):
+class ContextOverflow(ClientError, code="context_length_exceeded"):
     """The pinned part alone exceeds the window."""
-
-    code = "context_length_exceeded"
 
     def __init__(self, message: str, *, param: str | None = None, tokens: int, window: int) -> None:
         """`tokens` are those of the prompt, `window` those of the model's context window."""
@@ -132,104 +103,53 @@ class ContextOverflow(ClientError):
         return {"error": {**error, "n_prompt_tokens": self.tokens, "n_ctx": self.window}}
 
 
-class HeadTooLarge(ClientError):
+class HeadTooLarge(ClientError, status=431, code="headers_too_large"):
     """The request's target and headers are larger than 64 KiB."""
 
-    status = 431
-    code = "headers_too_large"
 
-
-class TooSlow(ClientError):
+class TooSlow(ClientError, status=408, code="request_timeout"):
     """The request stopped arriving for a minute."""
 
-    status = 408
-    code = "request_timeout"
 
-
-class Overloaded(ClientError):
-    """There are `SPILLWAY_MAX_CONNECTIONS` connections, or too many viewers."""
-
-    status = 503
-    type = "server_error"
-    code = "overloaded"
-    retry_after = 2
-
-
-class ShuttingDown(ClientError):
-    """The server is being stopped."""
-
-    status = 503
-    type = "server_error"
-    code = "shutting_down"
-    retry_after = 5
-
-
-class StoreUnavailable(ClientError):
-    """The store does not answer, and the request can't be served without it."""
-
-    status = 503
-    type = "server_error"
-    code = "store_unavailable"
-    retry_after = 5
-
-
-class WebSocketRefused(ClientError):
+class WebSocketRefused(ClientError, status=426, code="websocket_not_supported"):
     """A client wants a WebSocket. With 426 Codex (0.169) goes on over HTTP at once, with anything else after six more tries."""
 
-    status = 426
-    code = "websocket_not_supported"
 
-
-class NotImplementedHere(ClientError):
+class NotImplementedHere(ClientError, status=501, code="not_implemented"):
     """A part of HTTP that is not spoken here: tunnels, codings of a message."""
 
-    status = 501
-    code = "not_implemented"
 
-
-FAILED = "Spillway failed on this request; its log says more."
-
-
-class InternalError(ClientError):
+class InternalError(ClientError, status=500, type="server_error", code="internal_error"):
     """A mistake in Spillway itself; the log has more."""
 
-    status = 500
-    type = "server_error"
-    code = "internal_error"
+
+class Overloaded(ClientError, status=503, type="server_error", code="overloaded", retry_after=2):
+    """There are `SPILLWAY_MAX_CONNECTIONS` connections, or too many viewers."""
 
 
-class UpstreamUnavailable(ClientError):
+class ShuttingDown(ClientError, status=503, type="server_error", code="shutting_down", retry_after=5):
+    """The server is being stopped."""
+
+
+class StoreUnavailable(ClientError, status=503, type="server_error", code="store_unavailable", retry_after=5):
+    """The store does not answer, and the request can't be served without it."""
+
+
+class UpstreamUnavailable(ClientError, status=502, type="upstream_error", code="upstream_unavailable"):
     """The backend can't be reached, or fell silent."""
 
-    status = 502
-    type = "upstream_error"
-    code = "upstream_unavailable"
 
-
-class UpstreamTimeout(UpstreamUnavailable):
+class UpstreamTimeout(UpstreamUnavailable, status=504, code="upstream_timeout"):
     """The backend said nothing for `SPILLWAY_READ_TIMEOUT`, or took nothing of the request for `SPILLWAY_SEND_TIMEOUT`."""
 
-    status = 504
-    code = "upstream_timeout"
 
-
-class UpstreamRefused(UpstreamUnavailable):
+class UpstreamRefused(UpstreamUnavailable, code="upstream_refused"):
     """The backend refuses to continue an answer, and would refuse the same request again."""
 
-    code = "upstream_refused"
 
-
-class UpstreamInvalid(UpstreamUnavailable):
+class UpstreamInvalid(UpstreamUnavailable, code="upstream_invalid"):
     """The backend answered with something that is no response of HTTP."""
 
-    code = "upstream_invalid"
 
-
-class UpstreamTooLarge(UpstreamUnavailable):
+class UpstreamTooLarge(UpstreamUnavailable, code="upstream_too_large"):
     """The backend's answer is larger than `SPILLWAY_MAX_BODY`."""
-
-    code = "upstream_too_large"
-
-
-class BrokenOff(SpillwayError):
-    """The backend broke off a response whose status has gone out already."""

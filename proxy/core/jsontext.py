@@ -76,20 +76,6 @@ def loads_text(data: bytes) -> Any:
     return value
 
 
-def check_plain(data: bytes) -> None:
-    """Refuse JSON that not every parser reads in the same way.
-
-    Raises:
-        BadText: a string or a key in it is no text.
-        ValueError: NaN, an infinity, an integer of more than 64 bits, or nested too deeply; or no JSON.
-    """
-    try:
-        loads_text(data)
-        json.loads(data.decode("utf-8-sig"), parse_int=_integer, parse_float=_finite, parse_constant=_finite)
-    except RecursionError:
-        raise ValueError(_TOO_DEEP) from None
-
-
 def _tolerant(text: str) -> Any:
     text = text.strip(" \t\r\n")  # which json skips a hundred times as slowly
     try:
@@ -127,19 +113,6 @@ def _check_depth(value: Any, data: bytes) -> None:
         orjson.dumps(value)  # the fastest way to find out
     except orjson.JSONEncodeError:
         raise ValueError(_TOO_DEEP) from None
-
-
-def _integer(digits: str) -> int:
-    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
-        raise ValueError("an integer has more than 64 bits")
-    return int(digits)
-
-
-def _finite(digits: str) -> float:
-    number = float(digits)
-    if not math.isfinite(number):
-        raise ValueError(f"{digits[:20]} is no number in JSON")
-    return number
 
 
 def dumps(value: Any) -> bytes:
@@ -200,3 +173,32 @@ def _values(data: bytes, enough: int) -> int:
     without = (len(data.replace(mark, b"", most)) for mark in (b",", b"{", b"["))
     values, objects, lists = (size - rest for rest in without)
     return values + 2 * (objects + lists)
+
+
+HEAVY = 64 * 1024
+"""Weight from which something is not gone through on the loop: some milliseconds, 50 at the very worst."""
+_TEXT = {str}
+_EACH = 64
+"""Weight of a value besides its characters."""
+
+
+def is_heavy(value: Any, limit: int = HEAVY) -> bool:
+    """Return whether a JSON value weighs more than `limit`: 1 per character, 64 per value in a list, tuple or object."""
+    remaining, stack = limit, [value]
+    while stack:
+        value = stack.pop()
+        kind = type(value)
+        if kind is str:
+            remaining -= len(value)
+        elif kind is dict or kind is list or kind is tuple:
+            remaining -= _EACH * len(value)
+            if remaining < 0:
+                return True
+            parts = value.values() if kind is dict else value
+            if {*map(type, parts)} == _TEXT:  # as in most messages
+                remaining -= sum(map(len, parts))
+            else:
+                stack.extend(parts)
+        if remaining < 0:
+            return True
+    return False

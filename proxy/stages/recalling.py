@@ -16,8 +16,8 @@ from proxy.compaction.middles import newest_cut
 from proxy.compaction.policy import prune_limits
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.history.turns import newest_user
+from proxy.core.jsontext import is_heavy
 from proxy.core.request import Message
-from proxy.core.weight import is_heavy
 from proxy.job import Job
 from proxy.net.tasks import offload_if
 from proxy.recall.block import block_of

@@ -8,8 +8,8 @@ from typing import Any
 from proxy.compaction.ladder.cap import within_limits
 from proxy.compaction.policy import ResultLimits, prune_limits
 from proxy.core.history.checkpoint import Checkpoint
+from proxy.core.jsontext import is_heavy
 from proxy.core.request import Message, Request
-from proxy.core.weight import is_heavy
 from proxy.emulation import Offer
 from proxy.job import Job
 from proxy.net.tasks import offload_if

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 from proxy.backends.profile import ModelKey
 from proxy.core.errors import BadRequest
+from proxy.core.jsontext import is_heavy
 from proxy.core.request import SYSTEM_ROLES
-from proxy.core.weight import is_heavy
 from proxy.tokens.anchors import Anchor, Anchors, chain, digest_of, scope_digest
 from proxy.tokens.families import GENERAL, VOCABULARIES
 from proxy.tokens.messages import EXTRAS, CountCache, Counter

@@ -9,9 +9,8 @@ from proxy.addons.live.record import Parts
 from proxy.backends.profile import ModelKey
 from proxy.compaction.summary import is_bridge
 from proxy.core.history.marks import RECALLED, RECALLED_END, is_summary
-from proxy.core.jsontext import loads
+from proxy.core.jsontext import HEAVY, loads
 from proxy.core.request import Message, leading_system, text_of
-from proxy.core.weight import HEAVY
 from proxy.net.tasks import offload_if
 from proxy.tokens.meter import Meter
 

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from proxy.core.errors import BadRequest
-from proxy.core.request import Request
-from proxy.core.thinking import Thinking, effort_in
+from proxy.core.request import Request, Thinking, effort_in
 from proxy.dialects.bodies import is_count, model_in, object_in, pick, request_of, text_in
 from proxy.dialects.messages.conversation import ContentBlock, messages_of, system_of
 from proxy.dialects.messages.managing import compaction_in, edits_in, since_compaction, unknown_edits

@@ -12,8 +12,7 @@ from typing import Any
 
 from proxy.core.errors import BadRequest, NotManaged
 from proxy.core.jsontext import dumps
-from proxy.core.request import Message, Request
-from proxy.core.thinking import Thinking, effort_in
+from proxy.core.request import Message, Request, Thinking, effort_in
 from proxy.dialects.bodies import is_count, model_in, object_in, pick, request_of, text_in
 
 SHARED_OPTIONS = (
@@ -56,13 +55,14 @@ def _loading(form: Mapping[str, Any]) -> NotManaged:
         raise BadRequest("`model` is missing: GET /v1/models shows what there is.", param="model")
     reason = "unload" if keep_alive in (0, "0", "0s", "0m") and keep_alive is not False else "load"
     return NotManaged(
-        lambda created: {
+        "The request only loads or unloads a model.",
+        fallback=lambda created: {
             "model": model,
             "created_at": moment(created),
             "message": {"role": "assistant", "content": ""},
             "done": True,
             "done_reason": reason,
-        }
+        },
     )
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from proxy.core.errors import BadRequest
 from proxy.core.piece import arguments_of
-from proxy.core.request import Message, text_of
-from proxy.core.thinking import NONE
+from proxy.core.request import NONE, Message, text_of
 from proxy.dialects.bodies import is_count, pick, text_in
 from proxy.dialects.chat.reading import thought_of
 from proxy.dialects.ollama.request import EXTRAS, SHARED_OPTIONS

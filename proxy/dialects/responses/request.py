@@ -12,8 +12,7 @@ from typing import Any
 
 from proxy.core.errors import BadRequest
 from proxy.core.managing import CompactionRequest
-from proxy.core.request import Fetch, Request, Unseal, leading_system
-from proxy.core.thinking import in_openais_word
+from proxy.core.request import Fetch, Request, Unseal, in_openais_word, leading_system
 from proxy.dialects.bodies import model_in, object_in, pick, request_of, text_in
 from proxy.dialects.responses import stored
 from proxy.dialects.responses.compaction import (

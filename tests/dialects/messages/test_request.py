@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.errors import BadRequest
-from proxy.core.request import Request
-from proxy.core.thinking import Thinking
+from proxy.core.request import Request, Thinking
 from proxy.dialects.messages.request import read
 from proxy.dialects.messages.tools import changed_in
 

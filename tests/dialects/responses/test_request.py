@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.errors import BadRequest, ClientError
-from proxy.core.request import Request
-from proxy.core.thinking import Thinking
+from proxy.core.request import Request, Thinking
 from proxy.dialects.responses.request import read
 
 FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from proxy.core.dialect import NO_ANSWER
 from proxy.core.piece import Piece
-from proxy.core.request import Fetch, Message, Request
-from proxy.core.thinking import Thinking
+from proxy.core.request import Fetch, Message, Request, Thinking
 from proxy.dialects.responses.request import read
 from proxy.dialects.responses.writing import ResponsesWriter
 from tests.dialects.streams import WORDS, Said, answers, piece_of
