@@ -50,7 +50,7 @@ from proxy.net.lessons import LastLoaded
 from proxy.net.prober import Prober
 from proxy.net.readiness import ReadinessProbe
 from proxy.net.tasks import cancel_all
-from proxy.net.transport import HttpTransport, TransportByOrigin
+from proxy.net.transport import HttpTransport
 from proxy.net.upstream import Upstream
 from proxy.pipeline import Pipeline
 from proxy.preparing import Preparer
@@ -192,21 +192,16 @@ def open_wire(
     Raises:
         SettingError: a proxy that can't be used.
     """
-    open_ = partial(HttpTransport, connect_timeout=connect_timeout, read_timeout=read_timeout)
-    transports = dict[str, HttpTransport]()
+    proxies = dict[str, str]()
     for backend in backends:
-        proxy, secure = proxy_for(backend.url), backend.url.startswith("https:")
-        if proxy is None and not secure:
-            continue
-        try:
-            transports[backend.url] = open_(proxy=proxy, reuse=secure)
-        except (ValueError, httpx.InvalidURL) as error:
-            raise SettingError(f"HTTP_PROXY, HTTPS_PROXY or ALL_PROXY can't be used: {error}") from None
-        if proxy is not None:
-            place = httpx.URL(proxy).netloc.decode()
+        if (proxy := proxy_for(backend.url)) is not None:
+            proxies[backend.url] = proxy
+            place = urlsplit(proxy).netloc.rpartition("@")[2]
             _log.info("backend %s is reached through the proxy at %s", backend.name, place)
-    default = open_()
-    return TransportByOrigin(default, transports) if transports else default
+    try:
+        return HttpTransport(connect_timeout=connect_timeout, read_timeout=read_timeout, proxies=proxies)
+    except ValueError as error:
+        raise SettingError(f"HTTP_PROXY, HTTPS_PROXY or ALL_PROXY can't be used: {error}") from None
 
 
 def _lifespan(

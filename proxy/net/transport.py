@@ -1,27 +1,22 @@
-"""The HTTP client under everything that talks to a backend: httpx over aiohttp's connections, for a reverse proxy.
+"""The HTTP client under everything that talks to a backend: httpx's requests and responses over aiohttp's connections.
 
-aiohttp parses, pools, races addresses (RFC 8305) and goes through proxies; httpx's `Request` and `Response` are what the
-rest of the proxy works with, and its `AsyncBaseTransport` is the seam for tests.
+aiohttp parses, pools, races addresses (RFC 8305) and goes through proxies; httpx's `AsyncBaseTransport` is the seam for tests.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from types import SimpleNamespace
 
 import aiohttp
 import httpx
-from httpx_aiohttp import AiohttpTransport
 from typing_extensions import override
+from yarl import URL
 
 KEEP_ALIVE = 1.0
-"""Seconds an idle connection over TLS is used again.
-
-A POST must not be sent twice, so it must not meet a server that is just closing: below the 2 s of gunicorn and the 5 s of
-uvicorn and Node. aiohttp repeats idempotent requests by itself.
-"""
+"""Seconds an idle connection is used again: below the 2 s of gunicorn and the 5 s of uvicorn, Node and llama-server."""
 PIECE = 512 * 1024
 """Bytes of a request body written at a time; aiohttp objects to 1 MiB and more."""
 HEADER_BYTES = 65_536
@@ -33,17 +28,21 @@ class InvalidResponse(httpx.RemoteProtocolError):
     """A server's bytes are no HTTP/1.1 response."""
 
 
-class HttpTransport(AiohttpTransport):
+class HttpTransport(httpx.AsyncBaseTransport):
     """A pool of HTTP/1.1 connections without a limit, cookies, redirects or decompression.
+
+    llama-server closes each connection after a stream without a word, and any server may close one just as it is used
+    again. So what fails on such a connection before a byte of the response is sent once more, over a new one.
 
     Args:
         connect_timeout: seconds to look the host up, connect and shake hands.
         read_timeout: seconds in which the server has to take a request and begin its response, and of silence in the
             body of a response; there is no limit on the total.
         ssl_context: for https; default: certifi's roots, verified.
-        proxy: URL of an HTTP proxy that every request goes through.
-        reuse: use connections again. llama-server closes each one after a stream without a word, and a new connection to a
-            server nearby costs 0.1 ms, so this is for TLS.
+        proxies: URLs of HTTP proxies by that of the origin that is reached through them, e.g. `https://openrouter.ai`.
+
+    Raises:
+        ValueError: a proxy's URL is none, or of another scheme than http and https.
     """
 
     def __init__(
@@ -52,30 +51,38 @@ class HttpTransport(AiohttpTransport):
         connect_timeout: float,
         read_timeout: float,
         ssl_context: ssl.SSLContext | None = None,
-        proxy: str | None = None,
-        reuse: bool = False,
+        proxies: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(verify=ssl_context or True, proxy=None if proxy is None else httpx.Proxy(proxy))
-        self._timeout = httpx.Timeout(read_timeout, connect=connect_timeout, pool=None).as_dict()
-        self._reuse = reuse
+        self._timeouts = {"connect": connect_timeout, "read": read_timeout}
+        self._ssl = ssl_context or httpx.create_ssl_context()
+        self._proxies = {URL(origin).origin(): URL(proxy) for origin, proxy in (proxies or {}).items()}
+        for proxy in self._proxies.values():
+            if proxy.scheme not in {"http", "https"}:
+                raise ValueError(f"a proxy is reached by http or https, not by {proxy.scheme or 'nothing'}")
+        self._session: aiohttp.ClientSession | None = None
         self._closed = False
-        self.open: set[Download] = set()
-        """Bodies of responses that were neither read to their end nor closed."""
 
-    @override
-    def get_client(self) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=0,
-                ssl=self.ssl_context,
-                keepalive_timeout=KEEP_ALIVE if self._reuse else None,
-                force_close=not self._reuse,
-            ),
+    @property
+    def in_use(self) -> int:
+        """Number of connections whose response was neither read to its end nor closed."""
+        connector = None if self._session is None else self._session.connector
+        return 0 if connector is None else len(connector._acquired)  # noqa: SLF001 - there is no public count
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise httpx.ConnectError("the transport is closed")
+        reuse = aiohttp.TraceConfig()
+        reuse.on_connection_reuseconn.append(_note_reuse)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=self._ssl, keepalive_timeout=KEEP_ALIVE),
             cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
             skip_auto_headers=_ADDED_BY_AIOHTTP,
             max_line_size=HEADER_BYTES,
             max_field_size=HEADER_BYTES,
+            trace_configs=[reuse],
         )
+        return self._session
 
     @override
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -86,142 +93,106 @@ class HttpTransport(AiohttpTransport):
             httpx.ReadTimeout, httpx.ReadError, InvalidResponse: no response.
             httpx.LocalProtocolError: a header contains a line break.
         """
-        if self._closed:
-            raise httpx.ConnectError("the transport is closed")
-        timeout = request.extensions.setdefault("timeout", self._timeout)
-        seconds = None if timeout["read"] is None else (timeout["connect"] or 0) + timeout["read"]
+        reused: list[bool] = []
         try:
-            with httpx_errors():
-                async with asyncio.timeout(seconds) as deadline:
-                    request = _in_pieces(request, deadline, seconds)
-                    response = await super().handle_async_request(request)
-        except TimeoutError:
-            raise httpx.ReadTimeout(f"no response within {seconds:g} s") from None
-        response.stream = Download(response.stream, timeout["read"], self.open)
-        return response
+            return await self._send(request, reused)
+        except httpx.ReadError:
+            if not (reused and isinstance(request.stream, httpx.ByteStream)):
+                raise
+        return await self._send(request, [])
+
+    async def _send(self, request: httpx.Request, reused: list[bool]) -> httpx.Response:
+        """Send the request once; `reused` becomes true where the connection was used before."""
+        session = self._session or self._open()
+        timeouts, url = request.extensions.get("timeout", self._timeouts), URL(str(request.url), encoded=True)
+        headers = request.headers.multi_items()
+        seconds: float = timeouts["connect"] + timeouts["read"]
+        try:
+            async with asyncio.timeout(seconds) as deadline:
+                if isinstance(request.stream, httpx.ByteStream) and len(request.content) <= PIECE:
+                    data: bytes | AsyncIterable[bytes] = request.content
+                else:
+                    data = _pieces(request, deadline, seconds)
+                    headers = [(name, value) for name, value in headers if name != "transfer-encoding"]  # aiohttp's own
+                response = await session.request(
+                    request.method,
+                    url,
+                    headers=headers,
+                    data=data or None,
+                    allow_redirects=False,
+                    proxy=self._proxies.get(url.origin()) if self._proxies else None,
+                    timeout=aiohttp.ClientTimeout(sock_connect=timeouts["connect"]),
+                    trace_request_ctx=reused,
+                )
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise _translated(error, seconds) from error
+        return httpx.Response(
+            response.status, headers=response.raw_headers, stream=_Body(response, timeouts["read"]), request=request
+        )
 
     @override
     async def aclose(self) -> None:
         """Close every connection, those in use too."""
         self._closed = True
-        await super().aclose()
+        if self._session is not None:
+            await self._session.close()
 
 
-class TransportByOrigin(httpx.AsyncBaseTransport):
-    """Sends some origins' requests over transports of their own, e.g. through a proxy.
-
-    Args:
-        default: for every other origin.
-        transports: by URL of the origin, e.g. `https://openrouter.ai`.
-    """
-
-    def __init__(self, default: httpx.AsyncBaseTransport, transports: Mapping[str, httpx.AsyncBaseTransport]) -> None:
-        self._default = default
-        self._transports = {_origin(httpx.URL(url)): transport for url, transport in transports.items()}
-
-    @override
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send the request; see `HttpTransport` for errors."""
-        transport = self._transports.get(_origin(request.url), self._default)
-        return await transport.handle_async_request(request)
-
-    @override
-    async def aclose(self) -> None:
-        """Close every connection."""
-        for transport in (self._default, *self._transports.values()):
-            await transport.aclose()
+async def _note_reuse(session: object, context: SimpleNamespace, params: object) -> None:
+    del session, params
+    context.trace_request_ctx.append(True)
 
 
-def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
-    return url.scheme, url.host, url.port
+async def _pieces(request: httpx.Request, deadline: asyncio.Timeout, seconds: float) -> AsyncIterator[bytes]:
+    """A large body, or one that is produced meanwhile; each piece that the server takes moves the deadline."""
+    assert isinstance(request.stream, httpx.AsyncByteStream)
+    async for data in request.stream:
+        for at in range(0, len(data), PIECE):
+            deadline.reschedule(asyncio.get_running_loop().time() + seconds)
+            yield data[at : at + PIECE]
 
 
-def _in_pieces(request: httpx.Request, deadline: asyncio.Timeout, seconds: float | None) -> httpx.Request:
-    """Send a large body, or one that is produced meanwhile, piece by piece; each that the server takes moves the deadline."""
-    stream: object = request.stream
-    if isinstance(stream, httpx.ByteStream):
-        body = request.content
-        if len(body) <= PIECE:
-            return request
-        request.headers["content-length"] = str(len(body))
-        stream = _cut(body)
-    assert isinstance(stream, AsyncIterable)
-
-    async def pieces() -> AsyncIterator[bytes]:
-        async for piece in stream:
-            if seconds is not None:
-                deadline.reschedule(asyncio.get_running_loop().time() + seconds)
-            yield piece
-
-    return httpx.Request(
-        request.method, request.url, headers=request.headers, content=pieces(), extensions=request.extensions
-    )
-
-
-async def _cut(body: bytes) -> AsyncIterator[bytes]:
-    for at in range(0, len(body), PIECE):
-        yield body[at : at + PIECE]
-
-
-class Download(httpx.AsyncByteStream):
+class _Body(httpx.AsyncByteStream):
     """The body of a response, in pieces as they arrive. Closing it before its end closes the connection.
 
     Silence is timed here: where chunks are broken, aiohttp 3.14 closes the connection and never wakes the reader.
     """
 
-    def __init__(self, stream: object, seconds: float | None, registry: set[Download]) -> None:
-        assert isinstance(stream, httpx.AsyncByteStream)
-        self._stream = stream
+    def __init__(self, response: aiohttp.ClientResponse, seconds: float) -> None:
+        self._response = response
         self._seconds = seconds
-        self._registry = registry
-        registry.add(self)
 
     @override
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        pieces = aiter(self._stream)
+        content = self._response.content
         while True:
             try:
-                with httpx_errors():
-                    async with asyncio.timeout(self._seconds):
-                        piece = await anext(pieces)
-            except StopAsyncIteration:
+                async with asyncio.timeout(self._seconds):
+                    piece = await content.readany()
+            except (aiohttp.ClientError, OSError) as error:
+                raise _translated(error, self._seconds) from error
+            if not piece:
                 return
-            except TimeoutError:
-                raise httpx.ReadTimeout(f"no more of the response within {self._seconds:g} s") from None
             yield piece
 
     @override
     async def aclose(self) -> None:
-        self._registry.discard(self)
-        await self._stream.aclose()
+        self._response.close()
 
 
-@contextmanager
-def httpx_errors() -> Iterator[None]:
-    """Translate what aiohttp raises into httpx's errors, finer than httpx-aiohttp does: a reset is no timeout there.
-
-    Raises:
-        httpx.TransportError: the translated error.
-    """
-    try:
-        yield
-    except (httpx.TransportError, aiohttp.ClientError, ValueError) as error:
-        cause = error.__cause__ if isinstance(error, httpx.TransportError) else error
-        raise _translated(cause, error) from cause
-
-
-def _translated(cause: BaseException | None, error: Exception) -> Exception:
-    text = str(error) or type(cause or error).__name__
-    match cause:
-        case aiohttp.ClientConnectorError():
-            return httpx.ConnectError(text)
+def _translated(error: Exception, seconds: float) -> httpx.TransportError:
+    """Return httpx's error for one of aiohttp's, or for a silence of so many seconds."""
+    text = str(error) or type(error).__name__
+    match error:
         case aiohttp.ConnectionTimeoutError():
             return httpx.ConnectTimeout(text)
-        case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError():
-            return httpx.ReadError(text)
+        case TimeoutError():
+            return httpx.ReadTimeout(f"nothing came within {seconds:g} s")
+        case aiohttp.ClientConnectorError():
+            return httpx.ConnectError(text)
         case aiohttp.ClientResponseError():
-            return InvalidResponse(cause.message or text)
-        case ValueError() if not isinstance(cause, aiohttp.ClientError):
-            return httpx.LocalProtocolError(text)
+            return InvalidResponse(error.message or text)
+        case aiohttp.ClientError() | OSError():
+            return httpx.ReadError(text)
         case _:
-            return error
+            return httpx.LocalProtocolError(text)

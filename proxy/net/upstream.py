@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, Callable, Sequence
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import httpx
@@ -27,6 +28,12 @@ MakeProber: TypeAlias = Callable[[Sequence[Header]], Prober]
 """Makes a prober that sends these credentials."""
 client_headers: ContextVar[Headers] = ContextVar("client_headers", default=())
 """Headers of the request that is being served, with the client's credentials."""
+
+
+@lru_cache(maxsize=256)
+def _url(root: httpx.URL, target: bytes) -> httpx.URL:
+    """Join them; parsing takes 50 us, and most requests have one of a few targets."""
+    return root.copy_with(raw_path=target)
 
 
 class Upstream:
@@ -127,7 +134,7 @@ class Upstream:
             passing += content_length(headers)
         target = self._prefix + self._proxy_keys.without(target)
         try:
-            request = httpx.Request(method, self._root.copy_with(raw_path=target), headers=passing, content=body)
+            request = httpx.Request(method, _url(self._root, target), headers=passing, content=body)
             response = await self._transport.handle_async_request(request)
         except httpx.TransportError as error:
             raise self._failed(error) from None

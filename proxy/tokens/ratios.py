@@ -105,7 +105,9 @@ class Ratios:
         return 2.0 * math.sqrt(variance) + ROOM
 
     def learn(self, x: Vector, tokens: float) -> None:
-        """Learn that what `x` counts took `tokens` tokens."""
+        """Learn that what `x` counts took `tokens` tokens; of less than one there is nothing to learn."""
+        if tokens < 1:
+            return
         spread, variance = self._spread(x, tokens)
         limit = _CLIP * math.sqrt(variance)
         error = min(max(tokens - self.predict(x), -limit), limit)

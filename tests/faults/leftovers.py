@@ -21,7 +21,7 @@ class Leftovers:
     def found(self) -> list[str]:
         """A line for each thing that is left."""
         tasks = [f"task {task.get_name()} {task.get_coro()}" for task in self._tasks() - self._before]
-        busy = ["a connection"] * len(self._transport.open)
+        busy = ["a connection"] * self._transport.in_use
         answering = [f"{each.kind} answers {each.active} requests" for each in self._backends if each.active]
         return [*tasks, *busy, *answering] or [f"a lock {lock}" for lock in _held() - self._locks]
 

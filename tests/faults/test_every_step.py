@@ -160,7 +160,7 @@ def stepping(proxy: Proxy) -> Iterator[Steps]:
 
 def left_over(proxy: Proxy, transport: HttpTransport, fake: FakeBackend) -> list[str]:
     tasks = {task.get_name() for task in running()} - ALONGSIDE
-    busy = ["a connection"] * len(transport.open)
+    busy = ["a connection"] * transport.in_use
     return [*tasks, *busy, *(["the backend's work"] if fake.active else [])]
 
 

@@ -71,6 +71,10 @@ class Served:
         self.connections = 0
         self.failures: list[BaseException] = []
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
 
 @asynccontextmanager
 async def serving(script: Script, context: ssl.SSLContext | None = None) -> AsyncIterator[Served]:

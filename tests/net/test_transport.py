@@ -1,15 +1,16 @@
-"""The transport towards backends: errors in httpx's words, headers untouched, nothing sent twice."""
+"""The transport towards backends: errors in httpx's words, headers untouched, nothing sent twice but over a connection that was closed."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 
 from proxy.net.responses import body_of
-from proxy.net.transport import HttpTransport, InvalidResponse, TransportByOrigin
+from proxy.net.transport import PIECE, InvalidResponse
 from tests.net.peer import CHUNKED, END, OK, Peer, Served, chunk, get, opened, post, serving
 
 pytestmark = pytest.mark.anyio
@@ -37,8 +38,8 @@ async def test_broken_responses_are_errors(name: str) -> None:
     async with serving(script) as served, opened() as transport:
         with pytest.raises(error):
             await read(transport, post(served))
-    assert served.connections == 1, "a POST is never sent twice"
-    assert not transport.open
+    assert served.connections == 1, "a POST is not sent twice"
+    assert not transport.in_use
 
 
 async def test_refused_connections_are_connect_errors() -> None:
@@ -77,17 +78,54 @@ async def test_requests_get_no_headers_but_of_the_connection_and_no_cookie_is_st
     heads = list[bytes]()
 
     async def script(peer: Peer) -> None:
-        head, _body = await peer.request()
-        heads.append(head)
-        await peer.send(OK.replace(b"\r\n", b"\r\nSet-Cookie: id=1; Path=/\r\n", 1))
+        while head := (await peer.request())[0]:
+            heads.append(head)
+            await peer.send(OK.replace(b"\r\n", b"\r\nSet-Cookie: id=1; Path=/\r\n", 1))
 
     async with serving(script) as served, opened() as transport:
         for _ in range(2):
             assert await read(transport, post(served, b"hello", (b"x-a", b"1"), (b"x-a", b"2"))) == b"ok"
     names = {line.partition(b":")[0].lower() for line in heads[1].split(b"\r\n")[1:] if line}
-    assert names == {b"host", b"content-length", b"connection", b"x-a"}
+    assert names == {b"host", b"content-length", b"x-a"}
     assert heads[0].startswith(b"POST /v1/x?y=1 HTTP/1.1\r\n")
-    assert served.connections == 2, "a connection over plain HTTP is not used for another POST"
+    assert served.connections == 1, "a connection that was idle for a moment is used again"
+
+
+@pytest.mark.parametrize("large", [False, True])
+async def test_what_fails_on_a_connection_used_before_is_sent_once_more_over_a_new_one(large: bool) -> None:
+    """As llama-server does after a stream: it closes without a word, and the next request is on its way already."""
+    content = b"x" * (2 * PIECE if large else 5)
+
+    async def script(peer: Peer) -> None:
+        for number in range(3 - peer.number):
+            assert (await peer.request())[1] == content
+            if peer.number == 1 and number == 1:
+                return
+            await peer.send(OK)
+
+    async with serving(script) as served, opened() as transport:
+        for _ in range(2):
+            assert await read(transport, post(served, content)) == b"ok"
+    assert served.connections == 2
+
+
+async def test_a_body_that_is_produced_meanwhile_is_not_sent_twice() -> None:
+    async def script(peer: Peer) -> None:
+        head, _ = await peer.request()
+        assert head
+        if peer.number == 1:
+            await peer.send(OK)
+            await peer.head()
+
+    async def produced() -> AsyncIterator[bytes]:
+        yield b"hello"
+
+    async with serving(script) as served, opened() as transport:
+        assert await read(transport, post(served)) == b"ok"
+        request = httpx.Request("POST", post(served).url, headers={"content-length": "5"}, content=produced())
+        with pytest.raises(httpx.ReadError):
+            await read(transport, request)
+    assert served.connections == 1
 
 
 async def test_closing_a_body_early_closes_the_connection() -> None:
@@ -125,12 +163,9 @@ async def test_named_origins_go_through_a_proxy() -> None:
         lines.append(head.partition(b"\r\n")[0])
         await peer.send(CHUNKED, chunk(b"ok"), END)
 
-    async with serving(script) as served, opened() as direct:
-        through = HttpTransport(connect_timeout=5, read_timeout=5, proxy=f"http://127.0.0.1:{served.port}")
-        transport = TransportByOrigin(direct, {"http://example.test": through})
+    async with serving(script) as served, opened(proxies={"http://example.test": served.url}) as transport:
         assert await read(transport, httpx.Request("GET", "http://example.test/v1")) == b"ok"
         assert await read(transport, get(served)) == b"ok"
-        await transport.aclose()
     assert lines == [b"GET http://example.test/v1 HTTP/1.1", b"GET / HTTP/1.1"]
 
 

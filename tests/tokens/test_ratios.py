@@ -97,8 +97,8 @@ def test_a_model_that_changed_is_followed() -> None:
 COUNTS = st.lists(st.integers(-1000, 10**5), min_size=SIZE, max_size=SIZE)
 
 
-@given(st.lists(st.tuples(COUNTS, st.integers(1, 10**6)), max_size=30), st.booleans())
-def test_no_report_breaks_the_weights(reports: list[tuple[list[int], int]], exact: bool) -> None:
+@given(st.lists(st.tuples(COUNTS, st.integers(-100, 10**6) | st.floats(0, 2)), max_size=30), st.booleans())
+def test_no_report_breaks_the_weights(reports: list[tuple[list[int], float]], exact: bool) -> None:
     ratios = Ratios(doubt=not exact)
     for x, tokens in reports:
         ratios.learn(tuple(x), tokens)
@@ -112,3 +112,10 @@ def test_no_report_breaks_the_weights(reports: list[tuple[list[int], int]], exac
 def test_refuses_weights_of_another_shape(values: list[float]) -> None:
     with pytest.raises((ValueError, TypeError)):
         Ratios().restore(values, [1.0] * SIZE, 0.1)
+
+
+@pytest.mark.parametrize("tokens", [-5, 0, 1e-200, 0.5])
+def test_a_report_of_nothing_new_teaches_nothing(tokens: float) -> None:
+    ratios = Ratios()
+    ratios.learn(vector(ascii=3, messages=1), tokens)
+    assert (ratios.weights, ratios.noise) == (Ratios().weights, Ratios().noise)
