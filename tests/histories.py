@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.compaction.ladder import Reduction
 from proxy.compaction.policy import PruneLimits
-from proxy.core.history.tooltext import calls_in, only_results, texts_of
+from proxy.core.history.embedded import calls_in, only_results, texts_of
 from proxy.core.history.turns import cut_points
 from proxy.core.jsontext import dumps
 from proxy.core.request import Message

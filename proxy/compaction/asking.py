@@ -12,8 +12,8 @@ from proxy.compaction.ladder import Cost, Reduction
 from proxy.compaction.middles import cut_text
 from proxy.compaction.source import NOTHING, Source
 from proxy.compaction.transcript import transcripts
+from proxy.core.history.embedded import authored_text
 from proxy.core.history.marks import is_summary
-from proxy.core.history.tooltext import authored_text
 from proxy.core.history.turns import is_user
 from proxy.core.request import Message
 

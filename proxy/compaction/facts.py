@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from proxy.core.history.identifiers import found_in
+from proxy.core.history.sentences import found_in
 from proxy.recall.function_words import ALL_FUNCTION_WORDS
 from proxy.recall.words import HAN, UNSPACED, folded
 

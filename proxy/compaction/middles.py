@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from proxy.core.history.blocks import blocks_in
-from proxy.core.history.tooltext import calls_in, results_in, texts_of
+from proxy.core.history.embedded import blocks_in, calls_in, results_in, texts_of
 from proxy.core.history.turns import is_system, newest_user
 from proxy.core.request import Message
 

@@ -15,9 +15,9 @@ from enum import IntEnum
 from proxy.compaction.ladder.base import Reduction
 from proxy.compaction.middles import cut_middle
 from proxy.compaction.summary import NOTED
-from proxy.core.history.constraints import constraints
-from proxy.core.history.identifiers import identifiers
 from proxy.core.history.marks import is_summary
+from proxy.core.history.rules import constraints
+from proxy.core.history.sentences import identifiers
 from proxy.core.history.turns import bridge_needed, calls_of, is_result, is_system, is_user
 from proxy.core.request import SYSTEM_ROLES, Message, text_of
 

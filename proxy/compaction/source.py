@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 from proxy.compaction.facts import TextFact, facts_in, is_prose
 from proxy.compaction.transcript import all_text
+from proxy.core.history.embedded import authored_text
 from proxy.core.history.marks import carried_statements, is_summary
 from proxy.core.history.sentences import sentences
-from proxy.core.history.tooltext import authored_text
 from proxy.core.history.turns import is_user
 from proxy.core.request import Message, text_of
 from proxy.recall.function_words import FUNCTION_WORDS

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from proxy.compaction.extract import extract_of, missing_facts
 from proxy.compaction.source import Source, source_of
 from proxy.compaction.transcript import all_text, unlabelled
-from proxy.core.history.constraints import constraints
-from proxy.core.history.identifiers import identifiers
+from proxy.core.history.embedded import without_calls
 from proxy.core.history.marks import (
     BETWEEN,
     CLOSE,
@@ -23,7 +22,8 @@ from proxy.core.history.marks import (
     is_summary,
     rules_section,
 )
-from proxy.core.history.tooltext import calls_in, without
+from proxy.core.history.rules import constraints
+from proxy.core.history.sentences import identifiers
 from proxy.core.request import Message
 
 BRIDGE = "Go on with the task from where the summary ends."
@@ -90,12 +90,7 @@ def last_extract(content: str) -> tuple[str, str]:
 
 def plain(text: str) -> str:
     """Strip calls and marks from what a model wrote: it closes no block that it is put into, and opens none."""
-    return defanged(_without_calls(text)).strip()
-
-
-def _without_calls(text: str) -> str:
-    # A space for each, so that what was around it makes no new one.
-    return without(text, [call.span for call in calls_in(text)], replacement=" ")
+    return defanged(without_calls(text)).strip()
 
 
 def is_bridge(messages: Sequence[Message], at: int) -> bool:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from proxy.compaction.middles import cut_text
+from proxy.core.history.embedded import calls_in, results_in, texts_of, without
 from proxy.core.history.marks import is_instruction, is_summary
-from proxy.core.history.tooltext import calls_in, results_in, spoken, texts_of
 from proxy.core.history.turns import calls_of, is_result, is_user
 from proxy.core.request import Message, text_of
 
@@ -70,7 +70,8 @@ def all_text(message: Message) -> str:
 def text_without_calls(message: Message) -> str:
     """The text without what stands for calls, and of messages that are nothing but results without their marks."""
     if message.get("role") == "assistant":
-        return spoken(message).strip("\n")
+        texts = (without(text, [call.span for call in calls_in(text)]) for _, text in texts_of(message))
+        return "\n".join(texts).strip("\n")
     if message.get("role") == "user" and is_result(message):
         inside = ((text, result.inside) for _, text in texts_of(message) for result in results_in(text))
         return "\n".join(text[start:end] for text, (start, end) in inside)

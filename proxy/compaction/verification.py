@@ -14,9 +14,9 @@ from proxy.compaction.facts import is_mentioned, words_of
 from proxy.compaction.loops import loops
 from proxy.compaction.source import Source, Weighed, differ, script_and_language
 from proxy.compaction.summary import INSTRUCTION
+from proxy.core.history.embedded import without_calls
 from proxy.core.history.marks import MORE_QUOTES, QUOTES
 from proxy.core.history.sentences import last_end
-from proxy.core.history.tooltext import calls_in, without
 from proxy.recall.words import folded
 from proxy.stream.thinking import TAGS
 
@@ -138,9 +138,7 @@ def _bare(text: str) -> str:
     """The summary in what a model wrote: without its reasoning, calls, preambles, offers, and a fence around all of it."""
     text = _CHANNEL.sub("", text)
     text = _ENDED_THOUGHT.sub("", _THOUGHT.sub("", text))
-    # A space for each, so that what was around it makes no new one.
-    text = without(text, [call.span for call in calls_in(text)], replacement=" ")
-    text = _SPECIAL.sub("", text).strip()
+    text = _SPECIAL.sub("", without_calls(text)).strip()
     text = _OF_COURSE.sub("", text).strip()
     if (wrapped := _WRAPPED.match(text)) is not None:
         text = wrapped[1].strip()

@@ -20,7 +20,7 @@ _MARKUP = re.compile(r"[<>'\n]")
 _UNSAFE = re.compile(r"[^\w.:/ -]")
 """Characters that would end the field of a tag."""
 _MARK = re.compile(r"(<|\[)(/?tool_result)", re.IGNORECASE)
-"""What `proxy.core.history.tooltext` takes for the beginning or the end of a result."""
+"""What `proxy.core.history.embedded` takes for the beginning or the end of a result."""
 
 
 def as_text(messages: Sequence[Message], offer: Offer, *, system: bool = True) -> list[Message]:

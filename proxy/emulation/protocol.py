@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from proxy.core.history.tooltext import RULE
+from proxy.core.history.embedded import RULE
 from proxy.core.jsontext import dumps
 from proxy.emulation.calls import Malformed
 from proxy.emulation.forms import CLOSING, OPENING
@@ -18,7 +18,7 @@ from proxy.emulation.repair import CUT
 from proxy.emulation.schema import resolved
 
 RESULT = "tool_result"
-"""Tag of a result; `proxy.core.history.tooltext` reads it."""
+"""Tag of a result; `proxy.core.history.embedded` reads it."""
 _SEVERAL = "For several calls, write one such block after the other."
 _RESULTS = (
     f"Results come in the next message as <{RESULT} tool_name='NAME'>...</{RESULT}>: never write one yourself. "

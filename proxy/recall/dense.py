@@ -14,7 +14,7 @@ from math import sqrt
 from operator import mul
 from typing import TypeAlias
 
-from proxy.core.history.tooltext import authored_text
+from proxy.core.history.embedded import authored_text
 from proxy.core.request import Message, text_of
 from proxy.recall.ranking import Ranking
 from proxy.recall.words import terms

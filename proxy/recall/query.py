@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from proxy.core.history.identifiers import identifiers
-from proxy.core.history.tooltext import authored_text
+from proxy.core.history.embedded import authored_text
+from proxy.core.history.sentences import identifiers
 from proxy.core.history.turns import is_result
 from proxy.core.request import Message, text_of
 from proxy.recall.dates import days_in

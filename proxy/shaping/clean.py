@@ -11,9 +11,8 @@ from itertools import groupby
 from operator import is_not
 from typing import Any
 
-from proxy.core.history.blocks import Span
+from proxy.core.history.embedded import Span, without
 from proxy.core.history.marks import defanged, forges_block
-from proxy.core.history.tooltext import without
 from proxy.core.request import THOUGHT_FIELDS, Message, is_text_part
 from proxy.shaping.repair import RepairRules, repair
 from proxy.stream.status import status_spans, strip_status

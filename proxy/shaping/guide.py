@@ -13,8 +13,8 @@ from functools import lru_cache
 
 from proxy.compaction.middles import water_level
 from proxy.compaction.policy import BYTES_PER_TOKEN
-from proxy.core.history.blocks import blocks_in
-from proxy.core.history.rule_words import is_rule
+from proxy.core.history.embedded import blocks_in
+from proxy.core.history.rules import is_rule
 from proxy.core.request import SYSTEM_ROLES, Message, is_text_part
 
 _CODEX = "# AGENTS.md instructions for "

@@ -15,8 +15,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from proxy.core.history.marks import INSTRUCTION, is_instruction
-from proxy.core.history.pending import Pending
-from proxy.core.history.turns import RESULT_ROLES, calls_of, is_result
+from proxy.core.history.turns import RESULT_ROLES, Pending, calls_of, is_result
 from proxy.core.jsontext import dumps, loads
 from proxy.core.request import SYSTEM_ROLES, THOUGHT_FIELDS, Message, leading_system, text_of
 from proxy.emulation import NO_TOOLS, as_text

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.core.history.cachemarks import MARK, all_unmarked
+from proxy.core.history.chain import CACHE_MARK, without_cache_marks
 from proxy.core.request import SYSTEM_ROLES, Message, Request
 
 BILLING, MARKS = "billing", "marks"
@@ -15,7 +15,7 @@ BILLING, MARKS = "billing", "marks"
 _BILLING_HEADER = "x-anthropic-billing-header:"
 """First words of Claude Code's (2.1) system prompt. The line holds no instruction and differs from conversation to conversation,
 in older versions from request to request (`cc_version`, `cch`): a backend could reuse nothing of its cached prompt behind it."""
-_MARK_BYTES = MARK.encode()
+_MARK_BYTES = CACHE_MARK.encode()
 
 
 def stabilised(request: Request, *, takes_marks: bool) -> tuple[Request, list[str]]:
@@ -28,7 +28,7 @@ def stabilised(request: Request, *, takes_marks: bool) -> tuple[Request, list[st
     found = [] if messages is None else [BILLING]
     if not takes_marks and (request.raw is None or _MARK_BYTES in request.raw):
         marked = {"messages": fields.get("messages", request.messages), "tools": request.body.get("tools")}
-        bare = {name: all_unmarked(value) for name, value in marked.items() if isinstance(value, list)}
+        bare = {name: without_cache_marks(value) for name, value in marked.items() if isinstance(value, list)}
         changed = {name: value for name, value in bare.items() if value is not marked[name]}
         fields |= changed
         found += [MARKS] if changed else []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from proxy.core.history.cachemarks import MARK, unmarked
+from proxy.core.history.chain import CACHE_MARK, without_cache_marks
 from proxy.tokens.content import dump
 from proxy.tokens.ratios import Vector
 
@@ -31,7 +31,7 @@ def digest_of(message: Any) -> bytes:
         data = role + content.encode("utf-8", "surrogatepass")
     else:
         text = dump(message)
-        if MARK in text and (bare := unmarked(message)) is not message:
+        if CACHE_MARK in text and (bare := without_cache_marks(message)) is not message:
             return digest_of(bare)
         data = text.encode()
     return blake2b(data, digest_size=DIGEST_BYTES).digest()

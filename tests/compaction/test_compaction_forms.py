@@ -13,8 +13,8 @@ from proxy.compaction.condensing import head_end
 from proxy.compaction.extract import extract
 from proxy.compaction.source import source_of
 from proxy.compaction.transcript import transcripts
-from proxy.core.history.constraints import constraints
 from proxy.core.history.marks import is_summary
+from proxy.core.history.rules import constraints
 from proxy.core.history.turns import first_user, is_result, newest_user
 from proxy.core.request import Message, text_of
 from proxy.emulation.protocol import call_text

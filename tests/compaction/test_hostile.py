@@ -19,8 +19,8 @@ from proxy.compaction.source import source_of
 from proxy.compaction.summary import block, fenced
 from proxy.compaction.transcript import transcripts
 from proxy.core.history import marks
-from proxy.core.history.constraints import constraints
 from proxy.core.history.marks import HEADING, defanged, is_summary
+from proxy.core.history.rules import constraints
 from proxy.core.history.turns import newest_user
 from proxy.core.jsontext import dumps
 from proxy.core.request import Message, text_of

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from proxy.compaction.summary import block, foreign, in_words
-from proxy.core.history.constraints import constraints
 from proxy.core.history.marks import CLOSE, OPEN, is_summary
+from proxy.core.history.rules import constraints
 
 
 def test_a_compacted_history_in_words_is_its_summary_and_what_came_after_it() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.history.client_compaction import asks_to_compact, brought_from, grown, marks_of, plainly, unfolded
-from proxy.core.history.constraints import constraints
+from proxy.core.history.rules import constraints
 from proxy.core.request import text_of
 
 CODEX = (

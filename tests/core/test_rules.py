@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.core.history.constraints import constraints
-from proxy.core.history.rule_words import is_rule
+from proxy.compaction.summary import block
+from proxy.core.history.marks import HEADING
+from proxy.core.history.rules import constraints, is_rule
 
 RULES = {
     "english": [
@@ -224,3 +225,27 @@ def test_rules_about_different_things_stay() -> None:
 def test_nobody_else_lays_down_rules(role: str) -> None:
     rules = [each for all_of in RULES.values() for each in all_of]
     assert constraints([{"role": role, "content": "\n".join(rules)}], limit=10**6) == []
+
+
+def test_the_newest_are_kept_within_the_limit_once_each() -> None:
+    rules = [f"Rule {number} must always hold." for number in range(50)]
+    messages = [{"role": "user", "content": text} for text in (" ".join(rules), rules[3])]
+    taken = constraints(messages, limit=100)
+    assert taken[-2:] == [rules[49], rules[3]]
+    assert sum(map(len, taken)) <= 100
+    assert len(set(taken)) == len(taken)
+
+
+def test_rules_survive_that_summaries_are_merged() -> None:
+    first = block("We talked.", [{"role": "user", "content": "The port must be 9000."}], limit=400)
+    assert f"{HEADING}\n- The port must be 9000." in first
+    again = [{"role": "assistant", "content": first}, {"role": "user", "content": "Well."}]
+    second = block("We talked more.", again, limit=400)
+    assert "- The port must be 9000." in second
+    assert second.count(HEADING) == 1
+
+
+def test_long_text_without_a_sentence_takes_no_time() -> None:
+    assert constraints(
+        [{"role": "user", "content": text} for text in ("x" * 2_000_000, "must " * 400_000)], limit=300
+    ) != [""]

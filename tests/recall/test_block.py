@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.history.constraints import constraints
 from proxy.core.history.marks import CLOSE, FENCE, OPEN, RECALLED, RECALLED_END, is_summary
+from proxy.core.history.rules import constraints
 from proxy.recall.block import block_of, with_block
 from proxy.recall.choosing import Passage
 from proxy.recall.recalled import Block, RecalledBlocks, stays

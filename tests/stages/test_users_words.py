@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from proxy.core.request import text_of
-from tests.core.test_blocks import PROGRAMS
-from tests.core.test_blocks import TASK as SHORT
+from tests.core.test_embedded import PROGRAMS
+from tests.core.test_embedded import TASK as SHORT
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply
 from tests.fakes.brains import asks_summary
 from tests.proxying import running_proxy

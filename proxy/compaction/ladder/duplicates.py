@@ -7,7 +7,7 @@ from typing import Any
 
 from proxy.compaction.ladder.base import Reduction
 from proxy.compaction.ladder.results import NOTE, Result, by_message, results_of, unread_from, with_texts
-from proxy.core.history.tooltext import IMAGE_OMITTED
+from proxy.core.history.embedded import IMAGE_OMITTED
 from proxy.core.history.turns import RESULT_ROLES, newest_user
 from proxy.core.request import Message
 from proxy.tokens.content import read_message

@@ -1,7 +1,7 @@
 """Tool results wherever they stand in a history, and their replacement without touching what is around them.
 
 Forms: messages of role `tool` and `function` (OpenAI API, "Create chat completion"), and in user messages, for
-models without tools of their own, the forms of `proxy.core.history.tooltext`.
+models without tools of their own, the forms of `proxy.core.history.embedded`.
 Content is a string or a list of parts, of which each text part is a result of its own.
 """
 
@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from proxy.core.history.pending import Pending
-from proxy.core.history.tooltext import WrittenResult, calls_in, results_in, texts_of
-from proxy.core.history.turns import RESULT_ROLES, calls_of, is_result
+from proxy.core.history.embedded import WrittenResult, calls_in, results_in, texts_of
+from proxy.core.history.turns import RESULT_ROLES, Pending, calls_of, is_result
 from proxy.core.jsontext import dumps
 from proxy.core.request import Message
 

@@ -1,20 +1,24 @@
-"""The chain of digests by which a history is recognised when a client sends it again.
+"""Digests by which a history is recognised when a client sends it again.
 
-Clients are stateless and send nearly, not exactly, what they got: answers lose white space at their ends,
-reasoning is dropped, text content becomes a list of parts. The canonical form leaves out what they change.
+Clients are stateless and send nearly, not exactly, what they got: answers lose white space at their ends, reasoning is
+dropped, text content becomes a list of parts. The canonical form leaves out what they change. So do the marks by which they
+tell where a cache of the prompt may end (`cache_control`, Anthropic's, also taken by OpenRouter): those say nothing to the
+model, and move from turn to turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from proxy.core.history.cachemarks import all_unmarked
 from proxy.core.jsontext import dumps
 from proxy.core.request import Message
 
 DIGEST_BYTES = 16
+CACHE_MARK = "cache_control"
+_NESTED = frozenset({"content", "tool_calls", "function"})
+"""Fields of messages, calls and tools in which such marks may stand."""
 
 
 def message_digest(message: Message) -> bytes:
@@ -31,35 +35,30 @@ def chain(messages: Sequence[Message]) -> list[bytes]:
     return links
 
 
+def without_cache_marks(value: Any) -> Any:
+    """Messages, tools, or one of these, without cache marks; the same object if there are none."""
+    if isinstance(value, Mapping):
+        bare = {
+            name: without_cache_marks(each) if name in _NESTED else each
+            for name, each in value.items()
+            if name != CACHE_MARK
+        }
+        return value if len(bare) == len(value) and all(bare[name] is value[name] for name in bare) else bare
+    if isinstance(value, list):
+        parts = [without_cache_marks(each) for each in value]
+        return value if all(new is old for new, old in zip(parts, value, strict=True)) else parts
+    return value
+
+
 def _canonical(message: Message) -> list[Any]:
-    content, role = message.get("content"), message.get("role")
-    if isinstance(content, str):
-        content = content.strip()
-        if role is not None and len(message) == 2:  # there is nothing else in it
-            return [role, content or None, None, None, None]
-    elif isinstance(content, list):
-        content = _canonical_parts(content)
-    calls = message.get("tool_calls") or message.get("function_call")
-    return [
-        role,
-        content or None,
-        _canonical_calls(calls) if calls else None,
-        message.get("tool_call_id"),
-        message.get("name"),
-    ]
-
-
-def _canonical_parts(parts: list[Any]) -> Any:
-    texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"]
-    if len(texts) == len(parts) and all(isinstance(text, str) for text in texts):
-        return "\n".join(str(text) for text in texts).strip()
-    return all_unmarked(parts)
-
-
-def _canonical_calls(calls: Any) -> Any:
-    if not isinstance(calls, list):
-        return calls
-    return [_canonical_call(call) for call in calls]
+    content, calls = message.get("content"), message.get("tool_calls") or message.get("function_call")
+    if isinstance(content, list):
+        texts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
+        only_text = len(texts) == len(content) and all(isinstance(text, str) for text in texts)
+        content = "\n".join(map(str, texts)) if only_text else without_cache_marks(content)
+    content = content.strip() if isinstance(content, str) else content
+    calls = list(map(_canonical_call, calls)) if isinstance(calls, list) else calls
+    return [message.get("role"), content or None, calls or None, message.get("tool_call_id"), message.get("name")]
 
 
 def _canonical_call(call: Any) -> Any:

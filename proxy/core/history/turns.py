@@ -1,17 +1,20 @@
 """Points at which a conversation may be cut: a tool call and all of its results are never separated.
 
 Calls and results are fields and roles of their own (OpenAI API, "Function calling"), or text in messages of the assistant
-and the user (`proxy.core.history.tooltext`); a history may hold both.
+and the user (`proxy.core.history.embedded`); a history may hold both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, TypeVar
 
+from proxy.core.history.embedded import calls_in, only_results, texts_of
 from proxy.core.history.marks import is_instruction
-from proxy.core.history.tooltext import calls_in, only_results, texts_of
 from proxy.core.request import SYSTEM_ROLES, Message
+
+T = TypeVar("T")
 
 RESULT_ROLES = frozenset({"tool", "function"})
 _OTHER_SPEAKER = {"user": "assistant", "assistant": "user"}
@@ -103,3 +106,43 @@ def newest_user(messages: Sequence[Message]) -> int | None:
 def first_user(messages: Sequence[Message]) -> int | None:
     """Index of the first message in which the user speaks, which stays pinned: it usually states the task."""
     return next((i for i, message in enumerate(messages) if is_user(message)), None)
+
+
+class Pending(Generic[T]):
+    """Calls that wait for their results: values in order, each under a key, any JSON, that others may have too.
+
+    The first of a key is found in the same time, however many wait.
+    """
+
+    def __init__(self) -> None:
+        self._values: OrderedDict[int, T] = OrderedDict()
+        self._numbers: defaultdict[Any, deque[int]] = defaultdict(deque)
+        self._added = 0
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._values.values())
+
+    def __bool__(self) -> bool:
+        return self._added > 0
+
+    def add(self, key: Any, value: T) -> None:
+        """Put a value behind those there are."""
+        self._values[self._added] = value
+        self._numbers[_hashable(key)].append(self._added)
+        self._added += 1
+
+    def take(self, key: Any) -> T | None:
+        """Take out the first value of that key."""
+        numbers = self._numbers.get(_hashable(key), ())
+        while numbers:
+            if (number := numbers.popleft()) in self._values:
+                return self._values.pop(number)
+        return None
+
+    def take_first(self) -> T | None:
+        """Take out the first value of all."""
+        return self._values.popitem(last=False)[1] if self._values else None
+
+
+def _hashable(key: Any) -> Any:
+    return key if key is None or isinstance(key, str) else (repr(key),)

@@ -1,13 +1,20 @@
-"""Patterns by which people lay down rules, in the languages they use: the form of a sentence, not a single word.
+"""Rules that users lay down, taken word for word: summaries by a model paraphrase rules, or drop them.
 
-A word such as 'always' makes a rule where it stands with a demand: at the beginning of an imperative, or behind 'you' or a
-duty. In a statement about something else ('her pictures always give me ideas') it makes none. What somebody demands of
-himself ('I must go') is none either.
+A sentence is a rule by its form, in the languages people use, not by a single word. 'Always' makes a rule where it stands
+with a demand: at the beginning of an imperative, or behind 'you' or a duty. In a statement about something else ('her
+pictures always give me ideas') it makes none. What somebody demands of himself ('I must go') is none either.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+
+from proxy.core.history.embedded import authored_text
+from proxy.core.history.marks import carried_rules, is_summary
+from proxy.core.history.sentences import newest_within, sentences
+from proxy.core.request import Message
 
 _S = r"^\W{0,4}"
 _ENGLISH = (
@@ -118,11 +125,35 @@ _QUESTION = re.compile(r"[?？؟]\W*$|吗[。！]?$|[ますでしょう]か[。]
 _REQUEST = re.compile(
     r"^\W{0,4}(?:could|can|would|will) you (?:please )?(?:always|never|only|not|stop)\b", re.IGNORECASE
 )
-_HEADS_RULES = re.compile(
+_LONGEST_HEADING = 80
+_HEADING = re.compile(
     r"^[\W\d]{0,8}(?:[\w'’ -]{0,40}\b)?(?:rules|guidelines|constraints|requirements|conventions|regeln|vorgaben|richtlinien|règles|consignes|contraintes"
     r"|reglas|normas|requisitos|regras|diretrizes|regole|vincoli|requisiti|правила|требования|ограничения)\b[^:\n]{0,40}:?[\W]{0,4}$"
     r"|^\W{0,6}(?:规则|規則|要求|约定|约束|ルール|規約|制約|条件|규칙|요구사항|지침)[^:：\n]{0,10}[:：]?\W{0,4}$",
     re.IGNORECASE,
+)
+_LONGEST_TEXT = 20_000
+"""Characters of one message that are looked through: rules stand in what people type, not in what they paste."""
+_LONGEST, _SHORTEST = 300, 4
+_PASTED = re.compile(
+    r"^[ \t]*(?P<fence>```|~~~).*?(?:^[ \t]*(?P=fence)|\Z)"  # code
+    r"|^[ \t]*>.*?$"  # what somebody else wrote
+    r"|<(?P<tag>[A-Za-z][\w-]{0,40})(?:\s[^<>]{0,400})?>.*?(?:</(?P=tag)>|\Z)",  # documents that a client puts in
+    re.DOTALL | re.MULTILINE,
+)
+_MOST_TAGS = 64
+"""Opening tags up to which they are looked for: each may cost the length of the text."""
+_ITEM = re.compile(r"^\s*(?:[-*•]|\d{1,3}[.)])\s+(?P<item>\S.*)$")
+_VALUE = re.compile(r"\d|^[\"'«“„「]")
+_LABELS = frozenset({"must", "shall", "should", "is", "are", "has", "may", "needs"})
+"""Behind these a number says which thing it is about, not what it is to be."""
+_MARKERS = frozenset(
+    re.findall(
+        r"\S+",
+        """always never only not no don don't do t please now from on in the future instead actually sorry rather again but and
+    must should immer nie niemals nur nicht bitte jetzt ab statt doch toujours jamais ne pas plus seulement siempre nunca solo
+    sempre não nao só so apenas mai non soltanto всегда никогда не только пожалуйста""",
+    )
 )
 
 
@@ -135,6 +166,54 @@ def is_rule(sentence: str) -> bool:
     return bool(_UNSPACED.search(sentence) if _IS_UNSPACED.search(sentence) else _ANY.search(sentence))
 
 
-def heads_rules(line: str) -> bool:
-    """Return whether a line announces rules, so that the items of the list below it are rules too."""
-    return len(line) <= 80 and _HEADS_RULES.match(line) is not None
+def constraints(messages: Sequence[Message], *, limit: int) -> list[str]:
+    """Sentences of users that state a rule, in order and once each; the newest, `limit` characters together.
+
+    Of two that differ in nothing but a value the later one holds. Those that an earlier summary of Spillway's carries
+    count; what tools, pages or models say does not, wherever it stands.
+    """
+    found: dict[str, str] = {}
+    is_known_rule = cache(is_rule)  # logs and transcripts say the same sentence thousands of times
+    for message in messages:
+        if is_summary(message):
+            rules: Iterable[str] = carried_rules(message)
+        else:
+            rules = _stated_rules(message, is_known_rule) if message.get("role") == "user" else ()
+        for rule in rules:
+            subject = _subject(rule)
+            found.pop(subject, None)
+            found[subject] = rule
+    return newest_within(found.values(), limit=limit)
+
+
+def _stated_rules(message: Message, is_known_rule: Callable[[str], bool]) -> Iterator[str]:
+    text, in_list = authored_text(message)[:_LONGEST_TEXT], False
+    text = _PASTED.sub("\n", text) if text.count("<") <= _MOST_TAGS else text.split("<", 1)[0]
+    for line in text.split("\n"):
+        item = _ITEM.match(line)
+        if in_list and item is not None:
+            yield item["item"].strip()[:_LONGEST]
+            continue
+        announces_rules = len(line) <= _LONGEST_HEADING and _HEADING.match(line) is not None
+        in_list = announces_rules or (in_list and not line.strip())
+        for sentence in sentences(line, longest=_LONGEST):
+            rule = sentence if item is None else sentence.lstrip("-*• \t")
+            if len(rule) >= _SHORTEST and is_known_rule(rule):
+                yield rule
+
+
+def _subject(rule: str) -> str:
+    """Return the subject of a rule: its words without values, and without those that only make it a rule."""
+    words = rule.split()
+    if len(words) == 1:
+        return re.sub(r"\d+", "#", rule)
+    subject: list[str] = []
+    for at, word in enumerate(words):
+        bare = word.strip(".,;:!?()").lower()
+        label = at + 1 < len(words) and words[at + 1].lower() in _LABELS
+        value = _VALUE.search(word) is not None or (at > 0 and word[:1].isupper())
+        if value and not label:
+            subject.append("#")
+        elif bare not in _MARKERS or label:
+            subject.append(bare)
+    return " ".join(subject) if len(subject) > 1 and any(word != "#" for word in subject) else rule

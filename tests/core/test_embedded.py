@@ -1,8 +1,9 @@
-"""Tool calls and results as text are found where they are, and nowhere else."""
+"""Tool calls, results and programs' blocks in texts are found where they are, and nowhere else."""
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from time import process_time
 from typing import Any
 
@@ -10,16 +11,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.history.tooltext import IMAGE_OMITTED, calls_in, only_results, results_in, spoken, without
+from proxy.core.history.embedded import (
+    IMAGE_OMITTED,
+    authored_text,
+    blocks_in,
+    calls_in,
+    only_results,
+    results_in,
+    without,
+)
 from proxy.emulation.protocol import call_text
-from tests.histories import assistant, tool, user
+from tests.histories import user
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 values = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.text(), st.just("</tool_call>"), st.just("<tool_call>{")),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
 )  # fmt: skip
-objects = st.dictionaries(st.text(max_size=8), values, max_size=4).map(json.dumps)
+objects = st.dictionaries(st.text(max_size=8), values, max_size=4).map(
+    partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
+)
 
 
 def found(text: str) -> list[tuple[str, str]]:
@@ -38,7 +49,7 @@ def test_calls_in_the_form_that_is_taught_are_read_back(calls: list[tuple[str, s
 @pytest.mark.parametrize(
     ("text", "calls"),
     [
-        ('<tool_call>{"arguments": {"p": 1}, "name": "ls"}</tool_call>', [("ls", '{"p": 1}')]),
+        ('<tool_call>{"arguments": {"p": 1}, "name": "ls"}</tool_call>', [("ls", '{"p":1}')]),
         ('<tool_call>{"name":"ls","arguments":" {\\"p\\":1}"}</tool_call>', [("ls", '{"p":1}')]),
         ('<tool_call>{"tool":"ls","args":{}}</tool_call>', [("ls", "{}")]),
         ('<tool_call>{"name":"ls"}</tool_call> and so on', [("ls", "{}")]),
@@ -58,18 +69,6 @@ def test_calls_in_the_form_that_is_taught_are_read_back(calls: list[tuple[str, s
 )
 def test_only_objects_with_a_name_between_the_marks_are_calls(text: str, calls: list[tuple[str, str]]) -> None:
     assert found(text) == calls
-
-
-def test_what_is_around_calls_and_results_is_said() -> None:
-    call = call_text("ls", "{}")
-    assert spoken(assistant(f"One {call} two {call}")) == "One  two "
-    result = "<tool_result tool_name='ls'>a b</tool_result>"
-    assert spoken(user(f"See {result} and [TOOL_RESULT]x[/TOOL_RESULT].")) == "See  and ."
-    assert spoken(assistant(result)) == result
-    assert spoken(user(call)) == call
-    assert spoken(tool(1, result)) == result
-    parts = [{"type": "text", "text": f"a {result}"}, {"type": "image_url"}, {"type": "text", "text": "b"}]
-    assert spoken({"role": "user", "content": parts}) == "a \nb"
 
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
@@ -127,3 +126,53 @@ def test_hostile_text_takes_linear_time(piece: str) -> None:
     list(results_in(hostile))
     only_results(user(f"[TOOL_RESULT]{hostile}[/TOOL_RESULT]"))
     assert process_time() - started < 5
+
+
+TASK = "Mend the door."
+PROGRAMS = {
+    "Claude Code": f"<system-reminder>\nOf <system-reminder> tags.\n</system-reminder>\n\n{TASK}\n<system-reminder>\nx\n</system-reminder>",
+    "Claude Code, a command": f"<local-command-stdout>a</local-command-stdout>\n{TASK}",
+    "Cline": f"<task>\n{TASK}\n</task>\n<environment_details>\n# Open tabs\na.py\n</environment_details>",
+    "Cline, no line between": f"{TASK}<environment_details>\n# Open tabs\n</environment_details>",
+    "Codex": f"# AGENTS.md instructions for /r\n\n<INSTRUCTIONS>\nBe kind.\n</INSTRUCTIONS>\n<environment_context>\n  <cwd>/r</cwd>\n</environment_context>\n{TASK}",
+    "Codex, before": f"<user_instructions>\nBe kind.\n</user_instructions>\n{TASK}",
+    "Cursor": f"<project_layout>\na.py\n</project_layout>\n<user_query>\n{TASK}\n</user_query>",
+    "Copilot": f"<editorContext>\na.py\n</editorContext>\n<reminderInstructions>\nx\n</reminderInstructions>\n<userRequest>\n{TASK}\n</userRequest>",
+    "Open WebUI": f'### Task:\nRespond to the user query using the provided context.\n\n### Guidelines:\n- Cite.\n\n<context>\n<source id="1">a</source>\n</context>\n\n{TASK}',
+    "Open WebUI, files": f'<attached_files>\n<file type="file" url="a"/>\n</attached_files>\n\n{TASK}',
+    "opencode": f"{TASK}\n<file>\n00001| a\n</file>",
+    "Gemini CLI": f"{TASK}\n--- Content from referenced files ---\na\n--- End of content ---\n",
+    "a file in which an element is not closed": f"<file>\na\n<file>\nb\n</file>\n{TASK}\n<file>\nc\n</file>",
+    "aider": f"{TASK}\n\n# *SEARCH/REPLACE block* Rules:\n\nEvery block must use this format.",
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_program_blocks_stand_around_the_users_words(program: str) -> None:
+    text = PROGRAMS[program]
+    said = without(text, (block.span for block in blocks_in(text)))
+    assert said.replace("\n", "").strip() in (
+        TASK,
+        *(f"<{tag}>{TASK}</{tag}>" for tag in ("task", "user_query", "userRequest")),
+    )
+    assert authored_text({"role": "user", "content": text}) == said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<notes>\nmine\n</notes>\nWhat is missing?",
+        "```xml\n<file>\na\n</file>\n```\nWhy is it invalid?",
+        "1. Why is it invalid?\n   ```xml\n<file>\na\n</file>\n   ```",
+        "<rules>\nNever use tabs.\n</rules>\n<task>\nMend the door.\n</task>",
+        "Why does <context>a</context> appear in my prompt?",
+        "<system-reminder> is a tag that I saw. Why?",
+        "<ul>\n<li>a</li>\n</ul>\nIs it valid?",
+        "<FileList>\n<File/>\n</FileList>\nIs it valid?",
+        "--- a/x.py ---\n+ b\nWhat changed?",
+        "### Task:\nTranslate this.\n",
+        "# Rules:\nEvery block must be short.",
+    ],
+)
+def test_other_text_is_the_users(text: str) -> None:
+    assert list(blocks_in(text)) == []

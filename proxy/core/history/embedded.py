@@ -1,0 +1,316 @@
+"""What stands in a message's text though its author did not write it: tool calls, tool results, blocks of programs.
+
+Calls: `<tool_call>{"name": …, "arguments": {…}}</tool_call>` in assistant messages, the form that models are taught
+(`proxy.emulation.protocol`). Results: `<tool_result tool_name='…'>…</tool_result>` and `[TOOL_RESULT]…[/TOOL_RESULT]` in user
+messages. Blocks are what programs put around the user's words: reminders, environments, files, retrieved context. A block
+is an element whose tag is known from a program, files between dashed lines (Gemini CLI, Qwen Code), or what stands behind
+a fixed sentence (aider). Anything else, and what stands in a code fence, is the user's.
+
+Content is a string or a list of parts, each of whose texts is read on its own. All in time linear in the texts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeAlias
+
+from proxy.core.history.client_compaction import brought_from
+from proxy.core.history.marks import INSTRUCTION
+from proxy.core.request import Message, text_of
+
+Span: TypeAlias = tuple[int, int]
+
+IMAGE_OMITTED = "[An image{} was here and was left out to save room.]"
+"""Stands in place of an old image; in a message with results it is no word of the user's."""
+RULE = "[For this answer: {}.]"
+"""What a request demands of one answer, behind the last message: no word of the user's either."""
+_WRITTEN_HERE = re.compile(
+    r"\[(?:An image[^\[\]]* was here and was left out to save room|For this answer: [^\[\]]*)\.\]"
+)
+_NO_WORDS = re.compile(rf"\s*(?:{_WRITTEN_HERE.pattern}\s*)*")
+
+_CALL = "<tool_call>"
+_CALL_END = re.compile(r"\s*</tool_call>")
+_MISSES = 64
+"""Openings without a call behind them after which no more calls are looked for: each may cost the length of the text."""
+_NAMES = ("name", "tool")
+_ARGUMENTS = ("arguments", "args", "parameters")
+_SPACE = re.compile(r"\s*")
+_DECODER = json.JSONDecoder()
+
+# Nothing here can run over a `<` or a bracket, so that no text is read twice.
+_RESULT_MARK = re.compile(r"\[/?TOOL_RESULT\]|<tool_result(?P<fields>\s[^<>]*)?>|</tool_result>")
+_RESULT_WORDS = ("tool_result", "TOOL_RESULT")
+"""One of them is in every mark: looking for them is many times faster than looking for marks."""
+_RESULT_BEGINS = re.compile(r"\s*(?:\[TOOL_RESULT\]|<tool_result[\s>])")
+_NAME_FIELD = re.compile(r"""\b(?:tool_name|name)=(?:'([^'<>]*)'|"([^"<>]*)")""")
+_ARGUMENTS_FIELD = re.compile(r"""\b(?:arguments|args|parameters)=(?:'([^'<>]*)'|"([^"<>]*)")""")
+
+_BLOCK_MARK = re.compile(
+    r"<(?P<closes>/?)(?P<tag>[A-Za-z][\w-]{0,40})(?:[ \t][^<>\n]{0,400})?>"
+    r"|--- (?P<dashed>End of )?[Cc]onte[nx]t [^\n]*"
+    r"|```+|~~~+"
+    r"|Here are summaries of some files present in my git repository\.|Here are some READ ONLY files"
+    r"|I have \*added these files to the chat\*|# \*SEARCH/REPLACE block\* Rules:|# File editing rules:"
+    r"|To suggest changes to a file you MUST return "
+    r"|This is the (?:Qwen Code|Gemini CLI)\. We are setting up the context for our chat\."
+)
+"""Each alternative begins with a character of its own, so that the text is searched for these alone."""
+_BLOCK_TAGS = frozenset(
+    re.findall(
+        r"\S+",
+        """
+        bash-stderr bash-stdout ide_diagnostics ide_opened_file ide_selection local-command-caveat local-command-stderr
+        local-command-stdout new-diagnostics system-reminder task-notification user-prompt-submit-hook
+
+        INSTRUCTIONS environment_context skills_instructions subagent_notification turn_aborted
+        user_instructions user_shell_command
+
+        environment_details explicit_instructions file_content folder_content git_working_state hook_context terminal_output
+        url_content workspace_diagnostics
+
+        additional_data agent_transcripts always_applied_workspace_rules code_selection current_file cursor_rules_context
+        git_status linter_errors manually_attached_skills open_and_recently_viewed_files project_layout recently_viewed_files
+        system_notification system_reminder user_info
+
+        attachment attachments editorContext environment_info reminderInstructions repoMemory sessionMemory toolReferences
+        userMemory workspace_info
+
+        attached_files context env file files session_context
+        """,
+    )
+)
+"""Claude Code's, Codex's, Cline's and its kin's, Cursor's, Copilot's, and those of others (Open WebUI, opencode, Zed, Gemini CLI)."""
+_FENCES = ("`", "~")
+_PAIRED = frozenset("<-`~")
+"""First characters of the marks of what another mark ends; others begin what goes on to the end of the message."""
+_BLOCK_HEADING = re.compile(
+    r"### Task:\nRespond to the user query using the provided context(?s:.*)\n|# AGENTS\.md instructions[^\n]*\n+"
+)
+"""Text of a program in front of the first element: Open WebUI's retrieval template, a guide file of Codex."""
+_MOST_BLOCK_MARKS = 2**14
+"""What is behind so many marks is the user's: each takes some microseconds and hundreds of bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenCall:
+    """Tool call in a text: its span with the marks, its tool, and its arguments as JSON."""
+
+    span: Span
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenResult:
+    """Tool result in a text: its span with the marks and without, and the tool and arguments that its mark names."""
+
+    span: Span
+    inside: Span
+    name: str | None
+    arguments: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramBlock:
+    """A program's block in a user message: its span with the marks and without."""
+
+    span: Span
+    inside: Span
+
+
+def texts_of(message: Message) -> list[tuple[int | None, str]]:
+    """The texts of a message, with the index of the part that each stands in; None if the content is a string."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return [(None, content)]
+    if not isinstance(content, list):
+        return []
+    return [
+        (index, part["text"])
+        for index, part in enumerate(content)
+        if isinstance(part, dict) and isinstance(part.get("text"), str)
+    ]
+
+
+def calls_in(text: str) -> list[WrittenCall]:
+    """The calls that a text holds, in order; what is no JSON object with a name is none.
+
+    Of several behind one opening the first one takes the opening, the last one the closing.
+    """
+    found: list[WrittenCall] = []
+    start, misses = text.find(_CALL), 0
+    while start >= 0 and misses < _MISSES:
+        at, before = start + len(_CALL), len(found)
+        while (call := _call_at(text, at)) is not None:
+            name, arguments, at = call
+            closing = _CALL_END.match(text, at)
+            at = closing.end() if closing is not None else at
+            found.append(WrittenCall((start, at), name, arguments))
+            start = at
+            if closing is not None:
+                break
+        misses += len(found) == before
+        start = text.find(_CALL, at)
+    return found
+
+
+def results_in(text: str) -> list[WrittenResult]:
+    """Results between marks. Of several openings the last one counts: what is before it may be the user's words."""
+    found: list[WrittenResult] = []
+    opened: dict[str, re.Match[str]] = {}
+    for mark in _result_marks(text):
+        if not _closes(mark):
+            opened[_kind(mark)] = mark
+        elif (opening := opened.get(_kind(mark))) is not None:
+            fields = opening["fields"] or ""
+            name, arguments = _field(_NAME_FIELD, fields), _field(_ARGUMENTS_FIELD, fields)
+            span, inside = (opening.start(), mark.end()), (opening.end(), mark.start())
+            found.append(WrittenResult(span, inside, name, arguments))
+            opened.clear()
+    return found
+
+
+def only_results(message: Message) -> bool:
+    """Return whether a message consists of tool results alone. Parts that are not text, such as images, count as theirs."""
+    found = False
+    for _, text in texts_of(message):
+        if _NO_WORDS.fullmatch(text):
+            continue
+        results = [result.span for result in results_in(text)] if _RESULT_BEGINS.match(text) else []
+        if not results or not _NO_WORDS.fullmatch(without(text, results)):
+            return False
+        found = True
+    return found
+
+
+def authored_text(message: Message) -> str:
+    """Return the part of a user message that is surely the user's: nothing from the first mark of a result to the last of its kind.
+
+    A result that holds a closing mark would else put its rest into the user's mouth, and one that is cut off all of it.
+    Neither is what the system says there, nor what Spillway wrote, nor the summary with which a client goes on, nor what a
+    program puts around the user's words.
+    """
+    text = text_of(message)
+    if text.startswith(INSTRUCTION):
+        return ""
+    text = _WRITTEN_HERE.sub("", text.split(f"\n{INSTRUCTION}", 1)[0])
+    text = text[: brought_from(text)]
+    marks = _result_marks(text)
+    last = {_kind(mark): mark for mark in marks}
+    spans: list[Span] = []
+    for mark in marks:
+        after = spans[-1][1] if spans else 0
+        if mark.start() >= after:
+            end = last[_kind(mark)]
+            start = after if _closes(mark) else mark.start()
+            spans.append((start, end.end() if _closes(end) else len(text)))
+    text = without(text, spans)
+    return without(text, (block.span for block in blocks_in(text)))
+
+
+def without(text: str, spans: Iterable[Span], *, replacement: str = "") -> str:
+    """Cut spans, which are in order, out of a text, with `replacement` in place of each."""
+    pieces: list[str] = []
+    after = 0
+    for start, end in spans:
+        pieces.append(text[after:start])
+        after = end
+    return replacement.join((*pieces, text[after:])) if pieces else text
+
+
+def without_calls(text: str) -> str:
+    """A text with a space in place of each call, so that what was around it makes no new one."""
+    return without(text, [call.span for call in calls_in(text)], replacement=" ")
+
+
+def blocks_in(text: str) -> Iterator[ProgramBlock]:
+    """Yield the outermost blocks of a user message, in order. The time is linear in the length of the text."""
+    marks = list(islice((mark for mark in _BLOCK_MARK.finditer(text) if _marks_block(text, mark)), _MOST_BLOCK_MARKS))
+    ends = _block_ends(marks, len(text))
+    after = 0
+    for mark in marks:
+        if mark.start() < after or (end := ends.get(mark.start())) is None:
+            continue
+        start = 0 if not after and _BLOCK_HEADING.fullmatch(text, 0, mark.start()) else mark.start()
+        after = end[1]
+        if not text.startswith(_FENCES, mark.start()):
+            yield ProgramBlock((start, after), (mark.end(), end[0]))
+
+
+def _marks_block(text: str, mark: re.Match[str]) -> bool:
+    """Return whether a match begins a line or follows an element, closes an element, or is a tag that ends a line.
+
+    Prose may mention a tag.
+    """
+    if (tag := mark["tag"]) is not None and (tag not in _BLOCK_TAGS or mark["closes"]):
+        return tag in _BLOCK_TAGS
+    before = text[max(0, mark.start() - 9) : mark.start()].rstrip(" \t")[-1:]
+    return before in ("", "\n", ">") or (tag is not None and text.startswith("\n", mark.end()))
+
+
+def _block_ends(marks: Sequence[re.Match[str]], length: int) -> dict[int, Span]:
+    """Return the span of the closing mark of each opening one, by the start of the latter.
+
+    Elements of one name nest. Where more of them are opened than closed, several end at the same closing mark.
+    """
+    ends: dict[int, Span] = {}
+    unmatched: dict[str, list[Span]] = {}
+    nearest: dict[str, Span] = {}
+    for mark in reversed(marks):
+        kind = mark["tag"] or mark.group()[:3]
+        closings = unmatched.setdefault(kind, [])
+        if mark["closes"] or mark["dashed"]:
+            closings.append(mark.span())
+            continue
+        if closings:
+            nearest[kind] = closings.pop()
+        if kind in nearest:
+            ends[mark.start()] = nearest[kind]
+        elif mark.group()[0] not in _PAIRED:
+            ends[mark.start()] = (length, length)
+        if kind.startswith(_FENCES):
+            nearest[kind] = mark.span()
+    return ends
+
+
+def _call_at(text: str, at: int) -> tuple[str, str, int] | None:
+    """Read the JSON object of a call: its tool, its arguments, and the index behind it; None: there is none."""
+    begin = _SPACE.match(text, at)
+    at = begin.end() if begin is not None else at
+    if not text.startswith("{", at):
+        return None
+    try:
+        value, end = _DECODER.raw_decode(text, at)
+        name = next((value[key] for key in _NAMES if key in value), None)
+        arguments: Any = next((value[key] for key in _ARGUMENTS if key in value), {})
+        # In OpenAI's API the arguments are a string that holds JSON.
+        written = (
+            arguments.strip()
+            if isinstance(arguments, str)
+            else json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
+        )
+    except (ValueError, RecursionError):
+        return None
+    return (name, written, end) if isinstance(name, str) else None
+
+
+def _result_marks(text: str) -> list[re.Match[str]]:
+    return list(_RESULT_MARK.finditer(text)) if any(word in text for word in _RESULT_WORDS) else []
+
+
+def _kind(mark: re.Match[str]) -> str:
+    return mark.group()[0]
+
+
+def _closes(mark: re.Match[str]) -> bool:
+    return mark.group()[1] == "/"
+
+
+def _field(pattern: re.Pattern[str], fields: str) -> str | None:
+    found = pattern.search(fields)
+    return found[found.lastindex] if found is not None and found.lastindex is not None else None
