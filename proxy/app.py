@@ -41,7 +41,6 @@ from proxy.client_histories import ClientHistories, Sealer
 from proxy.compactor import Compactor
 from proxy.config import is_nearby, proxy_for, wants_traces
 from proxy.core.errors import SettingError
-from proxy.core.history.checkpoint import Store
 from proxy.core.settings import LOOPBACK, BackendSetting, Settings
 from proxy.net.credentials import ProxyKeys
 from proxy.net.flows import PROBE_TIMEOUT, FlowRunner
@@ -59,8 +58,7 @@ from proxy.relay import Relay
 from proxy.routing import Router
 from proxy.stages.embedding import Embedder
 from proxy.stages.recalling import Recaller
-from proxy.store import open_store
-from proxy.store.documents import Documents
+from proxy.store import Documents, Store, open_store
 from proxy.telemetry.outcome import Telemetry
 from proxy.tokens.counting import Counting
 from proxy.tokens.meter import Meter
@@ -305,8 +303,6 @@ def _tracing(spans: TracerProvider, upstreams: Sequence[Upstream]) -> AddOn:
 def _watch(metrics: Metrics, store: Store, book: Book) -> None:
     """Show what no outcome tells."""
     metrics.watch("store_healthy", "Whether the store worked when it was last tried.", lambda: store.healthy)
-    skipped = "Records left out although the store works."
-    metrics.watch("store_skipped_records", skipped, lambda: store.skipped, counts=True)
     metrics.watch("live_bytes", "Bytes of recent requests kept to be looked at.", lambda: book.size)
     metrics.watch("live_viewers", "Viewers of the live feed.", lambda: len(book.watching))
 

@@ -11,7 +11,6 @@ from proxy.backends.profile import ModelProfile
 from proxy.compaction.budget import ContextBudget
 from proxy.compaction.edits import edited
 from proxy.compaction.summary import foreign, in_words
-from proxy.core.history.checkpoint import Store
 from proxy.core.history.sealed import KEY_BYTES, is_sealed, opened, seal
 from proxy.core.jsontext import HEAVY, is_heavy
 from proxy.core.managing import (
@@ -27,6 +26,7 @@ from proxy.core.request import Message, Request, leading_system
 from proxy.job import Job
 from proxy.net.tasks import offload_if
 from proxy.routing import Route, with_backend_options
+from proxy.store import Store
 from proxy.tokens.counting import Counting
 
 

@@ -17,7 +17,7 @@ from proxy.compaction.condensing import least_tail
 from proxy.compaction.ladder.results import cleaned
 from proxy.compaction.strategies import STRATEGIES
 from proxy.compaction.summary import instruction
-from proxy.core.history.checkpoint import Checkpoint, Store
+from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.jsontext import HEAVY, is_heavy
 from proxy.core.request import Message
 from proxy.core.settings import Settings
@@ -27,6 +27,7 @@ from proxy.recall.recalled import NOTHING
 from proxy.routing import Route, Router
 from proxy.stages.recalling import Recaller
 from proxy.stages.shaping import narrowing
+from proxy.store import Store
 from proxy.summariser import Experience, NotWritten, Summaries, WriteSummary, drive
 from proxy.telemetry.events import Reduced
 from proxy.tokens.counting import Counting

@@ -13,7 +13,7 @@ from proxy.compaction.budget import budget_for
 from proxy.compaction.continuation import with_resume_flags
 from proxy.core.dialect import Dialect
 from proxy.core.history.chain import chain
-from proxy.core.history.checkpoint import Checkpoint, Store
+from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.history.client_compaction import asks_to_compact, unfolded
 from proxy.core.jsontext import HEAVY, is_heavy
 from proxy.core.request import Message, Request, leading_system
@@ -28,6 +28,7 @@ from proxy.shaping.repair import RepairRules, repair, rules_for
 from proxy.shaping.shape import ShapedPart, shaped, steps, with_search
 from proxy.stages.recalling import Recaller
 from proxy.stages.shaping import limited, limits_from_the_first, narrowing, record_savings
+from proxy.store import Store
 from proxy.telemetry.outcome import Outcome
 from proxy.tokens.counting import Counting
 

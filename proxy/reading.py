@@ -8,13 +8,12 @@ from typing import Any, TypeVar
 
 from proxy.client_histories import Sealer
 from proxy.core.errors import BadRequest, BodyTooLarge, StoreUnavailable
-from proxy.core.history.checkpoint import Store
 from proxy.core.jsontext import holds_more, is_heavy, may_hold_more
 from proxy.core.request import Fetch, Message, Request, Unseal
 from proxy.core.settings import Settings
 from proxy.exchange import Exchange
 from proxy.net.tasks import offload_if
-from proxy.store.documents import Documents
+from proxy.store import Documents, Store
 
 LARGE = 512 * 1024
 """Bytes from which a body is not read on the loop."""

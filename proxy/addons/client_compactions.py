@@ -24,7 +24,7 @@ from proxy.dialects import CHAT, UPSTREAM
 from proxy.dialects.chat import completion
 from proxy.job import Job
 from proxy.net.tasks import offload_if, spawn
-from proxy.store.documents import Documents
+from proxy.store import Documents
 from proxy.tokens.meter import Meter
 
 _NAME = "own compactions"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
@@ -149,10 +149,9 @@ class Metrics(AddOn):
         ProcessCollector(registry=registry)
         self._models: dict[tuple[str, str], tuple[str, str]] = {}
 
-    def watch(self, name: str, text: str, value: Callable[[], float], *, counts: bool = False) -> None:
-        """Show the result of `value` whenever the metrics are read; `counts`: it only ever rises."""
-        family = CounterMetricFamily if counts else GaugeMetricFamily
-        self._registry.register(_Watched(lambda: family(f"spillway_{name}", text, value=value())))
+    def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """Show the result of `value` whenever the metrics are read."""
+        self._registry.register(_Watched(lambda: GaugeMetricFamily(f"spillway_{name}", text, value=value())))
 
     def render(self) -> bytes:
         """All metrics in Prometheus' text format."""

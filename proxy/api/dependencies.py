@@ -17,11 +17,11 @@ from proxy.addons.metrics import Metrics
 from proxy.api.access import AccessControl
 from proxy.api.live.gate import Gate
 from proxy.attempts.emulating import CallLedger
-from proxy.core.history.checkpoint import Store
 from proxy.core.settings import Settings
 from proxy.exchange import Exchange
 from proxy.net.readiness import ReadinessProbe
 from proxy.relay import Relay
+from proxy.store import Store
 
 EXCHANGE = "spillway.exchange"
 """Key of the exchange in the scope of a request."""

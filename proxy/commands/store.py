@@ -11,8 +11,7 @@ from typing import Literal
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.settings import Settings
 from proxy.store import open_store
-from proxy.store.codec import encode
-from proxy.store.driver import refusal
+from proxy.store.driver import encode, refusal
 from proxy.store.sqlite import sqlite_path
 
 _DAY = 86_400.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
-from proxy.core.history.checkpoint import Store
+from proxy.store import Store
 from proxy.tokens.windows import CutSeen, Filled, window_behind_cut, window_filled
 
 T = TypeVar("T")

@@ -1,36 +1,18 @@
 """Storage for checkpoints, responses and learned numbers, which survives a restart.
 
-To add a store: one file with a `Driver` and its opener, one line in `STORES`; the contract tests then cover it.
+To add a database: one file with a `Driver`, and a line in `_drivers`; the contract tests then cover it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 
-from proxy.core.history.checkpoint import Store
+from proxy.store.documents import Documents
 from proxy.store.driver import Driver, StoreLimits, refusal
-from proxy.store.guarded import GuardedStore
-from proxy.store.memory import open_memory
+from proxy.store.guard import Store
+from proxy.store.memory import MemoryDriver
 
-
-def _open_sqlite(url: str, limits: StoreLimits) -> Driver:
-    from proxy.store.sqlite import open_sqlite  # noqa: PLC0415 - 1 MB that only this one needs
-
-    return open_sqlite(url, limits)
-
-
-def _open_redis(url: str, limits: StoreLimits) -> Driver:
-    try:
-        from proxy.store.redis import open_redis  # noqa: PLC0415 - redis is an extra, needed only when chosen
-    except ModuleNotFoundError:
-        raise refusal(url, "the redis client is not installed; pip install 'spillway-proxy[redis]'") from None
-    return open_redis(url, limits)
-
-
-STORES: Mapping[str, Callable[[str, StoreLimits], Driver]] = MappingProxyType(
-    {"sqlite": _open_sqlite, "memory": open_memory, "redis": _open_redis, "rediss": _open_redis}
-)
+__all__ = ["Documents", "Store", "open_store"]
 
 
 def open_store(url: str, *, clock: Callable[[], float], ttl: float, max_bytes: int, timeout: float) -> Store:
@@ -47,9 +29,29 @@ def open_store(url: str, *, clock: Callable[[], float], ttl: float, max_bytes: i
         SettingError: the scheme is unknown, the file can't be written, the address is malformed, or the
             client library is missing.
     """
-    opener = STORES.get(url.split("://", 1)[0]) if "://" in url else None
-    if opener is None:
-        allowed = "sqlite:///PATH, memory://, redis://HOST, rediss://HOST"
-        raise refusal(url, f"no such kind of store; allowed are {allowed}")
     limits = StoreLimits(clock=clock, ttl=ttl, max_bytes=max_bytes, timeout=timeout)
-    return GuardedStore(opener(url, limits), limits)
+    try:
+        return Store(_driver(url, limits), limits)
+    except ValueError as error:
+        raise refusal(url, error) from None
+
+
+def _driver(url: str, limits: StoreLimits) -> Driver:
+    """Import only the driver that is needed: SQLite takes 1 MB, and redis is an extra."""
+    scheme = url.split("://", 1)[0]
+    if url == "memory://":
+        return MemoryDriver(limits)
+    if scheme == "sqlite":
+        from proxy.store.sqlite import open_sqlite  # noqa: PLC0415 - see above
+
+        return open_sqlite(url, limits)
+    if scheme not in ("redis", "rediss"):
+        raise ValueError("no such kind of store; allowed are sqlite:///PATH, memory://, redis://HOST, rediss://HOST")
+    try:
+        from proxy.store.redis import RedisDriver  # noqa: PLC0415 - see above
+    except ModuleNotFoundError:
+        raise ValueError("the redis client is not installed; pip install 'spillway-proxy[redis]'") from None
+    try:
+        return RedisDriver(url, limits)
+    except (ValueError, TypeError):  # redis-py's text may quote the password
+        raise ValueError("malformed; write redis://[[user]:password@]host[:port][/database]") from None

@@ -1,4 +1,4 @@
-"""JSON objects by owner and name, kept beside the checkpoints: with the same TTL, size bound and purge, in every store."""
+"""JSON objects by owner and name, beside the checkpoints: with the same TTL, size bound and purge, in every store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from hashlib import blake2b
 from typing import Any
 
 from proxy.core.history.chain import DIGEST_BYTES
-from proxy.core.history.checkpoint import Checkpoint, Store
+from proxy.core.history.checkpoint import Checkpoint
+from proxy.store.guard import Store
 
 KIND = "document"
 
@@ -22,17 +23,16 @@ class Documents:
 
     async def fetch(self, owner: str, name: str) -> dict[str, Any] | None:
         """Return what `owner` stored under that name; None where there is nothing, or the store can't be reached."""
-        found = await self._store.find(_scope(owner), [_digest(name)])
-        if found is None or found.kind != KIND or len(found.replacement) != 2:
-            return None
-        named, document = found.replacement
-        return document if named == {"name": name} else None
+        scope, digest = _place(owner, name)
+        found = await self._store.find(scope, [digest])
+        return None if found is None else found.replacement[-1]
 
     async def keep(self, owner: str, name: str, document: dict[str, Any]) -> bool:
         """Store it, in place of what had that name. False: it is nothing that the store takes, and is left out."""
+        scope, digest = _place(owner, name)
         checkpoint = Checkpoint(
-            scope=_scope(owner),
-            digest=_digest(name),
+            scope=scope,
+            digest=digest,
             covered=0,
             replacement=({"name": name}, document),
             tokens_before=0,
@@ -44,12 +44,10 @@ class Documents:
 
     async def drop(self, owner: str, name: str) -> bool:
         """Delete it, if it is there; False: the store does not take that now."""
-        return await self._store.drop(_scope(owner), _digest(name))
+        return await self._store.drop(*_place(owner, name))
 
 
-def _scope(owner: str) -> str:
-    return f"{KIND}|{owner}"
-
-
-def _digest(name: str) -> bytes:
-    return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
+def _place(owner: str, name: str) -> tuple[str, bytes]:
+    """Return the scope and the digest under which a document is stored."""
+    digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
+    return f"{KIND}|{owner}", digest

@@ -1,98 +1,79 @@
-"""Records in memory: for tests, and for those who want nothing on disk. Gone with the process."""
+"""Checkpoints in memory: for tests, and for those who want nothing on disk. Gone with the process."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 
-from proxy.store.driver import MAX_VALUES, Driver, Fault, StoredRecord, StoreLimits, refusal
-
-
-def open_memory(url: str, limits: StoreLimits) -> Driver:
-    """Open `memory://`.
-
-    Raises:
-        SettingError: anything follows the scheme.
-    """
-    if url != "memory://":
-        raise refusal(url, "memory:// takes nothing after it")
-    return MemoryDriver(limits)
+from proxy.core.history.checkpoint import Checkpoint
+from proxy.store.driver import MAX_VALUES, StoreLimits, decode
 
 
 class MemoryDriver:
-    """Dictionaries; records in the order of their last use."""
+    """See `Driver`: dictionaries."""
 
     name = "memory"
 
     def __init__(self, limits: StoreLimits) -> None:
         self._limits = limits
-        self._used: OrderedDict[tuple[str, bytes], tuple[float, StoredRecord]] = OrderedDict()
+        self._stored: dict[tuple[str, bytes], tuple[float, float, bytes]] = {}
+        """Time of last use, time of making and body, in the order of the last use."""
         self._bytes = 0
-        self._values: dict[str, bytes] = {}
-        self._lasting: dict[str, bytes] = {}
+        self._values: dict[tuple[str, bool], bytes] = {}
 
-    @property
-    def records(self) -> list[StoredRecord]:
-        """All records that have not expired."""
-        after = self._limits.clock() - self._limits.ttl
-        return [record for used, record in self._used.values() if used > after]
-
-    async def find(self, scope: str, digests: Sequence[bytes]) -> tuple[bytes, bytes] | None:
+    async def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
         """See `Driver.find`."""
         now = self._limits.clock()
-        for digest in digests:
-            used, record = self._used.get((scope, digest), (now, None))
-            if record is not None and used > now - self._limits.ttl:
-                self._used[scope, digest] = now, record
-                self._used.move_to_end((scope, digest))
-                return digest, record.body
+        for digest in digests if self._stored else ():
+            used, created, body = self._stored.get((scope, digest), (0.0, 0.0, b""))
+            if body and used > now - self._limits.ttl:
+                del self._stored[scope, digest]
+                self._stored[scope, digest] = now, created, body
+                return decode(body, scope, digest)
         return None
 
-    async def put(self, record: StoredRecord) -> None:
+    async def put(self, checkpoint: Checkpoint, body: bytes) -> None:
         """See `Driver.put`."""
-        await self.drop(record.scope, record.digest)
         now = self._limits.clock()
-        self._used[record.scope, record.digest] = now, record
-        self._bytes += len(record.body)
-        while self._used:
-            key, (used, _) = next(iter(self._used.items()))
+        await self.drop(checkpoint.scope, checkpoint.digest)
+        self._stored[checkpoint.scope, checkpoint.digest] = now, checkpoint.created, body
+        self._bytes += len(body)
+        for key, (used, _, _) in tuple(self._stored.items()):
             if self._bytes <= self._limits.max_bytes and used > now - self._limits.ttl:
                 break
             await self.drop(*key)
 
     async def drop(self, scope: str, digest: bytes) -> None:
         """See `Driver.drop`."""
-        _, record = self._used.pop((scope, digest), (0.0, None))
-        self._bytes -= len(record.body) if record is not None else 0
+        _, _, body = self._stored.pop((scope, digest), (0.0, 0.0, b""))
+        self._bytes -= len(body)
 
     async def value(self, key: str, new: bytes | None = None, *, once: bool = False) -> bytes | None:
         """See `Driver.value`."""
-        values = self._lasting if once else self._values
-        if new is not None and not (once and key in values):
-            if len(values) >= MAX_VALUES and key not in values:
-                values.clear()
-            values[key] = new
-        return values.get(key)
+        known = self._values.get((key, once))
+        if new is None or (once and known is not None):
+            return known
+        if known is None and not once and len(self._values) >= MAX_VALUES:
+            self._values = {name: value for name, value in self._values.items() if name[1]}
+        self._values[key, once] = new
+        return new
 
-    async def lease(self, key: str, owner: str, seconds: float) -> bool:
+    async def lease(self, key: str, seconds: float) -> bool:
         """See `Driver.lease`. Nobody else has this memory."""
-        del key, owner, seconds
+        del key, seconds
         return True
 
-    async def export(self) -> list[bytes]:
+    async def export(self) -> list[Checkpoint]:
         """See `Driver.export`."""
-        return [record.body for record in self.records]
+        after = self._limits.clock() - self._limits.ttl
+        bodies = [body for used, _, body in self._stored.values() if used > after]
+        return [checkpoint for body in bodies if (checkpoint := decode(body)) is not None]
 
     async def purge(self, older_than: float | None) -> int:
         """See `Driver.purge`."""
-        old = [key for key, (_, record) in self._used.items() if older_than is None or record.created < older_than]
+        old = [key for key, (_, created, _) in self._stored.items() if older_than is None or created < older_than]
         for key in old:
             await self.drop(*key)
         return len(old)
 
     async def close(self) -> None:
         """See `Driver.close`."""
-
-    def explain(self, error: Exception) -> tuple[Fault, str]:
-        """See `Driver.explain`."""
-        return Fault.REACH, type(error).__name__

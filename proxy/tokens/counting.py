@@ -8,10 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from proxy.backends.profile import ModelKey, ModelProfile, Trust
-from proxy.core.history.checkpoint import Store
 from proxy.core.history.turns import is_result
 from proxy.core.piece import whole_number
 from proxy.net.tasks import spawn
+from proxy.store import Store
 from proxy.tokens.meter import Estimate, Meter, Observation
 from proxy.tokens.windows import CutSeen, Filled
 

@@ -134,14 +134,6 @@ def test_a_system_prompt_that_is_longer_than_the_clients_saves_nothing() -> None
             assert list(metric(proxy, "spillway_requests_total").values()) == [1.0]
 
 
-def test_what_only_rises_is_a_counter() -> None:
-    metrics = Metrics()
-    skipped = iter((1.0, 4.0))
-    metrics.watch("left_out", "What was left out.", lambda: next(skipped), counts=True)
-    for number in (1, 4):
-        assert f"\nspillway_left_out_total {number}.0\n" in metrics.render().decode()
-
-
 def test_operators_are_told_of_every_metric(shown: str) -> None:
     told = (CONFIG.parent / "docs/operations.md").read_text()
     families = text_string_to_metric_families(shown)

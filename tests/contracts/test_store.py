@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from proxy.core.history.checkpoint import Store
-from proxy.store import STORES, memory, sqlite
-from proxy.store.codec import encode
-from proxy.store.documents import Documents
+from proxy.store import Documents, Store, memory, sqlite
+from proxy.store.driver import encode
 from tests.store.support import NOW, HandClock, RedisServer, checkpoint, digest, finds, open_with, redis_server
 
 __all__ = ["redis_server"]
@@ -76,10 +74,6 @@ async def store(opened: Open) -> Store:
     return opened()
 
 
-def test_every_kind_of_store_is_covered() -> None:
-    assert {"redis" if scheme == "rediss" else scheme for scheme in STORES} == {*KINDS}
-
-
 # Finding
 
 
@@ -119,14 +113,6 @@ async def test_scopes_do_not_see_each_other(store: Store) -> None:
     assert found.replacement[0]["content"] == "second"
     for scope in ("three", "", "o", "one\x00", "one:*", "*", "One"):
         assert await store.find(scope, [digest(1)]) is None
-
-
-async def test_a_second_put_of_a_key_replaces_the_first(store: Store) -> None:
-    await store.put(checkpoint(text="old"))
-    await store.put(checkpoint(text="new"))
-    found = await store.find("scope", [digest(1)])
-    assert found == checkpoint(text="new")
-    assert len(await store.export()) == 1
 
 
 async def test_what_is_stored_does_not_change_with_the_callers_objects(store: Store) -> None:
@@ -276,14 +262,6 @@ async def test_a_checkpoint_expires_after_its_last_use(opened: Open, clock: Hand
     assert await store.export() == []
 
 
-async def test_an_expired_checkpoint_can_be_put_again(opened: Open, clock: HandClock) -> None:
-    store = opened(ttl=100.0)
-    await store.put(checkpoint())
-    clock.advance(1000)
-    await store.put(checkpoint(text="again"))
-    assert await store.find("scope", [digest(1)]) == checkpoint(text="again")
-
-
 @pytest.mark.parametrize("url", CAPPED, indirect=True)
 async def test_above_the_size_cap_the_longest_unused_goes(opened: Open, clock: HandClock) -> None:
     store = opened(max_bytes=5000)
@@ -379,11 +357,6 @@ async def test_purge_of_what_is_older(store: Store) -> None:
     assert await store.purge(older_than=NOW + 3) == 3
     assert [item.covered for item in await store.export()] == [3, 4]
     assert await store.find("scope", [digest(number) for number in range(5)]) == checkpoint(3, created=NOW + 3)
-
-
-async def test_closing_twice_is_fine(store: Store) -> None:
-    await store.close()
-    await store.close()
 
 
 # Stores that outlive a process

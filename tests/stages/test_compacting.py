@@ -14,7 +14,7 @@ import pytest
 from proxy.compactor import COOL_DOWN, Compactor
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.history.marks import QUOTES
-from proxy.store.guarded import GuardedStore
+from proxy.store import Store
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Reply, qa, summariser, wait_until, walk
 from tests.fakes.waiting import PATIENCE
 from tests.proxying import Proxy, read_stream, running_proxy
@@ -108,9 +108,9 @@ def test_concurrent_requests_share_one_compaction() -> None:
 
 
 def test_who_leaves_as_a_compaction_begins_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits, left, find, claims = threading.Event(), threading.Event(), GuardedStore.find, list[asyncio.Lock]()
+    waits, left, find, claims = threading.Event(), threading.Event(), Store.find, list[asyncio.Lock]()
 
-    async def slow(self: GuardedStore, *asked: Any) -> Checkpoint | None:
+    async def slow(self: Store, *asked: Any) -> Checkpoint | None:
         if self._locks and not waits.is_set():
             claims.extend(self._locks.values())
             waits.set()
@@ -120,7 +120,7 @@ def test_who_leaves_as_a_compaction_begins_holds_up_nobody(tmp_path: Path, monke
                 left.set()
         return await find(self, *asked)
 
-    monkeypatch.setattr(GuardedStore, "find", slow)
+    monkeypatch.setattr(Store, "find", slow)
     with (
         LlamaCppFake([FakeModel("m", WINDOW)], summariser(qa())) as fake,
         running_proxy(fake, store=f"sqlite:///{tmp_path}/kept.sqlite3") as proxy,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.store.guarded import GuardedStore
+from proxy.store import Store
 from tests.fakes import (
     FAKES,
     FakeModel,
@@ -97,9 +97,9 @@ def test_who_leaves_while_it_is_read_back_takes_nothing_of_it_along(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, body = f"sqlite:///{tmp_path}/kept.sqlite3", {"model": "m", "messages": history(1, 40)}
-    waits, left, read = threading.Event(), threading.Event(), GuardedStore.value
+    waits, left, read = threading.Event(), threading.Event(), Store.value
 
-    async def slow(self: GuardedStore, key: str, new: bytes | None = None, *, once: bool = False) -> bytes | None:
+    async def slow(self: Store, key: str, new: bytes | None = None, *, once: bool = False) -> bytes | None:
         if key.startswith("meter|") and not waits.is_set():
             waits.set()
             try:
@@ -112,7 +112,7 @@ def test_who_leaves_while_it_is_read_back_takes_nothing_of_it_along(
         with running_proxy(fake, store=store) as proxy:
             proxy.chat(body)
             samples = told(proxy)["counting"]["samples"]
-        monkeypatch.setattr(GuardedStore, "value", slow)
+        monkeypatch.setattr(Store, "value", slow)
         with running_proxy(fake, store=store) as proxy:
             with connected(proxy.url) as client:
                 client.send(asking(body))

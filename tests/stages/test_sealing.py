@@ -4,8 +4,8 @@ import pytest
 from typing_extensions import override
 
 from proxy.client_histories import Sealer
+from proxy.store import Store
 from proxy.store.driver import StoreLimits
-from proxy.store.guarded import GuardedStore
 from proxy.store.memory import MemoryDriver
 from tests.fakes.waiting import PATIENT
 from tests.store.support import DAY, HandClock, open_with
@@ -38,7 +38,7 @@ async def test_what_was_sealed_while_the_store_was_lost_still_opens() -> None:
     clock = HandClock()
     limits = StoreLimits(clock=clock, ttl=DAY, max_bytes=2**20, timeout=PATIENT)
     lost = LostStore(limits)
-    store = GuardedStore(lost, limits, now=clock)
+    store = Store(lost, limits, now=clock)
     one, two = Sealer(store), Sealer(store)
     mine, other = await one.seal("me", "history", 1), await two.seal("me", "history", 2)
     lost.lost = False

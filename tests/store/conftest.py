@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from proxy.store import guard
 from tests.store.support import HandClock, redis_server
 
 __all__ = ["redis_server"]
@@ -10,3 +11,8 @@ __all__ = ["redis_server"]
 @pytest.fixture
 def clock() -> HandClock:
     return HandClock()
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "PAUSE", 0.5)

@@ -15,7 +15,7 @@ from tests.fakes.waiting import wait_until
 BOUND = 10.0
 """Seconds that no request may take: a busy machine is slow, a store that holds requests up costs more."""
 HEALED = 45.0
-"""Seconds within which a store works again once nothing is wrong with it: it is tried every half a minute at least."""
+"""Seconds within which a store works again once nothing is wrong with it: it is tried every few seconds."""
 MODEL = "m"
 
 

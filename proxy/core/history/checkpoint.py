@@ -5,10 +5,8 @@ A checkpoint says "a history that begins with these k messages may begin with th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from proxy.core.history.marks import is_extract, is_summary
 
@@ -44,64 +42,3 @@ class Checkpoint:
         if not any(map(is_summary, self.replacement)):
             return None
         return "extract" if any(map(is_extract, self.replacement)) else "written"
-
-
-class Store(Protocol):
-    """Database of checkpoints by scope and digest, and of small values.
-
-    A database that is lost, slow or full is no error: nothing is found then, and what is new is kept in memory.
-    """
-
-    @property
-    def healthy(self) -> bool:
-        """True if the last operation worked; a failure is logged once."""
-        ...
-
-    @property
-    def skipped(self) -> int:
-        """Records that could not be written or read although the database works; each was left out alone."""
-        ...
-
-    async def check(self) -> str:
-        """Try it now: `ok`, or in a few words what is wrong. Takes about as long as any operation."""
-        ...
-
-    async def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
-        """Return the stored checkpoint of `scope` whose digest comes first in `digests` (longest prefix first)."""
-        ...
-
-    async def put(self, checkpoint: Checkpoint) -> bool:
-        """Store it; one of the same scope and digest is replaced. False: it never can be, and is left out."""
-        ...
-
-    async def drop(self, scope: str, digest: bytes) -> bool:
-        """Delete it, if it is there; False: the database does not take that now."""
-        ...
-
-    async def value(self, key: str, new: bytes | None = None, *, once: bool = False) -> bytes | None:
-        """Return a small value, such as learned weights, after writing `new`; None: there is none, or it is out of reach.
-
-        With `once`, `new` is written only where there is none yet, so that replicas share a secret, which never expires,
-        nor is purged. Those keys are apart from the others.
-        """
-        ...
-
-    def claim(self, key: str, seconds: float) -> AbstractAsyncContextManager[None]:
-        """Be the only one within who works at `key`, here and in all replicas with the same Redis.
-
-        Waits at most so many seconds for another, then goes on all the same. The claim of a process that dies ends
-        within seconds.
-        """
-        ...
-
-    async def export(self) -> list[Checkpoint]:
-        """Return all checkpoints, oldest first."""
-        ...
-
-    async def purge(self, *, older_than: float | None = None) -> int:
-        """Delete checkpoints made before `older_than` (seconds since the epoch), or all; return how many."""
-        ...
-
-    async def close(self) -> None:
-        """Finish writing, and release files and connections."""
-        ...
