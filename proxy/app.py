@@ -156,7 +156,7 @@ def _services(settings: Settings, relay: Relay, metrics: Metrics, book: Book, st
         ),
         looker=Looker(book, meter),
         checkpoints=TalkCheckpoints(book=book, store=store, meter=meter, addons=addons),
-        store=store,
+        check_store=store.check,
     )
 
 

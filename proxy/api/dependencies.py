@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -21,7 +22,6 @@ from proxy.core.settings import Settings
 from proxy.exchange import Exchange
 from proxy.net.readiness import ReadinessProbe
 from proxy.relay import Relay
-from proxy.store import Store
 
 EXCHANGE = "spillway.exchange"
 """Key of the exchange in the scope of a request."""
@@ -46,7 +46,7 @@ class Services:
     gate: Gate
     looker: Looker
     checkpoints: TalkCheckpoints
-    store: Store
+    check_store: Callable[[], Awaitable[str]]
 
 
 class AlreadySent(Response):

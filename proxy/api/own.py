@@ -84,7 +84,7 @@ async def readyz(on: On, exchange: Public, response: Response) -> Readiness:
     readiness = Readiness(status="draining" if exchange.draining else "ready" if ready else "no backend answers")
     if exchange.trusted:
         readiness.backends = backends
-        readiness.store = await on.store.check()
+        readiness.store = await on.check_store()
     return readiness
 
 
