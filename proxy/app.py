@@ -18,10 +18,9 @@ from fastapi import FastAPI
 from proxy.addon import AddOn
 from proxy.addons.ahead import AheadCompactor
 from proxy.addons.client_compactions import ClientCompactions
+from proxy.addons.conversation_summary import ConversationSummaries
 from proxy.addons.fixed_part import FixedPart
-from proxy.addons.live.book import Book
-from proxy.addons.live.checkpoints import TalkCheckpoints
-from proxy.addons.live.looker import Looker
+from proxy.addons.history import RequestHistory
 from proxy.addons.log import RequestLog
 from proxy.addons.metrics import Metrics
 from proxy.addons.prefix_reuse import PrefixReuse
@@ -29,7 +28,6 @@ from proxy.addons.stabiliser import Stabiliser
 from proxy.api.access import AccessControl
 from proxy.api.app import Lifespan, create_api
 from proxy.api.dependencies import Services
-from proxy.api.live.gate import Gate
 from proxy.attempts.attempt import Attempts, SharedPool
 from proxy.attempts.driver import StreamDriver
 from proxy.attempts.emulating import CallLedger
@@ -41,7 +39,7 @@ from proxy.client_histories import ClientHistories, Sealer
 from proxy.compactor import Compactor
 from proxy.config import is_nearby, proxy_for, wants_traces
 from proxy.core.errors import SettingError
-from proxy.core.settings import LOOPBACK, BackendSetting, Settings
+from proxy.core.settings import BackendSetting, Settings
 from proxy.net.credentials import ProxyKeys
 from proxy.net.flows import PROBE_TIMEOUT, FlowRunner
 from proxy.net.headers import Header
@@ -118,9 +116,12 @@ def create_app(
     telemetry, spans = Telemetry(clock=time.monotonic), spans or _spans()
     known = upstreams(settings.backends, settings, wire, kept, times.profile_ttl)
     router = Router(known, helpers=settings.helpers, default=settings.default_model)
-    metrics, book = Metrics(keyed=bool(settings.api_keys)), Book(settings.live_bytes, clock, telemetry.clock)
-    _watch(metrics, kept, book)
-    addons = addons_of(settings, telemetry, documents, counting.meter, book, metrics, clock)
+    metrics, history = (
+        Metrics(keyed=bool(settings.api_keys)),
+        RequestHistory(settings.live_bytes, clock, telemetry.clock),
+    )
+    _watch(metrics, kept, history)
+    addons = addons_of(settings, telemetry, documents, counting.meter, history, metrics, clock)
     if spans is not None:
         addons = (*addons, _tracing(spans, router.upstreams))
     telemetry.observers += addons
@@ -128,11 +129,11 @@ def create_app(
     for addon in addons:
         addon.install(pipeline)
     relay = Relay(settings=settings, pipeline=pipeline, telemetry=telemetry, clock=clock)
-    services = _services(settings, relay, metrics, book, kept)
+    services = _services(settings, relay, metrics, history, kept)
     return create_api(services, _lifespan(wire, kept, counting, addons, spans))
 
 
-def _services(settings: Settings, relay: Relay, metrics: Metrics, book: Book, store: Store) -> Services:
+def _services(settings: Settings, relay: Relay, metrics: Metrics, history: RequestHistory, store: Store) -> Services:
     """Collect what the routes use."""
     meter, addons = relay.pipeline.counting.meter, relay.pipeline.addons
     return Services(
@@ -141,21 +142,10 @@ def _services(settings: Settings, relay: Relay, metrics: Metrics, book: Book, st
         metrics=metrics,
         meter=meter,
         ledger=relay.pipeline.replies.driver.ledger,
-        access=AccessControl(
-            settings.api_keys,
-            hosts=(*settings.allowed_hosts, settings.host.lower()),
-            origins=settings.cors,
-            admin="admin" in settings.allow,
-        ),
+        access=AccessControl(settings),
         readiness=ReadinessProbe(relay.router.upstreams),
-        gate=Gate(
-            settings.api_keys,
-            settings.admin_keys,
-            content="content" in settings.allow,
-            loopback=settings.host in LOOPBACK,
-        ),
-        looker=Looker(book, meter),
-        checkpoints=TalkCheckpoints(book=book, store=store, meter=meter, addons=addons),
+        history=history,
+        summaries=ConversationSummaries(history=history, store=store, meter=meter, addons=addons),
         check_store=store.check,
     )
 
@@ -165,7 +155,7 @@ def addons_of(
     telemetry: Telemetry,
     documents: Documents,
     meter: Meter,
-    book: Book,
+    history: RequestHistory,
     metrics: Metrics,
     clock: Callable[[], float],
 ) -> tuple[AddOn, ...]:
@@ -176,7 +166,7 @@ def addons_of(
         AheadCompactor(telemetry=telemetry, near=_near(settings.backends)),
         PrefixReuse(meter),
         FixedPart(),
-        book,
+        history,
         RequestLog(),
         metrics,
     )
@@ -300,11 +290,11 @@ def _tracing(spans: TracerProvider, upstreams: Sequence[Upstream]) -> AddOn:
     return Tracing(spans, {each.name: each for each in upstreams})
 
 
-def _watch(metrics: Metrics, store: Store, book: Book) -> None:
+def _watch(metrics: Metrics, store: Store, history: RequestHistory) -> None:
     """Show what no outcome tells."""
     metrics.watch("store_healthy", "Whether the store worked when it was last tried.", lambda: store.healthy)
-    metrics.watch("live_bytes", "Bytes of recent requests kept to be looked at.", lambda: book.size)
-    metrics.watch("live_viewers", "Viewers of the live feed.", lambda: len(book.watching))
+    metrics.watch("live_bytes", "Bytes of recent requests kept to be looked at.", lambda: history.size)
+    metrics.watch("live_viewers", "Viewers of the live feed.", lambda: history.viewers)
 
 
 def _upstream(

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from starlette.types import Message, Receive, Scope, Send
 
 from proxy.core.errors import ClientError, Forbidden, ShuttingDown
-from proxy.core.headers import Headers, joined
+from proxy.core.headers import Headers
 from proxy.core.jsontext import dumps
 from proxy.net.headers import AS_JSON
 from proxy.net.inflate import body_too_large, decoded
@@ -111,6 +111,13 @@ class Exchange:
             return Forbidden("Somebody who looks at this Spillway stopped the request.", code="stopped")
         return ShuttingDown("The server is being stopped; send the request again, to whatever takes its place.")
 
+    def left(self) -> bool:
+        """Return whether the client has left; the request's task is no longer cancelled then."""
+        task = asyncio.current_task()
+        if self.gone and task is not None:
+            task.uncancel()
+        return self.gone
+
     def detached(self) -> Exchange:
         """A copy for background work after this request, on which nothing can be sent."""
         scope = {"method": self.method, "path": self.path, "headers": self.headers, "http_version": self.version}
@@ -125,10 +132,9 @@ class Exchange:
         value = self._first.get(name)
         return None if value is None else value.decode("latin-1")
 
-    @property
-    def by_name(self) -> Mapping[bytes, bytes]:
-        """The headers by name; two of one name are a list (RFC 9110, section 5.3), which is no host and no origin."""
-        return self._first if len(self._first) == len(self.headers) else joined(self.headers)
+    def values(self, name: bytes) -> list[bytes]:
+        """Return what all headers of that name say."""
+        return [value for header, value in self.headers if header == name]
 
     @property
     def trace(self) -> tuple[str, str] | None:

@@ -99,7 +99,6 @@ _NAMED = (
     b"x-openwebui-chat-id",  # Open WebUI 0.12, where it forwards what it knows of the user
 )
 """Headers in which a client names the conversation, the most exact first."""
-_ANY_NAME = frozenset(_NAMED)
 
 
 def conversation_of(exchange: Exchange, request: Request) -> str:
@@ -107,9 +106,7 @@ def conversation_of(exchange: Exchange, request: Request) -> str:
 
     Another client may give the same name to another conversation: checkpoints are found by content alone.
     """
-    name = request.conversation
-    if not _ANY_NAME.isdisjoint(exchange.by_name):
-        name = next(filter(None, map(exchange.header, _NAMED)), name)
+    name = next(filter(None, map(exchange.header, _NAMED)), request.conversation)
     if not name:
         return ""
     identity = f"{exchange.tenant}|{name}".encode("utf-8", "surrogatepass")

@@ -1,7 +1,7 @@
 """Access control: by key, or else by the host that is called, the page that calls and what is requested.
 
-With keys, the key is what counts: no browser adds one by itself. Without, everybody who reaches the port may ask models, but
-no web page in somebody's browser may, and nobody may change what a backend serves.
+With keys, the key is what counts: no browser adds one by itself, so there is no session to be stolen. Without, everybody who
+reaches the port may ask models, but no web page in somebody's browser may, and nobody may change what a backend serves.
 
 A page that has its own name point at this machine (DNS rebinding) is taken by the browser for the same origin. It can't choose
 the Host header, which is the page's own name: so only names that nobody else can have registered are accepted, and addresses.
@@ -10,86 +10,38 @@ the Host header, which is the page's own name: so only names that nobody else ca
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from fnmatch import translate
 from hashlib import blake2b
-from hmac import compare_digest
-from ipaddress import ip_address
 
+from proxy.addons.history_view import Viewer
 from proxy.api.paths import is_admin, normalized
 from proxy.core.errors import BadRequest, Forbidden, Unauthorized
 from proxy.core.headers import Headers
+from proxy.core.settings import LOOPBACK, Settings
 from proxy.exchange import Exchange
 from proxy.net.credentials import credential, is_credential, key_bytes
 
 _KEY_HEADERS = (b"authorization", b"x-api-key")
-_HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::\d{0,5})?")
+_FORWARDED = (b"x-forwarded-for", b"forwarded", b"x-real-ip")
+"""Headers by which a proxy in front says that it is not this machine that calls."""
+_HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+?)\.?(?::\d{0,5})?")
 """RFC 3986, section 3.2.2, without percent-encoding; and a port."""
 _LOCAL_NAMES = ("localhost", "*.localhost", "host.docker.internal", "host.containers.internal")
 """This machine, as it is called on it, and in containers of Docker and Podman that run on it."""
-
-
-class Keys:
-    """Spillway's own keys, compared by digest in constant time."""
-
-    def __init__(self, keys: Sequence[str]) -> None:
-        self._tenants = tuple((_digest(form), _tenant(key.encode())) for key in keys for form in key_bytes(key))
-
-    def holder(self, headers: Headers) -> str | None:
-        """The tenant whose key the request presents; None if it presents none of them."""
-        found: str | None = None
-        for name, value in headers:
-            if name in _KEY_HEADERS:
-                presented = _digest(credential(value))
-                for known, tenant in self._tenants:
-                    if compare_digest(presented, known):
-                        found = found or tenant
-        return found
-
-
-def credentials_tenant(headers: Headers) -> str:
-    """The tenant of a request that needs no key: whoever sends the same credentials, for whichever backend they are."""
-    return _tenant(b"\n".join(sorted(value for name, value in headers if is_credential(name))))
-
-
-def _tenant(credentials: bytes) -> str:
-    """A digest: histories of different tenants never meet."""
-    return blake2b(credentials, digest_size=12, person=b"spillway-tenant").hexdigest()
-
-
-def _digest(key: bytes) -> bytes:
-    return blake2b(key, digest_size=32).digest()
-
-
-def globs_pattern(globs: Sequence[str]) -> str:
-    """A regular expression that matches whatever one of these globs does, in lower case."""
-    return "|".join(map(translate, globs)) or r"(?!)"
-
-
-def host_name(host: bytes) -> str | None:
-    """The name or address in a Host header: lower case, without port, brackets and last dot; None if it is malformed."""
-    found = _HOST.fullmatch(host.strip(b" \t"))
-    return None if found is None else found[1].decode().lower().strip("[]").removesuffix(".")
+_ADDRESS = r"\d{1,3}(?:\.\d{1,3}){3}\Z|\[.*\]\Z"
 
 
 class AccessControl:
-    """Decides which requests are served.
+    """Decides which requests are served, and to whom."""
 
-    Args:
-        keys: those that give access; none: no key is needed.
-        hosts: names under which clients may call without keys, as globs in lower case.
-        origins: of pages that may call from a browser, as globs in lower case.
-        admin: whether what a backend serves may be changed without a key.
-    """
-
-    def __init__(
-        self, keys: Sequence[str] = (), *, hosts: Sequence[str] = (), origins: Sequence[str] = (), admin: bool = False
-    ) -> None:
-        self._keys = Keys(keys)
-        self._keyed = bool(keys)
-        self._hosts = re.compile(globs_pattern((*_LOCAL_NAMES, *hosts)))
-        self._origins = re.compile(globs_pattern(origins))
-        self._admin = admin
+    def __init__(self, settings: Settings) -> None:
+        self._keys, self._admin_keys = _tenants(settings.api_keys), _tenants(settings.admin_keys)
+        self._allow = settings.allow
+        hosts = globs_pattern((*_LOCAL_NAMES, *settings.allowed_hosts, settings.host.lower()))
+        self._hosts = re.compile(f"{hosts}|{_ADDRESS}")
+        self._origins = re.compile(globs_pattern(settings.cors))
+        self._open_to_viewers = settings.host in LOOPBACK and not self._keys and not self._admin_keys
 
     def check(self, exchange: Exchange) -> None:
         """Check host, path and page, which every request has to pass.
@@ -98,99 +50,146 @@ class AccessControl:
             BadRequest: no host, more than one, or a path that no server should be given.
             Forbidden: a host that is not ours, a page that may not call, or a change of a backend, without keys.
         """
-        headers = exchange.by_name
-        host = self._host(exchange, headers.get(b"host"))
+        hosts = exchange.values(b"host")
+        name = host_name(hosts[0]) if len(hosts) == 1 else None
+        if name is None and (hosts or exchange.version != "1.0"):  # old probes send none, browsers always do
+            raise BadRequest("The request must have one Host header, with one name or address in it.")
         path = normalized(exchange.target)
-        if self._keyed:
+        if self._keys:
             return
-        if host is not None and not self.is_known_host(host):
+        if name is not None and not self.is_known_host(name):
             raise Forbidden(
-                f"Spillway is not called {host!r} here, and takes requests without keys only under names that it knows: "
-                f"set SPILLWAY_ALLOWED_HOSTS={host} if this is one, or use localhost or an IP address.",
+                f"Spillway is not called {name!r} here, and takes requests without keys only under names that it knows: "
+                f"set SPILLWAY_ALLOWED_HOSTS={name} if this is one, or use localhost or an IP address.",
                 code="host_not_allowed",
             )
-        origin = headers.get(b"origin")
-        if origin is None or not self.is_allowed_origin(origin):
-            check_page(headers)
-        if not self._admin and is_admin(exchange.method, path):
+        origin = exchange.header(b"origin")
+        if origin is None or self._origins.match(origin.lower()) is None:
+            check_page(exchange)
+        if "admin" not in self._allow and is_admin(exchange.method, path):
             raise Forbidden(
                 f"{exchange.method} {path} changes what a backend serves, which needs a key: set "
                 "SPILLWAY_API_KEYS and send one, or SPILLWAY_ALLOW=admin to allow it to everybody.",
                 code="path_not_allowed",
             )
 
-    def authorize(
-        self, exchange: Exchange, *, optional: bool = False, viewer: Callable[[Exchange], str | None] | None = None
-    ) -> None:
-        """Check the key and set the request's tenant.
+    def is_known_host(self, name: str) -> bool:
+        """Return whether a name is this machine's own, listed, or an address, which can't be pointed elsewhere."""
+        return self._hosts.match(name) is not None
+
+    def authorize(self, exchange: Exchange, *, optional: bool = False, viewers: bool = False) -> None:
+        """Check the key and set the request's tenant: whoever sends the same key, or without keys the same credentials.
 
         Args:
             exchange: the request.
             optional: whether it is served without a key, too.
-            viewer: gives the tenant of whoever may call without one of the keys.
+            viewers: whether it is served with an admin's key, too.
 
         Raises:
             Unauthorized: it has no key, and needs one.
         """
-        holder = self._keys.holder(exchange.headers)
-        if self._keyed and holder is None and viewer is not None:
-            holder = viewer(exchange)
-        exchange.trusted = not self._keyed or holder is not None
-        exchange.tenant = holder if holder is not None else credentials_tenant(exchange.headers)
+        tenant = _holder(self._keys, exchange.headers)
+        exchange.trusted = not self._keys or tenant is not None
+        exchange.tenant = tenant or credentials_tenant(exchange.headers)
+        if not exchange.trusted and viewers and (viewer := self.find_viewer(exchange)) is not None:
+            exchange.trusted, exchange.tenant = True, viewer.tenant
         if not exchange.trusted and not optional:
             raise Unauthorized(
                 "The key is not one of this proxy's own keys (SPILLWAY_API_KEYS)."
-                if any(name in _KEY_HEADERS for name, _ in exchange.headers)
+                if any(map(exchange.header, _KEY_HEADERS))
                 else "This proxy needs one of its own keys: send `Authorization: Bearer KEY` with a key from SPILLWAY_API_KEYS."
             )
         exchange.authorized = True
 
-    def is_known_host(self, name: str) -> bool:
-        """Return whether a name is this machine's own, listed, or an address, which can't be pointed elsewhere."""
-        if self._hosts.match(name):
-            return True
-        try:
-            ip_address(name)
-        except ValueError:
-            return False
-        return True
+    def find_viewer(self, exchange: Exchange) -> Viewer | None:
+        """Return who looks at Spillway with a request; None: a key is needed.
 
-    def is_allowed_origin(self, origin: bytes) -> bool:
-        """Return whether pages of this origin may call from a browser."""
-        return self._origins.match(origin.decode("latin-1").lower()) is not None
+        Raises:
+            Forbidden: no key is needed, and another page than Spillway's own sent it.
+        """
+        tenant = _holder(self._keys, exchange.headers)
+        if _holder(self._admin_keys, exchange.headers) is not None:
+            return Viewer("admin", tenant or "", content="content" in self._allow)
+        if tenant is not None:
+            return Viewer("key", tenant, content=True)
+        if self._open_to_viewers and not any(map(exchange.header, _FORWARDED)):
+            check_page(exchange)  # pages that may ask models (SPILLWAY_CORS) may not read what others asked
+            return Viewer("open", content=True)
+        return None
 
-    @staticmethod
-    def _host(exchange: Exchange, header: bytes | None) -> str | None:
-        """The host that is called; None: an old probe, which sends none (browsers always do, RFC 9112, section 3.2)."""
-        if header is None:
-            if exchange.version == "1.0":
-                return None
-            raise BadRequest("The request has no Host header.")
-        name = host_name(header)
-        if name is None:
-            raise BadRequest("The request must have one Host header, with one name or address in it.")
-        return name
+    def viewer(self, exchange: Exchange) -> Viewer:
+        """Return who looks at Spillway with a request.
+
+        Raises:
+            Unauthorized: a key is needed.
+            Forbidden: see `find_viewer`.
+        """
+        viewer = self.find_viewer(exchange)
+        if viewer is None:
+            raise Unauthorized(
+                "To look at Spillway here, a key is needed: one of SPILLWAY_API_KEYS shows its own conversations, one of "
+                "SPILLWAY_ADMIN_KEYS all. Send it as `Authorization: Bearer KEY`."
+            )
+        return viewer
 
 
-def check_page(headers: Mapping[bytes, bytes]) -> None:
+def check_page(exchange: Exchange) -> None:
     """Refuse what another page than Spillway's own sent; browsers say so in one of two headers.
 
     Raises:
         Forbidden: another page did.
     """
-    origin = headers.get(b"origin")
-    if origin is not None:
+    if (origins := exchange.values(b"origin")) != []:
+        page = origins[0].decode("latin-1")
         # The scheme is left out: something in front may have taken TLS off.
-        foreign = origin.rpartition(b"://")[2].lower() != headers.get(b"host", b"").lower()
-        page = origin.decode("latin-1")
+        foreign = len(origins) > 1 or page.rpartition("://")[2].lower() != (exchange.header(b"host") or "").lower()
     else:
         # Images and scripts send no origin. That a person followed a link does no harm.
-        site, mode = headers.get(b"sec-fetch-site"), headers.get(b"sec-fetch-mode")
-        foreign = site in (b"cross-site", b"same-site") and mode != b"navigate"
         page = "another page"
+        site, mode = exchange.header(b"sec-fetch-site"), exchange.header(b"sec-fetch-mode")
+        foreign = site in ("cross-site", "same-site") and mode != "navigate"
     if foreign:
         raise Forbidden(
             f"A web page may not use this Spillway, unless it is allowed to: {page[:200]!r} would have to be in "
             "SPILLWAY_CORS, or clients need keys (SPILLWAY_API_KEYS).",
             code="origin_not_allowed",
         )
+
+
+def globs_pattern(globs: Sequence[str]) -> str:
+    """Return a regular expression that matches whatever one of these globs does, in lower case."""
+    return "|".join(map(translate, globs)) or r"(?!)"
+
+
+def host_name(host: bytes) -> str | None:
+    """Return the name or address in a Host header, in lower case, without port and last dot; None if it is malformed."""
+    found = _HOST.fullmatch(host.strip(b" \t"))
+    return None if found is None else found[1].decode().lower()
+
+
+def credentials_tenant(headers: Headers) -> str:
+    """Return the tenant of a request that needs no key: whoever sends the same credentials, for whichever backend they are."""
+    return _tenant(b"\n".join(sorted(value for name, value in headers if is_credential(name))))
+
+
+def _tenants(keys: Sequence[str]) -> dict[bytes, str]:
+    """Return the tenants of Spillway's own keys by digests of the forms in which they may come."""
+    return {_digest(form): _tenant(key.encode()) for key in keys for form in key_bytes(key)}
+
+
+def _holder(tenants: dict[bytes, str], headers: Headers) -> str | None:
+    """Find the tenant whose key the request presents. Digests are compared, so how long it takes tells nothing of a key."""
+    if tenants:
+        for name, value in headers:
+            if name in _KEY_HEADERS and (tenant := tenants.get(_digest(credential(value)))) is not None:
+                return tenant
+    return None
+
+
+def _tenant(credentials: bytes) -> str:
+    """Return a digest: histories of different tenants never meet."""
+    return blake2b(credentials, digest_size=12, person=b"spillway-tenant").hexdigest()
+
+
+def _digest(key: bytes) -> bytes:
+    return blake2b(key, digest_size=32).digest()

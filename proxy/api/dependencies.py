@@ -11,12 +11,10 @@ from fastapi.security import HTTPBearer
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
-from proxy.addons.live.checkpoints import TalkCheckpoints
-from proxy.addons.live.looker import Looker
-from proxy.addons.live.telling import Viewer
+from proxy.addons.conversation_summary import ConversationSummaries
+from proxy.addons.history import RequestHistory
 from proxy.addons.metrics import Metrics
 from proxy.api.access import AccessControl
-from proxy.api.live.gate import Gate
 from proxy.attempts.emulating import CallLedger
 from proxy.core.settings import Settings
 from proxy.exchange import Exchange
@@ -29,7 +27,7 @@ EXCHANGE = "spillway.exchange"
 bearer = HTTPBearer(
     auto_error=False, description="A key of SPILLWAY_API_KEYS or SPILLWAY_ADMIN_KEYS, where there are any."
 )
-"""Describes the keys at /openapi.json; `authorized` and the others read them."""
+"""Describes the keys at /openapi.json; `AccessControl` reads them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +41,8 @@ class Services:
     ledger: CallLedger
     access: AccessControl
     readiness: ReadinessProbe
-    gate: Gate
-    looker: Looker
-    checkpoints: TalkCheckpoints
+    history: RequestHistory
+    summaries: ConversationSummaries
     check_store: Callable[[], Awaitable[str]]
 
 
@@ -57,55 +54,36 @@ class AlreadySent(Response):
         pass
 
 
-def services_of(request: Request) -> Services:
-    """The services of the application that serves a request."""
+async def services_of(request: Request) -> Services:
+    """Return the services of the application that serves a request."""
     services: Services = request.app.state.services
     return services
 
 
-async def _services(request: Request) -> Services:
-    return services_of(request)
+On = Annotated[Services, Depends(services_of)]
 
 
-async def authorized(request: Request) -> Exchange:
+async def authorized(request: Request, on: On) -> Exchange:
     """A request with a key, if there are keys."""
     exchange: Exchange = request.scope[EXCHANGE]
-    services_of(request).access.authorize(exchange)
+    on.access.authorize(exchange)
     return exchange
 
 
-async def public(request: Request) -> Exchange:
-    """A request that needs no key; one that has a key is told more."""
+async def public(request: Request, on: On) -> Exchange:
+    """A request that needs no key; one that has a key is shown more."""
     exchange: Exchange = request.scope[EXCHANGE]
-    services_of(request).access.authorize(exchange, optional=True)
+    on.access.authorize(exchange, optional=True)
     return exchange
 
 
-async def viewing(request: Request) -> Exchange:
+async def viewing(request: Request, on: On) -> Exchange:
     """A request with a key, be it only an admin's."""
     exchange: Exchange = request.scope[EXCHANGE]
-    services = services_of(request)
-    services.access.authorize(exchange, viewer=services.gate.tenant)
+    on.access.authorize(exchange, viewers=True)
     return exchange
 
 
-async def scraping(request: Request) -> Exchange:
-    """A request for metrics, which may need no key."""
-    exchange: Exchange = request.scope[EXCHANGE]
-    services = services_of(request)
-    services.access.authorize(exchange, optional="metrics" in services.settings.allow)
-    return exchange
-
-
-async def _viewer(
-    services: Annotated[Services, Depends(_services)], exchange: Annotated[Exchange, Depends(public)]
-) -> Viewer:
-    return services.gate.viewer(exchange)
-
-
-On = Annotated[Services, Depends(_services)]
 Authorized = Annotated[Exchange, Depends(authorized)]
 Public = Annotated[Exchange, Depends(public)]
 Viewing = Annotated[Exchange, Depends(viewing)]
-CurrentViewer = Annotated[Viewer, Depends(_viewer)]
-"""Whoever looks at Spillway; refused without a key, where one is needed."""

@@ -1,58 +1,128 @@
-"""The model list: the union of all backends', each object as its backend sent it, and what Spillway knows."""
+"""The models of all backends: OpenAI's list, Anthropic's, Codex's catalog, and what Spillway knows of each."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
+from hashlib import blake2b
 from typing import Any
 
-from proxy.attempts.emulating import CallLedger
+from fastapi import APIRouter, Depends, Request, Response
+
+from proxy.api.dependencies import AlreadySent, On, Viewing, bearer, viewing
+from proxy.api.paths import MODELS
 from proxy.backends.base import Listed
 from proxy.backends.profile import ModelProfile
 from proxy.compaction.budget import budget_for
 from proxy.compaction.policy import SMALL_WINDOW, answer_cap_for, limit_origins, prune_limits
+from proxy.core.errors import ModelNotFound
+from proxy.core.jsontext import dumps
 from proxy.core.settings import Settings
 from proxy.core.settings.settings import OFF
-from proxy.dialects.listing import VIRTUAL_WINDOW, Offered
+from proxy.dialects.listing import CODEX_QUERY, VIRTUAL_WINDOW, Offered, anthropic_model, anthropic_page, codex_catalog
 from proxy.net.upstream import Upstream
-from proxy.routing import Route, Router, is_managed
+from proxy.routing import Route, is_managed
 from proxy.shaping.diet import diet_from
 
+ANTHROPIC = "anthropic-version"
+"""The header that all who speak to Anthropic's API send, and nobody else."""
+_CLAUDE_CODE = re.compile("claude-(cli|code)/")
+"""How the user agent of Claude Code (2.1) begins: `cli` where it sends messages, `code` where it lists models."""
 _YEAR_3000 = 32_503_680_000
 """Seconds since the epoch; a moment after that is none."""
 PROBED = 24
 """Models of one backend that are probed one by one for the list; longer lists tell enough themselves."""
 
+router = APIRouter(tags=["models"], dependencies=[Depends(bearer), Depends(viewing)])
+_EXPLAIN = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"type": "object", "required": ["messages"]}}},
+    }
+}
 
-async def model_list(router: Router, settings: Settings) -> dict[str, Any]:
-    """OpenAI's list object."""
-    table = await router.table()
-    known = {id(upstream): await _known(upstream) for upstream in router.upstreams}
-    data = [_object(public, route, known[id(route.upstream)], settings) for public, route in table.items()]
-    return {"object": "list", "data": data}
+
+@router.get(MODELS)
+async def list_models(on: On, request: Request) -> Response:
+    """List all backends' models; in Anthropic's form to those who send `anthropic-version`."""
+    table = await on.relay.router.table()
+    known = {id(upstream): await _known(upstream) for upstream in on.relay.router.upstreams}
+    data = [_object(public, route, known[id(route.upstream)], on.settings) for public, route in table.items()]
+    listed = {"object": "list", "data": data}
+    if ANTHROPIC in request.headers:
+        return _json(anthropic_page(list(map(_offered, data)), virtual=_is_claude_code(request)))
+    if CODEX_QUERY not in request.query_params:
+        return _json(listed)
+    response = _json({**listed, **codex_catalog(list(map(_offered, data)))})
+    # Codex keeps its catalog until this changes.
+    response.headers["etag"] = f'"{blake2b(bytes(response.body), digest_size=12).hexdigest()}"'
+    return response
 
 
-def offered(listed: Mapping[str, Any]) -> Offered:
+@router.get(MODELS + "/{model:path}")
+@router.get("/models/{model:path}", include_in_schema=False)
+async def get_model(on: On, request: Request, model: str) -> Response:
+    """Describe one model; ids may contain slashes."""
+    route = (await on.relay.router.table()).get(model)
+    if route is None:
+        raise ModelNotFound(f"No backend lists the model {model!r}; GET /v1/models shows what there is.")
+    listed = route.listed or Listed(route.model, {})
+    known = {route.model: Listed(listed.id, listed.raw, await route.upstream.prober.profile(route.model))}
+    found = _object(model, route, known, on.settings)
+    if ANTHROPIC in request.headers:
+        return _json(anthropic_model(_offered(found), virtual=_is_claude_code(request)))
+    return _json(found)
+
+
+@router.get("/spillway/models")
+async def known_models(on: On) -> Response:
+    """Describe every backend and model, with the origin of every field."""
+    backends = []
+    await on.relay.router.table()
+    for upstream in on.relay.router.upstreams:
+        for listed in await upstream.prober.listed():
+            await upstream.prober.profile(listed.id)
+        snapshot = upstream.prober.snapshot()
+        models = {
+            model: {
+                **info,
+                "effective": _effective(on.settings, upstream, model, info),
+                "counting": on.meter.describe((upstream.name, model)),
+                "emulated_calls": on.ledger.describe((upstream.name, model)),
+            }
+            for model, info in snapshot["models"].items()
+        }
+        backends.append({"name": upstream.name, "url": upstream.url, **snapshot, "models": models})
+    return _json({"backends": backends})
+
+
+@router.post("/spillway/explain", openapi_extra=_EXPLAIN)
+async def explain(on: On, exchange: Viewing) -> Response:
+    """Report what would be done to a chat request, without asking a model."""
+    await on.relay.explain(exchange)
+    return AlreadySent()
+
+
+def _json(body: Any) -> Response:
+    return Response(dumps(body), media_type="application/json")
+
+
+def _is_claude_code(request: Request) -> bool:
+    return _CLAUDE_CODE.match(request.headers.get("user-agent", "")) is not None
+
+
+def _offered(listed: Mapping[str, Any]) -> Offered:
     """Read an object of the list for a dialect that has a list of its own."""
-    created = listed.get("created")
+    created, spillway = listed.get("created"), listed["spillway"]
     return Offered(
         id=listed["id"],
-        window=listed["spillway"]["window"],
-        virtual_window=listed["spillway"]["virtual_window"],
+        window=spillway["window"],
+        virtual_window=spillway["virtual_window"],
         created=created if isinstance(created, int) and 0 < created < _YEAR_3000 else 0,
-        vision=bool(listed["spillway"]["vision"]),
+        vision=bool(spillway["vision"]),
     )
-
-
-async def with_native(router: Router, path: str, listed: dict[str, Any]) -> dict[str, Any]:
-    """The list with what a backend tells beside it that has a list of its own at the path that was asked for.
-
-    LM Studio's is at `/api/v1/models`, where clients whose base URL ends in `/api/v1` look for OpenAI's: each finds its own.
-    """
-    owner = await router.owner(path)
-    native = None if owner is None else (await owner.prober.ask(path)).json
-    return {**native, **listed} if isinstance(native, dict) and "error" not in native else listed
 
 
 async def _known(upstream: Upstream) -> dict[str, Listed]:
@@ -63,65 +133,11 @@ async def _known(upstream: Upstream) -> dict[str, Listed]:
     return {model.id: Listed(model.id, model.raw, profile) for model, profile in zip(listed, profiles, strict=True)}
 
 
-async def one_model(router: Router, settings: Settings, public: str) -> dict[str, Any] | None:
-    """One model's object; None if no backend lists it."""
-    route = (await router.table()).get(public)
-    if route is None:
-        return None
-    profile = await route.upstream.prober.profile(route.model)
-    listed = route.listed or Listed(route.model, {})
-    known = {route.model: Listed(listed.id, listed.raw, profile)}
-    return _object(public, route, known, settings)
-
-
-async def profiles(router: Router, settings: Settings, meter: Any, ledger: CallLedger) -> dict[str, Any]:
-    """Return the known facts about every backend and model, with the origin of every field, for `/spillway/models`."""
-    backends = []
-    await router.table()
-    for upstream in router.upstreams:
-        for listed in await upstream.prober.listed():
-            await upstream.prober.profile(listed.id)
-        snapshot = upstream.prober.snapshot()
-        models = {
-            model: {
-                **info,
-                "effective": _effective(settings, upstream, model, info),
-                **_counting(meter, upstream, model),
-                "emulated_calls": ledger.describe((upstream.name, model)),
-            }
-            for model, info in snapshot["models"].items()
-        }
-        backends.append({"name": upstream.name, "url": upstream.url, **snapshot, "models": models})
-    return {"backends": backends}
-
-
-def _counting(meter: Any, upstream: Upstream, model: str) -> dict[str, Any]:
-    return {"counting": meter.describe((upstream.name, model))}
-
-
 def _effective(settings: Settings, upstream: Upstream, model: str, info: Mapping[str, Any]) -> dict[str, Any]:
-    chosen = settings.for_model(model)
-    effective: dict[str, Any] = {
-        "managed": info.get("window") is not None and is_managed(Route(upstream, model), settings),
-        "trigger": chosen.trigger,
-        "target": chosen.target,
-        "pause": chosen.pause,
-        "strategy": chosen.strategy,
-        "policy": chosen.policy,
-        "status": chosen.status,
-        "summary_model": chosen.summary_model,
-        **_policy(settings, model, info),
-    }
-    if info.get("window") is None:
-        effective["advice"] = f'set SPILLWAY_MODELS=\'{{"{model}": {{"window": TOKENS}}}}\''
-    return effective
-
-
-def _policy(settings: Settings, model: str, info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the effective policy for a model: figures in tokens, lines and characters, and the origin of each."""
+    """Return what holds for a model: figures in tokens, lines and characters, and the origin of each."""
     chosen = settings.for_model(model)
     window = info["window"]["value"] if info.get("window") is not None else None
-    limits: dict[str, Any] = {}
+    limits: dict[str, Any] = {"advice": f'set SPILLWAY_MODELS=\'{{"{model}": {{"window": TOKENS}}}}\''}
     if window is not None:
         budget = budget_for(chosen, window)
         limits = asdict(prune_limits(chosen, budget.zone))
@@ -132,19 +148,20 @@ def _policy(settings: Settings, model: str, info: Mapping[str, Any]) -> dict[str
         "local": "first sentence",
         "auto": f"first sentence above {diet_from(window)} bytes" if window is not None else "as sent",
     }
+    guide = limits.get("guide")
     return {
+        "managed": window is not None and is_managed(Route(upstream, model), settings),
+        **{
+            name: getattr(chosen, name)
+            for name in ("trigger", "target", "pause", "strategy", "policy", "status", "summary_model")
+        },
         **limits,
         "answer_cap": answer_cap_for(chosen, window),
         "tools_allowed": list(chosen.tools_allowed) or "all",
         "tool_descriptions": descriptions[chosen.policy],
         "system_prompt": _system_prompt(chosen),
-        "guide_file": _guide(limits.get("guide")),
+        "guide_file": "as sent" if guide is None else f"within {guide} tokens",
     }
-
-
-def _guide(tokens: int | None) -> str:
-    """Describe the treatment of guide files in prompts, of which so many tokens may stay; None: all."""
-    return "as sent" if tokens is None else f"within {tokens} tokens"
 
 
 def _system_prompt(chosen: Settings) -> str:
@@ -154,6 +171,7 @@ def _system_prompt(chosen: Settings) -> str:
 
 
 def _object(public: str, route: Route, known: Mapping[str, Listed], settings: Settings) -> dict[str, Any]:
+    """Describe a model as its backend lists it, and what Spillway knows."""
     listed = known.get(route.model) or route.listed or Listed(route.model, {"id": route.model, "object": "model"})
     profile = listed.profile
     window = profile.window.value if profile.window is not None else None
@@ -176,7 +194,7 @@ def _object(public: str, route: Route, known: Mapping[str, Listed], settings: Se
         "context_length": window,
         "supports_tools": profile.tools.value if profile.tools is not None else None,
         "spillway": spillway,
-        **_for_open_webui(listed.raw, profile),
+        **_for_open_webui(listed.raw, window),
     }
 
 
@@ -197,16 +215,12 @@ def _tools(profile: ModelProfile, settings: Settings) -> str:
     return "none" if settings.tool_mode == "native" else "emulated"
 
 
-def _for_open_webui(raw: Mapping[str, Any], profile: ModelProfile) -> dict[str, Any]:
-    """`info.meta` as Open WebUI 0.12 reads it: a description; its 36 built-in tools off in small windows."""
-    if profile.window is None or "info" in raw:
+def _for_open_webui(raw: Mapping[str, Any], window: int | None) -> dict[str, Any]:
+    """Return `info.meta` as Open WebUI 0.12 reads it: a description; its 36 built-in tools off in small windows."""
+    if window is None or "info" in raw:
         return {}
-    window = profile.window.value
-    meta: dict[str, Any] = {"description": f"{_short(window)} context window, compacted automatically by Spillway"}
+    size = f"{window // 1024}k" if window >= 1024 else str(window)
+    meta: dict[str, Any] = {"description": f"{size} context window, compacted automatically by Spillway"}
     if window <= SMALL_WINDOW:
         meta["capabilities"] = {"builtin_tools": False}
     return {"info": {"meta": meta}}
-
-
-def _short(tokens: int) -> str:
-    return f"{tokens // 1024}k" if tokens >= 1024 else str(tokens)

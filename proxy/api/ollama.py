@@ -1,4 +1,4 @@
-"""Ollama's lists for its clients, where no Ollama is behind: the same models, told in its way, with the window that is loaded.
+"""Ollama's lists for its clients, where no Ollama is behind: the same models in its form, with the window that is loaded.
 
 Fields: Ollama's API reference (docs/api.md, 0.14).
 """
@@ -6,13 +6,18 @@ Fields: Ollama's API reference (docs/api.md, 0.14).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 from typing import Any
 
+from fastapi import APIRouter, Depends
+
 from proxy import __version__
+from proxy.api.dependencies import AlreadySent, Authorized, On, Services, bearer
 from proxy.backends.profile import ModelProfile
 from proxy.core.errors import ModelNotFound
-from proxy.routing import Route, Router
+from proxy.dialects.bodies import object_in, text_in
+from proxy.exchange import Exchange
 
 VERSION = "0.14.0"
 """Of Ollama's whose API is answered: clients ask for a least one."""
@@ -21,42 +26,57 @@ _SINCE = "2026-01-01T00:00:00Z"
 _UNTIL = "2318-01-01T00:00:00Z"
 _FAMILY = "llama"
 
+router = APIRouter(tags=["ollama"], dependencies=[Depends(bearer)])
 
-async def version() -> dict[str, str]:
-    """`GET /api/version`; it says whose it really is, so that one Spillway in front of another is not taken in."""
+
+def _route(method: str, path: str) -> Callable[[Callable[[Services, Exchange], Awaitable[dict[str, Any]]]], None]:
+    """Answer at a path where no Ollama is behind, which knows more."""
+
+    def add(answer: Callable[[Services, Exchange], Awaitable[dict[str, Any]]]) -> None:
+        async def endpoint(on: On, exchange: Authorized) -> Any:
+            if await on.relay.router.owner(exchange.path) is None:
+                return await answer(on, exchange)
+            await on.relay.passthrough(exchange)
+            return AlreadySent()
+
+        router.add_api_route(path, endpoint, methods=[method], description=answer.__doc__, name=path)
+
+    return add
+
+
+@_route("GET", "/api/version")
+async def _version(_: Services, __: Exchange) -> dict[str, Any]:
+    """Report the emulated version, and whose it really is, so that one Spillway in front of another is not taken in."""
     return {"version": VERSION, "spillway": __version__}
 
 
-async def tags(router: Router) -> dict[str, Any]:
-    """`GET /api/tags`: every model of every backend."""
-    return {"models": [_entry(name, profile) for name, profile in await _profiles(router)]}
+@_route("GET", "/api/tags")
+async def _tags(on: Services, _: Exchange) -> dict[str, Any]:
+    """List all backends' models in Ollama's form."""
+    return {"models": [_entry(name, profile) for name, profile in await _profiles(on)]}
 
 
-async def loaded(router: Router) -> dict[str, Any]:
-    """`GET /api/ps`: those that are loaded, or whose window does not depend on it."""
-    models = []
-    for name, profile in await _profiles(router):
-        if profile.window is not None and not profile.provisional:
-            entry = {
-                **_entry(name, profile),
-                "expires_at": _UNTIL,
-                "size_vram": 0,
-                "context_length": profile.window.value,
-            }
-            models.append(entry)
-    return {"models": models}
+@_route("GET", "/api/ps")
+async def _loaded(on: Services, _: Exchange) -> dict[str, Any]:
+    """List the models that are loaded, or whose window does not depend on it."""
+    return {
+        "models": [
+            {**_entry(name, profile), "expires_at": _UNTIL, "size_vram": 0, "context_length": profile.window.value}
+            for name, profile in await _profiles(on)
+            if profile.window is not None and not profile.provisional
+        ]
+    }
 
 
-async def show(router: Router, name: str) -> dict[str, Any]:
-    """`POST /api/show`: what is known of one model.
-
-    Raises:
-        ModelNotFound: no backend lists it.
-    """
-    route = (await router.table()).get(name.removesuffix(":latest")) or (await router.table()).get(name)
+@_route("POST", "/api/show")
+async def _show(on: Services, exchange: Exchange) -> dict[str, Any]:
+    """Describe one model in Ollama's form."""
+    body = object_in(await exchange.body(on.settings.max_body))
+    name, table = text_in(body, "model") or text_in(body, "name"), await on.relay.router.table()
+    route = table.get(name.removesuffix(":latest")) or table.get(name)
     if route is None:
         raise ModelNotFound(f"model '{name}' not found")
-    profile = await _profile(route)
+    profile = await route.upstream.prober.profile(route.model)
     details = _details(profile)
     length = details.get("context_length")
     window = {} if length is None else {f"{_FAMILY}.context_length": length}
@@ -72,14 +92,10 @@ async def show(router: Router, name: str) -> dict[str, Any]:
     }
 
 
-async def _profiles(router: Router) -> list[tuple[str, ModelProfile]]:
-    table = await router.table()
-    profiles = await asyncio.gather(*map(_profile, table.values()))
+async def _profiles(on: Services) -> list[tuple[str, ModelProfile]]:
+    table = await on.relay.router.table()
+    profiles = await asyncio.gather(*(route.upstream.prober.profile(route.model) for route in table.values()))
     return list(zip(table, profiles, strict=True))
-
-
-async def _profile(route: Route) -> ModelProfile:
-    return await route.upstream.prober.profile(route.model)
 
 
 def _entry(name: str, profile: ModelProfile) -> dict[str, Any]:
@@ -102,5 +118,5 @@ def _details(profile: ModelProfile) -> dict[str, Any]:
 
 def _capabilities(profile: ModelProfile) -> list[str]:
     """Tools always: where a model has none of its own, they are put into its prompt."""
-    may = {"vision": profile.vision, "thinking": profile.thinks}
-    return ["completion", "tools", *(name for name, fact in may.items() if fact is not None and fact.value)]
+    facts = {"vision": profile.vision, "thinking": profile.thinks}
+    return ["completion", "tools", *(name for name, fact in facts.items() if fact is not None and fact.value)]

@@ -15,7 +15,7 @@ PREFIXES = ("/v1", "/api/v1", "")
 """Ends of base URLs: OpenAI's, OpenRouter's and LM Studio's, and none."""
 COUNTING = {path: dialect for dialect in DIALECTS.values() for path in dialect.counts}
 """Paths that count the tokens of a request, by dialect."""
-_CANONICAL = {"POST": frozenset({*DIALECTS, *COUNTING}), "GET": frozenset({MODELS})}
+_MANAGED = {"POST": frozenset({*DIALECTS, *COUNTING}), "GET": frozenset({MODELS})}
 _SLASHES = re.compile("//+")
 _PREFIX = re.compile("(?:/api)?/v1(?=/)")
 _PLAIN = re.compile(rb"(?:/(?!\.)[A-Za-z0-9_.~:@-]+)+")
@@ -27,8 +27,8 @@ _ADMIN = re.compile("|".join(translate(glob) for backend in BACKENDS for glob in
 
 
 def canonical(method: str, path: str) -> str:
-    """The managed path that is meant by one with another prefix or with slashes too many; any other path as it is."""
-    managed = _CANONICAL.get(method, frozenset())
+    """Return the managed path that is meant by one with another prefix or with slashes too many; any other path as it is."""
+    managed = _MANAGED.get(method, frozenset())
     if path not in managed:
         endpoint = _SLASHES.sub("/", path).removesuffix("/")
         for candidate in (endpoint, "/v1" + _PREFIX.sub("", endpoint, 1), _PREFIX.sub("", endpoint, 1)):
@@ -38,7 +38,7 @@ def canonical(method: str, path: str) -> str:
 
 
 def normalized(target: bytes) -> str:
-    """The path of a target as the most generous server reads it: decoded, in lower case, nothing doubled or empty.
+    """Return the path of a target as the most generous server reads it: decoded, in lower case, nothing doubled or empty.
 
     Raises:
         BadRequest: it is no path, climbs with `..`, is not UTF-8 text, or is encoded over and over.
@@ -46,33 +46,25 @@ def normalized(target: bytes) -> str:
     path = target.partition(b"?")[0]
     if _PLAIN.fullmatch(path):
         return path.decode().lower()
-    if not path.startswith(b"/"):
-        raise BadRequest("The request's target must be a path that begins with a slash.")
-    segments = [_segment(each) for each in _decoded(path).replace("\\", "/").split("/")]
+    for _ in range(_DECODED):
+        encoded, path = path, unquote_to_bytes(path)
+        if path == encoded:
+            break
+    else:
+        raise BadRequest("The request's path is percent-encoded too many times.")
+    try:
+        text = path.decode()
+    except UnicodeDecodeError:
+        raise BadRequest("The request's path is not UTF-8 text; a name in it must be encoded as such.") from None
+    if not target.startswith(b"/") or _CONTROL.search(text):
+        raise BadRequest("The request's target must be a path that begins with a slash, without control characters.")
+    # Some servers remove a segment's parameters first.
+    segments = [segment.partition(";")[0].strip() for segment in text.replace("\\", "/").split("/")]
     if ".." in segments:
         raise BadRequest("The request's path must not contain `..`, in whatever way it is written.")
-    return "/" + "/".join(each for each in segments if each not in ("", ".")).lower()
+    return "/" + "/".join(segment for segment in segments if segment not in ("", ".")).lower()
 
 
 def is_admin(method: str, path: str) -> bool:
     """Return whether a request changes, or deletes, what a backend serves; `path` as `normalized` gives it."""
     return _ADMIN.match(f"{method} {path}") is not None
-
-
-def _decoded(path: bytes) -> str:
-    for _ in range(_DECODED):
-        try:
-            text = path.decode()
-        except UnicodeDecodeError:
-            raise BadRequest("The request's path is not UTF-8 text; a name in it must be encoded as such.") from None
-        if _CONTROL.search(text):
-            raise BadRequest("The request's path must not contain control characters.")
-        if "%" not in text or (once := unquote_to_bytes(path)) == path:
-            return text
-        path = once
-    raise BadRequest("The request's path is percent-encoded too many times.")
-
-
-def _segment(text: str) -> str:
-    """A segment without parameters, which some servers remove first."""
-    return text.partition(";")[0].strip()

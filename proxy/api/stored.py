@@ -23,8 +23,7 @@ from proxy.reading import Memory
 _MOST, _USUAL = 100, 20
 """Items in a list."""
 
-
-stored = APIRouter(include_in_schema=False)  # OpenAI describes them
+router = APIRouter(include_in_schema=False)  # OpenAI describes them
 
 
 def _add(method: str, path: str, answer: Callable[..., Awaitable[dict[str, Any]]]) -> None:
@@ -41,7 +40,7 @@ def _add(method: str, path: str, answer: Callable[..., Awaitable[dict[str, Any]]
         return AlreadySent()
 
     for prefix in PREFIXES:
-        stored.add_api_route(f"{prefix}/responses/{{response_id}}{path}", route, methods=[method])
+        router.add_api_route(f"{prefix}/responses/{{response_id}}{path}", route, methods=[method])
 
 
 async def _response(memory: Memory, exchange: Exchange, name: str) -> dict[str, Any]:

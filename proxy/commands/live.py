@@ -190,9 +190,6 @@ def _updated(rows: dict[str, JsonObject], name: str, data: Any) -> dict[str, Jso
             return {row["id"]: row for row in data["conversations"]}
         case "conversation":
             return {data["id"]: data, **{key: row for key, row in rows.items() if key != data["id"]}}
-        case "progress":
-            changes = {each["id"]: {key: each[key] for key in each if key != "request"} for each in data}
-            return {key: row | changes.get(key, {}) for key, row in rows.items()}
         case "gone":
             return {key: row for key, row in rows.items() if key != data["id"]}
         case _:

@@ -12,7 +12,7 @@ from tests.fakes import FakeModel, LlamaCppFake, qa, summariser
 from tests.proxying import read_stream, running_proxy
 
 NAMES = (
-    *("Stabiliser", "ClientCompactions", "AheadCompactor", "PrefixReuse", "FixedPart", "Book", "RequestLog"),
+    *("Stabiliser", "ClientCompactions", "AheadCompactor", "PrefixReuse", "FixedPart", "RequestHistory", "RequestLog"),
     *("Metrics", ""),
 )
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from proxy.api import schemas
 from proxy.core.settings import BackendSetting
 from tests.fakes import FAKES, FakeModel, LlamaCppFake, LmStudioFake, OllamaFake, VllmFake, scripted
 from tests.proxying import running_proxy
@@ -129,22 +128,6 @@ def test_the_model_list_is_the_same_on_every_path(path: str) -> None:
         assert proxy.client.get(proxy.url + path).json() == proxy.client.get("/v1/models").json()
 
 
-def test_a_backends_own_list_at_the_same_path_is_not_hidden() -> None:
-    with (
-        VllmFake([FakeModel("v")]) as vllm,
-        LmStudioFake([FakeModel("m", 4096)]) as studio,
-        running_proxy(vllm, studio) as proxy,
-    ):
-        told = proxy.client.get("/api/v1/models").json()
-        assert [model["key"] for model in told["models"]] == ["m"]
-        assert told["models"][0]["loaded_instances"]
-        usual = proxy.client.get("/v1/models").json()
-        assert {**told, "models": None} == {**usual, "models": None}
-        assert "models" not in usual
-        studio.stop()
-        assert proxy.client.get("/api/v1/models").json().keys() == usual.keys()
-
-
 def test_one_model_without_the_version() -> None:
     with VllmFake([FakeModel("a/b", 4096)]) as fake, running_proxy(fake) as proxy:
         assert proxy.client.get("/models/a/b").json()["spillway"]["window"] == 4096
@@ -164,29 +147,7 @@ def test_the_own_endpoints_are_described() -> None:
             *("/api/version", "/api/tags", "/api/ps", "/api/show"),
         }
         assert {"/spillway/models", "/spillway/explain", "/spillway/live"} < set(described["paths"])
-        for path, operations in described["paths"].items():
-            for operation in operations.values():
-                if "204" in operation["responses"]:
-                    continue
-                answer = operation["responses"]["200"]
-                assert (
-                    path in ("/metrics", "/spillway/live") or "$ref" in answer["content"]["application/json"]["schema"]
-                )
         assert "openapi.json" in proxy.client.get("/docs").text
-
-
-def test_what_the_own_endpoints_answer_is_what_is_described() -> None:
-    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
-        question = {"messages": [{"role": "user", "content": "hi"}]}
-        listed = proxy.client.get("/v1/models")
-        schemas.ModelList.model_validate(listed.json(), strict=True)
-        model = listed.json()["data"][0]["id"]
-        schemas.ModelObject.model_validate(proxy.client.get(f"/v1/models/{model}").json(), strict=True)
-        schemas.KnownBackends.model_validate(proxy.client.get("/spillway/models").json(), strict=True)
-        explained = proxy.client.post("/spillway/explain", json=question)
-        schemas.Explanation.model_validate(explained.json(), strict=True)
-        for answer in (listed, explained, proxy.client.get("/healthz"), proxy.client.get("/docs")):
-            assert answer.headers["x-request-id"].startswith("req_")
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from proxy.api import app, boundary, paths
+from proxy.api import app, paths
 from proxy.core.dialect import Dialect, WholeAnswer, Writer
 from proxy.core.errors import BadRequest, ClientError
 from proxy.core.jsontext import dumps, loads
@@ -105,8 +105,8 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     dialect: Dialect = Lines()
     route = app._route(PATH, partial(Relay.answer, dialect=dialect), ["POST"])
     monkeypatch.setattr(app, "ROUTES", (route, *app.ROUTES))
-    monkeypatch.setitem(boundary._DIALECTS, PATH, dialect)
-    monkeypatch.setitem(paths._CANONICAL, "POST", paths._CANONICAL["POST"] | {PATH})
+    monkeypatch.setitem(app._DIALECTS, PATH, dialect)
+    monkeypatch.setitem(paths._MANAGED, "POST", paths._MANAGED["POST"] | {PATH})
 
 
 def lines(proxy: Proxy, ask: str) -> Iterator[dict[str, Any]]:

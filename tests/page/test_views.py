@@ -152,16 +152,13 @@ def test_a_forgotten_summary_is_not_in_the_next_prompt(visit: Visit, stage: Stag
 # Models, savings, log
 
 
-def test_a_models_window_is_told_with_its_origin_and_its_error_drawn(visit: Visit, stage: Stage) -> None:
+def test_a_models_window_is_told_with_its_origin(visit: Visit, stage: Stage) -> None:
     stage.talk("counting", 3)
     page = visit.open("models")
     model = page.get_by_role("article", name=MODEL)
     expect(model).to_contain_text("2,048 tokens llama.cpp, slot; told of the loaded model")
     expect(model).to_contain_text("goes on by")
     expect(model).to_contain_text("tokenizer")
-    expect(model.locator(".plot canvas")).to_be_visible()
-    model.get_by_text("The same as a table").click()
-    expect(model.locator("tbody tr").first).to_contain_text("%")
 
 
 def test_what_was_learned_can_be_forgotten(browser: Browser) -> None:
@@ -185,8 +182,7 @@ def test_savings_are_what_is_told_with_how_they_are_computed(visit: Visit, stage
     page = visit.open("savings")
     told = stage.proxy.client.get("/spillway/savings").json()
     expect(page.locator(".tile", has_text="tokens not sent")).to_contain_text(f"{told['tokens']['not_sent']:,}")
-    for line in told["how"]:
-        expect(page.get_by_text(line)).to_be_visible()
+    expect(page.get_by_text("no backend takes more")).to_be_visible()
 
 
 def test_the_log_can_be_filtered_and_opens_requests(visit: Visit, stage: Stage) -> None:

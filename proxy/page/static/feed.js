@@ -49,14 +49,6 @@ function put(row) {
   feed.rows.set(row.id, row);
 }
 
-/** A row with how far its answer has come. */
-function moved(row, progress) {
-  const { answer, state, tokens_per_second } = progress;
-  const bar = { ...row.bar, answer };
-  if (row.bar?.room != null) bar.room = Math.max(0, row.bar.room + row.bar.answer - answer);
-  return { ...row, state, answer, tokens_per_second, fill: progress.fill ?? row.fill, request: progress.request, bar };
-}
-
 const HEARD = {
   snapshot({ session, conversations, outcomes }) {
     feed.session = session;
@@ -65,12 +57,6 @@ const HEARD = {
     feed.told += 1;
   },
   conversation: put,
-  progress(several) {
-    for (const progress of several) {
-      const row = feed.rows.get(progress.id);
-      if (row) put(moved(row, progress));
-    }
-  },
   outcome(outcome) {
     feed.outcomes = [outcome, ...feed.outcomes.filter(({ id }) => id !== outcome.id)].slice(0, MOST);
     feed.told += 1;

@@ -11,6 +11,7 @@ export const UNKNOWN = "not known";
 
 export const number = (value) => (value == null ? UNKNOWN : NUMBER.format(value));
 export const percent = (fraction) => (fraction == null ? UNKNOWN : `${Math.round(fraction * 100)}\u00a0%`);
+export const fill = (tokens, window) => (tokens == null || !window ? null : tokens / window);
 export const clock = (at) => CLOCK.format(at * 1000);
 export const moment = (at) => MOMENT.format(at * 1000);
 
@@ -121,9 +122,8 @@ function amounts(row) {
 function described(row, parts) {
   const used = parts.reduce((sum, { tokens }) => sum + tokens, 0);
   const there = parts.filter(({ tokens }) => tokens).map(({ label, tokens }) => `${label} ${number(tokens)}`);
-  const pauses = row.pauses?.length ? `; paused at ${row.pauses.map(number).join(", ")}` : "";
   const room = row.window ? ` of ${number(row.window)} tokens, ${percent(used / row.window)} full` : " tokens, window not known";
-  return `${number(used)}${room}: ${there.join(", ") || "empty"}${pauses}`;
+  return `${number(used)}${room}: ${there.join(", ") || "empty"}`;
 }
 
 const Mark = ({ at, scale, kind, label }) =>
@@ -148,7 +148,6 @@ export function Bar({ row }) {
     )}
     <${Mark} at=${row.trigger} scale=${scale} kind="trigger" label="above this, a request is compacted before it is sent" />
     <${Mark} at=${row.pause} scale=${scale} kind="pause" label="here a running answer is paused and compacted" />
-    ${(row.pauses ?? []).map((at) => html`<${Mark} key=${at} at=${at} scale=${scale} kind="paused" label="the answer was paused here" />`)}
   </svg>`;
 }
 
@@ -160,7 +159,6 @@ export function Legend({ row }) {
     <li><span class="swatch room"></span>room left${told("room")}</li>
     <li><span class="swatch line trigger"></span>${share(row, "trigger", "80 %")}: compacts</li>
     <li><span class="swatch line pause"></span>${share(row, "pause", "90 %")}: pauses</li>
-    <li><span class="swatch line paused"></span>was paused</li>
   </ul>`;
 }
 

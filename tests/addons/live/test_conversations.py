@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.addons.live import book
-from proxy.api.live import schemas
+from proxy.addons import history
 from tests.addons.live.watching import viewing
 from tests.fakes import LlamaCppFake, Reply, scripted
 from tests.fakes.waiting import Gate, wait_until
@@ -37,7 +36,6 @@ def gauge(proxy: Proxy, name: str) -> float:
 def rows(proxy: Proxy, query: str = "") -> list[dict[str, Any]]:
     answer = proxy.client.get(f"/spillway/conversations{query}")
     assert answer.status_code == 200
-    schemas.Conversations.model_validate(answer.json())
     told: list[dict[str, Any]] = answer.json()["conversations"]
     return told
 
@@ -45,7 +43,6 @@ def rows(proxy: Proxy, query: str = "") -> list[dict[str, Any]]:
 def timeline(proxy: Proxy, name: str) -> list[dict[str, Any]]:
     answer = proxy.client.get(f"/spillway/conversations/{name}")
     assert answer.status_code == 200
-    schemas.Conversation.model_validate(answer.json())
     told: list[dict[str, Any]] = answer.json()["timeline"]
     return told
 
@@ -53,7 +50,8 @@ def timeline(proxy: Proxy, name: str) -> list[dict[str, Any]]:
 def outcomes(proxy: Proxy, query: str = "") -> dict[str, Any]:
     answer = proxy.client.get(f"/spillway/outcomes{query}")
     assert answer.status_code == 200
-    return schemas.Outcomes.model_validate(answer.json()).model_dump()
+    found: dict[str, Any] = answer.json()
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -103,14 +101,14 @@ def test_a_timeline_tells_what_was_done_to_each_turn_and_why(proxy: Proxy) -> No
     told = timeline(proxy, row["id"])
     assert [turn["messages"] for turn in told] == [2, 4, 6, 8, 10, 12, 14]
     first, shortened = told[0], next(turn for turn in told if turn["compactions"])
-    assert first["prefix"] == {"repeated": 0, "reused": first["prefix"]["reused"], "why": "first"}
-    assert shortened["fill_before"] > 0.7
-    assert shortened["fill_after"] < 0.75  # what was recalled counts too
+    assert (first["repeated"], first["unlike"]) == (0, "first")
+    assert shortened["tokens_before"] > 0.7 * shortened["window"]
+    assert shortened["tokens_after"] < 0.75 * shortened["window"]  # what was recalled counts too
     assert shortened["rungs"]
-    assert shortened["prefix"]["why"] == "shortened"
+    assert shortened["unlike"] == "shortened"
     assert shortened["checkpoint"]["covered"] > 2
     assert shortened["compaction_seconds"] > 0
-    assert shortened["waited"] >= shortened["compaction_seconds"]
+    assert shortened["first_byte"] >= shortened["compaction_seconds"]
     names = [event["event"] for event in shortened["events"]]
     order = ["routed", "measured", "compacting", "compacted", "sent", "first_byte", "finished"]
     assert [name for name in dict.fromkeys(names) if name in order] == order
@@ -137,7 +135,7 @@ def test_the_log_has_every_request_and_can_be_asked_for_some(proxy: Proxy) -> No
     assert [*page["outcomes"], *rest["outcomes"]] == told
     assert rest["next"] is None
     one = proxy.client.get("/spillway/requests/mine/1").json()
-    assert schemas.Turn.model_validate(one).conversation == rows(proxy, "?model=b")[0]["id"]
+    assert one["conversation"] == rows(proxy, "?model=b")[0]["id"]
 
 
 @pytest.mark.parametrize(
@@ -166,8 +164,7 @@ def test_a_viewer_is_told_what_happens_from_a_snapshot_on(proxy: Proxy) -> None:
         assert snapshot["session"]["role"] == "open"
         proxy.chat({"messages": turns(2), "stream": True})
         row = seen.until("conversation", lambda row: row["turns"] == 2 and row["state"] == "idle")
-        schemas.Row.model_validate(row)
-        schemas.RequestOutcome.model_validate(seen.until("outcome"))
+        seen.until("outcome")
         with viewing(proxy, f"?conversation={row['id']}") as one:
             assert [each["id"] for each in one.until("snapshot")["conversations"]] == [row["id"]]
             proxy.chat({"messages": turns(1, "Else?")})
@@ -187,7 +184,7 @@ def test_a_running_answer_is_sampled_while_it_streams() -> None:
         seen.until("snapshot")
         asking = threading.Thread(target=proxy.chat, args=({"messages": turns(1), "stream": True},), daemon=True)
         asking.start()
-        (told,) = seen.until("progress", lambda told: told[0]["answer"] >= 90)
+        told = seen.until("conversation", lambda told: told["answer"] >= 90)
         assert told["state"] == "answering"
         assert told["tokens_per_second"] > 0
         (running,) = outcomes(proxy, "?running=true")["outcomes"]
@@ -203,20 +200,14 @@ def test_savings_never_count_more_than_the_window_and_say_what_they_cost(proxy: 
     for number in range(1, 9):
         proxy.chat({"messages": turns(number)})
     told = proxy.client.get("/spillway/savings").json()
-    schemas.Savings.model_validate(told)
     assert told["requests"] == 8
     assert 0 < told["tokens"]["without"] <= 8 * 700
     assert told["tokens"]["spent"] > 0  # summaries that were asked for
     tokens = told["tokens"]
     assert tokens["not_sent"] == tokens["without"] - tokens["sent"] - tokens["spent"]
-    assert told["reading"]["caused"] > 0
-    assert told["seconds"]["saved"] == pytest.approx(told["seconds"]["avoided"] - told["seconds"]["waited"])
     assert told["seconds"]["waited"] > 0
     assert told["rescued"]["prompts"] >= 1
     assert proxy.client.get("/spillway/savings?model=none").json()["requests"] == 0
-    points = proxy.client.get("/spillway/calibration").json()["points"]
-    assert points
-    assert all(each["error"] == pytest.approx(each["estimated"] / each["reported"] - 1, abs=1e-3) for each in points)
 
 
 def test_memory_is_bounded_in_bytes_and_bodies_go_first(fake: LlamaCppFake) -> None:
@@ -225,7 +216,7 @@ def test_memory_is_bounded_in_bytes_and_bodies_go_first(fake: LlamaCppFake) -> N
             proxy.chat({"model": "m", "messages": turns(1, f"{number}?"), "metadata": {"pad": "x" * 9000}})
         assert 10_000 < gauge(proxy, "spillway_live_bytes") <= 40_000
         told = rows(proxy)
-        assert 3 <= len(told) < 30
+        assert len(told) == 30
         assert told[0]["bar"] is not None
         assert told[-1]["bar"] is None
         assert len(outcomes(proxy)["outcomes"]) == len(told)
@@ -234,7 +225,7 @@ def test_memory_is_bounded_in_bytes_and_bodies_go_first(fake: LlamaCppFake) -> N
 def test_requests_are_bounded_in_number_and_those_forgotten_are_told(
     fake: LlamaCppFake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(book, "MOST", 3)
+    monkeypatch.setattr(history, "MOST_REQUESTS", 3)
     with running_proxy(fake) as proxy:
         proxy.chat({"messages": turns(1, "First?")})
         (first,) = rows(proxy)
@@ -253,20 +244,6 @@ def test_nothing_is_kept_where_nothing_may_be(fake: LlamaCppFake) -> None:
         assert outcomes(proxy)["outcomes"] == []
 
 
-def test_a_slow_viewer_is_told_anew_and_holds_up_nobody(fake: LlamaCppFake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.addons.live.feed.MOST_WAITING", 2)
-    with running_proxy(fake) as proxy, viewing(proxy) as seen:
-        seen.until("snapshot")
-        bodies = [{"messages": turns(1, f"{number}?")} for number in range(12)]
-        threads = [threading.Thread(target=proxy.chat, args=(body,), daemon=True) for body in bodies]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(20)
-        again = seen.until("snapshot", lambda told: len(told["outcomes"]) > 2)
-        assert again["conversations"]
-
-
 def test_viewers_are_bounded_in_number_and_leave_nothing_behind(proxy: Proxy) -> None:
     with viewing(proxy) as seen:
         seen.until("snapshot")
@@ -275,7 +252,7 @@ def test_viewers_are_bounded_in_number_and_leave_nothing_behind(proxy: Proxy) ->
 
 
 def test_only_so_many_look_at_a_time(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.api.live.stream.MOST_VIEWERS", 1)
+    monkeypatch.setattr("proxy.api.live.MOST_VIEWERS", 1)
     with viewing(proxy) as seen:
         seen.until("snapshot")
         refused = proxy.client.get("/spillway/live")

@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.api.live import schemas
 from tests.addons.live.watching import viewing
 from tests.fakes import GenericFake, LlamaCppFake, Question, Reply, scripted, walk, words
 from tests.fakes.waiting import HEADERS, Gate, wait_until
@@ -36,7 +35,6 @@ def newest(proxy: Proxy) -> dict[str, Any]:
 def diff(proxy: Proxy, query: str = "") -> dict[str, Any]:
     answer = proxy.client.get(f"/spillway/requests/{newest(proxy)['id']}/diff{query}")
     assert answer.status_code == 200, answer.text
-    schemas.Diff.model_validate(answer.json())
     told: dict[str, Any] = answer.json()
     for name, number in told["counts"].items():
         assert number == sum(row["what"] == name for row in told["rows"])

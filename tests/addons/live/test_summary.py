@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.api.live import schemas
 from proxy.core.history.marks import OPEN
 from tests.fakes import LlamaCppFake, Question, Reply, qa, summariser
 from tests.fakes.waiting import Gate, wait_until
@@ -62,7 +61,6 @@ class Talk:
     def summary(self) -> dict[str, Any]:
         answer = self.proxy.client.get(self.path, headers=self.headers)
         assert answer.status_code == 200, answer.text
-        schemas.Summary.model_validate(answer.json())
         told: dict[str, Any] = answer.json()
         return told
 

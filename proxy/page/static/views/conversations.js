@@ -1,7 +1,7 @@
 // All conversations, one row each, live; and one of them: its window, its summary, its turns.
 import { act, get } from "../api.js";
 import { announce, feed, useFeed } from "../feed.js";
-import { Bar, Change, Facts, Heading, Legend, Problem, Text, cause, clock, html, number, percent, plural, seconds, stateName, titleOf, to, useAsked, useFocus, useState } from "../lib.js";
+import { Bar, Change, Facts, Heading, Legend, Problem, Text, cause, clock, fill, html, number, percent, plural, seconds, stateName, titleOf, to, useAsked, useFocus, useState } from "../lib.js";
 
 /** Who talks to what, in one line. */
 export const madeOf = (row) =>
@@ -175,11 +175,11 @@ export function done(turn) {
 }
 
 /** How much of a prompt the backend did not have to read again. */
-export function reuse({ prefix, prompt_tokens, tokens_after }) {
-  if (!prefix || (prefix.repeated == null && prefix.reused == null)) return null;
+export function reuse({ repeated, reused, unlike, prompt_tokens, tokens_after }) {
+  if (repeated == null && reused == null) return null;
   const whole = prompt_tokens ?? tokens_after;
-  const told = prefix.reused != null ? `${number(prefix.reused)} of ${number(whole)} tokens were not read again` : `${number(prefix.repeated)} tokens were as before; the backend tells no more`;
-  return prefix.why ? `${told}: ${cause(prefix.why)}` : told;
+  const told = reused != null ? `${number(reused)} of ${number(whole)} tokens were not read again` : `${number(repeated)} tokens were as before; the backend tells no more`;
+  return unlike ? `${told}: ${cause(unlike)}` : told;
 }
 
 /** A checkpoint in words. */
@@ -187,16 +187,17 @@ export const checkpointed = (point) =>
   point && `${point.kind}, stands for ${plural(point.covered, "message")}${point.summary ? `, summary ${point.summary}` : ""}`;
 
 function Turn({ turn }) {
+  const [before, after] = [turn.tokens_before, turn.tokens_after].map((tokens) => fill(tokens, turn.window));
   return html`<li class="turn">
     <div class="when"><time>${clock(turn.at)}</time><a href=${to("r", turn.id)} aria-label=${`What was sent at ${clock(turn.at)}`}>What was sent</a></div>
     <div class="fill">
-      <${Change} before=${turn.fill_before} after=${turn.fill_after} />
-      <span>${percent(turn.fill_before)} → ${percent(turn.fill_after)}</span>
+      <${Change} before=${before} after=${after} />
+      <span>${percent(before)} → ${percent(after)}</span>
     </div>
     <ul class="chips">${done(turn).map((word) => html`<li key=${word}>${word}</li>`)}</ul>
     <p class="made">
       ${[
-        turn.running ? "running" : `waited ${seconds(turn.waited)}, all of it ${seconds(turn.seconds)}`,
+        turn.running ? "running" : `waited ${seconds(turn.first_byte)}, all of it ${seconds(turn.seconds)}`,
         turn.compaction_seconds > 0 && `compacting took ${seconds(turn.compaction_seconds)}`,
         reuse(turn),
         turn.checkpoint && `checkpoint: ${checkpointed(turn.checkpoint)}`,

@@ -1,7 +1,7 @@
 // Every request and what became of it.
 import { get } from "../api.js";
 import { useFeed } from "../feed.js";
-import { Heading, Problem, clock, html, number, percent, seconds, to, useAsked, useMemo, useState } from "../lib.js";
+import { Heading, Problem, clock, fill, html, number, percent, seconds, to, useAsked, useMemo, useState } from "../lib.js";
 import { done } from "./conversations.js";
 
 const ANY = "";
@@ -25,7 +25,7 @@ const Line = ({ outcome }) => html`<tr>
   <td>${outcome.model}</td>
   <td>${done(outcome).join(", ")}</td>
   <td class="figure">${number(outcome.tokens_before)} → ${number(outcome.tokens_after)}</td>
-  <td class="figure">${percent(outcome.fill_after)}</td>
+  <td class="figure">${percent(fill(outcome.tokens_after, outcome.window))}</td>
   <td class="figure">${seconds(outcome.seconds)}</td>
 </tr>`;
 

@@ -1,58 +1,7 @@
 // What Spillway knows of each model, and where from.
 import { act, get } from "../api.js";
 import { announce, feed, useFeed } from "../feed.js";
-import { Facts, Heading, Problem, clock, html, number, percent, plural, seconds, useAsked, useEffect, useRef, useState } from "../lib.js";
-
-let library = null;
-
-/** The plots' library, fetched when the first one is shown. */
-const loaded = () =>
-  (library ??= new Promise((done, fail) => {
-    const script = document.createElement("script");
-    script.src = "/ui/vendor/uplot.js";
-    script.onload = () => done(window.uPlot);
-    script.onerror = () => fail(new Error("The plot can't be drawn."));
-    document.head.append(script);
-  }));
-
-const HEIGHT = 180;
-
-function Plot({ points, label }) {
-  const place = useRef();
-  useEffect(() => {
-    let plot = null;
-    let wanted = true;
-    const width = () => Math.max(place.current.clientWidth, 200);
-    loaded().then((Plotted) => {
-      if (!wanted) return;
-      const colours = getComputedStyle(place.current);
-      const axis = { stroke: colours.color, grid: { stroke: colours.getPropertyValue("border-top-color") }, ticks: { show: false } };
-      const line = colours.getPropertyValue("outline-color");
-      const values = (_, shown) => shown.map(percent);
-      plot = new Plotted(
-        {
-          width: width(),
-          height: HEIGHT,
-          legend: { show: false },
-          cursor: { show: false },
-          scales: { y: { range: (_, low, high) => [Math.min(low, -0.05), Math.max(high, 0.05)] } },
-          series: [{}, { stroke: line, width: 2, points: { show: true, size: 5, fill: line } }],
-          axes: [{ ...axis, space: 90, values: (_, shown) => shown.map(clock) }, { ...axis, values, size: 56 }],
-        },
-        [points.map(({ at }) => at), points.map(({ error }) => error)],
-        place.current,
-      );
-    }, () => {});
-    const sized = new ResizeObserver(() => plot?.setSize({ width: width(), height: HEIGHT }));
-    sized.observe(place.current);
-    return () => {
-      wanted = false;
-      sized.disconnect();
-      plot?.destroy();
-    };
-  }, [points]);
-  return html`<div class="plot" role="img" aria-label=${label} ref=${place}></div>`;
-}
+import { Facts, Heading, Problem, html, number, percent, plural, seconds, useAsked, useState } from "../lib.js";
 
 const TRUST = {
   configured: "set by you",
@@ -72,18 +21,6 @@ const from = ({ origin, trust }) => html` <span class="made">${origin}; ${TRUST[
 const fact = (known, written) => known && html`${written(known.value)}${from(known)}`;
 const tokens = (value) => `${number(value)} tokens`;
 const yes = (value) => (value ? "yes" : "no");
-
-function Calibration({ backend, model, samples }) {
-  const { data, error } = useAsked(() => get("calibration", { backend, model }), [backend, model, samples]);
-  const points = data?.points ?? [];
-  if (!points.length) return html`<${Problem} error=${error} /><p class="made">No prompts to compare yet.</p>`;
-  const last = points.at(-1);
-  return html`<${Plot} points=${points} label=${`Error of the count in ${plural(points.length, "prompt")}, last ${percent(last.error)}`} />
-    <details><summary>The same as a table</summary><div class="wide"><table>
-      <thead><tr><th>when</th><th>estimated</th><th>reported</th><th>error</th></tr></thead>
-      <tbody>${points.slice(-50).map((point) => html`<tr key=${point.at}><td>${clock(point.at)}</td><td>${number(point.estimated)}</td><td>${number(point.reported)}</td><td>${(point.error * 100).toFixed(1)} %</td></tr>`)}</tbody>
-    </table></div></details>`;
-}
 
 function Lessons({ backend, model, told, onForgot }) {
   const [failed, setFailed] = useState(null);
@@ -132,8 +69,6 @@ function Model({ backend, model, told, onForgot }) {
     ]} />
     <h4>Learned</h4>
     <${Lessons} backend=${backend.name} model=${model} told=${told} onForgot=${onForgot} />
-    <h4>Error of the count over time</h4>
-    <${Calibration} backend=${backend.name} model=${model} samples=${told.counting?.samples} />
   </article>`;
 }
 

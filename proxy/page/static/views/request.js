@@ -1,7 +1,7 @@
 // One request: what happened to it, and what the client sent beside what was forwarded.
 import { get } from "../api.js";
 import { useFeed } from "../feed.js";
-import { Facts, Heading, Problem, Text, html, moment, number, percent, plural, seconds, to, useAsked, useMemo, useState } from "../lib.js";
+import { Facts, Heading, Problem, Text, fill, html, moment, number, percent, plural, seconds, to, useAsked, useMemo, useState } from "../lib.js";
 import Differ from "../vendor/diff.js";
 import { checkpointed, done, reuse } from "./conversations.js";
 
@@ -150,8 +150,8 @@ export function Request({ argument: id }) {
       ["dialect", turn.dialect],
       ["what was done", done(turn).join(", ")],
       ["window", `${number(turn.window)} tokens`],
-      ["prompt", `${number(turn.tokens_before)} → ${number(turn.tokens_after)} tokens, ${percent(turn.fill_before)} → ${percent(turn.fill_after)}`],
-      ["waited", seconds(turn.waited)],
+      ["prompt", `${number(turn.tokens_before)} → ${number(turn.tokens_after)} tokens, ${percent(fill(turn.tokens_before, turn.window))} → ${percent(fill(turn.tokens_after, turn.window))}`],
+      ["waited", seconds(turn.first_byte)],
       ["all of it", seconds(turn.seconds)],
       ["answer", turn.completion_tokens != null && `${number(turn.completion_tokens)} tokens`],
       ["reused", reuse(turn)],

@@ -3,6 +3,13 @@ import { get } from "../api.js";
 import { useFeed } from "../feed.js";
 import { Facts, Heading, Problem, html, moment, number, plural, seconds, useAsked } from "../lib.js";
 
+const HOW = [
+  "Counted over the requests that Spillway still remembers.",
+  "Tokens without Spillway: what each client's prompt would have come to with what was shortened last put back, and never more than the window, because no backend takes more. What was taken out on turns before that is not counted.",
+  "Not sent: that, less what was sent instead (each attempt of an answer that was paused counts anew), less what summaries read and wrote.",
+  "Rescued: prompts that would not have fitted their window, and answers that went on although it was full.",
+];
+
 const Tile = ({ figure, unit, of }) => html`<li class=${`tile ${figure < 0 ? "loss" : ""}`}><b>${unit === "s" ? seconds(figure) : number(figure)}</b><span>${of}</span></li>`;
 
 function Against({ tokens }) {
@@ -28,12 +35,11 @@ export function Savings() {
   const { told } = useFeed();
   const { data, error } = useAsked(() => get("savings"), [told]);
   if (!data) return html`<${Heading}>Savings<//><${Problem} error=${error} />`;
-  const { tokens, reading, seconds: spared, rescued } = data;
+  const { tokens, seconds: took, rescued } = data;
   return html`<${Heading} note=${`${plural(data.requests, "request")}${data.since ? ` since ${moment(data.since)}` : ""}.`}>Savings<//>
     <ul class="tiles">
       <${Tile} figure=${tokens.not_sent} of="tokens not sent" />
-      <${Tile} figure=${reading.not_reread} of="tokens not read again" />
-      <${Tile} figure=${spared.saved} unit="s" of="saved in waiting" />
+      <${Tile} figure=${took.waited} unit="s" of="waited for compactions" />
       <${Tile} figure=${rescued.prompts} of="prompts that would not have fitted" />
       <${Tile} figure=${rescued.answers} of="answers that went on past a full window" />
     </ul>
@@ -43,11 +49,8 @@ export function Savings() {
         ["would have been sent", tokens.without != null && `${number(tokens.without)} tokens`],
         ["was sent", `${number(tokens.sent)} tokens`],
         ["spent on summaries", `${number(tokens.spent)} tokens`],
-        ["not read again thanks to a stable front", `${number(reading.avoided)} tokens`],
-        ["read again because of a compaction", `${number(reading.caused)} tokens`],
-        ["reading that took no time", seconds(spared.avoided)],
-        ["waited for compactions", seconds(spared.waited)],
-        ["compactions nobody waited for", seconds(spared.ahead)],
+        ["waited for compactions", seconds(took.waited)],
+        ["compactions nobody waited for", seconds(took.ahead)],
       ]} /></section>
-    <section aria-labelledby="how"><h2 id="how">How this is computed</h2><ul>${data.how.map((line) => html`<li key=${line}>${line}</li>`)}</ul></section>`;
+    <section aria-labelledby="how"><h2 id="how">How this is computed</h2><ul>${HOW.map((line) => html`<li key=${line}>${line}</li>`)}</ul></section>`;
 }

@@ -1,0 +1,128 @@
+"""The checkpoint with which the next prompt of a conversation will begin: shown, and forgotten."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.addon import AddOn
+from proxy.addons.history import Conversation, RequestHistory, RequestRecord, describe
+from proxy.core.errors import Conflict, NotFound, StoreUnavailable
+from proxy.core.history.checkpoint import Checkpoint
+from proxy.core.history.marks import CLOSE, EXTRACT, HEADING, MORE_QUOTES, NAMES, OPEN, carried_rules, is_summary
+from proxy.core.request import Message
+from proxy.store import Store
+from proxy.tokens.meter import Meter
+
+_BLOCK = re.compile(f"{re.escape(OPEN)}\n(.*?)\n{re.escape(CLOSE)}", re.DOTALL)
+_MOST_VERDICTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationSummaries:
+    """Reads and deletes checkpoints of conversations."""
+
+    history: RequestHistory
+    store: Store
+    meter: Meter
+    addons: Sequence[AddOn]
+
+    async def read(self, conversation: Conversation) -> dict[str, Any]:
+        """Describe the checkpoint that holds now.
+
+        Raises:
+            NotFound: there is none.
+        """
+        return self._describe(conversation, await self._current(conversation))
+
+    async def forget(self, conversation: Conversation) -> dict[str, Any]:
+        """Go back to the checkpoint before it, and describe that.
+
+        Raises:
+            NotFound: there is none to forget.
+            Conflict: a request of the conversation is being served, which would store it again.
+            StoreUnavailable: the store takes no changes.
+        """
+        if conversation.running is not None:
+            raise Conflict("A request of this conversation is being served: try again when it is done.", code="busy")
+        current, newest = await self._current(conversation), conversation.newest
+        for addon in self.addons:
+            await addon.forgotten(current.scope, newest.links)
+        if not await self.store.drop(current.scope, current.digest):
+            raise StoreUnavailable("The store takes no changes now: try again later.")
+        conversation.checkpoints.pop(current.digest, None)
+        previous = await self._find(conversation)
+        newest.checkpoint = None if previous is None else describe(previous)
+        self.history.touch(conversation)
+        return {"rejected": True, "summary": None if previous is None else self._describe(conversation, previous)}
+
+    async def _current(self, conversation: Conversation) -> Checkpoint:
+        found = await self._find(conversation)
+        if found is None:
+            raise NotFound(
+                "No summary stands in the prompt of this conversation: nothing of it was shortened.", code="no_summary"
+            )
+        return found
+
+    async def _find(self, conversation: Conversation) -> Checkpoint | None:
+        """Find the checkpoint with which the next prompt will begin, as far as that is known before it comes."""
+        scope, links = _scope_and_links(conversation.newest)
+        # One that was made ahead may cover the answer too, which is in no request yet.
+        ahead = [
+            digest
+            for digest, known in reversed(conversation.checkpoints.items())
+            if known["created_at"] >= conversation.newest.at and digest not in links
+        ]
+        return await self.store.find(scope, [*ahead, *reversed(links)])
+
+    def _describe(self, conversation: Conversation, checkpoint: Checkpoint) -> dict[str, Any]:
+        key, now = conversation.newest.outcome.key, self.history.clock() - self.history.now()
+        verdicts = [
+            {"at": now + event.at, "verdict": event.fields["verdict"]}
+            for record in reversed(conversation.records)
+            for event in reversed(record.outcome.events)
+            if event.name == "summarised"
+        ]
+        return {
+            "conversation": conversation.id,
+            "checkpoint": describe(checkpoint),
+            "tokens_before": checkpoint.tokens_before,
+            "tokens_after": checkpoint.tokens_after,
+            "blocks": list(_blocks(checkpoint.replacement, lambda text: self.meter.count_text(key, text))),
+            "verdicts": verdicts[:_MOST_VERDICTS],
+            "messages": list(checkpoint.replacement),
+            "earlier": sum(known["covered"] < checkpoint.covered for known in conversation.checkpoints.values()),
+        }
+
+
+def _scope_and_links(record: RequestRecord) -> tuple[str, Sequence[bytes]]:
+    return (record.scope, record.links) if record.job is None else (record.job.scope, record.job.prompt.links)
+
+
+def _blocks(messages: Sequence[Message], count: Callable[[str], int]) -> Iterator[dict[str, Any]]:
+    """Yield summary blocks, oldest first: what was written, and what code put behind it; `count` gives the tokens of a text."""
+    summaries = filter(is_summary, messages)
+    blocks = ((message, found) for message in summaries for found in _BLOCK.finditer(message["content"]))
+    for index, (message, found) in enumerate(blocks):
+        content = found[1]
+        end = _end_of_text(content)
+        text = content[:end].removeprefix(f"{EXTRACT}\n")
+        yield {
+            "index": index,
+            "text": text,
+            "appended": content[end:].strip("\n"),
+            "rules": carried_rules({**message, "content": found[0]}),
+            "by": "extract" if content.startswith(f"{EXTRACT}\n") else "written",
+            "tokens": count(text + content[end:]),
+        }
+
+
+def _end_of_text(content: str) -> int:
+    """Return the index at which code's own part begins: more that the user said, names, the user's rules."""
+    end = len(content)
+    for mark in (HEADING, NAMES, MORE_QUOTES):
+        at = content.rfind(f"\n{mark}", 0, end)
+        end = at if at >= 0 else end
+    return end

@@ -1,0 +1,319 @@
+"""Recent requests and the conversations that they belong to, in memory, for the page and the terminal (docs/api-live.md).
+
+A request costs a few assignments when it begins, is read and ends, and a chunk of an answer nothing: events are in the request's
+own outcome, and whoever looks reads off the answer itself how far it is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from typing_extensions import override
+
+from proxy.addon import AddOn
+from proxy.compaction.budget import ContextBudget
+from proxy.core.history.checkpoint import Checkpoint
+from proxy.core.piece import whole_number
+from proxy.core.request import Request, text_of
+from proxy.exchange import unique
+from proxy.job import Job
+from proxy.stream.answer import Answer
+from proxy.telemetry.events import Event
+from proxy.telemetry.outcome import MOST_EVENTS, Outcome
+
+MOST_REQUESTS = 1000
+"""Requests that are remembered, however small."""
+_PARSED = 4
+"""Bytes of memory per byte of a body that is held as parsed objects, about."""
+_CLIENT, _TITLE = 40, 80
+"""Characters of a client's name and of a conversation's title."""
+_CHECKPOINTS = 64
+"""Checkpoints of one conversation that are remembered."""
+_LESSONS = frozenset({"window_learned", "window_disproved", "cut", "refused"})
+"""Events that change what is known of a model."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class RequestRecord:
+    """One request. Sizes are tokens."""
+
+    outcome: Outcome
+    number: int
+    """Count of requests since the start: later ones have higher numbers."""
+    at: float
+    """Arrival in seconds since the epoch."""
+    conversation: Conversation | None = None
+    running: bool = True
+    job: Job | None = None
+    """While it runs, as `answer`."""
+    answer: Answer | None = None
+    received: bytes | Request = b""
+    """The body, if it was JSON of chat completions, else the request parsed from it; empty once it is forgotten."""
+    received_size: int = 0
+    forwarded: bytes = b""
+    """The body sent upstream last."""
+    client: str = ""
+    streamed: bool = False
+    background: bool = False
+    """Whether it is a client's own chore, such as a title."""
+    messages: int | None = None
+    budget: ContextBudget | None = None
+    checkpoint: dict[str, Any] | None = None
+    """What the prompt began with, as `describe` has it."""
+    scope: str = ""
+    links: Sequence[bytes] = ()
+    """Digests of the client's history, kept for the newest request of a conversation only."""
+    prompt_tokens: int | None = None
+    """Prompt of the newest attempt, and the answer in it."""
+    answer_tokens: int = 0
+    sent_tokens: int = 0
+    """Prompts of all attempts."""
+    saved_tokens: int = 0
+    """What the prompt would have had in addition."""
+    keys: list[tuple[str, bytes]] = field(default_factory=list)
+    """Under which what goes on from it finds its conversation."""
+    parts: tuple[bytes, dict[str, int]] | None = None
+    """Breakdown of a forwarded body's prompt, once somebody has asked for it."""
+    change: int = 0
+    """Number of the change with which it ended."""
+
+    @property
+    def body_size(self) -> int:
+        """Bytes of memory that both bodies take, about."""
+        return self.received_size + (0 if self.forwarded is self.received else len(self.forwarded))
+
+    def refresh(self) -> None:
+        """Read the figures off the job, while it runs."""
+        if self.job is None:
+            return
+        prompt, state = self.job.prompt, self.job.state
+        self.checkpoint = None if prompt.checkpoint is None else describe(prompt.checkpoint)
+        self.budget, self.forwarded = self.job.budget, state.posted
+        self.saved_tokens, self.prompt_tokens = prompt.saved, prompt.estimate.tokens
+        self.sent_tokens = self.outcome.tokens_after or 0
+        if self.answer is not None:
+            newest = self.answer.attempts[-1]
+            self.prompt_tokens, self.answer_tokens = newest.prompt_tokens, newest.completion_tokens
+            self.sent_tokens = sum(attempt.prompt_tokens for attempt in self.answer.attempts)
+
+    def end(self) -> None:
+        """Take the final figures, and let go of everything else."""
+        self.refresh()
+        if self.job is not None:
+            self.links, self.scope = self.job.prompt.links, self.job.scope
+            if self.answer is None:
+                self.answer_tokens = whole_number((self.outcome.usage or {}).get("completion_tokens"))
+        self.running, self.job, self.answer = False, None, None
+
+    def forget_bodies(self) -> int:
+        """Let go of both bodies, and return the bytes that this frees."""
+        freed = self.body_size
+        self.received, self.received_size, self.forwarded, self.parts = b"", 0, b"", None
+        return freed
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Conversation:
+    """Requests of which each goes on with, repeats or edits another."""
+
+    id: str
+    tenant: str
+    title: str
+    named: bool
+    """Whether the client gave it an id."""
+    first_at: float
+    records: deque[RequestRecord] = field(default_factory=deque)
+    """Those that are remembered, oldest first; never empty."""
+    checkpoints: dict[bytes, dict[str, Any]] = field(default_factory=dict)
+    """Those that are known, as `describe` has them, by digest, oldest first."""
+    change: int = 0
+    """Number of its newest change."""
+
+    @property
+    def newest(self) -> RequestRecord:
+        """The request that came last."""
+        return self.records[-1]
+
+    @property
+    def running(self) -> RequestRecord | None:
+        """The newest request that is being served, if any is."""
+        return next((record for record in reversed(self.records) if record.running), None)
+
+    def add_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Remember a checkpoint that was made for it or found."""
+        self.checkpoints.pop(checkpoint.digest, None)
+        self.checkpoints[checkpoint.digest] = describe(checkpoint)
+        if len(self.checkpoints) > _CHECKPOINTS:
+            del self.checkpoints[next(iter(self.checkpoints))]
+
+
+class RequestHistory(AddOn):
+    """Remembers the newest requests. For one thread."""
+
+    def __init__(self, max_bytes: int, clock: Callable[[], float], now: Callable[[], float]) -> None:
+        """Start empty.
+
+        Args:
+            max_bytes: of the bodies of requests that are over; 0: no request is remembered.
+            clock: seconds since the epoch.
+            now: monotonic seconds, as outcomes have them.
+        """
+        self.clock, self.now = clock, now
+        self.records: dict[Outcome, RequestRecord] = {}
+        """In the order of their arrival."""
+        self.conversations: dict[str, Conversation] = {}
+        """By id, the one with the newest request last."""
+        self.changes = 0
+        """Number of changes so far: whoever follows remembers up to which it was told."""
+        self.lessons: deque[tuple[int, str, str, str]] = deque(maxlen=MOST_REQUESTS)
+        """Changes of what is known of models: number of the change, backend, model and event."""
+        self.size = 0
+        """Bytes of the bodies of requests that are over."""
+        self.viewers = 0
+        self._max_bytes = max_bytes
+        self._number = 0
+        self._with_bodies: deque[RequestRecord] = deque()
+        self._by_key: dict[tuple[str, bytes], RequestRecord] = {}
+
+    def newest_first(self) -> Iterator[RequestRecord]:
+        """All requests."""
+        return reversed(self.records.values())
+
+    def learn(self, backend: str, model: str, event: str) -> None:
+        """Note that what is known of a model has changed."""
+        self.changes += 1
+        self.lessons.append((self.changes, backend, model, event))
+
+    def touch(self, conversation: Conversation) -> None:
+        """Note that a conversation has changed."""
+        self.changes += 1
+        conversation.change = self.changes
+
+    @override
+    def begun(self, outcome: Outcome) -> None:
+        """Remember a request from now on."""
+        if self._max_bytes:
+            self._number += 1
+            self.records[outcome] = RequestRecord(outcome=outcome, number=self._number, at=self.clock())
+
+    @override
+    def happened(self, outcome: Outcome, event: Event) -> None:
+        """Follow a request, and what is done in the background after it."""
+        record = self.records.get(outcome.cause or outcome)
+        if record is None:
+            return
+        name, fields = event.name, event.fields
+        if name == "taken":
+            self._attach(record, **fields)
+        elif name == "answering":
+            record.answer = fields["answer"]
+        elif name == "checkpoint_kept":
+            if record.conversation is not None:
+                record.conversation.add_checkpoint(fields["checkpoint"])
+        elif name in _LESSONS:
+            self.learn(outcome.backend, outcome.model, fields.get("what", name))
+        if outcome.cause is not None and outcome.events and outcome.events[-1] is event:
+            outcome.cause.events = [*outcome.cause.events, event][:MOST_EVENTS]
+        if record.conversation is not None:
+            self.touch(record.conversation)
+
+    @override
+    def ended(self, outcome: Outcome) -> None:
+        """Keep what is shown of a request."""
+        record = self.records.get(outcome)
+        if record is None:  # it was rejected, or is background work
+            return
+        record.end()
+        self.changes += 1
+        record.change = self.changes
+        if record.conversation is not None:
+            record.conversation.change = self.changes
+            if record.conversation.newest is not record:
+                record.links = ()
+        if record.body_size:
+            self._with_bodies.append(record)
+            self.size += record.body_size
+        while self.size > self._max_bytes:
+            self.size -= self._with_bodies.popleft().forget_bodies()
+        while len(self.records) > MOST_REQUESTS:
+            oldest = next(each for each in self.records.values() if not each.running)
+            self._forget(oldest)
+
+    def _attach(self, record: RequestRecord, job: Job, request: Request, size: int) -> None:
+        """Take in a request as soon as it is read: `request` is as the client sent it, in `size` bytes."""
+        record.job, record.messages, record.background = job, len(request.messages), job.background
+        record.streamed = job.prompt.request.stream
+        record.received, record.received_size = request, _PARSED * size
+        if request.raw is not None:
+            record.received, record.received_size = request.raw, len(request.raw)
+        agent = (job.exchange.header(b"user-agent") or "").split(" ", 1)[0].split("/", 1)[0][:_CLIENT]
+        record.client = agent if agent.isprintable() else ""
+        conversation = record.conversation = self._conversation_of(record, job)
+        if conversation.records:
+            conversation.newest.links = ()
+        conversation.records.append(record)
+        self.conversations[conversation.id] = self.conversations.pop(conversation.id, conversation)
+        for key in record.keys:
+            self._by_key[key] = record
+        if job.prompt.checkpoint is not None:
+            conversation.add_checkpoint(job.prompt.checkpoint)
+
+    def _conversation_of(self, record: RequestRecord, job: Job) -> Conversation:
+        """Find the conversation that a request goes on with, or begin one."""
+        tenant, name, links = record.outcome.credential, record.outcome.conversation, job.prompt.links
+        answers = [at for at, message in enumerate(job.prompt.sent) if message.get("role") == "assistant"]
+        found: RequestRecord | None = None
+        if name:
+            record.keys = [(tenant, name.encode())]
+            found = self._by_key.get(record.keys[0])
+        else:
+            # Clients may rewrite their newest message later: the last answer before it still finds the conversation.
+            ends = {at for at in (*answers[-1:], len(links) - 1) if 0 <= at < len(links)}
+            record.keys = [(tenant, links[at]) for at in sorted(ends)]
+            for at in range(len(links) - 1, -1, -1):
+                other = self._by_key.get((tenant, links[at]))
+                # Many begin with the same word: without an answer in it, only the newest request is repeated.
+                if other is not None and (_is_newest(other) or (answers and answers[0] <= at)):
+                    found = other
+                    break
+        if found is not None and found.conversation is not None:
+            return found.conversation
+        title = _title(job)
+        return Conversation(id=f"c_{unique()}", tenant=tenant, title=title, named=bool(name), first_at=record.at)
+
+    def _forget(self, record: RequestRecord) -> None:
+        del self.records[record.outcome]
+        if record.body_size:
+            self._with_bodies.remove(record)
+            self.size -= record.forget_bodies()
+        for key in record.keys:
+            if self._by_key.get(key) is record:
+                del self._by_key[key]
+        conversation = record.conversation
+        if conversation is not None:
+            conversation.records.remove(record)
+            if not conversation.records:
+                del self.conversations[conversation.id]
+
+
+def describe(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return what is shown of a checkpoint, without its messages."""
+    return {
+        "kind": checkpoint.kind,
+        "covered": checkpoint.covered,
+        "summary": checkpoint.by,
+        "created_at": checkpoint.created,
+    }
+
+
+def _is_newest(record: RequestRecord) -> bool:
+    return record.conversation is not None and record.conversation.newest is record
+
+
+def _title(job: Job) -> str:
+    first = next((message for message in job.prompt.sent if message.get("role") == "user"), {})
+    words = " ".join(text_of(first)[: 8 * _TITLE].split())
+    return words if len(words) <= _TITLE else f"{words[: _TITLE - 1]}…"

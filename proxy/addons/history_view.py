@@ -1,0 +1,326 @@
+"""What one viewer may see of the recent requests, in the form of docs/api-live.md."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
+
+from proxy.addons.history import Conversation, RequestHistory, RequestRecord
+from proxy.addons.prompt_diff import diff_rows, parsed_body, prompt_parts
+from proxy.core.errors import BadRequest, Conflict, Forbidden, NotFound
+from proxy.core.piece import whole_number
+from proxy.core.request import Request
+from proxy.net.tasks import offload_if
+from proxy.telemetry.outcome import Outcome, owner
+from proxy.tokens.meter import Meter
+
+Role: TypeAlias = Literal["open", "key", "admin"]
+Filters: TypeAlias = Mapping[str, str]
+
+MOST_TURNS = 200
+"""Requests of a timeline, the newest."""
+_AT_ONCE = 20
+"""Rows that are made before the event loop serves others."""
+_DIGITS = 12
+_YES = ("1", "true", "yes")
+_FIELDS = (
+    *("id", "dialect", "backend", "model", "status", "error", "action", "kind", "tools", "window"),
+    *("tokens_before", "tokens_after", "rungs", "attempts", "compactions", "compaction_seconds", "summaries", "unfit"),
+    *("summary", "recalled", "recalled_tokens", "left_out", "left_out_of", "searches", "refusals"),
+    *("leaked_calls", "repeated_calls", "repeated", "reused", "unlike"),
+    *("pauses", "resumes", "unfinished", "stopped", "first_byte", "seconds"),
+)
+"""Fields of an outcome that are shown as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Who looks; `tenant` is a digest of the key, `content` says whether messages of others are shown too."""
+
+    role: Role
+    tenant: str = ""
+    content: bool = False
+
+    def sees(self, tenant: str) -> bool:
+        """Return whether figures of this tenant are shown."""
+        return self.role != "key" or tenant == self.tenant
+
+    def reads(self, tenant: str) -> bool:
+        """Return whether messages of this tenant are shown."""
+        return (self.role != "key" and self.content) or tenant == self.tenant
+
+    def check_reads(self, tenant: str) -> None:
+        """Refuse messages to whoever may not read them.
+
+        Raises:
+            Forbidden: the viewer is an admin, who sees figures only.
+        """
+        if not self.reads(tenant):
+            raise Forbidden(
+                "What was said is not shown to admin keys: SPILLWAY_ALLOW=content allows it.", code="content_not_shown"
+            )
+
+
+class HistoryView:
+    """The history as one viewer sees it."""
+
+    def __init__(self, history: RequestHistory, meter: Meter, viewer: Viewer) -> None:
+        self.history = history
+        self.viewer = viewer
+        self._meter = meter
+
+    def conversations(self, query: Filters, limit: int) -> list[Conversation]:
+        """Find conversations, newest first."""
+        found: list[Conversation] = []
+        for conversation in reversed(self.history.conversations.values()):
+            shown = conversation.running or conversation.newest
+            if (
+                self.viewer.sees(conversation.tenant)
+                and _matches(shown.outcome, query, ("model", "backend"))
+                and not (query.get("background") == "false" and shown.background)
+            ):
+                found.append(conversation)
+                if len(found) == limit:
+                    break
+        return found
+
+    def conversation(self, name: str) -> Conversation:
+        """Find one conversation.
+
+        Raises:
+            NotFound: there is none that this viewer may see.
+        """
+        conversation = self.history.conversations.get(name)
+        if conversation is None or not self.viewer.sees(conversation.tenant):
+            raise NotFound(f"There is no conversation {name!r}: it may be one that is not kept any more.")
+        return conversation
+
+    def record(self, name: str) -> RequestRecord:
+        """Find the newest request of this id, of which there may be several: clients choose it.
+
+        Raises:
+            NotFound: there is none that this viewer may see.
+        """
+        for record in self.history.newest_first():
+            if record.outcome.id == name and self.viewer.sees(record.outcome.credential):
+                return record
+        raise NotFound(f"There is no request {name!r}: it may be one that is not kept any more.")
+
+    def records(self, query: Filters) -> Iterator[RequestRecord]:
+        """Yield the requests that a query selects, newest first."""
+        for record in self.history.newest_first():
+            outcome, conversation = record.outcome, record.conversation
+            if (
+                self.viewer.sees(outcome.credential)
+                and _matches(outcome, query, ("model", "backend", "dialect", "action"))
+                and _has_status(outcome.status, query.get("status"))
+                and query.get("conversation") in (None, conversation and conversation.id)
+                and not (query.get("error") in _YES and outcome.error is None)
+                and not (query.get("running") in _YES and not record.running)
+            ):
+                yield record
+
+    async def rows(self, conversations: Iterable[Conversation]) -> list[dict[str, Any]]:
+        """Describe conversations, each as its newest request has it."""
+        rows = []
+        for number, conversation in enumerate(conversations, start=1):
+            rows.append(await self._row(conversation))
+            if not number % _AT_ONCE:
+                await asyncio.sleep(0)
+        return rows
+
+    async def timeline(self, conversation: Conversation) -> dict[str, Any]:
+        """Describe a conversation with its requests, oldest first."""
+        turns = [self.turn(record) for record in [*conversation.records][-MOST_TURNS:]]
+        return {**await self._row(conversation), "timeline": turns}
+
+    async def _row(self, conversation: Conversation) -> dict[str, Any]:
+        record = conversation.running or conversation.newest
+        record.refresh()
+        outcome, budget, records = record.outcome, record.budget, conversation.records
+        points = (None, None, None) if budget is None else (budget.brim, budget.goal, budget.pause_point)
+        sent, not_sent = _tokens_sent(records)
+        used = None if record.prompt_tokens is None else record.prompt_tokens + record.answer_tokens
+        return {
+            "id": conversation.id,
+            "title": conversation.title if self.viewer.reads(conversation.tenant) else None,
+            "named": conversation.named,
+            "owner": owner(conversation.tenant),
+            **{name: getattr(outcome, name) for name in ("backend", "model", "dialect", "window", "error")},
+            "client": record.client,
+            "background": record.background,
+            "turns": len(records),
+            "messages": record.messages,
+            "first_at": conversation.first_at,
+            "last_at": record.at + self._seconds(record),
+            "state": outcome.doing if record.running else "idle",
+            "request": outcome.id,
+            "stoppable": record.job is not None,
+            "streamed": record.streamed,
+            **dict(zip(("trigger", "target", "pause"), points, strict=True)),
+            "prompt": record.prompt_tokens,
+            "answer": record.answer_tokens,
+            "fill": round(used / outcome.window, 4) if used is not None and outcome.window else None,
+            "bar": await self._bar(record),
+            "tokens_per_second": self._speed(record),
+            "compactions": sum(each.outcome.compactions for each in records),
+            "checkpoint": next(
+                (each for each in reversed(conversation.checkpoints.values()) if each["created_at"] >= record.at),
+                record.checkpoint,
+            ),
+            "sent_tokens": sent,
+            "not_sent_tokens": not_sent,
+        }
+
+    async def _bar(self, record: RequestRecord) -> dict[str, Any] | None:
+        """Break down the window into what the prompt holds, the answer, and the room that is left."""
+        body, window = record.forwarded, record.outcome.window
+        if body and (record.parts is None or record.parts[0] is not body):
+            parts = await prompt_parts(self._meter, record.outcome.key, body, record.prompt_tokens or 0)
+            record.parts = None if parts is None else (body, parts)
+        if record.parts is None:
+            return None
+        parts = {**record.parts[1], "answer": record.answer_tokens}
+        return {**parts, "room": None if window is None else max(0, window - sum(parts.values()))}
+
+    def _seconds(self, record: RequestRecord) -> float:
+        return self.history.now() - record.outcome.since if record.running else record.outcome.seconds
+
+    def _speed(self, record: RequestRecord) -> float | None:
+        """Return the tokens per second since the first byte."""
+        tokens, first = whole_number((record.outcome.usage or {}).get("completion_tokens")), record.outcome.first_byte
+        if record.answer is not None:
+            tokens = record.answer.completion_tokens
+        seconds = self._seconds(record) - (first or 0.0)
+        return round(tokens / seconds, 1) if tokens and first is not None and record.streamed and seconds > 0 else None
+
+    def outcome(self, record: RequestRecord) -> dict[str, Any]:
+        """Describe one request."""
+        outcome, usage = record.outcome, record.outcome.usage or {}
+        return {
+            **{name: getattr(outcome, name) for name in _FIELDS},
+            "conversation": None if record.conversation is None else record.conversation.id,
+            "owner": owner(outcome.credential),
+            "at": record.at,
+            "streamed": record.streamed,
+            "running": record.running,
+            "seconds": self._seconds(record),
+            "malformed_calls": [asdict(call) for call in outcome.malformed_calls],
+            "reduced": [asdict(reduced) for reduced in outcome.reduced],
+            "prompt_tokens": whole_number(usage.get("prompt_tokens")) or None,
+            "completion_tokens": whole_number(usage.get("completion_tokens")) or None,
+        }
+
+    def turn(self, record: RequestRecord) -> dict[str, Any]:
+        """Describe one request with everything that happened to it."""
+        since = record.outcome.since
+        return {
+            **self.outcome(record),
+            "messages": record.messages,
+            "checkpoint": record.checkpoint,
+            "events": [
+                {"at": round(event.at - since, 4), "event": event.name, **event.fields}
+                for event in record.outcome.events
+            ],
+        }
+
+    def outcomes(self, query: Filters, limit: int) -> dict[str, Any]:
+        """Describe a page of the requests that a query selects.
+
+        Raises:
+            BadRequest: `before` is not the `next` of another page.
+        """
+        before = query.get("before") or "9" * _DIGITS
+        if not before.isdecimal() or len(before) > _DIGITS:
+            raise BadRequest("`before` must be the `next` of an answer.", param="before")
+        found: list[RequestRecord] = []
+        for record in self.records(query):
+            if record.number < int(before):
+                found.append(record)
+            if len(found) > limit:
+                break
+        page = found[:limit]
+        further = str(page[-1].number) if len(found) > limit else None
+        return {"outcomes": [self.outcome(each) for each in page], "next": further}
+
+    async def diff(self, record: RequestRecord, *, full: bool) -> dict[str, Any]:
+        """Compare the client's messages with those forwarded; `full`: with the messages that a summary stands for.
+
+        Raises:
+            Conflict: its bodies are not kept any more, or never were.
+        """
+        record.refresh()
+        received, wire = record.received, record.forwarded
+        if not received or not wire:
+            raise Conflict("The bodies of this request are not kept (any more).", code="not_kept")
+        sent = received.body if isinstance(received, Request) else await parsed_body(received)
+        forwarded = await parsed_body(wire)
+        key = record.outcome.key
+        tokens = (await self._meter.measure(key, dict(sent))).tokens
+        await self._meter.measure(key, forwarded)  # off the loop, so that the costs are known
+        messages = forwarded.get("messages") or []
+        rows = await offload_if(
+            True, diff_rows, sent.get("messages") or [], messages, self._meter.costs(key, messages), full
+        )
+        tools, forwarded_tools = ((body.get("tools") or body.get("functions") or []) for body in (sent, forwarded))
+        return {
+            "request": record.outcome.id,
+            "same": wire is received,
+            "tokens": {"sent": tokens, "forwarded": record.prompt_tokens or record.outcome.tokens_after or 0},
+            "counts": Counter(row["what"] for row in rows),
+            "tools": {"sent": len(tools), "forwarded": len(forwarded_tools), "changed": tools != forwarded_tools},
+            "rows": rows,
+        }
+
+    def savings(self, query: Filters) -> dict[str, Any]:
+        """Sum up what was saved over the requests that a query selects, so that it never flatters."""
+        records = [each for each in self.records(query) if each.outcome.tokens_after is not None and not each.running]
+        sent, not_sent = _tokens_sent(records)
+        spent = sum(map(_tokens_spent, records))
+        outcomes = [record.outcome for record in records]
+        return {
+            "requests": len(records),
+            "since": min((record.at for record in records), default=None),
+            "tokens": {"without": not_sent + sent + spent, "sent": sent, "spent": spent, "not_sent": not_sent},
+            "seconds": {
+                "waited": round(sum(each.compaction_seconds for each in outcomes), 3),
+                "ahead": round(sum(each["seconds"] for one in outcomes for each in one.each("compacted_ahead")), 3),
+            },
+            "rescued": {
+                "prompts": sum(_tokens_without(each) > (each.outcome.window or float("inf")) for each in records),
+                "answers": sum(bool(each.resumes) for each in outcomes),
+            },
+        }
+
+
+def _tokens_without(record: RequestRecord) -> int:
+    """Size of the client's own prompt: without what was recalled, and with what was taken out last."""
+    return (record.outcome.tokens_after or 0) - record.outcome.recalled_tokens + record.saved_tokens
+
+
+def _tokens_spent(record: RequestRecord) -> int:
+    return sum(each["tokens"] for each in record.outcome.each("summarised"))
+
+
+def _tokens_sent(records: Iterable[RequestRecord]) -> tuple[int, int]:
+    """Sum up the tokens of prompts that were sent, and those that were not: no backend takes more than its window."""
+    sent = not_sent = 0
+    for record in records:
+        if not record.running and record.outcome.tokens_after is not None:
+            without = min(_tokens_without(record), record.outcome.window or float("inf"))
+            sent += record.sent_tokens
+            not_sent += int(without) - record.sent_tokens - _tokens_spent(record)
+    return sent, not_sent
+
+
+def _matches(outcome: Outcome, query: Filters, names: Iterable[str]) -> bool:
+    return all(query.get(name) in (None, getattr(outcome, name)) for name in names)
+
+
+def _has_status(status: int, wanted: str | None) -> bool:
+    """Return whether a status equals the filter, or is of its class: `200`, `4xx`."""
+    text = str(status)
+    return wanted in (None, text, f"{text[0]}xx", f"{text[0]}XX")

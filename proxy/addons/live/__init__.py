@@ -1,1 +1,0 @@
-"""Recent requests, kept in memory within bounds so that they can be inspected (docs/api-live.md)."""

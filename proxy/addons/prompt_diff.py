@@ -1,0 +1,173 @@
+"""Comparison of the client's messages with those forwarded, and the breakdown of a prompt, both derived from messages alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+from typing import Any, Literal, TypeAlias
+
+from proxy.backends.profile import ModelKey
+from proxy.compaction.ladder.results import NOTE
+from proxy.compaction.summary import is_bridge
+from proxy.core.history.chain import message_digest
+from proxy.core.history.marks import RECALLED, RECALLED_END, is_summary
+from proxy.core.jsontext import HEAVY, loads
+from proxy.core.request import Message, leading_system, text_of
+from proxy.net.tasks import offload_if
+from proxy.tokens.meter import Meter
+
+What: TypeAlias = Literal["kept", "shortened", "masked", "summarised", "recalled", "mended", "added", "removed"]
+Line: TypeAlias = tuple[What, list[int], int | None]
+"""Fate of messages: the client's, by index, and the one forwarded in their place."""
+
+_CUT = "characters left out"
+"""In every mark of a text whose middle or lines are left out."""
+_LONGEST = 20_000
+"""Characters of a text that is shown."""
+_BEGINNING = 12
+"""Characters by which a shortened text is recognised."""
+
+
+async def parsed_body(body: bytes) -> Mapping[str, Any]:
+    """Parse the body of a request; empty if it holds no messages."""
+    value = await offload_if(len(body) > HEAVY, loads, body)
+    return value if isinstance(value, dict) and isinstance(value.get("messages"), list) else {}
+
+
+async def prompt_parts(meter: Meter, key: ModelKey, body: bytes, total: int) -> dict[str, int] | None:
+    """Break down a forwarded body, whose prompt has `total` tokens, into parts that add up to it; None: it has no messages."""
+    value = await parsed_body(body)
+    if not value:
+        return None
+    messages = value["messages"]
+    await meter.measure(key, value)  # off the loop, so that the costs are known
+    costs = meter.costs(key, messages)
+    lead, tools = leading_system(messages), bool(value.get("tools") or value.get("functions"))
+    summary = recalled = 0.0
+    for at, message in enumerate(messages):
+        if is_summary(message) or is_bridge(messages, at):
+            summary += costs[at]
+        elif block := _recalled_block(message):
+            recalled += min(costs[at], meter.count_text(key, block))
+    scale = min(1.0, total / max(1.0, sum(costs)))
+    parts = {
+        "system": round(sum(costs[:lead]) * scale),
+        "tools": 0,
+        "summary": round(summary * scale),
+        "recalled": round(recalled * scale),
+    }
+    parts["tail"] = round(sum(costs) * scale) - sum(parts.values())
+    # Beside the messages the prompt holds tools, or else the template.
+    parts["tools" if tools else "system" if lead else "tail"] += total - sum(parts.values())
+    return parts
+
+
+def diff_rows(
+    sent: Sequence[Message],
+    forwarded: Sequence[Message],
+    costs: Sequence[float],
+    full: bool,  # noqa: FBT001 - called by position, in a thread
+) -> list[dict[str, Any]]:
+    """Describe the fate of each message, in the order of the forwarded prompt, with its texts; `costs` are those forwarded.
+
+    It may take long: SequenceMatcher is quadratic in the number of messages. Use it off the loop.
+    """
+    rows = []
+    for what, indexes, at in _diff(sent, forwarded):
+        row: dict[str, Any] = {
+            "what": what,
+            "role": str((sent[indexes[0]] if at is None else forwarded[at]).get("role")),
+            "sent": indexes,
+            "forwarded": at,
+            "before": _shown(sent[indexes[0]]) if indexes and what != "summarised" else None,
+            "after": None if at is None else _shown(forwarded[at]),
+            "tokens": 0 if at is None else round(costs[at]),
+        }
+        if full and what == "summarised":
+            row["covered"] = [{"index": i, "role": sent[i].get("role"), "text": _shown(sent[i])} for i in indexes]
+        rows.append(row)
+    return rows
+
+
+def _diff(sent: Sequence[Message], forwarded: Sequence[Message]) -> Iterator[Line]:
+    bare = [_without_block(message) for message in forwarded]
+    before, after = [message_digest(each) for each in sent], [message_digest(each) for each in bare]
+    for tag, i, k, j, m in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if tag == "equal":
+            for one, other in zip(range(i, k), range(j, m), strict=True):
+                yield "kept" if bare[other] is forwarded[other] else "recalled", [one], other
+        else:
+            yield from _replaced(sent, forwarded, range(i, k), range(j, m))
+
+
+def _replaced(sent: Sequence[Message], forwarded: Sequence[Message], old: range, new: range) -> Iterator[Line]:
+    """Pair messages that came in place of others, as far as they are the same; a summary stands for the rest."""
+    rest, lines = list(old), list[Line]()
+    covered: list[int] | None = None
+    for at in new:
+        message = forwarded[at]
+        if is_summary(message):
+            lines.append(("summarised", [], at))
+            covered = covered if covered is not None else lines[-1][1]
+            continue
+        origin = None if is_bridge(forwarded, at) else _origin(sent, rest, message, alone=len(old) == len(new))
+        if origin is None:
+            lines.append(("added", [], at))
+        else:
+            rest.remove(origin)
+            lines.append((_change(sent[origin], message), [origin], at))
+    if covered is None:
+        yield from (("removed", [index], None) for index in rest)
+    else:
+        covered += rest
+    yield from lines
+
+
+def _origin(sent: Sequence[Message], rest: Sequence[int], message: Message, *, alone: bool) -> int | None:
+    """Find the client's message from which a forwarded one comes; `alone`: as many are gone as are new, so they pair in order."""
+    text, call = text_of(_without_block(message)).strip(), message.get("tool_call_id")
+    for index in rest:
+        other = sent[index]
+        if call and call == other.get("tool_call_id"):
+            return index
+        same = other.get("role") == message.get("role")
+        if same and text and text[:_BEGINNING] == text_of(other).strip()[:_BEGINNING]:
+            return index
+    return rest[0] if alone and rest else None
+
+
+def _change(before: Message, after: Message) -> What:
+    old, new = text_of(before), text_of(after)
+    if _recalled_block(after):
+        return "recalled"
+    if new.count(NOTE) > old.count(NOTE):
+        return "masked"
+    return "shortened" if new.count(_CUT) > old.count(_CUT) else "mended"
+
+
+def _recalled_block(message: Message) -> str:
+    """Return the block recalled in front of a user's words, with its marks; empty if there is none."""
+    text = text_of(message) if message.get("role") == "user" else ""
+    end = text.find(RECALLED_END) if text.startswith(RECALLED) else -1
+    return text[: end + len(RECALLED_END)] if end >= 0 else ""
+
+
+def _without_block(message: Message) -> Message:
+    """The user's own words, without what was recalled in front of them."""
+    if not _recalled_block(message):
+        return message
+    content = message["content"]
+    if isinstance(content, list):
+        return {**message, "content": content[1:]}
+    return {**message, "content": content.partition(RECALLED_END)[2].removeprefix("\n\n")}
+
+
+def _shown(message: Message) -> str:
+    """Return what a message says, and the tools that it calls."""
+    parts, calls = [text_of(message)], message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        function: Any = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            parts.append(f"→ {function.get('name')}({function.get('arguments')})")
+    text = "\n".join(filter(None, parts))
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
