@@ -19,12 +19,10 @@ from proxy.addon import AddOn
 from proxy.addons.ahead import AheadCompactor
 from proxy.addons.client_compactions import ClientCompactions
 from proxy.addons.conversation_summary import ConversationSummaries
-from proxy.addons.fixed_part import FixedPart
 from proxy.addons.history import RequestHistory
 from proxy.addons.log import RequestLog
 from proxy.addons.metrics import Metrics
-from proxy.addons.prefix_reuse import PrefixReuse
-from proxy.addons.stabiliser import Stabiliser
+from proxy.addons.prompt_prefix import PromptPrefix
 from proxy.api.access import AccessControl
 from proxy.api.app import Lifespan, create_api
 from proxy.api.dependencies import Services
@@ -161,11 +159,9 @@ def addons_of(
 ) -> tuple[AddOn, ...]:
     """List the add-ons, in the order in which they are called."""
     return (
-        Stabiliser(),
+        PromptPrefix(meter),
         ClientCompactions(documents=documents, meter=meter, clock=clock),
         AheadCompactor(telemetry=telemetry, near=_near(settings.backends)),
-        PrefixReuse(meter),
-        FixedPart(),
         history,
         RequestLog(),
         metrics,
@@ -287,7 +283,7 @@ def _spans() -> TracerProvider | None:
 def _tracing(spans: TracerProvider, upstreams: Sequence[Upstream]) -> AddOn:
     from proxy.addons.tracing import Tracing  # noqa: PLC0415 - as above
 
-    return Tracing(spans, {each.name: each for each in upstreams})
+    return Tracing(spans, upstreams)
 
 
 def _watch(metrics: Metrics, store: Store, history: RequestHistory) -> None:

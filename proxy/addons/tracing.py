@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Protocol
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 from typing_extensions import override
@@ -26,212 +24,156 @@ from proxy import __version__
 from proxy.addon import AddOn
 from proxy.core.headers import Headers
 from proxy.core.piece import whole_number
+from proxy.net.upstream import Upstream
 from proxy.telemetry.events import Event
 from proxy.telemetry.outcome import CLIENT_DISCONNECTED, Outcome
 
-PATIENCE = 2.0
-SCHEMA = "https://opentelemetry.io/schemas/1.41.0"
+SHUTDOWN_TIMEOUT = 2.0
+"""Seconds that a collector which does not answer may hold up the end; the exporter's own time-out is 10 and more."""
+_SCHEMA = "https://opentelemetry.io/schemas/1.41.0"
 _W3C = TraceContextTextMapPropagator()
 _TRACE_HEADERS = ("traceparent", "tracestate")
-_ROOT_EVENTS = (
-    *("mended", "stabilised", "message_cut", "searched", "refused", "cut", "window_learned", "window_disproved"),
-    *("called", "paused", "resumed", "out_of_room", "handed_over"),
+_NOTED = frozenset(
+    (
+        *("mended", "stabilised", "message_cut", "searched", "refused", "cut", "window_learned", "window_disproved"),
+        *("called", "paused", "resumed", "out_of_room", "handed_over"),
+    )
 )
 """Events of the request's span; their fields are figures and words of Spillway's own."""
-_USED = {
+_ATTEMPT, _COMPACTION, _SUMMARY = "attempt", "compaction", "summary"
+_ENDS = {
+    **dict.fromkeys(("sent", "compacting", "refused", "paused"), _ATTEMPT),
+    "compacted": _COMPACTION,
+    **dict.fromkeys(("summarising", "summarised"), _SUMMARY),
+}
+_BEGINS = {"sent": _ATTEMPT, "compacting": _COMPACTION, "summarising": _SUMMARY}
+_NAMES = {_COMPACTION: "compact", _SUMMARY: "summarise"}
+_OUTCOME = {
+    "http.response.status_code": "status",
+    "gen_ai.conversation.id": "conversation",
+    "spillway.tokens.before": "tokens_before",
+    "spillway.tokens.after": "tokens_after",
+    "spillway.tokens.repeated": "repeated",
+    **{
+        f"spillway.{name}": name
+        for name in ("action", "window", "fill", "attempts", "compactions", "pauses", "resumes", "first_byte")
+    },
+}
+"""Attributes of a request's span, and the fields of its outcome."""
+_USAGE = {
     "gen_ai.usage.input_tokens": ("prompt_tokens",),
     "gen_ai.usage.output_tokens": ("completion_tokens",),
     "gen_ai.usage.cache_read.input_tokens": ("prompt_tokens_details", "cached_tokens"),
     "gen_ai.usage.reasoning.output_tokens": ("completion_tokens_details", "reasoning_tokens"),
 }
-"""Where figures stand in the usage that a client is told."""
-_ATTEMPT, _COMPACTION, _SUMMARY = "attempt", "compaction", "summary"
-
-
-class Destination(Protocol):
-    """Kind and address of a backend."""
-
-    @property
-    def kind(self) -> str:
-        """Empty: not known yet."""
-
-    @property
-    def place(self) -> tuple[str, int]:
-        """Host and port."""
-
-
-@dataclass(slots=True)
-class _Traced:
-    """A running request's spans."""
-
-    root: Span
-    operation: str = ""
-    open: dict[str, Span] = field(default_factory=dict)
-    """Spans below the root that have not ended, the innermost last."""
-    sent_at: float = 0.0
-    streams: bool = False
-
-    def end(self, part: str, error: str = "", **attributes: AttributeValue) -> None:
-        """End a span, if it is open."""
-        if (span := self.open.pop(part, None)) is not None:
-            span.set_attributes({f"spillway.{part}.{name}": value for name, value in attributes.items()})
-            if error:
-                _set_error(span, error)
-            span.end()
+"""The same in the usage that a client gets."""
 
 
 class Tracing(AddOn):
-    """Makes spans of outcomes."""
+    """Makes spans of outcomes: the request's own when it begins, all others at its end from its events."""
 
-    def __init__(self, provider: TracerProvider, backends: Mapping[str, Destination]) -> None:
-        """`provider` gets the spans; `backends` by their names."""
-        self._tracer = provider.get_tracer("spillway", __version__, SCHEMA)
-        self._backends = backends
-        self._traced: dict[Outcome, _Traced] = {}
-        self._readers: dict[str, Callable[[Outcome, _Traced, Event], None]] = {
-            "routed": self._routed,
-            "sent": self._sent,
-            "first_byte": self._first_byte,
-            "backend_failed": self._backend_failed,
-            "compacting": self._compacting,
-            "compacted": self._compacted,
-            "summarising": self._summarising,
-            "summarised": self._summarised,
-            "recalled": self._recalled,
-            "compacted_ahead": self._compacted_ahead,
-            **dict.fromkeys(_ROOT_EVENTS, self._noted),
-        }
+    def __init__(self, provider: TracerProvider, upstreams: Sequence[Upstream]) -> None:
+        """`provider` gets the spans."""
+        self._tracer = provider.get_tracer("spillway", __version__, _SCHEMA)
+        self._upstreams = {upstream.name: upstream for upstream in upstreams}
+        self._roots: dict[Outcome, Span] = {}
 
     @override
     def begun(self, outcome: Outcome) -> None:
         """Open the span of a request, below the client's own."""
-        operation = "chat" if outcome.dialect else ""
-        attributes: dict[str, AttributeValue] = {"spillway.request.id": outcome.id}
-        if operation:
-            attributes |= {"gen_ai.operation.name": operation, "spillway.dialect": outcome.dialect}
-        parent = dict(zip(_TRACE_HEADERS, outcome.trace, strict=True)) if outcome.trace else {}
-        root = self._tracer.start_span(
-            operation or "pass on", _W3C.extract(parent), SpanKind.SERVER, attributes=attributes
-        )
-        self._open(outcome, root, operation)
-
-    def _open(self, outcome: Outcome, root: Span, operation: str) -> _Traced:
-        traced = self._traced[outcome] = _Traced(root, operation)
-        outcome.carrier = partial(_carried, traced)
-        return traced
-
-    @override
-    def happened(self, outcome: Outcome, event: Event) -> None:
-        """Open and end the spans below the request's."""
-        traced = self._traced.get(outcome)
-        if traced is None:
-            if event.name != "compacting" or outcome.cause is None:
-                return
-            root = self._tracer.start_span("compact ahead", attributes={"spillway.request.id": outcome.id})
-            traced = self._open(outcome, root, "chat")
-            root.set_attributes(self._of_backend(outcome, "chat"))
-        if (read := self._readers.get(event.name)) is not None:
-            read(outcome, traced, event)
+        parent = _W3C.extract(dict(zip(_TRACE_HEADERS, outcome.trace or ("", ""), strict=True)))
+        root = self._roots[outcome] = self._tracer.start_span(_operation(outcome), parent, SpanKind.SERVER)
+        outcome.carrier = partial(_traced_headers, root)
 
     @override
     def ended(self, outcome: Outcome) -> None:
-        """End the span of a request with all that is known of it."""
-        traced = self._traced.pop(outcome, None)
-        if traced is None:  # it was not let in
+        """End the span of a request, or of a compaction ahead of one, with those below it."""
+        epoch = time.time_ns() - round(outcome.clock() * 1e9)
+        if outcome.cause is not None and any(outcome.each("compacting")):
+            since = epoch + round(outcome.since * 1e9)
+            self._roots[outcome] = self._tracer.start_span("compact ahead", start_time=since)
+        root = self._roots.pop(outcome, None)
+        if root is None:  # it was rejected
             return
-        for part in reversed(tuple(traced.open)):
-            traced.end(part)
-        root = traced.root
-        if root.is_recording() and outcome.cause is None:
-            root.set_attributes(_outcome_of(outcome))
-            if outcome.error is not None and outcome.status != CLIENT_DISCONNECTED:
-                root.set_attribute("error.type", _text(outcome.error))
-                if not 400 <= outcome.status < 500:  # those are the client's errors, not the server's
-                    root.set_status(Status(StatusCode.ERROR))
+        if root.is_recording():
+            backend = self._backend_attributes(outcome)
+            root.set_attributes({"spillway.request.id": outcome.id, **backend})
+            _Timeline(self._tracer, root, epoch, backend, _name(outcome)).add(outcome.events)
+            if outcome.cause is None:
+                root.update_name(_name(outcome))
+                _set_outcome(root, outcome)
         root.end()
 
-    def _start(self, traced: _Traced, part: str, name: str, kind: SpanKind = SpanKind.INTERNAL) -> Span:
-        traced.end(part)
-        above = traced.open.get(_COMPACTION, traced.root)
-        span = traced.open[part] = self._tracer.start_span(name, set_span_in_context(above), kind)
-        return span
-
-    def _routed(self, outcome: Outcome, traced: _Traced, _: Event) -> None:
-        traced.root.update_name(_name(outcome, traced))
-        traced.root.set_attributes(self._of_backend(outcome, traced.operation))
-
-    def _sent(self, outcome: Outcome, traced: _Traced, event: Event) -> None:
-        traced.sent_at, traced.streams = event.at, event.fields["stream"]
-        span = self._start(traced, _ATTEMPT, _name(outcome, traced), SpanKind.CLIENT)
-        if span.is_recording():
-            host, port = self._backends[outcome.backend].place
-            span.set_attributes(
-                self._of_backend(outcome, traced.operation)
-                | {"spillway.attempt.why": event.fields["why"], "server.address": host, "server.port": port}
-            )
-            if traced.streams:
-                span.set_attribute("gen_ai.request.stream", value=True)
-
-    def _first_byte(self, _: Outcome, traced: _Traced, event: Event) -> None:
-        if traced.streams and (span := traced.open.get(_ATTEMPT)) is not None:
-            span.set_attribute("gen_ai.response.time_to_first_chunk", event.at - traced.sent_at)
-
-    def _backend_failed(self, _: Outcome, traced: _Traced, event: Event) -> None:
-        if (span := traced.open.get(_SUMMARY) or traced.open.get(_ATTEMPT)) is not None:
-            _set_error(span, event.fields["error"])
-
-    def _compacting(self, _: Outcome, traced: _Traced, __: Event) -> None:
-        traced.end(_ATTEMPT)
-        self._start(traced, _COMPACTION, "compact")
-
-    def _compacted(self, _: Outcome, traced: _Traced, event: Event) -> None:
-        traced.end(_COMPACTION, **{k: v for k, v in event.fields.items() if k not in {"rungs", "cut"}})
-
-    def _summarising(self, _: Outcome, traced: _Traced, __: Event) -> None:
-        self._start(traced, _SUMMARY, "summarise")
-
-    def _summarised(self, _: Outcome, traced: _Traced, event: Event) -> None:
-        traced.end(_SUMMARY, verdict=event.fields["verdict"])
-
-    def _recalled(self, _: Outcome, traced: _Traced, event: Event) -> None:
-        now = time.time_ns()
-        attributes = {f"spillway.recall.{name}": event.fields[name] for name in ("passages", "tokens")}
-        began = now - round(event.fields["seconds"] * 1e9)
-        above = set_span_in_context(traced.root)
-        self._tracer.start_span("recall", above, attributes=attributes, start_time=began).end(now)
-
-    def _compacted_ahead(self, _: Outcome, traced: _Traced, event: Event) -> None:
-        traced.root.set_attribute("spillway.ahead.became", event.fields["became"])
-
-    def _noted(self, _: Outcome, traced: _Traced, event: Event) -> None:
-        if event.name in {"refused", "paused"}:
-            traced.end(_ATTEMPT, event.fields.get("what", ""))
-        shown = {f"spillway.{name}": value for name, value in event.fields.items() if value is not None}
-        traced.root.add_event(event.name, shown)
-
-    def _of_backend(self, outcome: Outcome, operation: str) -> dict[str, AttributeValue]:
+    def _backend_attributes(self, outcome: Outcome) -> dict[str, AttributeValue]:
         attributes: dict[str, AttributeValue] = {"spillway.backend": outcome.backend}
-        if operation:
-            kind = self._backends[outcome.backend].kind
-            attributes["gen_ai.operation.name"] = operation
+        upstream = self._upstreams.get(outcome.backend)
+        if outcome.dialect or outcome.cause is not None:
+            attributes |= {"gen_ai.operation.name": "chat", "spillway.dialect": outcome.dialect}
+            kind = "" if upstream is None else upstream.kind
             # A backend of an unknown kind is named by its interface.
             attributes["gen_ai.provider.name"] = "openai" if kind in {"", "generic"} else kind
         if outcome.model:
             attributes["gen_ai.request.model"] = _text(outcome.model)
+        if upstream is not None:
+            attributes["server.address"], attributes["server.port"] = upstream.place
         return attributes
 
 
-def _carried(traced: _Traced, headers: Headers) -> Headers:
-    """Headers of a request to a backend, with the innermost open span as its parent (W3C Trace Context)."""
-    innermost = next(reversed(traced.open.values()), traced.root)
-    context: dict[str, str] = {}
-    _W3C.inject(context, set_span_in_context(innermost))
-    others = [header for header in headers if header[0].decode("latin-1") not in _TRACE_HEADERS]
-    return [*others, *((name.encode(), value.encode("latin-1")) for name, value in context.items())]
+class _Timeline:
+    """Makes the spans below a request's out of its events."""
 
+    def __init__(
+        self, tracer: Tracer, root: Span, epoch: int, backend: Mapping[str, AttributeValue], name: str
+    ) -> None:
+        """`epoch`: nanoseconds since the epoch at which the clock of events stood at 0; `backend`: what each attempt says of it."""
+        self._tracer = tracer
+        self._root = root
+        self._epoch = epoch
+        self._backend = backend
+        self._name = name
+        self._open: dict[str, Span] = {}
+        self._sent_at = 0.0
 
-def _name(outcome: Outcome, traced: _Traced) -> str:
-    return f"{traced.operation or 'pass on'} {_text(outcome.model)}".strip()
+    def add(self, events: Sequence[Event]) -> None:
+        """Add all spans and notes."""
+        for event in events:
+            at = self._epoch + round(event.at * 1e9)
+            self._end(event, at)
+            if (part := _BEGINS.get(event.name)) is not None:
+                self._begin(part, event, at)
+            elif event.name in _NOTED:
+                self._root.add_event(event.name, _prefixed("spillway", event), at)
+            elif event.name == "first_byte" and (span := self._open.get(_ATTEMPT)) is not None:
+                span.set_attribute("gen_ai.response.time_to_first_chunk", event.at - self._sent_at)
+            elif event.name == "backend_failed" and self._open:
+                _set_error(self._open.get(_SUMMARY) or next(reversed(self._open.values())), event.fields["error"])
+            elif event.name == "recalled":
+                since, above = at - round(event.fields["seconds"] * 1e9), set_span_in_context(self._root)
+                attributes = _prefixed("spillway.recall", event)
+                self._tracer.start_span("recall", above, attributes=attributes, start_time=since).end(at)
+            elif event.name == "compacted_ahead":
+                self._root.set_attributes(_prefixed("spillway.ahead", event))
+        for span in reversed(self._open.values()):
+            span.end()
+
+    def _begin(self, part: str, event: Event, at: int) -> None:
+        attributes = _prefixed(f"spillway.{part}", event)
+        kind = SpanKind.CLIENT if part == _ATTEMPT else SpanKind.INTERNAL
+        if part == _ATTEMPT:
+            self._sent_at = event.at
+            attributes |= {**self._backend, "gen_ai.request.stream": event.fields["stream"]}
+        above = set_span_in_context(self._open.get(_COMPACTION, self._root))
+        self._open[part] = self._tracer.start_span(_NAMES.get(part, self._name), above, kind, attributes, start_time=at)
+
+    def _end(self, event: Event, at: int) -> None:
+        part = _ENDS.get(event.name, "")
+        if (span := self._open.pop(part, None)) is None:
+            return
+        if part != _ATTEMPT:
+            span.set_attributes(_prefixed(f"spillway.{part}", event))
+        elif "what" in event.fields:
+            _set_error(span, event.fields["what"])
+        span.end(at)
 
 
 class Exporting(TracerProvider):
@@ -245,43 +187,53 @@ class Exporting(TracerProvider):
 
     @override
     def shutdown(self) -> None:
-        """Send what waits. A collector that is gone is tried for `PATIENCE` seconds; the exporter's own patience is 10 and more."""
-        end = threading.Timer(PATIENCE, self._exporter.shutdown)
+        """Send what waits."""
+        end = threading.Timer(SHUTDOWN_TIMEOUT, self._exporter.shutdown)
         end.start()
         super().shutdown()
         end.cancel()
 
 
-def _outcome_of(outcome: Outcome) -> dict[str, AttributeValue]:
-    """Return a request's attributes at its end."""
-    attributes: dict[str, AttributeValue | None] = {
-        "http.response.status_code": outcome.status,
-        "spillway.action": outcome.action,
-        "spillway.window": outcome.window,
-        "spillway.fill": outcome.fill,
-        "spillway.tokens.before": outcome.tokens_before,
-        "spillway.tokens.after": outcome.tokens_after,
-        "spillway.tokens.repeated": outcome.repeated,
-        "spillway.attempts": outcome.attempts,
-        "spillway.compactions": outcome.compactions,
-        "spillway.pauses": outcome.pauses,
-        "spillway.resumes": outcome.resumes,
-        "spillway.first_byte": outcome.first_byte,
-        "gen_ai.conversation.id": outcome.conversation or None,
-    }
-    for name, path in _USED.items():
-        value: object = outcome.usage
-        for step in path:
-            value = value.get(step) if isinstance(value, Mapping) else None
-        attributes[name] = None if value is None else whole_number(value)
-    return {name: value for name, value in attributes.items() if value is not None}
+def _traced_headers(root: Span, headers: Headers) -> Headers:
+    """Return the headers of a request to a backend with the client's request as its parent (W3C Trace Context)."""
+    context: dict[str, str] = {}
+    _W3C.inject(context, set_span_in_context(root))
+    others = [header for header in headers if header[0].decode("latin-1") not in _TRACE_HEADERS]
+    return [*others, *((name.encode(), value.encode("latin-1")) for name, value in context.items())]
+
+
+def _operation(outcome: Outcome) -> str:
+    return "chat" if outcome.dialect or outcome.cause is not None else "pass on"
+
+
+def _name(outcome: Outcome) -> str:
+    return f"{_operation(outcome)} {_text(outcome.model)}".strip()
+
+
+def _prefixed(prefix: str, event: Event) -> dict[str, AttributeValue]:
+    """Return the fields of an event as attributes."""
+    return {f"{prefix}.{name}": value for name, value in event.fields.items() if value is not None}
+
+
+def _set_outcome(root: Span, outcome: Outcome) -> None:
+    values = {name: getattr(outcome, field) for name, field in _OUTCOME.items()}
+    for name, path in _USAGE.items():
+        usage: object = outcome.usage
+        for field in path:
+            usage = usage.get(field) if isinstance(usage, Mapping) else None
+        values[name] = None if usage is None else whole_number(usage)
+    root.set_attributes({name: value for name, value in values.items() if value not in (None, "")})
+    if outcome.error is not None and outcome.status != CLIENT_DISCONNECTED:
+        root.set_attribute("error.type", _text(outcome.error))
+        if not 400 <= outcome.status < 500:  # those are the client's errors, not the server's
+            root.set_status(StatusCode.ERROR)
 
 
 def _set_error(span: Span, error: str) -> None:
     span.set_attribute("error.type", error)
-    span.set_status(Status(StatusCode.ERROR))
+    span.set_status(StatusCode.ERROR)
 
 
 def _text(name: str) -> str:
-    """A name that a client gave: half of a surrogate pair can't be written."""
+    """Return a name that a client gave in a form that can be written: half of a surrogate pair can't be."""
     return name.encode(errors="replace").decode()

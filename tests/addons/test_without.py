@@ -11,10 +11,7 @@ from proxy.addon import AddOn
 from tests.fakes import FakeModel, LlamaCppFake, qa, summariser
 from tests.proxying import read_stream, running_proxy
 
-NAMES = (
-    *("Stabiliser", "ClientCompactions", "AheadCompactor", "PrefixReuse", "FixedPart", "RequestHistory", "RequestLog"),
-    *("Metrics", ""),
-)
+NAMES = (*("PromptPrefix", "ClientCompactions", "AheadCompactor", "RequestHistory", "RequestLog"), *("Metrics", ""))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,93 @@
+"""The beginning of prompts, by which backends find what they have read before: kept stable, measured, and told of where it is too long."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from typing_extensions import override
+
+from proxy.addon import AddOn
+from proxy.core.request import Request
+from proxy.core.settings import Settings
+from proxy.job import Job
+from proxy.routing import Route
+from proxy.shaping.stabilise import stabilised
+from proxy.stream.status import Notice
+from proxy.telemetry.outcome import Outcome
+from proxy.tokens.meter import Estimate, Meter
+
+CONVERSATIONS = 1024
+"""Conversations that are remembered; the least recently used are forgotten first."""
+_MOST_MESSAGES = 2000
+"""Messages of a prompt above which it is not remembered."""
+TOO_MUCH = 0.6
+"""Share of the window that system prompt and tools may take before users are told."""
+
+
+class PromptPrefix(AddOn):
+    """Compares each prompt with the one before it in its conversation. For one thread."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._newest: OrderedDict[tuple[str, str, bytes], Estimate] = OrderedDict()
+        self._notified: OrderedDict[tuple[str, bytes], None] = OrderedDict()
+
+    @override
+    def shape(self, request: Request, route: Route, settings: Settings, outcome: Outcome) -> Request:
+        """Strip billing lines, and the cache marks that the backend does not take."""
+        if not settings.stabilise:
+            return request
+        backend = route.upstream.prober.known_backend
+        request, stripped = stabilised(request, takes_marks=backend is None or backend.takes_marks)
+        if stripped:
+            outcome.add("stabilised", kinds=tuple(stripped))
+        return request
+
+    @override
+    def before_sending(self, job: Job, *, again: bool) -> None:
+        """Record how much of the prompt is repeated, and remember it."""
+        links, prompt = job.prompt.links, job.prompt.estimate
+        if not links:
+            return
+        # Two conversations may begin alike, with what an agent tells of its surroundings.
+        key = (job.scope, job.outcome.conversation, links[0])
+        previous = self._newest.get(key)
+        if not again:
+            tokens, why = (0, "first") if previous is None else self._repeated(job, previous, prompt)
+            job.outcome.record_repeated(tokens, prompt.tokens, why)
+        if len(prompt.digests) <= _MOST_MESSAGES:
+            self._newest[key] = prompt
+            self._newest.move_to_end(key)
+            if len(self._newest) > CONVERSATIONS:
+                self._newest.popitem(last=False)
+
+    @override
+    def notices(self, job: Job) -> Sequence[Notice]:
+        """Tell users whose conversation had to be compacted, once, that what no compaction can shorten is the problem."""
+        budget = job.budget
+        if budget is None or budget.fixed < budget.window * TOO_MUCH or not job.prompt.links:
+            return ()
+        conversation = job.scope, job.prompt.links[0]
+        if conversation in self._notified or not any(job.outcome.each("compacting")):
+            return ()
+        self._notified[conversation] = None
+        if len(self._notified) > CONVERSATIONS:
+            self._notified.popitem(last=False)
+        return [Notice(done=True, fixed=round(100 * budget.fixed / budget.window))]
+
+    def _repeated(self, job: Job, previous: Estimate, prompt: Estimate) -> tuple[int, str]:
+        """Return the tokens that are the same, and why no more are; no reason: all of the previous prompt are."""
+        if previous.scope != prompt.scope:
+            return 0, "tools"
+        if previous.system_digest != prompt.system_digest:
+            return 0, "system"
+        known, digests = previous.digests, prompt.digests
+        # In a chain of digests all behind one that differs do.
+        if not known or (len(known) <= len(digests) and known[-1] == digests[len(known) - 1]):
+            return min(previous.tokens, prompt.tokens), ""
+        common = bisect_left(range(min(len(known), len(digests))), True, key=lambda at: known[at] != digests[at])
+        costs = self._meter.costs(job.key, job.prompt.messages)
+        same = prompt.tokens - sum(costs[len(job.prompt.system) + common :])
+        return max(0, round(same)), "edited" if job.prompt.checkpoint is None else "shortened"
