@@ -1,4 +1,4 @@
-"""The moments of the pipeline at which an add-on may do something. The pipeline itself does without any of them."""
+"""The moments of a request at which an add-on may do something. The pipeline itself does without any of them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from proxy.core.dialect import WholeAnswer
 from proxy.core.request import Request
 from proxy.core.settings import Settings
+from proxy.outcome import Observer, Outcome, overriding
+from proxy.recall.ranking import Passage
 from proxy.routing import Route
 from proxy.stream.status import Notice
-from proxy.telemetry.outcome import Observer, Outcome
 
 if TYPE_CHECKING:
     from proxy.job import Job
@@ -28,6 +29,9 @@ class AddOn(Observer):
         del route, settings, outcome
         return request
 
+    async def after_rewrite(self, job: Job, *, reserve: int = 0) -> None:
+        """Add to a prompt whose history begins with a checkpoint now; `reserve` are tokens that will come on top of it."""
+
     async def answer(self, job: Job) -> WholeAnswer | None:
         """Answer a prepared request without a backend; None: it has to be sent."""
         del job
@@ -36,8 +40,18 @@ class AddOn(Observer):
     async def before_room(self, job: Job) -> None:
         """Do what has to be done before it is decided whether the prompt has room."""
 
+    async def give_way(self, job: Job, *, refused: bool) -> bool:
+        """Take what was added out of a prompt that is due, or was refused; False if that makes no room."""
+        del job, refused
+        return False
+
     def before_sending(self, job: Job, *, again: bool) -> None:
         """Take note of a prompt about to be sent; `again`: after a refusal."""
+
+    async def search(self, job: Job, text: str, room: float) -> list[Passage]:
+        """Find passages of the covered history for the model, best first, within `room` tokens."""
+        del job, text, room
+        return []
 
     def notices(self, job: Job) -> Sequence[Notice]:
         """Return notices to show at the end of an answer."""
@@ -52,3 +66,8 @@ class AddOn(Observer):
 
     def close(self) -> None:
         """Stop starting new work."""
+
+
+async def make_way(job: Job, *, refused: bool) -> bool:
+    """Have all add-ons give way; False if that makes no room."""
+    return any([await addon.give_way(job, refused=refused) for addon in overriding(job.addons, AddOn.give_way)])

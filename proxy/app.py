@@ -23,6 +23,7 @@ from proxy.addons.history import RequestHistory
 from proxy.addons.log import RequestLog
 from proxy.addons.metrics import Metrics
 from proxy.addons.prompt_prefix import PromptPrefix
+from proxy.addons.recall import Recaller
 from proxy.api.access import AccessControl
 from proxy.api.app import Lifespan, create_api
 from proxy.api.dependencies import Services
@@ -47,15 +48,13 @@ from proxy.net.readiness import ReadinessProbe
 from proxy.net.tasks import cancel_all
 from proxy.net.transport import HttpTransport
 from proxy.net.upstream import Upstream
+from proxy.outcome import Telemetry
 from proxy.pipeline import Pipeline
 from proxy.preparing import Preparer
 from proxy.reading import Memory
 from proxy.relay import Relay
 from proxy.routing import Router
-from proxy.stages.embedding import Embedder
-from proxy.stages.recalling import Recaller
 from proxy.store import Documents, Store, open_store
-from proxy.telemetry.outcome import Telemetry
 from proxy.tokens.counting import Counting
 from proxy.tokens.meter import Meter
 
@@ -122,7 +121,7 @@ def create_app(
     addons = addons_of(settings, telemetry, documents, counting.meter, history, metrics, clock)
     if spans is not None:
         addons = (*addons, _tracing(spans, router.upstreams))
-    telemetry.observers += addons
+    telemetry.observers = addons
     pipeline = _pipeline(settings, router, kept, counting, documents, addons, clock, times.grace)
     for addon in addons:
         addon.install(pipeline)
@@ -160,6 +159,7 @@ def addons_of(
     """List the add-ons, in the order in which they are called."""
     return (
         PromptPrefix(meter),
+        Recaller(),
         ClientCompactions(documents=documents, meter=meter, clock=clock),
         AheadCompactor(telemetry=telemetry, near=_near(settings.backends)),
         history,
@@ -226,16 +226,10 @@ def _pipeline(
 ) -> Pipeline:
     """Put the stages together."""
     meter, sealer = counting.meter, Sealer(store)
-    recaller = Recaller(meter=meter, embedder=Embedder(router=router))
-    compactor = Compactor(counting=counting, store=store, router=router, recaller=recaller, clock=clock)
+    compactor = Compactor(counting=counting, store=store, router=router, clock=clock)
     client_histories = ClientHistories(sealer=sealer, counting=counting)
     preparer = Preparer(
-        counting=counting,
-        store=store,
-        recaller=recaller,
-        client_histories=client_histories,
-        settings=settings,
-        addons=addons,
+        counting=counting, store=store, client_histories=client_histories, settings=settings, addons=addons
     )
     attempts = Attempts(preparer=preparer, compactor=compactor, pool=SharedPool(), meter=meter)
     driver = StreamDriver(
@@ -243,7 +237,7 @@ def _pipeline(
         resumer=Resumer(compactor=compactor, attempts=attempts, counting=counting),
         counting=counting,
         ledger=CallLedger(),
-        searcher=Searcher(recaller=recaller, attempts=attempts, meter=meter),
+        searcher=Searcher(attempts=attempts, counting=counting),
     )
     memory = Memory(documents, sealer, store, settings)
     return Pipeline(
@@ -251,7 +245,6 @@ def _pipeline(
         router=router,
         preparer=preparer,
         counting=counting,
-        recaller=recaller,
         compactor=compactor,
         client_histories=client_histories,
         attempts=attempts,

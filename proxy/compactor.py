@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
+from proxy.addon import AddOn, make_way
 from proxy.attempts.room import for_results, of_history, reduction_of, surely_below
 from proxy.compaction.asking import Summariser, SummaryAsk, at_its_end
 from proxy.compaction.budget import ContextBudget
 from proxy.compaction.compaction import Compaction, compact, kind_of
-from proxy.compaction.condensing import least_tail
 from proxy.compaction.ladder.results import cleaned
 from proxy.compaction.strategies import STRATEGIES
 from proxy.compaction.summary import instruction
@@ -23,15 +23,13 @@ from proxy.core.request import Message
 from proxy.core.settings import Settings
 from proxy.job import Job, Prompt
 from proxy.net.tasks import offload_if, spawn
-from proxy.recall.recalled import NOTHING
+from proxy.outcome import COMPACTING, Reduced, overriding
+from proxy.preparing import narrowing
+from proxy.recall.block import NOTHING
 from proxy.routing import Route, Router
-from proxy.stages.recalling import Recaller
-from proxy.stages.shaping import narrowing
 from proxy.store import Store
 from proxy.summariser import Experience, NotWritten, Summaries, WriteSummary, drive
-from proxy.telemetry.events import Reduced
 from proxy.tokens.counting import Counting
-from proxy.tokens.meter import Meter
 
 CLAIM = 120.0
 """Seconds that another replica may take over a compaction before it is done here too."""
@@ -62,13 +60,10 @@ class Compactor:
     Concurrent requests for the same history share one run; it is cancelled when nobody waits for it any more.
     """
 
-    def __init__(
-        self, *, counting: Counting, store: Store, router: Router, recaller: Recaller, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, *, counting: Counting, store: Store, router: Router, clock: Callable[[], float]) -> None:
         self._counting = counting
         self._store = store
         self._router = router
-        self._recaller = recaller
         self._clock = clock
         self._flights: dict[tuple[str, bytes, int, int, int], _Flight] = {}
         self._experience = Experience()
@@ -88,7 +83,7 @@ class Compactor:
         cold = (job.scope, job.prompt.links[-1], goal)
         if limit is None and self._cooling.get(cold, -math.inf) > job.outcome.clock():
             return False
-        dropped = limit is not None and await self._recaller.drop(job)
+        dropped = limit is not None and await make_way(job, refused=True)
         lowest = min(budget.limit, limit or budget.limit)
         done = await self._shorten(job, budget, goal, lowest)
         unaware = done is not None and done.rungs == ADOPTED and job.is_due
@@ -101,28 +96,16 @@ class Compactor:
         if done is None:
             self._cool(cold, job.outcome.clock())
         elif limit is None:
-            await self._recaller.recall(job, reserve=max(budget.goal - goal, for_results(job, budget)))
+            reserve = max(budget.goal - goal, for_results(job, budget))
+            for addon in overriding(job.addons, AddOn.after_rewrite):
+                await addon.after_rewrite(job, reserve=reserve)
         return done is not None or dropped
-
-    async def expects_summary(self, job: Job) -> bool:
-        """Return whether so much can be summarised that a model is likely to be asked, which takes a while.
-
-        A plain bound on tokens, not a trial run: what is shortened by code alone takes no time worth a notice.
-        """
-        budget = job.budget
-        if budget is None or not job.prompt.history:
-            return False
-        heavy = is_heavy(job.prompt.history, HEAVY_HISTORY)
-        return await offload_if(heavy, _is_worth_a_summary, job, budget, self._counting.meter)
-
-    async def drop_recalled(self, job: Job) -> bool:
-        """Take recalled blocks out of the prompt; False if there were none."""
-        return await self._recaller.drop(job)
 
     async def _shorten(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> Compaction | None:
         """Have the history shortened; None: nothing could be done."""
         since = job.outcome.clock()
-        job.outcome.record_compacting(of_history(job.prompt))
+        job.outcome.action = COMPACTING
+        job.outcome.add("compacting", tokens=of_history(job.prompt))
         done, checkpoint = await self._shared(job, budget, goal, limit)
         seconds = job.outcome.clock() - since
         before, after = round(done.before), round(done.after)
@@ -145,23 +128,23 @@ class Compactor:
         job.prompt.checkpoint = checkpoint
         job.prompt.history = done.messages
         prompt = job.prompt
-        prompt.fields |= narrowing(job, prompt.request, prompt.offer, prompt.sent, checkpoint)
+        prompt.fields |= narrowing(job, prompt.request, prompt.offer, prompt.sent[: checkpoint.covered])
         job.prompt.untouched = False
         before, job.prompt.recalled = of_history(job.prompt), NOTHING
-        job.prompt.estimate = await self._counting.meter.measure(job.key, job.body(), tenant=job.exchange.tenant)
-        job.prompt.saved += max(0, before - job.prompt.estimate.tokens)
-        job.measured()
+        await self._counting.recount(job)
+        job.outcome.saved += max(0, before - job.prompt.estimate.tokens)
         return done
 
     async def _shared(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> RunResult:
         # A run that was started ahead of time, before this client's newest message came, may be enough.
-        running = next((flight for flight in self._flights.values() if job.continues(flight.job)), None)
-        if running is not None and not job.managed.hands_over:
+        ahead = (flight for flight in self._flights.values() if _continues(job, flight.job))
+        running = None if job.managed.hands_over else next(ahead, None)
+        if running is not None:
             _, checkpoint = await self._waited(running, job)
             if checkpoint is not None and _is_longer(checkpoint, job):
                 return self._adopt(job, checkpoint), checkpoint
         # The same run serves who has the same to shorten: the client's history, as far as it is shortened yet.
-        key = (f"{job.scope}|{job.summary_instructions}", job.prompt.links[-1], len(job.prompt.history), goal, limit)
+        key = (f"{job.scope}|{_instructions(job)}", job.prompt.links[-1], len(job.prompt.history), goal, limit)
         flight = self._flights.get(key)
         if flight is None:
             flight = _Flight(job, spawn(self._alone(job, budget, goal, limit), name="compaction"))
@@ -248,14 +231,14 @@ class Compactor:
             overhead=overhead,
             same_model=same and self._experience.appended_serves(route),
             trust=max(_COLD, surely_below(window, job) / window) if same else _COLD,
-            prompt=job.summary_instructions,
+            prompt=_instructions(job),
         )
 
     async def write_summary(self, job: Job) -> str:
         """Have the history summarised without rewriting it; empty if the model writes nothing."""
         budget = job.budget
         tokens = 1024 if budget is None else max(96, min(2048, budget.window // 8))
-        ask: Message = {"role": "user", "content": instruction(tokens=tokens, prompt=job.summary_instructions)}
+        ask: Message = {"role": "user", "content": instruction(tokens=tokens, prompt=_instructions(job))}
         request = SummaryAsk(at_its_end(list(job.prompt.history), ask), append=True, max_tokens=tokens)
         return await self.summaries(job)(request)
 
@@ -305,16 +288,22 @@ class Compactor:
         self._cooling[key] = now + COOL_DOWN
 
 
-def _is_worth_a_summary(job: Job, budget: ContextBudget, meter: Meter) -> bool:
-    reduction, _ = reduction_of(job, budget, budget.goal, meter)
-    between = sum(reduction.costs[reduction.floor :]) - least_tail(reduction)
-    return not reduction.fits and between >= reduction.limits.worth
-
-
 def _is_longer(other: Checkpoint, job: Job) -> bool:
     """Tell whether a checkpoint covers more than the job's own; one for a smaller window was left out on purpose."""
     current, budget = job.prompt.checkpoint, job.budget
     return (current is None or other.covered > current.covered) and (budget is None or other.window >= budget.window)
+
+
+def _continues(job: Job, other: Job) -> bool:
+    """Return whether another job was done ahead of time for this one."""
+    if other.expected is None or job.expected is not None or job.scope != other.scope:
+        return False
+    return other.expected.is_proper_prefix_of(job.prompt.links)
+
+
+def _instructions(job: Job) -> str:
+    """Client's own instructions for a summary; empty: Spillway's."""
+    return "" if job.asked.compaction is None else job.asked.compaction.instructions
 
 
 def _nothing(job: Job) -> Compaction:

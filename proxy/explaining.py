@@ -29,7 +29,7 @@ def explain(job: Job, counting: Counting) -> dict[str, Any]:
         "fill": None if budget is None else round(budget.fill(job.prompt.estimate.tokens), 4),
         "parts": _parts(job, costs),
         "tools": _tools(job, counting),
-        "shaped": dict(job.prompt.shaped),
+        "shaped": dict(job.outcome.shaped),
         "checkpoint": _checkpoint(job),
         "recalled": _recalled(job),
         "action": "forwarded",

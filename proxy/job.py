@@ -1,11 +1,11 @@
-"""One client's request on its way through the stages."""
+"""One client's request on its way through the pipeline."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import httpx
 
@@ -16,8 +16,6 @@ from proxy.backends.remedy import Spent
 from proxy.compaction.budget import ContextBudget, budget_for
 from proxy.core.dialect import Dialect, Writer
 from proxy.core.history.checkpoint import Checkpoint
-from proxy.core.history.turns import is_user
-from proxy.core.jsontext import dumps
 from proxy.core.managing import Managed
 from proxy.core.piece import Piece
 from proxy.core.request import Message, Request
@@ -25,16 +23,16 @@ from proxy.core.settings import Settings
 from proxy.dialects import CHAT
 from proxy.emulation import Offer
 from proxy.exchange import Exchange, unique
-from proxy.recall.recalled import NOTHING, RecalledBlocks
+from proxy.outcome import Outcome, overriding
+from proxy.recall.block import NOTHING, RecalledBlocks
 from proxy.routing import Route
 from proxy.stream.status import Notice
-from proxy.telemetry.outcome import COMPACTING, Outcome
 from proxy.tokens.meter import Estimate
 
 
 @dataclass(kw_only=True)
 class Prompt:
-    """Prompt to send for a request. Fields that most requests leave empty have defaults in the class.
+    """Prompt to send for a request.
 
     `history` are the messages after the leading system messages as they will be sent; `sent` the same part as
     the client sent it, without status text, and `links` its chain digests.
@@ -55,18 +53,14 @@ class Prompt:
     """Name of the tool with which the model can search the conversation; empty: it has none."""
     searched: list[Message] = field(default_factory=list)
     """The searches of this answer with what they found, behind the history."""
-    recalled: RecalledBlocks = field(default=NOTHING, init=False)
+    recalled: RecalledBlocks = NOTHING
     """What was brought back of what the checkpoint covers; it is no part of the history."""
     estimate: Estimate
     untouched: bool
     """Whether the body can go upstream byte for byte."""
-    shaped: Sequence[tuple[str, int]] = field(default=(), init=False)
-    """Tokens that the policy saved on parts of the prompt, see `Shaped`."""
-    saved: int
-    """Tokens by which it was shortened, over all compactions."""
     fields: dict[str, Any]
     """Options that differ from the client's."""
-    answer_bound: int | None = field(default=None, init=False)
+    answer_bound: int | None = None
     """`max_tokens` of Spillway's own, sized to the room there is: an answer that it ends is not at its end."""
 
     @property
@@ -88,6 +82,7 @@ class JobState:
     """Mutable state of a job's attempts and summaries."""
 
     unique: str = field(default_factory=unique)
+    """Unique part of the ids in its answer."""
     usage_requested: bool = False
     """Whether the stream was requested with usage."""
     assumed: Fact[int] | None = None
@@ -109,10 +104,6 @@ class JobState:
     """Of the job's summary, or of the one that it waits for."""
     unsummarised: int = 0
     """Summaries in a row that were asked for and not written."""
-    budget: ContextBudget | None = None
-    """Cached budget for the window and the estimate below: it is looked up again and again."""
-    window: Fact[int] | None = None
-    estimate: Estimate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +125,7 @@ class Expected:
 
 @dataclass(kw_only=True)
 class Job:
-    """A request that is being served: its client, its route, and its state. Fields not set yet have defaults in the class."""
+    """A request that is being served: its client, its route, and its state."""
 
     exchange: Exchange
     outcome: Outcome
@@ -147,17 +138,12 @@ class Job:
     profile: ModelProfile
     prompt: Prompt = field(init=False)
     """Set when the job is prepared, and once more if its tools have to become text."""
-    managed: Managed = field(default_factory=Managed, init=False)
+    managed: Managed = field(default_factory=Managed)
     """Results of the client's own edits and compactions of its history."""
-    state: JobState = field(default_factory=JobState, init=False)
+    state: JobState = field(default_factory=JobState)
     expected: Expected | None = None
     """Set where it is done ahead of time, in the background."""
-    addons: Sequence[AddOn] = ()
-
-    @property
-    def unique(self) -> str:
-        """Unique part of the ids in its answer."""
-        return self.state.unique
+    addons: tuple[AddOn, ...] = ()
 
     @property
     def scope(self) -> str:
@@ -165,12 +151,9 @@ class Job:
         return f"{self.exchange.tenant}|{self.route.upstream.name}|{self.route.model}"
 
     @property
-    def is_task(self) -> bool:
-        """Return whether a header marks it as a background task of the client's own.
-
-        Open WebUI names the task where its connection is set up so (`X-Task: {{TASK}}`, 0.12).
-        """
-        return bool((self.exchange.header(b"x-task") or "").strip())
+    def key(self) -> ModelKey:
+        """Backend and model, the key of token counts."""
+        return self.route.key
 
     @property
     def native(self) -> bool:
@@ -179,24 +162,21 @@ class Job:
 
     def writer(self) -> Writer:
         """Build the writer of the answer, in the client's dialect."""
-        writer = self.dialect.writer(self.asked, self.unique)
+        writer = self.dialect.writer(self.asked, self.state.unique)
         writer.manage(self.managed)
         return writer
 
     @property
-    def key(self) -> ModelKey:
-        """Backend and model, the key of token counts."""
-        return self.route.key
+    def window(self) -> int | None:
+        """Tokens of the window; None: it is not known, then nothing is managed."""
+        fact = self.profile.window or self.state.assumed
+        return None if fact is None else fact.value
 
     @property
     def budget(self) -> ContextBudget | None:
-        """Budget for the window; None while that is not known: then nothing is managed."""
-        state, estimate = self.state, self.prompt.estimate
-        window = self.profile.window or state.assumed
-        if window is not state.window or estimate is not state.estimate:
-            state.window, state.estimate = window, estimate
-            state.budget = None if window is None else budget_for(self.settings, window.value, estimate.fixed)
-        return state.budget
+        """Budget for the window; None while that is not known."""
+        window = self.window
+        return None if window is None else budget_for(self.settings, window, self.prompt.estimate.fixed)
 
     @property
     def window_is_known(self) -> bool:
@@ -205,35 +185,36 @@ class Job:
         return window is not None and window.trust > Trust.FALLBACK and not self.profile.provisional
 
     @property
+    def loads_window(self) -> bool:
+        """Return whether the request loads the model with a window of its own, which teaches nothing about others."""
+        return self.profile.window is not None and self.profile.window.trust is Trust.REQUESTED
+
+    @property
     def is_due(self) -> bool:
         """Return whether the prompt has to be shortened before it is sent, by the current estimate."""
         estimate, budget, recalled = self.prompt.estimate, self.budget, self.prompt.recalled
         return budget is not None and (
-            budget.needs_compaction(estimate.tokens, estimate.upper, passing=recalled.newest_tokens) or recalled.cramped
+            recalled.cramped or budget.needs_compaction(estimate.tokens, estimate.upper, passing=recalled.newest_tokens)
         )
 
-    def continues(self, other: Job) -> bool:
-        """Return whether another job was done ahead of time for this one."""
-        if other.expected is None or self.expected is not None or self.scope != other.scope:
-            return False
-        return other.expected.is_proper_prefix_of(self.prompt.links)
+    @property
+    def room(self) -> int:
+        """Tokens that the prompt may still take, by its best estimate and by its upper bound."""
+        estimate, budget = self.prompt.estimate, self.budget
+        return 0 if budget is None else min(budget.brim - estimate.tokens, budget.limit - estimate.upper)
 
     @property
-    def summary_instructions(self) -> str:
-        """Client's own instructions for a summary; empty: Spillway's."""
-        return "" if self.asked.compaction is None else self.asked.compaction.instructions
+    def background(self) -> bool:
+        """Return whether it is a background task of the client's own (a title, tags), into which nothing may be written.
+
+        Open WebUI names the task where its connection is set up so (`X-Task: {{TASK}}`, 0.12).
+        """
+        return self.asked.background or bool((self.exchange.header(b"x-task") or "").strip())
 
     @property
-    def compacted(self) -> bool:
-        """Return whether its history was compacted, not merely pruned."""
-        outcome = self.outcome
-        return outcome.compactions > 0 and outcome.kind != "pruned"
-
-    @property
-    def offers_tools(self) -> bool:
-        """Return whether the client offers tools, in the current form or the older one (`functions`)."""
-        body = self.asked.body
-        return bool(body.get("tools") or body.get("functions"))
+    def undisturbed(self) -> bool:
+        """Return whether nothing of Spillway's may be written into the answer."""
+        return self.prompt.request.structured or self.background
 
     @property
     def resumable(self) -> bool:
@@ -246,25 +227,15 @@ class Job:
         return request.choices == 1 and not self.undisturbed and not request.body.get("logprobs")
 
     @property
-    def undisturbed(self) -> bool:
-        """Return whether nothing of Spillway's may be written into the answer."""
-        return self.prompt.request.structured or self.background
-
-    @property
-    def loads_window(self) -> bool:
-        """Return whether the request loads the model with a window of its own, which teaches nothing about others."""
-        return self.profile.window is not None and self.profile.window.trust is Trust.REQUESTED
+    def offers_tools(self) -> bool:
+        """Return whether the client offers tools, in the current form or the older one (`functions`)."""
+        return bool(self.asked.body.get("tools") or self.asked.body.get("functions"))
 
     @property
     def may_emulate(self) -> bool:
         """Return whether there are tools to emulate that are not emulated yet."""
         emulates = self.offers_tools and self.settings.tool_mode != "native"
         return self.prompt.offer is None and bool(emulates or self.prompt.search)
-
-    @property
-    def background(self) -> bool:
-        """Return whether it is a background task of the client's own (a title, tags), into which nothing may be written."""
-        return self.prompt.request.background or self.is_task
 
     @property
     def known_backend(self) -> Backend | None:
@@ -285,104 +256,21 @@ class Job:
 
     def body(self) -> dict[str, Any]:
         """Build the body to send, as parsed JSON."""
-        return {**self.prompt.request.body, "messages": self.prompt.messages, **self.changed_fields()}
+        return {**self.prompt.request.body, "messages": self.prompt.messages, **self.prompt.fields}
 
-    def changed_fields(self) -> dict[str, Any]:
-        """Return the options that go upstream with another value than the client's."""
-        renamed = self.route.model != self.prompt.request.model
-        return {**self.prompt.fields, "model": self.route.model} if renamed else self.prompt.fields
-
-    def measured(self) -> None:
+    def record_measured(self) -> None:
         """Record the prompt's current size."""
-        window = self.profile.window or self.state.assumed
-        self.outcome.record_measured(
-            self.prompt.estimate.tokens,
-            None if window is None else window.value,
-            "" if self.prompt.offer is None else "emulated",
-        )
+        tools: Literal["", "emulated"] = "" if self.prompt.offer is None else "emulated"
+        self.outcome.record_measured(self.prompt.estimate.tokens, self.window, tools)
 
     def final_notices(self) -> list[Notice]:
         """Build the notices that are shown at the end of an answer."""
-        outcome = self.outcome
-        cut, total = outcome.left_out, outcome.left_out_of
+        cut, total = self.outcome.left_out, self.outcome.left_out_of
         notices = [Notice(done=True, left_out=cut, left_out_of=total)] if cut else []
-        # Open WebUI shows the newest line: this one would replace that of a compaction, on each step of a turn.
-        if outcome.recalled and not outcome.compactions and is_user(self.prompt.sent[-1]):
-            notices.append(Notice(done=True, recalled=outcome.recalled))
-        notices += [notice for addon in self.addons for notice in addon.notices(self)]
+        for addon in overriding(self.addons, AddOn.notices):
+            notices += addon.notices(self)
         return [*notices, Notice(done=True, cut=True)] if self.state.cut else notices
 
-    def summary_comment(self) -> str:
-        """Summarise what was done, for a comment behind an answer whose headers may have gone out too early; empty: nothing."""
-        outcome, details = self.outcome, self.usage_details()
-        return "" if not outcome.handled or details is None else f"spillway {dumps(details).decode()}"
-
     def usage_details(self) -> dict[str, Any] | None:
-        """Describe what was done, for the usage of the answer; None: nothing, or nothing that may be written there.
-
-        Token figures are prompt tokens.
-        """
-        outcome = self.outcome
-        if not (outcome.handled or outcome.mended_calls or self.prompt.saved) or self.undisturbed:
-            return None
-        details: dict[str, Any] = {
-            "attempts": outcome.attempts,
-            "action": outcome.action,
-            "saved_tokens": self.prompt.saved,
-        }
-        if outcome.summary:
-            details["summary"] = outcome.summary
-        if outcome.reduced:
-            details["compactions"] = list(map(asdict, outcome.reduced))
-        if outcome.searches:
-            details["searches"] = outcome.searches
-        if outcome.mended_calls:
-            malformed = [{"reason": call.reason, "tool": call.tool} for call in outcome.malformed_calls]
-            calls = {"malformed": malformed, "leaked": outcome.leaked_calls, "repeated": outcome.repeated_calls}
-            details["tool_calls"] = {name: value for name, value in calls.items() if value}
-        if outcome.recalled:
-            details["recalled"] = {"passages": outcome.recalled, "tokens": outcome.recalled_tokens}
-        if outcome.left_out or outcome.cut_earlier[0]:
-            earlier, of = outcome.cut_earlier
-            details["left_out"] = {"tokens": outcome.left_out + earlier, "of": outcome.left_out_of + of}
-        if outcome.repeated is not None:
-            # The tokens that the backend reused are a standard field of the usage.
-            details["repeated_tokens"] = outcome.repeated
-        if (fill := outcome.fill) is not None:
-            details |= {"fill": round(fill, 4), "window": outcome.window}
-        return details
-
-    def spillway_headers(self) -> list[tuple[bytes, bytes]]:
-        """Build Spillway's response headers, of what is known when they are sent.
-
-        While the history is being shortened the fill is not: it is in the usage at the end of the answer.
-        """
-        outcome = self.outcome
-        action = outcome.action
-        headers = [(b"x-spillway-action", action.encode()), (b"x-spillway-backend", self.route.upstream.label)]
-        if self.prompt.offer is not None:
-            headers.append((b"x-spillway-tools", b"emulated"))
-        if outcome.recalled:
-            headers.append((b"x-spillway-recalled", str(outcome.recalled).encode()))
-        if outcome.shaped:
-            savings = ", ".join([f"{kind}={tokens}" for kind, tokens in outcome.shaped.items()])
-            headers.append((b"x-spillway-shaped", savings.encode()))
-        if omitted := outcome.left_out + outcome.cut_earlier[0]:
-            headers.append((b"x-spillway-left-out", str(omitted).encode()))
-        if cache := _cache_fields(outcome):
-            headers.append((b"x-spillway-cache", ", ".join(cache).encode()))
-        if (budget := self.budget) is not None:
-            if action != COMPACTING:
-                headers.append((b"x-spillway-fill", b"%.4f" % budget.fill(self.prompt.estimate.tokens)))
-            headers.append((b"x-spillway-window", b"%d" % budget.window))
-        return headers
-
-
-def _cache_fields(outcome: Outcome) -> list[str]:
-    """List the fields of the cache header: tokens repeated and reused from the prompt before, as far as known."""
-    fields = [] if outcome.repeated is None else [f"repeated={outcome.repeated}"]
-    if outcome.reused is not None:
-        fields.append(f"reused={outcome.reused}")
-    if outcome.unlike:
-        fields.append(f"why={outcome.unlike}")
-    return fields
+        """Describe what was done, for the usage of the answer; None: nothing, or nothing that may be written there."""
+        return None if self.undisturbed else self.outcome.usage_details()

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from proxy.addon import AddOn
+from proxy.addon import AddOn, make_way
 from proxy.attempts.attempt import Attempts, leave
 from proxy.attempts.replies import Audience, Replies
-from proxy.attempts.room import cannot_fit, too_long
+from proxy.attempts.room import cannot_fit, is_worth_a_summary, too_long
 from proxy.client_histories import ClientHistories, requested_goal
 from proxy.compaction.budget import ContextBudget
 from proxy.compactor import Compactor
@@ -20,12 +20,11 @@ from proxy.dialects import CHAT
 from proxy.exchange import Exchange
 from proxy.job import Job
 from proxy.net.headers import openai_headers
+from proxy.outcome import Outcome, overriding
 from proxy.preparing import Preparer
 from proxy.reading import Memory, conversation_of
 from proxy.routing import Router
-from proxy.stages.recalling import Recaller
 from proxy.stream.status import Notice
-from proxy.telemetry.outcome import Outcome
 from proxy.tokens.counting import Counting
 
 
@@ -37,7 +36,6 @@ class Pipeline:
     router: Router
     preparer: Preparer
     counting: Counting
-    recaller: Recaller
     compactor: Compactor
     client_histories: ClientHistories
     attempts: Attempts
@@ -62,7 +60,7 @@ class Pipeline:
                     await reply.relay(response, body)
         finally:
             await leave(job)
-            for addon in self.addons:
+            for addon in overriding(self.addons, AddOn.after_answer):
                 addon.after_answer(job)
 
     async def prepare(self, exchange: Exchange, outcome: Outcome, dialect: Dialect, wire: bytes) -> Job:
@@ -72,7 +70,8 @@ class Pipeline:
             exchange.headers, exchange.query = openai_headers(exchange.headers), b""
         request, route = await self.router.routed(request)
         if named := conversation_of(exchange, request):
-            outcome.record_conversation(named)
+            outcome.conversation = named
+            outcome.add("named", conversation=named)
         outcome.record_route(route.upstream.name, route.model)
         if request.unsupported:
             outcome.add("left_out", kinds=request.unsupported)
@@ -82,8 +81,9 @@ class Pipeline:
 
     async def _answer_without_backend(self, job: Job, audience: Audience) -> WholeAnswer | None:
         """Ask the add-ons for an answer; without one, make room for the backend's."""
-        for addon in self.addons:
-            if (answer := await addon.answer(job)) is not None:
+        for addon in overriding(self.addons, AddOn.answer):
+            answer: WholeAnswer | None = await addon.answer(job)
+            if answer is not None:
                 return answer
         await self._make_room(job, audience)
         return None
@@ -91,25 +91,26 @@ class Pipeline:
     async def _make_room(self, job: Job, audience: Audience) -> None:
         """Compact before sending, if the client asks for that, or if the prompt is due or might not fit."""
         await self.preparer.load(job)
-        for addon in self.addons:
+        for addon in overriding(self.addons, AddOn.before_room):
             await addon.before_room(job)
-        if (budget := job.budget) is not None:
-            await self._compact_if_due(job, budget, audience)
+        await self._compact_if_due(job, audience)
         wanted = job.asked.compaction
-        if wanted is not None and (wanted.now or job.compacted):
-            words = await self.compactor.write_summary(job) if wanted.worded and not job.compacted else ""
+        compacted = job.outcome.compactions > 0 and job.outcome.kind != "pruned"
+        if wanted is not None and (wanted.now or compacted):
+            words = await self.compactor.write_summary(job) if wanted.worded and not compacted else ""
             await self.client_histories.attach_compaction(job, words)
             job.managed.ended = wanted.now or wanted.pauses
 
-    async def _compact_if_due(self, job: Job, budget: ContextBudget, audience: Audience) -> None:
-        may_be_due = await self.counting.refine(job, budget)
-        budget = (job.budget or budget) if may_be_due else budget
+    async def _compact_if_due(self, job: Job, audience: Audience) -> None:
+        may_be_due = await self.counting.refine(job)
+        if (budget := job.budget) is None:
+            return
         goal = requested_goal(job, budget)
-        due = may_be_due and job.is_due and not await self.recaller.give_way(job)
+        due = may_be_due and job.is_due and not await make_way(job, refused=False)
         if not due and goal is None and not self.counting.was_cut(job):
             return
         before = job.prompt.estimate.tokens
-        await self._compact(job, goal, audience)
+        await self._compact(job, budget, goal, audience)
         if job.asked.compaction is not None and job.asked.compaction.now:
             return  # nothing of it is sent
         if job.prompt.estimate.tokens >= budget.window:
@@ -117,10 +118,10 @@ class Pipeline:
         if cannot_fit(job, budget.window):
             raise too_long(job, self.counting.meter, before)
 
-    async def _compact(self, job: Job, goal: int | None, audience: Audience) -> None:
+    async def _compact(self, job: Job, budget: ContextBudget, goal: int | None, audience: Audience) -> None:
         """Compact the history, with a notice before it and one after."""
         before = job.prompt.estimate.tokens
-        if goal is not None or await self.compactor.expects_summary(job):
+        if goal is not None or is_worth_a_summary(job, budget):
             await audience.notify(Notice(done=False))
         async with audience.progress(lambda: job.state.progress.written):
             gained = await self.compactor.compact(job, goal=goal)

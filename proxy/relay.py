@@ -16,10 +16,10 @@ from proxy.exchange import Exchange, unique
 from proxy.explaining import explain
 from proxy.net.headers import AS_JSON
 from proxy.net.inflate import decoded
+from proxy.outcome import CLIENT_DISCONNECTED, Outcome, Telemetry
 from proxy.pipeline import Pipeline
 from proxy.reading import Memory
 from proxy.routing import Router
-from proxy.telemetry.outcome import CLIENT_DISCONNECTED, Outcome, Telemetry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +67,7 @@ class Relay:
 
     def record_rejected(self, exchange: Exchange, error: ClientError) -> None:
         """Record a request that was not let in."""
-        outcome = self.telemetry.open(exchange.id)
-        outcome.fail(error.status, error.code or error.type)
-        outcome.close(error.status)
+        self.telemetry.record_rejected(exchange.id, error.status, error.code or error.type)
 
     async def explain(self, exchange: Exchange) -> None:
         """Reply what would happen to a request for chat completions, without asking a model.
@@ -117,8 +115,7 @@ class Relay:
 
     async def _recorded(self, exchange: Exchange, dialect: str, serve: Callable[[Outcome], Awaitable[None]]) -> None:
         """Have a request served, and complete its outcome whatever happens."""
-        outcome = self.telemetry.open(exchange.id)
-        outcome.begin(dialect, exchange.tenant, exchange.trace)
+        outcome = self.telemetry.open(exchange.id, dialect=dialect, credential=exchange.tenant, trace=exchange.trace)
         try:
             exchange.admit()
             await serve(outcome)

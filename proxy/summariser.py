@@ -162,7 +162,8 @@ class Summaries:
             job.state.unsummarised = IN_VAIN if written is None or written.endless else job.state.unsummarised + 1
         if not self._lost:
             self._experience.learn(route, ask, again=again, served=bool(found.text))
-        job.outcome.record_summary(found.verdict, self._tokens)
+        job.outcome.unfit += found.verdict not in {"kept", "mended"}
+        job.outcome.add("summarised", verdict=found.verdict, tokens=self._tokens)
         if self._lost and job.expected is not None:
             raise NotWritten
         return found.text
@@ -178,7 +179,7 @@ class Summaries:
                         return result
                     await asyncio.sleep(result)
         except TimeoutError:
-            self._job.outcome.record_failure(TimeoutError.__name__)
+            self._job.outcome.add("backend_failed", error=TimeoutError.__name__)
             _log.warning("summary by %s given up after %g s", route.model, self._job.settings.summary_timeout)
         return None
 
@@ -189,7 +190,7 @@ class Summaries:
         try:
             response = await _send(job, route, ask)
         except UpstreamUnavailable as error:
-            job.outcome.record_failure(failure(error))
+            job.outcome.add("backend_failed", error=failure(error))
             _log.warning("summary by %s failed: %s", route.model, error.code)
             return FAILED
         try:
@@ -200,7 +201,7 @@ class Summaries:
             written = await reading.read()
             self._charge(ask, reading.answer)
         except httpx.TransportError as error:
-            job.outcome.record_failure(type(error).__name__)
+            job.outcome.add("backend_failed", error=type(error).__name__)
             _log.warning("summary by %s broke off: %s", route.model, type(error).__name__)
             return FAILED
         else:

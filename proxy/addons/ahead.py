@@ -31,11 +31,10 @@ from proxy.exchange import Exchange
 from proxy.job import Expected, Job
 from proxy.net.tasks import spawn
 from proxy.net.upstream import Upstream
+from proxy.outcome import Event, Outcome, Telemetry
 from proxy.pipeline import Pipeline
 from proxy.routing import Route
 from proxy.summariser import credential_headers
-from proxy.telemetry.events import Event
-from proxy.telemetry.outcome import Outcome, Telemetry
 
 QUIET = 0.5
 """Seconds without a request after which a backend is taken to have nothing to do: chores and the next step of a loop come sooner."""
@@ -218,7 +217,7 @@ class AheadCompactor(AddOn):
             expected=Expected(len(links), links[-1]),
             stem=Expected(newest, links[newest - 1]),
             recalled=job.prompt.recalled.newest_tokens,
-            unique=job.unique,
+            unique=job.state.unique,
             cause=job.outcome,
         )
         place = self._places.setdefault(upstream.name, _Place(upstream))

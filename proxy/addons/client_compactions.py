@@ -61,8 +61,9 @@ class ClientCompactions(AddOn):
                 await self._remember(job, text, entries)
         if text is None:
             return None
-        job.outcome.record_handed_over()
-        answer_id, model = CHAT.answer_id(job.unique), job.prompt.request.model
+        job.outcome.action = "repeated"
+        job.outcome.add("handed_over")
+        answer_id, model = CHAT.answer_id(job.state.unique), job.prompt.request.model
         return UPSTREAM.read_body(completion(text, answer_id, model, int(self._clock())))
 
     @override

@@ -20,9 +20,8 @@ from proxy.core.piece import whole_number
 from proxy.core.request import Request, text_of
 from proxy.exchange import unique
 from proxy.job import Job
+from proxy.outcome import MOST_EVENTS, Event, Outcome
 from proxy.stream.answer import Answer
-from proxy.telemetry.events import Event
-from proxy.telemetry.outcome import MOST_EVENTS, Outcome
 
 MOST_REQUESTS = 1000
 """Requests that are remembered, however small."""
@@ -92,7 +91,7 @@ class RequestRecord:
         prompt, state = self.job.prompt, self.job.state
         self.checkpoint = None if prompt.checkpoint is None else describe(prompt.checkpoint)
         self.budget, self.forwarded = self.job.budget, state.posted
-        self.saved_tokens, self.prompt_tokens = prompt.saved, prompt.estimate.tokens
+        self.saved_tokens, self.prompt_tokens = self.outcome.saved, prompt.estimate.tokens
         self.sent_tokens = self.outcome.tokens_after or 0
         if self.answer is not None:
             newest = self.answer.attempts[-1]

@@ -14,7 +14,7 @@ from proxy.core.errors import BadRequest, Conflict, Forbidden, NotFound
 from proxy.core.piece import whole_number
 from proxy.core.request import Request
 from proxy.net.tasks import offload_if
-from proxy.telemetry.outcome import Outcome, owner
+from proxy.outcome import Outcome, owner
 from proxy.tokens.meter import Meter
 
 Role: TypeAlias = Literal["open", "key", "admin"]

@@ -10,8 +10,7 @@ import logging
 from typing_extensions import override
 
 from proxy.addon import AddOn
-from proxy.telemetry.events import Event
-from proxy.telemetry.outcome import Outcome
+from proxy.outcome import Event, Outcome
 
 _log = logging.getLogger("spillway")
 

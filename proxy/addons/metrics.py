@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from proxy.addon import AddOn
 from proxy.core.piece import whole_number
-from proxy.telemetry.outcome import Outcome, owner
+from proxy.outcome import Outcome, owner
 
 Sample: TypeAlias = tuple[tuple[str, ...], float]
 """Values of a metric's own labels, and the number to add or to observe."""

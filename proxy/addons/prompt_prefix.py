@@ -12,10 +12,10 @@ from proxy.addon import AddOn
 from proxy.core.request import Request
 from proxy.core.settings import Settings
 from proxy.job import Job
+from proxy.outcome import Outcome
 from proxy.routing import Route
 from proxy.shaping.stabilise import stabilised
 from proxy.stream.status import Notice
-from proxy.telemetry.outcome import Outcome
 from proxy.tokens.meter import Estimate, Meter
 
 CONVERSATIONS = 1024
@@ -56,7 +56,8 @@ class PromptPrefix(AddOn):
         previous = self._newest.get(key)
         if not again:
             tokens, why = (0, "first") if previous is None else self._repeated(job, previous, prompt)
-            job.outcome.record_repeated(tokens, prompt.tokens, why)
+            job.outcome.repeated, job.outcome.unlike = tokens, why
+            job.outcome.add("repeated", tokens=tokens, prompt=prompt.tokens, why=why)
         if len(prompt.digests) <= _MOST_MESSAGES:
             self._newest[key] = prompt
             self._newest.move_to_end(key)

@@ -25,8 +25,7 @@ from proxy.addon import AddOn
 from proxy.core.headers import Headers
 from proxy.core.piece import whole_number
 from proxy.net.upstream import Upstream
-from proxy.telemetry.events import Event
-from proxy.telemetry.outcome import CLIENT_DISCONNECTED, Outcome
+from proxy.outcome import CLIENT_DISCONNECTED, Event, Outcome
 
 SHUTDOWN_TIMEOUT = 2.0
 """Seconds that a collector which does not answer may hold up the end; the exporter's own time-out is 10 and more."""

@@ -93,7 +93,8 @@ async def stop(view: View, name: str) -> Response:
     record = view.record(name)
     if record.job is None or not record.job.exchange.halt():
         raise Conflict("This request is not being served (any more).", code="not_running")
-    record.outcome.record_stopped()
+    record.outcome.stopped = True
+    record.outcome.add("stopped")
     return _json({"stopped": True})
 
 

@@ -110,8 +110,10 @@ class Attempts:
         cut = await cut_from_newest(job, job.prompt.history, self._meter)
         if cut is None:
             return 0
-        job.outcome.record_cut(*cut)
-        return cut[0]
+        outcome = job.outcome
+        outcome.left_out, outcome.left_out_of = cut
+        outcome.add("message_cut", tokens=outcome.left_out, whole=outcome.left_out_of)
+        return outcome.left_out
 
     async def go_on(
         self,
@@ -175,7 +177,7 @@ class Attempts:
             f"Backend {job.route.upstream.name} does not continue the answer (status {status}): {quoted}"
         )
         error.retry_after = retry_after(response)
-        job.outcome.record_failure(failure(error))
+        job.outcome.add("backend_failed", error=failure(error))
         raise error
 
     async def mend(self, job: Job, refusal: Refusal) -> Remedy:
@@ -242,7 +244,7 @@ class Attempts:
 
     async def _shorten(self, job: Job, overflow: Overflow) -> bool:
         """Learn from a refusal and make the job fit; False: there is nothing to shorten."""
-        job.outcome.record_refused("overflow", overflow.origin, overflow.window)
+        job.outcome.add("refused", what="overflow", origin=overflow.origin, window=overflow.window)
         if overflow.window is not None:
             if overflow.quoted or job.loads_window or "provider" in job.asked.body:  # it holds for no other request
                 window = Fact(overflow.window, overflow.origin, Trust.LEARNED)
@@ -270,7 +272,7 @@ class Attempts:
         # A choice, or a provider that the client picked, says nothing of other requests.
         if not (refusal.choice_only or refusal.quoted) and "provider" not in job.prompt.request.body:
             job.route.upstream.prober.refuse_tools(job.route.model, refusal.origin)
-            job.outcome.record_refused("tools", refusal.origin)
+            job.outcome.add("refused", what="tools", origin=refusal.origin, window=None)
         searched = bool(job.prompt.search)
         await self._preparer.prepare_emulated(job)
         if job.is_due:
@@ -284,9 +286,9 @@ class Attempts:
         request = prompt.request
         job.state.usage_requested = may_ask_usage(request) and not _reports_usage(job)
         messages = None if prompt.untouched else prompt.messages
-        body = written(request, messages, job.changed_fields(), ask_usage=job.state.usage_requested)
+        body = written(request, messages, job.prompt.fields, ask_usage=job.state.usage_requested)
         encoded = body is request.raw and request.wire is not request.raw
-        same = messages is None and not job.changed_fields()
+        same = messages is None and not job.prompt.fields
         forms = ChatBody(body, request.wire if encoded else None, request.native if same else None)
         return self._post(job, forms, why, stream=request.stream)
 
@@ -294,7 +296,7 @@ class Attempts:
         # A stream is watched as it comes; no local backend compresses one.
         accept = uncompressed if stream else decodable
         job.state.posted, job.state.posts = body.wire or body.content, job.state.posts + 1
-        job.outcome.record_sent(why, stream=stream)
+        job.outcome.add("sent", why=why, stream=stream)
         headers = job.outcome.traced(job.exchange.headers)
         if job.loads_window and job.profile.window is not None:
             job.route.upstream.prober.load_for_one(job.route.model, job.profile.window.value)
@@ -302,7 +304,7 @@ class Attempts:
             # A client's query (`?api-version=…`) goes with it.
             return await send_chat(job.route.upstream, headers, body, query=job.exchange.query, accept=accept)
         except UpstreamUnavailable as error:
-            job.outcome.record_failure(failure(error))
+            job.outcome.add("backend_failed", error=failure(error))
             raise
 
     async def _read(self, job: Job, response: httpx.Response) -> bytes:
@@ -311,7 +313,7 @@ class Attempts:
                 return await error_of(response)
             return await body_of(response, job.settings.max_body)
         except UpstreamUnavailable as error:
-            job.outcome.record_failure(failure(error))
+            job.outcome.add("backend_failed", error=failure(error))
             raise
 
 

@@ -112,7 +112,7 @@ def read_answer(job: Job, response: httpx.Response, raw: bytes) -> WholeAnswer |
         raise UpstreamUnavailable("The backend answered 200 with a body that can't be read as JSON.")
     if came is None or came.refused:
         return _refused(job, response, Whole(response.status_code, headers_of(response), raw))
-    job.outcome.record_first_byte()
+    job.outcome.add("first_byte")
     if job.native:
         return came
     if not came.pieces:
@@ -167,7 +167,7 @@ def _plain(job: Job, response: httpx.Response, raw: bytes) -> bytes | None:
         return plain_body(response, raw, job.settings.max_body)
     except Undecodable as error:
         wrong = UpstreamInvalid(f"The backend's answer can't be decompressed: {error}.")
-        job.outcome.record_failure(failure(wrong))
+        job.outcome.add("backend_failed", error=failure(wrong))
         raise wrong from None
 
 

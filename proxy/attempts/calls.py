@@ -6,14 +6,14 @@ What is told are reasons, forms and names of tools; never arguments, nor anythin
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from proxy.attempts.emulating import make_id
 from proxy.emulation import CallFault, FormCount, LeakedCalls, Offer, faults_of, offer_of
 from proxy.job import Job
+from proxy.outcome import MOST_MALFORMED, MalformedCall
 from proxy.stream.answer import Answer
-from proxy.telemetry.events import MalformedCall
 
 _UNKNOWN = "unknown"
 
@@ -53,14 +53,16 @@ def _record_found(job: Job, found: CallsFound) -> None:
     _tell(job, found.faults)
     found.faults = []
     if found.leaked:
-        job.outcome.record_mended("leaked", found.leaked)
+        job.outcome.leaked_calls += found.leaked
+        job.outcome.add("calls_mended", what="leaked", number=found.leaked)
         found.leaked = 0
 
 
 def _record_repeats(job: Job, number: int) -> None:
     """Tell that so many calls were left out, because they had been made before."""
     if number:
-        job.outcome.record_mended("repeated", number)
+        job.outcome.repeated_calls += number
+        job.outcome.add("calls_mended", what="repeated", number=number)
 
 
 def judge(job: Job, answer: Answer, judged: Judged, readers: Sequence[CallsFound], *, over: bool = False) -> None:
@@ -94,4 +96,6 @@ def _tell(job: Job, faults: Iterable[CallFault]) -> None:
     for fault in faults:
         if fault.tool and fault.tool == job.prompt.search:
             continue  # Spillway's own: clients know of no such tool, and the model is told by the answer
-        job.outcome.record_malformed(MalformedCall(fault.reason, fault.tool, fault.form, kind))
+        call, outcome = MalformedCall(fault.reason, fault.tool, fault.form, kind), job.outcome
+        outcome.malformed_calls = (*outcome.malformed_calls, call)[:MOST_MALFORMED]
+        outcome.add("malformed_call", **asdict(call))

@@ -21,6 +21,7 @@ from proxy.backends.profile import Fact, Trust
 from proxy.backends.remedy import Remedy
 from proxy.compaction.continuation import SummarisedStart
 from proxy.core.errors import UpstreamUnavailable
+from proxy.core.jsontext import dumps
 from proxy.core.piece import Piece
 from proxy.core.sse import FrameTooLong
 from proxy.dialects import UPSTREAM
@@ -136,7 +137,9 @@ class StreamDriver:
         self._observe(run)  # which may show that the prompt was cut
         _judge(run)
         job = run.job
-        summary = [Piece(comment=summary_comment)] if (summary_comment := job.summary_comment()) else []
+        # The headers may have gone out too early to say what was done.
+        details = job.usage_details() if job.outcome.handled else None
+        summary = [Piece(comment=f"spillway {dumps(details).decode()}")] if details else []
         return [form(notice) for notice in job.final_notices() for form in run.to.beside] + summary
 
     async def run(self, job: Job, came: httpx.Response | Sequence[Piece], to: Audience) -> Run:
@@ -170,7 +173,7 @@ class StreamDriver:
             to.identity = to.identity or run.session.answer.identity
             last = isinstance(stopped, Pause) and stopped.last
             quiet = attempt.cleared or last
-            if not quiet and await self._resumer.takes_long(run.job, run.session.answer):
+            if not quiet and self._resumer.takes_long(run.job, run.session.answer):
                 await to.notify(Notice(done=False))
             done = run.job.outcome
             compactions, extracts, cut = done.compactions, done.extracts, done.left_out
@@ -187,7 +190,8 @@ class StreamDriver:
                 stopped = await self._carry_out(run, UpstreamFailed(run.failed.message))
                 continue
             if response is None:
-                run.job.outcome.record_out_of_room()
+                done.unfinished = True
+                done.add("out_of_room")
                 stopped = await self._carry_out(run, ResumeFailed())
                 continue
             stopped = await self._pump(run, response)
@@ -203,7 +207,8 @@ class StreamDriver:
         else:
             run.job.state.joined_answer = answer.whole
             if session.watch.ended_short(answer) and not outcome.unfinished:
-                outcome.record_out_of_room()
+                outcome.unfinished = True
+                outcome.add("out_of_room")
         self._observe(run)
 
     async def _next(self, run: Run, stopped: Pause | Retry) -> httpx.Response | None:
@@ -212,7 +217,7 @@ class StreamDriver:
         try:
             if isinstance(stopped, Retry):
                 return await self._again(run, stopped)
-            job.outcome.record_paused(stopped.reason)
+            job.outcome.add("paused", reason=stopped.reason)
             if session.watch.unknown:
                 await self._settle(run)
             if session.answer.attempt.cleared and not await self._attempts.cleared(job):
@@ -235,11 +240,12 @@ class StreamDriver:
         if job.profile.window is None:
             held = Filled(attempt.prompt_tokens, attempt.completion_tokens)
             job.state.assumed = Fact(room_assumed(held), "assumed", Trust.FALLBACK)
-        job.measured()
+        job.record_measured()
 
     def _observe(self, run: Run) -> None:
         """Learn from what the backend reported of attempts that have ended, once of each."""
-        self._counting.named(run.job, run.session.answer.named)
+        if name := run.session.answer.named:
+            run.job.route.upstream.prober.answered_as(run.job.route.model, name)
         ended = zip(run.session.answer.attempts, run.estimates, strict=False)
         for attempt, estimate in list(ended)[run.observed :]:
             run.observed += 1
@@ -297,13 +303,13 @@ class StreamDriver:
             async for data in stream:
                 if first:
                     first = False
-                    run.job.outcome.record_first_byte()
+                    run.job.outcome.add("first_byte")
                 stopped = await self._carry_out(run, ChunkReceived(data))
                 if stopped is not None or session.state is State.DONE:
                     return stopped
             return await self._carry_out(run, UpstreamEnded())
         except (httpx.TransportError, FrameTooLong) as error:
-            run.job.outcome.record_failure(type(error).__name__)
+            run.job.outcome.add("backend_failed", error=type(error).__name__)
             failed = UpstreamFailed(f"The backend broke off the answer ({_reason(error)}).")
             return await self._carry_out(run, failed)
         finally:

@@ -20,9 +20,9 @@ from proxy.exchange import Exchange
 from proxy.net.headers import AS_JSON, Header, headers_of
 from proxy.net.responses import is_event_stream
 from proxy.net.tasks import offload_if
+from proxy.outcome import Outcome
 from proxy.reading import LARGE
 from proxy.routing import Route, Router, has_path, is_managed
-from proxy.telemetry.outcome import Outcome
 
 ErrorEnding: TypeAlias = Callable[[ClientError], bytes]
 """Makes the end of a stream that ends with an error."""
@@ -49,14 +49,14 @@ async def pass_through(
     """
     upstream = route.upstream
     outcome.record_route(upstream.name, route.model)
-    outcome.record_sent("passed on")
+    outcome.add("sent", why="passed on", stream=False)
     try:
         headers = outcome.traced(exchange.headers)
         response = await upstream.send(exchange.method, exchange.target, headers, body)
     except UpstreamUnavailable as error:
-        outcome.record_failure(failure(error))
+        outcome.add("backend_failed", error=failure(error))
         raise
-    outcome.record_first_byte()
+    outcome.add("first_byte")
     await relay_response(exchange, response, ending=ending)
 
 

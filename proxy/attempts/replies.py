@@ -85,7 +85,7 @@ class Replies:
 
     def identity(self, job: Job) -> Identity:
         """Identity of an answer that no backend has given one."""
-        return Identity(job.dialect.answer_id(job.unique), int(self.clock()), job.prompt.request.model)
+        return Identity(job.dialect.answer_id(job.state.unique), int(self.clock()), job.prompt.request.model)
 
     async def keep(self, job: Job, answer: dict[str, Any]) -> None:
         """Store an answer, if its request asks for that."""
@@ -109,7 +109,7 @@ class _StreamReply:
             job.writer(),
             form="off" if job.undisturbed else form,
             own=self._replies.identity(job),
-            extra_headers=job.spillway_headers,
+            extra_headers=job.outcome.headers,
             grace=self._replies.grace,
             heartbeat=job.settings.heartbeat,
         )
@@ -142,7 +142,7 @@ class _StreamReply:
             await self._replies.driver.run(job, plain, client)
         else:
             client.stop()
-            await relay_response(job.exchange, response, job.spillway_headers())
+            await relay_response(job.exchange, response, job.outcome.headers())
             return
         await client.close_notice()
         await client.end()
@@ -156,7 +156,7 @@ class _StreamReply:
         status = whole.error_status
         job.outcome.fail(status, "refused")
         if not job.exchange.started:
-            await job.exchange.reply(status, [*whole.headers, *job.spillway_headers()], whole.body)
+            await job.exchange.reply(status, [*whole.headers, *job.outcome.headers()], whole.body)
         else:
             await end_with_error(client, whole.error())
 
@@ -185,4 +185,4 @@ class _BodyReply:
         job = self._job
         if job.asked.keeping is not None and whole.status == 200:
             await self._replies.keep(job, loads(whole.body))
-        await job.exchange.reply(whole.status, [*whole.headers, *job.spillway_headers()], whole.body)
+        await job.exchange.reply(whole.status, [*whole.headers, *job.outcome.headers()], whole.body)

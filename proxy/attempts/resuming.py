@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from proxy.addon import make_way
 from proxy.attempts.attempt import Attempted, Attempts
+from proxy.attempts.room import is_worth_a_summary
 from proxy.backends.profile import Continuation
 from proxy.backends.remedy import Remedy
 from proxy.compaction.continuation import ContinuationRequest, Partial, SummarisedStart, continuation, shorten_partial
@@ -66,7 +68,7 @@ class Resumer:
                 return None
             opened = await self._go_on(job, answer, state, how)
             if isinstance(opened, Attempted):
-                job.outcome.record_resumed(how.value)
+                job.outcome.add("resumed", how=how.value)
                 state.how = how
                 return opened
             if opened is Remedy.GIVE_UP:
@@ -74,13 +76,13 @@ class Resumer:
             await self._refuse(job, how, "refused to go on")
         raise UpstreamRefused(f"Backend {job.route.upstream.name} refused every way to continue the answer.")
 
-    async def takes_long(self, job: Job, answer: Answer) -> bool:
+    def takes_long(self, job: Job, answer: Answer) -> bool:
         """Return whether much has to be shortened before the answer goes on: what was said of it, or the history."""
         budget, said = job.budget, answer.delivered_tokens
         if budget is None:
             return True
         over = said > budget.zone * ANSWER_SHARE or job.prompt.estimate.tokens + said > budget.limit
-        return over or await self._compactor.expects_summary(job)
+        return over or is_worth_a_summary(job, budget)
 
     async def _go_on(self, job: Job, answer: Answer, state: ResumeState, how: Continuation) -> Attempted | Remedy:
         """Ask in one way; the remedy tells whether there may be another."""
@@ -126,7 +128,7 @@ class Resumer:
         if job.prompt.estimate.tokens <= goal:
             return True
         if not await self._compactor.compact(job, goal=goal):
-            await self._compactor.drop_recalled(job)
+            await make_way(job, refused=True)
         if job.prompt.estimate.tokens + added > budget.limit:
             await self._compactor.compact(job, goal=goal, limit=max(1, int(budget.limit - added)))
         counted = job.prompt.estimate.source == "backend"

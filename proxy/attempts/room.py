@@ -144,6 +144,11 @@ def reduction_of(job: Job, budget: ContextBudget, goal: int, meter: Meter) -> tu
     return reduction, overhead
 
 
+def is_worth_a_summary(job: Job, budget: ContextBudget) -> bool:
+    """Return whether a model may be asked to shorten the history, which takes a while, by its size alone."""
+    return of_history(job.prompt) - budget.fixed >= prune_limits(job.settings, budget.zone).worth
+
+
 def of_history(prompt: Prompt) -> int:
     """Tokens of a prompt without what was recalled for it, which no rewrite covers."""
     return prompt.estimate.tokens - prompt.recalled.tokens

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from proxy.addon import AddOn, make_way
 from proxy.attempts.attempt import Attempted, Attempts
 from proxy.attempts.emulating import make_id
 from proxy.backends.remedy import Remedy
@@ -12,12 +13,12 @@ from proxy.compaction.policy import prune_limits
 from proxy.core.piece import CallPart
 from proxy.emulation import calls_as_text
 from proxy.job import Job
+from proxy.outcome import overriding
 from proxy.recall.block import found_text
 from proxy.recall.tool import NO_MORE, NO_QUERY, NO_ROOM, NOTHING_FOUND, NOTHING_LOST, round_of, wanted
-from proxy.stages.recalling import Recaller, remaining_room
 from proxy.stream.answer import Answer
 from proxy.stream.events import Search
-from proxy.tokens.meter import Meter
+from proxy.tokens.counting import Counting
 
 MOST = 4
 """Messages with searches in one answer; the last of them is only told that it was the last."""
@@ -32,10 +33,9 @@ _ROOMY = 0.5
 class Searcher:
     """Answers the searches of models."""
 
-    def __init__(self, *, recaller: Recaller, attempts: Attempts, meter: Meter) -> None:
-        self._recaller = recaller
+    def __init__(self, *, attempts: Attempts, counting: Counting) -> None:
         self._attempts = attempts
-        self._meter = meter
+        self._counting, self._meter = counting, counting.meter
 
     async def go_on(self, job: Job, answer: Answer, search: Search) -> Attempted | None:
         """Put what was found behind the prompt, and open the attempt that goes on with it; None: there can be none.
@@ -51,15 +51,14 @@ class Searcher:
         made = round_of(answer.unplaced, calls, results, [call.id or make_id() for call in calls])
         job.prompt.searched += made if job.prompt.offer is None else calls_as_text(made)
         job.prompt.untouched = False
-        job.prompt.estimate = await self._meter.measure(job.key, job.body(), tenant=job.exchange.tenant)
-        job.measured()
+        await self._counting.recount(job)
         answer.placed = len(answer.text)
         return await self._opened(job, answer)
 
     async def _results(self, job: Job, calls: Sequence[CallPart]) -> list[str]:
         """Return what the searches of one message come to, in the room for one block."""
         room = self._room(job)
-        if room < _ROOMY * _most(job) and await self._recaller.drop(job):
+        if room < _ROOMY * _most(job) and await make_way(job, refused=True):
             # What the model asks for goes before what its turn was thought to need.
             room = self._room(job)
         results: list[str] = []
@@ -71,11 +70,8 @@ class Searcher:
 
     def _room(self, job: Job) -> float:
         """Tokens that what is found now may take."""
-        budget = job.budget
-        if budget is None:
-            return 0.0
         spent = sum(self._meter.costs(job.key, job.prompt.searched))
-        return min(_most(job) - spent, remaining_room(job, budget))
+        return min(_most(job) - spent, job.room)
 
     async def _result(self, job: Job, call: CallPart, room: float, before: Sequence[str]) -> str:
         """Return what one search comes to, less what those before it have found."""
@@ -85,9 +81,10 @@ class Searcher:
             return NOTHING_LOST
         if room < _LEAST_ROOM:
             return NO_ROOM
-        passages = await self._recaller.search(job, text, room)
+        addons = overriding(job.addons, AddOn.search)
+        passages = [each for addon in addons for each in await addon.search(job, text, room)]
         passages = [each for each in passages if not any(each.text in found for found in before)]
-        job.outcome.record_search(len(passages))
+        job.outcome.add("searched", passages=len(passages))
         return found_text(job.prompt.sent, passages) if passages else NOTHING_FOUND
 
     async def _opened(self, job: Job, answer: Answer) -> Attempted | None:

@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from proxy.core.history.sentences import found_in
-from proxy.recall.function_words import ALL_FUNCTION_WORDS
-from proxy.recall.words import HAN, UNSPACED, folded
+from proxy.recall.words import ALL_FUNCTION_WORDS, HAN, UNSPACED, folded
 
 _COUNTED = "年月日号歳岁個个人元円分時时点년월일살명개원시"
 # One after the other at each place of a text. Every repetition is bounded.

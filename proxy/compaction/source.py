@@ -16,8 +16,7 @@ from proxy.core.history.marks import carried_statements, is_summary
 from proxy.core.history.sentences import sentences
 from proxy.core.history.turns import is_user
 from proxy.core.request import Message, text_of
-from proxy.recall.function_words import FUNCTION_WORDS
-from proxy.recall.words import folded
+from proxy.recall.words import FUNCTION_WORDS, folded
 
 _LONGEST_TEXT = 20_000
 """Characters of one message in which facts are looked for: what a user means stands in what people type."""

@@ -1,15 +1,17 @@
-"""Format of recalled passages in a prompt: in front of the user's own words, between marks that nothing in them can forge."""
+"""Recalled passages in a prompt: in front of the user's own words, between marks that nothing in them can forge."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby, pairwise
+from operator import attrgetter
 from typing import Any
 
 from proxy.core.history.marks import RECALLED, RECALLED_END, defanged
 from proxy.core.request import Message
-from proxy.recall.choosing import Passage
+from proxy.recall.ranking import Passage
 
 _OMISSION = "[…]"
 _SPEAKER = re.compile(
@@ -20,21 +22,62 @@ _SPEAKER = re.compile(
 """Where a line of a passage, whatever ends the line before it, reads as if another spoke from there on."""
 
 
-def block_of(messages: Sequence[Message], passages: Sequence[Passage]) -> str:
-    """The block for these passages of these messages, in the order of the conversation.
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Passages recalled for one turn."""
 
-    Each message is named by who said it and, where the history tells, by its day.
+    text: str
+    passages: tuple[Passage, ...]
+    tokens: float
+    """Predicted."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecalledBlocks:
+    """The blocks in a prompt, by the index in its history of the user message that each stands in front of."""
+
+    blocks: Mapping[int, Block] = field(default_factory=dict)
+    newest: Block | None = None
+    """Block of the newest turn, which is among them."""
+    cramped: bool = False
+    """Whether most of what the newest turn needs found no room."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all blocks."""
+        return round(sum(block.tokens for block in self.blocks.values()))
+
+    @property
+    def newest_tokens(self) -> int:
+        """Tokens of the newest turn's block, which is dropped when it gets in the way."""
+        return 0 if self.newest is None else round(self.newest.tokens)
+
+    def put(self, history: Sequence[Message]) -> list[Message]:
+        """Return a history with the blocks in their places."""
+        messages = list(history)
+        for index, block in self.blocks.items():
+            messages[index] = with_block(messages[index], block.text)
+        return messages
+
+
+NOTHING = RecalledBlocks()
+
+
+def block_of(messages: Sequence[Message], passages: Sequence[Passage]) -> str:
+    """Format passages of these messages as a block, in the order of the conversation.
+
+    Each message is named by its speaker and, where the history gives it, by its day.
     """
     return "\n".join((RECALLED, *_lines(messages, passages), RECALLED_END))
 
 
 def found_text(messages: Sequence[Message], passages: Sequence[Passage]) -> str:
-    """The same passages as what a search has found."""
+    """Format passages as the result of a search."""
     return "\n".join(_lines(messages, passages))
 
 
 def with_block(message: Message, block: str) -> Message:
-    """A user message with a block in front of the user's words, which stay as they are."""
+    """Put a block in front of the words of a user message, which stay as they are."""
     content: Any = message.get("content")
     if isinstance(content, list):
         return {**message, "content": [{"type": "text", "text": block}, *content]}
@@ -42,9 +85,9 @@ def with_block(message: Message, block: str) -> Message:
 
 
 def _lines(messages: Sequence[Message], passages: Sequence[Passage]) -> Iterator[str]:
-    in_order = sorted(passages, key=lambda passage: (passage.index, passage.start))
+    in_order = sorted(passages, key=attrgetter("index", "start"))
     day = None
-    for index, parts in groupby(in_order, key=lambda passage: passage.index):
+    for index, parts in groupby(in_order, key=attrgetter("index")):
         pieces = list(parts)
         if pieces[0].day is not None and pieces[0].day != day:
             day = pieces[0].day

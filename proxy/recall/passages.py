@@ -1,4 +1,4 @@
-"""Passages of a message: all of it if it is short, else pieces, with the positions of each term."""
+"""Passages of a message: all of it if it is short, else pieces, with the positions of each term and the day it was written."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime
 from functools import lru_cache
+from typing import Any
 
 from proxy.core.history.marks import is_instruction, is_summary
 from proxy.core.history.turns import calls_of
 from proxy.core.request import SYSTEM_ROLES, Message, text_of
-from proxy.recall.dates import days_in, month_day, written_on
-from proxy.recall.words import folded, terms
+from proxy.recall.words import folded, terms_of_folded
 
 UNSPLIT = 600
 """Units of a message up to which it is one passage: about 150 tokens of English."""
@@ -22,12 +22,45 @@ PIECE = 420
 _WIDE = 3
 """Units of a character beyond Latin letters, which takes a token or so where a Latin one takes a quarter."""
 _LAST_LATIN = "\u024f"
-_ENDS = (re.compile(r"\n"), re.compile(r"[.!?](?=\s)|[。！？]"), re.compile(r"\s"))  # noqa: RUF001 - Chinese ends of sentences
-_BLANK = re.compile(r"\s*")
+_ENDS = (re.compile(r"\n"), re.compile(r"[.!?](?=\s)|[。！？]"), re.compile(r"\s"))
 _LONGEST = 200_000
 """Characters of one message that are looked through; what a tool prints beyond that is found by calling it again."""
 DAY = "day:"
 """Begins the term for a day of the year, as no word does."""
+
+# English, German, French, Spanish, Portuguese, Italian, Russian; without accents.
+_NAMES = (
+    "january januar janvier enero janeiro gennaio января jan",
+    "february februar fevrier febrero fevereiro febbraio февраля feb",
+    "march marz mars marzo marco марта mar",
+    "april avril abril aprile апреля apr",
+    "may mai mayo maio maggio мая",
+    "june juni juin junio junho giugno июня jun",
+    "july juli juillet julio julho luglio июля jul",
+    "august aout agosto августа aug",
+    "september septembre septiembre setembro settembre сентября sep sept",
+    "october oktober octobre octubre outubro ottobre октября oct okt",
+    "november novembre noviembre novembro ноября nov",
+    "december dezember decembre diciembre dezembro dicembre декабря dec dez",
+)
+_MONTHS = {name: number for number, names in enumerate(_NAMES, 1) for name in names.split()}
+_MONTH = "(?P<{}>" + "|".join(sorted(_MONTHS, key=len, reverse=True)) + ")"
+_DAY = r"(?P<{}>\d{{1,2}})"
+_YEAR = r"(?P<{}>(?:19|20)\d\d)"
+_FORMS = (
+    rf"(?<![\d.-]){_YEAR.format('y1')}[-/.]{_DAY.format('m1')}[-/.]{_DAY.format('d1')}(?!\d)",
+    rf"(?:{_YEAR.format('y2')}\s?[年년]\s?)?(?<!\d){_DAY.format('m2')}\s?[月월]\s?{_DAY.format('d2')}\s?[日号號일]",
+    rf"\b{_DAY.format('d3')}(?:st|nd|rd|th|er|\.|º)?\s(?:of\s|de\s)?{_MONTH.format('n3')}\b(?:,?\s(?:de\s)?{_YEAR.format('y3')})?",
+    rf"\b{_MONTH.format('n4')}\.?\s(?:the\s)?{_DAY.format('d4')}(?:st|nd|rd|th)?\b(?!:)(?:,?\s{_YEAR.format('y4')})?",
+)
+_DATE = re.compile("|".join(_FORMS))
+_SIGN = re.compile(r"\d")
+_OPENING = 64
+"""Characters of the first line in which a message tells its day."""
+_BRACKETED = re.compile(r"\s*[\[(<{][^\])>}]{0,80}[\])>}]")
+_NO_TIMES = frozenset({"role", "content", "name"})
+_EPOCH = range(10**9, 4 * 10**9)
+"""Seconds that are taken for a time; before 2001 no chat had models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,45 +76,30 @@ class MessagePassages:
     day: date | None
     """On which it was written, if it tells."""
 
-    def only(self, of: Callable[[int, int], bool]) -> MessagePassages:
-        """The same with those passages alone for whose place this is true."""
-        chosen = [number for number, span in enumerate(self.spans) if of(*span)]
-        new = {number: at for at, number in enumerate(chosen)}
-        places = {
-            term: tuple((new[number], count) for number, count in where if number in new)
-            for term, where in self.places.items()
-        }
-        return MessagePassages(
-            tuple(self.spans[number] for number in chosen),
-            tuple(self.lengths[number] for number in chosen),
-            {term: where for term, where in places.items() if where},
-            self.day,
-        )
-
 
 NO_PASSAGES = MessagePassages((), (), {}, None)
 
 
-def passages_of(message: Message) -> MessagePassages:
-    """The passages of a message; none of what the system says, nor of what Spillway wrote."""
+def passages_of(message: Message, *, only: Callable[[str], bool] = bool) -> MessagePassages:
+    """Index the passages of a message whose text passes `only`; none of what the system says, nor of what Spillway wrote."""
     day = written_on(message)
     if message.get("role") in SYSTEM_ROLES or is_summary(message) or is_instruction(message):
         return MessagePassages((), (), {}, day)
     text = spoken_text(message)
-    spans = tuple(spans_of(text))
+    spans = tuple(span for span in spans_of(text) if only(text[slice(*span)]))
     lengths: list[int] = []
     places: dict[str, list[tuple[int, int]]] = {}
     for number, (start, end) in enumerate(spans):
-        found = _terms(text[start:end])
+        found = Counter(terms_and_days(text[start:end]))
         lengths.append(found.total())
         for term, count in found.items():
             places.setdefault(term, []).append((number, count))
-    return MessagePassages(spans, tuple(lengths), {term: _one(tuple(where)) for term, where in places.items()}, day)
+    return MessagePassages(spans, tuple(lengths), {term: _shared(tuple(where)) for term, where in places.items()}, day)
 
 
 @lru_cache(maxsize=4096)
-def _one(places: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """The same places as one object, for nearly all terms of short messages have the same."""
+def _shared(places: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """Return the same places as one object: nearly all terms of short messages have the same."""
     return places
 
 
@@ -93,9 +111,15 @@ def spoken_text(message: Message) -> str:
     return "\n".join(filter(None, (text, *lines))) if lines else text
 
 
-def term_of(day: date) -> str:
-    """The term for a day."""
-    return DAY + month_day(day)
+def terms_and_days(text: str) -> list[str]:
+    """List a term for each day that a text names, and its other terms."""
+    plain = folded(text)
+    return [*(term for _, term in days_in(plain)), *terms_of_folded(plain)]
+
+
+def day_term(day: date) -> str:
+    """Return the term for a day of the year, which no word is."""
+    return f"{DAY}{day.month}-{day.day}"
 
 
 def spans_of(text: str) -> Iterator[tuple[int, int]]:
@@ -104,14 +128,16 @@ def spans_of(text: str) -> Iterator[tuple[int, int]]:
     White space around a piece is no part of it.
     """
     end = len(text.rstrip())
-    at = _skip_blank(text, 0)
+    at = len(text) - len(text.lstrip())
     if at < end and end - at <= UNSPLIT and _units(text, at, end) <= UNSPLIT:
         yield at, end
         return
     while at < end:
         cut = _cut(text, at, end)
         yield at, at + len(text[at:cut].rstrip())
-        at = _skip_blank(text, cut)
+        at = cut
+        while at < end and text[at].isspace():
+            at += 1
 
 
 def _cut(text: str, at: int, end: int) -> int:
@@ -134,12 +160,45 @@ def _units(text: str, start: int, end: int) -> int:
     return sum(1 if char <= _LAST_LATIN else _WIDE for char in text[start:end])
 
 
-def _skip_blank(text: str, at: int) -> int:
-    blank = _BLANK.match(text, at)
-    return blank.end() if blank is not None else at
+def days_in(folded: str) -> Iterator[tuple[date | None, str]]:
+    """Find the days named in a folded text: each as a date, where its year is given, and as a term."""
+    if not _SIGN.search(folded):
+        return
+    for found in _DATE.finditer(folded):
+        parts = {name[0]: value for name, value in found.groupdict().items() if value is not None}
+        month = _MONTHS[parts["n"]] if "n" in parts else int(parts["m"])
+        try:
+            # A leap year stands for one that is not told.
+            day = date(int(parts.get("y", 2000)), month, int(parts["d"]))
+        except ValueError:
+            continue
+        yield (day if "y" in parts else None), day_term(day)
 
 
-def _terms(piece: str) -> Counter[str]:
-    found = Counter(terms(piece))
-    found.update(DAY + day for _, day in days_in(folded(piece)))
-    return found
+def written_on(message: Mapping[str, Any]) -> date | None:
+    """The day that a message gives itself, in a field beside its content or at its beginning; None if it gives none."""
+    for name, value in message.items():
+        may_be_time = name not in _NO_TIMES and not name.endswith("id")
+        if may_be_time and (day := _of_field(value)) is not None:
+            return day
+    text = text_of(message)
+    opening = _BRACKETED.match(text)
+    line = text[: opening.end()] if opening is not None else text.lstrip()[:200].split("\n", 1)[0]
+    alone = opening is not None or len(line) <= _OPENING
+    for found in _DATE.finditer(line.lower()):
+        day = next((day for day, _ in days_in(found.group()) if day is not None), None)
+        if day is not None and (alone or not found.start()):
+            return day
+    return None
+
+
+def _of_field(value: Any) -> date | None:
+    """ISO 8601, or seconds since the epoch as clients keep them."""
+    try:
+        if isinstance(value, str) and 10 <= len(value) <= 40:
+            return datetime.fromisoformat(value).date()
+        if isinstance(value, int | float) and int(value) in _EPOCH:
+            return datetime.fromtimestamp(value, UTC).date()
+    except ValueError:
+        pass
+    return None

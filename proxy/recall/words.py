@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any
-
-from proxy.recall.function_words import ALL_FUNCTION_WORDS, FUNCTION_WORDS
 
 # Every repetition is bounded, so that no text takes longer than a constant for each of its characters.
 _TOKEN = re.compile(r"[^\W_]{1,64}(?:[_./:@\\#+'\u2019-]{1,3}[^\W_]{1,64}){0,12}")
@@ -26,10 +24,48 @@ _APOSTROPHE = re.compile("['\u2019]")
 _DEFAULT = "english"
 _LEAST_VOTES = 2
 
+# Words that say nothing of what a text is about, folded, by language as the stemmers name those.
+_FUNCTION_WORDS = {
+    "english": """a about all also am an and any are as at be been being both but by can could did do does each for from
+        had has have having he her here him his how i if in is it its just ll may me might mine more most must my
+        no not of on only or other our own re s same shall she should so some such t than that the their them then
+        there these they this those to too us ve very was we were what when where which who whom whose why will
+        with would yes you your""",
+    "german": """aber als am an auch auf aus bei bin bist da das dass dem den denn der des dich die dir doch du ein eine
+        einem einen einer er es fur hab habe haben hat hatte ich ihm ihn ihr im in ist ja kann man mein mich mir
+        mit nach nein nicht noch nur ob oder sein sich sie sind so uber um und uns von vor wann war waren was wenn
+        wer wie wir wird wo zu zum zur""",
+    "french": """a ai as au aux avec avez c ce ces cette ce comment d dans de des du elle en est et etait ete etre eu il
+        ils j je l la le les leur lui m ma mais me mes moi mon n ne non nous on ont ou oui par pas pour qu quand que
+        quel quelle qui quoi s sa se ses son sont sur t ta te toi ton tu un une vous y""",
+    "spanish": """a al como con cual cuando de del donde e el ella en era es esta este esto ha han has hay he la las le les
+        lo los me mi mis muy no nos o para pero por porque que quien se ser si sin sobre son su sus te tu tus un
+        una y ya yo""",
+    "portuguese": """a ao aos as com como da das de do dos e ela ele em era es essa esse esta este eu foi ja lhe mas me meu
+        minha muito na nao nas no nos o os ou para pela pelo por porque qual quando que quem se sem ser seu sim sua
+        te tem um uma voce""",
+    "italian": """a ad al alla anche che chi ci come con cosa da dal dei del della di dove e ed era gli ha hai ho i il in
+        io l la le lei li lo lui ma mi mio mia ne nei nel nella non o per perche piu qual quale quando quello
+        questa questo se sei si sono su sua suo ti tu un una uno""",
+    "russian": """а был была были было быть в во вот все вы где да для до его ее если есть еще же за и из или их к как
+        какие какой ко когда кто ли мне мной мой мы на не нет ни но о об он она они от по при с со так такой там то
+        тот ты у уже что чтобы это этот я""",
+}
+FUNCTION_WORDS: dict[str, frozenset[str]] = {
+    language: frozenset(words.split()) for language, words in _FUNCTION_WORDS.items()
+}
+
+ALL_FUNCTION_WORDS = frozenset().union(*FUNCTION_WORDS.values())
+
 
 def terms(text: str) -> list[str]:
-    """The terms of a text, in order and as often as they occur; function words are none."""
-    tokens = _TOKEN.findall(folded(text))
+    """List the terms of a text, in order and as often as they occur; function words are none."""
+    return terms_of_folded(folded(text))
+
+
+def terms_of_folded(text: str) -> list[str]:
+    """List the terms of a text that is folded already."""
+    tokens = _TOKEN.findall(text)
     language = language_of(tokens)
     found: list[str] = []
     for token in tokens:
@@ -57,8 +93,16 @@ def language_of(tokens: list[str]) -> str:
 @lru_cache(maxsize=65536)
 def _terms_of(token: str, language: str) -> tuple[str, ...]:
     parts = _PART.findall(_APOSTROPHE.sub(" ", token))
-    compound = (token,) if len(parts) > 1 and not _APOSTROPHE.search(token) else ()
-    return (*compound, *(term for part in parts for term in _of_part(part, language)))
+    found = [token] if len(parts) > 1 and not _APOSTROPHE.search(token) else []
+    for part in parts:
+        if _IS_UNSPACED.search(part):
+            for run in _RUN.findall(part):
+                spaced = len(run) == 1 or not _IS_UNSPACED.match(run)
+                found += [run] if spaced else [run[at : at + 2] for at in range(len(run) - 1)]
+        elif part not in FUNCTION_WORDS[language]:
+            # One stemmer used by two threads at a time mixes up their words; a new one costs half a microsecond.
+            found.append(_stemmer()(language).stemWord(part))
+    return tuple(found)
 
 
 @cache
@@ -73,16 +117,3 @@ def _stemmer() -> Callable[[str], Any]:
 def is_loaded() -> bool:
     """Return whether the stemmers are imported: the first `terms` of a process takes 0.1 s longer, and belongs in a thread."""
     return _stemmer.cache_info().currsize > 0
-
-
-def _of_part(part: str, language: str) -> Iterator[str]:
-    if not _IS_UNSPACED.search(part):
-        if part not in FUNCTION_WORDS[language]:
-            # One that is used by two threads at a time mixes up their words; a new one costs half a microsecond.
-            yield _stemmer()(language).stemWord(part)
-        return
-    for run in _RUN.findall(part):
-        if not _IS_UNSPACED.match(run) or len(run) == 1:
-            yield run
-        else:
-            yield from (run[at : at + 2] for at in range(len(run) - 1))

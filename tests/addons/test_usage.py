@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.addons.metrics import Metrics
-from proxy.telemetry.outcome import Telemetry
+from proxy.outcome import Telemetry
 from tests.fakes import FakeModel, LlamaCppFake, VllmFake, qa
 from tests.proxying import Proxy, metric, running_proxy
 from tests.stages.test_recalling import WINDOW, brain, long_chat
@@ -94,12 +94,11 @@ def lines(telemetry: Telemetry) -> list[str]:
 
 
 def test_a_summary_ahead_of_time_is_on_the_account_of_the_sender(telemetry: Telemetry) -> None:
-    telemetry.observers.append(Metrics(keyed=True))
-    outcome = telemetry.open("r")
-    outcome.begin("chat", "digest", None)
+    telemetry.observers = (Metrics(keyed=True),)
+    outcome = telemetry.open("r", dialect="chat", credential="digest")
     outcome.record_route("b", "m")
     background = telemetry.background("ahead", outcome)
-    background.record_summary("kept", 300)
+    background.add("summarised", verdict="kept", tokens=300)
     background.close(0)
     (line,) = lines(telemetry)
     assert line.endswith(" 300.0")
@@ -108,7 +107,7 @@ def test_a_summary_ahead_of_time_is_on_the_account_of_the_sender(telemetry: Tele
 
 
 def test_names_that_clients_make_up_come_to_an_end(telemetry: Telemetry) -> None:
-    telemetry.observers.append(Metrics())
+    telemetry.observers = (Metrics(),)
     for number in range(400):
         outcome = telemetry.open("r")
         outcome.record_route("b", f"made up {number}")
@@ -124,7 +123,7 @@ def test_names_that_clients_make_up_come_to_an_end(telemetry: Telemetry) -> None
     [{}, {"prompt_tokens": None, "prompt_tokens_details": None}, {"prompt_tokens_details": {"cached_tokens": "x"}}],
 )
 def test_odd_usage_counts_for_nothing(telemetry: Telemetry, usage: dict[str, Any]) -> None:
-    telemetry.observers.append(Metrics())
+    telemetry.observers = (Metrics(),)
     outcome = telemetry.open("r")
     outcome.usage = usage
     outcome.close(200)

@@ -234,7 +234,7 @@ async def test_heartbeats_do_not_pile_up_for_a_client_that_does_not_read() -> No
 async def test_who_comes_while_an_abandoned_compaction_is_being_cancelled_gets_one_of_his_own() -> None:
     """A user presses Stop and sends again at once."""
     unwound, started = asyncio.Event(), 0
-    compactor = Compactor(counting=None, store=None, router=None, recaller=None, clock=lambda: 0.0)  # type: ignore[arg-type]
+    compactor = Compactor(counting=None, store=None, router=None, clock=lambda: 0.0)  # type: ignore[arg-type]
 
     async def alone(*_: Any) -> str:
         nonlocal started
@@ -249,8 +249,8 @@ async def test_who_comes_while_an_abandoned_compaction_is_being_cancelled_gets_o
 
     compactor._alone = alone  # type: ignore[assignment,method-assign]
     prompt = SimpleNamespace(links=[b"x"], history=[])
-    job: Any = SimpleNamespace(scope="s", prompt=prompt, state=SimpleNamespace(progress=None), summary_instructions="")
-    job.continues = lambda _: False
+    job: Any = SimpleNamespace(scope="s", prompt=prompt, state=SimpleNamespace(progress=None), expected=None)
+    job.asked, job.managed = SimpleNamespace(compaction=None), SimpleNamespace(hands_over=False)
     first = asyncio.ensure_future(compactor._shared(job, None, 1, 1))  # type: ignore[arg-type]
     for _ in range(3):
         await asyncio.sleep(0)

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from proxy.core.history.marks import CLOSE, FENCE, OPEN, RECALLED, RECALLED_END, is_summary
 from proxy.core.history.rules import constraints
-from proxy.recall.block import block_of, with_block
-from proxy.recall.choosing import Passage
-from proxy.recall.recalled import Block, RecalledBlocks, stays
+from proxy.recall.block import Block, RecalledBlocks, block_of, with_block
+from proxy.recall.ranking import Passage
 
 
 def passages(*messages: dict[str, Any], day: date | None = None) -> list[Passage]:
@@ -87,9 +86,3 @@ def test_the_users_own_words_stay_as_they_are(content: Any, text: str) -> None:
     assert {**put, "content": content} == message
     assert put["content"][-len(content) :] == content if content else True
     assert put["content"] != content or not isinstance(content, str)
-
-
-def test_small_blocks_stay_and_large_ones_go() -> None:
-    assert stays(50, 150, trigger=0.8, target=0.5)
-    assert not stays(1000, 150, trigger=0.8, target=0.5)
-    assert stays(1000, 5000, trigger=0.8, target=0.5)

@@ -6,10 +6,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.recall.passages import passages_of
-from proxy.recall.query import query_of
-from proxy.recall.ranking import _AFTER, _AROUND, _BEFORE, _REACH, _with_context, rank
+from proxy.recall.passages import passages_of, spoken_text
+from proxy.recall.ranking import (
+    _AFTER,
+    _AROUND,
+    _BEFORE,
+    _REACH,
+    Passage,
+    _with_context,
+    choose,
+    query_of,
+    rank,
+    within,
+)
 
+THINGS = [
+    "garden",
+    "kitchen",
+    "train",
+    "office",
+    "holiday",
+    "bicycle",
+    "window",
+    "winter",
+    "doctor",
+    "violin",
+    "river",
+    "pancake",
+    "museum",
+]
+FACT = {"role": "user", "content": "My sister Mathilda keeps two hedgehogs in Leipzig."}
 FILLER = [
     {"role": role, "content": f"{role} talks of the {thing} and the weather"}
     for thing in ("garden", "kitchen", "train", "office", "holiday", "bicycle", "window", "winter")
@@ -17,15 +43,62 @@ FILLER = [
 ]
 
 
+def said(*texts: str) -> list[dict[str, Any]]:
+    return [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]
+
+
+def test_a_question_weighs_more_than_what_is_said_beside_it() -> None:
+    query = query_of(said("I was in Lisbon with Joana. Which hotel in Porto was cheap?"), 0)
+    assert query.terms["hotel"] > query.terms["lisbon"] > 0
+
+
+def test_much_text_around_a_question_does_not_drown_it() -> None:
+    words = " ".join(f"word{n}" for n in range(40))
+    query = query_of(said(f"{words}. What is the code of item3?"), 0)
+    beside = sum(weight for term, weight in query.terms.items() if term.startswith("word"))
+    assert beside <= 2 * sum(weight for term, weight in query.terms.items() if not term.startswith("word"))
+    assert query.terms["item3"] == 1.0
+
+
+def test_a_short_message_leans_on_the_answer_before_it() -> None:
+    messages = said("Shall we?", "I could migrate the billing database to Postgres.", "yes, do that")
+    query = query_of(messages, 2)
+    assert 0 < query.terms["postgr"] < 1
+    assert "postgr" not in query_of(said("x", "Postgres", "Rename the invoice table today"), 2).terms
+
+
+def test_a_short_question_is_not_drowned_by_what_it_leans_on() -> None:
+    long = " ".join(f"word{n}" for n in range(40))
+    query = query_of(said("Hello!", long, "When does the plumber come?"), 2)
+    own = query.terms["plumber"] + query.terms["come"]
+    assert query.terms["word7"] > 0
+    assert sum(query.terms.values()) - own <= own + 1e-9
+
+
+def test_in_a_tool_loop_the_identifiers_of_the_results_count() -> None:
+    messages = [
+        *said("Repair the failing build of the billing module"),
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "function": {"name": "run"}}]},
+        {"role": "tool", "tool_call_id": "c", "content": "error in src/ledger/post.py line 12 of the file"},
+    ]
+    assert "src/ledger/post.py" in query_of(messages, 0).terms
+    assert "error" not in query_of(messages, 0).terms
+
+
+def test_results_in_a_users_message_are_not_the_users_words() -> None:
+    text = "<tool_result tool_name='x'>secret paperwork</tool_result> What now, Sherlock?"
+    assert "paperwork" not in query_of(said(text), 0).terms
+
+
+def test_a_long_paste_is_bounded() -> None:
+    query = query_of(said(" ".join(f"w{n}x" for n in range(5000))), 0)
+    assert len(query.terms) <= 48
+
+
 def best(messages: list[dict[str, Any]], question: str) -> int:
     ranking = rank([passages_of(m) for m in messages], query_of([{"role": "user", "content": question}], 0))
     at = max(range(len(ranking.scores)), key=lambda at: ranking.scores[at])
     return ranking.places[at][0]
-
-
-def test_the_passage_with_the_rare_words_comes_first() -> None:
-    messages = [*FILLER, {"role": "user", "content": "My sister is called Mathilda."}, *FILLER]
-    assert best(messages, "What is the name of my sister?") == len(FILLER)
 
 
 def test_an_answer_without_the_words_of_the_question_is_found_by_the_question_before_it() -> None:
@@ -69,10 +142,6 @@ def test_a_message_without_a_day_is_of_the_day_of_those_before_it() -> None:
     assert [day.isoformat() for day in ranking.days if day] == ["2024-03-01"] * 5
 
 
-def test_an_empty_history_has_no_ranking() -> None:
-    assert rank([], query_of(FILLER, 0)).scores == []
-
-
 @given(st.lists(st.floats(0, 100), max_size=30))
 def test_what_stands_around_a_passage_counts_at_every_place(own: list[float]) -> None:
     last = len(own)
@@ -81,3 +150,114 @@ def test_what_stands_around_a_passage_counts_at_every_place(own: list[float]) ->
         before, after = own[at - 1] if at else 0.0, own[at + 1] if at + 1 < last else 0.0
         wanted = own[at] + _BEFORE * before + _AFTER * after + _AROUND * sum(around) / (2 * _REACH + 1)
         assert score == pytest.approx(wanted, abs=1e-6)
+
+
+def talk(count: int = 40) -> list[dict[str, Any]]:
+    return [
+        {
+            "role": ("user", "assistant")[n % 2],
+            "content": f"turn {n} is about the {THINGS[n % 13]} and the {THINGS[n * 7 % 13]}",
+        }
+        for n in range(count)
+    ]
+
+
+def recalled(
+    messages: list[dict[str, Any]], question: str, *, lost: int, room: float = 400.0, prompt: str = ""
+) -> list[Passage]:
+    said = [passages_of(message) for message in messages]
+    ranking = rank(said, query_of([{"role": "user", "content": question}], 0))
+    return choose(
+        messages,
+        said,
+        ranking,
+        lost=lambda index: index < lost,
+        room=room,
+        cost=lambda text: len(text) / 4,
+        in_prompt=prompt.__contains__,
+    )
+
+
+def test_what_is_asked_for_comes_back() -> None:
+    messages = [*talk(20), FACT, *talk(20)]
+    found = recalled(messages, "Which animals does my sister Mathilda keep?", lost=30)
+    assert found[0].text == FACT["content"]
+
+
+def test_what_is_still_in_the_prompt_is_not_recalled() -> None:
+    messages = [*talk(20), FACT, *talk(20)]
+    question = "Which animals does my sister Mathilda keep?"
+    assert recalled(messages, question, lost=20) == []
+    kept = recalled(messages, question, lost=30, prompt=f"a summary: {FACT['content']}")
+    assert FACT["content"] not in [passage.text for passage in kept]
+
+
+def test_a_turn_about_nothing_in_particular_gets_nothing() -> None:
+    messages = talk(60)
+    for text in ("Thanks, that is all for now.", "Tell me a joke!", "How do volcanoes erupt?", "ok", ""):
+        assert recalled(messages, text, lost=50) == [], text
+
+
+def test_who_tells_something_gets_less_easily_something_back_than_who_asks() -> None:
+    messages = [*talk(60), FACT, *talk(60)]
+    assert recalled(messages, "Did the hedgehogs of my sister like the garden?", lost=100)
+    assert recalled(messages, "The hedgehogs like the garden and the office.", lost=100) == []
+
+
+def test_a_text_is_recalled_once() -> None:
+    messages = [*talk(20), FACT, *talk(6), FACT, *talk(20)]
+    found = recalled(messages, "Which animals does my sister Mathilda keep?", lost=40)
+    assert [passage.text for passage in found].count(FACT["content"]) == 1
+
+
+@given(st.floats(0, 300), st.integers(0, 60), st.sampled_from(["Who is Mathilda?", "garden?", "turn 7?"]))
+def test_the_room_is_kept_and_the_texts_are_those_of_the_messages(room: float, lost: int, question: str) -> None:
+    messages = [*talk(20), FACT, *talk(40)]
+    found = recalled(messages, question, lost=lost, room=room)
+    assert sum(passage.tokens for passage in found) <= room
+    assert all(passage.index < lost for passage in found)
+    assert all(spoken_text(messages[p.index])[p.start : p.end] == p.text for p in found)
+    assert len({passage.text for passage in found}) == len(found)
+
+
+@given(st.lists(st.floats(1, 50), max_size=12), st.floats(-10, 200))
+def test_the_best_that_fit_are_taken_first(tokens: list[float], room: float) -> None:
+    passages = [Passage(n, 0, 1, "x", None, each) for n, each in enumerate(tokens)]
+    kept = within(passages, room)
+    assert sum(passage.tokens for passage in kept) <= max(room, 0)
+    assert not kept or kept == sorted(kept, key=lambda passage: passage.index)
+    assert within(kept, room) == kept
+    if tokens and tokens[0] <= room:
+        assert kept[0] is passages[0]
+
+
+def messages(count: int = 60) -> list[dict[str, Any]]:
+    said = [{"role": ("user", "assistant")[n % 2], "content": f"number {n} of so many"} for n in range(count)]
+    return [*said, {"role": "user", "content": "Where did Quentin leave the umbrella?"}]
+
+
+def chosen(near: list[float] | None, lost: int = 50) -> list[int]:
+    sent = messages()
+    said = [passages_of(message) for message in sent[:-1]]
+    ranking = rank(said, query_of(sent, len(sent) - 1), near)
+    found = choose(sent, said, ranking, lost=lambda at: at < lost, room=500.0, cost=len, in_prompt=lambda _: False)
+    return [passage.index for passage in found]
+
+
+def test_what_no_word_tells_is_found_by_its_vector() -> None:
+    assert chosen(None) == []
+    near = [1.0 + 0.001 * (at % 7) for at in range(60)]
+    near[13] = 1.6
+    assert chosen(near)[0] == 13
+
+
+def test_what_stands_out_in_the_prompt_more_than_elsewhere_needs_no_recalling() -> None:
+    near = [1.0 + 0.001 * (at % 7) for at in range(60)]
+    near[13], near[55] = 1.5, 1.6
+    assert chosen(near) == []
+
+
+def test_passages_without_a_vector_change_nothing_for_others() -> None:
+    near = [1.0 + 0.001 * (at % 7) for at in range(60)]
+    near[13], near[20] = 1.6, 0.0
+    assert chosen(near)[0] == 13

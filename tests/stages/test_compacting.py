@@ -138,7 +138,7 @@ def test_who_leaves_as_a_compaction_begins_holds_up_nobody(tmp_path: Path, monke
 @pytest.mark.anyio
 async def test_a_history_that_could_not_be_shortened_is_left_alone_for_a_while() -> None:
     now, tried = 0.0, 0
-    compactor = Compactor(counting=None, store=None, router=None, recaller=None, clock=lambda: 0.0)  # type: ignore[arg-type]
+    compactor = Compactor(counting=None, store=None, router=None, clock=lambda: 0.0)  # type: ignore[arg-type]
 
     async def in_vain(*_: Any) -> None:
         nonlocal tried
@@ -146,6 +146,7 @@ async def test_a_history_that_could_not_be_shortened_is_left_alone_for_a_while()
 
     compactor._shorten = in_vain  # type: ignore[assignment,method-assign]
     job: Any = SimpleNamespace(
+        addons=(),
         scope="s",
         prompt=SimpleNamespace(links=[b"x"], history=[{}], estimate=SimpleNamespace(tokens=100, upper=110)),
         budget=SimpleNamespace(goal=50, limit=90),

@@ -10,24 +10,12 @@ from typing import Any
 import pytest
 
 from proxy.store import Store
-from tests.fakes import (
-    FAKES,
-    FakeModel,
-    LlamaCppFake,
-    OllamaFake,
-    Recorded,
-    VllmFake,
-    qa,
-    scripted,
-    summariser,
-    wait_until,
-)
+from tests.fakes import FAKES, FakeModel, LlamaCppFake, OllamaFake, Recorded, qa, scripted, summariser
 from tests.fakes.waiting import PATIENCE
 from tests.proxying import Proxy, read_stream, running_proxy
 from tests.raw import asking, connected
 
 EXACT = {"llamacpp": "/v1/chat/completions/input_tokens", "vllm": "/tokenize"}
-TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 
 
 def history(count: int, words: int) -> list[dict[str, Any]]:
@@ -67,14 +55,6 @@ def test_a_backend_that_does_not_count_costs_nothing_but_a_moment() -> None:
         fake.fail_next(500, b"no", path=EXACT["llamacpp"], times=9)
         answer = proxy.chat({"model": "m", "messages": history(11, 138), "max_tokens": 5})
         assert answer.status_code == 200
-
-
-def test_new_tools_are_counted_once_in_the_background() -> None:
-    with VllmFake([FakeModel("m", 8192)], qa()) as fake, running_proxy(fake) as proxy:
-        for number in range(3):
-            proxy.chat({"model": "m", "messages": history(2 * number + 1, 20), "tools": [TOOL], "max_tokens": 5})
-            wait_until(lambda: any(r.path == EXACT["vllm"] for r in fake.requests))
-        assert len([r for r in fake.requests if r.path == EXACT["vllm"]]) == 1
 
 
 def test_what_was_learned_survives_a_restart(tmp_path: Path) -> None:

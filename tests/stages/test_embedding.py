@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,13 +11,12 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
+from proxy.addons import embedding
+from proxy.addons.embedding import compare, query_text, texts_for, vector_of
+from proxy.core.cache import SizedCache
 from proxy.core.jsontext import dumps
 from proxy.core.request import text_of
 from proxy.core.settings import BackendSetting
-from proxy.recall.dense import vector_of
-from proxy.routing import Router
-from proxy.stages import embedding
-from proxy.stages.embedding import Embedder
 from tests.fakes import FAKES, FakeModel, Gate, LlamaCppFake, OllamaFake, VllmFake
 from tests.fakes.extras import Extras, vector
 from tests.fakes.model import Refused
@@ -156,7 +156,6 @@ BROKEN = [
     (404, b"no such model"),
     (401, b"who are you?"),
     (429, b"later"),
-    (0, b""),
     (200, b"no json"),
     (200, b"[]"),
     (200, b'{"data": []}'),
@@ -243,13 +242,12 @@ def test_to_explain_asks_no_model() -> None:
         assert asked(vectors) == []
 
 
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "MOST_BYTES", 10_000)
-    keeps = Embedder(router=Router([]))
-    for number in range(100):
-        keeps._keep(bytes([number % 50]), vector_of([1.0] * (number % 70)))
-    assert 0 < keeps._size <= 10_000
-    assert keeps._size == sum(map(embedding._size, keeps._cache.values()))
+def test_what_is_kept_is_bounded() -> None:
+    cache = SizedCache[int, str](100)
+    for number in range(50):
+        cache.put(number % 30, "x", number)
+    assert 0 < cache.size <= 100
+    assert (cache.get(0), cache.get(19)) == (None, "x")
 
 
 def test_vectors_that_could_not_be_kept_are_not_asked_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,3 +267,43 @@ def test_who_leaves_takes_the_request_along() -> None:
         with sent(proxy.url, head % len(body) + body):
             gate.wait_reached()
         wait_until(lambda: vectors.active == 0)
+
+
+@pytest.mark.parametrize(
+    ("model", "query", "passage"),
+    [
+        ("nomic-embed-text:v1.5", "search_query: q", "search_document: p"),
+        ("intfloat/multilingual-e5-large", "query: q", "passage: p"),
+        ("text-embedding-bge-m3", "q", "p"),
+        ("modele5x", "q", "p"),
+    ],
+)
+def test_texts_are_written_as_the_model_was_trained_to_read_them(model: str, query: str, passage: str) -> None:
+    assert texts_for(model, "q", ["p"]) == [query, passage]
+
+
+def test_a_short_message_is_read_with_the_one_before_it() -> None:
+    said: list[dict[str, Any]] = [
+        {"role": "assistant", "content": "Shall I migrate the billing database?"},
+        {"role": "user", "content": "yes, do that"},
+        {"role": "user", "content": "Rename the invoice table and its columns " + "now " * 400},
+    ]
+    assert query_text(said, 1) == "Shall I migrate the billing database?\nyes, do that"
+    assert len(query_text(said, 2)) <= 1000
+    assert query_text([{"role": "user", "content": " "}], 0) == ""
+
+
+def test_vectors_have_a_length_of_one_or_are_none() -> None:
+    assert list(vector_of([3.0, 4.0])) == pytest.approx([0.6, 0.8])
+    for values in ([], [0.0, 0.0], [math.inf, 1.0], [math.nan, 1.0]):
+        assert len(vector_of(values)) == 0
+    for wrong in (["a"], [None], [[1.0]]):
+        with pytest.raises((TypeError, ValueError)):
+            vector_of(wrong)  # type: ignore[arg-type]
+
+
+def test_what_points_the_same_way_is_nearest_and_no_vector_is_farthest() -> None:
+    query = vector_of([1.0, 0.0])
+    near = compare(query, [vector_of(v) for v in ([2.0, 0.0], [1.0, 1.0], [-1.0, 0.0], [])])
+    assert near == pytest.approx([2.0, 1 + math.sqrt(0.5), 0.0, 0.0])
+    assert compare(query, [vector_of([1.0, 0.0, 0.0])]) == [0.0]

@@ -7,8 +7,7 @@ from typing import Any
 from typing_extensions import override
 
 from proxy.addons.log import ahead_line, line
-from proxy.telemetry.events import Event, Reduced
-from proxy.telemetry.outcome import MOST_EVENTS, MOST_REDUCTIONS, Observer, Outcome, Telemetry
+from proxy.outcome import MOST_EVENTS, MOST_REDUCTIONS, Event, Observer, Outcome, Reduced, Telemetry
 
 
 class Clock:
@@ -50,13 +49,12 @@ def reduced(**changed: Any) -> Reduced:
 
 def test_observers_see_a_request_from_its_beginning_to_its_end_once() -> None:
     telemetry, seen = Telemetry(clock=Clock()), Seen()
-    telemetry.observers.append(seen)
-    outcome = telemetry.open("r-1")
-    outcome.begin("chat", "digest", None)
-    outcome.record_paused("pause point")
+    telemetry.observers = (seen,)
+    outcome = telemetry.open("r-1", dialect="chat", credential="digest")
+    outcome.add("paused", reason="pause point")
     outcome.fail(502, "upstream_unavailable")
     outcome.close(0)
-    outcome.record_resumed("user_turn")
+    outcome.add("resumed", how="user_turn")
     outcome.close(200)
     assert (seen.ids, seen.names, seen.statuses) == (["r-1"], ["paused", "failed"], [502])
     assert outcome.error == "upstream_unavailable"
@@ -65,25 +63,23 @@ def test_observers_see_a_request_from_its_beginning_to_its_end_once() -> None:
 
 def test_an_outcome_says_at_its_end_what_was_recorded() -> None:
     outcome = Telemetry(clock=Clock()).open("r")
-    outcome.begin("chat", "digest", None)
     outcome.record_route("local", "m")
     outcome.record_measured(900, 1000, "")
-    outcome.record_compacting(900)
-    outcome.record_summary("loop")
-    outcome.record_summary("kept")
+    outcome.add("compacting", tokens=900)
+    outcome.add("summarised", verdict="loop", tokens=0)
     outcome.record_compacted(reduced())
     outcome.record_measured(410, 1000, "")
-    outcome.record_sent("first")
-    outcome.record_first_byte()
-    outcome.record_paused("pause point")
-    outcome.record_compacting(800)
+    outcome.add("sent", why="first", stream=False)
+    outcome.add("first_byte")
+    outcome.add("paused", reason="pause point")
+    outcome.add("compacting", tokens=800)
     outcome.record_compacted(reduced(kind="pruned", tokens_before=800, tokens_after=800, seconds=1.0))
-    outcome.record_sent("user_turn")
-    outcome.record_resumed("user_turn")
+    outcome.add("sent", why="user_turn", stream=False)
+    outcome.add("resumed", how="user_turn")
     outcome.close(200)
     assert (outcome.tokens_before, outcome.tokens_after, outcome.fill) == (900, 410, 0.41)
     assert (outcome.action, outcome.compactions, outcome.compaction_seconds) == ("compacted", 1, 3.0)
-    assert (outcome.attempts, outcome.summaries, outcome.unfit, outcome.pauses, outcome.resumes) == (2, 2, 1, 1, 1)
+    assert (outcome.attempts, outcome.summaries, outcome.pauses, outcome.resumes) == (2, 1, 1, 1)
     assert not outcome.plain
     assert line(outcome).startswith("r local/m: 200 compacted, 900 to 410 tokens in 3.0 s, 3 tool results cleaned")
 
@@ -106,7 +102,7 @@ def test_the_newest_compactions_and_the_first_events_are_kept() -> None:
 
 def test_what_holds_prompts_is_shown_and_never_kept() -> None:
     telemetry, seen = Telemetry(clock=Clock()), Seen()
-    telemetry.observers.append(seen)
+    telemetry.observers = (seen,)
     outcome = telemetry.open("r")
     outcome.show("taken", job="secret", request="secret", size=6)
     assert seen.names == ["taken"]
@@ -115,8 +111,7 @@ def test_what_holds_prompts_is_shown_and_never_kept() -> None:
 
 def test_background_work_is_no_request_and_has_a_line_of_its_own() -> None:
     telemetry = Telemetry(clock=Clock())
-    request = telemetry.open("r-1")
-    request.begin("chat", "digest", None)
+    request = telemetry.open("r-1", dialect="chat", credential="digest")
     request.record_route("b", "m")
     outcome = telemetry.background("ahead_1", request)
     outcome.record_measured(900, 1000, "")

@@ -1,0 +1,234 @@
+"""Vectors from an embedding model behind one of the backends, to rank passages by meaning as well as by words.
+
+Vectors are cached by digest, so a turn pays for its new passages only. A request waits a moment for those that are
+missing, then goes on without them; those that come later serve the next turn. A model that fails is not asked for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from array import array
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from math import sqrt
+from operator import mul
+from typing import TypeAlias
+
+from proxy.backends.profile import ModelKey
+from proxy.core.cache import SizedCache
+from proxy.core.errors import UpstreamUnavailable
+from proxy.core.history.embedded import authored_text
+from proxy.core.jsontext import dumps, loads
+from proxy.core.request import Message, text_of
+from proxy.job import Job
+from proxy.net.inflate import Undecodable
+from proxy.net.responses import body_of, plain_body
+from proxy.net.tasks import offload_if, spawn
+from proxy.recall.words import terms
+from proxy.routing import Route, Router
+from proxy.summariser import credential_headers
+
+_log = logging.getLogger("spillway.embedding")
+
+WAIT = 2.0
+"""Seconds that a request waits for vectors."""
+LONGEST = 120.0
+"""Seconds after which one conversation's passages are given up for now."""
+REST = 30.0
+"""Seconds for which a model that failed is not asked."""
+BATCH = 32
+"""Texts in one request."""
+AT_ONCE = 4
+"""Conversations that are embedded at a time."""
+MOST_PASSAGES = 4000
+"""Passages of a conversation, about 400,000 tokens: vectors of longer ones are not compared."""
+MOST_BYTES = 64 * 2**20
+"""Bytes of vectors that are cached; a passage has 4 for each dimension."""
+_OVERHEAD = 200
+"""Bytes that a vector and its key take besides its numbers."""
+_LONGEST_ANSWER = 16 * 2**20
+_HEAVY = 100_000
+"""Numbers from which vectors are compared in a thread."""
+_TOO_LONG = frozenset({400, 413, 422, 500})
+"""Statuses with which backends refuse a text that is too long for the model (llama.cpp: 500)."""
+_PREFIXES = (
+    (re.compile("nomic-embed-text"), "search_query: ", "search_document: "),
+    (re.compile(r"(?<![a-z0-9])e5(?![a-z0-9])"), "query: ", "passage: "),
+    (
+        re.compile(r"qwen3.?embedding"),
+        "Instruct: Given a message in a conversation, retrieve earlier passages of it that it refers to\nQuery:",
+        "",
+    ),
+)
+"""What models were trained to read in front of a query and of a passage, by their cards."""
+_FEW = 3
+"""Terms below which a message is understood only with the one before it."""
+_LONGEST_QUERY = 1_000
+"""Characters of a query, at its end: some models read 512 tokens."""
+
+Embedding: TypeAlias = "array[float]"
+"""A vector of length 1, in 32 bits; empty where the model gives none."""
+
+
+class _Failed(Exception):
+    """A failure after which the model is not asked for a while; the text says why."""
+
+
+class Embedder:
+    """Scores passages by their similarity to a turn's query, where the user chose a model for that."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._cache = SizedCache[bytes, Embedding](MOST_BYTES)
+        self._resting: dict[ModelKey, float] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    async def similarities(self, job: Job, query: str, passages: Sequence[str]) -> list[float] | None:
+        """Score each passage by its similarity to a query, from 0 to 2; None: rank by words alone."""
+        model = job.settings.recall_model
+        if model is None or not query or not 0 < len(passages) <= MOST_PASSAGES:
+            return None
+        try:
+            async with asyncio.timeout(WAIT):
+                route = await self._router.route(model)
+                if self._resting.get(route.key, 0.0) > job.outcome.clock():
+                    return None
+                texts = _texts_by_digest(job, route, query, passages)
+                missing = {key: text for key, text in texts if self._cache.get(key) is None}
+                if missing and not await self._embed(job, route, missing, len(texts)):
+                    return None
+        except TimeoutError:
+            return None
+        vectors = [vector for key, _ in texts if (vector := self._cache.get(key)) is not None]
+        if len(vectors) < len(texts) or not vectors[0]:
+            return None
+        return await offload_if(len(vectors) * len(vectors[0]) > _HEAVY, compare, vectors[0], vectors[1:])
+
+    async def _embed(self, job: Job, route: Route, texts: Mapping[bytes, str], count: int) -> bool:
+        """Have texts embedded; False: it is being done, or too much is, or the request is only looked at."""
+        if job.outcome.silent or job.scope in self._running or len(self._running) >= AT_ONCE:
+            return False
+        task = spawn(self._fill(job, route, texts, count), name="embedding")
+        self._running[job.scope] = task
+        task.add_done_callback(lambda _: self._running.pop(job.scope, None))
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            # The time is over, and it goes on for the next turn; or the client has left, and there may be none.
+            if job.exchange.gone:
+                task.cancel()
+            raise
+        return True
+
+    async def _fill(self, job: Job, route: Route, texts: Mapping[bytes, str], count: int) -> None:
+        """Fill the cache with the vectors of these texts, of `count` that are needed together."""
+        try:
+            async with asyncio.timeout(LONGEST):
+                for start in range(0, len(texts), BATCH):
+                    batch = list(texts.items())[start : start + BATCH]
+                    vectors = await _embedded(job, route, [text for _, text in batch])
+                    _check_size(vectors, count)
+                    for (key, _), vector in zip(batch, vectors, strict=True):
+                        self._cache.put(key, vector, _size(vector))
+        except (_Failed, UpstreamUnavailable, TimeoutError) as error:
+            reason = str(error) if isinstance(error, _Failed) else type(error).__name__
+            _log.warning("embeddings by %s failed: %s; words alone rank for %g s", route.model, reason, REST)
+            self._resting[route.key] = job.outcome.clock() + REST
+
+
+def query_text(messages: Sequence[Message], newest: int) -> str:
+    """Return the text that shows what the turn is about that begins with the user message at `newest`; empty: nothing does."""
+    text = authored_text(messages[newest])[-_LONGEST_QUERY:].strip()
+    if text and newest and len(terms(text)) < _FEW:
+        text = f"{text_of(messages[newest - 1])[-_LONGEST_QUERY:]}\n{text}"[-_LONGEST_QUERY:]
+    return text
+
+
+def texts_for(model: str, query: str, passages: Sequence[str]) -> list[str]:
+    """Return a query and passages as this embedding model was trained to read them."""
+    prefixes = ((asked, found) for pattern, asked, found in _PREFIXES if pattern.search(model.lower()))
+    query_prefix, passage_prefix = next(prefixes, ("", ""))
+    return [query_prefix + query, *(passage_prefix + passage for passage in passages)]
+
+
+def vector_of(values: Sequence[float]) -> Embedding:
+    """Scale values to a vector of length 1; empty if they have no direction.
+
+    Raises:
+        TypeError, ValueError, OverflowError: these are no numbers.
+    """
+    length = sqrt(sum(map(mul, values, values)))
+    return array("f", (value / length for value in values) if 0 < length < float("inf") else ())
+
+
+def compare(query: Embedding, passages: Sequence[Embedding]) -> list[float]:
+    """Score each passage by its similarity to a query, from 0 to 2; a vector of another size, or none, scores 0."""
+    size = len(query)
+    return [1 + sum(map(mul, query, passage)) if len(passage) == size else 0.0 for passage in passages]
+
+
+def _size(vector: Embedding) -> int:
+    return _OVERHEAD + 4 * len(vector)
+
+
+def _check_size(vectors: Sequence[Embedding], count: int) -> None:
+    if max(map(_size, vectors)) * count > MOST_BYTES:
+        raise _Failed("its vectors are too long for so many passages")
+
+
+def _texts_by_digest(job: Job, route: Route, query: str, passages: Sequence[str]) -> list[tuple[bytes, str]]:
+    """Pair each text, the query first, with its key. Vectors are shared by who could have asked for them: tenant and model."""
+    scope = blake2b(f"{job.exchange.tenant}|{route.upstream.name}|{route.model}".encode()).digest()[:16]
+    texts = texts_for(route.model, query, passages)
+    return [
+        (blake2b(text.encode("utf-8", "surrogatepass"), key=scope, digest_size=16).digest(), text) for text in texts
+    ]
+
+
+async def _embedded(job: Job, route: Route, texts: Sequence[str]) -> list[Embedding]:
+    """Request the vector of each text; an empty one for a text that the model does not take.
+
+    Raises:
+        _Failed: it took none of them, or answered something else.
+        UpstreamUnavailable: the backend can't be reached.
+    """
+    together = await _request_vectors(job, route, texts)
+    if together is not None:
+        return together
+    vectors: list[Embedding] = []
+    for text in texts:
+        alone = await _request_vectors(job, route, [text]) if len(texts) > 1 else None
+        vectors += alone or [vector_of(())]
+        if len(vectors) == 2 and not any(vectors):
+            break
+    if not any(vectors):
+        raise _Failed("it takes no text")
+    return vectors
+
+
+async def _request_vectors(job: Job, route: Route, texts: Sequence[str]) -> list[Embedding] | None:
+    """Ask once; None: one of the texts may be too long."""
+    response = await route.upstream.send(
+        "POST",
+        b"/v1/embeddings",
+        credential_headers(job, same=route.upstream is job.route.upstream),
+        dumps({"model": route.model, "input": list(texts), "encoding_format": "float"}),
+    )
+    if response.status_code != 200:
+        await response.aclose()
+        if response.status_code in _TOO_LONG:
+            return None
+        raise _Failed(f"status {response.status_code}")
+    body = await body_of(response, _LONGEST_ANSWER)
+    try:
+        plain = plain_body(response, body, _LONGEST_ANSWER)
+        return await offload_if(len(body) > 2**17, _parse_vectors, plain or b"", len(texts))
+    except (Undecodable, LookupError, TypeError, ValueError, OverflowError):
+        raise _Failed("its answer holds no vectors") from None
+
+
+def _parse_vectors(body: bytes, count: int) -> list[Embedding]:
+    found = {each["index"]: vector_of(each["embedding"]) for each in loads(body)["data"]}
+    return [found[number] for number in range(count)]

@@ -1,0 +1,279 @@
+"""Recall: passages of the covered history put in front of the newest user message, and how long they stay.
+
+The client is the archive: everything is in the request. What is remembered between requests is which block was put
+in front of which user message, so that a prompt begins the same on every step of a turn, and which of them stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from proxy.addon import AddOn
+from proxy.addons.embedding import Embedder, query_text
+from proxy.compaction.budget import ContextBudget
+from proxy.compaction.middles import newest_cut
+from proxy.compaction.policy import prune_limits
+from proxy.core.cache import SizedCache
+from proxy.core.history.checkpoint import Checkpoint
+from proxy.core.history.turns import is_user, newest_user
+from proxy.core.jsontext import is_heavy
+from proxy.core.request import Message
+from proxy.job import Job
+from proxy.net.tasks import offload_if
+from proxy.recall.block import NOTHING, Block, RecalledBlocks, block_of
+from proxy.recall.passages import NO_PASSAGES, MessagePassages, passages_of, spoken_text
+from proxy.recall.ranking import Passage, Query, asks_the_same, choose, query_of, rank, search_query, within
+from proxy.recall.words import is_loaded
+from proxy.stream.status import Notice
+from proxy.tokens.anchors import digest_of
+from proxy.tokens.meter import INLINE
+
+if TYPE_CHECKING:
+    from proxy.pipeline import Pipeline
+
+INDEXED = 6 * 2**20
+"""Characters of histories whose terms are cached; these take about ten times as many bytes."""
+MOST_CHARACTERS = 16 * 2**20
+"""Characters of blocks that are remembered; a turn without one counts as a hundred."""
+_OVERHEAD = 100
+_MANY = 4000
+"""Passages from which ranking is left to a thread: it takes about a millisecond for each thousand."""
+_MARKS = 48
+"""Tokens of the marks around a block, and of its days."""
+_ENOUGH = 0.5
+"""Share of what a turn needs below which there is too little room for it: then the history is compacted, a little early."""
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Decision for a turn under a checkpoint: its block, and once the turn is over whether the block stays."""
+
+    checkpoint: bytes
+    block: Block | None
+    stays: bool | None = None
+
+
+class Recaller(AddOn):
+    """Puts passages of covered history back into the prompts of jobs."""
+
+    def __init__(self) -> None:
+        self._passages = SizedCache[bytes, MessagePassages](INDEXED)
+        self._turns = SizedCache[tuple[str, bytes], _Turn](MOST_CHARACTERS)
+
+    @override
+    def install(self, pipeline: Pipeline) -> None:
+        """Count and route as the pipeline does."""
+        self._counting, self._meter = pipeline.counting, pipeline.counting.meter
+        self._embedder = Embedder(pipeline.router)
+
+    @override
+    async def after_rewrite(self, job: Job, *, reserve: int = 0) -> None:
+        """Put the passages that the newest turn needs in front of its user message, and count the prompt again."""
+        prompt, budget, checkpoint = job.prompt, job.budget, job.prompt.checkpoint
+        newest, placed = newest_user(prompt.sent), newest_user(prompt.history)
+        if budget is None or checkpoint is None or newest is None or placed is None:
+            return
+        if job.settings.recall == "off" or job.undisturbed or job.managed.hands_over:
+            return
+        earlier = self._staying(job, budget, checkpoint, newest)
+        if job.expected is not None and newest >= job.expected.messages:
+            await self._insert(job, RecalledBlocks(earlier))
+            return  # nobody knows yet what the newest turn will need
+        since, key = job.outcome.clock(), (job.scope, prompt.links[newest])
+        turn = self._turns.get(key)
+        if turn is not None and turn.checkpoint == checkpoint.digest:
+            blocks = earlier if turn.block is None else {**earlier, placed: turn.block}
+            await self._insert(job, RecalledBlocks(blocks, turn.block))
+        else:
+            await self._insert(job, RecalledBlocks(earlier))
+            passages = await self._needed(job, budget, newest)
+            block = await self._fitted(job, passages, placed, earlier, reserve)
+            self._remember(key, _Turn(checkpoint.digest, block))
+        _record(job, job.outcome.clock() - since)
+
+    @override
+    async def give_way(self, job: Job, *, refused: bool) -> bool:
+        """Take out what was recalled, if the prompt was refused, or where that makes room for more than this step.
+
+        The results of a loop need the room more, and a summary would cost more than reading the turn once more; but not
+        one that would be due at the next step all the same.
+        """
+        prompt, budget, checkpoint = job.prompt, job.budget, job.prompt.checkpoint
+        if refused and prompt.recalled.blocks:
+            await self._insert(job, NOTHING)
+        else:
+            block, newest = prompt.recalled.newest, newest_user(prompt.sent)
+            if refused or block is None or budget is None or checkpoint is None or newest is None:
+                return False
+            more = round(self._newest_step(job) - block.tokens)
+            due = budget.needs_compaction(prompt.estimate.tokens + more, prompt.estimate.upper + more)
+            if due or prompt.recalled.cramped:
+                return False
+            self._remember((job.scope, prompt.links[newest]), _Turn(checkpoint.digest, None))
+            await self._insert(job, RecalledBlocks(self._staying(job, budget, checkpoint, newest)))
+        _record(job)
+        return True
+
+    @override
+    async def search(self, job: Job, text: str, room: float) -> list[Passage]:
+        """Find the passages of the covered history that match a text best, within `room` tokens."""
+        checkpoint, query = job.prompt.checkpoint, search_query(text)
+        if checkpoint is None or not query.terms or room <= 0:
+            return []
+        return await self._ranked(job, checkpoint, query, text, room)
+
+    @override
+    def notices(self, job: Job) -> Sequence[Notice]:
+        """Say how many passages were recalled, once in a turn.
+
+        Open WebUI shows the newest line: this one would replace that of a compaction, on each step of a turn.
+        """
+        passages, shown = job.outcome.recalled, not job.outcome.compactions and is_user(job.prompt.sent[-1])
+        return [Notice(done=True, recalled=passages)] if passages and shown else ()
+
+    def _newest_step(self, job: Job) -> float:
+        """Tokens of the newest call and its results: what the next ones will take, about."""
+        sent = job.prompt.sent
+        answers = (at for at in reversed(range(len(sent))) if sent[at].get("role") == "assistant")
+        return sum(self._meter.costs(job.key, sent[next(answers, len(sent)) :]))
+
+    def _staying(self, job: Job, budget: ContextBudget, checkpoint: Checkpoint, newest: int) -> dict[int, Block]:
+        """Find the blocks of earlier turns that stay, by their places in the prompt's history.
+
+        A block stays where that costs the backend less to read. Taken out, the tokens that follow it are read once more.
+        Left, its own bring the next compaction nearer, after which `target` of the window is read anew for every
+        `trigger - target` that it grew.
+        """
+        prompt, shift = job.prompt, len(checkpoint.replacement) - checkpoint.covered
+        found: dict[int, Block] = {}
+        for index in range(checkpoint.covered, newest):
+            turn = self._turns.get((job.scope, prompt.links[index]))
+            if turn is None or turn.block is None or turn.checkpoint != checkpoint.digest:
+                continue
+            if turn.stays is None:
+                behind = sum(self._meter.costs(job.key, prompt.sent[index:newest]))
+                turn.stays = turn.block.tokens * budget.target / (budget.trigger - budget.target) <= behind
+            if turn.stays:
+                found[index + shift] = turn.block
+        return found
+
+    async def _fitted(
+        self, job: Job, found: Sequence[Passage], placed: int, earlier: Mapping[int, Block], reserve: int
+    ) -> Block | None:
+        """Put as many passages into the prompt as fit; None: none are needed, or there is no room."""
+        room = job.room - _MARKS
+        # What is needed most comes before what is only likely to come.
+        best = within(found[:1], room)
+        fitting = within(found, room - reserve)
+        fitting = fitting if fitting[:1] == best else best or fitting
+        while fitting:
+            text = block_of(job.prompt.sent, fitting)
+            block = Block(text, tuple(fitting), self._meter.count_text(job.key, text))
+            await self._insert(job, RecalledBlocks({**earlier, placed: block}, block, _is_cramped(fitting, found)))
+            if job.room >= (0 if fitting == best else reserve):
+                return block
+            fitting = fitting[: len(fitting) * 3 // 4]
+        await self._insert(job, RecalledBlocks(earlier, cramped=_is_cramped(fitting, found)))
+        return None
+
+    async def _needed(self, job: Job, budget: ContextBudget, newest: int) -> list[Passage]:
+        """Find the passages that the turn beginning with the message at `newest` needs, best first."""
+        prompt, checkpoint = job.prompt, job.prompt.checkpoint
+        room = prune_limits(job.settings, budget.zone).recall - _MARKS
+        if checkpoint is None or room <= 0:
+            return []
+        heavy = not is_loaded() or is_heavy(prompt.sent[newest])
+        query = await offload_if(heavy, query_of, prompt.sent, newest)
+        text = await offload_if(heavy, query_text, prompt.sent, newest)
+        return await self._ranked(job, checkpoint, query, text, room) if query.terms else []
+
+    async def _ranked(self, job: Job, checkpoint: Checkpoint, query: Query, text: str, room: float) -> list[Passage]:
+        """Find the passages that match a query best; `text` is what the embedding model gets of it."""
+        sent, newest = job.prompt.sent, newest_user(job.prompt.sent)
+        assert newest is not None  # there is a query
+        indexed = list(await self._indexed(sent))
+        for index in range(checkpoint.covered, newest + 1):
+            # A question is no answer: who asks once more needs the same again.
+            if index == newest or asks_the_same(sent[index], query):
+                indexed[index] = NO_PASSAGES
+        if (both := newest_cut(sent, job.prompt.history)) is not None:
+            remaining = spoken_text(both[1])
+            indexed[newest] = passages_of(sent[newest], only=lambda passage: passage not in remaining)
+        heavy = sum(len(each.spans) for each in indexed) > _MANY or is_heavy(sent)
+        near = None
+        if job.settings.recall_model is not None:
+            texts = await offload_if(heavy, _texts_of, sent, indexed)
+            near = await self._embedder.similarities(job, text, texts)
+        return await offload_if(heavy, self._best, job, checkpoint, indexed, query, near, room)
+
+    def _best(
+        self,
+        job: Job,
+        checkpoint: Checkpoint,
+        indexed: Sequence[MessagePassages],
+        query: Query,
+        near: Sequence[float] | None,
+        room: float,
+    ) -> list[Passage]:
+        """Rank passages and choose among them. May take long; usable from a thread."""
+        prompt = job.prompt
+        shown = {content for each in checkpoint.replacement if isinstance(content := each.get("content"), str)}
+        texts = "\n".join(map(spoken_text, prompt.messages))
+        covered = (message.get("content") for message in prompt.sent[: checkpoint.covered])
+        # What else is in the prompt all the same is found by its text.
+        lost = [not isinstance(content, str) or content not in shown for content in covered]
+        lost += [False] * (len(indexed) - len(lost))
+        return choose(
+            prompt.sent,
+            indexed,
+            rank(indexed, query, near),
+            lost=lost.__getitem__,
+            room=room,
+            cost=partial(self._meter.count_text, job.key),
+            in_prompt=texts.__contains__,
+        )
+
+    async def _indexed(self, messages: Sequence[Message]) -> Sequence[MessagePassages]:
+        """Index the passages of each message; only new ones are read, large ones in a thread."""
+        digests = [*map(digest_of, messages)]
+        found = {digest: self._passages.get(digest) for digest in digests}
+        new = {digest: each for digest, each in zip(digests, messages, strict=True) if found[digest] is None}
+        large = sum(len(spoken_text(each)) for each in new.values()) > INLINE
+        read = await offload_if(large, lambda: list(map(passages_of, new.values())))
+        for digest, passages in zip(new, read, strict=True):
+            found[digest] = passages
+            self._passages.put(digest, passages, _OVERHEAD + sum(end - start for start, end in passages.spans))
+        return [found[digest] or NO_PASSAGES for digest in digests]
+
+    async def _insert(self, job: Job, recalled: RecalledBlocks) -> None:
+        """Set the recalled blocks of the prompt, and count it again."""
+        before, job.prompt.recalled = job.prompt.recalled, recalled
+        if recalled.blocks or before.blocks:
+            await self._counting.recount(job)
+
+    def _remember(self, key: tuple[str, bytes], turn: _Turn) -> None:
+        self._turns.put(key, turn, _OVERHEAD + (0 if turn.block is None else 2 * len(turn.block.text)))
+
+
+def _record(job: Job, seconds: float = 0.0) -> None:
+    """Record the passages in front of the newest user message; the last record counts."""
+    block, outcome = job.prompt.recalled.newest, job.outcome
+    outcome.recalled = 0 if block is None else len(block.passages)
+    outcome.recalled_tokens = job.prompt.recalled.newest_tokens
+    outcome.add("recalled", passages=outcome.recalled, tokens=outcome.recalled_tokens, seconds=seconds)
+
+
+def _texts_of(messages: Sequence[Message], indexed: Sequence[MessagePassages]) -> list[str]:
+    """List the text of each passage, in the order in which they are ranked."""
+    spoken = [spoken_text(message) if each.spans else "" for message, each in zip(messages, indexed, strict=True)]
+    return [text[start:end] for text, each in zip(spoken, indexed, strict=True) for start, end in each.spans]
+
+
+def _is_cramped(fitting: Sequence[Passage], found: Sequence[Passage]) -> bool:
+    """Return whether there is too little room for the passages found."""
+    return sum(each.tokens for each in fitting) < _ENOUGH * sum(each.tokens for each in found)

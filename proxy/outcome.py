@@ -1,0 +1,399 @@
+"""The record of one request's life: filled while it is served, read at its end by log, metrics, traces, page and headers.
+
+Tokens and seconds are the units throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+
+from proxy.backends.profile import ModelKey
+from proxy.core.headers import Headers
+
+Activity: TypeAlias = Literal["idle", "reading", "compacting", "waiting", "answering", "paused"]
+CLIENT_DISCONNECTED = 499
+"""Status of a request whose client left before it was answered (nginx's code for it)."""
+COMPACTING = "compacting"
+"""Action of a request whose history is being shortened."""
+MOST_EVENTS = 300
+"""Events of one request that are stored: a very long answer is paused again and again."""
+MOST_REDUCTIONS = 16
+"""Compactions of one request that are reported each by itself."""
+MOST_MALFORMED = 16
+"""Malformed calls of one request that are reported."""
+_ACTIVITIES: Mapping[str, Activity] = {
+    "compacting": "compacting",
+    "compacted": "waiting",
+    "sent": "waiting",
+    "first_byte": "answering",
+    "paused": "paused",
+    "resumed": "answering",
+}
+"""Activity that begins with an event."""
+_COUNTERS = {
+    "sent": "attempts",
+    "summarised": "summaries",
+    "searched": "searches",
+    "refused": "refusals",
+    "paused": "pauses",
+    "resumed": "resumes",
+}
+"""Attribute that counts the events of a name."""
+
+
+class Event(NamedTuple):
+    """One thing that happened to a request."""
+
+    at: float
+    """On the clock of the telemetry."""
+    name: str
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduced:
+    """Result of one compaction. Tokens are those of the history, or of the text that an answer is resumed from."""
+
+    kind: str
+    results_cleaned: int
+    """Tool results that were capped, masked or left out."""
+    messages_before: int
+    messages_after: int
+    tokens_before: int
+    tokens_after: int
+    ratio: float
+    """Tokens after it as a fraction of those before."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class MalformedCall:
+    """A tool call that was not made: `reason` as in `proxy.emulation.verdict.CallFault`, `provider` the kind of backend.
+
+    `tool` is a name that the model wrote; `form` in which the call was written, `native` where the backend reported it.
+    """
+
+    reason: str
+    tool: str
+    form: str
+    provider: str
+
+
+class Observer:
+    """Base of whatever follows outcomes. Methods are called at once and in order: they must be quick and never raise."""
+
+    def begun(self, outcome: Outcome) -> None:
+        """Take note of a request that was let in."""
+
+    def happened(self, outcome: Outcome, event: Event) -> None:
+        """Take note of an event, which the outcome has taken in already."""
+
+    def ended(self, outcome: Outcome) -> None:
+        """Read an outcome that is complete."""
+
+
+T = TypeVar("T", bound=Observer)
+
+
+@lru_cache(maxsize=256)
+def overriding(observers: tuple[T, ...], moment: Callable[..., Any]) -> tuple[T, ...]:
+    """Select those that do something at a moment, a method of their base."""
+    return tuple(each for each in observers if getattr(type(each), moment.__name__) is not moment)
+
+
+@dataclass(eq=False)
+class Outcome:
+    """Outcome of one request. Counts are over the whole request; `first_byte` and `seconds` are measured from its arrival."""
+
+    id: str
+    clock: Callable[[], float]
+    observers: tuple[Observer, ...] = ()
+    """They see it until its end; none for a request that is only explained or counted."""
+    dialect: str = ""
+    credential: str = ""
+    """A digest, never the key."""
+    trace: tuple[str, str] | None = None
+    """The client's `traceparent` and `tracestate` (W3C Trace Context)."""
+    cause: Outcome | None = None
+    """The request that background work follows; None: this is a request."""
+    backend: str = ""
+    model: str = ""
+    """Id under which the backend knows it."""
+    since: float = field(init=False)
+    events: list[Event] = field(default_factory=list)
+    """What happened, never what was said; at most `MOST_EVENTS`."""
+    silent: bool = False
+    """Nobody sees it: the request is only explained or counted."""
+    conversation: str = ""
+    """A digest of the client's name for it; empty: it has none."""
+    carrier: Callable[[Headers], Headers] | None = None
+    """Puts the trace into the headers of a request to a backend; None: the client's own headers go on as they came."""
+    status: int = 0
+    doing: Activity = "reading"
+    action: str = "passed"
+    kind: str = ""
+    """Of the newest reduction of its history; empty: none."""
+    tools: Literal["", "emulated"] = ""
+    shaped: Mapping[str, int] = field(default_factory=dict)
+    """Tokens that the policy saved, by the part of the prompt that it shortened."""
+    window: int | None = None
+    tokens_before: int | None = None
+    """Prompt tokens as the client sent them, by the best estimate."""
+    tokens_after: int | None = None
+    """Prompt tokens as they were sent last."""
+    saved: int = 0
+    """Prompt tokens by which all compactions shortened it, earlier ones included."""
+    attempts: int = 0
+    rungs: tuple[str, ...] = ()
+    """Rungs of the ladder that took something out, in this order."""
+    compactions: int = 0
+    reduced: tuple[Reduced, ...] = ()
+    compaction_seconds: float = 0.0
+    summaries: int = 0
+    """Summaries that a model was asked for, and how many of them were not fit to be used."""
+    unfit: int = 0
+    summary: str = ""
+    """What stands for the covered part: `written` by a model, an `extract` by code; empty: neither."""
+    extracts: int = 0
+    recalled: int = 0
+    """Passages of the covered history that were put back into the prompt, and their tokens."""
+    recalled_tokens: int = 0
+    left_out: int = 0
+    """Tokens from the middle of the newest user message that were not sent, and those of all of it."""
+    left_out_of: int = 0
+    cut_earlier: tuple[int, int] = (0, 0)
+    """The same of earlier user messages, as far as this request's compactions cut them."""
+    repeated: int | None = None
+    """Tokens that the conversation's prompt before it began with, by the best estimate; None: nothing was sent."""
+    reused: int | None = None
+    """Prompt tokens that the backend had in its cache; None: it does not say."""
+    unlike: str = ""
+    """Why no more were repeated (see `proxy.addons.prompt_prefix`), or reused (`backend`)."""
+    malformed_calls: tuple[MalformedCall, ...] = ()
+    leaked_calls: int = 0
+    """Tool calls that were read back from text, and those left out because the answer had made them before."""
+    repeated_calls: int = 0
+    searches: int = 0
+    refusals: int = 0
+    pauses: int = 0
+    resumes: int = 0
+    unfinished: bool = False
+    """The answer ended for want of room."""
+    stopped: bool = False
+    """A viewer ended the answer."""
+    first_byte: float | None = None
+    seconds: float = 0.0
+    usage: Mapping[str, Any] | None = None
+    """Usage of the whole answer, as the client got or would have got it."""
+    delivered: bool = False
+    """Whether the client has all of the answer, so that it may leave."""
+    error: str | None = None
+    """Code of the error that the client got."""
+
+    def __post_init__(self) -> None:
+        self.since = self.clock()
+
+    def add(self, name: str, **fields: Any) -> None:
+        """Record an event."""
+        event = Event(self.clock(), name, fields)
+        self.doing = _ACTIVITIES.get(name, self.doing)
+        if (counter := _COUNTERS.get(name)) is not None:
+            setattr(self, counter, getattr(self, counter) + 1)
+        if name == "first_byte" and self.first_byte is None:
+            self.first_byte = event.at - self.since
+        if len(self.events) < MOST_EVENTS:
+            self.events.append(event)
+        for observer in overriding(self.observers, Observer.happened):
+            observer.happened(self, event)
+
+    def show(self, name: str, **fields: Any) -> None:
+        """Show the observers something that holds prompts or answers, and is therefore never stored."""
+        for observer in overriding(self.observers, Observer.happened):
+            observer.happened(self, Event(self.clock(), name, fields))
+
+    def fail(self, status: int, error: str) -> None:
+        """Record the error that the client gets; `status` 0: that of the response that went out before."""
+        self.status, self.error = status, error
+
+    def close(self, status: int) -> None:
+        """End it; `status` is what the client got, if no failure was recorded."""
+        self.status = self.status or status
+        self.seconds = self.clock() - self.since
+        if self.cause is None:
+            self.add("finished" if self.error is None and self.status < 400 else "failed")
+        observers, self.observers = self.observers, ()
+        for observer in overriding(observers, Observer.ended):
+            observer.ended(self)
+
+    def record_route(self, backend: str, model: str) -> None:
+        """Record the backend, and the id under which it knows the model."""
+        self.backend, self.model = backend, model
+        self.add("routed", backend=backend, model=model)
+
+    def record_measured(self, tokens: int, window: int | None, tools: Literal["", "emulated"]) -> None:
+        """Record the prompt as it stands; `window` None: it is not known."""
+        self.window, self.tokens_after, self.tools = window, tokens, tools
+        if self.tokens_before is None:
+            self.tokens_before, self.action = tokens, "forwarded"
+        self.add("measured", tokens=tokens, window=window, tools=tools)
+
+    def record_compacted(
+        self, result: Reduced, *, summary: str = "", rungs: tuple[str, ...] = (), cut: tuple[int, int] = (0, 0)
+    ) -> None:
+        """Record the end of a compaction; without gain its tokens after equal those before.
+
+        `summary`, `rungs` and `cut` as in the attributes `summary`, `rungs` and `cut_earlier`.
+        """
+        if result.tokens_after < result.tokens_before:
+            # An earlier summary stays in the history when a later compaction makes none.
+            self.kind, self.summary = result.kind, summary or self.summary
+            self.compactions += 1
+            self.extracts += summary == "extract"
+            self.cut_earlier = cut if cut[0] else self.cut_earlier
+            self.reduced = (*self.reduced, result)[-MOST_REDUCTIONS:]
+            self.rungs = tuple(dict.fromkeys((*self.rungs, *rungs)))
+        self.action = self.kind or "forwarded"
+        self.compaction_seconds += result.seconds
+        self.add("compacted", **asdict(result), summary=summary, rungs=rungs, cut=cut)
+
+    @property
+    def key(self) -> ModelKey:
+        """Backend and model."""
+        return self.backend, self.model
+
+    @property
+    def fill(self) -> float | None:
+        """Prompt tokens as a fraction of the window."""
+        if self.window is None or self.tokens_after is None:
+            return None
+        return self.tokens_after / self.window
+
+    @property
+    def handled(self) -> bool:
+        """Return whether more was done than to forward it."""
+        return bool(self.compactions or self.pauses or self.attempts > 1)
+
+    @property
+    def mended_calls(self) -> bool:
+        """Return whether any tool call was not passed on as it came."""
+        return bool(self.malformed_calls or self.leaked_calls or self.repeated_calls)
+
+    @property
+    def plain(self) -> bool:
+        """Return whether it was forwarded and answered, and nothing else happened."""
+        odd = self.refusals or self.unfinished or self.stopped or self.recalled or self.left_out or self.mended_calls
+        return not (odd or self.handled) and self.error is None and self.status < 400
+
+    def each(self, name: str) -> Iterator[Mapping[str, Any]]:
+        """Fields of the events of this name."""
+        return (event.fields for event in self.events if event.name == name)
+
+    def traced(self, headers: Headers) -> Headers:
+        """Headers of a request to a backend for this one, with its trace."""
+        return headers if self.carrier is None else self.carrier(headers)
+
+    def usage_details(self) -> dict[str, Any] | None:
+        """Describe what was done, for the usage of the answer; None: nothing."""
+        if not (self.handled or self.mended_calls or self.saved):
+            return None
+        calls = {
+            "malformed": [{"reason": call.reason, "tool": call.tool} for call in self.malformed_calls],
+            "leaked": self.leaked_calls,
+            "repeated": self.repeated_calls,
+        }
+        earlier, earlier_of = self.cut_earlier
+        cut = {"tokens": self.left_out + earlier, "of": self.left_out_of + earlier_of}
+        optional = {
+            "summary": self.summary,
+            "compactions": list(map(asdict, self.reduced)),
+            "searches": self.searches,
+            "tool_calls": {name: value for name, value in calls.items() if value},
+            "recalled": self.recalled and {"passages": self.recalled, "tokens": self.recalled_tokens},
+            "left_out": cut["tokens"] and cut,
+        }
+        details: dict[str, Any] = {
+            "attempts": self.attempts,
+            "action": self.action,
+            "saved_tokens": self.saved,
+            **{name: value for name, value in optional.items() if value},
+        }
+        if self.repeated is not None:
+            # The tokens that the backend reused are a standard field of the usage.
+            details["repeated_tokens"] = self.repeated
+        if (fill := self.fill) is not None:
+            details |= {"fill": round(fill, 4), "window": self.window}
+        return details
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Build Spillway's response headers, of what is known when they are sent.
+
+        While the history is being shortened the fill is not: it is in the usage at the end of the answer.
+        """
+        cache = {"repeated": self.repeated, "reused": self.reused, "why": self.unlike or None}
+        fill = None if self.action == COMPACTING else self.fill
+        values: dict[str, object] = {
+            "action": self.action,
+            "backend": self.backend,
+            "tools": self.tools,
+            "recalled": self.recalled,
+            "shaped": ", ".join([f"{part}={tokens}" for part, tokens in self.shaped.items()]),
+            "left-out": self.left_out + self.cut_earlier[0],
+            "cache": ", ".join([f"{name}={value}" for name, value in cache.items() if value is not None]),
+            "fill": "" if fill is None else f"{fill:.4f}",
+            "window": self.window,
+        }
+        return [
+            (b"x-spillway-" + name.encode(), str(value).encode("latin-1", "replace"))
+            for name, value in values.items()
+            if value
+        ]
+
+
+class Telemetry:
+    """Opens an outcome for every request; add-ons see it."""
+
+    def __init__(self, *, clock: Callable[[], float]) -> None:
+        """`clock` gives seconds that never go back."""
+        self.clock = clock
+        self.observers: tuple[Observer, ...] = ()
+
+    def open(
+        self, request_id: str, *, dialect: str = "", credential: str = "", trace: tuple[str, str] | None = None
+    ) -> Outcome:
+        """Open the outcome of a request that was let in."""
+        outcome = Outcome(request_id, self.clock, self.observers, dialect, credential, trace)
+        for observer in overriding(self.observers, Observer.begun):
+            observer.begun(outcome)
+        return outcome
+
+    def record_rejected(self, request_id: str, status: int, error: str) -> None:
+        """Record a request that was not let in."""
+        outcome = Outcome(request_id, self.clock, self.observers)
+        outcome.fail(status, error)
+        outcome.close(status)
+
+    def background(self, request_id: str, cause: Outcome) -> Outcome:
+        """Open the outcome of background work that follows a request; it counts as no request."""
+        return Outcome(
+            request_id,
+            self.clock,
+            self.observers,
+            credential=cause.credential,
+            cause=cause,
+            backend=cause.backend,
+            model=cause.model,
+        )
+
+    def silent(self) -> Outcome:
+        """Open an outcome that nobody sees, of a request that is only explained or counted."""
+        return Outcome("", self.clock, silent=True)
+
+
+@lru_cache(maxsize=1024)
+def owner(credential: str) -> str:
+    """Eight hexadecimal digits that stand for a credential's digest and lead nowhere."""
+    return blake2b(credential.encode(), digest_size=4, person=b"spillway-owner").hexdigest()

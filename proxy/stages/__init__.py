@@ -1,1 +1,0 @@
-"""The stages of the straight line that need the network or the store; `proxy.pipeline` puts them in order."""
