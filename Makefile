@@ -54,7 +54,7 @@ run: $(VENV)/.run ## set up and start the proxy on http://127.0.0.1:8484/v1
 	@$(PY) -m proxy serve $(ARGS)
 
 check: lint ## what to run after each change, in about a minute: lint, and the tests that need no server
-	$(PY) -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" $(EXHAUSTIVE:%=--ignore=%) $(PURE_TESTS) tests/stages tests/attempts tests/test_architecture.py $(ARGS)
+	$(PY) -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" $(EXHAUSTIVE:%=--ignore=%) $(PURE_TESTS) tests/pipeline tests/attempts tests/test_architecture.py $(ARGS)
 
 test: lint $(if $(ARGS),,coverage) ## set up and check everything: format, lint, types, layers, coverage, tests
 	@$(PY) -m pytest -n $(if $(ARGS),$(WORKERS),$(WAITING) $(TRACED:%=--ignore=%)) $(ARGS)

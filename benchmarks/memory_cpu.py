@@ -9,7 +9,7 @@ from statistics import median
 import orjson
 
 from proxy.tokens.meter import Meter
-from tests.stages.test_recalling_bounds import Stand, long_history, recaller_of
+from tests.pipeline.test_recalling_bounds import Stand, long_history, recaller_of
 
 TOKENS = 100_000
 _TURNS = 7

@@ -30,6 +30,7 @@ OTHER_TESTS = {
     "fixtures",
     "agents",
     "openwebui",
+    "pipeline",
     "page",
     "properties",
 }

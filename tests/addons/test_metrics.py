@@ -14,10 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from proxy.addons.metrics import Metrics
 from tests.fakes import FakeModel, LlamaCppFake
 from tests.fakes.waiting import wait_until
+from tests.pipeline.talk import MODEL, Talk, wait_ahead
+from tests.pipeline.test_ahead import brain as talking
+from tests.pipeline.test_recalling import WINDOW, brain, long_chat
 from tests.proxying import metric, running_proxy
-from tests.stages.talk import MODEL, Talk, wait_ahead
-from tests.stages.test_ahead import brain as talking
-from tests.stages.test_recalling import WINDOW, brain, long_chat
 
 load_yaml = pytest.importorskip("yaml").safe_load
 CONFIG = Path(__file__).parent.parent.parent / "config"

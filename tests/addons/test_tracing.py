@@ -24,11 +24,11 @@ from proxy.core.settings import BackendSetting
 from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, Reply, scripted, walk
 from tests.fakes.server import BackgroundServer
 from tests.fakes.waiting import Gate, wait_until
+from tests.pipeline.talk import MODEL, Talk, wait_ahead
+from tests.pipeline.test_ahead import ON
+from tests.pipeline.test_ahead import brain as talking
+from tests.pipeline.test_recalling import ASK, WINDOW, brain, long_chat
 from tests.proxying import Proxy, metric, running_proxy
-from tests.stages.talk import MODEL, Talk, wait_ahead
-from tests.stages.test_ahead import ON
-from tests.stages.test_ahead import brain as talking
-from tests.stages.test_recalling import ASK, WINDOW, brain, long_chat
 
 CLIENTS_TRACE = "0af7651916cd43dd8448eb211c80319c"
 CLIENTS_SPAN = "b7ad6b7169203331"

@@ -10,8 +10,8 @@ import pytest
 from proxy.addons.metrics import Metrics
 from proxy.outcome import Telemetry
 from tests.fakes import FakeModel, LlamaCppFake, VllmFake, qa
+from tests.pipeline.test_recalling import WINDOW, brain, long_chat
 from tests.proxying import Proxy, metric, running_proxy
-from tests.stages.test_recalling import WINDOW, brain, long_chat
 
 HELLO = [{"role": "user", "content": "hello there"}]
 NAME = "spillway_usage_tokens_total"

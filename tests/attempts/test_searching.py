@@ -15,8 +15,8 @@ from proxy.recall.tool import NAME, NO_MORE, NO_QUERY, NOTHING_LOST
 from tests.attempts.test_resuming import joined_calls
 from tests.attempts.test_tools import WEATHER
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Question, Reply, ToolCall
+from tests.pipeline.test_recalling import FACT, WINDOW, long_chat
 from tests.proxying import Proxy, read_stream, running_proxy
-from tests.stages.test_recalling import FACT, WINDOW, long_chat
 
 pytestmark = pytest.mark.slow
 

@@ -21,8 +21,8 @@ import pytest
 from proxy.cli import main
 from proxy.config import environment
 from tests.fakes import FakeModel, Gate, LlamaCppFake, Reply, scripted
+from tests.pipeline.test_recalling import WINDOW, brain, long_chat
 from tests.proxying import Proxy, running_proxy
-from tests.stages.test_recalling import WINDOW, brain, long_chat
 
 ROOT = Path(__file__).parents[2]
 SHORT = {"model": "m", "messages": [{"role": "user", "content": "Say \x1b[31mred\x1b[0m, [bold]please[/bold]."}]}

@@ -18,8 +18,8 @@ from proxy.demo import create_demo
 from tests.fakes import FakeModel, Gate, LlamaCppFake, Question, Reply, qa, summariser, words
 from tests.fakes.server import App, BackgroundServer
 from tests.openwebui.chat import browser, find_browser
+from tests.pipeline.talk import Talk
 from tests.proxying import Proxy, read_stream, running_proxy
-from tests.stages.talk import Talk
 
 __all__ = ["Holder", "Stage", "Visit", "chromium", "demo_proxy", "faults", "staged", "visiting"]
 

@@ -10,7 +10,7 @@ import pytest
 from starlette.types import ASGIApp, Message, Scope
 
 from tests.histories import assistant, call, tool, user
-from tests.stages.test_blocking import BUDGET, ROOM, Backend, between, chat, post, proxy
+from tests.pipeline.test_blocking import BUDGET, ROOM, Backend, between, chat, post, proxy
 from tests.watchdog import Watchdog, slowness
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]

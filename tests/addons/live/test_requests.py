@@ -14,8 +14,8 @@ import pytest
 from tests.addons.live.watching import viewing
 from tests.fakes import GenericFake, LlamaCppFake, Question, Reply, scripted, walk, words
 from tests.fakes.waiting import HEADERS, Gate, wait_until
+from tests.pipeline.test_verifying import GOOD, history
 from tests.proxying import Proxy, read_stream, running_proxy
-from tests.stages.test_verifying import GOOD, history
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a.txt"}'}}
 TOOLS = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]

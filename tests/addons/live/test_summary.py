@@ -14,10 +14,10 @@ import pytest
 from proxy.core.history.marks import OPEN
 from tests.fakes import LlamaCppFake, Question, Reply, qa, summariser
 from tests.fakes.waiting import Gate, wait_until
+from tests.pipeline.talk import MODEL, wait_ahead
+from tests.pipeline.talk import Talk as Client
+from tests.pipeline.test_verifying import ANSWER, GOOD, forwarded, history
 from tests.proxying import Proxy, running_proxy
-from tests.stages.talk import MODEL, wait_ahead
-from tests.stages.talk import Talk as Client
-from tests.stages.test_verifying import ANSWER, GOOD, forwarded, history
 
 BETTER = (
     "Ingrid, the sister, lives in Bergen at 555-0142 with the dog Pluto. Born in Valparaiso in 1987. Uncle Tobias: "

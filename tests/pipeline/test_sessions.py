@@ -7,8 +7,8 @@ from typing import Any
 from proxy.core.request import text_of
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply
 from tests.fakes.brains import asks_summary
+from tests.pipeline.test_recalling import talk
 from tests.proxying import read_stream, running_proxy
-from tests.stages.test_recalling import talk
 
 WINDOW = 8192
 FILE = (

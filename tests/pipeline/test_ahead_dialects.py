@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.fakes import LlamaCppFake, summariser
+from tests.pipeline.talk import MODEL, Talk, ahead, long_winded, summaries, user, wait_ahead
 from tests.proxying import running_proxy
-from tests.stages.talk import MODEL, Talk, ahead, long_winded, summaries, user, wait_ahead
 
 pytestmark = pytest.mark.slow
 

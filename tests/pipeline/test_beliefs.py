@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from proxy.net import prober as probing
 from tests.fakes import FAKES, FakeModel, GenericFake, OllamaFake, Question, Reply, VllmFake, qa, summariser
+from tests.pipeline.test_counting import history, told
 from tests.proxying import Proxy, running_proxy
-from tests.stages.test_counting import history, told
 
 pytestmark = pytest.mark.slow
 

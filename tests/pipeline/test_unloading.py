@@ -16,8 +16,8 @@ from proxy.core.request import text_of
 from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, LmStudioFake, OllamaFake, qa, summariser
 from tests.fakes.base import HttpFake
 from tests.fakes.llamaswap import Entry, LlamaSwapFake
+from tests.pipeline.test_counting import history, told
 from tests.proxying import Proxy, running_proxy
-from tests.stages.test_counting import history, told
 
 pytestmark = pytest.mark.slow
 

@@ -21,9 +21,9 @@ from tests.fakes import FAKES, FakeModel, Gate, LlamaCppFake, OllamaFake, VllmFa
 from tests.fakes.extras import Extras, vector
 from tests.fakes.model import Refused
 from tests.fakes.waiting import wait_until
+from tests.pipeline.test_recalling import FACT, WINDOW, ask, brain, long_chat, prompts
 from tests.proxying import Proxy, running_proxy
 from tests.rawbackend import sent
-from tests.stages.test_recalling import FACT, WINDOW, ask, brain, long_chat, prompts
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, Question, Reply, qa, summariser, walk, words
 from tests.fakes.brains import WORD
+from tests.pipeline.talk import Talk, ahead, summaries, wait_ahead
 from tests.proxying import Proxy, metric, read_stream, running_proxy
-from tests.stages.talk import Talk, ahead, summaries, wait_ahead
 
 WINDOW = 2048
 STRATEGIES = ("auto", "summarize", "truncate", "mask")

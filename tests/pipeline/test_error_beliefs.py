@@ -10,8 +10,8 @@ import pytest
 
 from tests.backends.test_overflow import CASES, error
 from tests.fakes import FAKES, FakeBackend, FakeModel, GenericFake, OllamaFake, VllmFake, qa, summariser
+from tests.pipeline.test_counting import history, told
 from tests.proxying import Proxy, running_proxy
-from tests.stages.test_counting import history, told
 
 WINDOW = 16_384
 FALSE_WINDOW = "maximum context length is 1000 tokens"

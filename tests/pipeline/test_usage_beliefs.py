@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from tests.fakes import FAKES, FakeModel, GenericFake, Question, Reply, VllmFake, qa, summariser
+from tests.pipeline.test_counting import fill_tokens, history
 from tests.proxying import Proxy, running_proxy
-from tests.stages.test_counting import fill_tokens, history
 
 WINDOW = 16_384
 

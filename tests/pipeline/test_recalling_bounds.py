@@ -23,7 +23,7 @@ from proxy.core.settings import Settings
 from proxy.outcome import Telemetry
 from proxy.recall.block import NOTHING
 from proxy.tokens.meter import Meter
-from tests.stages.test_recalling import ASK, FACT, THINGS, talk
+from tests.pipeline.test_recalling import ASK, FACT, THINGS, talk
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,9 @@ import pytest
 
 from proxy.core.history.marks import is_summary
 from proxy.summariser import BYTES_PER_TOKEN, SMALLEST_BOUND
+from tests.pipeline.test_bombs import EVENT, WHOLE, flood
 from tests.proxying import Proxy, running_proxy
 from tests.rawbackend import DEADLINE, SSE, Call, RawBackend, answering, raw_backend
-from tests.stages.test_bombs import EVENT, WHOLE, flood
 
 pytestmark = pytest.mark.slow
 

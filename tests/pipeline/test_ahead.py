@@ -15,8 +15,7 @@ import pytest
 from proxy.addons.ahead import MOST_OF_ONE
 from tests.fakes import FAKES, FakeModel, Gate, LlamaCppFake, OpenRouterFake, Question, Reply, ToolCall, qa, summariser
 from tests.fakes.waiting import wait_until
-from tests.proxying import Proxy, read_stream, running_proxy
-from tests.stages.talk import (
+from tests.pipeline.talk import (
     MODEL,
     WINDOW,
     Talk,
@@ -29,6 +28,7 @@ from tests.stages.talk import (
     user,
     wait_ahead,
 )
+from tests.proxying import Proxy, read_stream, running_proxy
 
 ON: dict[str, Any] = {"ahead": "on"}
 LATER = 20.0

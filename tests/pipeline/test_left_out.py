@@ -12,8 +12,8 @@ from proxy.core.history.marks import RECALLED
 from proxy.core.request import text_of
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Question, Reply, qa, summariser
 from tests.fakes.brains import asks_summary
+from tests.pipeline.test_recalling import ASK, FACT, THINGS, talk
 from tests.proxying import Proxy, read_stream, running_proxy
-from tests.stages.test_recalling import ASK, FACT, THINGS, talk
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.fakes import Gate, LlamaCppFake, qa, summariser
+from tests.pipeline.talk import MODEL, Talk, holding, summaries, wait_ahead
 from tests.proxying import read_stream, running_proxy
-from tests.stages.talk import MODEL, Talk, holding, summaries, wait_ahead
 from tests.store.support import RedisServer, redis_server
 from tests.store.support import own_redis as doomed
 
