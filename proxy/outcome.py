@@ -72,7 +72,7 @@ class Reduced:
 
 @dataclass(frozen=True, slots=True)
 class MalformedCall:
-    """A tool call that was not made: `reason` as in `proxy.emulation.verdict.CallFault`, `provider` the kind of backend.
+    """A tool call that was not made: `reason` as in `proxy.emulation.CallFault`, `provider` the kind of backend.
 
     `tool` is a name that the model wrote; `form` in which the call was written, `native` where the backend reported it.
     """

@@ -7,23 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Protocol
 
 from proxy.attempts.emulating import make_id
-from proxy.emulation import CallFault, FormCount, LeakedCalls, Offer, faults_of, offer_of
+from proxy.emulation import CallFault, Offer, WrittenCallReader, faults_of, offer_of
 from proxy.job import Job
 from proxy.outcome import MOST_MALFORMED, MalformedCall
 from proxy.stream.answer import Answer
 
 _UNKNOWN = "unknown"
-
-
-class CallsFound(Protocol):
-    """Findings of a reader of calls."""
-
-    faults: list[CallFault]
-    leaked: int
-    stats: dict[str, FormCount]
 
 
 @dataclass(slots=True)
@@ -42,13 +33,14 @@ def native_offer(job: Job) -> Offer | None:
     return offer_of(job.prompt.request.body)
 
 
-def leaks_of(job: Job, offer: Offer | None, *, said: str) -> LeakedCalls | None:
+def leaks_of(job: Job, offer: Offer | None, *, said: str) -> WrittenCallReader | None:
     """A reader of calls that leak into the text of the next attempt at an answer that `said` this; None where none is wanted."""
     alone = job.prompt.request.choices == 1
-    return LeakedCalls(offer, make_id, text_before=said) if offer is not None and alone and _reads_leaks(job) else None
+    wanted = offer is not None and alone and _reads_leaks(job)
+    return WrittenCallReader(offer, make_id, emulated=False, text_before=said) if offer is not None and wanted else None
 
 
-def _record_found(job: Job, found: CallsFound) -> None:
+def _record_found(job: Job, found: WrittenCallReader) -> None:
     """Tell what a reader found since it was asked last."""
     _tell(job, found.faults)
     found.faults = []
@@ -65,7 +57,9 @@ def _record_repeats(job: Job, number: int) -> None:
         job.outcome.add("calls_mended", what="repeated", number=number)
 
 
-def judge(job: Job, answer: Answer, judged: Judged, readers: Sequence[CallsFound], *, over: bool = False) -> None:
+def judge(
+    job: Job, answer: Answer, judged: Judged, readers: Sequence[WrittenCallReader], *, over: bool = False
+) -> None:
     """Tell what is known by now of the calls of an answer that streams, each once; those of several choices when all have ended.
 
     `over`: nothing more comes.

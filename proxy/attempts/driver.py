@@ -25,7 +25,7 @@ from proxy.core.jsontext import dumps
 from proxy.core.piece import Piece
 from proxy.core.sse import FrameTooLong
 from proxy.dialects import UPSTREAM
-from proxy.emulation import EmulatedStream, LeakedCalls
+from proxy.emulation import WrittenCallReader
 from proxy.job import Job
 from proxy.net.inflate import Undecoded
 from proxy.net.transport import InvalidResponse
@@ -66,7 +66,7 @@ class Run:
     state: ResumeState
     estimates: list[Estimate]
     """Of the prompt of each attempt."""
-    readers: list[EmulatedStream | LeakedCalls]
+    readers: list[WrittenCallReader]
     """Of calls, whose counts are still to be taken."""
     judged: Judged = field(default_factory=Judged)
     """What of its calls was told."""
@@ -94,20 +94,19 @@ class StreamDriver:
 
     def _begin(self, job: Job, to: Audience) -> Run:
         """An empty answer to a job, which is its first attempt, and a session that watches for what is allowed."""
-        key, meter, readers = job.key, self._counting.meter, list[EmulatedStream | LeakedCalls]()
+        key, meter, readers = job.key, self._counting.meter, list[WrittenCallReader]()
         answer = Answer(
             job.prompt.estimate.tokens,
             lambda text: meter.count_text(key, text, cautious=True),
             bound=job.prompt.answer_bound,
         )
 
-        def reader_of_calls() -> EmulatedStream | LeakedCalls | None:
+        def reader_of_calls() -> WrittenCallReader | None:
             offer, made, said = job.prompt.offer, answer.calls.count, answer.text
-            reader: EmulatedStream | LeakedCalls | None
             if offer is None:
                 reader = leaks_of(job, native_offer(job), said=said)
             else:
-                reader = EmulatedStream(offer, make_id, answer.count, calls_before=made, text_before=said)
+                reader = WrittenCallReader(offer, make_id, emulated=True, calls_before=made, text_before=said)
             readers.extend(() if reader is None else (reader,))
             return reader
 

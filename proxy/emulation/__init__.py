@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from proxy.emulation.calls import Call, CallFault, FormCount, Malformed, Scanned, Text, texts_joined
-from proxy.emulation.history import as_text, calls_as_text
-from proxy.emulation.leaks import LeakedCalls
-from proxy.emulation.offer import NO_TOOLS, Offer, Tool, faults_of, offer_of
-from proxy.emulation.protocol import complaint, protocol
+from proxy.emulation.calls import Call, CallFault, CallSpan, FormCount, Malformed
+from proxy.emulation.offer import NO_TOOLS, Offer, faults_of, offer_of
+from proxy.emulation.prompt import as_text, calls_as_text, protocol
+from proxy.emulation.reader import WrittenCallReader
 from proxy.emulation.scanner import CallScanner
-from proxy.emulation.stream import EmulatedStream
 
 __all__ = [
     "NO_TOOLS",
     "Call",
     "CallFault",
     "CallScanner",
-    "EmulatedStream",
+    "CallSpan",
     "FormCount",
-    "LeakedCalls",
     "Malformed",
     "Offer",
-    "Scanned",
-    "Text",
-    "Tool",
+    "WrittenCallReader",
     "as_text",
     "calls_as_text",
-    "complaint",
     "faults_of",
     "offer_of",
     "protocol",
-    "texts_joined",
 ]

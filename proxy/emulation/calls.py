@@ -1,39 +1,15 @@
-"""Pieces that a scanner finds in an answer, and records of what is wrong with calls."""
+"""Calls that are found in the text of an answer, and records of what is wrong with calls."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import groupby
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from proxy.emulation.repair import NOT_JSON
+from proxy.emulation.values import NOT_JSON
 
-UNFINISHED = ("length", "content_filter", "error")
-"""Finish reasons of answers that the model did not end (OpenAI API, "The chat completion object"; the last is OpenRouter's)."""
 EXAMPLE_SHOWN = "example"
-MOST_FAULTS = 64
-"""Calls of one answer that are looked at."""
 TOOL_NAME = re.compile(r"[\w.:/-]{1,64}")
-_UNKNOWN = "?"
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """Text of the answer."""
-
-    text: str
-
-
-class Spot(NamedTuple):
-    """Start of a form: characters of the text before it, and how many of those belong to the answer, not to thoughts."""
-
-    at: int
-    answered: int
-
-
-NOWHERE = Spot(-1, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +20,12 @@ class Call:
     arguments: str
     form: str
     repaired: bool = False
-    place: Spot = field(default=NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
     """Text that was meant to be one or several calls, and can't be made."""
 
-    text: str
     form: str
     reason: str
     """For the model; it may quote what the model wrote. `cut` if the answer ended in the middle of it."""
@@ -59,24 +33,22 @@ class Malformed:
     """For counters."""
     tool: str = field(default="", compare=False)
     """Name as the model wrote it; empty: it did not."""
-    place: Spot = field(default=NOWHERE, compare=False)
 
 
-Scanned: TypeAlias = Text | Call | Malformed
+class CallSpan(NamedTuple):
+    """Part of an answer that is no text: from the first character up to the one behind it."""
 
-NO_CALL = Malformed("", "none", "no tool was called, and one has to be", "no_call")
-"""Stands at the end of an answer without the call that `tool_choice` demands."""
+    start: int
+    end: int
+    found: tuple[Call, ...] | Malformed | None = ()
+    """No calls: white space and marks around calls; None: the same behind one that can't be made, which stays text."""
+    answered: int = 0
+    """Characters of the answer before it, without thoughts."""
 
-
-def texts_joined(pieces: Iterable[Scanned]) -> list[Scanned]:
-    """The pieces with texts that follow each other as one."""
-    done: list[Scanned] = []
-    for is_text, group in groupby(pieces, key=lambda piece: isinstance(piece, Text)):
-        if is_text:
-            done.append(Text("".join(piece.text for piece in group if isinstance(piece, Text))))
-        else:
-            done += group
-    return done
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """Calls in it that can be made."""
+        return self.found if isinstance(self.found, tuple) else ()
 
 
 @dataclass(slots=True)
@@ -102,11 +74,4 @@ class CallFault:
 
 def fault(reason: str, tool: str, form: str) -> CallFault:
     """A fault of a call whose name is what the model wrote."""
-    return CallFault(reason, tool if TOOL_NAME.fullmatch(tool) else _UNKNOWN if tool else "", form)
-
-
-def fault_of(found: Call | Malformed) -> CallFault:
-    """A fault of what was found in a text; of a well-formed call, that it is shown."""
-    if isinstance(found, Call):
-        return fault(EXAMPLE_SHOWN, found.name, found.form)
-    return fault(found.kind, found.tool, found.form)
+    return CallFault(reason, tool if TOOL_NAME.fullmatch(tool) else "?" if tool else "", form)

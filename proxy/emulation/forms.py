@@ -1,8 +1,8 @@
 """Forms in which models write calls, one entry each.
 
-A form has a beginning up to its first body, what may stand between bodies, and an end. A body is a bracketed value, followed to
-the bracket that closes it, or a parameter up to `</parameter>`. A group `name` holds a tool's name outside of the body, `key` that of
-a parameter; `value` is where the body starts, if not behind the match, and `tool` the name that stands in it.
+A form has a beginning up to its first body, what may stand between bodies, and an end. A body is a bracketed value, followed to the
+bracket that closes it, or parameters up to a mark. A group `name` holds a tool's name outside of the body; `value` is where the body
+starts, if not behind the match, and `tool` the name that stands in it.
 Patterns are matched against text that may go on (`regex`'s partial matches). So what matches must match whatever follows, and runs of
 white space are bounded.
 
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import regex
 
-from proxy.emulation.repair import CUT, Unreadable, arguments_as_written, read_json, read_python
+from proxy.emulation.values import CUT, Unreadable, read_json, read_python
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 _NAMES = ("name", "tool", "tool_name", "function")
@@ -42,21 +42,19 @@ _JSON = (
 _NAME = r"(?P<name>[\w.:/-]{1,128})"
 _BEFORE_OBJECT = rf"{_S}(?=\{{)"
 _PYTHON = rf"(?P<name>[\w.:-]{{1,128}}?)(?:\.call)?{_S}(?=\()"
-_FUNCTION = rf"<function={_NAME}>{_S}"
-_PARAMETER = r"<parameter=(?P<key>[^<>\n]{0,256})>"
-_PARAMETERS = rf"(?:{_PARAMETER}|(?=</function>))"
+_KEY = r"[^<>\n]{0,256}"
+_PARAMETER = rf"<parameter=(?P<key>{_KEY})>(?P<value>.*?)(?:</parameter>|(?=<parameter=))"
+_PARAMETERS = rf"(?P<value>>){_S}(?=<parameter=|</function>)"
+_FUNCTION_END = r">\s{0,200}</function>"
 _LIST_MORE, _LIST_END = rf"{_S},{_S}{_PYTHON}", rf"{_S}(?:,{_S})?\]"
 _FENCE = rf"(?:`{{1,64}}[a-z_]{{0,20}}{_S})?"
 _PRINT = rf"(?:print\({_S})?(?:default_api\.)?(?!print\()"
 _LANGUAGE = r"(?i:json|tool|tool_calls?|function_call|xml)?"
+_LINE = r"(?<=(?:\A|\n)[ \t]{0,3})"
+"""The beginning of a line, behind at most three blanks (CommonMark: four make it code)."""
+_NOT_INSIDE = r"""(?<!(?:[{\[(]|["'}\]\d]\s?,|["']\s?:)\s{0,80})"""
+"""Not behind what goes on inside of a structure: a plan made of calls is none."""
 _CHANNEL = rf"(?:<\|channel\|>(?:commentary|analysis))?{_S}"
-_NOTHING = r"(?!)"
-
-CLOSERS = regex.compile(
-    r"</(?:tool_calls?|function_calls?|function|minimax:tool_call|(?:antml:|｜DSML｜)(?:function|tool)_calls)>"
-    r"|<\|(?:python_end|call|/tool_call|tool_call_end|tool_calls_section_end)\|>|<｜tool▁calls▁end｜>"
-)
-"""Closing marks that models and backends leave over behind a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,107 +65,101 @@ class CallForm:
     mark: regex.Pattern[str]
     """Beginning of all texts in it; at its end, `begin` goes on."""
     begin: regex.Pattern[str]
-    more: regex.Pattern[str]
-    end: regex.Pattern[str]
-    value_end: str = "</parameter>"
-    """Mark behind a parameter."""
-    open_end: bool = True
-    """Whether it may lack its end, though text follows."""
-    marked: bool = True
-    """Whether its mark alone says that a call is meant."""
-    line: bool = False
-    """Whether it counts only at the beginning of a line, behind at most three blanks."""
+    more: regex.Pattern[str] | None = None
+    end: regex.Pattern[str] | None = None
+    """What has to stand behind the last body; None: it ends with that, and closing marks behind it mean nothing."""
+    closing: regex.Pattern[str] | None = None
+    """End of a body of parameters; None: the body is a bracketed value."""
+    parameter: regex.Pattern[str] | None = None
+
+    @property
+    def marked(self) -> bool:
+        """Return whether its mark alone says that a call is meant."""
+        return self.end is None
 
 
-def _form(name: str, mark: str, begin: str, more: str = _NOTHING, end: str = _NOTHING, **how: Any) -> CallForm:
-    found = [regex.compile(pattern) for pattern in (mark, mark + begin, more, end)]
-    return CallForm(name, found[0], found[1], found[2], found[3], **how)
+def _form(name: str, mark: str, begin: str, **patterns: str) -> CallForm:
+    compiled = {key: regex.compile(pattern, regex.DOTALL) for key, pattern in patterns.items()}
+    return CallForm(name, regex.compile(mark), regex.compile(mark + begin), **compiled)
 
 
-def _json(name: str, mark: str, end: str = _NOTHING) -> CallForm:
+def _json(name: str, mark: str) -> CallForm:
     """Objects between marks; some models put a fence inside."""
-    return _form(name, mark, rf"{_S}{_FENCE}{_JSON}", rf"{_BETWEEN}(?=[{{\[])", rf"{_BETWEEN}[`\s]{{0,200}}{end}")
+    return _form(name, mark, rf"{_S}{_FENCE}{_JSON}", more=rf"{_BETWEEN}(?=[{{\[])")
 
 
 def _invoke(prefix: str) -> CallForm:
     """Tags with names in quotes. What stands around several calls stands before the first and behind the last."""
     wrapper = rf"(?:<(?:{prefix}(?:function|tool)_calls|minimax:tool_call|tool_call)>{_S})?"
-    parameter = rf'<{prefix}parameter{_S}name="(?P<key>[^"<>\n]{{0,256}})"[^<>\n]{{0,64}}>'
+    parameter = rf'<{prefix}parameter{_S}name="'
     return _form(
-        "invoke", rf'{wrapper}<{prefix}invoke{_S}name="', rf'{_NAME}">{_S}(?:{parameter}|(?=</{prefix}invoke>))',
-        rf"{_S}{parameter}", rf"{_S}</{prefix}invoke>", value_end=f"</{prefix}parameter>", open_end=False,
+        "invoke", rf'{wrapper}<{prefix}invoke{_S}name="', rf'{_NAME}"(?P<value>>){_S}(?={parameter}|</{prefix}invoke>)',
+        closing=rf">{_S}</{prefix}invoke>",
+        parameter=rf'{parameter}(?P<key>[^"<>\n]{{0,256}})"[^<>\n]{{0,64}}>(?P<value>.*?)</{prefix}parameter>',
     )  # fmt: skip
 
 
 FORMS = (
     # Hermes, Qwen 2.5 and 3; the form that the prompt asks for
-    _json("tool_call", OPENING, CLOSING),
-    _json("function_call", "<function_call>", "</function_call>"),
+    _json("tool_call", OPENING),
+    _json("function_call", "<function_call>"),
     # MiniMax-M1, Jamba
-    _json("tool_calls", "<tool_calls>", "</tool_calls>"),
+    _json("tool_calls", "<tool_calls>"),
     # Granite 3, Phi-4-mini
-    _json("tool_call_token", r"<\|tool_call\|>", r"(?:<\|/tool_call\|>)"),
-    # Qwen3-Coder, which forgets the outer tag at times
-    _form("tool_call", OPENING, rf"{_S}{_FUNCTION}{_PARAMETERS}",
-          rf"{_S}{_PARAMETER}", rf"{_S}</function>{_S}</tool_call>", open_end=False),
-    _form("function", "<function=", rf"{_NAME}>{_S}{_PARAMETERS}", rf"{_S}{_PARAMETER}", rf"{_S}</function>", open_end=False),
+    _json("tool_call_token", r"<\|tool_call\|>"),
+    # Qwen3-Coder, which forgets the outer tag at times, and Llama 3.1
+    *(form for name, tag in (("tool_call", f"{OPENING}{_S}"), ("function", "")) for form in (
+        _form(name, f"{tag}<function=", f"{_NAME}{_PARAMETERS}", closing=_FUNCTION_END, parameter=_PARAMETER),
+        _form(name, f"{tag}<function=", f"{_NAME}>{_BEFORE_OBJECT}"))),
     # MiniMax-M2, Claude, DeepSeek-V3.2
     *map(_invoke, ("", "antml:", "｜DSML｜")),
     # GLM-4.5 to 5
-    _form("glm", OPENING, rf"{_S}{_NAME}{_S}(?:<arg_key>(?P<key>[^<>\n]{{0,256}})</arg_key>{_S}<arg_value>|(?=</tool_call>))",
-          rf"{_S}<arg_key>(?P<key>[^<>\n]{{0,256}})</arg_key>{_S}<arg_value>", rf"{_S}</tool_call>",
-          value_end="</arg_value>", open_end=False),
-    # Llama 3.1
-    _form("tool_call", OPENING, rf"{_S}{_FUNCTION}(?=\{{)", end=rf"{_BETWEEN}</function>{_S}</tool_call>"),
-    _form("function", "<function=", rf"{_NAME}>{_BEFORE_OBJECT}", end=rf"{_BETWEEN}</function>"),
+    _form("glm", OPENING, rf"{_S}{_NAME}{_S}(?=<arg_key>|</tool_call>)", closing="</tool_call>",
+          parameter=rf"<arg_key>(?P<key>{_KEY})</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>"),
     # Llama 3.1 and 4
-    _form("python_tag", r"<\|python_(?:tag|start)\|>", rf"{_S}{_JSON}", rf"{_BETWEEN}(?:;{_S})?(?=\{{)"),
-    _form("python_tag", r"<\|python_(?:tag|start)\|>", rf"{_S}{_PYTHON}"),
-    _form("python_tag", r"<\|python_(?:tag|start)\|>", rf"{_S}\[{_S}{_PYTHON}", _LIST_MORE, _LIST_END, open_end=False),
+    _form("python_tag", r"<\|python_(?:tag|start)\|>", rf"{_S}{_JSON}", more=rf"{_BETWEEN}(?:;{_S})?(?=\{{)"),
+    _form("python_tag", r"<\|python_(?:tag|start)\|>", rf"{_S}\[?{_S}{_PYTHON}", more=_LIST_MORE),
     # LFM2
-    _form("tool_call_token", r"<\|tool_call_start\|>", rf"{_S}\[{_S}{_PYTHON}", _LIST_MORE, _LIST_END, open_end=False),
+    _form("tool_call_token", r"<\|tool_call_start\|>", rf"{_S}\[{_S}{_PYTHON}", more=_LIST_MORE),
     # Kimi K2
     _form("kimi", r"<\|tool_call(?:s_section)?_begin\|>",
           rf"(?:{_S}<\|tool_call_begin\|>)?{_S}(?:functions\.)?(?P<name>[\w./-]{{1,128}}?)(?::\d{{1,6}})?{_S}"
-          rf"<\|tool_call_argument_begin\|>{_BEFORE_OBJECT}", end=rf"{_BETWEEN}<\|tool_call_end\|>"),
+          rf"<\|tool_call_argument_begin\|>{_BEFORE_OBJECT}"),
     # DeepSeek-R1 and V3, with a fence, and V3.1
     _form("deepseek", "<｜tool▁calls?▁begin｜>",
-          rf"(?:{_S}<｜tool▁call▁begin｜>)?{_S}(?:function<｜tool▁sep｜>)?{_NAME}(?:<｜tool▁sep｜>)?{_S}{_FENCE}(?=\{{)",
-          end=rf"{_BETWEEN}[`\s]{{0,200}}<｜tool▁call▁end｜>"),
+          rf"(?:{_S}<｜tool▁call▁begin｜>)?{_S}(?:function<｜tool▁sep｜>)?{_NAME}(?:<｜tool▁sep｜>)?{_S}{_FENCE}(?=\{{)"),
     # gpt-oss ("OpenAI harmony response format", "Receiving tool calls"); its recipient stands before or behind the channel
     _form("harmony", r"<\|(?:start\|>assistant|channel\|>(?:commentary|analysis))",
-          rf"{_S}{_CHANNEL}to=(?:functions\.)?{_NAME}{_S}{_CHANNEL}(?:<\|constrain\|>)?(?:json)?{_S}<\|message\|>{_BEFORE_OBJECT}",
-          end=rf"{_BETWEEN}<\|(?:call|end)\|>"),
+          rf"{_S}{_CHANNEL}to=(?:functions\.)?{_NAME}{_S}{_CHANNEL}(?:<\|constrain\|>)?(?:json)?{_S}<\|message\|>{_BEFORE_OBJECT}"),
     # Mistral: a list up to v7, `[ARGS]` from v11 on
-    _form("mistral", r"\[TOOL_CALLS\]", rf"{_S}{_JSON}", rf"{_BETWEEN}(?=\{{)"),
+    _form("mistral", r"\[TOOL_CALLS\]", rf"{_S}{_JSON}", more=rf"{_BETWEEN}(?=\{{)"),
     _form("mistral", r"\[TOOL_CALLS\]", rf"{_S}{_NAME}{_S}(?:\[CALL_ID\][\w-]{{0,64}}{_S})?(?:\[ARGS\])?{_BEFORE_OBJECT}"),
     # Llama 3.2 to 4, ToolACE
-    _form("pythonic", r"\[", rf"{_S}{_PYTHON}", _LIST_MORE, rf"{_LIST_END}[ \t]{{0,64}}(?=[\n\r<])",
-          open_end=False, marked=False, line=True),
+    _form("pythonic", rf"{_LINE}\[", rf"{_S}{_PYTHON}", more=_LIST_MORE, end=rf"{_LIST_END}[ \t]{{0,64}}(?=[\n\r<])"),
     # Llama 3.1 and 3.2, with `;` between; anything else behind it makes it part of a sentence
-    *(_form("bare", rf"(?=\{mark})", _JSON, rf"[ \t]{{0,64}}(?:[;,]{_S})?(?=\{{)", r"[ \t]{0,64}(?=[\n\r[<`;,])",
-            open_end=False, marked=False, line=True) for mark in "{["),
+    _form("bare", rf"{_LINE}{_NOT_INSIDE}", _JSON, more=rf"[ \t]{{0,64}}(?:[;,]{_S})?(?=\{{)", end=r"[ \t]{0,64}(?=[\n\r[<`;,])"),
     # Code blocks; Gemma's hold Python, and some models print the result
-    _form("tool_code", "`{3,64}", rf"(?i:tool_code){_S}{_PRINT}{_PYTHON}", rf"\)?[\s;]{{1,200}}{_PRINT}{_PYTHON}",
-          rf"\)?{_S}`{{3,64}}(?=[^`])", open_end=False, marked=False),
+    _form("tool_code", "`{3,64}", rf"(?i:tool_code){_S}{_PRINT}{_PYTHON}", more=rf"\)?[\s;]{{1,200}}{_PRINT}{_PYTHON}",
+          end=rf"\)?{_S}`{{3,64}}(?=[^`])"),
     _form("fenced", "`{3,64}", rf"{_LANGUAGE}[ \t]{{0,64}}(?=[\n\r{{[<]){_S}(?:<tool_call>{_S})?{_JSON}",
-          rf"{_BETWEEN}(?:</tool_call>{_S}<tool_call>{_S})?(?=[{{\[])", rf"{_BETWEEN}(?:</tool_call>{_S})?`{{3,64}}(?=[^`])",
-          open_end=False, marked=False),
+          more=rf"{_BETWEEN}(?:</tool_call>{_S}<tool_call>{_S})?(?=[{{\[])", end=rf"{_BETWEEN}(?:</tool_call>{_S})?`{{3,64}}(?=[^`])"),
 )  # fmt: skip
-MARKS = regex.compile("|".join(dict.fromkeys(form.mark.pattern for form in FORMS)))
-"""What a form may begin with."""
-BY_CHARACTER = {character: [form for form in FORMS if form.mark.match(character, partial=True)] for character in "<[{`"}
+BEHIND_CALL = regex.compile(
+    r"\s++|[;}\]]|</(?:tool_calls?|function_calls?|function|minimax:tool_call|(?:antml:|｜DSML｜)(?:function|tool)_calls|s)>"
+    r"|<([|｜])[\w▁/]{1,32}\1>|`{3,64}(?=\s{0,200}<[/|｜])"
+)
+"""What models and backends leave over behind a call, piece by piece: white space, and marks that close and end."""
+BY_CHARACTER = {each: [form for form in FORMS if form.begin.match(each, partial=True)] for each in "<[{`"}
 
 
 class Body(NamedTuple):
-    """A body of a form as it was written, and the names before it."""
+    """A body of a form as it was written, with the name before it."""
 
     name: str
-    key: str | None
     text: str
-    over: bool = True
+    over: bool
     """Whether it ended before the answer did."""
-    closed: bool = True
+    closed: bool
 
 
 @dataclass(slots=True)
@@ -189,43 +181,28 @@ def calls_of(form: CallForm, bodies: Sequence[Body], names: Collection[str], *, 
     Raises:
         Unreadable: they can't be read.
     """
-    if bodies[0].key is not None:
-        if cut or not all(body.over for body in bodies):
-            raise Unreadable(CUT, tool=bodies[0].name)
-        values = {str(body.key): body.text.removesuffix(form.value_end) for body in bodies}
-        return [Written(bodies[0].name, values, parameters=True)]
     found: list[Written] = []
     for body in bodies:
-        if not body.name:
-            calls = _calls_in(body, form, names, first=not found, cut=cut)
-            if calls is None:
-                return None
-            found += calls
+        if form.parameter is not None:
+            if not body.over:
+                raise Unreadable(CUT, tool=body.name)
+            values = {each["key"]: each["value"] for each in form.parameter.finditer(body.text)}
+            found.append(Written(body.name, values, parameters=True))
         elif body.text.startswith("("):
             if not body.closed:
                 raise Unreadable(CUT, tool=body.name)
             found.append(Written(body.name, read_python(body.text)))
-        else:
+        elif body.name:
             found.append(Written(body.name, body.text))
+        else:
+            value, repaired = read_json(body.text, cut=cut and not body.over)
+            for item in value if isinstance(value, list) else [value]:
+                written = _written(item, names, first=not found, marked=form.marked)
+                if written is None:
+                    return None
+                written.repaired = repaired
+                found.append(written)
     return found or None
-
-
-def _calls_in(body: Body, form: CallForm, names: Collection[str], *, first: bool, cut: bool) -> list[Written] | None:
-    """The calls in a body of JSON, or None; arguments without mistakes stay as they were written, to the byte."""
-    value, repaired = read_json(body.text, cut=cut and not body.over)
-    found: list[Written] = []
-    for item in value if isinstance(value, list) else [value]:
-        one = _written(item, names, first=first and not found, marked=form.marked)
-        if one is None:
-            return None
-        one.repaired = repaired
-        found.append(one)
-    if not repaired:
-        objects = [each for each in found if isinstance(each.arguments, dict)]
-        texts = arguments_as_written(body.text, [each.arguments for each in objects], _ARGUMENTS)
-        for each, text in zip(objects, texts, strict=True):
-            each.arguments = text
-    return found
 
 
 def _written(item: Any, names: Collection[str], *, first: bool, marked: bool) -> Written | None:

@@ -9,12 +9,14 @@ from itertools import islice
 from typing import Any, Literal
 
 from proxy.core.piece import CallPart
-from proxy.emulation.calls import MOST_FAULTS, CallFault, fault
+from proxy.emulation.calls import CallFault, fault
 from proxy.emulation.forms import Written
-from proxy.emulation.repair import CUT, NOT_JSON, UNKNOWN_TOOL, WRONG_ARGUMENTS, Unreadable, json_text, read_json
 from proxy.emulation.schema import Checker
+from proxy.emulation.values import CUT, NOT_JSON, UNKNOWN_TOOL, WRONG_ARGUMENTS, Unreadable, json_text, read_json
 
 Choice = Literal["auto", "none", "required", "named"]
+MOST_FAULTS = 64
+"""Calls of one answer that are looked at."""
 NATIVE = "native"
 """Stands for the form of a call that the backend sent as one."""
 
@@ -53,9 +55,7 @@ class Offer:
         return self.choice in ("required", "named")
 
     def read(self, written: Written, *, cut: bool = False) -> tuple[str, bool]:
-        """The arguments of a call as JSON text, byte for byte if they are valid, and whether they were repaired.
-
-        `cut`: they may end where more was to come.
+        """The arguments of a call as JSON text, and whether they were repaired. `cut`: they may end where more was to come.
 
         Raises:
             Unreadable: it can't be called like that; `cut` if its end is missing.
@@ -63,33 +63,20 @@ class Offer:
         tool = self.tools.get(written.name) if written.name in self.callable else None
         if tool is None:
             raise Unreadable(f"there is no tool {written.name!r}", UNKNOWN_TOOL)
-        value, repaired, text = written.arguments, written.repaired, ""
+        value, repaired = written.arguments, written.repaired
         if written.parameters:
-            value = {name: _typed(text, tool.checker.kinds_of(name)) for name, text in value.items()}
+            value = {name: text.removeprefix("\n").removesuffix("\n") for name, text in value.items()}
         for _ in range(2):  # the form of OpenAI's API: the object as a string
             if isinstance(value, str):
-                text = value.strip() or "null"
-                value, mended = read_json(text, cut=cut)
+                value, mended = read_json(value.strip() or "null", cut=cut)
                 repaired |= mended
         if not isinstance(value, dict | None):
             raise Unreadable("the arguments must be one JSON object", WRONG_ARGUMENTS)
-        checked, mended, wrong = tool.checker.check(value or {})
-        if wrong is not None:
+        checked, wrong = tool.checker.check(value or {})
+        if wrong:
             raise Unreadable(wrong, WRONG_ARGUMENTS)
-        if not text or value is None or repaired or mended:
-            text = json_text(checked)
-        return text, repaired or mended
-
-
-def _typed(text: str, kinds: frozenset[str]) -> Any:
-    """The value of a bare text, which the schema says how to read (Qwen3-Coder's own parser does so)."""
-    text = text.removeprefix("\n").removesuffix("\n")
-    if not kinds or "string" in kinds:
-        return text
-    try:
-        return read_json(text)[0]
-    except Unreadable:
-        return text
+        mended = bool(value) and checked is not value and not written.parameters
+        return json_text(checked), repaired or mended
 
 
 def faults_of(calls: Iterable[CallPart], offer: Offer, *, cut: bool) -> list[CallFault]:

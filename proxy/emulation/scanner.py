@@ -1,37 +1,36 @@
 """Calls in the text of an answer, found while it arrives.
 
-Ordinary text goes on at once; what may begin a call is held only as long as it may still be one: up to its end once it has a tool's
-name or arguments, then it is read in one go. Text in a `<think>` block, in inline code and in code blocks of other languages is
-never a call, nor is a call of a tool that is not offered. An object or an array at the beginning of a line that is no call is text
-up to its end, whatever it holds.
+Ordinary text is decided at once; what may begin a call is undecided only as long as it may still be one: up to its end once it has
+a tool's name or arguments, then it is read in one go. Text in a `<think>` block, in inline code and in code blocks of other languages
+is never a call, nor is a call of a tool that is not offered.
 
-White space before a call is held back too. It is sent when text follows the call, so that the texts stay apart, and dropped if none
-does; white space behind a call is dropped, but where there was none before it. So an answer of nothing but calls has no text.
-Where one answer may hold one call only, later calls are dropped, too.
-
-An answer that comes in several attempts goes on by `resume`: the same calls are found, and the same text is handed out, as if it had
-come in one. Only what was sent already can't be taken back: white space before a call, or the beginning of its mark.
+White space behind a call is left out, but where text follows it that would run into the text before the call; so is white space at
+the beginning of an answer that opens with a call. Where one answer may hold one call only, later calls are left out, too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
 import regex
-from typing_extensions import override
 
-from proxy.emulation.calls import TOOL_NAME, Call, CallFault, Malformed, Scanned, Spot, Text, fault, texts_joined
-from proxy.emulation.forms import BY_CHARACTER, CLOSERS, MARKS, Body, CallForm, Written, calls_of
+from proxy.emulation.calls import TOOL_NAME, Call, CallFault, CallSpan, Malformed, fault
+from proxy.emulation.forms import BEHIND_CALL, BY_CHARACTER, Body, CallForm, Written, calls_of
 from proxy.emulation.offer import Offer
-from proxy.emulation.repair import CUT, UNKNOWN_TOOL, Brackets, Unreadable, Until
-from proxy.emulation.text import TICKS, TextScanner
+from proxy.emulation.values import CUT, UNKNOWN_TOOL, Brackets, Unreadable
 
+_SUSPECT = regex.compile(r"[<\[{`]")
+_SPACE = regex.compile(r"\s++")
 _THINK = regex.compile(r"<(think(?:ing)?)>")
-_INDENTED = 3
-"""Blanks that a line may begin with and still count as one (CommonMark: four make it code)."""
-_LONGEST = 1_000_000
-"""Characters of a call that are buffered; a longer one is text."""
+_TICKS = regex.compile(r"`{64}|`{1,63}+(?=[^`])")
+_BLOCK = 3
+"""Backticks from which on they open a code block."""
+_CONTEXT = 100
+"""Characters before undecided text that forms look back at."""
+_LONGEST = 262_144
+"""Characters of a call; a longer one is text."""
 _MOST_UNKNOWN = 8
 
 
@@ -40,266 +39,329 @@ class _Reading:
     """A form behind its beginning."""
 
     form: CallForm
-    place: Spot
+    start: int
     tool: str
     """Name of the first tool; empty: it stands behind its arguments."""
-    follower: Brackets | Until
-    body: Body
-    parts: list[str] = field(default_factory=list)
-    """Text of it that was consumed."""
-    size: int = 0
-    body_at: int = 1
-    """Index of the first part of the newest body."""
+    name: str = ""
+    """Name before the newest body."""
+    body_at: int = -1
+    """Index at which the body begins that is being read; -1: none is."""
+    brackets: Brackets = field(default_factory=Brackets)
     bodies: list[Body] = field(default_factory=list)
-    ended: bool = False
-    """Whether its end was there."""
+
+    def begin_body(self, name: str, at: int) -> None:
+        """Expect another body."""
+        self.name, self.body_at, self.brackets = name, at, Brackets()
 
 
-class CallScanner(TextScanner):
-    """Cuts an answer into text and calls. The cuts between pieces change nothing."""
+class CallScanner:
+    """Finds the calls of an answer. The cuts between the pieces of its text change nothing."""
 
     def __init__(self, offer: Offer) -> None:
-        super().__init__()
         self._offer = offer
-        self._cut = self._called = False
+        self._text = ""
+        """Text from the first undecided character on, behind some that give it a context."""
+        self._base = 0
+        """Characters of the answer before it."""
+        self._at = self._cursor = 0
+        """Indices of the first undecided character, and of the first one that was not read."""
+        self._state: Callable[[], bool] = self._between
+        """Reads on; whether it could without more text."""
+        self._closing: regex.Pattern[str] | None = None
+        """End of the thought or code that is being read."""
         self._reading: _Reading | None = None
-        self._pushed = 0
-        """Characters that were fed."""
-        self._unknown: list[CallFault] = []
+        self._ended = self._cut = self._called = False
+        self.behind_call = False
+        """Whether nothing but white space and marks stands behind the newest call."""
+        self._failed = False
+        """Whether that can't be made."""
+        self._runs_on = False
+        """Whether the text before the newest call does not end in white space."""
+        self._spans: list[CallSpan] = []
         self._strangers = 0
+        self.unknown: list[CallFault] = []
+        """Calls of tools that are not offered, not many; the owner takes them out."""
+        self.answered = 0
+        """Characters of decided text, without thoughts."""
 
     @property
-    def undecided_from(self) -> int:
-        """Characters of the text before what may still become a call; -1: nothing may."""
-        if self._reading is not None:
-            return self._reading.place.at
-        waits = self._state == self._prose and self._at < len(self._text)
-        return self._pushed - len(self._text) + self._at if waits else -1
-
-    def unknown_tools(self) -> list[CallFault]:
-        """Calls of tools that are not offered, since the last time; not many."""
-        new, self._unknown = self._unknown, []
-        return new
+    def decided(self) -> int:
+        """Characters of the answer that are text for sure, or part of a span."""
+        return self._base + (len(self._text) if self._closing else self._at)
 
     @property
-    def held(self) -> str:
-        """Text that came and was not handed out yet. Costs its length."""
-        form = "".join(self._reading.parts) if self._reading else ""
-        return ((self._before or "") + "".join(self._gap) + form + self._text[self._at :])[self._sent :]
-
-    @property
-    def held_size(self) -> int:
-        """Characters of that text."""
-        form = self._reading.size if self._reading else 0
-        unread = len(self._text) - self._at
-        return len(self._before or "") + sum(map(len, self._gap)) + form + unread - self._sent
+    def suspect_from(self) -> int:
+        """Characters of the answer before what may become a call: all of it if nothing may."""
+        if self._closing:
+            return self.decided
+        return self._base + (self._cursor if self._reading is None else self._reading.start)
 
     def resume(self, text: str, *, called: bool = False) -> None:
-        """Go on behind the text that earlier attempts have sent, before anything is fed.
+        """Go on behind the text of earlier attempts, before anything is fed: all of it is decided.
 
-        None of it is handed out again, nor is a call that it may hold; one that begins at its end is found. `called`: those
-        attempts made a call, so that there is to be no other where one is allowed.
+        `called`: those attempts made a call, so that there is to be no other where one is allowed.
         """
         self.feed(text)
-        self._unknown.clear()
-        self._called = called
-        if self._before is not None:
-            # White space behind a call that was sent as text: all of it was sent.
-            self._before, self._gap = None, []
-        self._sent = self.held_size
+        self.unknown.clear()
+        self._called, self.behind_call = called, False
+        if self._reading is not None:
+            self._reading, self._state = None, self._prose
+        if self._closing is None:
+            self._at = self._cursor = len(self._text)
 
-    def feed(self, text: str) -> list[Scanned]:
-        """Take in the next text of the answer; what is certain now."""
-        if not self._offer.callable:
-            return [Text(text)] if text else []
-        self._pushed += len(text)
-        self._text, self._at = self._text[self._at :] + text, 0
-        return self._read_on()
+    def feed(self, text: str) -> list[CallSpan]:
+        """Take in the next text of the answer; spans that are certain now, in order."""
+        if self._reading is None:
+            self._forget(self._at - _CONTEXT)
+        self._text += text
+        return self._read()
 
-    def close(self, *, cut: bool = False) -> list[Scanned]:
-        """End the answer; the rest. `cut` says that it ended for want of room, so that nothing unfinished is completed."""
-        if self._ended:
-            return []
+    def close(self, *, cut: bool = False) -> list[CallSpan]:
+        """End the answer. `cut` says that it ended for want of room, so that nothing unfinished is completed."""
         self._ended, self._cut = True, cut
-        found = self._read_on()
-        if self._before is None and self._gap:
-            self._say("")
-        self._before, self._gap, self._sent = None, [], 0
-        return texts_joined([*found, *self._out])
+        found = self._read()
+        if self.behind_call:
+            self._leave_out(len(self._text))
+        self._at = self._cursor = len(self._text)
+        return [*found, *self._spans]
 
-    def _read_on(self) -> list[Scanned]:
-        while (self._at < len(self._text) or (self._reading and self._ended)) and self._state():
+    def _read(self) -> list[CallSpan]:
+        while (self._cursor < len(self._text) or (self._ended and self._reading is not None)) and self._state():
             pass
-        found, self._out = texts_joined(self._out), []
+        found, self._spans = self._spans, []
         return found
+
+    def _forget(self, count: int) -> None:
+        if count > 0:
+            self._text = self._text[count:]
+            self._base += count
+            self._at -= count
+            self._cursor -= count
+
+    def _pass(self, end: int, *, thought: bool = False) -> None:
+        """Decide that what comes before an index is text."""
+        self.answered += 0 if thought else end - self._at
+        self._at = self._cursor = end
+
+    # -- text
+
+    def _between(self) -> bool:
+        """Read white space at the beginning, and what is left over behind a call."""
+        skipped = BEHIND_CALL if self.behind_call else _SPACE
+        found = skipped.match(self._text, self._cursor, partial=True)
+        if found is None or found.group().startswith("<"):
+            opened = self._open()
+            if opened is not False:
+                return bool(opened)
+        if found is not None and found.partial and not self._ended:
+            return False
+        if found is not None:
+            self._cursor = found.end()
+            if self.behind_call and not (self._runs_on and found.group().isspace()):
+                self._leave_out(self._cursor)
+            return True
+        self._text_follows()
+        self._pass(self._cursor + 1)
+        self._state = self._prose
+        return True
+
+    def _text_follows(self) -> None:
+        """Decide that white space is text, since text stands behind it."""
+        self.behind_call = self._failed = False
+        self._at = self._cursor
+
+    def _leave_out(self, end: int) -> None:
+        self._add_span(end, None if self._failed else ())
+
+    def _add_span(self, end: int, found: tuple[Call, ...] | Malformed | None) -> None:
+        if end > self._at:
+            self._spans.append(CallSpan(self._base + self._at, self._base + end, found, self.answered))
+        self._at = end
+
+    def _prose(self) -> bool:
+        found = _SUSPECT.search(self._text, self._cursor)
+        self._pass(len(self._text) if found is None else found.start())
+        if found is None:
+            return True
+        opened = self._open()
+        if opened is False:
+            self._pass(self._at + 1)
+        return opened is not None
+
+    def _skip(self, ticks: int = 0) -> bool:
+        """Read a thought up to its end, or code behind so many backticks."""
+        assert self._closing is not None
+        found = self._closing.search(self._text, self._cursor, partial=not self._ended)
+        if found is None:
+            self._pass(len(self._text), thought=not ticks)
+            return True
+        self._pass(found.start() if found.partial else found.end(), thought=not ticks)
+        if found.partial:
+            return False
+        if ticks >= _BLOCK and not found.group():
+            # What looked like inline code was the first line of a code block.
+            self._closing = regex.compile(rf"\n[ \t]{{0,3}}`{{{ticks},64}}[ \t]{{0,64}}(?=[\r\n])")
+            self._state = self._skip_block
+        else:
+            self._closing = None
+            self._state = self._prose if ticks else self._between
+            self._forget(0 if ticks else self._at)
+        return True
+
+    def _skip_block(self) -> bool:
+        return self._skip(1)
 
     # -- calls
 
-    @override
-    def _opening(self, character: str) -> bool:
-        for pattern in (_THINK, CLOSERS) if character == "<" else ():
-            found = pattern.match(self._text, self._at, partial=True)
-            if found is None or (pattern is CLOSERS and self._before is None):
-                continue
-            if found.partial and not self._ended:
-                return False
-            if pattern is CLOSERS:
-                self._take(found.end())  # left over behind a call
-                return True
-            if not found.partial:
-                self._say(self._take(found.end()), thought=True)
-                self._state = partial(self._thought, f"</{found[1]}>")
-                return True
-        line = self._indent is not None and self._indent <= _INDENTED
-        started = self._begin([form for form in BY_CHARACTER[character] if line or not form.line])
-        if started is False and line and character != "<":
-            self._state = partial(self._structure, Brackets(strict=True))
-        elif started is False:
-            self._say(self._take(self._at + 1))
-        return started is not None
-
-    @override
-    def _fence(self) -> bool | None:
-        return self._begin(BY_CHARACTER["`"])
-
-    def _begin(self, forms: list[CallForm]) -> bool | None:
-        """Begin the form that opens here; False: none does, None: too early to know."""
-        if MARKS.match(self._text, self._at, partial=True) is None:
-            return False
-        for form in forms:
-            found = form.begin.match(self._text, self._at, partial=True)
+    def _open(self) -> bool | None:
+        """Read the beginning of a call, a thought or code; False: there is none, None: too early to know."""
+        for form in BY_CHARACTER.get(self._text[self._cursor], ()):
+            found = form.begin.match(self._text, self._cursor, partial=True)
             if found is None:
                 continue
             if found.partial and not self._ended:
                 return None
-            unread = len(self._text) - self._at
-            place = Spot(self._pushed - unread, self.answered)
-            if found.partial:
-                if self._cut and form.marked and form.mark.match(self._text, self._at):
-                    self._fail(form, place, self._take(len(self._text)), Unreadable(CUT))
+            if not found.partial:
+                if self._begin(form, found):
                     return True
+                break
+            if self._cut and form.marked and form.mark.match(self._text, self._cursor):
+                self._reading = _Reading(form, self._cursor, "")
+                self._cursor = len(self._text)
+                self._fail(self._reading, Unreadable(CUT))
+                return True
+        for opening in (_THINK, _TICKS):
+            found = opening.match(self._text, self._cursor, partial=not self._ended)
+            if found is None:
                 continue
-            groups = found.groupdict()
-            tool = groups.get("name") or groups.get("tool") or ""
-            if tool and tool not in self._offer.callable:
-                if form.marked and TOOL_NAME.fullmatch(tool) and self._strangers < _MOST_UNKNOWN:
-                    self._strangers += 1
-                    self._unknown.append(fault(UNKNOWN_TOOL, tool, form.name))
-                return False
-            start = found.start("value") if groups.get("value") else found.end()
-            follower, body = _body(form, groups)
-            self._reading = reading = _Reading(form, place, tool, follower, body)
-            reading.parts.append(self._take(start))
-            reading.size = len(reading.parts[0])
-            self._state = partial(self._body, reading)
-            if self._text.startswith("</", start) and body.key is None:
-                reading.bodies.append(body)  # without parameters
-                self._state = partial(self._tail, reading)
+            if found.partial:
+                return None
+            self._text_follows()
+            self._skip_from(found)
             return True
         return False
 
-    def _body(self, reading: _Reading) -> bool:
-        follower = reading.follower
-        text = self._take(follower.take(self._text, self._at))
-        reading.parts.append(text)
-        reading.size += len(text)
-        if reading.size > _LONGEST:
-            self._reject(reading)
-        elif follower.over or self._ended:
-            body = "".join(reading.parts[reading.body_at :])
-            closed = isinstance(follower, Until) or follower.closed
-            reading.bodies.append(reading.body._replace(text=body, over=follower.over, closed=closed))
-            self._state = partial(self._tail, reading)
+    def _skip_from(self, opening: regex.Match[str]) -> None:
+        ticks = 0 if opening.re is _THINK else len(opening.group())
+        self._pass(opening.end(), thought=not ticks)
+        self._closing = regex.compile(rf"(?<!`)`{{{ticks}}}(?=[^`])|(?=\n)" if ticks else f"</{opening[1]}>")
+        self._state = partial(self._skip, ticks)
+
+    def _begin(self, form: CallForm, found: regex.Match[str]) -> bool:
+        """Begin to read a form; whether its tool is offered."""
+        groups = found.groupdict()
+        name = groups.get("name") or ""
+        tool = name or groups.get("tool") or ""
+        if tool and tool not in self._offer.callable:
+            if form.marked and TOOL_NAME.fullmatch(tool) and self._strangers < _MOST_UNKNOWN:
+                self._strangers += 1
+                self.unknown.append(fault(UNKNOWN_TOOL, tool, form.name))
+            return False
+        self._reading = _Reading(form, self._cursor, tool)
+        self._cursor = found.start("value") if groups.get("value") else found.end()
+        self._reading.begin_body(name, self._cursor)
+        self._state = self._follow
         return True
 
-    def _tail(self, reading: _Reading) -> bool:
-        """Read what stands behind a body: another one, the end of the form, or neither."""
+    def _follow(self) -> bool:
+        """Read a body up to its end, then what stands behind it: another one, the end of the form, or neither."""
+        reading = self._reading
+        assert reading is not None
         form = reading.form
-        for pattern in (form.more, form.end):
-            found = pattern.match(self._text, self._at, partial=True)
-            if found is None:
-                continue
-            if found.partial and not self._ended:
+        if reading.body_at >= 0 and not self._follow_body(reading):
+            return False
+        more = form.more and form.more.match(self._text, self._cursor, partial=True)
+        if more and more.partial:
+            if not self._ended:
                 return False
-            if found.partial and pattern is form.more:
-                continue
-            text = self._take(found.end())
-            reading.parts.append(text)
-            reading.size += len(text)
-            if pattern is form.more:
-                groups = found.groupdict()
-                reading.follower, reading.body = _body(form, groups, reading.body.name if "key" in groups else "")
-                reading.body_at = len(reading.parts)
-                self._state = partial(self._body, reading)
-                return True
-            reading.ended = not found.partial
-            self._settle(reading)
+            more = None
+        if more:
+            self._cursor = more.end()
+            reading.begin_body(more.groupdict().get("name") or "", self._cursor)
             return True
-        if form.open_end or (self._ended and self._at == len(self._text)):
-            self._settle(reading)
+        if form.end is not None:
+            found = form.end.match(self._text, self._cursor, partial=True)
+            if found is not None and found.partial and not self._ended:
+                return False
+            if found is None and not (self._ended and self._cursor == len(self._text)):
+                self._reject(reading)
+                return True
+            self._cursor = self._cursor if found is None else found.end()
+        self._settle(reading)
+        return True
+
+    def _follow_body(self, reading: _Reading) -> bool:
+        """Read on in a body; whether that has come to its end."""
+        if reading.form.closing is None:
+            self._cursor = reading.brackets.follow(self._text, self._cursor)
+            over, closed = reading.brackets.over, reading.brackets.closed
         else:
-            self._reject(reading)
+            found = reading.form.closing.search(self._text, self._cursor, partial=not self._ended)
+            over = closed = found is not None and not found.partial
+            self._cursor = len(self._text) if found is None else found.end() if over else found.start()
+        if not over and not self._ended:
+            if self._cursor - reading.start > _LONGEST:
+                self._reject(reading)
+            return False
+        self._cursor = self._cursor if over else len(self._text)
+        reading.bodies.append(Body(reading.name, self._text[reading.body_at : self._cursor], over, closed))
+        reading.body_at = -1
         return True
 
     def _settle(self, reading: _Reading) -> None:
-        """Hand out the calls of a form: all of them, or none if one can't be made."""
-        form, tools = reading.form, self._offer.callable
-        self._reading, self._state = None, self._prose
-        single = not self._offer.parallel
+        """Find the calls of a form: all of them, or none if one can't be made."""
+        form, single = reading.form, not self._offer.parallel
+        left_out = single and self._called
         try:
-            found = calls_of(form, reading.bodies, tools, cut=self._cut and not reading.ended)
+            found = calls_of(form, reading.bodies, self._offer.callable, cut=self._cut)
             if found is None:
                 self._reject(reading)
                 return
-            written_calls = [] if single and self._called else found[:1] if single else found
-            calls = [self._call(form, written, reading.place) for written in written_calls]
+            calls = () if left_out else tuple(self._call(form, each) for each in (found[:1] if single else found))
         except Unreadable as wrong:
-            if single and self._called:
-                self._separate()
-            elif not (reading.tool or form.marked):
+            if not (reading.tool or form.marked):
                 self._reject(reading)
-            else:
+                return
+            if not left_out:
                 wrong.tool = wrong.tool or reading.tool
-                self._fail(form, reading.place, "".join(reading.parts), wrong)
-        else:
-            self._called = True
-            self._separate()
-            self._out += calls
+                self._fail(reading, wrong)
+                return
+            calls = ()
+        self._called = True
+        self._end_form(reading, calls)
 
-    def _call(self, form: CallForm, written: Written, place: Spot) -> Call:
+    def _call(self, form: CallForm, written: Written) -> Call:
         try:
             arguments, repaired = self._offer.read(written)
         except Unreadable as wrong:
             wrong.tool = written.name
             raise
-        return Call(written.name, arguments, form.name, repaired, place)
+        return Call(written.name, arguments, form.name, repaired)
 
-    def _fail(self, form: CallForm, place: Spot, text: str, wrong: Unreadable) -> None:
+    def _end_form(self, reading: _Reading, found: tuple[Call, ...] | Malformed) -> None:
+        if not self.behind_call:
+            before = self._text[self._at - 1 : self._at]
+            self._runs_on = bool(before) and not before.isspace()
+        end = self._cursor
+        self._leave_out(reading.start)
+        self._add_span(end, found)
+        self._forget(self._at)
+        self._failed = isinstance(found, Malformed)
+        self._reading, self.behind_call, self._state = None, True, self._between
+
+    def _fail(self, reading: _Reading, wrong: Unreadable) -> None:
         reason = str(wrong)
         if wrong.tool in self._offer.callable and reason != CUT:
             reason = f"{wrong.tool}: {reason}"
-        # Text that was not understood may have to be shown after all, just as it was written.
-        self._say("")
-        self._out.append(Malformed(self._unsent(text), form.name, reason, wrong.kind, wrong.tool, place))
-        self._indent = 0
+        self._end_form(reading, Malformed(reading.form.name, reason, wrong.kind, wrong.tool))
 
     def _reject(self, reading: _Reading) -> None:
-        """Hand out as text what turned out to be no call."""
-        text = "".join(reading.parts)
-        self._reading, self._state = None, self._prose
-        if reading.parts[0].startswith("`"):
-            self._text, self._at = text + self._text[self._at :], 0
-            self._code(self._match(TICKS))
-            return
-        self._say(text)
-        if reading.form.line:
-            brackets = Brackets(strict=True)
-            brackets.take(text)
-            if not brackets.over:
-                self._state = partial(self._structure, brackets)
-
-
-def _body(form: CallForm, groups: dict[str, str | None], name: str = "") -> tuple[Brackets | Until, Body]:
-    """A body that begins, and what finds its end."""
-    key = groups.get("key")
-    return Brackets() if key is None else Until(form.value_end), Body(groups.get("name") or name, key, "")
+        """Decide that what looked like a call is text; a code block is still one."""
+        end, self._reading = self._cursor, None
+        self._cursor = reading.start
+        self._text_follows()
+        if (ticks := _TICKS.match(self._text, self._at)) is not None:
+            self._skip_from(ticks)
+        else:
+            self._pass(end)
+            self._state = self._prose

@@ -1,8 +1,8 @@
 """Arguments of a call against the schema of its tool: wrong types are mended, and what is wrong in spite of that is put in words.
 
-Checked are types, required and additional parameters, `enum`, `const`, and the alternatives of `anyOf` and `oneOf`. All other keywords
-(bounds, formats, patterns) are the tool's own to check, as with models that call tools natively. A client may send anything as a
-schema: what is none checks nothing, only references within it are followed, and the work is bounded.
+Checked are types, required and additional parameters, `enum`, `const`, and whether one of several alternatives fits. All other
+keywords (bounds, formats, patterns) are the tool's own to check, as with models that call tools natively. A client may send anything
+as a schema: what is none checks nothing, only references within it are followed, and the work is bounded.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxy.core.jsontext import dumps
-from proxy.emulation.repair import Unreadable, json_text, read_json
+from proxy.emulation.values import Unreadable, json_text, read_json
 
 _MOST = 10_000
 """Schemas that are looked at for one call: alternatives of alternatives multiply."""
-_DEEPEST = 100
+_DEEPEST = 64
 _REFERENCES = 8
 """References that lead to one schema, one after the other."""
 _MISTAKES = 3
@@ -33,6 +33,9 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "boolean": bool,
     "null": type(None),
 }
+ALTERNATIVES = ("anyOf", "oneOf", "allOf")
+_Fitted = tuple[Any, list[str]]
+"""A value as the schema wants it, the same object if it fits, and what is wrong with it."""
 
 
 class Checker:
@@ -42,87 +45,54 @@ class Checker:
         """Take any JSON value as a schema."""
         self._root = schema
 
-    def kinds_of(self, name: str) -> frozenset[str]:
-        """The types that the schema of a parameter names; empty if it names none."""
-        properties = self._root.get("properties") if isinstance(self._root, Mapping) else None
-        return frozenset(self._kinds(properties.get(name)) if isinstance(properties, Mapping) else ())
-
-    def check(self, value: dict[str, Any]) -> tuple[dict[str, Any], bool, str | None]:
-        """Arguments with their types mended, whether any was, and what is wrong in spite of that.
-
-        Arguments with nothing to mend are the same object.
-        """
+    def check(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], str]:
+        """Arguments with their types mended, the same object if none was, and what is wrong in spite of that."""
         self._left = _MOST
-        fitted, wrong = self._fit(value, self._root, "", 0)
-        return fitted, fitted is not value, "; ".join([*dict.fromkeys(wrong)][:_MISTAKES]) or None
+        fitted, wrong = self._fit(arguments, self._root, "", 0)
+        return fitted, "; ".join([*dict.fromkeys(wrong)][:_MISTAKES])
 
-    def _fit(self, value: Any, schema: Any, path: str, depth: int) -> tuple[Any, list[str]]:
-        """The value as the schema wants it, the same object if it fits, and what is wrong."""
+    def _fit(self, value: Any, schema: Any, path: str, depth: int) -> _Fitted:
         schema = resolved(self._root, schema)
         self._left -= 1
         if self._left < 0 or depth > _DEEPEST:
             return value, []
-        where = f'"{path}"' if path else "the arguments"
-        kinds = self._kinds(schema)
-        if kinds and not any(_is(value, kind) for kind in kinds):
-            mended = _mended(value, kinds) if path else None  # arguments are an object, whatever else is wanted
-            if mended is None:
-                return value, [f"{where} must be {' or '.join(kinds)}, not {_short(value)}"]
-            value = mended[0]
-        options = [schema["const"]] if "const" in schema else schema.get("enum")
-        if isinstance(options, list) and value not in options:
-            return value, [f"{where} must be one of {', '.join(map(_short, options))}"]
-        wrong: list[str] = []
-        for part in _listed(schema, "allOf"):
-            value, faults = self._fit(value, part, path, depth + 1)
-            wrong += faults
-        fitted = [self._fit(value, each, path, depth + 1) for each in _alternatives(schema)]
-        good = [new for new, faults in fitted if not faults]
-        if good:  # as it is if it fits one of them so
-            value = next((new for new in good if new is value), good[0])
-        elif fitted:
-            wrong += fitted[0][1]
+        if choices := alternatives(schema):
+            fitted = [self._fit(value, each, path, depth + 1) for each in choices]
+            good = [new for new, faults in fitted if not faults]
+            if not good:
+                return fitted[0]
+            value = next((new for new in good if new is value), good[0])  # as it is if it fits one of them so
+        value, wrong = _fit_type(value, schema, path)
+        if wrong:
+            return value, [wrong]
         if isinstance(value, dict):
-            value, faults = self._object(value, schema, path, depth)
-        elif isinstance(value, list) and isinstance(schema.get("items"), Mapping):
-            value, faults = self._array(value, schema["items"], path, depth)
-        else:
-            faults = []
-        return value, [*wrong, *faults]
+            return self._fit_object(value, schema, path, depth)
+        if isinstance(value, list) and isinstance(items := schema.get("items"), Mapping):
+            return self._fit_array(value, items, path, depth)
+        return value, []
 
-    def _object(
-        self, value: dict[str, Any], schema: Mapping[str, Any], path: str, depth: int
-    ) -> tuple[dict[str, Any], list[str]]:
-        properties, more = schema.get("properties"), schema.get("additionalProperties")
+    def _fit_array(self, value: list[Any], items: Mapping[str, Any], path: str, depth: int) -> _Fitted:
+        fitted = [self._fit(item, items, f"{path}[{at}]", depth + 1) for at, item in enumerate(value)]
+        same = all(new is old for (new, _), old in zip(fitted, value, strict=True))
+        return (value if same else [new for new, _ in fitted]), [fault for _, faults in fitted for fault in faults]
+
+    def _fit_object(self, value: dict[str, Any], schema: Mapping[str, Any], path: str, depth: int) -> _Fitted:
+        properties, more, required = (schema.get(key) for key in ("properties", "additionalProperties", "required"))
         known = properties if isinstance(properties, Mapping) else {}
         inside = f' in "{path}"' if path else ""
         wrong: list[str] = []
-        if missing := [name for name in _listed(schema, "required") if name not in value]:
+        if missing := [name for name in required if name not in value] if isinstance(required, list) else []:
             wrong.append(f"{_names(missing)} missing{inside}")
         unknown = [name for name in value if name not in known]
         if more is False and unknown and "patternProperties" not in schema:
             wrong.append(f"{_names(unknown)} not known{inside}")
         changed: dict[str, Any] = {}
         for name, item in value.items():
-            below = f"{path}.{name}" if path else name
-            new, faults = self._fit(item, known.get(name, more), below, depth + 1)
+            new, faults = self._fit(item, known.get(name, more), f"{path}.{name}" if path else name, depth + 1)
             wrong += faults
             if new is not item:
                 changed[name] = new
         return ({**value, **changed} if changed else value), wrong
-
-    def _array(self, value: list[Any], items: Any, path: str, depth: int) -> tuple[list[Any], list[str]]:
-        fitted = [self._fit(item, items, f"{path}[{at}]", depth + 1) for at, item in enumerate(value)]
-        same = all(new is old for (new, _), old in zip(fitted, value, strict=True))
-        wrong = [fault for _, faults in fitted for fault in faults]
-        return (value if same else [new for new, _ in fitted]), wrong
-
-    def _kinds(self, schema: Any) -> list[str]:
-        """The types that a schema names, or those of its alternatives, if each of them names some."""
-        schema = resolved(self._root, schema)
-        below = [_types(resolved(self._root, each)) for each in _alternatives(schema)]
-        kinds = _types(schema) or ([kind for each in below for kind in each] if all(below) else [])
-        return list(dict.fromkeys(kinds))
 
 
 def resolved(root: Any, schema: Any) -> Mapping[str, Any]:
@@ -140,19 +110,26 @@ def resolved(root: Any, schema: Any) -> Mapping[str, Any]:
     return schema if isinstance(schema, Mapping) else {}
 
 
-def _listed(schema: Mapping[str, Any], keyword: str) -> list[Any]:
-    value = schema.get(keyword)
-    return value if isinstance(value, list) else []
+def alternatives(schema: Mapping[str, Any]) -> list[Any]:
+    """Schemas of which a value has to fit one; of `allOf` nearly always a single one, around a reference."""
+    return next((schema[key] for key in ALTERNATIVES if isinstance(schema.get(key), list)), [])
 
 
-def _alternatives(schema: Mapping[str, Any]) -> list[Any]:
-    return _listed(schema, "anyOf") or _listed(schema, "oneOf")
-
-
-def _types(schema: Mapping[str, Any]) -> list[str]:
+def _fit_type(value: Any, schema: Mapping[str, Any], path: str) -> tuple[Any, str]:
+    """The value in a type that the schema names, and what is wrong with it."""
     named = schema.get("type")
-    kinds = named if isinstance(named, list) else [named]
-    return [kind for kind in kinds if isinstance(kind, str) and kind in _TYPES]
+    kinds = [
+        kind for kind in (named if isinstance(named, list) else [named]) if isinstance(kind, str) and kind in _TYPES
+    ]
+    if kinds and path and not any(_is(value, kind) for kind in kinds):
+        mended = _mended(value, kinds)
+        if mended is None:
+            return value, f'"{path}" must be {" or ".join(kinds)}, not {_short(value)}'
+        value = mended[0]
+    options = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(options, list) and value not in options:
+        return value, f'"{path}" must be one of {", ".join(map(_short, options))}'
+    return value, ""
 
 
 def _is(value: Any, kind: str) -> bool:

@@ -106,7 +106,7 @@ def test_a_call_in_python_becomes_a_call(proxy: Proxy, *, stream: bool) -> None:
 @both
 @pytest.mark.parametrize("name", sorted(FAMILIES))
 def test_a_call_in_the_form_of_a_family_becomes_a_call(proxy: Proxy, name: str, *, stream: bool) -> None:
-    calls = [each for each in RECORDED[name].pieces if isinstance(each, Call)]
+    calls = [each for each in RECORDED[name].found if isinstance(each, Call)]
     made = [{"name": call.name, "arguments": call.arguments} for call in calls]
     assert said(proxy, name, stream=stream, tools=BODY["tools"]) == ("", made, "tool_calls")
 

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.core import sse
 from proxy.dialects.chat import ChatReader, ChatWriter
-from proxy.emulation import EmulatedStream, offer_of
+from proxy.emulation import WrittenCallReader, offer_of
 from proxy.stream.answer import Answer
 from proxy.stream.events import ChunkReceived, Pause
 from proxy.stream.session import StreamSession, Watch
@@ -30,7 +30,7 @@ def drive(pieces: list[str], prompt: int) -> tuple[StreamSession, bool]:
         Answer(prompt, tokens),
         ChatReader(),
         ChatWriter(),
-        lambda: EmulatedStream(offer, str, tokens),
+        lambda: WrittenCallReader(offer, str, emulated=True),
     )
     for piece in pieces:
         chunk = {"id": "a", "choices": [{"index": 0, "delta": {"content": piece}, "finish_reason": None}]}

@@ -65,11 +65,11 @@ def calls_of(proxy: Proxy, *, stream: bool, **fields: Any) -> tuple[str | None, 
         seen = read_stream(answer.content)
         assert (len(seen.ids), seen.done, seen.errors) == (1, 1, [])
         (finish,) = seen.finishes
-        return seen.text or None, joined_calls(answer.content), finish
+        return seen.text.rstrip() or None, joined_calls(answer.content), finish
     choice = answer.json()["choices"][0]
     message = choice["message"]
     made = [call["function"] for call in message.get("tool_calls") or ()]
-    return message["content"] or None, made, choice["finish_reason"]
+    return (message["content"] or "").rstrip() or None, made, choice["finish_reason"]
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -17,7 +17,7 @@ from proxy.core.history.marks import is_summary
 from proxy.core.history.rules import constraints
 from proxy.core.history.turns import first_user, is_result, newest_user
 from proxy.core.request import Message, text_of
-from proxy.emulation.protocol import call_text
+from proxy.emulation.prompt import call_text
 from proxy.shaping.repair import NOTED, RepairRules, repair
 from tests.compaction.test_compaction import agent, assert_mapping, chat, run, total
 from tests.histories import (

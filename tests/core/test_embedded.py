@@ -20,7 +20,7 @@ from proxy.core.history.embedded import (
     results_in,
     without,
 )
-from proxy.emulation.protocol import call_text
+from proxy.emulation.prompt import call_text
 from tests.histories import user
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-from proxy.emulation import Call, Malformed, Offer, Scanned, Text, offer_of
+from proxy.emulation import Call, CallScanner, Malformed, Offer, offer_of
+
+Found: TypeAlias = str | Call | Malformed
 
 WEATHER = {
     "name": "get_weather",
@@ -58,20 +61,47 @@ def offer(**fields: Any) -> Offer:
 class Output:
     name: str
     text: str
-    pieces: tuple[Scanned, ...]
+    found: tuple[Found, ...]
+    """Text, calls, and calls that can't be made, whose text is not repeated."""
     cut: bool = False
+
+
+def scanned(chunks: Iterable[str], *, cut: bool = False, of: Offer | None = None, said: str = "") -> tuple[Found, ...]:
+    """What a scanner finds behind what was `said` before."""
+    scanner, text = CallScanner(of or offer()), said
+    scanner.resume(said)
+    spans = []
+    for chunk in chunks:
+        text += chunk
+        spans += scanner.feed(chunk)
+        assert scanner.decided <= len(text)
+    spans += scanner.close(cut=cut)
+    found: list[Found] = []
+    at = len(said)
+    for span in spans:
+        found.append(text[at : span.start])
+        at = span.end
+        found += [span.found] if isinstance(span.found, Malformed) else span.calls
+    found.append(text[at:])
+    joined: list[Found] = []
+    for each in (each for each in found if each):
+        if joined and isinstance(each, str) and isinstance(joined[-1], str):
+            joined[-1] += each
+        else:
+            joined.append(each)
+    return tuple(joined)
 
 
 def paris(form: str, *, repaired: bool = False, arguments: str = '{"city": "Paris"}') -> Call:
     return Call("get_weather", arguments, form, repaired)
 
 
-def row(name: str, text: str, *pieces: Scanned | str, cut: bool = False) -> Output:
-    return Output(name, text, tuple(Text(p) if isinstance(p, str) else p for p in pieces), cut)
+def row(name: str, text: str, *found: Found, cut: bool = False) -> Output:
+    return Output(name, text, found, cut)
 
 
 def broken(name: str, text: str, form: str, reason: str, *, cut: bool = False) -> Output:
-    return Output(name, text, (Malformed(text, form, reason),), cut)
+    return Output(name, text, (Malformed(form, reason),), cut)
 
 
 P = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
@@ -116,14 +146,14 @@ CLEAN = [
     row("fence left open", f"```json\n{P}\n", paris("fenced")),
     row("fence with Windows line ends", f"```json\r\n{P}\r\n```", paris("fenced")),
     row("tags in a fence", f"```\n{TAGGED}\n{TAGGED}\n```\n", paris("fenced"), paris("fenced")),
-    row("tags in a fence of xml", f"Yes.\n```xml\n{TAGGED}\n```", "Yes.", paris("fenced")),
+    row("tags in a fence of xml", f"Yes.\n```xml\n{TAGGED}\n```", "Yes.\n", paris("fenced")),
     row("tags in a fence left open", f"```\n{TAGGED}", paris("fenced")),
     row("fence in a tag", f"<tool_call>\n{FENCED}\n</tool_call>\nB", paris("tool_call"), "B"),
-    row("closing tag alone", f"A\n{P}\n</tool_call>", "A", paris("bare")),
+    row("closing tag alone", f"A\n{P}\n</tool_call>", "A\n", paris("bare")),
     row("closing tag cut off", f"{P}\n</tool", paris("bare")),
     row("another tag behind", f"{P}\n</b>", paris("bare"), "</b>"),
     row("bare", P, paris("bare")),
-    row("bare over lines", P.replace("{", "{\n  ").replace("}", "\n}"), paris("bare", arguments='{\n  "city": "Paris"\n}')),
+    row("bare over lines", P.replace("{", "{\n  ").replace("}", "\n}"), paris("bare")),
     row("bare array", f"[{P}]", paris("bare")),
     row("mistral array", f"[TOOL_CALLS][{P}]", paris("mistral")),
     row("mistral array with a space", f"[TOOL_CALLS] [{P}]", paris("mistral")),
@@ -169,7 +199,7 @@ CLEAN = [
     row("deepseek v3.2", invoked("｜DSML｜", "｜DSML｜function_calls", ' string="true"'), paris("invoke", arguments=DAYS), Call("now", "{}", "invoke")),
     row("minimax m2", invoked("", "minimax:tool_call"), paris("invoke", arguments=DAYS), Call("now", "{}", "invoke")),
     row("minimax m1", f"<tool_calls>\n{P}\n{P}\n</tool_calls>", paris("tool_calls"), paris("tool_calls")),
-    row("claude", f"A.\n\n{invoked('', 'function_calls')}\nB.", "A.", paris("invoke", arguments=DAYS), Call("now", "{}", "invoke"), "\n\nB."),
+    row("claude", f"A.\n\n{invoked('', 'function_calls')}\nB.", "A.\n\n", paris("invoke", arguments=DAYS), Call("now", "{}", "invoke"), "B."),
     row("claude with a prefix", invoked("antml:", "antml:function_calls"), paris("invoke", arguments=DAYS), Call("now", "{}", "invoke")),
     row(
         "glm 4.5",
@@ -181,7 +211,7 @@ CLEAN = [
     row("gemma 3", '```tool_code\nget_weather(city="Paris")\n```', paris("tool_code")),
     row(
         "gemma 3, printed", "I look.\n```tool_code\nprint(get_weather(city='Paris'))\nprint(default_api.now())\n```\nB.",
-        "I look.", paris("tool_code"), Call("now", "{}", "tool_code"), "\nB.",
+        "I look.\n", paris("tool_code"), Call("now", "{}", "tool_code"), "B.",
     ),
     row("gpt-oss", f"<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{ARGS}<|call|>", paris("harmony")),
     row("gpt-oss, recipient first", f"<|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>{ARGS}<|call|>", paris("harmony")),
@@ -209,7 +239,7 @@ CLEAN = [
         Call("write_file", '{"path": "a", "content": "f(\')}]\\n\\""}', "pythonic"),
     ),
     row("python with escapes that are none", r"[search(query='\d+\.')]", Call("search", r'{"query": "\\d+\\."}', "pythonic")),
-    row("python behind prose", "I look.\n\n[now()]", "I look.", Call("now", "{}", "pythonic")),
+    row("python behind prose", "I look.\n\n[now()]", "I look.\n\n", Call("now", "{}", "pythonic")),
     row("python list left open", "[now()", Call("now", "{}", "pythonic")),
     row("python tag and JSON", f"<|python_tag|>{P}", paris("python_tag")),
     row("python tag and JSON in a row", f"<|python_tag|>{P}; {P}", paris("python_tag"), paris("python_tag")),
@@ -225,10 +255,10 @@ CLEAN = [
     row("other keys before", f'{{"name": "get_weather", "why": "it rains", "input": {ARGS}}}', paris("bare")),
     row("labels alone", '{"type": "function", "name": "now", "id": "c1"}', Call("now", "{}", "bare")),
     row("a list of names", '[{"name": "now"}, {"id": 2, "name": "now"}]', Call("now", "{}", "bare"), Call("now", "{}", "bare")),
-    row("behind a structure", f'{{"a": [1, {{}}]}}\n{P}', '{"a": [1, {}]}', paris("bare")),
-    row("tag in a structure that breaks off", f'{{"a": 1,\n{TAGGED}', '{"a": 1,', paris("tool_call")),
-    row("behind a quote that is forgotten", f'{{"a": "b}}\n{P}', '{"a": "b}', paris("bare")),
-    row("behind brackets that are none", f"[x y\n{P}", "[x y", paris("bare")),
+    row("behind a structure", f'{{"a": [1, {{}}]}}\n{P}', '{"a": [1, {}]}\n', paris("bare")),
+    row("tag in a structure that breaks off", f'{{"a": 1,\n{TAGGED}', '{"a": 1,\n', paris("tool_call")),
+    row("behind a quote that is forgotten", f'{{"a": "b}}\n{P}', '{"a": "b}\n', paris("bare")),
+    row("behind brackets that are none", f"[x y\n{P}", "[x y\n", paris("bare")),
     row("function inside", f'{{"function": {P}}}', paris("bare")),
     row("OpenAI's own shape", f'{{"type": "function", "function": {P}}}', paris("bare")),
     row("with an id", f'{{"id": "call_1", "type": "function", "function": {P}}}', paris("bare")),
@@ -264,19 +294,18 @@ CLEAN = [
     ),
     row("unicode", P.replace("Paris", "Zürich ☔\u2028"), paris("bare", arguments='{"city": "Zürich ☔\u2028"}')),
     # text around
-    row("prose before", f"Let me look that up.\n\n{TAGGED}", "Let me look that up.", paris("tool_call")),
-    row("prose before on the same line", f"Right: {TAGGED}", "Right:", paris("tool_call")),
+    row("prose before", f"Let me look that up.\n\n{TAGGED}", "Let me look that up.\n\n", paris("tool_call")),
+    row("prose before on the same line", f"Right: {TAGGED}", "Right: ", paris("tool_call")),
     row("prose after", f"{TAGGED}\n\nI wait.", paris("tool_call"), "I wait."),
-    row("prose on both sides", f"A.\n\n{TAGGED}\nB.", "A.", paris("tool_call"), "\n\nB."),
+    row("prose on both sides", f"A.\n\n{TAGGED}\nB.", "A.\n\n", paris("tool_call"), "B."),
     row("prose close by", f"A.{TAGGED}B.", "A.", paris("tool_call"), "B."),
     row("prose close before", f"A.{TAGGED}\nB.", "A.", paris("tool_call"), "\nB."),
-    row("prose and fence", f"I call it:\n{FENCED}\n", "I call it:", paris("fenced")),
-    row("fence behind a colon", f"I call it: {FENCED}", "I call it:", paris("fenced")),
-    row("prose and bare", f"I call it:\n\n{P}\nDone.", "I call it:", paris("bare"), "\n\nDone."),
-    row("indented bare", f"Step 1:\n   {P}", "Step 1:", paris("bare")),
+    row("prose and fence", f"I call it:\n{FENCED}\n", "I call it:\n", paris("fenced")),
+    row("fence behind a colon", f"I call it: {FENCED}", "I call it: ", paris("fenced")),
+    row("prose and bare", f"I call it:\n\n{P}\nDone.", "I call it:\n\n", paris("bare"), "Done."),
+    row("indented bare", f"Step 1:\n   {P}", "Step 1:\n   ", paris("bare")),
     row("thought before", f"<think>\nhm {P} {TAGGED}\n</think>\n\n{P}", f"<think>\nhm {P} {TAGGED}\n</think>", paris("bare")),
     row("directly behind a thought", f"<think>x</think>{P}", "<think>x</think>", paris("bare")),
-    row("on the line behind a brace", f"{{\n{P}", "{", paris("bare")),
     row("white space around", f"\n\n {TAGGED} \n\n", paris("tool_call")),
     # several
     row("two tags", f"{TAGGED}\n{TAGGED}", paris("tool_call"), paris("tool_call")),
@@ -286,7 +315,7 @@ CLEAN = [
     row("lines", f"{P}\n{P}", paris("bare"), paris("bare")),
     row("semicolons", f"{P}; {P}", paris("bare"), paris("bare")),
     row("mistral in a row", f"[TOOL_CALLS]now[ARGS]{{}}[TOOL_CALLS]get_weather[ARGS]{ARGS}", Call("now", "{}", "mistral"), paris("mistral")),
-    row("forms mixed", f"{FENCED}\n{TAGGED}\nthen\n{P}", paris("fenced"), paris("tool_call"), "then", paris("bare")),
-    row("tag behind one that holds nothing", f"<tool_call>\n{TAGGED}", "<tool_call>", paris("tool_call")),
+    row("forms mixed", f"{FENCED}\n{TAGGED}\nthen\n{P}", paris("fenced"), paris("tool_call"), "then\n", paris("bare")),
+    row("tag behind one that holds nothing", f"<tool_call>\n{TAGGED}", "<tool_call>\n", paris("tool_call")),
     row("tag not closed before the next", f"<tool_call>{P}<tool_call>{P}</tool_call>", paris("tool_call"), paris("tool_call")),
 ]  # fmt: skip

@@ -10,20 +10,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.emulation import Call, Malformed
-from tests.emulation.outputs import offer
-from tests.emulation.test_history import values
-from tests.emulation.test_scanner import scanned
+from tests.emulation.outputs import offer, scanned
 
 
 def written(arguments: str, before: str = "") -> tuple[Any, ...]:
     return scanned([f'<tool_call>{{{before}"name": "now", "arguments": {arguments}}}</tool_call>'])
 
 
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=15,
+)
+
+
 @given(st.dictionaries(st.text(), values), st.booleans(), st.sampled_from([None, 0, 1]))
-def test_valid_json_stays_as_it_was_written(value: dict[str, Any], ascii_only: bool, indent: int) -> None:
-    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
-    assert written(text) == (Call("now", text, "tool_call"),)
-    assert written(json.dumps(text)) == (Call("now", text, "tool_call"),)
+def test_valid_json_is_read_as_it_was_meant(value: dict[str, Any], ascii_only: bool, indent: int) -> None:
+    written_by_model, text = (
+        json.dumps(value, indent=indent, ensure_ascii=ascii_only),
+        json.dumps(value, ensure_ascii=False),
+    )
+    assert written(written_by_model) == (Call("now", text, "tool_call"),)
+    assert written(json.dumps(written_by_model)) == (Call("now", text, "tool_call"),)
     array = f'<tool_call>[{{"tool": "now", "args": {text}, "x": {text}}}, {{"args": {{}}, "tool": "now"}}]</tool_call>'
     assert scanned([array]) == (Call("now", text, "tool_call"), Call("now", "{}", "tool_call"))
 
@@ -31,10 +39,10 @@ def test_valid_json_stays_as_it_was_written(value: dict[str, Any], ascii_only: b
 @pytest.mark.parametrize(
     ("before", "arguments", "read"),
     [
-        ("", r'{"a": "\"arguments\": {}", "b" :  1.50}', r'{"a": "\"arguments\": {}", "b" :  1.50}'),
-        ('"type": "function", "id": "1", ', '{"arguments":{"a":1}}', '{"arguments":{"a":1}}'),
+        ("", r'{"a": "\"arguments\": {}", "b" :  1.50}', r'{"a": "\"arguments\": {}", "b": 1.5}'),
+        ('"type": "function", "id": "1", ', '{"arguments":{"a":1}}', '{"arguments": {"a": 1}}'),
         ("", '{"a": 1}, "input": {"a": 2}', '{"a": 1}'),
-        ("", '{"a": 1}, "arguments": {"a":2}', '{"a":2}'),
+        ("", '{"a": 1}, "arguments": {"a":2}', '{"a": 2}'),
         ("", '{"a": 123456789012345678901234567890,}', '{"a": 123456789012345678901234567890}'),
         ("", r'{"a": "\ud83c"}', r'{"a": "\ud83c"}'),
         ("", r'"{\"a\": 1,}"', '{"a": 1}'),
@@ -53,14 +61,12 @@ def test_anything_but_an_object_is_refused(text: str) -> None:
 
 def test_depth_is_bounded() -> None:
     def nested(levels: int) -> str:
-        return '{"a":' * levels + "1" + "}" * levels
+        return '{"a": ' * levels + "1" + "}" * levels
 
     assert written(nested(60)) == (Call("now", nested(60), "tool_call"),)
     wide = json.dumps({"a": [{}] * 1000})
     assert written(wide) == (Call("now", wide, "tool_call"),)
-    for levels in (70, 10_000):
-        (wrong,) = written(nested(levels))
-        assert wrong.reason == "now: it is nested deeper than 64 levels"
+    assert isinstance(written(nested(10_000))[0], Malformed)
 
 
 def test_parameters_are_read_by_their_schema() -> None:

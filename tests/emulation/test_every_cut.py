@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.emulation.outputs import Output
-from tests.emulation.test_scanner import rows, scanned
+from tests.emulation.outputs import Output, scanned
+from tests.emulation.test_scanner import rows
 
 pytestmark = pytest.mark.slow
 
@@ -13,4 +13,4 @@ pytestmark = pytest.mark.slow
 @rows
 def test_it_does_not_matter_where_an_output_is_cut(row: Output) -> None:
     for at in range(len(row.text)):
-        assert scanned([row.text[:at], row.text[at:]], cut=row.cut) == row.pieces, at
+        assert scanned([row.text[:at], row.text[at:]], cut=row.cut) == row.found, at

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.core.piece import CallPart, Piece
-from proxy.emulation import LeakedCalls, Offer, faults_of, offer_of
+from proxy.emulation import Offer, WrittenCallReader, faults_of, offer_of
 from tests.emulation.outputs import ARGS, FENCED, FUNCTIONS, LISBON, TAGGED, P, offer
 from tests.emulation.test_scanner import pieces_of_text
 
@@ -112,7 +112,7 @@ def pieces_of(text: str, size: int) -> list[Piece]:
     return [Piece(text=each, form={}, choice=True) for each in cut]
 
 
-def through(reader: LeakedCalls, pieces: list[Piece], finish: str | None, *, seeing_all: bool) -> Iterator[Piece]:
+def through(reader: WrittenCallReader, pieces: list[Piece], finish: str | None, *, seeing_all: bool) -> Iterator[Piece]:
     """What comes out; pieces that need not be read pass by the reader, as frames do, unless it sees all."""
     missed = ""
     for piece in pieces:
@@ -136,9 +136,9 @@ def outcome(pieces: list[Piece]) -> tuple[str, list[tuple[str, str]], list[str]]
     return text, [(call.name, call.arguments) for call in calls], [p.finish for p in pieces if p.finish]
 
 
-def reader_of(of: Offer = OFFER, said: str = "") -> LeakedCalls:
+def reader_of(of: Offer = OFFER, said: str = "") -> WrittenCallReader:
     ids = iter(range(99))
-    return LeakedCalls(of, lambda: f"id{next(ids)}", text_before=said)
+    return WrittenCallReader(of, lambda: f"id{next(ids)}", emulated=False, text_before=said)
 
 
 @pytest.mark.parametrize("name", LEAKED)

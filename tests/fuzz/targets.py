@@ -13,12 +13,12 @@ from typing import TypeAlias
 from proxy.core import sse
 from proxy.core.piece import Piece
 from proxy.dialects.chat import ChatReader
-from proxy.emulation import CallScanner, LeakedCalls, texts_joined
+from proxy.emulation import WrittenCallReader
 from proxy.net.inflate import FREE, MOST_TIMES, PIECE, Inflater, Undecodable
 from proxy.stream.answer import Answer
 from proxy.stream.events import ChunkReceived, Finish, Send, StreamCommand, UpstreamEnded, UpstreamFailed
 from proxy.stream.session import State
-from tests.emulation.outputs import offer
+from tests.emulation.outputs import offer, scanned
 from tests.stream.support import joined as joined_commands
 from tests.stream.support import session
 
@@ -149,11 +149,7 @@ def calls(data: bytes) -> None:
     data, pieces = cut(data)
     texts = [piece.decode("utf-8", "replace") for piece in pieces]
     for short in (False, True):
-        scanner = CallScanner(_OFFER)
-        found = [piece for text in texts for piece in scanner.feed(text)]
-        whole = CallScanner(_OFFER)
-        at_once = whole.feed("".join(texts))
-        assert texts_joined([*found, *scanner.close(cut=short)]) == texts_joined([*at_once, *whole.close(cut=short)])
+        assert scanned(texts, cut=short) == scanned(["".join(texts)], cut=short)
     text, made = leaked(texts)
     assert (text, made) == leaked(["".join(texts)])
     assert "".join(texts).startswith(text) if made else "".join(texts) == text
@@ -161,7 +157,7 @@ def calls(data: bytes) -> None:
 
 def leaked(texts: Iterable[str]) -> tuple[str, list[tuple[str, str]]]:
     """What is left of a text, and the calls that leaked into it."""
-    reader = LeakedCalls(_OFFER, lambda: "id")
+    reader = WrittenCallReader(_OFFER, lambda: "id", emulated=False)
     out = [each for text in texts for each in reader.feed(Piece(text=text, form={}, choice=True))]
     out += reader.feed(Piece(finish="stop", form={}, choice=True))
     made = [(call.name, call.arguments) for piece in out for call in piece.calls]

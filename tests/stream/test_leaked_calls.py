@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 
 from proxy.dialects.chat import ChatReader, ChatWriter
-from proxy.emulation import LeakedCalls
+from proxy.emulation import WrittenCallReader
 from proxy.stream.answer import Answer
 from proxy.stream.events import ChunkReceived, Finish, Pause, Reopened, UpstreamEnded
 from proxy.stream.session import State, StreamSession, Watch
@@ -26,8 +26,8 @@ PIECES = 5
 def session(watch: Watch = FAR, prompt: int = 100) -> StreamSession:
     ids, of = count(), Answer(prompt, lambda text: len(text) // 4 + 1)
 
-    def calls() -> LeakedCalls:
-        return LeakedCalls(OFFER, lambda: f"call_{next(ids)}", text_before=of.text)
+    def calls() -> WrittenCallReader:
+        return WrittenCallReader(OFFER, lambda: f"call_{next(ids)}", emulated=False, text_before=of.text)
 
     return StreamSession(watch, of, ChatReader(), ChatWriter(), calls)
 

@@ -1,7 +1,7 @@
 """What stands in a message's text though its author did not write it: tool calls, tool results, blocks of programs.
 
 Calls: `<tool_call>{"name": …, "arguments": {…}}</tool_call>` in assistant messages, the form that models are taught
-(`proxy.emulation.protocol`). Results: `<tool_result tool_name='…'>…</tool_result>` and `[TOOL_RESULT]…[/TOOL_RESULT]` in user
+(`proxy.emulation.prompt`). Results: `<tool_result tool_name='…'>…</tool_result>` and `[TOOL_RESULT]…[/TOOL_RESULT]` in user
 messages. Blocks are what programs put around the user's words: reminders, environments, files, retrieved context. A block
 is an element whose tag is known from a program, files between dashed lines (Gemini CLI, Qwen Code), or what stands behind
 a fixed sentence (aider). Anything else, and what stands in a code fence, is the user's.

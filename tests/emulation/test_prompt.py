@@ -9,16 +9,13 @@ from hypothesis import strategies as st
 
 from proxy.compaction.ladder.results import results_of
 from proxy.core.history.turns import is_result, is_user
-from proxy.emulation import Call, CallScanner, Offer, Text, as_text, protocol
-from proxy.emulation.protocol import rule
-from tests.emulation.outputs import TAGGED, offer
+from proxy.core.jsontext import dumps
+from proxy.emulation import Call, Malformed, Offer, as_text, offer_of, protocol
+from proxy.emulation.prompt import complaint, rule
+from tests.emulation.outputs import BODY, TAGGED, offer, scanned
+from tests.emulation.test_arguments import values
 
 OFFER = offer()
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=15,
-)
 SILENT = Offer({}, "none")
 PROTOCOL = protocol(OFFER)
 
@@ -47,15 +44,12 @@ def test_the_protocol_goes_into_the_last_leading_system_message() -> None:
     assert done == [first, {**second, "content": f"B\n\n{PROTOCOL}"}, user]
     assert done[0] is first
     assert done[2] is user
-    assert as_text(done, OFFER) == done
-    assert all(new is old for new, old in zip(as_text(done, OFFER), done, strict=True))
 
 
 def test_the_protocol_is_a_part_where_there_are_parts() -> None:
     system = {"role": "system", "content": [{"type": "text", "text": "A"}]}
     done = as_text([system], OFFER)
     assert done[0]["content"] == [{"type": "text", "text": "A"}, {"type": "text", "text": f"\n\n{PROTOCOL}"}]
-    assert as_text(done, OFFER) == done
 
 
 @pytest.mark.parametrize("content", [None, "", []])
@@ -67,7 +61,6 @@ def test_without_a_system_message_one_comes_first() -> None:
     user = {"role": "user", "content": "hi"}
     done = as_text([user], OFFER)
     assert done == [{"role": "system", "content": PROTOCOL}, user]
-    assert as_text(done, OFFER) == done
 
 
 def test_where_no_tool_is_offered_the_history_is_rewritten_all_the_same() -> None:
@@ -147,11 +140,12 @@ def test_no_data_closes_its_own_tag(words: list[str]) -> None:
 def test_what_is_written_for_a_call_is_read_back(arguments: dict[str, Any], ascii_only: bool, said: str) -> None:
     text = json.dumps(arguments, ensure_ascii=ascii_only)
     (done,) = rewritten(asked(said, call("now", text), call("search", "{}")))
-    scanner = CallScanner(OFFER)
-    pieces = [*scanner.feed(done["content"]), *scanner.close()]
-    calls = [piece for piece in pieces if isinstance(piece, Call)]
-    assert calls == [Call("now", text, "tool_call"), Call("search", "{}", "tool_call")]
-    assert "".join(p.text for p in pieces if isinstance(p, Text)).strip() == said.strip()
+    found = scanned([done["content"]])
+    assert [each for each in found if isinstance(each, Call)] == [
+        Call("now", json.dumps(arguments, ensure_ascii=False), "tool_call"),
+        Call("search", "{}", "tool_call"),
+    ]
+    assert "".join(each for each in found if isinstance(each, str)).strip() == said.strip()
 
 
 @st.composite
@@ -174,16 +168,11 @@ OFFERS = [OFFER, *(offer(tool_choice=c) for c in ("none", "required")), offer(pa
 
 
 @given(messages_of_any_kind(), st.sampled_from(OFFERS), st.booleans())
-def test_one_message_for_each_and_the_same_when_done_again(
-    messages: list[dict[str, Any]], of: Offer, system: bool
-) -> None:
+def test_one_message_for_each(messages: list[dict[str, Any]], of: Offer, system: bool) -> None:
     done = as_text(messages, of, system=system)
     leads = bool(messages) and messages[0]["role"] == "system"
     speaks = any(m["role"] in {"user", "tool", "function"} for m in messages)
     assert len(done) == len(messages) + (not leads and (system or not speaks))
-    again = as_text(done, of, system=system)
-    assert again == done
-    assert all(new is old for new, old in zip(again, done, strict=True))
     assert all(not m.get("tool_calls") and m["role"] in {"system", "user", "assistant"} for m in done)
     plain = [m for m in messages if m["role"] in {"user", "assistant"} and "tool_calls" not in m]
     kept = [m for m in done if any(m is p for p in plain)]
@@ -212,7 +201,6 @@ def test_another_choice_changes_the_end_of_the_prompt_only(choice: Any, length: 
     plain, done = as_text(history, OFFER), as_text(history, of)
     assert done[:-1] == plain[:-1]
     assert done[-1]["content"] == f"{plain[-1]['content']}\n\n{rule(of)}"
-    assert as_text(done, of) == done
 
 
 def test_a_choice_does_not_make_a_result_the_users_words() -> None:
@@ -245,7 +233,6 @@ def test_without_a_system_role_the_protocol_opens_the_first_user_message() -> No
     assert done[1:] == [answer, {"role": "user", "content": "C"}]
     both = as_text([first], REQUIRED, system=False)
     assert both[0]["content"] == f"{PROTOCOL}\n\nhi\n\n{RULE}"
-    assert as_text(both, REQUIRED, system=False) == both
     assert as_text(HISTORY, OFFER, system=False) == as_text(HISTORY, OFFER)
     assert as_text([answer], OFFER, system=False) == [{"role": "user", "content": PROTOCOL}, answer]
 
@@ -254,7 +241,6 @@ def test_without_a_system_role_the_protocol_is_a_part_where_there_are_parts() ->
     image = {"type": "image_url", "image_url": {}}
     (done,) = as_text([{"role": "user", "content": [image]}], OFFER, system=False)
     assert done["content"] == [{"type": "text", "text": f"{PROTOCOL}\n\n"}, image]
-    assert as_text([done], OFFER, system=False) == [done]
 
 
 def test_results_of_one_tool_called_twice_tell_which_call_they_belong_to() -> None:
@@ -276,3 +262,164 @@ def test_results_of_one_tool_called_twice_tell_which_call_they_belong_to() -> No
     assert 'arguments=\'{"city": "Paris"}\'' in paris["content"]
     found = results_of([*as_text(history, offer())][1:])
     assert [(one.arguments, one.text) for one in found] == [('{"city": "Rome"}', "Hot."), ('{"city": "Paris"}', "Wet.")]
+
+
+# -- the protocol
+
+TEXT = """\
+# Tools
+
+To call a tool, write exactly this and stop:
+<tool_call>
+{"name": "NAME", "arguments": {"PARAMETER": VALUE}}
+</tool_call>
+Arguments are strict JSON. For several calls, write one such block after the other. Results come in the next message as \
+<tool_result tool_name='NAME'>...</tool_result>: never write one yourself. If no tool is needed, answer in plain text.
+
+Tools (? marks optional parameters):
+- get_weather(city: string, days?: integer, unit?: "celsius" | "fahrenheit", hourly?: boolean, height?: number | null)\
+: Get the weather of a city.
+  city: Name of the city
+- write_file(path: string, content: string): Write a file.
+- search(query?: string, tags?: string[], filter?: object)
+- now(): Tell the time."""
+
+
+def one(parameters: Any, **more: Any) -> str:
+    found = offer_of({"tools": [{"function": {"name": "f", "parameters": parameters, **more}}]})
+    assert found is not None
+    return protocol(found).partition("parameters):\n")[2]
+
+
+def of(schema: Any, **more: Any) -> str:
+    return one({"type": "object", "properties": {"x": schema}, "required": ["x"], **more})
+
+
+def test_the_protocol() -> None:
+    assert protocol(offer()) == TEXT
+    assert protocol(offer()) == protocol(offer())
+
+
+NAMED = {"type": "function", "function": {"name": "now"}}
+ALLOWED = {
+    "type": "allowed_tools",
+    "allowed_tools": {"mode": "auto", "tools": [{"function": {"name": n}} for n in ("search", "write_file", "fly")]},
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({}, ""),
+        ({"tool_choice": "none"}, "[For this answer: do not call a tool.]"),
+        ({"tool_choice": "none", "parallel_tool_calls": False}, "[For this answer: do not call a tool.]"),
+        ({"tool_choice": "required"}, "[For this answer: you must call a tool.]"),
+        ({"tool_choice": NAMED}, "[For this answer: you must call now.]"),
+        ({"tool_choice": ALLOWED}, "[For this answer: call none but write_file, search.]"),
+        ({"parallel_tool_calls": False}, "[For this answer: write at most one call.]"),
+        (
+            {"parallel_tool_calls": False, "tool_choice": "required"},
+            "[For this answer: you must call a tool; write at most one call.]",
+        ),
+    ],
+)
+def test_what_holds_for_one_answer_is_told_apart(fields: dict[str, Any], told: str) -> None:
+    found = offer(**fields)
+    assert rule(found) == told
+    assert protocol(found) == TEXT
+
+
+def test_without_tools_nothing_is_told() -> None:
+    nothing = Offer({}, "none")
+    assert (protocol(nothing), rule(nothing)) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ({"type": "string"}, "string"),
+        ({"type": ["string", "null"]}, "string | null"),
+        ({"enum": ["a", 1]}, '"a" | 1'),
+        ({"const": "a"}, '"a"'),
+        ({"type": "integer", "default": 3}, "integer = 3"),
+        ({"type": "string", "default": "x" * 100}, "string"),
+        ({"type": "array", "items": {"type": "number"}}, "number[]"),
+        ({"type": "array", "items": {"enum": [1, 2]}}, "(1 | 2)[]"),
+        ({"type": "array"}, "array"),
+        ({"type": "object", "properties": {"a": {"type": "string"}}}, "{a?: string}"),
+        ({"type": "object"}, "object"),
+        ({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}, "string | string[]"),
+        ({"$ref": "#/$defs/d"}, "boolean"),
+        ({"$ref": "http://x/y"}, "any"),
+        ({"$ref": "#/$defs/loop"}, "any"),
+        ({}, "any"),
+        (True, "any"),
+        ({"type": 5}, "any"),
+    ],
+)
+def test_types(schema: Any, told: str) -> None:
+    defs = {"d": {"type": "boolean"}, "loop": {"$ref": "#/$defs/loop"}}
+    assert of(schema, **{"$defs": defs}) == f"- f(x: {told})"
+
+
+def test_what_is_said_of_parameters_is_told_once_each() -> None:
+    inner = {"type": "object", "properties": {"a": {"type": "string", "description": "The\n old text."}}}
+    told = of({"type": "array", "description": "Edits.", "items": inner})
+    assert told == "- f(x: {a?: string}[])\n  x: Edits.\n  x[].a: The old text."
+
+
+def test_schemas_that_multiply_are_bounded() -> None:
+    levels = {f"l{n}": {"properties": {k: {"$ref": f"#/$defs/l{n + 1}"} for k in "abcdefgh"}} for n in range(9)}
+    assert len(of({"$ref": "#/$defs/l0"}, **{"$defs": levels})) < 20_000
+    own = {"properties": {"me": {"$ref": "#"}, "also": {"$ref": "#"}}}
+    assert len(one(own)) < 20_000
+
+
+@given(
+    st.recursive(
+        st.text(max_size=3) | st.integers() | st.none(),
+        lambda s: (
+            st.lists(s, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["type", "properties", "items", "required", "enum", "$ref", "anyOf", "x"]), s
+            )
+        ),
+        max_leaves=10,
+    )
+)
+def test_any_schema_is_told(schema: Any) -> None:
+    assert one(schema).startswith("- f(")
+
+
+def agent_tools() -> list[dict[str, Any]]:
+    """Tools as coding agents send them: a dozen, each with a few parameters that are explained."""
+    parameters = {
+        name: {"type": kind, "description": f"The {name} to use, relative to the root of the project"}
+        for name, kind in {"path": "string", "pattern": "string", "limit": "integer", "force": "boolean"}.items()
+    }
+    schema = {"type": "object", "properties": parameters, "required": ["path"], "additionalProperties": False}
+    return [
+        {"type": "function", "function": {"name": f"tool_{n}", "description": "Do a thing well.", "parameters": schema}}
+        for n in range(12)
+    ]
+
+
+def test_it_is_shorter_than_the_schemas() -> None:
+    tools = agent_tools()
+    found = offer_of({"tools": tools})
+    assert found is not None
+    assert len(protocol(found)) < 0.75 * len(dumps(tools))
+    assert len(protocol(offer())) < 1.3 * len(dumps(BODY["tools"]))
+
+
+def test_a_model_that_repeats_the_protocol_calls_nothing() -> None:
+    assert scanned([TEXT]) == (TEXT,)
+
+
+def test_the_complaint_says_each_reason_once_and_shows_the_form() -> None:
+    wrong = [Malformed("bare", "a"), Malformed("bare", "a"), Malformed("bare", "cut")]
+    text = complaint(wrong)
+    assert "made: a; it was cut off before its end. Write it again" in text
+    assert "<tool_call>" in text
+    assert len(complaint([Malformed("bare", "y" * 5000)] * 9)) < 1000
+    assert all(isinstance(each, str) for each in scanned([text]))

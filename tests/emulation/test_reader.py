@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from itertools import count, pairwise
 from typing import Any
@@ -13,9 +12,9 @@ from proxy.core import sse
 from proxy.core.piece import Piece
 from proxy.dialects.chat import ChatReader, ChatWriter
 from proxy.dialects.chat.reading import DONE, object_of
-from proxy.emulation import Call, EmulatedStream, FormCount, Malformed, Offer, Text, offer_of
+from proxy.emulation import Call, FormCount, Malformed, Offer, WrittenCallReader, offer_of
 from tests.emulation.broken import MALFORMED, REPAIRED
-from tests.emulation.outputs import CLEAN, FENCED, FUNCTIONS, TAGGED, Output, P, offer
+from tests.emulation.outputs import ARGS, CLEAN, FENCED, FUNCTIONS, TAGGED, Output, P, offer
 
 OFFER = offer()
 WRONG = '{"name": "get_weather", "arguments": {}}'
@@ -34,12 +33,14 @@ def said(*texts: str) -> bytes:
 STOP, LENGTH = chunk({}, "stop"), chunk({}, "length")
 
 
-class Stream(EmulatedStream):
+class Stream(WrittenCallReader):
     """Bytes in, bytes out."""
 
     def __init__(self, of: Offer, said: str, calls_before: int) -> None:
         numbers = count(1)
-        super().__init__(of, lambda: f"call_{next(numbers)}", len, calls_before=calls_before, text_before=said)
+        super().__init__(
+            of, lambda: f"call_{next(numbers)}", emulated=True, calls_before=calls_before, text_before=said
+        )
         self._splitter = sse.FrameSplitter()
 
     def take(self, data: bytes) -> bytes:
@@ -88,39 +89,39 @@ def test_text_passes_byte_for_byte() -> None:
         b": hello\n\n"
         + chunk(ROLE)
         + chunk({"reasoning_content": "hm"})
-        + said("Hel", "lo, wor", "ld")
+        + said("Hel", "lo, wor", "ld", "\n", " `<b", "> [x", "] {y}")
         + STOP
         + sse.encode({"choices": [], "usage": {"total_tokens": 1}})
         + DONE
     )
     one = stream()
     assert one.take(body) + one.end() == body
-    assert (one.calls, one.malformed, one.stats, one.held) == (0, [], {}, "")
+    assert (one.correction(), one.stats, one.unseen) == (None, {}, 0)
 
 
 def test_a_call_becomes_a_delta_and_the_finish_reason_tells() -> None:
     one = stream()
-    assert one.take(chunk(ROLE) + said("I look.")) == chunk(ROLE) + said("I look.")
-    assert one.take(said("\n\n<tool", "_call>\n")) == b""
-    assert one.held == "\n\n<tool_call>\n"
-    assert one.take(said(P, "\n")) == b""
-    out = one.take(said("</tool_call>"))
+    assert one.take(chunk(ROLE) + said("I look.\n")) == chunk(ROLE) + said("I look.\n")
+    assert one.take(said("<tool", "_call>\n")) == b""
+    assert one.unseen == 3
+    assert one.take(said(P)) == b""
+    assert one.unseen > 3
+    out = one.take(said("\n</tool_call>"))
     assert deltas(out) == [(PARIS, None)]
     assert objects(out)[0]["id"] == "c"
     assert deltas(one.take(STOP)) == [({}, "tool_calls")]
     assert one.take(DONE) == DONE
-    assert (one.calls, one.held) == (1, "")
-    assert one.stats == {"tool_call": FormCount(called=1)}
+    assert (one.unseen, one.stats) == (0, {"tool_call": FormCount(called=1)})
 
 
 def test_text_around_calls_in_one_chunk() -> None:
     one = stream()
     out = one.take(chunk({"role": "assistant", "content": f"A.\n{TAGGED}\n{FENCED}\nB."}, "stop"))
     assert deltas(out) == [
-        ({"role": "assistant", "content": "A."}, None),
+        ({"role": "assistant", "content": "A.\n"}, None),
         (PARIS, None),
-        (called(1, "get_weather", '{"city": "Paris"}'), None),
-        ({"content": "\nB."}, "tool_calls"),
+        (called(1, "get_weather", ARGS), None),
+        ({"content": "B."}, "tool_calls"),
     ]
 
 
@@ -131,38 +132,35 @@ def test_a_call_that_ends_with_the_answer() -> None:
     assert [o and o.get("usage") for o in objects(out)] == [None, {"total_tokens": 9}, None]
 
 
-def test_length_stays_length() -> None:
+def test_a_delta_whose_text_is_held_goes_out_whole() -> None:
     one = stream()
-    assert deltas(one.take(said(TAGGED) + LENGTH)) == [(PARIS, None), ({}, "length")]
+    assert one.take(chunk({"role": "assistant", "content": TAGGED[:20]}) + chunk({"reasoning": "r"})) == b""
+    out = one.take(said(TAGGED[20:]) + STOP)
+    assert deltas(out) == [({"role": "assistant"}, None), (PARIS, None), ({"reasoning": "r"}, None), ({}, "tool_calls")]
 
 
 def test_what_is_cut_is_held_and_never_half_sent() -> None:
     one = stream()
     assert one.take(said("<tool_call>", P[:-4]) + LENGTH + DONE) + one.end() == b""
-    assert one.malformed == [Malformed("<tool_call>" + P[:-4], "tool_call", "cut")]
-    assert one.held == "<tool_call>" + P[:-4]
-    assert one.calls == 0
+    wrong = one.correction()
+    assert wrong is not None
+    assert (wrong.written, wrong.forms) == ("<tool_call>" + P[:-4], ("tool_call",))
+    assert "it was cut off before its end" in wrong.complaint
 
 
 def test_from_a_malformed_call_on_everything_waits_for_the_owner() -> None:
     one = stream()
     out = one.take(said("A.\n", WRONG, "\nB.\n", TAGGED, "\nC") + b": ping\n\n" + STOP + DONE) + one.end()
-    assert out == said("A.") + b": ping\n\n", "and so does the white space before it"
-    assert [wrong.reason for wrong in one.malformed] == ['get_weather: "city" is missing']
-    assert one.held.startswith("\n" + WRONG + "\nB.")
-    assert one.held_size == len(one.held)
-    assert one.calls == 0
+    assert out == said("A.\n") + b": ping\n\n"
+    wrong = one.correction()
+    assert wrong is not None
+    assert 'get_weather: "city" is missing' in wrong.complaint
+    assert wrong.written == f"{WRONG}\nB.\nC"
     tail = one.rest()
-    assert deltas(tail) == [
-        ({"content": "\n"}, None),
-        ({"content": WRONG}, None),
-        ({"content": "\nB."}, None),
-        (PARIS, None),
-        ({"content": "\nC"}, None),
-        ({}, "tool_calls"),
-    ]
+    text, calls, finish = joined(deltas(tail))
+    assert (text, calls, finish) == (f"{WRONG}\nB.\nC", [PARIS["tool_calls"][0]["function"]], "tool_calls")
     assert tail.endswith(DONE)
-    assert (one.calls, one.held, one.rest()) == (1, "", b"")
+    assert one.rest() == b""
     assert one.stats == {"bare": FormCount(malformed=1), "tool_call": FormCount(called=1)}
 
 
@@ -181,61 +179,30 @@ def test_repairs_are_counted() -> None:
 def test_functions_of_the_older_api() -> None:
     old = offer_of({"functions": FUNCTIONS})
     assert old is not None
-    one = stream(old)
-    function = {"name": "get_weather", "arguments": '{"city": "Paris"}'}
-    assert deltas(one.take(said(TAGGED) + STOP)) == [({"function_call": function}, None), ({}, "function_call")]
+    function = {"name": "get_weather", "arguments": ARGS}
+    assert deltas(stream(old).take(said(TAGGED) + STOP)) == [({"function_call": function}, None), ({}, "function_call")]
 
 
 def test_calls_go_on_counting_after_an_earlier_attempt() -> None:
-    one = stream(calls_before=2)
-    assert deltas(one.take(said(TAGGED) + STOP)) == [
-        (called(2, "get_weather", '{"city": "Paris"}', 1), None),
-        ({}, "tool_calls"),
-    ]
+    one = stream(calls_before=2, said="A\n")
+    assert deltas(one.take(said(TAGGED) + STOP)) == [(called(2, "get_weather", ARGS, 1), None), ({}, "tool_calls")]
 
 
-def test_choices_are_read_apart() -> None:
+def test_of_several_choices_the_first_one_is_read() -> None:
     one = stream()
-    half = len(TAGGED) // 2
-    out = one.take(
-        chunk({"content": TAGGED[:half]})
-        + chunk({"content": "plain"}, index=1)
-        + chunk({"content": TAGGED[half:]})
-        + STOP
-        + chunk({}, "stop", index=1)
-    )
+    both = {"choices": [{"index": i, "delta": {"content": TAGGED}, "finish_reason": None} for i in (0, 1)]}
+    out = one.take(sse.encode(both) + STOP + chunk({}, "stop", index=1))
     found = [o["choices"][0] for o in objects(out)]
-    assert [(c["index"], c["delta"], c["finish_reason"]) for c in found] == [
-        (1, {"content": "plain"}, None),
-        (0, PARIS, None),
-        (0, {}, "tool_calls"),
-        (1, {}, "stop"),
-    ]
-    both = {"choices": [{"index": i, "delta": {"content": "{"}, "finish_reason": None} for i in (2, 3)]}
-    assert one.take(sse.encode(both)) == b""
-    assert one.held == "{{"
+    assert sorted((c["index"], str(c["delta"]), str(c["finish_reason"])) for c in found) == sorted(
+        [(0, str(PARIS), "None"), (1, str({"content": TAGGED}), "None"), (0, "{}", "tool_calls"), (1, "{}", "stop")]
+    )
 
 
 @pytest.mark.parametrize("end", [b"", DONE, b'data: {"error": {"message": "x"}}\n\n', b"data: [DONE]"])
 def test_held_text_goes_out_before_the_end(end: bytes) -> None:
     one = stream()
     assert one.take(said('{"na')) == b""
-    out = one.take(end) + one.end()
-    assert out == chunk({"content": '{"na'}) + end
-
-
-def test_an_end_without_a_finish_reason_completes_nothing() -> None:
-    one = stream()
-    assert one.take(said(P[:-1])) + one.end() == b""
-    assert one.malformed == [Malformed(P[:-1], "bare", "cut")]
-
-
-def test_other_fields_of_a_delta_pass_when_its_text_is_held() -> None:
-    one = stream()
-    out = one.take(chunk({"role": "assistant", "content": "{"}) + chunk({"reasoning": "r", "content": '"na'}))
-    assert deltas(out) == [({"role": "assistant"}, None), ({"reasoning": "r"}, None)]
-    counted = one.take(chunk({"content": "me"}, usage={"total_tokens": 3}))
-    assert [(o["choices"][0]["delta"], o["usage"]) for o in objects(counted)] == [({}, {"total_tokens": 3})]
+    assert one.take(end) + one.end() == chunk({"content": '{"na'}) + end
 
 
 @pytest.mark.parametrize(
@@ -243,23 +210,87 @@ def test_other_fields_of_a_delta_pass_when_its_text_is_held() -> None:
     [
         b"data: []\n\n",
         b'data: {"choices": 5}\n\n',
-        b'data: {"choices": [5, {"index": "a"}, {"delta": 1}]}\n\n',
         b'data: {"choices": [{"delta": {"content": [1]}}]}\n\n',
         b'data: {"choices": [{"delta": {"tool_calls": [{"index": 0}]}}]}\n\n',
         b"event: x\n\n",
+        said(P),
     ],
 )
-def test_frames_of_other_kinds_pass(frame: bytes) -> None:
+def test_frames_of_other_kinds_and_those_behind_the_finish_pass(frame: bytes) -> None:
     one = stream()
-    assert one.take(frame) == frame
-    after = one.take(STOP + frame)
-    assert after == STOP + frame
+    assert frame == said(P) or one.take(frame) == frame
+    assert one.take(STOP + frame) == STOP + frame
 
 
-def test_what_comes_after_the_finish_passes() -> None:
+# -- errors
+
+errors = pytest.mark.parametrize(
+    "error",
+    [b'data: {"error": {"message": "x"}}\n\n', chunk({"content": ""}, "error", error={"message": "x"})],
+    ids=["alone", "beside a choice"],  # as OpenRouter tells of one
+)
+
+
+@errors
+@pytest.mark.parametrize(
+    ("held", "text", "calls"),
+    [
+        (TAGGED[:-20], "", 0),
+        *[(held, held, 0) for held in ("\n", " <tool", "\n```json\n{", '\n{"name": "get_')],
+        (P, "", 1),
+        (WRONG, WRONG, 0),
+    ],
+)
+def test_an_error_lets_out_all_but_a_half_call(error: bytes, held: str, text: str, calls: int) -> None:
     one = stream()
-    assert one.take(STOP + said(P)) == STOP + said(P)
-    assert one.calls == 0
+    out = one.take(said("Hi.\n", held) + error + DONE) + one.end() + one.rest()
+    assert joined(deltas(out.replace(error, b"")))[0] == f"Hi.\n{text}"
+    assert out.count(b"tool_calls") == calls
+    assert out.endswith(error + DONE)
+    assert (one.correction(), one.unseen) == (None, 0)
+
+
+@errors
+def test_an_error_does_not_wait_for_a_correction(error: bytes) -> None:
+    one = stream()
+    assert one.take(said(WRONG, "\nB") + error + DONE) == error + DONE
+    assert one.correction() is not None
+    assert joined(deltas(one.rest()))[0] == f"{WRONG}\nB"
+
+
+def test_an_error_where_a_call_is_required_asks_for_none() -> None:
+    one = stream(offer(tool_choice="required"))
+    beside = chunk({"content": ""}, "error", error={"message": "x"})
+    assert one.take(said("Hm.") + beside) == said("Hm.") + beside
+    assert one.correction() is None
+
+
+# -- finish reasons
+
+
+@pytest.mark.parametrize("finish", ["stop", "eos_token", "end_turn", "tool_calls", "stop_sequence"])
+def test_beside_calls_every_end_of_the_models_own_is_told_as_calls(finish: str) -> None:
+    end = chunk({}, finish)
+    assert deltas(stream().take(said(TAGGED) + end))[-1] == ({}, "tool_calls")
+    assert stream().take(said("Hi.") + end) == said("Hi.") + end
+    missing = stream(offer(tool_choice="required"))
+    assert missing.take(said("Hi.") + end) == said("Hi.")
+    assert "no tool was called" in str(missing.correction())
+
+
+@pytest.mark.parametrize("finish", ["length", "content_filter", "error"])
+def test_other_ends_stay_and_complete_nothing(finish: str) -> None:
+    end = chunk({}, finish)
+    assert deltas(stream().take(said(TAGGED) + end))[-1] == ({}, finish)
+    one = stream()
+    assert one.take(said(P[:-1]) + end) == b""
+    assert [each.reason for each in one.faults] == ["cut"]
+
+
+def test_an_end_without_a_finish_reason_completes_nothing() -> None:
+    one = stream()
+    assert one.take(said(P[:-1])) + one.end() == b""
+    assert [each.reason for each in one.faults] == ["cut"]
 
 
 def joined(parts: Iterable[tuple[Any, Any]]) -> tuple[str, list[Any], Any]:
@@ -276,16 +307,20 @@ def joined(parts: Iterable[tuple[Any, Any]]) -> tuple[str, list[Any], Any]:
 def test_every_output_is_read_in_any_chunks(row: Output) -> None:
     """After giving up, too, where there are malformed calls."""
     finish = "length" if row.cut else "stop"
-    calls = [{"name": p.name, "arguments": p.arguments} for p in row.pieces if isinstance(p, Call)]
-    malformed = [p for p in row.pieces if isinstance(p, Malformed)]
-    text = "".join(p.text for p in row.pieces if isinstance(p, Text | Malformed))
-    ended = "tool_calls" if calls and not row.cut else finish
+    calls = [{"name": p.name, "arguments": p.arguments} for p in row.found if isinstance(p, Call)]
+    results = set()
     for size in (1, 7, 10_000):
         one = stream()
         pieces = [row.text[at : at + size] for at in range(0, len(row.text), size)]
         out = one.take(said(*pieces) + chunk({}, finish) + DONE) + one.end() + one.rest()
-        assert joined(deltas(out)) == (text, calls, ended)
-        assert (one.malformed, one.calls) == (malformed, len(calls))
+        text, made, ended = joined(deltas(out))
+        assert (made, ended) == (calls, "tool_calls" if calls and not row.cut else finish)
+        results.add(text)
+    (text,) = results
+    if not any(isinstance(p, Call) for p in row.found):
+        assert text == row.text
+    elif all(not isinstance(p, Malformed) for p in row.found):
+        assert text == "".join(p for p in row.found if isinstance(p, str))
 
 
 BODY = b": c\r\n\r\n" + chunk(ROLE) + said("A ", f"\n{TAGGED[:30]}", TAGGED[30:], "`{", WRONG) + STOP + DONE
@@ -298,9 +333,3 @@ def test_no_chunking_of_the_bytes_changes_anything(cuts: set[int]) -> None:
     edges = [0, *sorted(cuts), len(BODY)]
     out = b"".join(cut.take(BODY[a:b]) for a, b in pairwise(edges))
     assert out + cut.end() + cut.rest() == expected
-
-
-def test_arguments_are_json_text() -> None:
-    one = stream()
-    (first, _) = deltas(one.take(said(TAGGED) + STOP))
-    assert json.loads(first[0]["tool_calls"][0]["function"]["arguments"]) == {"city": "Paris"}

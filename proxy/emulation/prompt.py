@@ -1,0 +1,246 @@
+"""Prompt for a model without tools: how to write a call, each tool as a signature, and calls and results of the history as text.
+
+Deterministic, so that the prompt begins with the same bytes on every turn and the backend's prefix cache keeps working. What
+holds for one answer only, such as a `tool_choice`, is told apart from it, at the end of the prompt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from proxy.core.history.embedded import RULE
+from proxy.core.history.turns import RESULT_ROLES, calls_of
+from proxy.core.jsontext import dumps, loads
+from proxy.core.request import Message, is_text_part, leading_system
+from proxy.emulation.calls import Malformed
+from proxy.emulation.forms import CLOSING, OPENING
+from proxy.emulation.offer import Offer, Tool
+from proxy.emulation.schema import alternatives, resolved
+from proxy.emulation.values import CUT
+
+_RESULT = "tool_result"
+"""Tag of a result; `proxy.core.history.embedded` reads it."""
+_TEXT = """\
+# Tools
+
+To call a tool, write exactly this and stop:
+{example}
+Arguments are strict JSON. For several calls, write one such block after the other. Results come in the next message as \
+<tool_result tool_name='NAME'>...</tool_result>: never write one yourself. If no tool is needed, answer in plain text.
+
+Tools (? marks optional parameters):
+{tools}"""
+_COMPLAINT = "The tool call could not be made: {}. Write it again, complete and corrected, and nothing else:\n{}"
+_CUT = "it was cut off before its end"
+_REASONS, _LONGEST_REASON = 3, 400
+_DEEPEST = 6
+_NODES = 400
+"""Schemas that are written out for one tool: references can multiply them without end."""
+_DEFAULT = 40
+"""Characters of the longest default value that is told."""
+_SIMPLE = frozenset({"object", "array", "string", "integer", "number", "boolean", "null"})
+_LONGEST_NAME, _LONGEST_ARGUMENTS = 64, 200
+_UNSAFE = re.compile(r"[^\w.:/ -]")
+"""Characters that would end the field of a tag."""
+_MARKUP = re.compile(r"[<>'\n]")
+_MARK = re.compile(r"(<|\[)(/?tool_result)", re.IGNORECASE)
+"""What `proxy.core.history.embedded` takes for the beginning or the end of a result."""
+
+
+def call_text(name: str, arguments: str) -> str:
+    """A call in the form that is taught; `arguments` is JSON."""
+    return f'{OPENING}\n{{"name": {dumps(name).decode()}, "arguments": {arguments}}}\n{CLOSING}'
+
+
+_EXAMPLE = call_text("NAME", '{"PARAMETER": VALUE}')
+
+
+def complaint(malformed: Sequence[Malformed]) -> str:
+    """A user message that has the model write its calls once more."""
+    reasons = dict.fromkeys(_CUT if call.reason == CUT else call.reason[:_LONGEST_REASON] for call in malformed)
+    return _COMPLAINT.format("; ".join(list(reasons)[:_REASONS]), _EXAMPLE)
+
+
+def protocol(offer: Offer) -> str:
+    """The text for the system prompt: the same whichever of the tools may be called; empty where there are none."""
+    if not offer.tools:
+        return ""
+    tools = "\n".join(_Signature(tool).render() for tool in offer.tools.values())
+    return _TEXT.format(example=_EXAMPLE, tools=tools)
+
+
+def rule(offer: Offer) -> str:
+    """Rule for this answer only, for the end of the prompt; empty where there is none."""
+    if not offer.tools:
+        return ""
+    if not offer.callable:
+        return RULE.format("do not call a tool")
+    names = [name for name in offer.tools if name in offer.callable]
+    rules = {"named": [f"you must call {names[0]}"], "required": ["you must call a tool"]}.get(offer.choice, [])
+    if offer.choice != "named" and len(names) < len(offer.tools):
+        rules.append(f"call none but {', '.join(names)}")
+    if not offer.parallel:
+        rules.append("write at most one call")
+    return RULE.format("; ".join(rules)) if rules else ""
+
+
+class _Signature:
+    """One tool: its parameters with their types on one line, what is said of them on lines of their own."""
+
+    def __init__(self, tool: Tool) -> None:
+        self._tool = tool
+        self._left = _NODES
+        self._words: list[str] = []
+
+    def render(self) -> str:
+        schema = resolved(self._tool.schema, self._tool.schema)
+        about = f": {self._tool.description}" if self._tool.description else ""
+        line = f"- {self._tool.name}({', '.join(self._members(schema, '', 0))}){about}"
+        return "\n".join((line, *self._words))
+
+    def _members(self, schema: Mapping[str, Any], path: str, depth: int) -> Iterator[str]:
+        properties, required = schema.get("properties"), schema.get("required")
+        for name, inner in (properties if isinstance(properties, Mapping) else {}).items():
+            described = resolved(self._tool.schema, inner)
+            place = f"{path}.{name}" if path else str(name)
+            about = described.get("description")
+            if isinstance(about, str) and about.strip() and self._left > 0:
+                self._words.append(f"  {place}: {' '.join(about.split())}")
+            mark = "" if isinstance(required, list) and name in required else "?"
+            default = "" if described.get("default") is None else f" = {dumps(described['default']).decode()}"
+            yield f"{name}{mark}: {self._kind(described, place, depth + 1)}{default if len(default) < _DEFAULT else ''}"
+
+    def _kind(self, schema: Any, path: str, depth: int) -> str:
+        """The type of a value: its options, several types, an array, an object, or the name of a simple type."""
+        schema = resolved(self._tool.schema, schema)
+        self._left -= 1
+        named = schema.get("type")
+        options = [schema["const"]] if "const" in schema else schema.get("enum")
+        if isinstance(options, list) and options:
+            return " | ".join(dumps(option).decode() for option in options)
+        if depth <= _DEEPEST and self._left > 0:
+            choices = alternatives(schema)
+            if isinstance(named, list):
+                choices = choices or [{**schema, "type": kind} for kind in named]
+            if choices:
+                return " | ".join(dict.fromkeys(self._kind(choice, path, depth + 1) for choice in choices))
+            if isinstance(items := schema.get("items"), Mapping):
+                kind = self._kind(items, f"{path}[]", depth + 1)
+                return f"({kind})[]" if " | " in kind and not kind.endswith("}") else f"{kind}[]"
+            if isinstance(schema.get("properties"), Mapping):
+                return "{" + ", ".join(self._members(schema, path, depth)) + "}"
+        return named if isinstance(named, str) and named in _SIMPLE else "any"
+
+
+# -- the history
+
+
+def as_text(messages: Sequence[Message], offer: Offer, *, system: bool = True) -> list[Message]:
+    """One message out for each in, in order, with the protocol in the last of the leading system messages.
+
+    Where there is none, a system message comes first; without `system`, for templates that have no such role, the
+    protocol stands at the beginning of the first user message. What holds for this answer only ends the last message if
+    that is the user's or a result, else the protocol. Messages without calls and results stay the same objects but for that.
+    """
+    done = calls_as_text(messages)
+    text, now = protocol(offer), rule(offer)
+    if not text:
+        return done
+    if now and done and _is_users(done[-1]):
+        done[-1] = {**done[-1], "content": _joined(done[-1].get("content"), "\n\n", now)}
+    elif now:
+        text = f"{text}\n\n{now}"
+    last = leading_system(done) - 1
+    if last >= 0:
+        done[last] = {**done[last], "content": _joined(done[last].get("content"), "\n\n", text)}
+        return done
+    first = None if system else next((i for i, message in enumerate(done) if _is_users(message)), None)
+    if first is None:
+        return [{"role": "system" if system else "user", "content": text}, *done]
+    content = done[first].get("content")
+    parts = [{"type": "text", "text": f"{text}\n\n"}, *content] if isinstance(content, list) and content else None
+    done[first] = {**done[first], "content": parts or (f"{text}\n\n{content}" if content else text)}
+    return done
+
+
+def calls_as_text(messages: Sequence[Message]) -> list[Message]:
+    """The same without the protocol."""
+    called: dict[str, tuple[str, str]] = {}
+    return [_as_text(message, called) for message in messages]
+
+
+def _as_text(message: Message, called: dict[str, tuple[str, str]]) -> Message:
+    """A message with its calls as text, or a result as a user's message.
+
+    `called` are names and arguments by the ids of calls; arguments only where the name does not tell which call it was.
+    """
+    if message.get("role") in RESULT_ROLES:
+        return _result(message, called)
+    calls = [(str(call.get("id")), call.get("function")) for call in calls_of(message)]
+    if not calls and isinstance(message.get("function_call"), dict):
+        calls = [("", message["function_call"])]
+    if not calls:
+        return message
+    names = [str(function.get("name")) if isinstance(function, dict) else "tool" for _, function in calls]
+    written = []
+    for name, (call_id, function) in zip(names, calls, strict=True):
+        arguments = _arguments(function)
+        called[call_id] = name, arguments if names.count(name) > 1 else ""
+        written.append(call_text(name, arguments))
+    rest = {key: value for key, value in message.items() if key not in {"tool_calls", "function_call"}}
+    return {**rest, "content": _joined(rest.get("content"), "\n", "\n".join(written))}
+
+
+def _is_users(message: Message) -> bool:
+    """Return whether it is a user message to which text can be added."""
+    content = message.get("content")
+    return message.get("role") == "user" and (content is None or isinstance(content, str | list))
+
+
+def _joined(content: Any, between: str, text: str) -> Any:
+    """Content with a text behind it; where it ends in white space already, that stands between them."""
+    if isinstance(content, list) and content:
+        return [*content, {"type": "text", "text": between + text}]
+    if not (isinstance(content, str) and content):
+        return text
+    return content + text if content.endswith(between) else content + between + text
+
+
+def _arguments(function: Any) -> str:
+    """Arguments as they were written, where they are JSON."""
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    if not isinstance(arguments, str):
+        return dumps({} if arguments is None else arguments).decode()
+    text = arguments.strip() or "{}"
+    try:
+        valid = isinstance(loads(text), dict)
+    except ValueError:
+        valid = False
+    return text if valid else dumps(arguments).decode()
+
+
+def _result(message: Message, called: Mapping[str, tuple[str, str]]) -> Message:
+    """A result as a user message. Each part that is text becomes a result of its own; images stay what they are."""
+    name, arguments = called.get(str(message.get("tool_call_id")), ("tool", ""))
+    name = _UNSAFE.sub("_", str(message.get("name") or name))[:_LONGEST_NAME]
+    plain = len(arguments) <= _LONGEST_ARGUMENTS and not _MARKUP.search(arguments)
+    which = f" arguments='{arguments}'" if arguments and plain else ""
+
+    def tagged(text: str) -> str:
+        # Nothing in it may look like one of the tags.
+        return f"<{_RESULT} tool_name='{name}'{which}>" + _MARK.sub(r"\1\\\2", text) + f"</{_RESULT}>"
+
+    content = message.get("content")
+    parts = content if isinstance(content, list) else []
+    new: Any = [{**part, "text": tagged(part["text"])} if is_text_part(part) else part for part in parts]
+    if not isinstance(content, list):
+        new = tagged(content or "" if isinstance(content, str | None) else dumps(content).decode())
+    elif not any(map(is_text_part, parts)):
+        new.insert(0, {"type": "text", "text": tagged("")})
+    return {
+        **{key: value for key, value in message.items() if key not in {"tool_call_id", "name"}},
+        "role": "user",
+        "content": new,
+    }

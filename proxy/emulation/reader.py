@@ -1,0 +1,293 @@
+"""Calls that a model writes as text, read out of one attempt at an answer: pieces in, pieces out.
+
+Where tools are emulated, every call is made as soon as it is complete. From the first one on that can't be made, everything is held
+back: the owner asks the model once more, or gives up, which sends all of it as text.
+
+A model with tools of its own writes a call as text where its backend's parser does not fit, or where it slips into another form, and
+the finish reason is `stop` (Ollama issue 13519, llama.cpp issue 14697, LM Studio's bug tracker 821). It is read back where all of this
+holds: the tool was offered and the arguments fit its schema; the answer ends with it, in good order, and has made no call of the usual
+kind; and it is not an example (`intent`). Anything else stays text, byte for byte.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from proxy.core.piece import CallPart, Piece, calls_finish
+from proxy.emulation.calls import EXAMPLE_SHOWN, Call, CallFault, CallSpan, FormCount, Malformed, fault
+from proxy.emulation.intent import ANNOUNCED, BEFORE, is_intended
+from proxy.emulation.offer import MOST_FAULTS, Offer
+from proxy.emulation.prompt import call_text, complaint
+from proxy.emulation.scanner import CallScanner
+from proxy.emulation.values import CUT, NO_CALL
+from proxy.stream.events import Correct
+
+UNFINISHED = ("length", "content_filter", "error")
+"""Finish reasons of answers that the model did not end (OpenAI API, "The chat completion object"; the last is OpenRouter's)."""
+_COUNTS = ("usage", "prompt_tokens", "completion_tokens")
+_EARLY, _LATE = re.compile(r"[<\[{`]"), re.compile(r"[<\[]")
+"""What a call may begin with that is read back: near the beginning of an answer, and later."""
+_MISSING = Malformed("none", "no tool was called, and one has to be", NO_CALL)
+
+
+class WrittenCallReader:
+    """Reads the calls of the first choice; what may become one is held, with the piece that it came in, and nothing else is."""
+
+    def __init__(
+        self, offer: Offer, make_id: Callable[[], str], *, emulated: bool, text_before: str = "", calls_before: int = 0
+    ) -> None:
+        """`make_id` makes ids of calls; earlier attempts at the answer have sent `text_before` and made `calls_before`."""
+        self._offer = offer
+        self._make_id = make_id
+        self._emulated = emulated
+        self._scanner = CallScanner(offer)
+        self._scanner.resume(text_before, called=calls_before > 0)
+        self._over = not offer.callable and not emulated
+        self._calls = calls_before
+        self._end = self._held_from = len(text_before)
+        """Characters of the answer that came, and of those before what is held."""
+        self._held: list[Piece] = []
+        self._spans: list[CallSpan] = []
+        """Spans that are not sent."""
+        self._behind = 0
+        """Index behind the newest span."""
+        self._before = text_before[-BEFORE:]
+        """Newest text that was sent."""
+        self._showing = False
+        """Whether the answer has shown a call before."""
+        self._made: list[str] = []
+        """Calls that were sent, as text."""
+        self._malformed: list[Malformed] = []
+        self._waiting = False
+        """Whether everything waits for a correction, or for that there is none."""
+        self._tail: list[Piece] = []
+        self.faults: list[CallFault] = []
+        """What was found to be wrong with calls; the owner takes them out."""
+        self.leaked = 0
+        """Calls that were read back; the same."""
+        self.stats: dict[str, FormCount] = {}
+        """Calls of emulated tools, by the name of the form."""
+
+    @property
+    def holding(self) -> bool:
+        """Return whether the next piece has to be read, whatever it holds."""
+        return self._emulated or bool(self._held)
+
+    @property
+    def suspects(self) -> re.Pattern[str] | None:
+        """Pattern of text that has to be read; None: nothing has to be any more."""
+        if self._over:
+            return None
+        return _EARLY if self._emulated or self._scanner.answered <= ANNOUNCED else _LATE
+
+    @property
+    def unseen(self) -> int:
+        """Tokens of what is held, about; a piece is one, or of some characters each."""
+        size = self._end - self._held_from + sum(len(piece.text) for piece in self._tail)
+        return max(len(self._held) + len(self._tail), size // 4) if size else 0
+
+    def missed(self, text: str) -> None:
+        """Take in what was said and is in no piece that was fed."""
+        if text and not self._over:
+            self._end += len(text)
+            self._held_from = self._end
+            self._before = (self._before + text[-BEFORE:])[-BEFORE:]
+            self._note(self._scanner.feed(text))
+
+    def feed(self, piece: Piece) -> Sequence[Piece]:
+        """Take in the next piece of the backend's stream; what may be said now."""
+        if piece.aside:
+            return (piece,)
+        if piece.error or (piece.calls and not self._emulated):
+            # An error is passed on at once, without the call that it cut off, which is no fault of the model's.
+            released = self._end_reading("error", failed=True) if piece.error else self._release(self._end)
+            self._over, self._waiting = True, False
+            return (*released, piece)
+        if piece.done:
+            return (*self._end_reading(None), *self._pass(piece))
+        if piece.other_choices and not self._over:
+            return [each for choice in piece.by_choice() for each in self.feed(choice)]
+        return self._pass(piece) if self._over or piece.index or not piece.choice else self._read(piece)
+
+    def _read(self, piece: Piece) -> Sequence[Piece]:
+        if not (self.holding or piece.finish or (self.suspects and self.suspects.search(piece.text))):
+            self.missed(piece.text)
+            return (piece,)
+        self._held.append(piece)
+        self._end += len(piece.text)
+        self._note(self._scanner.feed(piece.text))
+        if piece.finish:
+            return self._end_reading(piece.finish)
+        if self._emulated:
+            return self._release(self._scanner.decided)
+        # What began in text that was said already can't be taken back.
+        waits = self._spans or self._held_from <= self._scanner.suspect_from < self._end
+        return () if waits else self._release(self._end)
+
+    def close(self) -> Sequence[Piece]:
+        """End an attempt without a finish reason, which was cut off; what is left of it, but for what has to be corrected."""
+        return self._end_reading("error")
+
+    def correction(self) -> Correct | None:
+        """Return what the model is asked to correct; None: nothing."""
+        if not self._malformed:
+            return None
+        written = "\n".join((*self._made, *filter(None, ["".join(piece.text for piece in self._tail)])))
+        return Correct(written, complaint(self._malformed), tuple(call.form for call in self._malformed))
+
+    def give_up(self) -> Sequence[Piece]:
+        """Release what was held back: calls that can't be made as the text that they were written in."""
+        tail, self._tail = self._tail, []
+        return tail
+
+    # -- calls that were found
+
+    def _note(self, spans: Sequence[CallSpan]) -> None:
+        self.faults += self._scanner.unknown
+        self._scanner.unknown = []
+        for span in spans:
+            if not self._emulated and span.start > self._behind:
+                self._show()
+            self._spans += [span] if self._emulated or span.found else []
+            self._behind = span.end
+        passed = self._spans and self._spans[0].start < self._held_from
+        if not self._emulated and (passed or not self._scanner.behind_call):
+            self._show()
+
+    def _show(self) -> None:
+        """Count what was found as an example, or part of a text."""
+        found = _shown(self._spans)
+        self.faults += found[: max(0, MOST_FAULTS - len(self.faults))]
+        self._showing |= bool(found)
+        self._spans = []
+
+    def _end_reading(self, finish: str | None, *, failed: bool = False) -> Sequence[Piece]:
+        """End the answer, by its end mark if there is no finish reason; `failed`: by an error."""
+        if self._over:
+            return ()
+        self._over = True
+        cut = finish in UNFINISHED
+        self._note(self._scanner.close(cut=cut))
+        if failed:
+            self._spans = [_without_fault(span) for span in self._spans]
+        if not self._emulated:
+            self._keep_intended(cut=cut)
+        last = self._held[-1] if self._held else None
+        if last is None or not last.finish or cut:
+            return self._release(self._end)
+        if self._calls or any(span.calls for span in self._spans):
+            # Some backends have words of their own for `stop`.
+            self._held[-1] = replace(last, frame=b"", finish=calls_finish(legacy=self._offer.legacy))
+        elif self._emulated and self._offer.required and not (self._spans or self._malformed):
+            del self._held[-1]
+            text, end = _cut(last, len(last.text)) if last.text else (None, last)
+            self._held += [text] if text else []
+            return (*self._release(self._end), *self._wait(_MISSING), *self._pass(end))
+        return self._release(self._end)
+
+    def _keep_intended(self, *, cut: bool) -> None:
+        """Of calls at the end of an answer in good order keep those that are meant; they take all that is behind them along."""
+        malformed = [span.found for span in self._spans if isinstance(span.found, Malformed)]
+        self.faults += [fault(each.kind, each.tool, each.form) for each in malformed]
+        if malformed or cut or not self._spans:
+            self._spans = []
+            return
+        first = self._spans[0]
+        before = self._before + "".join(piece.text for piece in self._held)[: first.start - self._held_from]
+        calls = tuple(call for span in self._spans for call in span.calls)
+        if is_intended(calls, before[-BEFORE:], first.answered, showing=self._showing):
+            self.leaked += len(calls)
+            self._spans = [CallSpan(first.start, self._end, calls)]
+        else:
+            self._show()
+
+    # -- pieces
+
+    def _release(self, end: int) -> Sequence[Piece]:
+        """Send what is held up to a character of the answer, with calls in place of the spans."""
+        sent: list[Piece] = []
+        while self._held:
+            piece = self._held[0]
+            stop = self._held_from + len(piece.text)
+            if self._spans and self._spans[0].start < stop:
+                sent += self._send_span(piece)
+            elif stop <= end:
+                sent += self._pass(self._held.pop(0))
+                self._held_from = stop
+            else:
+                break
+        return sent
+
+    def _send_span(self, piece: Piece) -> Sequence[Piece]:
+        """Send what the first piece that is held says before the first span, and the calls in that."""
+        span = self._spans[0]
+        before, rest = _cut(piece, max(0, span.start - self._held_from))
+        sent = [*self._pass(before)] if before.text or before.more or before.role else []
+        self._held_from += len(before.text)
+        self._held[0] = rest
+        if not isinstance(span.found, tuple):
+            del self._spans[0]
+            return sent if span.found is None else [*sent, *self._wait(span.found)]
+        for call in span.found:
+            sent += self._pass(replace(rest.blank(), calls=(self._call(call),)))
+        stop = self._held_from + len(rest.text)
+        self._held[0] = _cut(rest, span.end - self._held_from)[1]
+        self._held_from = min(stop, span.end)
+        if span.end <= stop:
+            del self._spans[0]
+        else:
+            self._spans[0] = span._replace(start=stop, found=())
+        if not self._held[0].text and not (self._held[0].finish or any(getattr(rest, name) for name in _COUNTS)):
+            del self._held[0]
+        return sent
+
+    def _wait(self, malformed: Malformed) -> Sequence[Piece]:
+        """Hold everything back from a call on that can't be made."""
+        self._waiting = True
+        self._malformed.append(malformed)
+        self.faults.append(fault(malformed.kind, malformed.tool, malformed.form))
+        self.stats.setdefault(malformed.form, FormCount()).malformed += 1
+        return ()
+
+    def _call(self, call: Call) -> CallPart:
+        index, self._calls = self._calls, self._calls + 1
+        if self._emulated:
+            counted = self.stats.setdefault(call.form, FormCount())
+            counted.called += 1
+            counted.repaired += call.repaired
+            self._made += [] if self._waiting else [call_text(call.name, call.arguments)]
+        if self._offer.legacy:
+            return CallPart(call.name, call.arguments, legacy=True)
+        return CallPart(call.name, call.arguments, id=self._make_id(), index=index)
+
+    def _pass(self, piece: Piece) -> Sequence[Piece]:
+        """Send a piece, unless it has to wait for a correction."""
+        if self._waiting:
+            self._tail.append(piece)
+            return ()
+        self._before = (self._before + piece.text)[-BEFORE:]
+        return (piece,)
+
+
+def _cut(piece: Piece, at: int) -> tuple[Piece, Piece]:
+    """A piece as two, cut in its text; usage, counts and the finish reason go with the second."""
+    first = replace(piece.uncounted(), text=piece.text[:at], finish=None)
+    second = replace(piece.blank(), text=piece.text[at:], finish=piece.finish)
+    for name in _COUNTS:
+        setattr(second, name, getattr(piece, name))
+    return first, second
+
+
+def _without_fault(span: CallSpan) -> CallSpan:
+    """A span of an answer that an error ended: a call that it cut off is left out, another that can't be made is text."""
+    if not isinstance(span.found, Malformed):
+        return span
+    return span._replace(found=() if span.found.reason == CUT else None)
+
+
+def _shown(spans: Sequence[CallSpan]) -> list[CallFault]:
+    found = [(each.tool, each.form) for span in spans if isinstance(each := span.found, Malformed)]
+    found += [(call.name, call.form) for span in spans for call in span.calls]
+    return [fault(EXAMPLE_SHOWN, tool, form) for tool, form in found]
