@@ -162,9 +162,7 @@ class Job:
 
     def writer(self) -> Writer:
         """Build the writer of the answer, in the client's dialect."""
-        writer = self.dialect.writer(self.asked, self.state.unique)
-        writer.manage(self.managed)
-        return writer
+        return self.dialect.writer(self.asked, self.state.unique, self.managed)
 
     @property
     def window(self) -> int | None:

@@ -15,7 +15,7 @@ from proxy.attempts.room import cannot_fit, is_worth_a_summary, too_long
 from proxy.client_histories import ClientHistories, requested_goal
 from proxy.compaction.budget import ContextBudget
 from proxy.compactor import Compactor
-from proxy.core.dialect import Dialect, WholeAnswer
+from proxy.core.dialect import Completion, Dialect
 from proxy.dialects import CHAT
 from proxy.exchange import Exchange
 from proxy.job import Job
@@ -79,10 +79,10 @@ class Pipeline:
         outcome.show("taken", job=job, request=request, size=len(wire))
         return job
 
-    async def _answer_without_backend(self, job: Job, audience: Audience) -> WholeAnswer | None:
+    async def _answer_without_backend(self, job: Job, audience: Audience) -> Completion | None:
         """Ask the add-ons for an answer; without one, make room for the backend's."""
         for addon in overriding(self.addons, AddOn.answer):
-            answer: WholeAnswer | None = await addon.answer(job)
+            answer: Completion | None = await addon.answer(job)
             if answer is not None:
                 return answer
         await self._make_room(job, audience)

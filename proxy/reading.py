@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, TypeVar
 
@@ -30,10 +31,8 @@ _LEAST_PART = 3
 """Bytes that a message or a part takes at least."""
 
 
-async def read(
-    exchange: Exchange, wire: bytes, reads: Callable[[bytes, bytes], Request], settings: Settings
-) -> Request:
-    """Read the request in the body of an exchange. `reads` takes the body decoded, and as it came.
+async def read(exchange: Exchange, wire: bytes, reads: Callable[[bytes], Request], settings: Settings) -> Request:
+    """Read the request in the body of an exchange. `reads` takes the body without content-encoding.
 
     Raises:
         BadRequest: it is malformed, or holds more values than are taken.
@@ -41,19 +40,20 @@ async def read(
         Overloaded: too much is held already.
     """
     body = await exchange.decoded(wire, settings.max_body)
-    return await offload_if(True, _read, body, wire, reads) if _is_much(body) else reads(body, wire)
+    request = await offload_if(True, _read, body, reads) if _is_much(body) else reads(body)
+    return request if body is wire or request.raw is None else replace(request, wire=wire)
 
 
 def _is_much(body: bytes) -> bool:
     return len(body) > _SMALL and (len(body) > LARGE or may_hold_more(body, _MANY))
 
 
-def _read(body: bytes, wire: bytes, reads: Callable[[bytes, bytes], Request]) -> Request:
+def _read(body: bytes, reads: Callable[[bytes], Request]) -> Request:
     if len(body) > LARGE and holds_more(body, MOST_VALUES):
         raise BadRequest(
             f"The request body holds more than {MOST_VALUES} JSON values. Send a shorter history, or fewer tools."
         )
-    return reads(body, wire)
+    return reads(body)
 
 
 def check_bounds(request: Request) -> None:
@@ -127,7 +127,7 @@ class Memory:
         self._limit = settings.max_body
         """Bytes of what one request may go on from."""
 
-    async def read(self, exchange: Exchange, wire: bytes, reads: Callable[[bytes, bytes], Request]) -> Request:
+    async def read(self, exchange: Exchange, wire: bytes, reads: Callable[[bytes], Request]) -> Request:
         """Read the request in a body, with the documents it refers to. `reads`: see `read` of this module.
 
         Raises:

@@ -10,6 +10,7 @@ from proxy.attempts.passing import ErrorEnding, pass_by_model, pass_on, pass_thr
 from proxy.core.dialect import Dialect
 from proxy.core.errors import ClientError, NotManaged
 from proxy.core.jsontext import dumps
+from proxy.core.managing import Managed
 from proxy.core.settings import Settings
 from proxy.dialects import CHAT
 from proxy.exchange import Exchange, unique
@@ -91,12 +92,14 @@ class Relay:
             if (unmanaged := await unmanaged_route(exchange, wire, self.router, self.settings)) is not None:
                 await pass_through(exchange, self.telemetry.silent(), *unmanaged)
                 return
-            request = await line.memory.read(exchange, wire, lambda body, _: dialect.read_to_count(body))
+            count = dialect.count
+            assert count is not None  # it is its path
+            request = await line.memory.read(exchange, wire, count.read)
             request, route = await self.router.routed(request)
             body, cleared = await line.client_histories.body_to_count(exchange.tenant, request, route)
             tokens = await line.counting.exact_count(route, body)
             before = await line.counting.exact_count(route, request.body) if cleared else tokens
-            counted = dumps(dialect.counted(tokens, before if request.edits else None))
+            counted = dumps(count.reply(tokens, before if request.edits else None))
             await exchange.reply(200, [AS_JSON], counted)
 
     async def _answer(self, exchange: Exchange, dialect: Dialect, outcome: Outcome) -> None:
@@ -141,6 +144,6 @@ def _ending(exchange: Exchange, dialect: Dialect, wire: bytes, limit: int) -> Er
 
     def ending(error: ClientError) -> bytes:
         plain = decoded(wire, exchange.header(b"content-encoding"), limit)
-        return dialect.writer(dialect.read(plain, plain), unique()).error(error.body())
+        return dialect.writer(dialect.read(plain), unique(), Managed()).error(error.body())
 
     return ending

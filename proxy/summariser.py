@@ -20,7 +20,7 @@ from proxy.compaction.verification import SummaryReply, checked
 from proxy.core import sse
 from proxy.core.errors import UpstreamUnavailable
 from proxy.core.piece import whole_number
-from proxy.dialects import UPSTREAM
+from proxy.dialects.chat.reading import read_frame
 from proxy.dialects.chat.request import LOADING, summarising
 from proxy.job import Job, Progress
 from proxy.net.credentials import is_credential
@@ -297,7 +297,7 @@ class _Reading:
         return SummaryReply(answer.text, cut=answer.attempt.finish == "length")
 
     def _take(self, block: bytes) -> None:
-        for piece in map(UPSTREAM.read, sse.frames(block)):
+        for piece in map(read_frame, sse.frames(block)):
             self.answer.add(piece)
             self.answer.attempt.errored |= piece.error is not None
             for watch, text in zip(self._watches, (piece.text, piece.thought), strict=True):

@@ -16,12 +16,12 @@ from proxy.compaction.extract import extract_of
 from proxy.compaction.policy import prune_limits
 from proxy.compaction.source import form_of
 from proxy.compaction.verification import SummaryReply, checked
-from proxy.core.dialect import WholeAnswer
+from proxy.core.dialect import Completion
 from proxy.core.history.client_compaction import SINCE, grown, marks_of, plainly
 from proxy.core.jsontext import is_heavy
 from proxy.core.request import text_of
-from proxy.dialects import CHAT, UPSTREAM
-from proxy.dialects.chat import completion
+from proxy.dialects import CHAT
+from proxy.dialects.chat.reading import completion
 from proxy.job import Job
 from proxy.net.tasks import offload_if, spawn
 from proxy.store import Documents
@@ -49,7 +49,7 @@ class ClientCompactions(AddOn):
         self._clock = clock
 
     @override
-    async def answer(self, job: Job) -> WholeAnswer | None:
+    async def answer(self, job: Job) -> Completion | None:
         """Repeat a compaction that was written before, or over which another one would win nothing."""
         if not job.managed.hands_over or not job.prompt.links:
             return None
@@ -63,8 +63,7 @@ class ClientCompactions(AddOn):
             return None
         job.outcome.action = "repeated"
         job.outcome.add("handed_over")
-        answer_id, model = CHAT.answer_id(job.state.unique), job.prompt.request.model
-        return UPSTREAM.read_body(completion(text, answer_id, model, int(self._clock())))
+        return completion(text, CHAT.id_prefix + job.state.unique, job.prompt.request.model, int(self._clock()))
 
     @override
     def after_answer(self, job: Job) -> None:

@@ -287,9 +287,8 @@ class Attempts:
         job.state.usage_requested = may_ask_usage(request) and not _reports_usage(job)
         messages = None if prompt.untouched else prompt.messages
         body = written(request, messages, job.prompt.fields, ask_usage=job.state.usage_requested)
-        encoded = body is request.raw and request.wire is not request.raw
         same = messages is None and not job.prompt.fields
-        forms = ChatBody(body, request.wire if encoded else None, request.native if same else None)
+        forms = ChatBody(body, request.wire if body is request.raw else None, request.native if same else None)
         return self._post(job, forms, why, stream=request.stream)
 
     async def _post(self, job: Job, body: ChatBody, why: str, *, stream: bool) -> httpx.Response:

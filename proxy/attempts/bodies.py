@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from operator import is_
 from typing import Any
 
 import httpx
@@ -12,12 +11,12 @@ import httpx
 from proxy.attempts.client import Audience, Nobody
 from proxy.attempts.driver import Run, StreamDriver
 from proxy.attempts.passing import failure
-from proxy.core.dialect import WholeAnswer
+from proxy.core.dialect import Completion
 from proxy.core.errors import UpstreamInvalid, UpstreamUnavailable
 from proxy.core.jsontext import dumps, loads
 from proxy.core.piece import Piece
 from proxy.core.request import text_of
-from proxy.dialects import UPSTREAM
+from proxy.dialects.chat.reading import as_stream, read_completion
 from proxy.job import Job
 from proxy.net.headers import headers_of
 from proxy.net.inflate import Undecodable
@@ -72,11 +71,11 @@ async def answer_whole(job: Job, response: httpx.Response, raw: bytes, driver: S
     if isinstance(came, Whole):
         return came
     runs: list[Run] = []
-    for piece in reversed(came.pieces):  # the first one last: its session is the one that is watched
-        runs.insert(0, await driver.run(job, UPSTREAM.chunks(came, [piece]), Nobody(job.writer())))
+    for piece in reversed(came.choices):  # the first one last: its session is the one that is watched
+        runs.insert(0, await driver.run(job, as_stream(came, [piece]), Nobody(job.writer())))
         if runs[0].failed is not None:
             raise runs[0].failed
-    pieces = [_joined(run, piece) for run, piece in zip(runs, came.pieces, strict=True)]
+    pieces = [_joined(run, piece) for run, piece in zip(runs, came.choices, strict=True)]
     return _response(job, Whole(response.status_code, headers_of(response), raw), came, pieces, runs[:1])
 
 
@@ -91,13 +90,13 @@ async def stream_whole(
     came = read_answer(job, response, raw)
     if isinstance(came, Whole):
         return came
-    if not came.pieces:
+    if not came.choices:
         return Whole(response.status_code, headers_of(response), raw)
-    await driver.run(job, UPSTREAM.chunks(came, came.pieces), to)
+    await driver.run(job, as_stream(came, came.choices), to)
     return None
 
 
-def read_answer(job: Job, response: httpx.Response, raw: bytes) -> WholeAnswer | Whole:
+def read_answer(job: Job, response: httpx.Response, raw: bytes) -> Completion | Whole:
     """Read a body; of what is no answer, return the response for the client.
 
     An answer that is told in another dialect than the backend's comes without the beginning that the client gave it.
@@ -107,28 +106,28 @@ def read_answer(job: Job, response: httpx.Response, raw: bytes) -> WholeAnswer |
         UpstreamInvalid: there is no choice in an answer for another dialect, which would look like one that says nothing.
     """
     plain = _plain(job, response, raw) if response.status_code == 200 else None
-    came = None if plain is None else UPSTREAM.read_body(plain)
+    came = None if plain is None else read_completion(plain)
     if came is None and plain is not None:
         raise UpstreamUnavailable("The backend answered 200 with a body that can't be read as JSON.")
-    if came is None or came.refused:
+    if came is None or came.is_error:
         return _refused(job, response, Whole(response.status_code, headers_of(response), raw))
     job.outcome.add("first_byte")
     if job.native:
         return came
-    if not came.pieces:
+    if not came.choices:
         raise UpstreamInvalid("The backend answered 200 with JSON that holds no answer.")
     backend, request = job.known_backend, job.asked
     if not request.continues or backend is None or not backend.repeats_prefill:
         return came
     begun = text_of(request.messages[-1])
-    rest = tuple(replace(each, text=each.text.removeprefix(begun)) for each in came.pieces)
-    return replace(came, read=lambda: rest)
+    rest = tuple(replace(each, text=each.text.removeprefix(begun)) for each in came.choices)
+    return replace(came, choices=rest)
 
 
-def as_stream(came: WholeAnswer, to: Audience) -> bytes:
+def written_as_stream(came: Completion, to: Audience) -> bytes:
     """Write an answer that no model gives now as a stream, under the identity of notices that went out before it."""
     known = to.identity
-    pieces = UPSTREAM.chunks(came, came.pieces)
+    pieces = as_stream(came, came.choices)
     return b"".join([to.writer.relay(each, known, role_sent=known is not None) for each in pieces])
 
 
@@ -143,7 +142,7 @@ def _joined(run: Run, came: Piece) -> Piece:
     return replace(came, text=said.text, thought=said.thought, calls=said.calls, finish=finish, bare=True)
 
 
-def _response(job: Job, whole: Whole, came: WholeAnswer, pieces: Sequence[Piece], first: Sequence[Run]) -> Whole:
+def _response(job: Job, whole: Whole, came: Completion, pieces: Sequence[Piece], first: Sequence[Run]) -> Whole:
     """Make the response with what the choices say now; its body stays as it came where nothing is changed or told.
 
     What was done to the prompt is told in the usage.
@@ -155,11 +154,8 @@ def _response(job: Job, whole: Whole, came: WholeAnswer, pieces: Sequence[Piece]
             usage = answer.usage()
     if usage is not None and told is not None:
         usage = {**usage, "spillway": told}
-    if usage is not came.usage or not job.native or not all(map(is_, pieces, came.pieces)):
-        body = job.writer().body(came, pieces, usage)
-        return _with_body(whole, body, kind=b"" if job.native else _JSON)
-    filled = job.writer().filled(came)
-    return whole if filled is came.body else _with_body(whole, filled)
+    body = job.writer().body(came, pieces, usage)
+    return whole if body is came.body else _with_body(whole, body, kind=b"" if job.native else _JSON)
 
 
 def _plain(job: Job, response: httpx.Response, raw: bytes) -> bytes | None:

@@ -24,7 +24,6 @@ from proxy.core.errors import UpstreamUnavailable
 from proxy.core.jsontext import dumps
 from proxy.core.piece import Piece
 from proxy.core.sse import FrameTooLong
-from proxy.dialects import UPSTREAM
 from proxy.emulation import WrittenCallReader
 from proxy.job import Job
 from proxy.net.inflate import Undecoded
@@ -115,7 +114,7 @@ class StreamDriver:
             return job.usage_details()
 
         watch = watch_of(job, lambda: self._remarks(run), told)
-        session = StreamSession(watch, answer, UPSTREAM, to.writer, reader_of_calls)
+        session = StreamSession(watch, answer, to.writer, reader_of_calls)
         if to.identity is not None:
             session.adopt(to.identity)
         run = Run(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 import httpx
 
-from proxy.attempts.bodies import Whole, answer_whole, as_stream, stream_whole
+from proxy.attempts.bodies import Whole, answer_whole, stream_whole, written_as_stream
 from proxy.attempts.client import (
     Audience,
     ClientStream,
@@ -23,7 +23,7 @@ from proxy.attempts.client import (
 )
 from proxy.attempts.driver import StreamDriver
 from proxy.attempts.passing import relay_response
-from proxy.core.dialect import NO_ANSWER, WholeAnswer
+from proxy.core.dialect import Completion
 from proxy.core.errors import UpstreamInvalid
 from proxy.core.jsontext import loads
 from proxy.core.piece import Identity, Piece
@@ -47,7 +47,7 @@ class ClientReply(Protocol):
         """Audience of notices while the answer is made."""
         ...
 
-    async def write(self, answer: WholeAnswer | None) -> None:
+    async def write(self, answer: Completion | None) -> None:
         """ClientReply with an answer that no backend was asked for; None: one that says nothing."""
         ...
 
@@ -85,7 +85,7 @@ class Replies:
 
     def identity(self, job: Job) -> Identity:
         """Identity of an answer that no backend has given one."""
-        return Identity(job.dialect.answer_id(job.state.unique), int(self.clock()), job.prompt.request.model)
+        return Identity(job.dialect.id_prefix + job.state.unique, int(self.clock()), job.prompt.request.model)
 
     async def keep(self, job: Job, answer: dict[str, Any]) -> None:
         """Store an answer, if its request asks for that."""
@@ -117,13 +117,13 @@ class _StreamReply:
             stream.keep = partial(self._replies.keep, job)
         return stream
 
-    async def write(self, answer: WholeAnswer | None) -> None:
+    async def write(self, answer: Completion | None) -> None:
         """Write it as a stream."""
         if answer is None:
             await end_with_nothing(self.audience, self._replies.identity(self._job))
         else:
             await self.audience.close_notice()
-            await self.audience.write(as_stream(answer, self.audience))
+            await self.audience.write(written_as_stream(answer, self.audience))
             await self.audience.end()
 
     async def relay(self, response: httpx.Response, body: bytes | None) -> None:
@@ -169,11 +169,11 @@ class _BodyReply:
         self._replies = replies
         self.audience: Audience = Nobody(job.writer())
 
-    async def write(self, answer: WholeAnswer | None) -> None:
+    async def write(self, answer: Completion | None) -> None:
         """Write it in the client's dialect."""
         job = self._job
-        nothing = replace(NO_ANSWER, read=lambda: (Piece(identity=self._replies.identity(job)),))
-        body = job.writer().body(answer or nothing, () if answer is None else answer.pieces, None)
+        nothing = Completion(choices=(Piece(identity=self._replies.identity(job)),))
+        body = job.writer().body(answer or nothing, () if answer is None else answer.choices, None)
         await self._send(Whole(200, [AS_JSON], body))
 
     async def relay(self, response: httpx.Response, body: bytes | None) -> None:

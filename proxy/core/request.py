@@ -104,7 +104,7 @@ class Request:
     raw: bytes | None = None
     """The body as it came, where it can go upstream as it is."""
     wire: bytes | None = None
-    """The same with its content-encoding."""
+    """The same with its content-encoding; None: it has none."""
     native: bytes | None = None
     """The body as a request of Ollama's `/api/chat`, where an Ollama can be sent it as it is."""
     for_ollama: Mapping[str, Any] | None = None

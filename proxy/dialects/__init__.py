@@ -5,17 +5,15 @@ A new one for clients is one folder and one line here.
 
 from __future__ import annotations
 
-from proxy.core.dialect import Dialect, Reader
-from proxy.dialects.chat import Chat, ChatReader
-from proxy.dialects.messages import Messages
-from proxy.dialects.ollama import OllamaChat
-from proxy.dialects.responses import CompactedResponses, Responses
+from proxy.core.dialect import Dialect
+from proxy.dialects.chat import CHAT
+from proxy.dialects.messages import MESSAGES
+from proxy.dialects.ollama import OLLAMA
+from proxy.dialects.responses import COMPACTED_RESPONSES, RESPONSES
 
-CHAT = Chat()
-_ALL: tuple[Dialect, ...] = (CHAT, Messages(), Responses(), CompactedResponses(), OllamaChat())
-DIALECTS: dict[str, Dialect] = {path: dialect for dialect in _ALL for path in dialect.paths}
+DIALECTS: dict[str, Dialect] = {
+    dialect.path: dialect for dialect in (CHAT, MESSAGES, RESPONSES, COMPACTED_RESPONSES, OLLAMA)
+}
 """By the paths that they own."""
-UPSTREAM: Reader = ChatReader()
-"""Reads what backends send: all of them are spoken to in chat completions."""
 
-__all__ = ["CHAT", "DIALECTS", "UPSTREAM"]
+__all__ = ["CHAT", "DIALECTS"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from proxy.core.errors import BadRequest
-from proxy.core.jsontext import loads, loads_text
+from proxy.core.jsontext import loads_text
 from proxy.core.request import Request
 
 _Part: TypeAlias = dict[str, Any]
@@ -87,15 +87,6 @@ def split_result(parts: Sequence[_Part]) -> tuple[str, list[_Part]]:
     return _texts(parts), [part for part in parts if not _is_text(part)]
 
 
-def error_in(body: bytes) -> Any:
-    """The `error` in a body; None if that is not JSON, or has none."""
-    try:
-        parsed = loads(body)
-    except ValueError:
-        return None
-    return parsed.get("error") if isinstance(parsed, dict) else None
-
-
 def _is_text(part: _Part) -> bool:
     return bool(part["type"] == "text")
 
@@ -126,3 +117,15 @@ def text_in(value: Mapping[str, Any], name: str) -> str:
     """A field that is text; empty if it is none."""
     text = value.get(name)
     return text if isinstance(text, str) else ""
+
+
+def dict_in(value: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A field that is an object; empty if it is none."""
+    inner = value.get(name)
+    return inner if isinstance(inner, dict) else {}
+
+
+def dicts_in(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The objects in a field that is a list; none if it is anything else."""
+    listed = value.get(name)
+    return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []

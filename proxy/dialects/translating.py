@@ -9,7 +9,7 @@ from typing import Any
 from typing_extensions import override
 
 from proxy.core import sse
-from proxy.core.dialect import WholeAnswer, Writer
+from proxy.core.dialect import Completion, Writer
 from proxy.core.jsontext import dumps
 from proxy.core.managing import Managed
 from proxy.core.piece import NOBODY, CallPart, Identity, Piece
@@ -21,18 +21,14 @@ class Translator(Writer):
     The reason for the end and the usage are kept until that: backends tell them apart from each other.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, managed: Managed) -> None:
         self._over = False
         self._finish: str | None = None
         self._stopped = ""
         self._usage: Mapping[str, Any] = {}
-        self._managed = Managed()
+        self._managed = managed
         self._silent: str | None = None
         """The reason that is told for the end of an answer of which nothing else is: its prompt was only to be read."""
-
-    @override
-    def manage(self, managed: Managed) -> None:
-        self._managed = managed
 
     @override
     def relay(self, piece: Piece, identity: Identity | None, *, role_sent: bool) -> bytes:
@@ -69,9 +65,9 @@ class Translator(Writer):
         return self._ended()
 
     @override
-    def body(self, answer: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
-        piece, usage = self._less([*pieces, *answer.pieces, Piece()][0], usage)
-        identity = (answer.pieces[0].identity if answer.pieces else None) or NOBODY
+    def body(self, completion: Completion, choices: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
+        piece, usage = self._less([*choices, *completion.choices, Piece()][0], usage)
+        identity = (completion.choices[0].identity if completion.choices else None) or NOBODY
         self._usage, self._finish, self._stopped = usage or piece.usage or {}, piece.finish, piece.stopped
         return dumps(self._body(piece, identity))
 

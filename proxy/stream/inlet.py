@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from proxy.core import sse
-from proxy.core.dialect import Reader
 from proxy.core.piece import CallPart, Piece
+from proxy.dialects.chat.reading import is_torn, read_frame
 from proxy.stream.answer import Answer
 from proxy.stream.calls import CallReader
 from proxy.stream.duplicates import RepeatedInChoices
@@ -24,10 +24,9 @@ from proxy.stream.watch import Watch
 class Inlet:
     """The way in. What a reader of calls still keeps to itself is counted in the answer as unseen."""
 
-    def __init__(self, watch: Watch, answer: Answer, reader: Reader, calls: Callable[[], CallReader | None]) -> None:
+    def __init__(self, watch: Watch, answer: Answer, calls: Callable[[], CallReader | None]) -> None:
         self._watch = watch
         self._answer = answer
-        self._reader = reader
         self._make_calls = calls
         self.next_attempt()
 
@@ -46,7 +45,7 @@ class Inlet:
 
     def read(self, frame: bytes) -> Sequence[Piece]:
         """Return what the client may get of a frame; nothing while it may be a call."""
-        return self.take(self._reader.read(frame))
+        return self.take(read_frame(frame))
 
     def take(self, piece: Piece) -> Sequence[Piece]:
         """Return what the client may get of a piece."""
@@ -108,7 +107,7 @@ class Inlet:
     def rest(self) -> list[bytes]:
         """Return the frames at the end of the body, but for one that was cut off in the middle."""
         frames = sse.frames(self.splitter.flush())
-        return frames[:-1] if frames and self._reader.torn(frames[-1]) else frames
+        return frames[:-1] if frames and is_torn(frames[-1]) else frames
 
     def close(self) -> Sequence[Piece]:
         """Return what is held at the end of an attempt, but for what has to be corrected."""

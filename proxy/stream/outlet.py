@@ -174,10 +174,8 @@ class Outlet:
         sent = way(piece, role_sent=role_sent)
         out.append(sent)
         self.template.forget()  # what was written may have changed how a word is
-        more = self._writer.more(piece.alone) if piece.alone else None
-        if learns and (more or self._writer.native) and piece.alone and (role_sent or not piece.role):
-            said = piece.text or piece.thought
-            self.template.learn(piece.frame, more or sent, piece.alone, said, piece.tally)
+        if learns and self._writer.native and piece.alone and (role_sent or not piece.role):
+            self.template.learn(piece.frame, sent, piece.alone, piece.text or piece.thought, piece.tally)
 
     def _relayed(self, piece: Piece, *, role_sent: bool) -> bytes:
         identity = self._answer.identity if self.renaming or self.rewriting else None

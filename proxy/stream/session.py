@@ -16,7 +16,7 @@ from typing import assert_never
 from proxy.backends.overflow import Overflow, recognise
 from proxy.backends.refusals import refuses_tools
 from proxy.core import sse
-from proxy.core.dialect import Reader, Writer
+from proxy.core.dialect import Writer
 from proxy.core.piece import Identity, Piece
 from proxy.stream.answer import Answer, Attempt
 from proxy.stream.calls import CallReader
@@ -55,19 +55,14 @@ class StreamSession:
     """One answer. Feed events to `handle` and carry out the commands it returns, in order."""
 
     def __init__(
-        self,
-        watch: Watch,
-        answer: Answer,
-        reader: Reader,
-        writer: Writer,
-        calls: Callable[[], CallReader | None] = lambda: None,
+        self, watch: Watch, answer: Answer, writer: Writer, calls: Callable[[], CallReader | None] = lambda: None
     ) -> None:
         """`calls` makes a reader of calls that are written as text, for the next attempt; None: there are none."""
         self.watch = watch
         self.answer = answer
         self.state = State.RELAYING
         self._writer = writer
-        self._inlet = Inlet(watch, answer, reader, calls)
+        self._inlet = Inlet(watch, answer, calls)
         self._outlet = Outlet(watch, answer, writer)
         self._ending = Ending(watch, answer, writer, self._outlet)
         self._refusal: Piece | None = None

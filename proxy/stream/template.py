@@ -45,34 +45,22 @@ class Template:
         """Read nothing until the next `learn`."""
         self.known = False
 
-    def learn(
-        self,
-        frame: bytes,
-        sent: bytes | Callable[[str], bytes],
-        name: str,
-        text: str,
-        tally: tuple[bytes, bytes] | None = None,
-    ) -> None:
+    def learn(self, frame: bytes, sent: bytes, name: str, text: str, tally: tuple[bytes, bytes] | None = None) -> None:
         """Take a parsed frame that says only `text` as the form.
 
-        `sent` is what was sent to the client for it, or writes what is to be sent for any text. `name` is the field
-        that holds the text. `tally` are the keys of the object of running counts in the frame, and of the
-        completion tokens in it.
+        `sent` is what was sent to the client for it. `name` is the field that holds the text. `tally` are the keys of
+        the object of running counts in the frame, and of the completion tokens in it.
         """
         self.known, self._count = False, b""
         if not _plain(text):
             return
         literal = text.encode("utf-8", "replace")
-        form = _around(frame, name, literal)
-        to = _around(sent, name, literal) if isinstance(sent, bytes) else (b"", b"")
+        form, to = _around(frame, name, literal), _around(sent, name, literal)
         if form is None or to is None:
             return
         self._before, self._after = form
         self.thought = name != "content"
-        if isinstance(sent, bytes):
-            self.write = None if frame == sent else partial(_between, *to)
-        else:
-            self.write = sent
+        self.write = None if frame == sent else partial(_between, *to)
         self.known = tally is None or self._learn_counts(*tally, to[1])
         self._at, self._end = len(self._before), -len(self._after)
         self._shortest = self._at - self._end

@@ -13,8 +13,7 @@ from starlette.types import Message
 
 from proxy.attempts.client import ClientStream
 from proxy.core.piece import Identity
-from proxy.core.request import Request
-from proxy.dialects import CHAT
+from proxy.dialects.chat.writing import ChatWriter
 from proxy.exchange import Exchange
 from proxy.net.tasks import running
 from tests.proxying import running_proxy
@@ -50,7 +49,7 @@ class Wire:
 def streaming(wire: Wire) -> Iterator[ClientStream]:
     """An answer whose heartbeats come at every turn of the loop."""
     scope = {"method": "POST", "path": "/", "headers": [], "http_version": "1.1"}
-    writer, own = CHAT.writer(Request(body={}), ""), Identity("", 0, "")
+    writer, own = ChatWriter(), Identity("", 0, "")
     client = ClientStream(
         Exchange(scope, wire.receive, wire.send),
         writer,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.core import sse
-from proxy.dialects.chat import ChatReader, ChatWriter
+from proxy.dialects.chat.writing import ChatWriter
 from proxy.emulation import WrittenCallReader, offer_of
 from proxy.stream.answer import Answer
 from proxy.stream.events import ChunkReceived, Pause
@@ -28,7 +28,6 @@ def drive(pieces: list[str], prompt: int) -> tuple[StreamSession, bool]:
     session = StreamSession(
         Watch(window=2048, pause_point=1843, resumable=True),
         Answer(prompt, tokens),
-        ChatReader(),
         ChatWriter(),
         lambda: WrittenCallReader(offer, str, emulated=True),
     )

@@ -19,9 +19,8 @@ from proxy.attempts.client import ClientStream
 from proxy.compactor import Compactor
 from proxy.core.jsontext import dumps, loads
 from proxy.core.piece import Identity
-from proxy.core.request import Request
 from proxy.core.settings import BackendSetting
-from proxy.dialects import CHAT
+from proxy.dialects.chat.writing import ChatWriter
 from proxy.exchange import Exchange
 from tests.attempts.test_resuming import history, joined_calls
 from tests.attempts.test_tools import ASK, CALL, EMULATED, WEATHER, says
@@ -192,13 +191,7 @@ async def test_no_heartbeat_comes_after_the_end() -> None:
     scope = {"method": "POST", "path": "/", "headers": []}
     exchange = Exchange(scope, None, send)  # type: ignore[arg-type]
     client = ClientStream(
-        exchange,
-        CHAT.writer(Request(body={}), ""),
-        form="off",
-        own=Identity("", 0, ""),
-        extra_headers=list,
-        grace=0.0,
-        heartbeat=10.0,
+        exchange, ChatWriter(), form="off", own=Identity("", 0, ""), extra_headers=list, grace=0.0, heartbeat=10.0
     )
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -220,7 +213,7 @@ async def test_heartbeats_do_not_pile_up_for_a_client_that_does_not_read() -> No
 
     exchange = Exchange({"method": "POST", "path": "/", "headers": []}, None, send)  # type: ignore[arg-type]
     exchange.started = True
-    writer, own = CHAT.writer(Request(body={}), ""), Identity("", 0, "")
+    writer, own = ChatWriter(), Identity("", 0, "")
     client = ClientStream(exchange, writer, form="off", own=own, extra_headers=list, grace=0.0, heartbeat=1e-6)
     client._last -= 1.0
     for _ in range(200):

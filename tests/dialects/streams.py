@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.core import sse
 from proxy.core.piece import CallPart, Identity, Piece
-from proxy.dialects import UPSTREAM
+from proxy.dialects.chat.reading import read_frame
 
 WORDS = st.text(min_size=1, max_size=30)
 
@@ -50,7 +50,7 @@ def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> Piec
     """A chunk with one choice."""
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
     body = {"id": "chatcmpl-1", "created": 7, "model": "m", "choices": [choice], **more}
-    return UPSTREAM.read(sse.encode(body))
+    return read_frame(sse.encode(body))
 
 
 def events(stream: bytes) -> list[dict[str, Any]]:
@@ -72,12 +72,12 @@ def called(index: int, name: str = "", arguments: str = "", call_id: str = "") -
 
 def usage(**counts: Any) -> Piece:
     """The chunk at the end that counts."""
-    return UPSTREAM.read(sse.encode({"id": "chatcmpl-1", "choices": [], "usage": counts}))
+    return read_frame(sse.encode({"id": "chatcmpl-1", "choices": [], "usage": counts}))
 
 
 def failure(**error: Any) -> Piece:
     """A frame that reports an error."""
-    return UPSTREAM.read(sse.encode({"error": error}))
+    return read_frame(sse.encode({"error": error}))
 
 
 SAID = st.lists(

@@ -9,6 +9,7 @@ import pytest
 
 from proxy.core import sse
 from proxy.core.dialect import Dialect
+from proxy.core.managing import Managed
 from proxy.core.request import Request
 from proxy.dialects import DIALECTS
 from tests.dialects.streams import called, chunk
@@ -20,7 +21,7 @@ every = pytest.mark.parametrize("dialect", OTHERS, ids=lambda dialect: dialect.n
 
 def written(dialect: Dialect, deltas: list[dict[str, Any]]) -> bytes:
     """The stream of an answer that says this."""
-    writer = dialect.writer(Request(body={}, model="asked", form={}), "0a1b")
+    writer = dialect.writer(Request(body={}, model="asked", form={}), "0a1b", Managed())
     return b"".join(writer.relay(chunk(delta), None, role_sent=True) for delta in deltas) + writer.end()
 
 

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.dialect import NO_ANSWER, Dialect
+from proxy.core.dialect import Completion, Dialect
+from proxy.core.managing import Managed
 from proxy.core.request import Message, Request
-from proxy.dialects.messages import Messages
-from proxy.dialects.ollama import OllamaChat
+from proxy.dialects.messages import MESSAGES
+from proxy.dialects.ollama import OLLAMA
 from tests.dialects.messages.test_writing import message_of
 from tests.dialects.streams import WORDS, Said, answers, events, piece_of
 
@@ -32,7 +32,6 @@ ARGUMENTS = st.dictionaries(
     max_size=3,
 )
 ANSWERS = answers(NAMES, ARGUMENTS)
-ANTHROPIC, CHATTING = Messages(), OllamaChat()
 PICTURE = "iVBORw0KGgo="
 
 
@@ -59,13 +58,13 @@ def parsed(told: Message) -> Message:
 
 
 def whole(dialect: Dialect, request: Request, said: Said) -> dict[str, Any]:
-    came = replace(NO_ANSWER, read=lambda: (piece_of(said),))
-    told: dict[str, Any] = json.loads(dialect.writer(request, "0a1b").body(came, came.pieces, {}))
+    came = Completion(choices=(piece_of(said),))
+    told: dict[str, Any] = json.loads(dialect.writer(request, "0a1b", Managed()).body(came, came.choices, {}))
     return told
 
 
 def streamed(dialect: Dialect, request: Request, said: Said) -> bytes:
-    writer = dialect.writer(request, "0a1b")
+    writer = dialect.writer(request, "0a1b", Managed())
     return writer.relay(piece_of(said), None, role_sent=False) + writer.end()
 
 
@@ -74,7 +73,7 @@ def streamed(dialect: Dialect, request: Request, said: Said) -> bytes:
 
 def anthropic(messages: list[Any], **fields: Any) -> Request:
     body = {"model": "m", "max_tokens": 9, "messages": messages, **fields}
-    return ANTHROPIC.read(json.dumps(body).encode(), b"")
+    return MESSAGES.read(json.dumps(body).encode())
 
 
 HELLO: list[Any] = [{"role": "user", "content": "go"}]
@@ -83,8 +82,8 @@ HELLO: list[Any] = [{"role": "user", "content": "go"}]
 @given(ANSWERS, st.booleans())
 def test_an_answer_of_messages_that_is_sent_back_is_what_the_model_said(said: Said, live: bool) -> None:
     request = anthropic(HELLO)
-    one = whole(ANTHROPIC, request, said)
-    other = message_of(events(streamed(ANTHROPIC, request, said)))
+    one = whole(MESSAGES, request, said)
+    other = message_of(events(streamed(MESSAGES, request, said)))
     assert (one["content"], one["stop_reason"]) == (other["content"], other["stop_reason"])
     told = (other if live else one)["content"]
     back = anthropic([*HELLO, {"role": "assistant", "content": told}])
@@ -158,7 +157,7 @@ def test_tools_and_results_of_messages_are_those_of_the_model(tools: list[Any]) 
 
 
 def ollama(messages: list[Any], **fields: Any) -> Request:
-    return CHATTING.read(json.dumps({"model": "m", "messages": messages, **fields}).encode(), b"")
+    return OLLAMA.read(json.dumps({"model": "m", "messages": messages, **fields}).encode())
 
 
 def joined(stream: bytes) -> dict[str, Any]:
@@ -173,8 +172,8 @@ def joined(stream: bytes) -> dict[str, Any]:
 @given(ANSWERS, st.booleans())
 def test_an_answer_of_ollamas_that_is_sent_back_is_what_the_model_said(said: Said, live: bool) -> None:
     request = ollama(HELLO)
-    one = whole(CHATTING, request, said)["message"]
-    other = joined(streamed(CHATTING, request, said))
+    one = whole(OLLAMA, request, said)["message"]
+    other = joined(streamed(OLLAMA, request, said))
     assert one == other
     back = ollama([*HELLO, other if live else one])
     assert back.messages[0] == HELLO[0]
@@ -188,7 +187,7 @@ def test_an_answer_of_ollamas_that_is_sent_back_is_what_the_model_said(said: Sai
 def test_results_of_ollamas_find_their_calls(
     bare: Callable[[dict[str, Any]], dict[str, Any]], said: Said, results: list[str]
 ) -> None:
-    made = whole(CHATTING, ollama(HELLO), said)["message"]
+    made = whole(OLLAMA, ollama(HELLO), said)["message"]
     calls = [bare(call) for call in made.get("tool_calls", ())]
     told = [
         {"role": "tool", "tool_name": call["function"]["name"], "content": result}

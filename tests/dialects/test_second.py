@@ -6,7 +6,7 @@ It is a small one, and unlike chat completions: a question goes in as one text, 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,9 +15,10 @@ import pytest
 from typing_extensions import override
 
 from proxy.api import app, paths
-from proxy.core.dialect import Dialect, WholeAnswer, Writer
-from proxy.core.errors import BadRequest, ClientError
+from proxy.core.dialect import Completion, Dialect, Writer
+from proxy.core.errors import BadRequest
 from proxy.core.jsontext import dumps, loads
+from proxy.core.managing import Managed
 from proxy.core.piece import Identity, Piece
 from proxy.core.request import Request
 from proxy.relay import Relay
@@ -29,11 +30,6 @@ PATH = "/v1/lines"
 
 class LinesWriter(Writer):
     media_type = "application/x-ndjson"
-
-    @override
-    def more(self, name: str) -> Callable[[str], bytes] | None:
-        field = "said" if name == "content" else "thought"
-        return lambda text: dumps({field: text}) + b"\n"
 
     @override
     def relay(self, piece: Piece, identity: Identity | None, *, role_sent: bool) -> bytes:
@@ -59,8 +55,8 @@ class LinesWriter(Writer):
         return b'{"end":true}\n'
 
     @override
-    def body(self, answer: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
-        return dumps({"said": pieces[0].text, "tokens": (usage or {}).get("completion_tokens")})
+    def body(self, completion: Completion, choices: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
+        return dumps({"said": choices[0].text, "tokens": (usage or {}).get("completion_tokens")})
 
     def _line(self, piece: Piece) -> bytes:
         says = {"said": piece.text, "thought": piece.thought, "why": piece.finish}
@@ -70,39 +66,30 @@ class LinesWriter(Writer):
         return dumps(told) + b"\n" if told else b""
 
 
-class Lines(Dialect):
-    name = "lines"
-    paths: tuple[str, ...] = (PATH,)
+def read(body: bytes) -> Request:
+    asked = loads(body)
+    if "ask" not in asked:
+        raise BadRequest("Say what you `ask`.", param="ask")
+    turns = [{"role": "user", "content": asked["ask"]}]
+    streamed = bool(asked.get("live"))
+    neutral = {"model": "fake-model", "messages": turns, "stream": streamed}
+    return Request(body=neutral, model="fake-model", stream=streamed, wants_usage=True)
 
-    @override
-    def read(self, body: bytes, wire: bytes) -> Request:
-        del wire
-        asked = loads(body)
-        if "ask" not in asked:
-            raise BadRequest("Say what you `ask`.", param="ask")
-        turns = [{"role": "user", "content": asked["ask"]}]
-        streamed = bool(asked.get("live"))
-        neutral = {"model": "fake-model", "messages": turns, "stream": streamed}
-        return Request(body=neutral, model="fake-model", stream=streamed, wants_usage=True)
 
-    @override
-    def refusal(self, error: ClientError) -> dict[str, Any]:
-        return {"fault": error.message}
+def writer(request: Request, unique: str, managed: Managed) -> LinesWriter:
+    del request, unique, managed
+    return LinesWriter()
 
-    @override
-    def refused(self, body: bytes) -> bytes:
-        return dumps({"fault": loads(body)["error"]["message"]})
 
-    @override
-    def writer(self, request: Request, unique: str) -> LinesWriter:
-        del request, unique
-        return LinesWriter()
+def fault(error: Any, status: int) -> dict[str, Any]:
+    del status
+    return {"fault": error["message"]}
 
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one line in `proxy.dialects` would, which is read once when the process starts."""
-    dialect: Dialect = Lines()
+    dialect = Dialect(name="lines", path=PATH, read=read, writer=writer, error=fault)
     route = app._route(PATH, partial(Relay.answer, dialect=dialect), ["POST"])
     monkeypatch.setattr(app, "ROUTES", (route, *app.ROUTES))
     monkeypatch.setitem(app._DIALECTS, PATH, dialect)

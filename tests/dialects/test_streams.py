@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from proxy.core import sse
 from proxy.core.dialect import Dialect
+from proxy.core.managing import Managed
 from proxy.core.request import Request
 from proxy.dialects import DIALECTS
-from proxy.dialects.chat import ChatReader
 from proxy.stream.events import Reopened
 from proxy.stream.session import StreamSession, Watch
 from tests.dialects.streams import SAID, calling
@@ -36,8 +36,8 @@ every = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect
 
 
 def session(dialect: Dialect, watch: Watch = FAR) -> StreamSession:
-    writer = dialect.writer(Request(body={}, model="asked", form={}), "0a1b")
-    return StreamSession(watch, answer(), ChatReader(), writer)
+    writer = dialect.writer(Request(body={}, model="asked", form={}), "0a1b", Managed())
+    return StreamSession(watch, answer(), writer)
 
 
 def text_in(dialect: Dialect, data: bytes) -> str:

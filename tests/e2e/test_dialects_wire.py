@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from proxy.api.paths import COUNTING
 from proxy.core.settings import BackendSetting, Settings
 from proxy.dialects import DIALECTS
 from proxy.exchange import Exchange
@@ -49,7 +50,7 @@ def test_a_chat_request_keeps_what_it_has() -> None:
         assert (chat.query, got["x-api-key"], got["anthropic-version"]) == ("api-version=7", "k", "1")
 
 
-@pytest.mark.parametrize("path", [path for dialect in set(DIALECTS.values()) for path in dialect.counts])
+@pytest.mark.parametrize("path", COUNTING)
 @pytest.mark.parametrize("how", ["bypass", "unmanaged"])
 def test_a_count_is_left_to_a_backend_like_the_request_itself(path: str, how: str) -> None:
     with LlamaCppFake() as fake:
@@ -71,9 +72,9 @@ async def test_many_values_are_not_read_on_the_loop() -> None:
     async def send(_: Any) -> None:
         return None
 
-    def reads(body: bytes, wire: bytes) -> Any:
+    def reads(body: bytes) -> Any:
         threads.append(threading.current_thread())
-        return dialect.read(body, wire)
+        return dialect.read(body)
 
     dialect = DIALECTS["/v1/responses"]
     exchange = Exchange({"type": "http", "method": "POST", "path": "/", "headers": []}, nothing, send)

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core import sse
+from proxy.core.jsontext import loads
 from proxy.core.piece import Piece
-from proxy.dialects.chat import ChatReader, ChatWriter
-from proxy.dialects.chat.reading import DONE, object_of
-from proxy.emulation import Call, FormCount, Malformed, Offer, WrittenCallReader, offer_of
+from proxy.dialects.chat.reading import DONE, read_frame
+from proxy.dialects.chat.writing import ChatWriter
+from proxy.emulation import Call, FormCount, Malformed, Offer, WrittenCallReader
 from tests.emulation.broken import MALFORMED, REPAIRED
-from tests.emulation.outputs import ARGS, CLEAN, FENCED, FUNCTIONS, TAGGED, Output, P, offer
+from tests.emulation.outputs import ARGS, CLEAN, FENCED, TAGGED, Output, P, offer
 
 OFFER = offer()
 WRONG = '{"name": "get_weather", "arguments": {}}'
@@ -53,7 +54,7 @@ class Stream(WrittenCallReader):
         return written(self.give_up())
 
     def _take(self, block: bytes) -> bytes:
-        return b"".join(written(self.feed(ChatReader().read(frame))) for frame in sse.frames(block))
+        return b"".join(written(self.feed(read_frame(frame))) for frame in sse.frames(block))
 
 
 def written(pieces: Iterable[Piece]) -> bytes:
@@ -65,7 +66,8 @@ def stream(of: Offer = OFFER, *, said: str = "", calls_before: int = 0) -> Strea
 
 
 def objects(data: bytes) -> list[Any]:
-    return [object_of(sse.data_of(frame)) for frame in sse.frames(data)]
+    datas = map(sse.data_of, sse.frames(data))
+    return [None if data is None or data == b"[DONE]" else loads(data) for data in datas]
 
 
 def deltas(data: bytes) -> list[Any]:
@@ -174,13 +176,6 @@ def test_repairs_are_counted() -> None:
     one = stream()
     one.take(said(P[:-1]) + STOP)
     assert one.stats == {"bare": FormCount(called=1, repaired=1)}
-
-
-def test_functions_of_the_older_api() -> None:
-    old = offer_of({"functions": FUNCTIONS})
-    assert old is not None
-    function = {"name": "get_weather", "arguments": ARGS}
-    assert deltas(stream(old).take(said(TAGGED) + STOP)) == [({"function_call": function}, None), ({}, "function_call")]
 
 
 def test_calls_go_on_counting_after_an_earlier_attempt() -> None:

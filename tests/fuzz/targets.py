@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from proxy.core import sse
 from proxy.core.piece import Piece
-from proxy.dialects.chat import ChatReader
+from proxy.dialects.chat.reading import is_torn, read_completion, read_frame
 from proxy.emulation import WrittenCallReader
 from proxy.net.inflate import FREE, MOST_TIMES, PIECE, Inflater, Undecodable
 from proxy.stream.answer import Answer
@@ -85,12 +85,12 @@ def dispatched(data: bytes) -> list[bytes]:
 
 def chunks(data: bytes) -> None:
     """Whatever a frame or a body holds, it is read."""
-    reader, answer = ChatReader(), Answer(0, len)
+    answer = Answer(0, len)
     for frame in sse.frames(data):
-        answer.add(reader.read(frame))
-        reader.torn(frame)
-    if (came := reader.read_body(data)) is not None:
-        for piece in came.pieces:
+        answer.add(read_frame(frame))
+        is_torn(frame)
+    if (came := read_completion(data)) is not None:
+        for piece in came.choices:
             answer.add(piece)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from proxy.core.jsontext import dumps, loads
-from proxy.dialects.chat import ChatReader, ChatWriter
 from proxy.dialects.chat.reading import DONE as DONE  # noqa: PLC0414 - the tests take it from here
+from proxy.dialects.chat.writing import ChatWriter
 from proxy.stream.answer import Answer
 from proxy.stream.events import (
     ChunkReceived,
@@ -78,7 +78,7 @@ def session(watch: Watch = FAR, prompt: int = 100, count: Callable[[str], int] =
 
 
 def session_of(watch: Watch, of: Answer) -> StreamSession:
-    return StreamSession(watch, of, ChatReader(), ChatWriter())
+    return StreamSession(watch, of, ChatWriter())
 
 
 def commands(of: StreamSession, data: bytes, sizes: Sequence[int] = ()) -> list[StreamCommand]:

@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from proxy.dialects.chat import ChatReader, ChatWriter
+from proxy.dialects.chat.writing import ChatWriter
 from proxy.emulation import WrittenCallReader
 from proxy.stream.answer import Answer
 from proxy.stream.events import ChunkReceived, Finish, Pause, Reopened, UpstreamEnded
@@ -29,7 +29,7 @@ def session(watch: Watch = FAR, prompt: int = 100) -> StreamSession:
     def calls() -> WrittenCallReader:
         return WrittenCallReader(OFFER, lambda: f"call_{next(ids)}", emulated=False, text_before=of.text)
 
-    return StreamSession(watch, of, ChatReader(), ChatWriter(), calls)
+    return StreamSession(watch, of, ChatWriter(), calls)
 
 
 def pieces(text: str) -> list[str]:

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core import sse
-from proxy.core.dialect import WholeAnswer
+from proxy.core.dialect import Completion
 from proxy.core.jsontext import loads
 from proxy.core.managing import Managed
 from proxy.core.piece import Identity, Piece
-from proxy.dialects.chat import ChatReader
 from proxy.stream.events import ChunkReceived, Pause, Reopened, ResumeFailed, UpstreamFailed
 from proxy.stream.session import State, StreamSession, Watch
 from tests.stream.support import (
@@ -74,10 +73,7 @@ class NumberedWriter:
     def end(self) -> bytes:
         return self._frame(end=True)
 
-    def filled(self, answer: WholeAnswer) -> bytes:
-        raise NotImplementedError
-
-    def body(self, answer: WholeAnswer, pieces: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
+    def body(self, completion: Completion, choices: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
         raise NotImplementedError
 
     def _said(self, piece: Piece) -> bytes:
@@ -90,7 +86,7 @@ class NumberedWriter:
 
 
 def session(watch: Watch = FAR) -> StreamSession:
-    return StreamSession(watch, answer(), ChatReader(), NumberedWriter())
+    return StreamSession(watch, answer(), NumberedWriter())
 
 
 def frames(data: bytes) -> list[dict[str, Any]]:

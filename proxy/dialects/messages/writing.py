@@ -5,14 +5,17 @@ Events and fields: Anthropic API reference, "Streaming Messages" (2026), and PyP
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from typing_extensions import override
 
 from proxy.core.jsontext import loads
+from proxy.core.managing import Managed
 from proxy.core.piece import NOBODY, CallPart, Identity, Piece, arguments_of, whole_number
+from proxy.core.request import Request
 from proxy.dialects.messages.managing import COMPACTION, applied, compaction_block, iterations
+from proxy.dialects.messages.tools import changed_in
 from proxy.dialects.translating import CallPieces, Translator, named_event
 
 _REASONS = {
@@ -22,8 +25,7 @@ _REASONS = {
     "function_call": "tool_use",
     "content_filter": "refusal",
 }
-_WORD = "%"
-"""Stands for what is said, in an event that has none of it otherwise."""
+ID_PREFIX = "msg_"
 _CALLER = {"type": "direct"}
 _BLANK: Mapping[str, Mapping[str, Any]] = {"text": {"citations": None}, "thinking": {"signature": ""}}
 """What else a block has by its kind."""
@@ -51,26 +53,13 @@ class MessagesWriter(Translator):
 
     media_type = "text/event-stream; charset=utf-8"
 
-    def __init__(
-        self,
-        answer_id: str,
-        model: str,
-        *,
-        edits: bool = False,
-        tool_changes: Sequence[Mapping[str, Any]] | None = None,
-        silent: bool = False,
-    ) -> None:
-        """`model` is what the client asked for, told where no backend has named one.
-
-        `edits`: it wants its history edited, and to be told of that; `tool_changes`: the same of compactions, which
-        remember these; `silent`: it wants its prompt to be read, and no answer.
-        """
-        super().__init__()
-        self._silent = "length" if silent else None
-        self._id = answer_id
-        self._model = model
-        self._edits = edits
-        self._tool_changes = tool_changes
+    def __init__(self, request: Request, unique: str, managed: Managed) -> None:
+        super().__init__(managed)
+        self._silent = "length" if request.form.get("max_tokens") == 0 else None
+        self._id = ID_PREFIX + unique
+        self._model = request.model
+        self._edits = bool(request.form.get("context_management"))
+        self._tool_changes = None if request.compaction is None else changed_in(request.form)
         self._compacted = False
         """Whether the compaction was told."""
         self._opened = False
@@ -87,16 +76,8 @@ class MessagesWriter(Translator):
         """Text that came while a call was only half written, with its kind."""
 
     @override
-    def more(self, name: str) -> Callable[[str], bytes] | None:
-        kind = "text" if name == "content" else "thinking"
-        if kind != self._block:
-            return None
-        before, after = self._delta_event(kind, _WORD).split(_WORD.encode())
-        return lambda text: before + text.encode() + after
-
-    @override
     def _failed(self, error: Any) -> bytes:
-        return named_event("error", error_of(error))
+        return named_event("error", error_body(error))
 
     @override
     def _ended(self) -> bytes:
@@ -264,7 +245,7 @@ def _is_complete(arguments: str) -> bool:
     return True
 
 
-def error_of(error: Any, status: int = 0) -> dict[str, Any]:
+def error_body(error: Any, status: int = 0) -> dict[str, Any]:
     """An error in Anthropic's shape; `status` is the HTTP status where there is one.
 
     Of a prompt that is too long it begins in the words by which Claude Code (2.1) knows that, and compacts.
@@ -279,7 +260,7 @@ def error_of(error: Any, status: int = 0) -> dict[str, Any]:
     tokens, window = whole_number(fields.get("n_prompt_tokens")), whole_number(fields.get("n_ctx"))
     if tokens and window:
         message = f"prompt is too long: {tokens} tokens > {window} maximum. {message}"
-    return {"error": {"type": kind, "message": message}}
+    return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 def usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,19 +5,18 @@ Fields: Ollama's API reference (docs/api.md, 0.14) and PyPI `ollama` 0.6.3, `_ty
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from typing_extensions import override
 
 from proxy.core.jsontext import dumps
+from proxy.core.managing import Managed
 from proxy.core.piece import CallPart, Identity, Piece, arguments_of, whole_number
+from proxy.core.request import Request
 from proxy.dialects.ollama.reading import DURATIONS
 from proxy.dialects.ollama.request import moment
 from proxy.dialects.translating import CallPieces, Translator
-
-_WORD = "%"
-"""Stands for what is said, in a line that has none of it behind that."""
 
 
 class ChatLines(Translator):
@@ -25,18 +24,12 @@ class ChatLines(Translator):
 
     media_type = "application/x-ndjson"
 
-    def __init__(self, model: str) -> None:
-        """`model` is what the client asked for, and is told."""
-        super().__init__()
-        self._model = model
+    def __init__(self, request: Request, unique: str, managed: Managed) -> None:
+        del unique
+        super().__init__(managed)
+        self._model = request.model
         self._created = 0
         self._calls = CallPieces()
-
-    @override
-    def more(self, name: str) -> Callable[[str], bytes] | None:
-        sample = (_WORD, "") if name == "content" else ("", _WORD)
-        before, _, after = self._line(self._saying(*sample)).rpartition(_WORD.encode())
-        return lambda text: before + text.encode() + after
 
     @override
     def _aside(self, frame: bytes) -> bytes:
@@ -100,8 +93,9 @@ class ChatLines(Translator):
         return {"model": self._model, "created_at": moment(self._created), **fields}
 
 
-def error_of(error: Any) -> dict[str, str]:
+def error_of(error: Any, status: int = 0) -> dict[str, str]:
     """Return an error as Ollama has it."""
+    del status
     message = error.get("message") if isinstance(error, dict) else error
     return {"error": str(message or "The backend failed.")}
 

@@ -2,53 +2,32 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from typing_extensions import override
-
-from proxy.core.dialect import Dialect
-from proxy.core.request import Request
+from proxy.core.dialect import Dialect, TokenCount
 from proxy.dialects.responses.request import read
 from proxy.dialects.responses.writing import CompactedWriter, ResponsesWriter
 
 
-class Responses(Dialect):
-    """Reads requests for responses, and answers them in events or whole."""
-
-    name = "responses"
-    paths: tuple[str, ...] = ("/v1/responses",)
-    counts: tuple[str, ...] = ("/v1/responses/input_tokens",)
-
-    @override
-    def read(self, body: bytes, wire: bytes) -> Request:
-        return read(body)
-
-    @override
-    def counted(self, tokens: int, before: int | None) -> dict[str, Any]:
-        return {"object": "response.input_tokens", "input_tokens": tokens}
-
-    @override
-    def answer_id(self, unique: str) -> str:
-        return f"resp_{unique}"
-
-    @override
-    def writer(self, request: Request, unique: str) -> ResponsesWriter:
-        return ResponsesWriter(request, unique)
+def _counted(tokens: int, before: int | None) -> dict[str, Any]:
+    del before
+    return {"object": "response.input_tokens", "input_tokens": tokens}
 
 
-class CompactedResponses(Responses):
-    """Requests for a compaction alone, which are answered whole."""
-
-    paths: tuple[str, ...] = ("/v1/responses/compact",)
-    counts: tuple[str, ...] = ()
-
-    @override
-    def read(self, body: bytes, wire: bytes) -> Request:
-        return read(body, compacts=True)
-
-    @override
-    def writer(self, request: Request, unique: str) -> CompactedWriter:
-        return CompactedWriter(request, unique)
-
-
-__all__ = ["CompactedResponses", "Responses"]
+RESPONSES = Dialect(
+    name="responses",
+    path="/v1/responses",
+    read=read,
+    writer=ResponsesWriter,
+    count=TokenCount(path="/v1/responses/input_tokens", read=read, reply=_counted),
+    id_prefix="resp_",
+)
+COMPACTED_RESPONSES = Dialect(
+    name="responses",
+    path="/v1/responses/compact",
+    read=partial(read, compacts=True),
+    writer=CompactedWriter,
+    id_prefix="resp_",
+)
+"""Requests for a compaction alone, which are answered in one body."""

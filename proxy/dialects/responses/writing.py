@@ -7,12 +7,12 @@ where no `response.completed` comes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from typing_extensions import override
 
-from proxy.core.jsontext import dumps
+from proxy.core.managing import Managed
 from proxy.core.piece import NOBODY, CallPart, Identity, Piece
 from proxy.core.request import Request
 from proxy.dialects.responses.conversation import items_in, tools_in
@@ -25,9 +25,6 @@ from proxy.dialects.translating import CallPieces, Translator, named_event
 
 _CODES = {"context_length_exceeded", "rate_limit_exceeded", "invalid_prompt", "server_error"}
 """Codes of errors that clients look for inside a stream (Codex 0.169, PyPI `openai` 3.54.0)."""
-
-_WORD = "%"
-"""Stands for what is said, in an event that has none of it otherwise."""
 _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Finish reasons of answers that are not complete."""
 
@@ -37,8 +34,8 @@ class ResponsesWriter(Translator):
 
     media_type = "text/event-stream; charset=utf-8"
 
-    def __init__(self, request: Request, unique: str) -> None:
-        super().__init__()
+    def __init__(self, request: Request, unique: str, managed: Managed) -> None:
+        super().__init__(managed)
         self._asked: Mapping[str, Any] = request.form
         self._model = request.model
         self._unique = unique
@@ -57,24 +54,6 @@ class ResponsesWriter(Translator):
         self._compacted: CompactionItem | None = None
         self._calls: dict[int, CallItem] = {}
         self._pieces = CallPieces()
-
-    @override
-    def more(self, name: str) -> Callable[[str], bytes] | None:
-        item = self._open
-        if type(item) is not (MessageItem if name == "content" else self._thinking):
-            return None
-        kind, fields = item.delta(_WORD)
-        named = f"response.{kind}".encode()
-        head = b'event: %b\ndata: {"type":"%b","sequence_number":' % (named, named)
-        data = dumps({"output_index": self._items.index(item), **fields})
-        before, after = data.removeprefix(b"{").split(_WORD.encode())
-
-        def write(text: str) -> bytes:
-            item.take(text)
-            self._sequence += 1
-            return b"%b%d,%b%b%b\n\n" % (head, self._sequence - 1, before, text.encode(), after)
-
-        return write
 
     @override
     def _failed(self, error: Any) -> bytes:

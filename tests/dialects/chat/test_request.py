@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.errors import BadRequest
+from proxy.core.errors import BadRequest, NotManaged
 from proxy.core.jsontext import dumps, loads
 from proxy.core.request import Request
 from proxy.dialects.chat.request import going_on, may_ask_usage, read, summarising, written
@@ -20,10 +20,8 @@ def request(**fields: Any) -> Request:
 
 def test_a_request_keeps_its_bytes_and_its_unknown_fields() -> None:
     raw = b' {"x": {"y": [1]}, "messages" : [] }'
-    made = read(raw, b"compressed")
+    made = read(raw)
     assert made.raw is raw
-    assert made.wire == b"compressed"
-    assert read(raw).wire is raw
     assert written(made, None, {}, ask_usage=False) is raw, "nothing is changed"
     again = written(made, [user("b")], {}, ask_usage=False)
     assert loads(again) == {"x": {"y": [1]}, "messages": [user("b")]}
@@ -208,9 +206,15 @@ def test_a_summary_that_is_appended_keeps_the_prompt_and_the_tools_which_must_no
     assert alone == expected
 
 
-def test_what_is_nested_too_deeply_to_be_written_is_refused() -> None:
-    deep: Any = "x"
-    for _ in range(1500):
-        deep = [deep]
-    with pytest.raises(BadRequest, match="nested"):
-        written(request(), [{"role": "user", "content": deep}], {}, ask_usage=False)
+@pytest.mark.parametrize(
+    "older",
+    [
+        {"functions": [{"name": "f"}]},
+        {"function_call": "auto"},
+        {"messages": [{"role": "function", "name": "f", "content": "x"}]},
+        {"messages": [{"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}]},
+    ],
+)
+def test_the_older_form_of_tools_is_not_managed(older: dict[str, Any]) -> None:
+    with pytest.raises(NotManaged, match="tool_calls"):
+        request(**older)

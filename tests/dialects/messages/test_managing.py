@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from proxy.core.dialect import NO_ANSWER
+from proxy.core.dialect import Completion
 from proxy.core.managing import Cleared, ClearResults, ClearThoughts, CompactionRequest, Managed, SealedCompaction
 from proxy.core.piece import NOBODY, Piece
+from proxy.core.request import Request
 from proxy.dialects.messages.managing import unknown_edits
 from proxy.dialects.messages.writing import MessagesWriter
 from tests.dialects.messages.test_request import HELLO, asked, refused
@@ -95,10 +96,10 @@ def test_the_newest_compaction_stands_for_all_before_it() -> None:
     assert asked([*HELLO, {"role": "assistant", "content": [block(None)]}]).sealed_compaction is None
 
 
-def writer(managed: Managed, **options: Any) -> MessagesWriter:
-    made = MessagesWriter("msg_1", "asked", **options)
-    made.manage(managed)
-    return made
+def writer(managed: Managed, *, edits: bool = False, compacts: bool = True, **form: Any) -> MessagesWriter:
+    form = {"messages": [], **form, **({"context_management": {"edits": [{}]}} if edits else {})}
+    compaction = CompactionRequest() if compacts else None
+    return MessagesWriter(Request(body={}, model="asked", form=form, compaction=compaction), "1", managed)
 
 
 MANAGED = Managed(cleared=[Cleared("thoughts", 2, 50), Cleared("results", 3, 700)], spent=(900, 40))
@@ -107,7 +108,7 @@ MANAGED = Managed(cleared=[Cleared("thoughts", 2, 50), Cleared("results", 3, 700
 def test_a_stream_tells_the_compaction_first_and_the_edits_at_its_end() -> None:
     managed = Managed(MANAGED.cleared, SealedCompaction("seal", "In short."), spent=MANAGED.spent)
     removal = {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "f"}}
-    making = writer(managed, edits=True, tool_changes=[removal])
+    making = writer(managed, edits=True, tools=[{"name": "f"}], messages=[{"role": "user", "content": [removal]}])
     came = (chunk({"content": "Hi."}), chunk({}, "stop"), usage(prompt_tokens=100, completion_tokens=5))
     out = b"".join(making.relay(piece, None, role_sent=True) for piece in came) + making.end()
     start, *blocks, end, stop = events(out)
@@ -128,7 +129,7 @@ def test_a_stream_tells_the_compaction_first_and_the_edits_at_its_end() -> None:
 
 def test_a_compaction_that_comes_after_a_notice_is_told_all_the_same() -> None:
     managed = Managed()
-    making = writer(managed, tool_changes=())
+    making = writer(managed)
     out = making.insert(Piece(role=True), NOBODY)
     managed.sealed_compaction = SealedCompaction("seal", "In short.")
     out += making.relay(chunk({"content": "Hi."}), None, role_sent=True) + making.end()
@@ -139,7 +140,7 @@ def test_a_compaction_that_comes_after_a_notice_is_told_all_the_same() -> None:
 @pytest.mark.parametrize("compacts", [True, False])
 def test_an_answer_that_is_a_compaction(compacts: bool) -> None:
     managed = Managed(sealed_compaction=SealedCompaction("seal", "In short."), ended=True, spent=(9, 4))
-    message = json.loads(writer(managed, tool_changes=() if compacts else None).body(NO_ANSWER, (), None))
+    message = json.loads(writer(managed, compacts=compacts).body(Completion(), (), None))
     assert message["content"] == [block("In short.", "seal") | ({"tool_changes": []} if compacts else {})]
     assert (message["stop_reason"], message["model"]) == ("compaction", "asked")
     assert "context_management" not in message
@@ -147,6 +148,6 @@ def test_an_answer_that_is_a_compaction(compacts: bool) -> None:
     assert (told is not None) is compacts
     if told is not None:
         assert [each["type"] for each in told] == ["compaction"]
-    making = writer(managed, tool_changes=() if compacts else None)
+    making = writer(managed, compacts=compacts)
     *_, end, _ = events(making.insert(Piece(choice=True), NOBODY) + making.end())
     assert end["delta"]["stop_reason"] == "compaction"

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core import sse
+from proxy.core.managing import Managed
 from proxy.core.piece import CallPart, Identity, Piece
-from proxy.dialects import UPSTREAM
-from proxy.dialects.messages.writing import MessagesWriter, error_of, usage_of
+from proxy.core.request import Request
+from proxy.dialects.chat.reading import read_completion, read_frame
+from proxy.dialects.messages.writing import MessagesWriter, error_body, usage_of
 from tests.dialects.streams import SAID, all_of, calling, chunk, events, failure, usage
 
 WHO = Identity("chatcmpl-1", 7, "m")
@@ -48,7 +50,7 @@ def message_of(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def written(*pieces: Piece) -> list[dict[str, Any]]:
-    writer = MessagesWriter("msg_1", "asked")
+    writer = MessagesWriter(Request(body={}, model="asked", form={}), "1", Managed())
     return events(b"".join(writer.relay(piece, None, role_sent=True) for piece in pieces) + writer.end())
 
 
@@ -77,7 +79,7 @@ def test_the_end_waits_for_the_usage() -> None:
 
 
 def test_a_call_that_comes_whole_and_unnumbered_is_one_block() -> None:
-    writer = MessagesWriter("msg_1", "asked")
+    writer = MessagesWriter(Request(body={}, model="asked", form={}), "1", Managed())
     calls = (CallPart("f", '{"a":1}', id="c1"), CallPart("g", "", id="c2"))
     said = writer.insert(Piece(calls=calls, choice=True), WHO) + writer.end()
     uses = message_of(events(said))["content"]
@@ -85,7 +87,7 @@ def test_a_call_that_comes_whole_and_unnumbered_is_one_block() -> None:
 
 
 def test_what_spillway_says_itself_fits_in() -> None:
-    writer = MessagesWriter("msg_1", "asked")
+    writer = MessagesWriter(Request(body={}, model="asked", form={}), "1", Managed())
     said = [
         writer.insert(Piece(comment="spillway"), WHO),
         writer.insert(Piece(role=True), WHO),
@@ -102,7 +104,7 @@ def test_what_spillway_says_itself_fits_in() -> None:
 
 
 def test_nothing_comes_after_an_error_or_an_end() -> None:
-    writer = MessagesWriter("msg_1", "asked")
+    writer = MessagesWriter(Request(body={}, model="asked", form={}), "1", Managed())
     said = writer.relay(chunk({"content": "one"}), None, role_sent=False)
     said += writer.relay(failure(message="broken", code=500), None, role_sent=True)
     *_, error = events(said)
@@ -121,7 +123,7 @@ def test_nothing_comes_after_an_error_or_an_end() -> None:
     ],
 )
 def test_errors_have_anthropics_types(error: Any, status: int, kind: str) -> None:
-    assert error_of(error, status)["error"]["type"] == kind
+    assert error_body(error, status)["error"]["type"] == kind
 
 
 def test_counts_that_make_no_sense_are_none() -> None:
@@ -138,14 +140,14 @@ def test_thinking_is_counted_where_the_backend_counts_it() -> None:
 def test_a_stop_sequence_is_told_where_the_backend_tells_it() -> None:
     choice = {"index": 0, "finish_reason": "stop", "stop_reason": "END"}
     head = {"id": "chatcmpl-1", "created": 7, "model": "m"}
-    ended = UPSTREAM.read(sse.encode({**head, "choices": [{**choice, "delta": {}}]}))
+    ended = read_frame(sse.encode({**head, "choices": [{**choice, "delta": {}}]}))
     message = message_of(written(chunk({"content": "Hi."}), ended))
     assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "END")
     body = {**head, "choices": [{**choice, "message": {"role": "assistant", "content": "Hi."}}]}
-    whole = UPSTREAM.read_body(json.dumps(body).encode())
+    whole = read_completion(json.dumps(body).encode())
     assert whole is not None
-    told = json.loads(MessagesWriter("msg_1", "asked").body(whole, (), None))
+    told = json.loads(MessagesWriter(Request(body={}, model="asked", form={}), "1", Managed()).body(whole, (), None))
     assert (told["stop_reason"], told["stop_sequence"]) == ("stop_sequence", "END")
-    token = UPSTREAM.read(sse.encode({**head, "choices": [{**choice, "delta": {}, "stop_reason": 128001}]}))
+    token = read_frame(sse.encode({**head, "choices": [{**choice, "delta": {}, "stop_reason": 128001}]}))
     message = message_of(written(chunk({"content": "Hi."}), token))
     assert (message["stop_reason"], message["stop_sequence"]) == ("end_turn", None)

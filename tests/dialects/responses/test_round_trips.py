@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.dialect import NO_ANSWER
+from proxy.core.dialect import Completion
+from proxy.core.managing import Managed
 from proxy.core.piece import Piece
 from proxy.core.request import Fetch, Message, Request, Thinking
 from proxy.dialects.responses.request import read
@@ -48,10 +48,10 @@ def piece(said: Said, unique: str) -> Piece:
 
 def answered(request: Request, said: Said, unique: str, *, streamed: bool) -> dict[str, Any]:
     """The response, as the client has it at its end."""
-    writer = ResponsesWriter(request, unique)
+    writer = ResponsesWriter(request, unique, Managed())
     if not streamed:
-        came = replace(NO_ANSWER, read=lambda: (piece(said, unique),))
-        whole: dict[str, Any] = json.loads(writer.body(came, came.pieces, {}))
+        came = Completion(choices=(piece(said, unique),))
+        whole: dict[str, Any] = json.loads(writer.body(came, came.choices, {}))
         return whole
     writer.relay(piece(said, unique), None, role_sent=False)
     writer.end()

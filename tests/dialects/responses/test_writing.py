@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.core.managing import Managed
 from proxy.core.piece import CallPart, Identity, Piece
 from proxy.core.request import Request
 from proxy.dialects.responses.response import usage_of
@@ -17,7 +18,7 @@ WHO = Identity("chatcmpl-1", 7, "m")
 
 
 def writer(**asked: Any) -> ResponsesWriter:
-    return ResponsesWriter(Request(body={}, model="asked", form=asked), "0a1b")
+    return ResponsesWriter(Request(body={}, model="asked", form=asked), "0a1b", Managed())
 
 
 def response_of(found: list[dict[str, Any]]) -> dict[str, Any]:

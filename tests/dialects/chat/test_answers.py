@@ -1,0 +1,218 @@
+"""Chunks and bodies of chat completions: read, and written again with nothing but the wanted change."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.core import sse
+from proxy.core.jsontext import loads
+from proxy.core.piece import Identity, Piece
+from proxy.dialects.chat.reading import is_torn, piece_of, read_completion, read_frame
+from proxy.dialects.chat.writing import ChatWriter
+from tests.stream.support import DONE, chunk, ending, frame, odd_chunks, said, usage
+
+WRITER = ChatWriter()
+OWN = Identity("own", 7, "asked", {"system_fingerprint": "fp"})
+STAMP = {"id": "own", "created": 7, "model": "asked", "system_fingerprint": "fp"}
+
+
+def renamed(chunk: dict[str, Any], *, role_sent: bool) -> dict[str, Any]:
+    written: dict[str, Any] = loads(sse.data_of(WRITER.relay(piece_of(chunk, b"x"), OWN, role_sent=role_sent)) or b"{}")
+    return written
+
+
+def part_of(chunk: dict[str, Any], *, role_sent: bool = True) -> dict[str, Any] | None:
+    written: dict[str, Any] | None = loads(
+        sse.data_of(WRITER.part(piece_of(chunk, b"x"), OWN, role_sent=role_sent)) or b"null"
+    )
+    return written
+
+
+# -- reading
+
+
+@pytest.mark.parametrize("mark", [DONE, b"data:  [DONE] \n\n"])
+def test_the_end_mark(mark: bytes) -> None:
+    assert read_frame(mark) == Piece(frame=mark, done=True)
+    assert not read_frame(b'data: "[DONE]"\n\n').done
+
+
+@pytest.mark.parametrize(
+    ("last", "torn"),
+    [(each, False) for each in (said("a"), b"data: [DONE]", b": comm", b"", b'data: {"a":1}', b"event: x")]
+    + [(b"data: x\n\n", False)]
+    + [(each, True) for each in (b'data: {"a', b"data: {", b"data: ", b"data: x\n", b"data: [DO")],
+)
+def test_a_last_frame_is_torn_or_not(last: bytes, torn: bool) -> None:
+    assert is_torn(last) is torn
+
+
+def test_open_is_what_lacks_its_blank_line() -> None:
+    for out in ([], [b""], [DONE], [said("a"), b"\n"], [said("a"), b""], [b"data: x\r\n\r\n"]):
+        assert not sse.is_open(out)
+    for out in ([b"data: x"], [b"data: x\n"], [DONE, b": c", b""]):
+        assert sse.is_open(out)
+
+
+def test_data_that_is_no_json_becomes_an_error() -> None:
+    assert "can't be read" in str(read_frame(b'data: {"a"\n\n').error)
+    for harmless in (b"data:\n\n", b"data: [1]\n\n", b": x\n\n"):
+        assert (read_frame(harmless).frame, read_frame(harmless).error) == (harmless, None)
+
+
+# -- what a backend must not send
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"event": {"type": "execute"}},
+        {"event": None},
+        {"selected_model_id": "m"},
+        {"type": "response.output_text.delta"},
+    ],
+)
+def test_privileged_fields_are_taken_out_and_nothing_else(fields: dict[str, Any]) -> None:
+    assert read_frame(frame(chunk({"content": "a"}, **fields))).frame == frame(chunk({"content": "a"}))
+    assert read_frame(frame({**fields, "x": 1})) == Piece(), "nothing is left that a client could use"
+    assert read_frame(frame({**fields, "error": "x"})).frame == frame({"error": "x"})
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [b'data:{ "choices" : [] }\r\n\r\n', *map(frame, ({"type": "error"}, {"type": 5}, {"choices": [{"event": 1}]}))],
+)
+def test_frames_without_any_stay_as_they_came(odd: bytes) -> None:
+    assert read_frame(odd).frame is odd
+
+
+def test_one_line_of_several_is_not_obeyed_alone() -> None:
+    assert read_frame(b'data: [\r\ndata:{"type":"response.x"}\r\ndata: ]\r\n\r\n') == Piece()
+    assert "can't be read" in str(read_frame(b'data: {"a":1}\ndata: {"event":1}\n\n').error)
+    assert read_frame(b'data: {"error":\ndata: {"event":1}\ndata: }\n\n').frame == frame({"error": {"event": 1}})
+    assert read_frame(b'data: {"text":"data:"}\n\n').frame == b'data: {"text":"data:"}\n\n'
+
+
+# -- writing
+
+
+@given(odd_chunks())
+def test_any_chunk_is_rewritten_or_left_out(value: dict[str, Any]) -> None:
+    for role_sent in (False, True):
+        renamed(value, role_sent=role_sent)
+        part = part_of(value, role_sent=role_sent)
+        piece = piece_of(value, b"")
+        if part is not None:
+            assert part["id"] == "own"
+            assert part["choices"][0]["finish_reason"] is None
+        if piece.alone and (role_sent or not piece.role):
+            assert part is not None
+            assert part["choices"][0]["delta"][piece.alone] == piece.text or piece.thought
+        if piece.text:
+            changed = WRITER.relay(replace(piece, text=piece.text + "!"), None, role_sent=False)
+            assert read_frame(changed).text == piece.text + "!"
+
+
+def test_renaming_changes_the_identity_only() -> None:
+    value = chunk({"role": "assistant", "content": "a"}, "stop", provider="P", usage={"x": 1})
+    assert renamed(value, role_sent=False) == {**value, **STAMP}
+    assert renamed({"x": 1}, role_sent=True) == {"x": 1}
+
+
+def test_the_role_of_the_first_choice_is_sent_once() -> None:
+    value = chunk({"role": "assistant", "content": "a"})
+    value["choices"].append({"index": 1, "delta": {"role": "assistant"}})
+    choices = renamed(value, role_sent=True)["choices"]
+    assert [each["delta"] for each in choices] == [{"content": "a"}, {"role": "assistant"}]
+
+
+def test_a_part_is_the_text_without_its_surroundings() -> None:
+    value = chunk({"role": "assistant", "content": "a", "refusal": None, "tool_calls": []}, "stop", usage={"x": 1})
+    part, first = part_of(value), part_of(value, role_sent=False)
+    assert part is not None
+    assert first is not None
+    assert part["choices"] == [{"index": 0, "delta": {"content": "a"}, "finish_reason": None}]
+    assert "usage" not in part
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": "a"}
+    for empty in ({}, {"content": ""}, {"role": "assistant"}):
+        assert part_of(chunk(empty, "stop")) is None
+    assert part_of({"choices": []}) is part_of({}) is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        chunk({"content": "a", "reasoning": "b"}),
+        chunk({"content": "a", "tool_calls": [{"index": 0}]}),
+        chunk({"content": "a"}, "stop"),
+        chunk({"content": "a"}, usage={"prompt_tokens": 5}),
+        chunk({"content": ["a"]}),
+        chunk({"refusal": "a"}),
+        {"choices": [*chunk({"content": "a"})["choices"], {"index": 1}]},
+    ],
+)
+def test_text_with_anything_beside_it_is_not_alone(value: dict[str, Any]) -> None:
+    assert piece_of(value, b"").alone == ""
+
+
+def test_text_alone() -> None:
+    assert piece_of(chunk({"role": "assistant", "content": "a"}), b"").alone == "content"
+    assert piece_of(chunk({"content": None, "reasoning": "b"}), b"").alone == "reasoning"
+
+
+TIMED = frame({**chunk(), "choices": [], "usage": {"prompt_tokens": 1}, "timings": {"cache_n": 1}})
+
+
+def test_timings_move_back_to_the_finish_and_nothing_else_does() -> None:
+    def moved(finish: bytes, used: bytes) -> bytes:
+        return WRITER.with_usage(read_frame(finish), read_frame(used)).frame
+
+    assert moved(ending(), TIMED) == frame(chunk({}, "stop", timings={"cache_n": 1}))
+    assert moved(ending(), usage(1, 2)) == moved(ending(), b'data: ,"timings":x\n\n') == ending()
+    timed = frame(chunk({}, "stop", timings={"cache_n": 2}))
+    assert moved(timed, TIMED) == timed
+    assert moved(ending(), TIMED.replace(b"}\n\n", b',"event":{"type":"execute"}}\n\n')) == moved(ending(), TIMED)
+    anew = WRITER.with_usage(replace(read_frame(ending()), frame=b"", finish="tool_calls"), read_frame(TIMED))
+    expected = chunk({}, "tool_calls", timings={"cache_n": 1})
+    assert WRITER.relay(anew, None, role_sent=True) == frame(expected)
+    assert WRITER.relay(anew, OWN, role_sent=True) == frame({**expected, **STAMP})
+
+
+# -- bodies
+
+
+FIELDS: tuple[dict[str, Any], dict[str, Any]] = {"logprobs": None}, {"refusal": None, "annotations": []}
+values = st.text() | st.none()
+fields = st.dictionaries(st.sampled_from(["logprobs", "index", "x", "messages"]), values, max_size=3)
+messages = st.dictionaries(st.sampled_from(["refusal", "annotations", "content", "role"]), values, max_size=4)
+choices = st.builds(lambda more, message: {**more, "message": message}, fields, messages)
+forms = st.builds(lambda choices, more: {**more, "choices": choices, "z": 1}, st.lists(choices, max_size=3), fields)
+
+
+def completed(raw: bytes) -> bytes:
+    completion = read_completion(raw)
+    assert completion is not None
+    return WRITER.body(completion, completion.choices, completion.usage)
+
+
+@given(forms)
+def test_fields_that_the_schema_demands_are_filled_in_beside_all_that_came(form: dict[str, Any]) -> None:
+    filled = completed(json.dumps(form).encode("utf-8", "surrogatepass"))
+    body = loads(filled)
+    for choice, came in zip(body["choices"], form["choices"], strict=True):
+        assert choice == {**FIELDS[0], **came, "message": {**FIELDS[1], **came["message"]}}
+    assert {**body, "choices": form["choices"]} == form
+    assert completed(filled) is filled, "and nothing is missing any more"
+
+
+@pytest.mark.parametrize(
+    "raw", [b'{"choices":[{"message":null}]}', b'{"choices":[5]}', b'{"choices":null}', b'{"error":{}}']
+)
+def test_a_body_of_another_form_stays_as_it_came(raw: bytes) -> None:
+    assert completed(raw) is raw
