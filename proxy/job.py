@@ -12,7 +12,7 @@ import httpx
 from proxy.addon import AddOn
 from proxy.backends.base import Backend
 from proxy.backends.profile import Continuation, Fact, ModelKey, ModelProfile, Trust
-from proxy.backends.remedy import Spent
+from proxy.backends.refusals import Spent
 from proxy.compaction.budget import ContextBudget, budget_for
 from proxy.core.dialect import Dialect, Writer
 from proxy.core.history.checkpoint import Checkpoint

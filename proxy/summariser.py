@@ -12,7 +12,7 @@ import httpx
 from proxy.attempts.passing import failure
 from proxy.attempts.sending import ChatBody, send_chat
 from proxy.backends.profile import ModelKey
-from proxy.backends.remedy import LONGEST_RETRY
+from proxy.backends.refusals import LONGEST_RETRY
 from proxy.compaction.asking import SummaryAsk
 from proxy.compaction.loops import LoopWatch
 from proxy.compaction.strategies import STRATEGIES

@@ -41,7 +41,7 @@ WIRE_MARKS = ("data: [DONE]", "[DONE]", "chat.completion")
 WIRE_PLACES = (
     "proxy/dialects/",
     "proxy/demo/",  # a backend of its own
-    "proxy/backends/overflow.py",  # reads error bodies of any form
+    "proxy/backends/errors.py",  # reads error bodies of any form
 )
 
 TYPE_NAME = re.compile(r"[A-Z]\w*[a-z]\w*")

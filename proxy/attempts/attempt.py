@@ -1,7 +1,7 @@
 """Attempts: every request that is sent to a backend on behalf of a client's, and what comes after a refusal.
 
 First sends, retries and resumes, streamed and whole: all are sent here (a summary is a request of Spillway's own), what a backend refuses is judged by one pure
-decision (`proxy.backends.remedy`) on one account per client request, and what was decided is carried out here.
+decision (`proxy.backends.refusals`) on one account per client request, and what was decided is carried out here.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from proxy.attempts.bounds import bound_first, bounded_answer, lower_bound
 from proxy.attempts.passing import failure
 from proxy.attempts.room import cut_from_newest, too_long
 from proxy.attempts.sending import ChatBody, send_chat
-from proxy.backends.overflow import (
+from proxy.backends.errors import SentRequest, is_refusal
+from proxy.backends.profile import Continuation, Fact, ModelKey, Trust
+from proxy.backends.refusals import (
     POOL_FULL,
     SMALLEST_WINDOW,
     UNDERRATED,
     Overflow,
-    WindowEvidence,
+    Refusal,
+    Remedy,
+    ToolRefusal,
     credible,
-    is_refusal,
+    is_not_ready,
     recognise,
+    refuses_tools,
+    remedy,
 )
-from proxy.backends.profile import Continuation, Fact, ModelKey, Trust
-from proxy.backends.quoting import SentRequest
-from proxy.backends.refusals import ToolRefusal, is_not_ready, refuses_tools
-from proxy.backends.remedy import Refusal, Remedy, remedy
 from proxy.compaction.continuation import ContinuationRequest
 from proxy.compactor import Compactor
 from proxy.core.errors import UpstreamRefused, UpstreamTimeout, UpstreamUnavailable
@@ -233,7 +235,7 @@ class Attempts:
             return found
         needed = UNDERRATED * estimate.upper + sent.answer_bound
         loaded = await prober.loaded_window(model)
-        return credible(found, WindowEvidence(needed=needed, loaded=loaded, held=prober.lessons.held(model)))
+        return credible(found, needed=needed, loaded=loaded, held=prober.lessons.held(model))
 
     def _refusal(self, job: Job, overflow: Overflow | None, tools: ToolRefusal | None) -> Refusal:
         budget = job.budget

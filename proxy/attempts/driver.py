@@ -18,7 +18,7 @@ from proxy.attempts.emulating import CallLedger, make_id
 from proxy.attempts.resuming import Resumer, ResumeState
 from proxy.attempts.searching import Searcher
 from proxy.backends.profile import Fact, Trust
-from proxy.backends.remedy import Remedy
+from proxy.backends.refusals import Remedy
 from proxy.compaction.continuation import SummarisedStart
 from proxy.core.errors import UpstreamUnavailable
 from proxy.core.jsontext import dumps

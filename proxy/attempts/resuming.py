@@ -11,7 +11,7 @@ from proxy.addon import make_way
 from proxy.attempts.attempt import Attempted, Attempts
 from proxy.attempts.room import is_worth_a_summary
 from proxy.backends.profile import Continuation
-from proxy.backends.remedy import Remedy
+from proxy.backends.refusals import Remedy
 from proxy.compaction.continuation import ContinuationRequest, Partial, SummarisedStart, continuation, shorten_partial
 from proxy.compactor import Compactor
 from proxy.core.errors import ContextOverflow, UpstreamRefused

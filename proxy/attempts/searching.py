@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from proxy.addon import AddOn, make_way
 from proxy.attempts.attempt import Attempted, Attempts
 from proxy.attempts.emulating import make_id
-from proxy.backends.remedy import Remedy
+from proxy.backends.refusals import Remedy
 from proxy.compaction.continuation import ContinuationRequest
 from proxy.compaction.policy import prune_limits
 from proxy.core.piece import CallPart

@@ -1,14 +1,13 @@
 """Servers of models: one file per kind of backend, with pure flows of requests and replies.
 
-To add a kind: a file with a class that satisfies `Backend`, and a line in `BACKENDS`.
+To add a kind: a file with a subclass of `Backend`, and an entry in `BACKENDS`.
 """
 
 from __future__ import annotations
 
 from typing import TypeVar
 
-from proxy.backends.base import Backend, Flow, Reply
-from proxy.backends.generic import Generic
+from proxy.backends.base import Backend, Flow, Generic, Reply
 from proxy.backends.llamacpp import LlamaCpp
 from proxy.backends.llamaswap import LlamaSwap
 from proxy.backends.lmstudio import LmStudio

@@ -1,15 +1,18 @@
-"""The protocol every kind of backend implements, as flows that yield requests and receive replies.
+"""A backend: a server with OpenAI's API of which nothing more is known, and what the known kinds override of it.
 
-A flow runs without a network: a test sends it recorded replies, `proxy.net.prober` sends it real ones.
+What is asked of a server are flows that yield requests and receive replies. They run without a network: a test sends them
+recorded replies, `proxy.net.prober` real ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from proxy.backends.profile import Continuation, ModelProfile
+from proxy.backends.fields import dig, entry_of, fact, mapping, openai_models, smallest, tokens
+from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
+from proxy.core.jsontext import JsonObject
 from proxy.core.request import Thinking
 
 T = TypeVar("T")
@@ -36,6 +39,13 @@ class Reply:
 
 
 Flow: TypeAlias = Generator[Probe, Reply, T]
+MODELS = Probe("GET", "/v1/models")
+"""Lists models in OpenAI's shape."""
+_WINDOWS = (
+    *(("context_length",), ("context_window",), ("max_context_length",), ("max_model_len",)),
+    *(("max_input_tokens",), ("meta", "n_ctx"), ("top_provider", "context_length")),
+)
+"""Fields of a list entry, seen in the wild, that hold the window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,146 +57,119 @@ class Listed:
     profile: ModelProfile = field(default_factory=ModelProfile)
 
 
-class Backend(Protocol):
+class Backend:
     """One kind of backend. Instances hold no state."""
 
-    kind: str
-    chat_dialect: str
+    kind = "generic"
+    chat_dialect = "chat"
     """The form in which it takes chats: `chat` for chat completions, `ollama` for `/api/chat`."""
-    continuations: tuple[Continuation, ...]
+    continuations: tuple[Continuation, ...] = (Continuation.QUOTE,)
     """Ways to continue a partial answer, best first."""
-    ask_running_counts: dict[str, Any]
+    ask_running_counts: Mapping[str, Any] = {}
     """Fields to merge into a streamed request so that each chunk tells its token count; {} if there are none."""
-    shifts_silently: bool
+    shifts_silently = False
     """Whether a window that fills up loses its beginning without a word, instead of ending the answer."""
-    fixed_windows: bool
+    fixed_windows = False
     """Whether windows stay as they are while the server runs, so that they may be believed for longer."""
-    drops_functions: bool
+    drops_functions = False
     """Whether the older form of tools (`functions`, `function_call`) is left out without a word."""
-    reports_usage: bool
+    reports_usage = False
     """Whether a stream ends with usage although nobody asked for it."""
-    fits_answer: bool
+    fits_answer = False
     """Whether a prompt is shortened without a word until the answer's bound fits into the window beside it."""
-    refuses_long_answers: bool
+    refuses_long_answers = False
     """Whether a request is refused whose answer may be longer than the window, instead of ending the answer there."""
-    takes_marks: bool
+    takes_marks = False
     """Whether it may know what marks for caches (`cache_control`) mean; others ignore them, or refuse them."""
-    continues_reasoning: bool
+    continues_reasoning = False
     """Whether a last message that holds only reasoning is gone on with by the flags (llama.cpp, seen on b11549)."""
-    repeats_prefill: bool
+    repeats_prefill = False
     """Whether an answer that is sent whole begins with what the client began of it (llama.cpp, seen on b11549)."""
-    keeps_prompts: bool
+    keeps_prompts = True
     """Whether the prompt that was read last stays in memory, so that one which goes on with it is read from there on; and
     reading one costs nothing but time."""
-    wider: str
+    wider = ""
     """What a user does for a larger window, as the rest of a sentence; empty: nothing can be done."""
-    native: tuple[str, ...]
+    native: tuple[str, ...] = ()
     """Paths that no other kind has, as globs: who asks for one means this kind, whichever comes first."""
-    admin: tuple[str, ...]
+    admin: tuple[str, ...] = ()
     """Its own requests that change, reveal or take away more than an answer costs, as globs over `METHOD /path`: lower
     case behind the method, and beginning anywhere in the path."""
 
     def detect(self, url: str) -> Flow[bool]:
         """Tell by the shape of replies whether the server at `url` (root, without /v1) is of this kind."""
-        ...
+        del url
+        reply = mapping((yield MODELS).json)
+        return reply.get("object") == "list" and isinstance(reply.get("data"), list)
 
     def models(self) -> Flow[list[Listed]]:
         """List the models; empty when the server has none or does not answer in a known shape."""
-        ...
+        entries = openai_models((yield MODELS).json) or []
+        return [Listed(entry["id"], entry, self.listed_profile(entry, entries)) for entry in entries]
 
     def profile(self, model: str) -> Flow[ModelProfile]:
         """Read all there is to know of one model, without loading it.
 
-        A model that is not loaded has `provisional` set; a window that nothing reports is None.
+        A model that is not loaded has `provisional` set; a window that nothing reports is None: then requests are not managed.
         """
-        ...
+        entries = openai_models((yield MODELS).json) or []
+        return self.listed_profile(entry_of(entries, model) or {}, entries)
+
+    def listed_profile(self, entry: JsonObject, entries: list[JsonObject]) -> ModelProfile:
+        """Read an entry of the list of models: the least of several windows, one of which may be the trained one."""
+        del entries
+        windows = [tokens(dig(entry, *path)) for path in _WINDOWS]
+        return ModelProfile(
+            window=fact(smallest(windows), "model list", Trust.LISTED),
+            continuation=Fact(Continuation.QUOTE, "no other way is known", Trust.FALLBACK),
+        )
 
     def load(self, model: str, body: Mapping[str, Any]) -> Flow[None]:
-        """Load a model the way the request `body`, which is about to be sent, would load it."""
-        ...
+        """Load a model the way the request `body`, which is about to be sent, would load it; by default all are loaded."""
+        del model, body
+        yield from ()
 
     def stops_on_disconnect(self, body: Mapping[str, Any], profile: ModelProfile) -> bool:
         """Return whether closing a stream stops the generation, and its bill."""
-        ...
-
-    def profile_for(self, body: Mapping[str, Any], profile: ModelProfile) -> ModelProfile:
-        """The profile of its model as it holds for a request with this body."""
-        ...
-
-    def thinking_options(self, thinking: Thinking, profile: ModelProfile) -> dict[str, Any]:
-        """Request options for a thinking effort, as far as the server's documentation names any; else {}."""
-        ...
-
-    def busy(self, model: str) -> Flow[bool]:
-        """Ask whether the backend is at work on any request, whoever sent it; False if it does not report that."""
-        ...
-
-    def count(self, body: dict[str, Any]) -> Flow[int | None]:
-        """Exact prompt tokens of a chat completion body; None where the backend has no such endpoint."""
-        ...
-
-    def is_for_chats(self, model: str) -> Flow[bool | None]:
-        """Ask whether the model has a chat template of its own, so that it can tell roles apart; None if unknown."""
-        ...
-
-
-_NO_FIELDS: dict[str, Any] = {}
-
-
-class Usual:
-    """Defaults that hold for most servers; a kind overrides those in which it differs."""
-
-    chat_dialect = "chat"
-    ask_running_counts = _NO_FIELDS
-    shifts_silently = False
-    fixed_windows = False
-    drops_functions = False
-    reports_usage = False
-    fits_answer = False
-    refuses_long_answers = False
-    takes_marks = False
-    continues_reasoning = False
-    repeats_prefill = False
-    keeps_prompts = True
-    wider = ""
-    native: tuple[str, ...] = ()
-
-    def stops_on_disconnect(self, body: Mapping[str, Any], profile: ModelProfile) -> bool:
-        """Always: an answer ends, and is billed no further, when its connection does."""
         del body, profile
         return True
 
     def profile_for(self, body: Mapping[str, Any], profile: ModelProfile) -> ModelProfile:
-        """Return the profile as it is: it holds for every request."""
+        """Return the profile of its model as it holds for a request with this body."""
         del body
         return profile
 
     def thinking_options(self, thinking: Thinking, profile: ModelProfile) -> dict[str, Any]:
-        """OpenAI's field, in the word that the client used for it: what else such servers take, nobody says."""
+        """Request options for a thinking effort, as far as the server's documentation names any; else OpenAI's field."""
         del profile
         return {"reasoning_effort": thinking.openai} if thinking.openai else {}
 
-    def load(self, model: str, body: Mapping[str, Any]) -> Flow[None]:
-        """Do nothing: its models are always loaded."""
-        del model, body
-        return _untold()
-
     def busy(self, model: str) -> Flow[bool]:
-        """Return False: not reported."""
+        """Ask whether the backend is at work on any request, whoever sent it; False if it does not report that."""
         del model
         yield from ()
         return False
 
     def count(self, body: dict[str, Any]) -> Flow[int | None]:
-        """There is no endpoint that only counts."""
+        """Exact prompt tokens of a chat completion body; None where the backend has no such endpoint."""
         del body
-        return _untold()
+        yield from ()
+        return None
 
     def is_for_chats(self, model: str) -> Flow[bool | None]:
-        """Return None: not reported."""
+        """Ask whether the model has a chat template of its own, so that it can tell roles apart; None if unknown."""
         del model
-        return _untold()
+        yield from ()
+        return None
 
 
-def _untold() -> Flow[None]:
-    yield from ()
+class Generic(Backend):
+    """Any other server with OpenAI's API."""
+
+    takes_marks = True
+    keeps_prompts = False
+    # OpenAI's own, SGLang's, text-generation-webui's and TabbyAPI's.
+    admin = (
+        *("DELETE */models/*", "POST */unload", "POST */load_model", "POST */reset"),
+        *("* */flush_cache", "* */*_memory_occupation", "POST */model/load", "POST */lora/load", "POST */download"),
+    )

@@ -7,12 +7,13 @@ it, were it not for `autoload=false`. A server with one model ignores that query
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 from typing_extensions import override
 
-from proxy.backends.base import Flow, Listed, Probe, Usual
+from proxy.backends.base import MODELS, Backend, Flow, Probe
 from proxy.backends.fields import (
     contains,
     dig,
@@ -22,7 +23,6 @@ from proxy.backends.fields import (
     nonblank,
     objects,
     openai_models,
-    smallest,
     switch,
     tokens,
 )
@@ -30,7 +30,6 @@ from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.core.jsontext import JsonObject
 from proxy.core.request import Thinking
 
-_TIMINGS: dict[str, Any] = {"timings_per_token": True}
 _RUNNING = frozenset({"loaded", "sleeping"})
 _INSTEAD = (
     "{%- for message in messages -%}\n"
@@ -43,60 +42,78 @@ _INSTEAD = (
 """The template of a model that has none."""
 
 
-class LlamaCpp(Usual):
+class LlamaCpp(Backend):
     """llama-server, with one model or as a router."""
 
     kind = "llamacpp"
     wider = "start llama-server with `-c 16384` (its slots, `--parallel`, share that), or `-c 0` for all that the model was made for"
-    continuations: tuple[Continuation, ...] = (Continuation.FLAGS, Continuation.TRAILING, Continuation.QUOTE)
-    ask_running_counts = _TIMINGS
+    continuations = (Continuation.FLAGS, Continuation.TRAILING, Continuation.QUOTE)
+    ask_running_counts: Mapping[str, Any] = {"timings_per_token": True}
     continues_reasoning = True
     repeats_prefill = True
     drops_functions = True
-    native: tuple[str, ...] = (
+    native = (
         *("/props", "/slots", "/slots/*", "/lora-adapters", "/tokenize", "/detokenize", "/apply-template", "/infill"),
         *("/completion", "/embedding", "/models/*", "/v1/stream/*", "/v1/streams", "/tools", "/cors-proxy"),
     )
     # Routes of `tools/server/server.cpp`, 2026-10: a router's models, slots on disk, adapters, other people's streams, and
     # what the web UI brings: tools that run on the server, and a proxy to anywhere.
-    admin: tuple[str, ...] = (
+    admin = (
         *("POST */models", "DELETE */models", "POST */models/load", "POST */models/unload"),
         *("POST */slots/*", "POST */props", "POST */lora-adapters"),
         *("* */v1/stream/*", "* */v1/streams", "* */cors-proxy", "POST */tools"),
     )
 
+    @override
     def detect(self, url: str) -> Flow[bool]:
         """Look for server properties; while it loads, every path answers with the same error."""
-        del url
         props = mapping((yield Probe("GET", "/props")).json)
         if isinstance(props.get("default_generation_settings"), dict) or props.get("role") == "router":
             return True
         error = mapping(props.get("error"))
         return error.get("type") == "unavailable_error" and error.get("message") == "Loading model"
 
-    def models(self) -> Flow[list[Listed]]:
-        """The OpenAI part of the list; a router's names the models that are not loaded too."""
-        entries = openai_models((yield Probe("GET", "/v1/models")).json) or []
-        return [Listed(entry["id"], entry, _listed(entry)) for entry in entries]
-
+    @override
     def profile(self, model: str) -> Flow[ModelProfile]:
         """The slot's limit: with a unified KV cache all slots together hold no more than that."""
         props = mapping((yield _props(model)).json)
-        entries = openai_models((yield Probe("GET", "/v1/models")).json) or []
+        entries = openai_models((yield MODELS).json) or []
         entry = entry_of(entries, model)
         if entry is None and len(entries) == 1 and "status" not in entries[0]:
             entry = entries[0]  # a server with one model answers to any name
-        listed = _listed(entry or {})
-        window = _slot_window(props)
-        if window is None and listed.window is None and "default_generation_settings" in props:
-            slots = objects((yield Probe("GET", "/slots")).json)
-            window = fact(smallest(tokens(slot.get("n_ctx")) for slot in slots), "llama.cpp, slots", Trust.LOADED)
-        return _described(props, listed, window or listed.window)
+        listed, caps = self.listed_profile(entry or {}, entries), mapping(props.get("chat_template_caps"))
+        window = fact(tokens(dig(props, "default_generation_settings", "n_ctx")), "llama.cpp, slot", Trust.LOADED)
+        vision = switch(dig(props, "modalities", "vision"))
+        return replace(
+            listed,
+            window=window or listed.window,
+            tools=_tools(caps),
+            vision=fact(vision, "llama.cpp, modalities", Trust.LOADED) or listed.vision,
+            # The whole path: where the file can be read here, its own vocabulary is; else its name tells the family.
+            tokenizer=fact(nonblank(props.get("model_path")), "llama.cpp, model file", Trust.LISTED),
+        )
+
+    @override
+    def listed_profile(self, entry: JsonObject, entries: list[JsonObject]) -> ModelProfile:
+        """A router names the models that are not loaded too."""
+        status = nonblank(dig(entry, "status", "value"))
+        running = status is None or status in _RUNNING
+        window, seen = (
+            tokens(dig(entry, "meta", "n_ctx")),
+            contains(dig(entry, "architecture", "input_modalities"), "image"),
+        )
+        trained = tokens(dig(entry, "meta", "n_ctx_train"))
+        return ModelProfile(
+            window=fact(window, "llama.cpp, model list", Trust.LOADED) if running else None,
+            trained_window=fact(trained, "llama.cpp, model file", Trust.TRAINED),
+            vision=fact(seen, "llama.cpp, model list", Trust.LISTED) if running else None,
+            continuation=Fact(Continuation.FLAGS, "llama.cpp", Trust.FALLBACK),
+            provisional=not running,
+        )
 
     @override
     def load(self, model: str, body: Mapping[str, Any]) -> Flow[None]:
         """Ask a router for the model's properties, which loads it unless `autoload` is off for requests too."""
-        del body
         yield Probe("GET", f"/props?model={quote(model, safe='', errors='replace')}", loads=True)
 
     @override
@@ -106,7 +123,6 @@ class LlamaCpp(Usual):
         Server's README, "chat_template_kwargs"; b11549 gives `reasoning_effort` to templates as it is, and its own
         Messages make `thinking_budget_tokens` of Anthropic's budget.
         """
-        del profile
         options: JsonObject = {} if thinking.on is None else {"chat_template_kwargs": {"enable_thinking": thinking.on}}
         if thinking.effort:
             options["reasoning_effort"] = thinking.effort
@@ -127,27 +143,13 @@ class LlamaCpp(Usual):
         if props.get("is_sleeping") is True or "default_generation_settings" not in props:
             return None
         reply = yield Probe("POST", "/v1/chat/completions/input_tokens?autoload=false", body)
-        counted = tokens(dig(reply.json, "input_tokens"))
-        if counted is not None or reply.status != 404:
-            return counted
-        return (yield from _count_rendered(body))
+        return tokens(dig(reply.json, "input_tokens"))
 
     @override
     def is_for_chats(self, model: str) -> Flow[bool | None]:
         """For a file without a template llama-server has one of its own, and does not say that it is (seen on b11549)."""
         template = nonblank(mapping((yield _props(model)).json).get("chat_template"))
         return None if template is None else template.strip() != _INSTEAD
-
-
-def _count_rendered(body: JsonObject) -> Flow[int | None]:
-    """For builds without the counting endpoint: the rendered prompt lacks the BOS token, so that is added."""
-    rendered = yield Probe("POST", "/apply-template?autoload=false", body)
-    prompt = nonblank(dig(rendered.json, "prompt"))
-    if prompt is None:
-        return None
-    question = {"content": prompt, "add_special": True, "parse_special": True, "model": body.get("model")}
-    pieces = dig((yield Probe("POST", "/tokenize?autoload=false", question)).json, "tokens")
-    return len(pieces) if isinstance(pieces, list) and pieces else None
 
 
 def _props(model: str) -> Probe:
@@ -157,43 +159,6 @@ def _props(model: str) -> Probe:
 def _unloaded(model: str) -> str:
     """Asks a router about a model without having it loaded."""
     return f"model={quote(model, safe='', errors='replace')}&autoload=false"
-
-
-def _slot_window(props: JsonObject) -> Fact[int] | None:
-    length = tokens(dig(props, "default_generation_settings", "n_ctx"))
-    return fact(length, "llama.cpp, slot", Trust.LOADED)
-
-
-def _listed(entry: JsonObject) -> ModelProfile:
-    meta = mapping(entry.get("meta"))
-    status = nonblank(dig(entry, "status", "value"))
-    running = status is None or status in _RUNNING
-    length = fact(tokens(dig(entry, "meta", "n_ctx")), "llama.cpp, model list", Trust.LOADED) if running else None
-    seen = contains(dig(entry, "architecture", "input_modalities"), "image")
-    return ModelProfile(
-        window=length,
-        trained_window=fact(tokens(meta.get("n_ctx_train")), "llama.cpp, model file", Trust.TRAINED),
-        vision=fact(seen, "llama.cpp, model list", Trust.LISTED) if running else None,
-        provisional=not running,
-    )
-
-
-def _described(props: JsonObject, listed: ModelProfile, window: Fact[int] | None) -> ModelProfile:
-    several = switch(dig(props, "chat_template_caps", "supports_parallel_tool_calls"))
-    vision = switch(dig(props, "modalities", "vision"))
-    path = nonblank(props.get("model_path"))
-    return ModelProfile(
-        window=window,
-        trained_window=listed.trained_window,
-        tools=_tools(mapping(props.get("chat_template_caps"))),
-        parallel_tool_calls=fact(several, "llama.cpp, chat template", Trust.LOADED),
-        vision=fact(vision, "llama.cpp, modalities", Trust.LOADED) or listed.vision,
-        continuation=Fact(Continuation.FLAGS, "llama.cpp", Trust.FALLBACK),
-        # The whole path: where the file can be read here, its own vocabulary is; else its name tells the family.
-        tokenizer=fact(path, "llama.cpp, model file", Trust.LISTED),
-        parallel=fact(tokens(props.get("total_slots")), "llama.cpp, slots", Trust.LOADED),
-        provisional=listed.provisional,
-    )
 
 
 def _tools(caps: JsonObject) -> Fact[bool] | None:

@@ -14,12 +14,11 @@ from urllib.parse import quote
 
 from typing_extensions import override
 
-from proxy.backends.base import Flow, Listed, Probe, Usual
+from proxy.backends.base import MODELS, Backend, Flow, Probe
 from proxy.backends.fields import contains, dig, entry_of, fact, nonblank, objects, openai_models, tokens
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.core.jsontext import JsonObject
 
-_LIST = Probe("GET", "/v1/models")
 _RUNNING = Probe("GET", "/running")
 _WINDOW = re.compile(r"(?<!\S)(?:-c|--ctx-size|--max-model-len)[ =]+([0-9]{1,12})(?!\S)")
 _SLOTS = re.compile(r"(?<!\S)(?:-np|--parallel)[ =]+([0-9]{1,4})(?!\S)")
@@ -28,34 +27,31 @@ _FLAGS = re.compile(r"llama-server|\bvllm\b")
 """Servers that go on with a last message when flags say so, by the name of their program or image."""
 
 
-class LlamaSwap(Usual):
+class LlamaSwap(Backend):
     """Proxy in front of servers of any kind."""
 
     kind = "llamaswap"
-    continuations: tuple[Continuation, ...] = (Continuation.FLAGS, Continuation.QUOTE)
+    continuations = (Continuation.FLAGS, Continuation.QUOTE)
     wider = (
         "start the model with a larger context in llama-swap's configuration (`-c 16384` in `cmd`, for llama-server)"
     )
-    native: tuple[str, ...] = ("/running", "/upstream/*", "/api/profiles", "/api/profiles/*")
-    admin: tuple[str, ...] = (
+    native = ("/running", "/upstream/*", "/api/profiles", "/api/profiles/*")
+    admin = (
         *("* */unload", "* */unload/*", "* */upstream/*", "PUT */api/profiles/active"),
         *("POST */api/inflight/*", "* */logs", "* */logs/*", "GET */api/captures/*", "GET */api/events"),
     )
 
+    @override
     def detect(self, url: str) -> Flow[bool]:
         """Look for llama-swap as the owner of a model."""
-        del url
-        return any(entry.get("owned_by") == "llama-swap" for entry in openai_models((yield _LIST).json) or [])
+        return any(entry.get("owned_by") == "llama-swap" for entry in openai_models((yield MODELS).json) or [])
 
-    def models(self) -> Flow[list[Listed]]:
-        """All that are configured, running or not."""
-        entries = openai_models((yield _LIST).json) or []
-        return [Listed(entry["id"], entry, _listed(entry)) for entry in entries]
-
+    @override
     def profile(self, model: str) -> Flow[ModelProfile]:
         """Read the command line of a running server; for one that does not run, the configuration."""
-        entry = _entry(openai_models((yield _LIST).json) or [], model)
-        listed = _listed(entry)
+        entries = openai_models((yield MODELS).json) or []
+        entry = _entry(entries, model)
+        listed = self.listed_profile(entry, entries)
         if listed.provisional:
             return listed
         running = objects(dig((yield _RUNNING).json, "running"))
@@ -63,10 +59,19 @@ class LlamaSwap(Usual):
         return _started(listed, nonblank(command) or "")
 
     @override
+    def listed_profile(self, entry: JsonObject, entries: list[JsonObject]) -> ModelProfile:
+        """All that are configured are listed, running or not."""
+        window = tokens(entry.get("context_length")) or tokens(dig(entry, "meta", "n_ctx"))
+        return ModelProfile(
+            window=fact(window, "llama-swap, configuration", Trust.CONFIGURED),
+            continuation=Fact(Continuation.QUOTE, "no other way is known", Trust.FALLBACK),
+            provisional=dig(entry, "status", "value") != "loaded",
+        )
+
+    @override
     def load(self, model: str, body: Mapping[str, Any]) -> Flow[None]:
         """Ask the model's own server for a small page, as llama-swap's page does to load one."""
-        del body
-        entry = _entry(openai_models((yield _LIST).json) or [], model)
+        entry = _entry(openai_models((yield MODELS).json) or [], model)
         name = quote(entry.get("id", model), safe="/", errors="replace")
         yield Probe("GET", f"/upstream/{name}/health", loads=True)
 
@@ -86,15 +91,6 @@ def _entry(entries: list[JsonObject], model: str) -> JsonObject:
         return named
     aliased = (one for one in entries if contains(dig(one, "meta", "llamaswap", "aliases"), model))
     return next(aliased, {})
-
-
-def _listed(entry: JsonObject) -> ModelProfile:
-    window = tokens(entry.get("context_length")) or tokens(dig(entry, "meta", "n_ctx"))
-    return ModelProfile(
-        window=fact(window, "llama-swap, configuration", Trust.CONFIGURED),
-        continuation=Fact(Continuation.QUOTE, "no other way is known", Trust.FALLBACK),
-        provisional=dig(entry, "status", "value") != "loaded",
-    )
 
 
 def _started(listed: ModelProfile, command: str) -> ModelProfile:

@@ -7,21 +7,20 @@ Version 0.4 has `/api/v1/models`, 0.3.6 and later `/api/v0/models`. Unknown path
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from typing_extensions import override
 
-from proxy.backends.base import Flow, Listed, Probe, Usual
+from proxy.backends.base import MODELS, Backend, Flow, Listed, Probe
 from proxy.backends.fields import (
     contains,
     dig,
     entry_of,
     fact,
-    items,
-    mapping,
     nonblank,
     objects,
     openai_models,
+    smallest,
     switch,
     tokens,
 )
@@ -34,15 +33,13 @@ _USUAL_EFFORT = "medium"
 """The one that switches thinking on where there is nothing else to choose."""
 
 _CONTINUATION = Fact(Continuation.TRAILING, "LM Studio", Trust.FALLBACK)
-_V1 = Probe("GET", "/api/v1/models")
-_V0 = Probe("GET", "/api/v0/models")
 
 
-class LmStudio(Usual):
+class LmStudio(Backend):
     """LM Studio's server, 0.3.6 and later. Only the SDK's websocket counts prompts."""
 
     kind = "lmstudio"
-    continuations: tuple[Continuation, ...] = (Continuation.TRAILING, Continuation.QUOTE)
+    continuations = (Continuation.TRAILING, Continuation.QUOTE)
     # The overflow policy is set per model in the application, out of reach of REST; the SDK's default cuts
     # out the middle, so nothing but the window itself can be relied on.
     shifts_silently = True
@@ -50,40 +47,26 @@ class LmStudio(Usual):
         "load it with a larger context length (in the list of models: its settings, Context Length; or "
         "`lms load MODEL --context-length 16384`)"
     )
-    native: tuple[str, ...] = ("/api/v0/*", "/api/v1/*")
+    native = ("/api/v0/*", "/api/v1/*")
     # REST API v1 (documentation of 0.4).
-    admin: tuple[str, ...] = ("POST */models/load", "POST */models/unload", "POST */models/download")
+    admin = ("POST */models/load", "POST */models/unload", "POST */models/download")
 
+    @override
     def detect(self, url: str) -> Flow[bool]:
         """Look for either native model list."""
-        del url
-        if _listed_v1((yield _V1).json) is not None:
-            return True
-        return _listed_v0((yield _V0).json) is not None
+        return any(known is not None for known in (yield from _native_lists()))
 
+    @override
     def models(self) -> Flow[list[Listed]]:
         """List the models that can be requested (`/v1/models`), with details from the native list."""
-        ids = openai_models((yield Probe("GET", "/v1/models")).json)
-        current = _listed_v1((yield _V1).json)
-        if current is not None:
-            by_key = {entry["key"]: entry for entry in current}
-            found = ids if ids is not None else [_as_openai(key) for key in by_key]
-            return [Listed(entry["id"], entry, _listed_profile(current, entry["id"])) for entry in found]
-        older = _listed_v0((yield _V0).json) or []
-        return [
-            Listed(entry["id"], entry, _profile_v0(entry_of(older, entry["id"]) or {}))
-            for entry in (ids if ids is not None else older)
-        ]
+        entries = openai_models((yield MODELS).json) or []
+        native = yield from _native_lists()
+        return [Listed(entry["id"], entry, _profile(native, entry["id"])) for entry in entries]
 
+    @override
     def profile(self, model: str) -> Flow[ModelProfile]:
         """Take the loaded instance's length; the least of several when the model id names them all."""
-        current = _listed_v1((yield _V1).json)
-        entry, instances = _find_v1(current or [], model)
-        profile = _profile_v1(entry, instances)
-        if current is None or (instances and profile.window is None):
-            older = entry_of(_listed_v0((yield _V0).json) or [], model)
-            profile = profile if older is None else _profile_v0(older)
-        return profile
+        return _profile((yield from _native_lists()), model)
 
     @override
     def load(self, model: str, body: Mapping[str, Any]) -> Flow[None]:
@@ -107,23 +90,26 @@ class LmStudio(Usual):
         return {"reasoning_effort": effort} if effort else {}
 
 
-def _listed_v1(reply: object) -> list[JsonObject] | None:
-    models = dig(reply, "models")
-    if not isinstance(models, list):
-        return None
-    entries = [entry for entry in objects(models) if nonblank(entry.get("key")) is not None]
-    return entries if len(entries) == len(models) else None
+_NativeLists: TypeAlias = tuple[list[JsonObject] | None, list[JsonObject] | None]
+"""Entries of `/api/v1/models`, or else those of `/api/v0/models`; None for one that is no list of models."""
 
 
-def _listed_v0(reply: object) -> list[JsonObject] | None:
-    entries = openai_models(reply)
-    if entries is None or not all(isinstance(entry.get("state"), str) for entry in entries):
-        return None
-    return entries
+def _native_lists() -> Flow[_NativeLists]:
+    models = dig((yield Probe("GET", "/api/v1/models")).json, "models")
+    if isinstance(models, list):
+        entries = [entry for entry in objects(models) if nonblank(entry.get("key")) is not None]
+        if len(entries) == len(models):
+            return entries, None
+    older = openai_models((yield Probe("GET", "/api/v0/models")).json)
+    known = older is not None and all(isinstance(entry.get("state"), str) for entry in older)
+    return None, older if known else None
 
 
-def _as_openai(key: str) -> JsonObject:
-    return {"id": key, "object": "model", "owned_by": "lmstudio"}
+def _profile(native: _NativeLists, model: str) -> ModelProfile:
+    current, older = native
+    return (
+        _profile_v0(entry_of(older or [], model) or {}) if current is None else _profile_v1(*_find_v1(current, model))
+    )
 
 
 def _find_v1(entries: list[JsonObject], model: str) -> tuple[JsonObject, list[JsonObject]]:
@@ -142,9 +128,7 @@ def _find_v1(entries: list[JsonObject], model: str) -> tuple[JsonObject, list[Js
 
 
 def _profile_v1(entry: JsonObject, instances: list[JsonObject]) -> ModelProfile:
-    configs = [mapping(instance.get("config")) for instance in instances]
-    lengths = [(length, config) for config in configs if (length := tokens(config.get("context_length")))]
-    length, config = min(lengths, key=lambda pair: pair[0], default=(None, {}))
+    length = smallest(tokens(dig(instance, "config", "context_length")) for instance in instances)
     capabilities = entry.get("capabilities")
     return ModelProfile(
         window=fact(length, "LM Studio, loaded instance", Trust.LOADED),
@@ -152,11 +136,8 @@ def _profile_v1(entry: JsonObject, instances: list[JsonObject]) -> ModelProfile:
         continuation=_CONTINUATION,
         tools=_tools(trained=switch(dig(capabilities, "trained_for_tool_use"))),
         vision=fact(switch(dig(capabilities, "vision")), "LM Studio, model list", Trust.LISTED),
-        thinks=fact(
-            bool(items(dig(capabilities, "reasoning", "allowed_options"))), "LM Studio, model list", Trust.LISTED
-        ),
+        thinks=fact(bool(dig(capabilities, "reasoning", "allowed_options")), "LM Studio, model list", Trust.LISTED),
         tokenizer=fact(nonblank(entry.get("architecture")), "LM Studio, architecture", Trust.LISTED),
-        parallel=fact(tokens(config.get("parallel")), "LM Studio, loaded instance", Trust.LOADED),
         provisional=not instances,
     )
 
@@ -174,10 +155,6 @@ def _profile_v0(entry: JsonObject) -> ModelProfile:
         tokenizer=fact(nonblank(entry.get("arch")), "LM Studio, architecture", Trust.LISTED),
         provisional=not loaded,
     )
-
-
-def _listed_profile(entries: list[JsonObject], model: str) -> ModelProfile:
-    return _profile_v1(*_find_v1(entries, model))
 
 
 def _tools(*, trained: bool | None) -> Fact[bool] | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from proxy.backends.base import Flow, Listed, Probe, Usual
+from proxy.backends.base import MODELS, Backend, Flow, Listed, Probe
 from proxy.backends.fields import contains, dig, fact, mapping, nonblank, objects, openai_models, smallest, tokens
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.core.jsontext import JsonObject
@@ -20,7 +20,6 @@ from proxy.core.request import Thinking
 
 UNREPORTED_WINDOW = 4096
 """Tokens assumed of a loaded model by a version before 0.10, whose `/api/ps` has no `context_length`: their default."""
-
 _TAGS = Probe("GET", "/api/tags")
 _PS = Probe("GET", "/api/ps")
 _RENDERER = re.compile(r'^RENDERER\s+"?([\w.-]+)', re.MULTILINE)
@@ -30,85 +29,53 @@ _EFFORTS = ("low", "medium", "high")
 _NUM_CTX = re.compile(r'^\s*num_ctx\s+"?([0-9]{1,12})\b', re.MULTILINE)
 
 
-class Ollama(Usual):
+class Ollama(Backend):
     """Ollama's server. Whatever would count a prompt generates, or loads the model."""
 
     kind = "ollama"
     chat_dialect = "ollama"
-    continuations: tuple[Continuation, ...] = (Continuation.TRAILING, Continuation.QUOTE)
+    continuations = (Continuation.TRAILING, Continuation.QUOTE)
     shifts_silently = True
     drops_functions = True
     wider = (
         "start it with OLLAMA_CONTEXT_LENGTH=16384 (in the application: Settings, Context length), or put "
         "`PARAMETER num_ctx 16384` into the model's Modelfile"
     )
-    native: tuple[str, ...] = (
-        *(
-            "/api/tags",
-            "/api/ps",
-            "/api/version",
-            "/api/show",
-            "/api/chat",
-            "/api/generate",
-            "/api/embed",
-            "/api/embeddings",
-        ),
-        *(
-            "/api/pull",
-            "/api/push",
-            "/api/create",
-            "/api/copy",
-            "/api/delete",
-            "/api/blobs/*",
-            "/api/me",
-            "/api/signout",
-        ),
+    native = (
+        *("/api/tags", "/api/ps", "/api/version", "/api/show", "/api/chat", "/api/generate", "/api/embed"),
+        *("/api/embeddings", "/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete", "/api/blobs/*"),
+        *("/api/me", "/api/signout"),
     )
     # Routes of `server/routes.go`, 2026-08: models, the account, and what is fetched in its name.
-    admin: tuple[str, ...] = (
+    admin = (
         *("POST */api/pull", "POST */api/push", "DELETE */api/delete", "POST */api/create", "POST */api/copy"),
         *("POST */api/blobs/*", "POST */api/signout", "DELETE */api/user/*", "POST */api/experimental/*"),
     )
 
+    @override
     def detect(self, url: str) -> Flow[bool]:
         """Look for a version and a tag list: other applications have `/api/version` too, Spillway among them."""
-        del url
         version = mapping((yield Probe("GET", "/api/version")).json)
         if nonblank(version.get("version")) is None or "spillway" in version:
             return False
         return "models" in mapping((yield _TAGS).json)
 
+    @override
     def models(self) -> Flow[list[Listed]]:
         """List the models that can be requested (`/v1/models`), with details from tags and loaded models."""
-        ids = openai_models((yield Probe("GET", "/v1/models")).json)
+        entries = openai_models((yield MODELS).json) or []
         tags = objects(dig((yield _TAGS).json, "models"))
         loaded = objects(dig((yield _PS).json, "models"))
         return [
-            Listed(entry["id"], entry, _listed(_named(tags, entry["id"]), _named(loaded, entry["id"])))
-            for entry in ids or ()
+            Listed(entry["id"], entry, _profile(_named(tags, entry["id"]) or {}, _named(loaded, entry["id"])))
+            for entry in entries
         ]
 
+    @override
     def profile(self, model: str) -> Flow[ModelProfile]:
-        """Read the loaded window, else the configured one; models of the cloud have their full window."""
+        """Read what the model's file says, and the window of a loaded instance."""
         loaded = _named(objects(dig((yield _PS).json, "models")), model)
-        shown = mapping((yield Probe("POST", "/api/show", {"model": model})).json)
-        if "model_info" not in shown and "capabilities" not in shown:
-            shown = _named(objects(dig((yield _TAGS).json, "models")), model) or {}
-        trained = _trained(shown)
-        remote = _is_remote(shown)
-        window = _loaded_window(loaded) or _configured_window(shown, trained, remote=remote)
-        if window is None and loaded is not None:
-            window = fact(smallest((UNREPORTED_WINDOW, trained)), "Ollama's usual default", Trust.FALLBACK)
-        return ModelProfile(
-            window=window,
-            trained_window=fact(trained, "Ollama, model file", Trust.TRAINED),
-            tools=_capability(shown, "tools"),
-            vision=_capability(shown, "vision"),
-            thinks=_capability(shown, "thinking"),
-            continuation=_continuation(shown, remote=remote),
-            tokenizer=fact(_tokenizer(shown), "Ollama, model file", Trust.LISTED),
-            provisional=loaded is None and not remote,
-        )
+        return _profile(mapping((yield Probe("POST", "/api/show", {"model": model})).json), loaded)
 
     @override
     def load(self, model: str, body: Mapping[str, Any]) -> Flow[None]:
@@ -152,45 +119,43 @@ class Ollama(Usual):
         return template.replace(" ", "") != "{{.Prompt}}"
 
 
-def canonical_name(name: str) -> str:
+def _canonical(name: str) -> str:
     """A model name as Ollama compares it: with its tag, in lower case."""
     tagged = name if ":" in name.rsplit("/", 1)[-1] else f"{name}:latest"
     return tagged.casefold()
 
 
 def _named(entries: list[JsonObject], model: str) -> JsonObject | None:
-    wanted = canonical_name(model)
+    wanted = _canonical(model)
     for entry in entries:
         names = (nonblank(entry.get("model")), nonblank(entry.get("name")))
-        if any(name is not None and canonical_name(name) == wanted for name in names):
+        if any(name is not None and _canonical(name) == wanted for name in names):
             return entry
     return None
 
 
-def _listed(tag: JsonObject | None, loaded: JsonObject | None) -> ModelProfile:
-    shown = tag or {}
+def _profile(shown: JsonObject, loaded: JsonObject | None) -> ModelProfile:
+    """Read an answer of `/api/show`, or an entry of `/api/tags`, with the entry of `/api/ps` of a loaded model."""
+    remote = any(nonblank(shown.get(name)) is not None for name in ("remote_model", "remote_host"))
     trained = _trained(shown)
-    remote = _is_remote(shown)
-    full = fact(trained, "Ollama, cloud model", Trust.LISTED) if remote else None
     return ModelProfile(
-        window=_loaded_window(loaded) or full,
-        trained_window=fact(trained, "Ollama, tag list", Trust.TRAINED),
+        window=fact(tokens(dig(loaded, "context_length")), "Ollama, loaded model", Trust.LOADED)
+        or (fact(trained, "Ollama, cloud model", Trust.LISTED) if remote else None)
+        or _configured_window(shown, trained)
+        or (fact(smallest((UNREPORTED_WINDOW, trained)), "Ollama's usual default", Trust.FALLBACK) if loaded else None),
+        trained_window=fact(trained, "Ollama, model file", Trust.TRAINED),
         tools=_capability(shown, "tools"),
         vision=_capability(shown, "vision"),
+        thinks=_capability(shown, "thinking"),
+        continuation=_continuation(shown, remote=remote),
+        tokenizer=fact(_tokenizer(shown), "Ollama, model file", Trust.LISTED),
         provisional=loaded is None and not remote,
     )
 
 
-def _loaded_window(loaded: JsonObject | None) -> Fact[int] | None:
-    return fact(tokens(dig(loaded, "context_length")), "Ollama, loaded model", Trust.LOADED)
-
-
-def _configured_window(shown: JsonObject, trained: int | None, *, remote: bool) -> Fact[int] | None:
-    if remote and trained is not None:
-        return Fact(trained, "Ollama, cloud model", Trust.LISTED)
+def _configured_window(shown: JsonObject, trained: int | None) -> Fact[int] | None:
     line = _NUM_CTX.search(nonblank(shown.get("parameters")) or "")
-    configured = tokens(line.group(1)) if line is not None else None
-    if configured is None:
+    if line is None or (configured := tokens(line.group(1))) is None:
         return None
     return fact(smallest((configured, trained)), "Ollama, num_ctx of the model file", Trust.CONFIGURED)
 
@@ -201,10 +166,6 @@ def _trained(shown: JsonObject) -> int | None:
     named = tokens(info.get(f"{info.get('general.architecture')}.context_length"))
     lengths = (tokens(value) for key, value in info.items() if key.endswith(".context_length"))
     return named or smallest(lengths) or tokens(dig(shown, "details", "context_length"))
-
-
-def _is_remote(shown: JsonObject) -> bool:
-    return nonblank(shown.get("remote_model")) is not None or nonblank(shown.get("remote_host")) is not None
 
 
 def _capability(shown: JsonObject, name: str) -> Fact[bool] | None:

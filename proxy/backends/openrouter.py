@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from typing_extensions import override
 
-from proxy.backends.base import Flow, Listed, Probe, Usual
+from proxy.backends.base import MODELS, Backend, Flow, Probe
 from proxy.backends.fields import (
     contains,
     dig,
@@ -30,8 +30,6 @@ from proxy.backends.fields import (
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Provider, Trust
 from proxy.core.jsontext import JsonObject
 from proxy.core.request import NONE, Thinking
-
-_LIST = Probe("GET", "/v1/models")
 
 _SLUG = re.compile(r"~?[a-z0-9][\w.-]*/[a-z0-9][\w.:-]*", re.ASCII | re.IGNORECASE)
 """`author/slug`, with or without a variant: what may be put into a path as it is."""
@@ -92,26 +90,27 @@ def _plain(provider: str) -> str:
     return "".join(letter for letter in provider.split("/", 1)[0].casefold() if letter.isalnum())
 
 
-class OpenRouter(Usual):
+class OpenRouter(Backend):
     """OpenRouter's API. Native counts come with the usage."""
 
     kind = "openrouter"
-    continuations: tuple[Continuation, ...] = (Continuation.TRAILING, Continuation.QUOTE)
+    continuations = (Continuation.TRAILING, Continuation.QUOTE)
     fixed_windows = True
     reports_usage = True
     fits_answer = True
     """For a small window, until `max_tokens` fit too ("Context compression", 2026)."""
     takes_marks = True
     keeps_prompts = False
-    native: tuple[str, ...] = ("/v1/credits", "/v1/key", "/v1/keys", "/v1/keys/*", "/v1/generation", "/v1/providers")
+    native = ("/v1/credits", "/v1/key", "/v1/keys", "/v1/keys/*", "/v1/generation", "/v1/providers")
     # The account's keys, and buying credits (API reference, 2026-08).
-    admin: tuple[str, ...] = ("POST */keys", "PATCH */keys/*", "DELETE */keys/*", "POST */credits/*")
+    admin = ("POST */keys", "PATCH */keys/*", "DELETE */keys/*", "POST */credits/*")
 
+    @override
     def detect(self, url: str) -> Flow[bool]:
         """By host; else by the catalogue's entries, which no other list looks like."""
         if is_openrouter(url):
             return True
-        entries = openai_models((yield _LIST).json) or []
+        entries = openai_models((yield MODELS).json) or []
         return any(
             isinstance(entry.get("top_provider"), dict)
             and isinstance(entry.get("supported_parameters"), list)
@@ -119,11 +118,7 @@ class OpenRouter(Usual):
             for entry in entries
         )
 
-    def models(self) -> Flow[list[Listed]]:
-        """The whole catalogue."""
-        entries = openai_models((yield _LIST).json) or []
-        return [Listed(entry["id"], entry, _profile(entry["id"], entry, {})) for entry in entries]
-
+    @override
     def profile(self, model: str) -> Flow[ModelProfile]:
         """Read the endpoints of the model, and what the catalogue holds of it."""
         serving: JsonObject = {}
@@ -132,9 +127,14 @@ class OpenRouter(Usual):
             serving = _data((yield Probe("GET", f"/v1/models/{model}/endpoints")).json)
             entry = _data((yield Probe("GET", f"/v1/model/{model}")).json)
         if entry.get("id") is None or "context_length" not in entry:
-            entries = openai_models((yield _LIST).json) or []
+            entries = openai_models((yield MODELS).json) or []
             entry = entry_of(entries, model) or entry_of(entries, model.rsplit(":", 1)[0]) or {}
         return _profile(model, entry, serving)
+
+    @override
+    def listed_profile(self, entry: JsonObject, entries: list[JsonObject]) -> ModelProfile:
+        """Read an entry of the catalogue."""
+        return _profile(entry.get("id", ""), entry, {})
 
     @override
     def stops_on_disconnect(self, body: Mapping[str, Any], profile: ModelProfile) -> bool:
@@ -181,16 +181,15 @@ def _profile(model: str, entry: JsonObject, serving: JsonObject) -> ModelProfile
     best = tokens(dig(entry, "top_provider", "context_length"))
     listed = smallest((tokens(entry.get("context_length")), best))
     answer = tokens(dig(entry, "top_provider", "max_completion_tokens"))
-    least = smallest(tokens(one.get("max_completion_tokens")) for one in active)
+    parameters = entry.get("supported_parameters")
     architecture = entry.get("architecture") or serving.get("architecture")
     return ModelProfile(
         window=fact(_largest(providers) or listed, "OpenRouter, largest of its providers", Trust.LISTED),
-        max_output=fact(answer or least, "OpenRouter, top provider", Trust.LISTED),
-        tools=fact(_supports_tools(entry, active), "OpenRouter, supported parameters", Trust.LISTED),
+        max_output=fact(answer, "OpenRouter, top provider", Trust.LISTED),
+        # The union over providers, and that is what counts: a request with tools is routed by it.
+        tools=fact(contains(parameters, "tools"), "OpenRouter, supported parameters", Trust.LISTED),
         vision=fact(contains(dig(architecture, "input_modalities"), "image"), "OpenRouter, modalities", Trust.LISTED),
-        thinks=fact(
-            contains(entry.get("supported_parameters"), "reasoning"), "OpenRouter, supported parameters", Trust.LISTED
-        ),
+        thinks=fact(contains(parameters, "reasoning"), "OpenRouter, supported parameters", Trust.LISTED),
         continuation=_continuation(model),
         tokenizer=fact(nonblank(dig(architecture, "tokenizer")), "OpenRouter, tokenizer", Trust.LISTED),
         providers=fact(providers or None, "OpenRouter, endpoints", Trust.LISTED),
@@ -209,16 +208,6 @@ def _largest(providers: Iterable[Provider]) -> int | None:
 def _is_down(endpoint: JsonObject) -> bool:
     status = endpoint.get("status")
     return isinstance(status, int | float) and status < 0
-
-
-def _supports_tools(entry: JsonObject, active: list[JsonObject]) -> bool | None:
-    """The catalogue has the union over providers, and that is what counts: a request with tools is routed by it."""
-    listed = contains(entry.get("supported_parameters"), "tools")
-    if listed is not None:
-        return listed
-    each = [contains(one.get("supported_parameters"), "tools") for one in active]
-    known = [one for one in each if one is not None]
-    return any(known) if known else None
 
 
 def _continuation(model: str) -> Fact[Continuation]:

@@ -80,8 +80,6 @@ class ModelProfile:
     tools: Fact[bool] | None = None
     """Whether the server takes `tools` for this model and answers with calls, by whatever prompt format of its
     own. None: unknown, so they are sent as they are and an error tells."""
-    parallel_tool_calls: Fact[bool] | None = None
-    """Whether the chat template knows several calls in one answer."""
     vision: Fact[bool] | None = None
     thinks: Fact[bool] | None = None
     """Whether it may be told how much to think; to others some servers refuse that."""
@@ -91,8 +89,6 @@ class ModelProfile:
     """Ways that the backend refused for this model lately."""
     tokenizer: Fact[str] | None = None
     """Architecture, tokenizer name or file: a hint for choosing a vocabulary."""
-    parallel: Fact[int] | None = None
-    """Slots that share the window's memory (llama.cpp unified KV, LM Studio `parallel`)."""
     providers: Fact[tuple[Provider, ...]] | None = None
     provisional: bool = False
     """The model is not loaded: what it is loaded with next may differ."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from typing_extensions import override
 
-from proxy.backends.base import Flow, Listed, Probe, Usual
+from proxy.backends.base import MODELS, Backend, Flow, Probe
 from proxy.backends.fields import dig, entry_of, fact, nonblank, openai_models, tokens
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.core.jsontext import JsonObject
 from proxy.core.request import Thinking
 
-_LIST = Probe("GET", "/v1/models")
-_USAGE: dict[str, Any] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 _EFFORTS = ("low", "medium", "high")
 """Those that every version takes, and gpt-oss knows."""
 _COUNTED = (
@@ -29,21 +28,21 @@ _COUNTED = (
 """Fields of a chat body that change its prompt and that `/tokenize` knows (vLLM 0.33)."""
 
 
-class Vllm(Usual):
+class Vllm(Backend):
     """vLLM's OpenAI-compatible server."""
 
     kind = "vllm"
     wider = "start it with a larger `--max-model-len`"
-    continuations: tuple[Continuation, ...] = (Continuation.FLAGS, Continuation.QUOTE)
-    ask_running_counts = _USAGE
+    continuations = (Continuation.FLAGS, Continuation.QUOTE)
+    ask_running_counts: Mapping[str, Any] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
     fixed_windows = True
     refuses_long_answers = True  # seen on 0.32; what the window has no room for beside the prompt is cut off the bound
-    native: tuple[str, ...] = (
+    native = (
         *("/version", "/ping", "/load", "/sleep", "/wake_up", "/is_sleeping", "/reset_*_cache", "/server_info"),
         *("/collective_rpc", "/pooling", "/classify", "/score", "/v1/score", "/v1/*_lora_adapter"),
     )
     # `entrypoints/serve`, 2026-11: vLLM asks for its own key only below `/v1`, and for none here.
-    admin: tuple[str, ...] = (
+    admin = (
         *("POST */load_lora_adapter", "POST */unload_lora_adapter", "POST */sleep", "POST */wake_up"),
         *("POST */reset_*_cache", "POST */pause", "POST */resume", "POST */abort_requests", "POST */collective_rpc"),
         *(
@@ -55,32 +54,38 @@ class Vllm(Usual):
         *("POST */scale_elastic_ep", "POST */start_profile", "POST */stop_profile"),
     )
 
+    @override
     def detect(self, url: str) -> Flow[bool]:
         """Look for vLLM as the owner of a model; forks that renamed it still tell length and version."""
-        del url
-        entries = openai_models((yield _LIST).json) or []
+        entries = openai_models((yield MODELS).json) or []
         if any(entry.get("owned_by") == "vllm" for entry in entries):
             return True
         if not any("max_model_len" in entry and "root" in entry for entry in entries):
             return False
         return nonblank(dig((yield Probe("GET", "/version")).json, "version")) is not None
 
-    def models(self) -> Flow[list[Listed]]:
-        """Base models and LoRA adapters."""
-        entries = openai_models((yield _LIST).json) or []
-        return [Listed(entry["id"], entry, _profile(entries, entry)) for entry in entries]
-
+    @override
     def profile(self, model: str) -> Flow[ModelProfile]:
         """Read the list; where it has no length, counting a word tells it."""
-        entries = openai_models((yield _LIST).json) or []
+        entries = openai_models((yield MODELS).json) or []
         entry = entry_of(entries, model)
-        if entry is None:
-            return _profile(entries, {})
-        profile = _profile(entries, entry)
-        if profile.window is not None:
+        profile = self.listed_profile(entry or {}, entries)
+        if entry is None or profile.window is not None:
             return profile
         reply = yield Probe("POST", "/tokenize", {"model": model, "prompt": "a"})
-        return _profile(entries, entry | {"max_model_len": dig(reply.json, "max_model_len")})
+        return self.listed_profile(entry | {"max_model_len": dig(reply.json, "max_model_len")}, entries)
+
+    @override
+    def listed_profile(self, entry: JsonObject, entries: list[JsonObject]) -> ModelProfile:
+        """A base model or a LoRA adapter, which has no length of its own: `parent` names the model that has."""
+        base = entry_of(entries, nonblank(entry.get("parent")) or "") or {}
+        length = tokens(entry.get("max_model_len")) or tokens(base.get("max_model_len"))
+        root = nonblank(base.get("root")) or nonblank(entry.get("root"))
+        return ModelProfile(
+            window=fact(length, "vLLM, max_model_len", Trust.LOADED),
+            continuation=Fact(Continuation.FLAGS, "vLLM", Trust.FALLBACK),
+            tokenizer=fact(root, "vLLM, model path", Trust.LISTED),
+        )
 
     @override
     def thinking_options(self, thinking: Thinking, profile: ModelProfile) -> JsonObject:
@@ -88,7 +93,6 @@ class Vllm(Usual):
 
         No bound: `thinking_token_budget` is refused by servers that were not started with a parser that knows the marks.
         """
-        del profile
         options: JsonObject = {} if thinking.on is None else {"chat_template_kwargs": {"enable_thinking": thinking.on}}
         return {**options, "reasoning_effort": effort} if (effort := thinking.nearest(_EFFORTS)) else options
 
@@ -106,15 +110,3 @@ class Vllm(Usual):
         if reply.status == 400 and "chat template" in str(reply.json):
             return False
         return True if tokens(dig(reply.json, "count")) is not None else None
-
-
-def _profile(entries: list[JsonObject], entry: JsonObject) -> ModelProfile:
-    """An adapter has no length of its own: `parent` names the model that has."""
-    base = entry_of(entries, nonblank(entry.get("parent")) or "") or {}
-    length = tokens(entry.get("max_model_len")) or tokens(base.get("max_model_len"))
-    root = nonblank(base.get("root")) or nonblank(entry.get("root"))
-    return ModelProfile(
-        window=fact(length, "vLLM, max_model_len", Trust.LOADED),
-        continuation=Fact(Continuation.FLAGS, "vLLM", Trust.FALLBACK),
-        tokenizer=fact(root, "vLLM, model path", Trust.LISTED),
-    )

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
 
-from proxy.backends.overflow import Overflow, recognise
-from proxy.backends.refusals import refuses_tools
+from proxy.backends.refusals import Overflow, recognise, refuses_tools
 from proxy.core import sse
 from proxy.core.dialect import Writer
 from proxy.core.piece import Identity, Piece

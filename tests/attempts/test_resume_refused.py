@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.backends.remedy import MOST_RETRIES
+from proxy.backends.refusals import MOST_RETRIES
 from tests.attempts.test_stream_corners import BROKEN, GO, MODELS, full, json_response, raw_backend, rest, sse_response
 from tests.dialects.asking import PATHS, Read, question, read
 from tests.proxying import Proxy, running_proxy

@@ -36,8 +36,6 @@ def profiles(trusts: list[Trust]) -> st.SearchStrategy[ModelProfile]:
         vision=flags,
         continuation=facts(st.sampled_from(Continuation), list(Trust)),
         tokenizer=facts(st.sampled_from(["x", "y"]), list(Trust)),
-        parallel=lengths,
-        parallel_tool_calls=flags,
         refused_continuations=facts(st.frozensets(st.sampled_from(Continuation)), list(Trust)),
         providers=facts(st.sampled_from([(Provider("A", "a", 8192),), ()]), trusts),
     )

@@ -1,180 +1,251 @@
+"""Refusals as backends word them (`payloads/refusals.json`), and what is done about each."""
+
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.backends.refusals import ToolRefusal, refuses_tools
-
-OLLAMA = "registry.ollama.ai/library/gemma3:4b does not support tools"
-OPENROUTER = (
-    'No endpoints found that support tool use. Try disabling "question". To learn more about provider routing, '
-    "visit: https://openrouter.ai/docs/guides/routing/provider-selection"
+from proxy.backends.errors import EXAMINED, SentRequest
+from proxy.backends.profile import Continuation
+from proxy.backends.refusals import (
+    MOST_SHORTENED,
+    MOST_WAITS,
+    POOL_FULL,
+    Overflow,
+    Refusal,
+    Remedy,
+    Spent,
+    ToolRefusal,
+    credible,
+    recognise,
+    refuses_tools,
+    remedy,
 )
-CHOICE = "No endpoints found that support the provided 'tool_choice' value. To learn more, visit: https://openrouter.ai"
-VLLM = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+from tests.backends.driver import payloads
 
-
-def error(message: str, **fields: Any) -> dict[str, Any]:
-    return {"error": {"message": message, **fields}}
+RECORDED: dict[str, list[dict[str, Any]]] = payloads("refusals")
+LLAMACPP, OPENAI = (
+    next(row["body"] for row in RECORDED["overflows"] if row["name"] == name) for name in ("llama.cpp", "OpenAI")
+)
+NO_TOOLS = {"error": "registry.ollama.ai/library/gemma3:4b does not support tools"}
 
 
 def encoded(body: object) -> bytes:
     return body.encode() if isinstance(body, str) else json.dumps(body).encode()
 
 
-REFUSALS: dict[str, tuple[int, object, str]] = {
-    "Ollama": (400, error(OLLAMA, type="invalid_request_error", param=None, code=None), "Ollama"),
-    "Ollama, native": (400, {"error": OLLAMA}, "Ollama"),
-    "Ollama, quoted by a gateway": (
-        500,
-        error(f'Ollama API error: 400 Bad Request - {{"error":{{"message":"{OLLAMA}","type":"api_error"}}}}'),
-        "Ollama",
-    ),
-    "Ollama, as a client shows it": (400, {"error": f"{OLLAMA} (status code: 400)"}, "Ollama"),
-    "OpenRouter": (404, error(OPENROUTER, code=404), "OpenRouter"),
-    "OpenRouter, in a body of status 200": (200, error(OPENROUTER, code=404), "OpenRouter"),
-    "OpenRouter, behind a router": (
-        404,
-        error(f"Error from provider(404): {json.dumps(error(OPENROUTER, code=404))}", type="api_error"),
-        "OpenRouter",
-    ),
-    "llama.cpp without jinja": (
-        500,
-        error("tools param requires --jinja flag", code=500, type="server_error"),
-        "llama.cpp",
-    ),
-    "llama.cpp, old": (
-        500,
-        {"error": {"code": 500, "message": "Unsupported param: tools", "type": "server_error"}},
-        "llama.cpp",
-    ),
-    "llama.cpp, not yet streamed": (500, error("Cannot use tools with stream"), "llama.cpp"),
-    "vLLM": (400, error(VLLM, type="BadRequestError", param=None, code=400), "vLLM"),
-    "vLLM, old shape": (400, {"object": "error", "message": VLLM, "type": "BadRequestError", "code": 400}, "vLLM"),
-    "vLLM, required": (400, error('tool_choice="required" requires --tool-call-parser to be set'), "vLLM"),
-    "vLLM, a named tool": (
-        400,
-        error('tool_choice=function "get_weather" requires --tool-call-parser to be set'),
-        "vLLM",
-    ),
-    "vLLM, quoted by OpenRouter": (
-        400,
-        error("Provider returned error", code=400, metadata={"raw": json.dumps(error(VLLM))}),
-        "vLLM",
-    ),
-    "DeepSeek": (400, error("deepseek-reasoner does not support Function Calling"), "DeepSeek"),
-    "DeepInfra": (
-        405,
-        error("deepinfra error: Tool calling is not supported for model: NousResearch/Hermes-3-Llama-3.1-70B"),
-        "Groq, DeepInfra or OpenAI",
-    ),
-    "Groq": (400, error("`tools` is not supported with this model"), "Groq, DeepInfra or OpenAI"),
-    "OpenAI": (
-        400,
-        error("Unsupported parameter: 'tools' is not supported with this model.", param="tools"),
-        "Groq, DeepInfra or OpenAI",
-    ),
-    "Bedrock": (400, {"message": "This model doesn't support tool use."}, "Bedrock"),
-    "LiteLLM": (
-        400,
-        error(
-            "litellm.UnsupportedParamsError: together_ai does not support parameters: ['tools'], for model=a/b",
-            type="None",
-            code="400",
-        ),
-        "LiteLLM",
-    ),
-    "LiteLLM, older": (
-        400,
-        error("ollama_chat does not support parameters: {'tools': [{'type': 'function'}]}, for model=x"),
-        "LiteLLM",
-    ),
-    "no JSON at all": (400, f"Error: {OLLAMA}", "Ollama"),
-}
-
-OTHER_ERRORS: dict[str, tuple[int, object]] = {
-    "invalid schema": (
-        400,
-        error("Invalid schema for function 'search': 'dict' is not valid under any of the given schemas"),
-    ),
-    "unknown tool": (400, error("Tool choice 'function look' not found in 'tools' parameter")),
-    "kind of tool": (400, error("Invalid value: 'web'. Supported values are: 'function' for tools[0].type")),
-    "tool_choice without tools": (400, error("When using `tool_choice`, `tools` must be set.")),
-    "value of tool_choice": (400, error('tool_choice must be "auto", "none", "required" or a named tool')),
-    "call without result": (
-        400,
-        error("An assistant message with 'tool_calls' must be followed by tool messages responding to each id"),
-    ),
-    "result without call": (
-        400,
-        error("Messages with role 'tool' must be a response to a preceding message with 'tool_calls'"),
-    ),
-    "broken arguments": (400, error("invalid tool call arguments")),
-    "output that is no call": (500, error("Failed to parse tool call arguments as JSON", code=500)),
-    "grammar and tools": (400, error("Cannot use custom grammar constraints with tools.")),
-    "tools and a format": (400, error("This model does not support tools together with response_format")),
-    "too many tools": (400, error("Invalid 'tools': array too long. Expected an array of at most 128")),
-    "parallel calls": (400, error("parallel tool calling is not supported with this model")),
-    "thinking": (400, error('"gemma3" does not support thinking; tools were given')),
-    "images": (404, error("No endpoints found that support image input", code=404, tools=True)),
-    "other parameters": (400, error("ollama does not support parameters: ['seed'], 'tools' is fine")),
-    "no such model": (404, error("No endpoints found for function/model.", code=404)),
-    "the key": (401, error(OLLAMA)),
-    "money": (402, error(OPENROUTER)),
-    "rate": (429, error(VLLM)),
-    "rate, in a body of status 200": (200, error(OPENROUTER, code=429)),
-    "an answer about it": (
-        200,
-        {"choices": [{"message": {"content": f'You see "error": {OLLAMA}'}, "finish_reason": "stop"}]},
-    ),
-    "what it repeats of the conversation": (
-        422,
-        {"detail": [{"loc": ["body", "tools"], "msg": "bad", "input": [{"role": "user", "content": OLLAMA}]}]},
-    ),
-    "nothing": (500, ""),
-}
+def rows(kind: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("row", [pytest.param(row, id=row["name"]) for row in RECORDED[kind]])
 
 
-@pytest.mark.parametrize("name", REFUSALS)
-def test_a_refusal_of_tools_is_recognised(name: str) -> None:
-    status, body, origin = REFUSALS[name]
-    assert refuses_tools(status, encoded(body)) == ToolRefusal(origin)
+@rows("overflows")
+def test_every_wording_of_an_overflow_is_recognised_with_its_numbers(row: dict[str, Any]) -> None:
+    found = recognise(row["status"], encoded(row["body"]))
+    assert found is not None
+    assert (found.window, found.prompt_tokens, found.quoted) == (row["window"], row["prompt"], False)
+    assert found.origin
 
 
-@pytest.mark.parametrize("name", [name for name, case in REFUSALS.items() if isinstance(case[1], dict)])
-def test_a_refusal_is_recognised_in_a_string_of_another_error(name: str) -> None:
-    _, body, origin = REFUSALS[name]
-    for wrapped in ({"error": json.dumps(body)}, error("Provider returned error", metadata={"raw": body})):
-        assert refuses_tools(400, encoded(wrapped)) == ToolRefusal(origin)
+@rows("no_overflows")
+def test_other_answers_are_not_mistaken_for_an_overflow(row: dict[str, Any]) -> None:
+    assert recognise(row["status"], encoded(row["body"])) is None
 
 
-@pytest.mark.parametrize("message", [OLLAMA, OPENROUTER, VLLM])
-def test_a_refusal_is_recognised_in_the_data_of_a_frame(message: str) -> None:
-    frames: list[dict[str, Any]] = [
-        error(message),
-        {"error": message},
-        {"choices": [{"delta": {}, "finish_reason": "error"}], **error(message)},
-    ]
-    assert all(refuses_tools(200, encoded(frame)) for frame in frames)
+@rows("tools")
+def test_a_refusal_of_tools_is_recognised_in_a_string_of_another_error_too(row: dict[str, Any]) -> None:
+    assert refuses_tools(row["status"], encoded(row["body"])) == ToolRefusal(row["origin"])
+    for wrapped in ({"error": json.dumps(row["body"])}, {"error": {"metadata": {"raw": row["body"]}}}):
+        assert refuses_tools(400, encoded(wrapped)) == ToolRefusal(row["origin"])
 
 
-@pytest.mark.parametrize("name", OTHER_ERRORS)
-def test_other_errors_about_tools_are_not_taken_for_one(name: str) -> None:
-    status, body = OTHER_ERRORS[name]
-    assert refuses_tools(status, encoded(body)) is None
+@rows("no_tools")
+def test_other_errors_about_tools_are_not_taken_for_one(row: dict[str, Any]) -> None:
+    assert refuses_tools(row["status"], encoded(row["body"])) is None
 
 
 @pytest.mark.parametrize(
-    ("message", "origin"), [(CHOICE, "OpenRouter"), ("Thinking mode does not support this tool_choice", "DeepSeek")]
+    ("message", "origin"),
+    [
+        ("No endpoints found that support the provided 'tool_choice' value.", "OpenRouter"),
+        ("Thinking mode does not support this tool_choice", "DeepSeek"),
+    ],
 )
 def test_a_refused_tool_choice_says_nothing_of_the_tools(message: str, origin: str) -> None:
-    assert refuses_tools(404, encoded(error(message))) == ToolRefusal(origin, choice_only=True)
+    assert refuses_tools(404, encoded({"error": message})) == ToolRefusal(origin, choice_only=True)
 
 
-@given(st.integers(0, 599), st.binary(max_size=200) | st.text(max_size=100).map(lambda text: encoded({"error": text})))
-def test_any_bytes_get_a_verdict(status: int, body: bytes) -> None:
+@pytest.mark.parametrize("status", [401, 402, 403, 429])
+def test_statuses_that_mean_something_else(status: int) -> None:
+    assert recognise(status, encoded(LLAMACPP)) is None
+    assert refuses_tools(status, encoded(NO_TOOLS)) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"detail": [{"loc": ["body", "model"], "msg": "Field required", "input": {"messages": ["too many tokens"]}}]},
+        {"error": {"message": "[{'type': 'missing', 'input': {'messages': ['context_length_exceeded']}}]"}},
+        "loc: body, 'input': {'messages': ['context_length_exceeded']}",
+    ],
+)
+def test_a_repeated_request_that_talks_of_overflows_is_not_one(content: object) -> None:
+    assert recognise(422, encoded(content)) is None
+
+
+def test_words_of_the_conversation_hold_for_its_request_at_most_and_those_of_a_parameter_never() -> None:
+    overflow, tools = LLAMACPP["error"]["message"], NO_TOOLS["error"]
+    talk, parameters = (SentRequest(encoded({name: [f"Why? {overflow} {tools}"]})) for name in ("messages", "tools"))
+    told = {"error": overflow}
+    assert recognise(400, encoded(told), talk) == Overflow(8192, 12013, "llama.cpp", quoted=True)
+    assert recognise(400, encoded(told), parameters) is None
+    assert refuses_tools(400, encoded(NO_TOOLS), talk) == ToolRefusal("Ollama", quoted=True)
+    assert refuses_tools(400, encoded(NO_TOOLS), parameters) is None
+    unnumbered = SentRequest(encoded({"messages": "context_length_exceeded"}))
+    assert recognise(400, encoded({"error": "context_length_exceeded"}), unnumbered) is None
+
+
+def test_the_answer_bound_of_a_request_is_its_largest() -> None:
+    assert SentRequest(b'{"max_tokens": 5, "n_predict": 9, "max_completion_tokens": null}').answer_bound == 9
+    assert SentRequest(b"[").answer_bound == SentRequest(b"{}").answer_bound == 0
+
+
+@pytest.mark.parametrize(
+    ("window", "needed", "loaded", "held", "expected"),
+    [
+        (None, 1, 9, 9, "as it is"),
+        (4096, 5000, None, 0, "as it is"),
+        (4096, 4000, None, 0, None),
+        (4096, 5000, 8192, 0, None),
+        (4096, 5000, 4096, 4095, "as it is"),
+        (4096, 5000, None, 4097, "quoted"),
+        (255, 5000, None, 0, "quoted"),
+    ],
+)
+def test_an_overflow_is_believed_as_far_as_its_request_could_prove_it(
+    window: int | None, needed: int, loaded: int | None, held: int, expected: str | None
+) -> None:
+    found = credible(Overflow(window, None, "x"), needed=needed, loaded=loaded, held=held)
+    assert found == (None if expected is None else Overflow(window, None, "x", quoted=expected == "quoted"))
+
+
+def test_figures_that_are_no_window_are_not_believed() -> None:
+    found = recognise(400, b'{"error": {"type": "exceed_context_size_error", "n_ctx": 0}}')
+    assert found == Overflow(None, None, "llama.cpp")
+
+
+def test_escaped_characters_are_decoded_first() -> None:
+    """Go writes `>` as an escape inside JSON."""
+    found = recognise(400, b'{"error":"Cannot truncate prompt with n_keep (5000) \\u003e= n_ctx (4096)"}')
+    assert found == Overflow(4096, 5000, "LM Studio")
+
+
+# -- hostile bodies
+
+
+@pytest.mark.parametrize("seed", [b"context ", b"too many token ", b"request (1 token", b'{"', b"[" * 9, b"input "])
+def test_hostile_bodies_take_no_time(seed: bytes) -> None:
+    body = b'{"error": "context ' + seed * (4 * EXAMINED // len(seed))
+    began = time.perf_counter()
+    recognise(400, body)
+    assert time.perf_counter() - began < 0.5
+
+
+def test_only_the_beginning_is_read_and_what_was_cut_there_as_text() -> None:
+    assert recognise(400, b" " * EXAMINED + encoded(LLAMACPP)) is None
+    cut = {"error": {"message": OPENAI["error"]["message"] + "x" * EXAMINED}}
+    assert recognise(400, encoded(cut)) == Overflow(8192, 8545, "vLLM or OpenAI")
+
+
+@given(status=st.integers(0, 599), body=st.binary(max_size=200) | st.text().map(str.encode))
+def test_any_bytes_are_answered(status: int, body: bytes) -> None:
+    recognise(status, b"context " + body)
     assert refuses_tools(status, b'{"error": "tool"' + body) is None
+
+
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.floats()
+        | st.integers()
+        | st.sampled_from(["context", "{}", "error", OPENAI["error"]["message"]]),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["error", "choices", "message", "code", "input"]), inner, max_size=4)
+        ),
+        max_leaves=12,
+    )
+)
+def test_any_json_is_answered(content: object) -> None:
+    for status in (200, 400, 500):
+        found = recognise(status, json.dumps({"error": content, "hint": "context"}).encode())
+        assert found is None or found.window in {None, 8192}
+
+
+def test_deep_nesting_is_survived() -> None:
+    deep: object = "context_length_exceeded"
+    for _ in range(100):
+        deep = {"error": [deep]}
+    assert recognise(400, encoded(deep)) is None
+    assert recognise(400, b'{"context":' + b"[" * 30000) is None
+
+
+# -- remedies
+
+TOO_LONG = Overflow(4096, 5000, "llama.cpp")
+TOOLLESS = ToolRefusal("Ollama")
+refusals = st.builds(
+    Refusal,
+    overflow=st.sampled_from([None, TOO_LONG, POOL_FULL]),
+    tools=st.sampled_from([None, TOOLLESS]),
+    roomy=st.booleans(),
+    way=st.sampled_from([None, *Continuation]),
+)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "expected"),
+    [
+        (Refusal(overflow=TOO_LONG), Remedy.SHORTEN),
+        (Refusal(overflow=TOO_LONG, roomy=True), Remedy.SHORTEN),
+        (Refusal(overflow=POOL_FULL, roomy=True), Remedy.WAIT),
+        (Refusal(overflow=POOL_FULL, roomy=False), Remedy.SHORTEN),
+        (Refusal(tools=TOOLLESS), Remedy.EMULATE),
+        (Refusal(way=Continuation.FLAGS), Remedy.OTHER_WAY),
+        (Refusal(way=Continuation.FLAGS, tools=TOOLLESS), Remedy.OTHER_WAY),
+        (Refusal(overflow=TOO_LONG, way=Continuation.QUOTE), Remedy.SHORTEN),
+        (Refusal(), Remedy.GIVE_UP),
+    ],
+)
+def test_each_refusal_has_its_remedy(refusal: Refusal, expected: Remedy) -> None:
+    assert remedy(refusal, Spent()) is expected
+
+
+def test_a_prompt_is_shortened_so_often_in_a_row_and_anew_once_the_model_spoke() -> None:
+    spent = Spent()
+    done = [remedy(Refusal(overflow=TOO_LONG), spent) for _ in range(MOST_SHORTENED + 1)]
+    assert done == [*[Remedy.SHORTEN] * MOST_SHORTENED, Remedy.GIVE_UP]
+    spent.answered()
+    assert remedy(Refusal(overflow=TOO_LONG), spent) is Remedy.SHORTEN
+
+
+def test_a_full_pool_that_stays_full_is_taken_for_a_full_window() -> None:
+    spent, full = Spent(), Refusal(overflow=POOL_FULL, roomy=True)
+    assert {remedy(full, spent) for _ in range(MOST_WAITS)} == {Remedy.WAIT}
+    assert remedy(full, spent) is Remedy.SHORTEN
+
+
+@pytest.mark.no_cover
+@given(st.lists(refusals, min_size=60, max_size=120))
+def test_whatever_a_backend_refuses_a_request_is_sent_a_bounded_number_of_times(said: list[Refusal]) -> None:
+    spent = Spent()
+    done = [remedy(refusal, spent) for refusal in said]
+    assert done.count(Remedy.SHORTEN) <= MOST_SHORTENED
+    assert done.count(Remedy.WAIT) <= MOST_WAITS
+    assert done.count(Remedy.EMULATE) <= 1
+    assert done.count(Remedy.OTHER_WAY) <= len(Continuation)

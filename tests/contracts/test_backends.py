@@ -15,12 +15,7 @@ from proxy.backends.profile import Continuation, Fact, ModelProfile, Provider, T
 from tests.backends.driver import payloads
 
 MOST_PROBES = 12
-READING = {
-    ("POST", "/api/show"),
-    ("POST", "/tokenize"),
-    ("POST", "/apply-template"),
-    ("POST", "/v1/chat/completions/input_tokens"),
-}
+READING = {("POST", "/api/show"), ("POST", "/tokenize"), ("POST", "/v1/chat/completions/input_tokens")}
 """All that may be posted: none of these generates, loads or changes anything."""
 
 RECORDED = [reply for backend in BACKENDS if backend.kind != "generic" for reply in payloads(backend.kind).values()]
@@ -86,9 +81,9 @@ def assert_harmless(asked: list[Probe]) -> None:
 
 def assert_sound(profile: object) -> None:
     assert isinstance(profile, ModelProfile)
-    for fact in (profile.window, profile.trained_window, profile.max_output, profile.parallel):
+    for fact in (profile.window, profile.trained_window, profile.max_output):
         assert fact is None or (type(fact.value) is int and 0 < fact.value <= 10**9)
-    for switch in (profile.tools, profile.parallel_tool_calls, profile.vision):
+    for switch in (profile.tools, profile.vision):
         assert switch is None or type(switch.value) is bool
     assert profile.tokenizer is None or isinstance(profile.tokenizer.value, str)
     assert profile.refused_continuations is None, "only an error tells"

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from proxy.backends.remedy import MOST_RETRIES
+from proxy.backends.refusals import MOST_RETRIES
 from tests.fakes import wait_until
 from tests.faults.stage import BOUND, Stage, on_stage, planned
 from tests.faults.table import RETRY_AFTER, STATUSES, Fault, Point

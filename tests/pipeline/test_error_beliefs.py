@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.backends.test_overflow import CASES, error
+from tests.backends.driver import payloads
 from tests.fakes import FAKES, FakeBackend, FakeModel, GenericFake, OllamaFake, VllmFake, qa, summariser
 from tests.pipeline.test_counting import history, told
 from tests.proxying import Proxy, running_proxy
@@ -171,16 +171,20 @@ def test_an_error_that_was_pasted_into_the_conversation_is_survived_and_teaches_
         assert believed(proxy)[0] is None
 
 
-OVERFLOWS = {name: case for name, case in CASES.items() if case[0] >= 400 and 512 < (case[2] or 0) <= 4096}
+OVERFLOWS = {
+    row["name"]: row
+    for row in payloads("refusals")["overflows"]
+    if row["status"] >= 400 and 512 < (row["window"] or 0) <= 4096
+}
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("name", OVERFLOWS)
 def test_an_honest_overflow_teaches_the_window_and_is_survived(name: str, stream: bool) -> None:
-    status, body, window, _ = OVERFLOWS[name]
-    assert window is not None
+    row = OVERFLOWS[name]
+    window = row["window"]
     with GenericFake([FakeModel("m", window)], summariser(qa())) as fake, running_proxy(fake) as proxy:
-        fake.fail_next(status, json.dumps(body).encode())
+        fake.fail_next(row["status"], json.dumps(row["body"]).encode())
         assert chat(proxy, LONG, stream=stream).status_code == 200
         assert believed(proxy)[0] == window
         assert fake.overflows == 0
@@ -192,7 +196,7 @@ def test_an_honest_overflow_teaches_the_window_and_is_survived(name: str, stream
 )
 def test_an_honest_refusal_of_tools_is_learned(fake: FakeBackend, text: str) -> None:
     with fake, running_proxy(fake) as proxy:
-        fake.fail_next(400, error(text))
+        fake.fail_next(400, {"error": {"message": text}})
         answer = chat(proxy, SHORT, tools=[TOOL])
         assert (answer.status_code, answer.headers["x-spillway-tools"]) == (200, "emulated")
         assert believed(proxy)[1] is False
@@ -203,6 +207,6 @@ def test_a_refusal_of_tools_that_was_pasted_into_the_conversation_holds_for_it_a
     with OllamaFake([FakeModel("m", WINDOW)], qa()) as fake, running_proxy(fake) as proxy:
         chat(proxy, SHORT)
         before = believed(proxy)
-        fake.fail_next(400, error(NO_TOOLS))
+        fake.fail_next(400, {"error": {"message": NO_TOOLS}})
         assert chat(proxy, pasted, tools=[TOOL]).headers["x-spillway-tools"] == "emulated"
         assert believed(proxy) == before

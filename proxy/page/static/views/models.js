@@ -58,13 +58,11 @@ function Model({ backend, model, told, onForgot }) {
       ["compacts at", told.window && `${percent(chosen.trigger)}, down to ${percent(chosen.target)}; pauses at ${percent(chosen.pause)}`],
       ["policy", chosen.policy],
       ["tools", fact(told.tools, (value) => (value ? "native" : "emulated")) ?? "native, until they are refused"],
-      ["parallel calls", fact(told.parallel_tool_calls, yes)],
       ["images", fact(told.vision, yes)],
       ["tokenizer", fact(told.tokenizer, String)],
       ["counting", told.counting && counted(told.counting)],
       ["goes on by", fact(told.continuation, (value) => String(value).replaceAll("_", " "))],
       ["refused ways to go on", fact(told.refused_continuations, (value) => value.join(", "))],
-      ["at the same time", fact(told.parallel, (value) => plural(value, "answer"))],
       ["emulated calls", Object.entries(told.emulated_calls ?? {}).map(([what, count]) => `${what} ${typeof count === "number" ? number(count) : JSON.stringify(count)}`).join(", ")],
     ]} />
     <h4>Learned</h4>

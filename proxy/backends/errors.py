@@ -1,0 +1,153 @@
+"""Reading what backends say in errors: every field, however deeply nested, and whether the words are the client's own."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import Any, Literal
+
+from proxy.core import jsontext
+from proxy.core.jsontext import JsonObject
+
+EXAMINED = 16 * 1024
+"""Bytes of a body that are looked at; error texts are far shorter."""
+_DEPTH = 8
+_FIELDS = 256
+_OTHER_STATUSES = frozenset({401, 402, 403, 429})
+"""Of errors about a key, money or a rate limit."""
+_ECHOES = frozenset({"input", "messages", "prompt", "body", "request"})
+_ECHO = re.compile(r"""['"]input['"]: ?[\[{]""")
+_CONTENTS = ("messages", "prompt", "input")
+_ANSWER_BOUNDS = ("max_tokens", "max_completion_tokens", "n_predict")
+_NOT_ALPHANUMERIC = bytes(set(range(256)) - set(b"abcdefghijklmnopqrstuvwxyz0123456789"))
+
+
+class SentRequest:
+    """The body of a refused request: backends repeat what they refuse, and the client's own words are no evidence."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def place(self, text: str) -> Literal["parameters", "conversation"] | None:
+        """Tell where a text stands in it; letters and digits count, since errors escape and wrap what they repeat."""
+        parameters, conversation = self._texts
+        found = _alphanumeric(text)
+        return "parameters" if found in parameters else "conversation" if found in conversation else None
+
+    @property
+    def answer_bound(self) -> int:
+        """Largest answer that it allows, in tokens; 0 without a bound."""
+        bounds = (self._parsed.get(name) for name in _ANSWER_BOUNDS)
+        return max((bound for bound in bounds if isinstance(bound, int)), default=0)
+
+    @cached_property
+    def _parsed(self) -> JsonObject:
+        parsed = _parse(self._body)
+        return parsed if isinstance(parsed, dict) else {}
+
+    @cached_property
+    def _texts(self) -> tuple[bytes, bytes]:
+        """Letters and digits of its parameters, and of its conversation."""
+        parameters = {name: value for name, value in self._parsed.items() if name not in _CONTENTS}
+        return _texts_in(parameters), _texts_in([self._parsed.get(name) for name in _CONTENTS])
+
+
+def _texts_in(value: Any) -> bytes:
+    texts, pending = list[bytes](), [value]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, str):
+            texts.append(_alphanumeric(value))
+        elif isinstance(value, dict):
+            pending += [*value, *value.values()]
+        elif isinstance(value, list):
+            pending += value
+    return b"\n".join(texts)
+
+
+def error_text(status: int, body: bytes) -> str | None:
+    """All that an error says, one `"name": value` per line, JSON inside strings taken apart as well.
+
+    None for what is no error, or one that has nothing to do with the request: a key, money, a rate limit. What a validation
+    error repeats of the request is left out: a conversation may well talk of errors.
+
+    Args:
+        status: HTTP status of the response; 200 for the data of an SSE frame.
+        body: of the response, or data of the frame. Of a 200 only an error counts, so that an answer *about* errors is not
+            mistaken for one.
+    """
+    body = body[:EXAMINED]
+    parsed = _parse(body)
+    if status in _OTHER_STATUSES or _own_status(parsed) in _OTHER_STATUSES or (status < 400 and not _is_error(parsed)):
+        return None
+    if parsed is None:
+        return _without_echo(body.decode("utf-8", "replace"))
+    lines = list[str]()
+    pending: list[tuple[str, Any, int]] = [("", parsed, 0)]
+    while pending and len(lines) < _FIELDS:
+        name, value, depth = pending.pop()
+        if name in _ECHOES and isinstance(value, dict | list):
+            continue
+        lines.append(f'"{name}": {_shown(value)}')
+        if isinstance(value, str) and value.lstrip()[:1] in {"{", "["}:
+            value = _parse(value)
+        if depth < _DEPTH and isinstance(value, dict):
+            pending += [(key, item, depth + 1) for key, item in value.items()]
+        elif depth < _DEPTH and isinstance(value, list):
+            pending += [("", item, depth + 1) for item in value]
+    return "\n".join(lines)
+
+
+def is_refusal(body: bytes) -> bool:
+    """Return whether a complete response is an error in spite of a good status (OpenRouter; LM Studio for unknown paths)."""
+    return b'"error"' in body and _is_error(_parse(body))
+
+
+def _is_error(parsed: Any) -> bool:
+    """Tell an error by any of the forms that backends use for SSE data and bodies of status 200.
+
+    `error` as a string or an object; vLLM's old `object: "error"`; renamed keys without choices; OpenRouter's
+    `finish_reason: "error"` or an error inside a choice; z.ai's finish reason for a full window.
+    """
+    if not isinstance(parsed, dict):
+        return False
+    if parsed.get("error") or "error" in (parsed.get("object"), parsed.get("type")):
+        return True
+    choices = parsed.get("choices")
+    if not isinstance(choices, list):
+        return bool(parsed.get("error_message") or parsed.get("error_type"))
+    return any(
+        isinstance(choice, dict)
+        and (choice.get("error") or choice.get("finish_reason") in ("error", "model_context_window_exceeded"))
+        for choice in choices
+    )
+
+
+def _parse(data: bytes | str) -> Any:
+    try:
+        return jsontext.loads(data)
+    except ValueError:
+        return None
+
+
+def _own_status(parsed: Any) -> int | None:
+    """The status that an error names for itself: gateways send 200 or 400 around it."""
+    error = parsed.get("error") if isinstance(parsed, dict) else None
+    code = error.get("code") if isinstance(error, dict) else None
+    if isinstance(code, str) and code.isdecimal() and len(code) == 3:
+        return int(code)
+    return code if isinstance(code, int) else None
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return f'"{_without_echo(value)}"'
+    return "" if isinstance(value, dict | list) else str(value)
+
+
+def _without_echo(text: str) -> str:
+    return _ECHO.split(text, maxsplit=1)[0]
+
+
+def _alphanumeric(text: str) -> bytes:
+    return text.lower().encode("ascii", "ignore").translate(None, _NOT_ALPHANUMERIC)
