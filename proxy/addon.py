@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from proxy.core.dialect import Completion
 from proxy.core.request import Request
 from proxy.core.settings import Settings
 from proxy.outcome import Observer, Outcome, overriding
@@ -31,11 +30,6 @@ class AddOn(Observer):
 
     async def after_rewrite(self, job: Job, *, reserve: int = 0) -> None:
         """Add to a prompt whose history begins with a checkpoint now; `reserve` are tokens that will come on top of it."""
-
-    async def answer(self, job: Job) -> Completion | None:
-        """Answer a prepared request without a backend; None: it has to be sent."""
-        del job
-        return None
 
     async def before_room(self, job: Job) -> None:
         """Do what has to be done before it is decided whether the prompt has room."""

@@ -17,7 +17,6 @@ from fastapi import FastAPI
 
 from proxy.addon import AddOn
 from proxy.addons.ahead import AheadCompactor
-from proxy.addons.client_compactions import ClientCompactions
 from proxy.addons.conversation_summary import ConversationSummaries
 from proxy.addons.history import RequestHistory
 from proxy.addons.log import RequestLog
@@ -118,7 +117,7 @@ def create_app(
         RequestHistory(settings.live_bytes, clock, telemetry.clock),
     )
     _watch(metrics, kept, history)
-    addons = addons_of(settings, telemetry, documents, counting.meter, history, metrics, clock)
+    addons = addons_of(settings, telemetry, counting.meter, history, metrics)
     if spans is not None:
         addons = (*addons, _tracing(spans, router.upstreams))
     telemetry.observers = addons
@@ -148,19 +147,12 @@ def _services(settings: Settings, relay: Relay, metrics: Metrics, history: Reque
 
 
 def addons_of(
-    settings: Settings,
-    telemetry: Telemetry,
-    documents: Documents,
-    meter: Meter,
-    history: RequestHistory,
-    metrics: Metrics,
-    clock: Callable[[], float],
+    settings: Settings, telemetry: Telemetry, meter: Meter, history: RequestHistory, metrics: Metrics
 ) -> tuple[AddOn, ...]:
     """List the add-ons, in the order in which they are called."""
     return (
         PromptPrefix(meter),
         Recaller(),
-        ClientCompactions(documents=documents, meter=meter, clock=clock),
         AheadCompactor(telemetry=telemetry, near=_near(settings.backends)),
         history,
         RequestLog(),

@@ -15,7 +15,7 @@ from proxy.attempts.room import cannot_fit, is_worth_a_summary, too_long
 from proxy.client_histories import ClientHistories, requested_goal
 from proxy.compaction.budget import ContextBudget
 from proxy.compactor import Compactor
-from proxy.core.dialect import Completion, Dialect
+from proxy.core.dialect import Dialect
 from proxy.dialects import CHAT
 from proxy.exchange import Exchange
 from proxy.job import Job
@@ -52,9 +52,9 @@ class Pipeline:
         job = await self.prepare(exchange, outcome, dialect, wire)
         try:
             async with self.replies.open(job) as reply:
-                answer = await self._answer_without_backend(job, reply.audience)
-                if answer is not None or job.managed.ended:
-                    await reply.write(answer)
+                await self._make_room(job, reply.audience)
+                if job.managed.ended:
+                    await reply.write_nothing()
                 else:
                     response, body = await self.attempts.open(job)
                     await reply.relay(response, body)
@@ -78,15 +78,6 @@ class Pipeline:
         job = await self.preparer.prepare(exchange, outcome, dialect, request, route)
         outcome.show("taken", job=job, request=request, size=len(wire))
         return job
-
-    async def _answer_without_backend(self, job: Job, audience: Audience) -> Completion | None:
-        """Ask the add-ons for an answer; without one, make room for the backend's."""
-        for addon in overriding(self.addons, AddOn.answer):
-            answer: Completion | None = await addon.answer(job)
-            if answer is not None:
-                return answer
-        await self._make_room(job, audience)
-        return None
 
     async def _make_room(self, job: Job, audience: Audience) -> None:
         """Compact before sending, if the client asks for that, or if the prompt is due or might not fit."""

@@ -124,13 +124,6 @@ def read_answer(job: Job, response: httpx.Response, raw: bytes) -> Completion | 
     return replace(came, choices=rest)
 
 
-def written_as_stream(came: Completion, to: Audience) -> bytes:
-    """Write an answer that no model gives now as a stream, under the identity of notices that went out before it."""
-    known = to.identity
-    pieces = as_stream(came, came.choices)
-    return b"".join([to.writer.relay(each, known, role_sent=known is not None) for each in pieces])
-
-
 def _joined(run: Run, came: Piece) -> Piece:
     """Return a choice as its session has it; the same object where nothing was changed."""
     answer = run.session.answer

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import httpx
 
-from proxy.attempts.bodies import Whole, answer_whole, stream_whole, written_as_stream
+from proxy.attempts.bodies import Whole, answer_whole, stream_whole
 from proxy.attempts.client import (
     Audience,
     ClientStream,
@@ -47,8 +47,8 @@ class ClientReply(Protocol):
         """Audience of notices while the answer is made."""
         ...
 
-    async def write(self, answer: Completion | None) -> None:
-        """ClientReply with an answer that no backend was asked for; None: one that says nothing."""
+    async def write_nothing(self) -> None:
+        """Answer without a word, and without a backend."""
         ...
 
     async def relay(self, response: httpx.Response, body: bytes | None) -> None:
@@ -117,14 +117,9 @@ class _StreamReply:
             stream.keep = partial(self._replies.keep, job)
         return stream
 
-    async def write(self, answer: Completion | None) -> None:
-        """Write it as a stream."""
-        if answer is None:
-            await end_with_nothing(self.audience, self._replies.identity(self._job))
-        else:
-            await self.audience.close_notice()
-            await self.audience.write(written_as_stream(answer, self.audience))
-            await self.audience.end()
+    async def write_nothing(self) -> None:
+        """Write an empty stream."""
+        await end_with_nothing(self.audience, self._replies.identity(self._job))
 
     async def relay(self, response: httpx.Response, body: bytes | None) -> None:
         """Pass on the backend's stream, or make one of its body."""
@@ -169,11 +164,10 @@ class _BodyReply:
         self._replies = replies
         self.audience: Audience = Nobody(job.writer())
 
-    async def write(self, answer: Completion | None) -> None:
-        """Write it in the client's dialect."""
-        job = self._job
-        nothing = Completion(choices=(Piece(identity=self._replies.identity(job)),))
-        body = job.writer().body(answer or nothing, () if answer is None else answer.choices, None)
+    async def write_nothing(self) -> None:
+        """Write an empty answer in the client's dialect."""
+        nothing = Completion(choices=(Piece(identity=self._replies.identity(self._job)),))
+        body = self._job.writer().body(nothing, (), None)
         await self._send(Whole(200, [AS_JSON], body))
 
     async def relay(self, response: httpx.Response, body: bytes | None) -> None:

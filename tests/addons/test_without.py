@@ -11,10 +11,7 @@ from proxy.addon import AddOn
 from tests.fakes import FakeModel, LlamaCppFake, qa, summariser
 from tests.proxying import read_stream, running_proxy
 
-NAMES = (
-    *("PromptPrefix", "ClientCompactions", "AheadCompactor", "RequestHistory", "RequestLog"),
-    *("Metrics", "Recaller", ""),
-)
+NAMES = (*("PromptPrefix", "AheadCompactor", "RequestHistory", "RequestLog"), *("Metrics", "Recaller", ""))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.history.client_compaction import asks_to_compact, brought_from, grown, marks_of, plainly, unfolded
+from proxy.core.history.client_compaction import asks_to_compact, brought_from, unfolded
 from proxy.core.history.rules import constraints
 from proxy.core.request import text_of
 
@@ -114,17 +114,8 @@ SUMMARY = (
 def test_a_summary_is_known_where_a_client_puts_it_into_other_words(wrapped: str) -> None:
     inside = SUMMARY.partition("<summary>")[2].partition("</summary>")[0].strip()
     message = {"role": "user", "content": f"Always use screws.\n{wrapped.format(inside)} Never use nails."}
-    assert all(mark and mark in plainly(message["content"]) for mark in marks_of(SUMMARY))
-    assert all(mark not in "Build a shed." for mark in marks_of(SUMMARY))
     assert constraints([message], limit=1000) == ["Always use screws."]
     assert brought_from("Build a shed.") == len("Build a shed.")
-
-
-def test_what_happened_since_stands_inside_the_tags() -> None:
-    told = grown(SUMMARY, "- the door")
-    assert told.endswith("Since then:\n- the door\n</summary>")
-    assert marks_of(told)[1].endswith("Since then: - the door")
-    assert grown("Plain words.", "- the door") == "Plain words.\n\nSince then:\n- the door"
 
 
 @given(st.integers(0, 40_000), st.booleans())

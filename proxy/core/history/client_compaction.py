@@ -45,9 +45,6 @@ _COMES_BACK = (
     "<conversation-summary>",
     "<context-summary>",
 )
-_INSIDE = re.compile(r"<(summary|state_snapshot)>(.*)</\1>", re.DOTALL | re.IGNORECASE)
-_END = 300
-"""Characters at each end of a summary by which it is known again."""
 _LONGEST_UNSPLIT = 12_000
 """Characters of a message from which it may be a transcript."""
 _PIECE = 1_500
@@ -75,29 +72,6 @@ def asks_to_compact(messages: Sequence[Message]) -> bool:
 def brought_from(text: str) -> int:
     """Find where a summary by a model starts in a user's message, nothing of which is the user's own; else return the length."""
     return min((at for words in _COMES_BACK if (at := text.find(words)) >= 0), default=len(text))
-
-
-def marks_of(summary: str) -> tuple[str, str]:
-    """The two ends of a summary, by which it is known where a client puts it into other words."""
-    tagged = _INSIDE.search(summary)
-    plain = plainly(summary if tagged is None else tagged[2])
-    return plain[:_END], plain[-_END:]
-
-
-def plainly(text: str) -> str:
-    """A text with single spaces for all that is white."""
-    return " ".join(text.split())
-
-
-def grown(summary: str, since: str) -> str:
-    """A summary and what happened since, inside its tags if it has any."""
-    tagged = _INSIDE.search(summary)
-    at = len(summary) if tagged is None else tagged.end(2)
-    return f"{summary[:at].rstrip()}\n\n{SINCE}\n{since}\n{summary[at:]}".rstrip()
-
-
-SINCE = "Since then:"
-"""Stands in front of what happened after a summary was written."""
 
 
 def unfolded(messages: Sequence[Message]) -> list[Message]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from proxy.core import sse
 from proxy.core.dialect import Completion
-from proxy.core.jsontext import dumps, loads
+from proxy.core.jsontext import loads
 from proxy.core.piece import CallPart, Identity, Piece, whole_number
 from proxy.core.request import THOUGHT_FIELDS
 from proxy.dialects.bodies import dict_in, dicts_in, text_in
@@ -205,10 +205,3 @@ def _parts(piece: Piece) -> list[Piece]:
     finish = piece.finish or ("tool_calls" if calls else "stop")
     begun = replace(piece.uncounted(), calls=(), finish=None)
     return [begun, *([replace(blank, calls=calls)] if calls else []), replace(blank, finish=finish)]
-
-
-def completion(text: str, answer_id: str, model: str, created: int) -> Completion | None:
-    """The answer in which a backend would say this; `created` in seconds since the epoch."""
-    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-    head = {"id": answer_id, "object": "chat.completion", "created": created, "model": model}
-    return read_completion(dumps({**head, "choices": [choice]}))

@@ -7,7 +7,7 @@ import { done } from "./conversations.js";
 const ANY = "";
 const CHOICES = {
   status: ["200", "4xx", "5xx", "499"],
-  action: ["forwarded", "pruned", "compacted", "trimmed", "compacting", "repeated", "passed"],
+  action: ["forwarded", "pruned", "compacted", "trimmed", "compacting", "passed"],
   dialect: ["chat", "responses", "messages", "ollama", "completions"],
 };
 
