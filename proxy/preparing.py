@@ -26,8 +26,7 @@ from proxy.job import Expected, Job, Prompt
 from proxy.net.tasks import offload_if
 from proxy.outcome import Outcome, overriding
 from proxy.routing import Route, with_backend_options
-from proxy.shaping.clean import tidied
-from proxy.shaping.repair import RepairRules, repair, rules_for
+from proxy.shaping.repair import RepairRules, repair, rules_for, tidied
 from proxy.shaping.shape import ShapedPart, narrowed, shaped, steps, with_search
 from proxy.store import Store
 from proxy.tokens.counting import Counting

@@ -24,7 +24,7 @@ from proxy.core.settings.settings import OFF
 from proxy.dialects.listing import CODEX_QUERY, VIRTUAL_WINDOW, Offered, anthropic_model, anthropic_page, codex_catalog
 from proxy.net.upstream import Upstream
 from proxy.routing import Route, is_managed
-from proxy.shaping.diet import diet_from
+from proxy.shaping.tools import diet_from
 
 ANTHROPIC = "anthropic-version"
 """The header that all who speak to Anthropic's API send, and nobody else."""

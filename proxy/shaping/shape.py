@@ -20,16 +20,11 @@ from proxy.core.settings import Settings
 from proxy.core.settings.settings import OFF
 from proxy.recall.tool import definition, unused_name
 from proxy.shaping.agent import is_agent, shortened_prompt
-from proxy.shaping.diet import diet, diet_from, named_only, tool_set
 from proxy.shaping.guide import guided
+from proxy.shaping.tools import diet, diet_from, named_only, tool_name, tool_set
 
 _FORMS = (("tools", "tool_choice"), ("functions", "function_call"))
 """Fields with tools and with the choice among them: today's, and those they replaced in 2023."""
-TOOLS_FIRST = (
-    *("*bash*", "*shell*", "exec*", "*run*command*", "read*", "edit*", "*replace*", "apply_patch", "write*"),
-    *("*grep*", "*search*", "glob*", "list*", "ls"),
-)
-"""What coding agents live by, in the order in which they use it."""
 ENOUGH_CALLS = 8
 """Tool calls after which a tool that was not called is not one that the session lives by."""
 
@@ -141,15 +136,6 @@ def allows_tool(settings: Settings, name: str) -> bool:
     return not allowed or any(fnmatchcase(name, glob) for glob in allowed)
 
 
-def tool_name(tool: Any) -> str:
-    """By which name a tool is allowed: its function's, its own, or its type's (tools that the backend runs)."""
-    if not isinstance(tool, dict):
-        return ""
-    function = tool.get("function")
-    named = function if isinstance(function, dict) else tool
-    return str(named.get("name") or tool.get("type") or "")
-
-
 def _tools(request: Request, settings: Settings, window: int | None, tokens: int | None) -> dict[str, Any]:
     """Fields with the tools as the policy has them, within so many `tokens`."""
     fields: dict[str, Any] = {}
@@ -159,14 +145,15 @@ def _tools(request: Request, settings: Settings, window: int | None, tokens: int
         if not isinstance(tools, list) or not tools:
             continue
         allowed = [tool for tool in tools if allows_tool(settings, tool_name(tool))]
+        if not allowed:
+            fields |= dict.fromkeys({form, choice, "parallel_tool_calls"} & body.keys())
+            continue
         slim = _slim(allowed, settings, window)
         if tokens is not None:
-            slim = tool_set(slim, _called(request), TOOLS_FIRST, tokens * BYTES_PER_TOKEN)
-        if not allowed:
-            fields |= {name: None for name in (form, choice, "parallel_tool_calls") if name in body}
-        elif slim is not allowed or len(allowed) < len(tools):
+            slim = tool_set(slim, _called(request), tokens * BYTES_PER_TOKEN)
+        if slim is not allowed or len(allowed) < len(tools):
             fields[form] = slim
-        if allowed and not _chosen(body.get(choice), settings):
+        if isinstance(chosen := body.get(choice), dict) and not allows_tool(settings, tool_name(chosen)):
             fields[choice] = "auto"
     return fields
 
@@ -177,18 +164,10 @@ def _called(request: Request) -> frozenset[str]:
     return frozenset(tool_name(call) for message in earlier for call in calls_of(message))
 
 
-def _chosen(choice: Any, settings: Settings) -> bool:
-    """Return whether the tool that the model is told to call, if it is one, may be called."""
-    return not isinstance(choice, dict) or allows_tool(settings, tool_name(choice))
-
-
 def _slim(tools: Sequence[Any], settings: Settings, window: int | None) -> Sequence[Any]:
-    """Always under `local`, else where the definitions take too much of the window."""
-    if not tools or settings.policy == "standard" or (settings.policy == "auto" and window is None):
-        return tools
-    if settings.policy == "auto" and window is not None and len(dumps(tools)) <= diet_from(window):
-        return tools
-    return diet(tools)
+    """Always under `local`, under `auto` where the definitions take too much of the window."""
+    large = settings.policy == "auto" and window is not None and len(dumps(tools)) > diet_from(window)
+    return diet(tools) if large or settings.policy == "local" else tools
 
 
 def with_search(request: Request, profile: ModelProfile, *, alone: bool) -> tuple[Request, str]:

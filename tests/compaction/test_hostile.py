@@ -24,8 +24,7 @@ from proxy.core.history.rules import constraints
 from proxy.core.history.turns import newest_user
 from proxy.core.jsontext import dumps
 from proxy.core.request import Message, text_of
-from proxy.shaping.clean import clean_history
-from proxy.shaping.repair import RepairRules, repair
+from proxy.shaping.repair import RepairRules, clean_history, repair
 from tests.histories import assistant, call, cost, reduction_of, tool, user
 
 ALL = (marks.OPEN, marks.CLOSE, marks.FENCE, marks.FENCE_END, marks.SHORTENED, marks.CONTINUED, HEADING)

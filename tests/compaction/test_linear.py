@@ -25,8 +25,7 @@ from proxy.core.history.chain import chain
 from proxy.core.history.rules import constraints
 from proxy.core.history.turns import cut_points
 from proxy.core.request import Message
-from proxy.shaping.clean import clean_history
-from proxy.shaping.repair import RepairRules, repair
+from proxy.shaping.repair import RepairRules, clean_history, repair
 from proxy.tokens.content import read_message
 from tests.histories import assistant, call, reduction_of, tool, user
 

@@ -170,7 +170,7 @@ def test_a_prompt_of_the_users_own_comes_first() -> None:
 
 
 def test_tools_that_are_used_most_tell_what_they_do_and_all_how_they_are_called() -> None:
-    with staged() as (fake, proxy):
+    with staged(limits={"tools": 600}) as (fake, proxy):
         ask(proxy, AGENT, tools=TOOLS)
         usual = by_name(fake.chats()[-1].json)
     assert {name for name, tool in usual.items() if "description" in tool} >= {"bash", "read", "edit"}
@@ -189,7 +189,7 @@ def test_a_tool_that_tells_only_its_name_is_called_and_tells_more_from_the_next_
     model = FakeModel("m", WINDOW, tools=native)
     with (
         LlamaCppFake([model], caller("webfetch", native=native, url="https://example.org/")) as fake,
-        running_proxy(fake, policy="local") as proxy,
+        running_proxy(fake, policy="local", limits={"tools": 600}) as proxy,
     ):
         messages = list(AGENT)
         called = said(ask(proxy, messages, tools=TOOLS, max_tokens=200))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.shaping.diet import diet, named_only
+from proxy.shaping.tools import diet, named_only
 from tests.fakes import FakeModel, GenericFake, LlamaCppFake, Question, Reply, ToolCall, summariser
 from tests.proxying import Proxy, running_proxy
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from proxy.core.history.chain import chain
 from proxy.core.request import Message
-from proxy.shaping.clean import clean_history
+from proxy.shaping.repair import clean_history
 from proxy.stream.status import Notice, quoted, strip_status
 from tests.histories import assistant, histories, user
 
@@ -132,14 +132,6 @@ def test_a_client_may_have_cut_the_answer_in_the_middle_of_it() -> None:
     text = quoted(NOTICES[2])
     for at in range(text.index(" ", 8) + 1, len(text)):
         assert strip_status(f"one{text[:at]}").strip() == "one", f"cut at {at}"
-
-
-def test_it_may_lie_across_two_parts() -> None:
-    text = quoted(NOTICES[2])
-    for at in range(3, len(text) - 3):
-        parts = [{"type": "text", "text": f"one{text[:at]}"}, {"type": "text", "text": f"{text[at:]}two"}]
-        (clean,) = clean_history([{"role": "assistant", "content": parts}])
-        assert letters("".join(part["text"] for part in clean["content"])) == "onetwo", f"split at {at}"
 
 
 def test_each_of_several_parts_may_have_its_own() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.shaping.diet import diet, diet_from, first_sentence
+from proxy.shaping.tools import diet, diet_from, first_sentence
 
 WORDS = {"description", "title", "examples", "example", "$comment"}
 

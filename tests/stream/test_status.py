@@ -7,7 +7,7 @@ from proxy.core.jsontext import loads
 from proxy.core.piece import Identity
 from proxy.core.settings import STATUS_FORMS
 from proxy.dialects.chat.writing import ChatWriter
-from proxy.shaping.clean import clean_history
+from proxy.shaping.repair import clean_history
 from proxy.stream.status import FORMS, Notice, carries_chunks, strip_status
 from tests.histories import assistant
 

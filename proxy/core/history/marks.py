@@ -2,7 +2,7 @@
 
 Whose words a text holds is told by structure alone: a block is one that Spillway wrote if an assistant or user message
 begins with its mark, and no client's answer does, because marks are taken out of those when they come in
-(`proxy.shaping.clean`). Between its marks a block holds none, so that nothing it quotes closes it or opens another.
+(`proxy.shaping.repair`). Between its marks a block holds none, so that nothing it quotes closes it or opens another.
 """
 
 from __future__ import annotations

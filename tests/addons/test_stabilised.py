@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from proxy.addons.prompt_prefix import stabilised
 from proxy.core.history.chain import chain
 from proxy.core.jsontext import dumps
 from proxy.core.request import Request
-from proxy.shaping.stabilise import stabilised
 from proxy.tokens.anchors import digest_of
 
 MARK = {"cache_control": {"type": "ephemeral"}}
