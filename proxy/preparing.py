@@ -128,7 +128,7 @@ class Preparer:
         await self._prepare(job)
         if job.managed.hands_over and job.is_due:
             # A model that is to call no tools needs no definitions of them, which leaves more room for the history.
-            less = dict.fromkeys(("tools", "functions", "tool_choice", "function_call") & request.body.keys())
+            less = dict.fromkeys(("tools", "tool_choice") & request.body.keys())
             # What the policy makes of the rest hangs on the tools.
             shaped_parts = steps(request, job.settings, job.window)
             front = shaped_parts[-1].after if shaped_parts else request
@@ -224,13 +224,12 @@ def _form(job: Job, *, emulate: bool) -> _Form:
 
     May take long; usable from a thread.
     """
-    model, backend, settings = job.route.model, job.known_backend, job.settings
+    model, settings = job.route.model, job.settings
     request, parts = shaped(job.asked, settings, job.window)
     search = ""
     if settings.recall == "tool" and not job.background:
         request, search = with_search(request, job.profile, alone=not emulate)
-    drops = backend is not None and backend.drops_functions
-    offer = offer_to_emulate(request, job.profile, settings, now=emulate, drops_functions=drops)
+    offer = offer_to_emulate(request, job.profile, settings, now=emulate)
     # An answer that the client wants continued stays, even if empty.
     rules = replace(rules_for(model), keep_last=True) if request.continues else rules_for(model)
     # Where tools become text, calls and results are repaired before that, while they are distinct; roles afterwards.

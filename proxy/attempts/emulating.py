@@ -15,26 +15,20 @@ from proxy.core.settings import Settings
 from proxy.emulation import NO_TOOLS, FormCount, Offer, as_text, offer_of
 from proxy.job import Job
 
-_FIELDS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
+_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
 
 
-def offer_to_emulate(
-    request: Request, profile: ModelProfile, settings: Settings, *, now: bool, drops_functions: bool = False
-) -> Offer | None:
+def offer_to_emulate(request: Request, profile: ModelProfile, settings: Settings, *, now: bool) -> Offer | None:
     """Build the offer of tools for a model that has none of its own; None where nothing is to be emulated.
 
-    `now`: the backend has just refused them. `drops_functions`: it does not know their older form. A history of
-    calls is rewritten although none is offered any more.
+    `now`: the backend has just refused them. A history of calls is rewritten although none is offered any more.
     """
     lacks = now or (profile.tools is not None and not profile.tools.value)
-    if not lacks and drops_functions:
-        lacks = bool(request.body.get("functions")) and not request.body.get("tools")
     if not lacks or settings.tool_mode == "native":
         return None
     offer = offer_of(request.body)
     if offer is None and any(
-        message.get("tool_calls") or message.get("function_call") or message["role"] in RESULT_ROLES
-        for message in request.messages
+        message.get("tool_calls") or message["role"] in RESULT_ROLES for message in request.messages
     ):
         return NO_TOOLS
     return offer

@@ -71,8 +71,6 @@ class Backend:
     """Whether a window that fills up loses its beginning without a word, instead of ending the answer."""
     fixed_windows = False
     """Whether windows stay as they are while the server runs, so that they may be believed for longer."""
-    drops_functions = False
-    """Whether the older form of tools (`functions`, `function_call`) is left out without a word."""
     reports_usage = False
     """Whether a stream ends with usage although nobody asked for it."""
     fits_answer = False

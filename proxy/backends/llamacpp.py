@@ -51,7 +51,6 @@ class LlamaCpp(Backend):
     ask_running_counts: Mapping[str, Any] = {"timings_per_token": True}
     continues_reasoning = True
     repeats_prefill = True
-    drops_functions = True
     native = (
         *("/props", "/slots", "/slots/*", "/lora-adapters", "/tokenize", "/detokenize", "/apply-template", "/infill"),
         *("/completion", "/embedding", "/models/*", "/v1/stream/*", "/v1/streams", "/tools", "/cors-proxy"),

@@ -36,7 +36,6 @@ class Ollama(Backend):
     chat_dialect = "ollama"
     continuations = (Continuation.TRAILING, Continuation.QUOTE)
     shifts_silently = True
-    drops_functions = True
     wider = (
         "start it with OLLAMA_CONTEXT_LENGTH=16384 (in the application: Settings, Context length), or put "
         "`PARAMETER num_ctx 16384` into the model's Modelfile"

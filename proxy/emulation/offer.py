@@ -46,8 +46,6 @@ class Offer:
     """Names that count as calls."""
     parallel: bool = True
     """Whether one answer may hold several calls."""
-    legacy: bool = False
-    """Whether the client asked with `functions`, and wants `function_call` back."""
 
     @property
     def required(self) -> bool:
@@ -101,34 +99,28 @@ def offer_of(body: Mapping[str, Any]) -> Offer | None:
 
     Tools of other types and malformed ones are left out: that they are there is the backend's to refuse.
     """
-    listed = body.get("tools")
-    legacy = not isinstance(listed, list) or not listed
-    tools = _tools(body.get("functions") if legacy else _functions(listed))
+    tools = _tools(body.get("tools"))
     if not tools:
         return None
-    choice, names = _choice(body.get("function_call" if legacy else "tool_choice"), tools)
-    parallel = not legacy and body.get("parallel_tool_calls") is not False
-    return Offer(tools, choice, names, parallel=parallel, legacy=legacy)
+    choice, names = _choice(body.get("tool_choice"), tools)
+    return Offer(tools, choice, names, parallel=body.get("parallel_tool_calls") is not False)
 
 
-def _functions(listed: Any) -> list[Any]:
-    tools = listed if isinstance(listed, list) else ()
-    return [tool.get("function") for tool in tools if isinstance(tool, Mapping)]
-
-
-def _tools(functions: Any) -> dict[str, Tool]:
+def _tools(listed: Any) -> dict[str, Tool]:
     found: dict[str, Tool] = {}
-    for function in functions if isinstance(functions, Iterable) else ():
+    for tool in listed if isinstance(listed, list) else ():
+        function = tool.get("function") if isinstance(tool, Mapping) else None
         name = function.get("name") if isinstance(function, Mapping) else None
-        if isinstance(name, str) and name:
+        if isinstance(function, Mapping) and isinstance(name, str) and name:
             described = function.get("description")
-            description = described.strip() if isinstance(described, str) else ""
-            found[name] = Tool(name, description, function.get("parameters"))
+            found[name] = Tool(
+                name, described.strip() if isinstance(described, str) else "", function.get("parameters")
+            )
     return found
 
 
 def _choice(choice: Any, tools: Mapping[str, Tool]) -> tuple[Choice, frozenset[str]]:
-    """Read `tool_choice` or `function_call`, and the names that it leaves."""
+    """Read `tool_choice`, and the names that it leaves."""
     names = frozenset(tools)
     if choice == "none":
         return "none", frozenset()
@@ -136,7 +128,7 @@ def _choice(choice: Any, tools: Mapping[str, Tool]) -> tuple[Choice, frozenset[s
         return "required" if choice == "required" else "auto", names
     if isinstance(allowed := choice.get("allowed_tools"), Mapping):
         mode: Choice = "required" if allowed.get("mode") == "required" else "auto"
-        return mode, names & frozenset(_tools(_functions(allowed.get("tools"))))
+        return mode, names & frozenset(_tools(allowed.get("tools")))
     function = choice.get("function")
     name = function.get("name") if isinstance(function, Mapping) else choice.get("name")
     return ("named", frozenset({name})) if isinstance(name, str) and name in names else ("auto", names)

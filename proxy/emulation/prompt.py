@@ -179,8 +179,6 @@ def _as_text(message: Message, called: dict[str, tuple[str, str]]) -> Message:
     if message.get("role") in RESULT_ROLES:
         return _result(message, called)
     calls = [(str(call.get("id")), call.get("function")) for call in calls_of(message)]
-    if not calls and isinstance(message.get("function_call"), dict):
-        calls = [("", message["function_call"])]
     if not calls:
         return message
     names = [str(function.get("name")) if isinstance(function, dict) else "tool" for _, function in calls]
@@ -189,7 +187,7 @@ def _as_text(message: Message, called: dict[str, tuple[str, str]]) -> Message:
         arguments = _arguments(function)
         called[call_id] = name, arguments if names.count(name) > 1 else ""
         written.append(call_text(name, arguments))
-    rest = {key: value for key, value in message.items() if key not in {"tool_calls", "function_call"}}
+    rest = {key: value for key, value in message.items() if key != "tool_calls"}
     return {**rest, "content": _joined(rest.get("content"), "\n", "\n".join(written))}
 
 

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from proxy.core.piece import CallPart, Piece, calls_finish
+from proxy.core.piece import CallPart, Piece
 from proxy.emulation.calls import EXAMPLE_SHOWN, Call, CallFault, CallSpan, FormCount, Malformed, fault
 from proxy.emulation.intent import ANNOUNCED, BEFORE, is_intended
 from proxy.emulation.offer import MOST_FAULTS, Offer
@@ -179,7 +179,7 @@ class WrittenCallReader:
             return self._release(self._end)
         if self._calls or any(span.calls for span in self._spans):
             # Some backends have words of their own for `stop`.
-            self._held[-1] = replace(last, frame=b"", finish=calls_finish(legacy=self._offer.legacy))
+            self._held[-1] = replace(last, frame=b"", finish="tool_calls")
         elif self._emulated and self._offer.required and not (self._spans or self._malformed):
             del self._held[-1]
             text, end = _cut(last, len(last.text)) if last.text else (None, last)
@@ -258,8 +258,6 @@ class WrittenCallReader:
             counted.called += 1
             counted.repaired += call.repaired
             self._made += [] if self._waiting else [call_text(call.name, call.arguments)]
-        if self._offer.legacy:
-            return CallPart(call.name, call.arguments, legacy=True)
         return CallPart(call.name, call.arguments, id=self._make_id(), index=index)
 
     def _pass(self, piece: Piece) -> Sequence[Piece]:

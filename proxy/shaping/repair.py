@@ -148,15 +148,11 @@ def _paired(messages: Sequence[Message], kinds: set[str]) -> list[Message]:
             continue
         end_batch()
         done.append(message)
-        calls = calls_of(message)
-        for call in calls:
+        for call in calls_of(message):
             call_id, function = call.get("id"), call.get("function")
             names[str(call_id)] = str((function.get("name") if isinstance(function, dict) else None) or "a tool")
             which = {} if call_id is None else {"tool_call_id": call_id}
             lost.add(call_id, {"role": "tool", **which, "content": LOST})
-        legacy = message.get("function_call")
-        if not calls and isinstance(legacy, dict):
-            lost.add(None, {"role": "function", "name": str(legacy.get("name")), "content": LOST})
     end_batch()
     return done
 
@@ -176,7 +172,7 @@ def _alternated(messages: Sequence[Message], kinds: set[str]) -> list[Message]:
             groups.append([message])
             newest = None
             continue
-        calls, kind = _has_calls(message), (role, is_result(message))
+        calls, kind = calls_of(message), (role, is_result(message))
         if kind == newest:
             groups[-1].append(message)
         else:
@@ -218,13 +214,9 @@ def _valid_call(call: Any) -> Any:
     return {**call, "function": {**function, "arguments": dumps(wrapped).decode()}}
 
 
-def _has_calls(message: Message) -> bool:
-    return bool(calls_of(message)) or bool(message.get("function_call"))
-
-
 def _says_nothing(message: Message) -> bool:
     """Return whether it is an assistant message in which there is nothing at all."""
-    if message.get("role") != "assistant" or _has_calls(message):
+    if message.get("role") != "assistant" or calls_of(message):
         return False
     if any(message.get(name) for name in (*THOUGHT_FIELDS, "reasoning_details", "refusal", "audio")):
         return False

@@ -23,8 +23,6 @@ from proxy.shaping.agent import is_agent, shortened_prompt
 from proxy.shaping.guide import guided
 from proxy.shaping.tools import diet, diet_from, named_only, tool_name, tool_set
 
-_FORMS = (("tools", "tool_choice"), ("functions", "function_call"))
-"""Fields with tools and with the choice among them: today's, and those they replaced in 2023."""
 ENOUGH_CALLS = 8
 """Tool calls after which a tool that was not called is not one that the session lives by."""
 
@@ -70,8 +68,7 @@ def steps(request: Request, settings: Settings, window: int | None) -> list[Shap
         if (prompted := _prompted(guided, settings, window)) is not guided:
             parts.append(ShapedPart("system", guided, prompted))
         request = prompted
-    offers = request.body.get("tools") or request.body.get("functions")
-    if offers and (fields := _tools(request, settings, window, None if limits is None else limits.tools)):
+    if fields := _tools(request, settings, window, None if limits is None else limits.tools):
         parts.append(ShapedPart("tools", request, request.changed(**fields)))
     return parts
 
@@ -79,8 +76,10 @@ def steps(request: Request, settings: Settings, window: int | None) -> list[Shap
 def _unlike(request: Request, other: Request) -> list[Message]:
     known = set(map(id, other.messages))
     messages = [message for message in request.messages if id(message) not in known]
-    tools = [request.body.get(form) for form, _ in _FORMS if request.body.get(form) != other.body.get(form)]
-    return [*messages, *({"role": "system", "content": dumps(each).decode()} for each in tools if each)]
+    tools = request.body.get("tools")
+    if tools and tools != other.body.get("tools"):
+        messages.append({"role": "system", "content": dumps(tools).decode()})
+    return messages
 
 
 def _guided(request: Request, tokens: int | None) -> Request:
@@ -138,23 +137,18 @@ def allows_tool(settings: Settings, name: str) -> bool:
 
 def _tools(request: Request, settings: Settings, window: int | None, tokens: int | None) -> dict[str, Any]:
     """Fields with the tools as the policy has them, within so many `tokens`."""
-    fields: dict[str, Any] = {}
-    body = request.body
-    for form, choice in _FORMS:
-        tools = body.get(form)
-        if not isinstance(tools, list) or not tools:
-            continue
-        allowed = [tool for tool in tools if allows_tool(settings, tool_name(tool))]
-        if not allowed:
-            fields |= dict.fromkeys({form, choice, "parallel_tool_calls"} & body.keys())
-            continue
-        slim = _slim(allowed, settings, window)
-        if tokens is not None:
-            slim = tool_set(slim, _called(request), tokens * BYTES_PER_TOKEN)
-        if slim is not allowed or len(allowed) < len(tools):
-            fields[form] = slim
-        if isinstance(chosen := body.get(choice), dict) and not allows_tool(settings, tool_name(chosen)):
-            fields[choice] = "auto"
+    tools, chosen = request.body.get("tools"), request.body.get("tool_choice")
+    if not isinstance(tools, list) or not tools:
+        return {}
+    allowed = [tool for tool in tools if allows_tool(settings, tool_name(tool))]
+    if not allowed:
+        return dict.fromkeys({"tools", "tool_choice", "parallel_tool_calls"} & request.body.keys())
+    slim = _slim(allowed, settings, window)
+    if tokens is not None:
+        slim = tool_set(slim, _called(request), tokens * BYTES_PER_TOKEN)
+    fields: dict[str, Any] = {"tools": slim} if slim is not allowed or len(allowed) < len(tools) else {}
+    if isinstance(chosen, dict) and not allows_tool(settings, tool_name(chosen)):
+        fields["tool_choice"] = "auto"
     return fields
 
 
@@ -185,7 +179,7 @@ def with_search(request: Request, profile: ModelProfile, *, alone: bool) -> tupl
     if not able or not isinstance(tools, list):
         return request, ""
     prefilled = request.continues or not request.messages or request.messages[-1].get("role") == "assistant"
-    odd = request.structured or prefilled or body.get("logprobs") or body.get("functions")
+    odd = request.structured or prefilled or body.get("logprobs")
     if odd or request.background or request.choices > 1:
         return request, ""
     name = unused_name([tool_name(tool) for tool in tools])

@@ -314,16 +314,3 @@ def test_a_history_of_calls_without_tools_is_rewritten_too() -> None:
         answer = proxy.chat({"model": "m", "messages": messages})
         assert answer.json()["choices"][0]["message"]["content"] == "Now it rains."
         assert [m["role"] for m in fake.chats()[-1].json["messages"]] == ["user", "assistant", "user", "user"]
-
-
-@pytest.mark.parametrize("kind", ["llamacpp", "ollama"])
-def test_functions_are_emulated_where_the_backend_leaves_them_out(kind: str) -> None:
-    """Even for a model with tools of its own; `tools` pass as they are."""
-    fake = FAKES[kind]([FakeModel("m", 8192)], says(CALL))
-    with fake, running_proxy(fake) as proxy:
-        answer = proxy.chat({"model": "m", "messages": ASK, "functions": [WEATHER["function"]]})
-        message = answer.json()["choices"][0]["message"]
-        assert message["function_call"] == PARIS
-        assert "functions" not in fake.chats()[-1].json
-        answer = proxy.chat({"model": "m", "messages": ASK, "tools": [WEATHER]})
-        assert "tools" in fake.chats()[-1].json

@@ -327,25 +327,3 @@ def test_the_choice_of_the_client(
         assert own.strip() == text
         assert bool(rule) is bool(fields)
         assert answer.reasons == ["tool_calls" if made else "stop"]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_functions_of_the_older_api(untooled: Engine, proxy_of: SharedSpillway, stream: bool) -> None:
-    proxy = proxy_of(untooled)
-    asked: dict[str, Any] = {"model": "untooled", "functions": [tool("fetch")["function"]], "stream": stream}
-    answer = proxy.chat([FIRST], **asked)
-    assert answer.reasons == ["function_call"]
-    (made,) = [
-        said["function_call"]
-        for frame in answer.frames
-        for choice in frame["choices"]
-        if (said := choice.get("delta", choice.get("message"))).get("function_call")
-    ]
-    assert (made["name"], json.loads(made["arguments"])) == ("fetch", arguments(1))
-    messages = [
-        FIRST,
-        {"role": "assistant", "content": None, "function_call": made},
-        {"role": "function", "name": "fetch", "content": DONE},
-    ]
-    answer = proxy.chat(messages, **asked)
-    assert (DONE in answer.text, answer.reasons) == (True, ["stop"])

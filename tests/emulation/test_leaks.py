@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.core.piece import CallPart, Piece
-from proxy.emulation import Offer, WrittenCallReader, faults_of, offer_of
-from tests.emulation.outputs import ARGS, FENCED, FUNCTIONS, LISBON, TAGGED, P, offer
+from proxy.emulation import Offer, WrittenCallReader, faults_of
+from tests.emulation.outputs import ARGS, FENCED, LISBON, TAGGED, P, offer
 from tests.emulation.test_scanner import pieces_of_text
 
 OFFER = offer()
@@ -200,14 +200,6 @@ def test_the_choice_of_tools_holds(fields: dict[str, Any], calls: list[tuple[str
     text = f"{TAGGED}\n<tool_call>{LISBON}</tool_call>"
     out = list(through(reader_of(offer(**fields)), pieces_of(text, 6), "stop", seeing_all=True))
     assert outcome(out) == (text if not calls else "", calls, [finish])
-
-
-def test_who_asks_with_functions_gets_a_function_call() -> None:
-    of = offer_of({"functions": FUNCTIONS})
-    assert of is not None
-    out = list(through(reader_of(of), pieces_of(TAGGED, 6), "stop", seeing_all=True))
-    assert [(call.name, call.legacy, call.id) for piece in out for call in piece.calls] == [("get_weather", True, "")]
-    assert [piece.finish for piece in out if piece.finish] == ["function_call"]
 
 
 def test_of_very_many_only_some_are_told() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from proxy.emulation import offer_of
-from tests.emulation.outputs import BODY, FUNCTIONS, offer
+from tests.emulation.outputs import offer
 
 NAMES = frozenset({"get_weather", "write_file", "search", "now"})
 
@@ -15,11 +15,11 @@ NAMES = frozenset({"get_weather", "write_file", "search", "now"})
     [
         {},
         {"tools": []},
-        {"tools": None, "functions": None},
+        {"tools": None},
         {"tools": "x"},
         {"tools": [1, {}, {"type": "custom", "custom": {"name": "x"}}, {"function": {"name": 5}}]},
-        {"functions": 7},
-        {"functions": [{"name": ""}]},
+        {"tools": [{"function": {"name": ""}}]},
+        {"functions": [{"name": "f"}]},
     ],
 )
 def test_no_offer(body: dict[str, Any]) -> None:
@@ -29,7 +29,7 @@ def test_no_offer(body: dict[str, Any]) -> None:
 def test_tools_are_offered() -> None:
     found = offer()
     assert tuple(found.tools) == ("get_weather", "write_file", "search", "now")
-    assert (found.choice, found.callable, found.parallel, found.legacy) == ("auto", NAMES, True, False)
+    assert (found.choice, found.callable, found.parallel) == ("auto", NAMES, True)
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,3 @@ def test_tool_choice(choice: Any, kind: str, names: frozenset[str]) -> None:
 def test_one_call_at_a_time() -> None:
     assert not offer(parallel_tool_calls=False).parallel
     assert offer(parallel_tool_calls=None).parallel
-
-
-def test_functions_of_the_older_api() -> None:
-    found = offer_of({"functions": FUNCTIONS, "function_call": {"name": "now"}})
-    assert found is not None
-    assert (found.choice, found.callable, found.parallel, found.legacy) == ("named", frozenset({"now"}), False, True)
-    both = offer_of({**BODY, "functions": [{"name": "other"}], "function_call": "none"})
-    assert both is not None
-    assert (frozenset(both.tools), both.choice, both.legacy) == (NAMES, "auto", False)

@@ -77,13 +77,7 @@ def test_calls_stand_behind_the_content() -> None:
     assert rewritten(asked(parts, call()))[0]["content"] == [*parts, {"type": "text", "text": f"\n{TAGGED}"}]
 
 
-def test_calls_of_the_older_api_and_of_ollama() -> None:
-    legacy = {"role": "assistant", "content": "", "function_call": {"name": "now", "arguments": "{}"}}
-    text = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-    assert rewritten(legacy, {"role": "function", "name": "now", "content": "5"}) == [
-        {"role": "assistant", "content": text},
-        {"role": "user", "content": "<tool_result tool_name='now'>5</tool_result>"},
-    ]
+def test_calls_of_ollama() -> None:
     as_object = asked("", call(arguments={"city": "Paris"}))
     assert '"arguments": {"city":"Paris"}' in rewritten(as_object)[0]["content"]
 

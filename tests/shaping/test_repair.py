@@ -57,8 +57,6 @@ def test_a_valid_history_comes_back_as_the_same_object(messages: list[Message]) 
         [user("a"), assistant(None, reasoning_content="Hm."), user("b")],
         [user("a"), assistant(None, tool_calls=[call(1)]), {"role": "tool", "content": "no id"}],
         [user("a"), {"role": "assistant", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
-        [user("a"), assistant(None, function_call={"name": "f", "arguments": "{}"}),
-         {"role": "function", "name": "f", "content": "1"}],
         [],
     ],
 )  # fmt: skip
@@ -104,12 +102,6 @@ def test_a_result_with_parts_keeps_them() -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:,"}}
     done, _ = mended([user("a"), {**tool(1, ""), "content": [picture]}])
     assert done[1]["content"][1:] == [picture]
-
-
-def test_a_function_call_of_the_older_form_gets_its_result_too() -> None:
-    done, kinds = mended([user("a"), assistant(None, function_call={"name": "f", "arguments": "{}"}), user("b")])
-    assert kinds == ["orphaned_call"]
-    assert done[2] == {"role": "function", "name": "f", "content": LOST}
 
 
 @pytest.mark.parametrize(

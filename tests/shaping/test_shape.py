@@ -69,15 +69,12 @@ def test_without_any_tool_left_nothing_is_said_of_tools() -> None:
     assert set(sent(shape(asked, Settings(tools_allowed=("read",)), 8192))) == {"model", "messages", "x"}
 
 
-@pytest.mark.parametrize(
-    ("tools", "choice"), [("tools", "tool_choice"), ("functions", "function_call")], ids=["new", "old"]
-)
-def test_a_tool_that_is_not_offered_is_not_demanded(tools: str, choice: str) -> None:
+def test_a_tool_that_is_not_offered_is_not_demanded() -> None:
     settings = Settings(tools_allowed=("read",))
     offered = [{"name": "read"}, {"name": "write"}]
-    assert sent(shape(request(**{tools: offered, choice: {"name": "write"}}), settings, 8192))[choice] == "auto"
-    kept = sent(shape(request(**{tools: offered, choice: {"name": "read"}}), settings, 8192))
-    assert kept[choice] == {"name": "read"}
+    assert sent(shape(request(tools=offered, tool_choice={"name": "write"}), settings, 8192))["tool_choice"] == "auto"
+    kept = sent(shape(request(tools=offered, tool_choice={"name": "read"}), settings, 8192))
+    assert kept["tool_choice"] == {"name": "read"}
 
 
 @pytest.mark.parametrize("copies", [1, 200], ids=["few", "too many to be remembered"])
