@@ -45,7 +45,7 @@ PINNED := Dockerfile docker-compose.yml
 # vLLM on the CPU is built for this one.
 ENGINES_TORCH ?= torch==2.13.0
 
-.PHONY: help run check test lint format coverage fuzz chaos oldest lock pin audit sbom image wheel pictures vendor docs site bench e2e e2e-agents e2e-openwebui e2e-engines clean
+.PHONY: help run check test lint format coverage fuzz chaos oldest lock pin audit sbom image wheel pictures docs site bench e2e e2e-agents e2e-openwebui e2e-engines clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -113,9 +113,6 @@ wheel: $(VENV)/.dev $(if $(UV),,$(VENV)/bin/uv) ## build the wheel, and run it a
 
 pictures: $(VENV)/.dev ## take the pictures of the page in docs/images anew (needs chromium)
 	@$(PY) -m tests.page
-
-vendor: $(VENV)/.dev ## fetch what the page is made with anew from npm, and check it against THIRD_PARTY.md
-	@$(PY) -m tests.page.vendor
 
 docs: $(VENV)/.dev ## write the settings and draw the diagrams in the documents again from the code
 	$(PY) -m tests.diagrams

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.errors import BadRequest, BodyTooLarge, ModelNotFound, ShuttingDown
-from proxy.core.jsontext import loads
+from proxy.core.errors import BadRequest, BodyTooLarge, ShuttingDown
 from proxy.exchange import Exchange, Shutdown
 from proxy.net.inflate import decoded
 
@@ -53,22 +52,12 @@ async def test_the_target_is_what_the_client_asked_for() -> None:
     assert Client().exchange.target == b"/v1/x"
 
 
-async def test_the_first_of_several_headers_counts() -> None:
-    exchange = Client(headers=[(b"x", b"caf\xe9"), (b"x", b"2")]).exchange
-    assert exchange.header(b"x") == "café"
-    assert exchange.header(b"y") is None
-
-
 async def test_a_body_is_read_whole_up_to_its_limit() -> None:
     assert await Client(b"ab", b"", b"cd").exchange.body(4) == b"abcd"
     assert await Client(b"abcd").exchange.body(4) == b"abcd"
     assert await Client(b"").exchange.body(4) == b""
     with pytest.raises(BodyTooLarge):
         await Client(b"ab", b"cde").exchange.body(4)
-
-
-async def test_a_body_is_streamed_without_limit() -> None:
-    assert [part async for part in Client(b"ab", b"c" * 100).exchange.upload()] == [b"ab", b"c" * 100]
 
 
 async def test_a_client_that_leaves_in_the_middle_of_its_body_ends_the_request() -> None:
@@ -111,53 +100,22 @@ async def test_the_end_of_an_answer_is_no_departure() -> None:
     assert client.sent[-1]["more_body"] is False
 
 
-async def test_a_reply_at_once() -> None:
-    client = Client(b"")
-    await client.exchange.reply(201, [(b"x", b"y")], b"body")
-    assert client.sent == [
-        {
-            "type": "http.response.start",
-            "status": 201,
-            "headers": [(b"x", b"y"), (b"content-length", b"4"), (b"x-request-id", client.exchange.id.encode())],
-        },
-        {"type": "http.response.body", "body": b"body", "more_body": False},
-    ]
-    assert client.exchange.started
-
-
 @pytest.mark.parametrize("given", [b"a", b"chat-1_2.3:4/5+6=7@8~9", b"x" * 128])
 async def test_a_client_may_name_its_request(given: bytes) -> None:
     assert Client(headers=[(b"x-request-id", given)]).exchange.id == given.decode()
 
 
-@pytest.mark.parametrize("given", [b"", b"x" * 129, b"a b", b'a"', b"caf\xe9", b"a\n", b"<i>"])
-async def test_a_name_that_is_not_sane_is_replaced(given: bytes) -> None:
-    ours = Client(headers=[(b"x-request-id", given)]).exchange.id
-    assert re.fullmatch(r"req_[0-9a-f]+", ours)
-
-
-async def test_every_request_has_an_id_of_its_own() -> None:
-    assert len({Client().exchange.id for _ in range(100)}) == 100
+async def test_a_name_that_could_break_a_line_is_replaced() -> None:
+    names = [b"", b"x" * 129, b"a b", b'a"', b"caf\xe9", b"a\n", b"<i>"]
+    ids = {Client(headers=[(b"x-request-id", name)]).exchange.id for name in names}
+    assert len(ids) == len(names)
+    assert all(re.fullmatch(r"req_[0-9a-f]+", each) for each in ids)
 
 
 async def test_every_answer_carries_the_id_and_keeps_the_backends_own_beside_it() -> None:
     client = Client(headers=[(b"x-request-id", b"mine")])
     await client.exchange.start(200, [(b"x-request-id", b"theirs")])
     assert client.sent[0]["headers"] == [(b"x-upstream-request-id", b"theirs"), (b"x-request-id", b"mine")]
-
-
-async def test_errors_have_openais_shape() -> None:
-    client = Client(b"")
-    error = ModelNotFound("No such model.", param="model")
-    await client.exchange.refuse(error, error.body())
-    assert client.sent[0]["status"] == 404
-    assert dict(client.sent[0]["headers"])[b"content-length"] == str(len(client.body)).encode()
-    assert loads(client.body)["error"] == {
-        "message": "No such model.",
-        "type": "invalid_request_error",
-        "code": "model_not_found",
-        "param": "model",
-    }
 
 
 @given(st.binary(max_size=200))

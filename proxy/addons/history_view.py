@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from itertools import islice
 from typing import Any, Literal, TypeAlias
 
 from proxy.addons.history import Conversation, RequestHistory, RequestRecord
@@ -26,13 +27,13 @@ _AT_ONCE = 20
 """Rows that are made before the event loop serves others."""
 _DIGITS = 12
 _YES = ("1", "true", "yes")
-_FIELDS = (
-    *("id", "dialect", "backend", "model", "status", "error", "action", "kind", "tools", "window"),
-    *("tokens_before", "tokens_after", "rungs", "attempts", "compactions", "compaction_seconds", "summaries", "unfit"),
-    *("summary", "recalled", "recalled_tokens", "left_out", "left_out_of", "searches", "refusals"),
-    *("leaked_calls", "repeated_calls", "repeated", "reused", "unlike"),
-    *("pauses", "resumes", "unfinished", "stopped", "first_byte", "seconds"),
+_INTERNAL = frozenset(
+    (
+        *("clock", "observers", "credential", "trace", "carrier", "cause", "since", "events", "silent", "delivered"),
+        *("usage", "conversation", "seconds", "malformed_calls", "reduced"),
+    )
 )
+_FIELDS = tuple(each.name for each in fields(Outcome) if each.name not in _INTERNAL)
 """Fields of an outcome that are shown as they are."""
 
 
@@ -72,20 +73,10 @@ class HistoryView:
         self.viewer = viewer
         self._meter = meter
 
-    def conversations(self, query: Filters, limit: int) -> list[Conversation]:
-        """Find conversations, newest first."""
-        found: list[Conversation] = []
-        for conversation in reversed(self.history.conversations.values()):
-            shown = conversation.running or conversation.newest
-            if (
-                self.viewer.sees(conversation.tenant)
-                and _matches(shown.outcome, query, ("model", "backend"))
-                and not (query.get("background") == "false" and shown.background)
-            ):
-                found.append(conversation)
-                if len(found) == limit:
-                    break
-        return found
+    def conversations(self, limit: int) -> list[Conversation]:
+        """Find the conversations with the newest requests, newest first."""
+        found = (each for each in reversed(self.history.conversations.values()) if self.viewer.sees(each.tenant))
+        return list(islice(found, limit))
 
     def conversation(self, name: str) -> Conversation:
         """Find one conversation.
@@ -115,7 +106,10 @@ class HistoryView:
             outcome, conversation = record.outcome, record.conversation
             if (
                 self.viewer.sees(outcome.credential)
-                and _matches(outcome, query, ("model", "backend", "dialect", "action"))
+                and all(
+                    query.get(name) in (None, getattr(outcome, name))
+                    for name in ("model", "backend", "dialect", "action")
+                )
                 and _has_status(outcome.status, query.get("status"))
                 and query.get("conversation") in (None, conversation and conversation.id)
                 and not (query.get("error") in _YES and outcome.error is None)
@@ -314,10 +308,6 @@ def _tokens_sent(records: Iterable[RequestRecord]) -> tuple[int, int]:
             sent += record.sent_tokens
             not_sent += int(without) - record.sent_tokens - _tokens_spent(record)
     return sent, not_sent
-
-
-def _matches(outcome: Outcome, query: Filters, names: Iterable[str]) -> bool:
-    return all(query.get(name) in (None, getattr(outcome, name)) for name in names)
 
 
 def _has_status(status: int, wanted: str | None) -> bool:

