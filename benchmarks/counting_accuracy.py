@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from proxy.backends.profile import ModelKey
+from proxy.tokens.counter import Vocabulary
 from proxy.tokens.meter import Meter
-from proxy.tokens.vocabulary import Vocabulary
 
 Messages: TypeAlias = list[dict[str, Any]]
 Truth: TypeAlias = Callable[[Messages], Awaitable[int]]

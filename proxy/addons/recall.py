@@ -30,8 +30,7 @@ from proxy.recall.passages import NO_PASSAGES, MessagePassages, passages_of, spo
 from proxy.recall.ranking import Passage, Query, asks_the_same, choose, query_of, rank, search_query, within
 from proxy.recall.words import is_loaded
 from proxy.stream.status import Notice
-from proxy.tokens.anchors import digest_of
-from proxy.tokens.meter import INLINE
+from proxy.tokens.meter import INLINE, digest_of
 
 if TYPE_CHECKING:
     from proxy.pipeline import Pipeline

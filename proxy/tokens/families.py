@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from proxy.tokens.counter import Vocabulary
 from proxy.tokens.ratios import SAME
-from proxy.tokens.vocabulary import ByteLevel, Vocabulary, from_file, sentencepiece
+from proxy.tokens.vocabulary import ByteLevel, from_file, sentencepiece
 
 GENERAL = "general"
 """The vocabulary that stands in for unknown ones: the beginning of o200k."""

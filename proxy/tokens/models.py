@@ -1,24 +1,41 @@
-"""State of the models that are counted: which vocabulary counts for each, and what was learned of it."""
+"""State of the models that are counted: which vocabulary counts for each, what was learned of it, and what reports are worth.
+
+A reported token count is believable, corrupt, or the sign of a prompt that the backend cut.
+"""
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Literal, TypeAlias
 
 import orjson
 
 from proxy.backends.profile import ModelKey
-from proxy.tokens.families import GENERAL, GENERAL_RATIOS, VOCABULARIES, Resolution, resolve
-from proxy.tokens.images import image_rule
-from proxy.tokens.messages import Counter
+from proxy.tokens.counter import Counter
+from proxy.tokens.families import GENERAL, GENERAL_RATIOS, Resolution, resolve
 from proxy.tokens.ratios import SAME, Ratios, Vector
-from proxy.tokens.verdict import Dispute, Expectation, Observation, verdict_on
-from proxy.tokens.vocabulary import Coarse, Library
 
-MOST_MODELS = 1024
-"""Models remembered; the one seen first is forgotten beyond that."""
+GATE = 0.35
+"""Relative error of the increment up to which a low report is believed."""
+SLACK = 32.0
+"""Tokens by which any report may be off without being corrupt: templates are not linear."""
+MOST = 0.8
+"""Share of the estimate from which a report is the count of this prompt, however little it grew."""
+HIGHEST = 3.0
+"""Times its prediction that a prompt may take: an unknown script can."""
+HIDDEN = 512
+"""Tokens that a server may add to each prompt (its template, a system prompt of its own) and nobody predicts."""
+CUT_RATIO, CUT_LEAST = 0.6, 512
+"""Share of the lowest reading below which a report shows a cut, and tokens that must be missing."""
+DIFFERENT = 0.05
+"""Share of its estimate by which another prompt has to differ to bear a report out."""
+CONSISTENT = 0.2
+"""Relative difference of the ratios of two disputed reports up to which they bear each other out."""
+LEAST_CONSISTENT = 0.25
+"""Share of the estimate below which no low report is borne out."""
 BIAS_SAMPLES, BIAS_LIMIT = 20, 0.03
 """Mean relative error over so many reports at which a vocabulary is found not to be the model's own."""
 TRUSTED_SAMPLES = 3
@@ -27,6 +44,34 @@ FITTED_DOUBT = 0.5
 """Doubt in the ratios of a family that is known."""
 LEAST_SHARE = 0.5
 """Share of the lowest reading below which a report teaches nothing: the template dropped something older."""
+
+
+class Observation(Enum):
+    """Verdict on a reported token count."""
+
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    """Not believed: it taught nothing and became no anchor."""
+    CUT = "cut"
+    """The backend seems to have dropped a part of the prompt; it taught nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """Tokens expected of a report: `anchor` by an earlier report of the prefix (0: none), and `predicted` for what follows.
+
+    `predicted` may be off by `margin`; `trusted` where enough is known of the model to call a low report a cut.
+    """
+
+    anchor: int
+    predicted: float
+    margin: float
+    trusted: bool
+
+    @property
+    def lowest(self) -> float:
+        """Tokens of the prompt by the lowest reading of the estimate."""
+        return self.anchor + self.predicted - self.margin
 
 
 EstimateSource: TypeAlias = Literal["backend", "anchored", "exact", "calibrated"]
@@ -59,11 +104,6 @@ class Estimate:
     system: Vector = field(repr=False)
     x: Vector | None = field(repr=False)
     counted_by: str = field(repr=False)
-
-    @property
-    def digest(self) -> bytes:
-        """Digest of all messages; b"" where there is none but the system's."""
-        return self.digests[-1] if self.digests else b""
 
     @property
     def counted(self) -> bool:
@@ -161,17 +201,13 @@ class Model:
                 self.begin(exact=False) if self._may_give_up() else self.ratios.widen()
                 verdict = Observation.ACCEPTED
             else:
-                self.dispute = Dispute(estimate.digest, reported, estimate.tokens)
-        if verdict is Observation.ACCEPTED:
-            self.believed(estimate)
+                self.dispute = Dispute(estimate.digests, reported, estimate.tokens)
+        if verdict is Observation.ACCEPTED and self.dispute is not None:
+            settled = bool(self.dispute.digests) and self.dispute.digests[-1] in estimate.digests
+            self.dispute = None if settled else self.dispute
         self.cuts += verdict is Observation.CUT
         self.rejections += verdict is Observation.REJECTED
         return verdict
-
-    def believed(self, estimate: Estimate) -> None:
-        """End the dispute over a conversation of which a report was believed."""
-        if self.dispute is not None and self.dispute.digest in estimate.digests:
-            self.dispute = None
 
     def learn(self, estimate: Estimate, tokens: int) -> None:
         """Learn from an accepted report; a vocabulary that reports contradict is given up."""
@@ -206,41 +242,67 @@ class Model:
         self.samples = 0
 
 
-class Models:
-    """The models by backend and id, and the vocabularies they share."""
+def verdict_on(expected: Expectation, reported: int, window: int | None, *, may_cut: bool = True) -> Observation:
+    """Judge a report of `reported` prompt tokens.
 
-    def __init__(self, library: Library) -> None:
-        self._library = library
-        self._models: OrderedDict[ModelKey, Model] = OrderedDict()
+    An estimate is no evidence against a backend: one that refuses what is too long for it does not cut, and a prompt
+    that fits by its lowest reading was not cut.
 
-    def get(self, key: ModelKey) -> Model:
-        """Find a model, or begin with it."""
-        if (model := self._models.get(key)) is None:
-            model = self._models[key] = Model(key)
-            if len(self._models) > MOST_MODELS:
-                self._models.popitem(last=False)
-        return model
+    Args:
+        expected: what was expected of it.
+        reported: what the backend says.
+        window: in tokens, as the backend itself tells it; None where it tells none.
+        may_cut: whether it is a backend that cuts prompts in silence.
+    """
+    if reported <= 0 or (window is not None and reported > window):
+        return Observation.REJECTED
+    believed = _believable(expected, reported)
+    if may_cut and (window is None or expected.lowest > window):
+        # Ollama leaves half of the window and 2 tokens, whatever the prompt was.
+        half = window is not None and abs(reported - (window // 2 + 2)) <= 4
+        missing, room = expected.lowest - reported, max(2.0 * SLACK, GATE * expected.predicted, expected.margin)
+        # Only the part that was not cached may have been reported.
+        uncached = expected.anchor > 0 and abs(reported - expected.predicted) <= room
+        is_low = missing >= CUT_LEAST and reported < CUT_RATIO * expected.lowest and not uncached
+        if half or (not believed and is_low and (expected.trusted or expected.anchor)):
+            return Observation.CUT
+    return Observation.ACCEPTED if believed else Observation.REJECTED
 
-    def describe(self, key: ModelKey) -> dict[str, Any]:
-        """Describe how a model is counted, and how well, for people."""
-        model = self.get(key)
-        problem = self._library.failures.get(model.family or GENERAL)
-        return {**model.describe(), **({"problem": problem} if problem else {})}
 
-    async def counter(self, model: Model) -> Counter:
-        """Load the vocabulary of a model, or the general one where that fails."""
-        family = model.resolution.family
-        load = (family and family.load) or VOCABULARIES[model.vocabulary]
-        if await self._library.load(model.vocabulary, load) is None and model.vocabulary != GENERAL:
-            model.begin(general=True)
-            return await self.counter(model)
-        return self.counter_now(model)
+def _believable(expected: Expectation, reported: int) -> bool:
+    """Say whether a report can be the count of the whole prompt.
 
-    def counter_now(self, model: Model) -> Counter:
-        """Count with what is loaded: the model's vocabulary, else a coarse one that is not remembered."""
-        if model.counter is None:
-            rule, vocabulary = image_rule(model.key[1]), self._library.get(model.vocabulary)
-            if vocabulary is None:
-                return Counter(Coarse(), exact=False, rule=rule)
-            model.counter = Counter(vocabulary, exact=model.exact, rule=rule)
-        return model.counter
+    A high one is believed within what an unknown script or a hidden system prompt can cost, a low one within the gate
+    or the margin of the predicted increment, or when most of the prompt is in it; none that falls where the prompt grew.
+    """
+    grown, predicted, margin = reported - expected.anchor, expected.predicted, expected.margin
+    if grown >= predicted - SLACK:
+        return grown <= HIGHEST * max(0.0, predicted + margin) + HIDDEN
+    if grown < 0 < predicted:
+        return False
+    if expected.anchor and reported >= MOST * (expected.anchor + predicted):
+        return True
+    return grown > 0 and predicted <= max((1.0 + GATE) * grown, grown + margin)
+
+
+@dataclass(frozen=True, slots=True)
+class Dispute:
+    """A report that was not believed, and the estimate it was held against; tokens."""
+
+    digests: Sequence[bytes]
+    reported: int
+    estimated: int
+
+    def borne_out(self, reported: int, estimated: int) -> bool:
+        """Say whether the report of a prompt of another length is off by the same ratio, or is too high by as much.
+
+        Corrupt reports stay the same, or tell only what was not cached; those of a model that takes a script otherwise, or
+        of a server with a system prompt of its own, grow with the prompt.
+        """
+        grown, expected = reported - self.reported, estimated - self.estimated
+        if abs(expected) < max(SLACK, DIFFERENT * self.estimated):
+            return False
+        ratio, before = grown / expected, self.reported / max(1, self.estimated)
+        if before > 1.0 and reported > estimated and 1.0 / HIGHEST <= ratio <= HIGHEST:
+            return True
+        return before >= LEAST_CONSISTENT and abs(ratio - before) <= CONSISTENT * before

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import tiktoken
+
+from proxy.tokens.counter import Vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -24,19 +26,6 @@ _PLACE = re.compile(r"(?<=\n)(?=[^\W\d_])|(?<=[^\W\d_])(?= [^\W\d_])")
 _SPACE = "\u2581"
 _SAMPLE = "Does it count? 1,234 x_y\n\n\tna\u00efve \u6f22\u5b57 \U0001f600"
 _T = TypeVar("_T")
-
-
-class Vocabulary(Protocol):
-    """Counts tokens. Safe to use from several threads."""
-
-    @property
-    def id(self) -> str:
-        """Name under which counts are cached and weights stored."""
-        ...
-
-    def count(self, text: str) -> int:
-        """Count the tokens of a text of any length and content; never raises, linear in time."""
-        ...
 
 
 class ByteLevel:

@@ -10,7 +10,7 @@ from proxy.addons.prompt_prefix import stabilised
 from proxy.core.history.chain import chain
 from proxy.core.jsontext import dumps
 from proxy.core.request import Request
-from proxy.tokens.anchors import digest_of
+from proxy.tokens.meter import digest_of
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 LINE = "x-anthropic-billing-header: cc_version=2.1.330.7d4; cc_entrypoint=cli; cch=01fa2;"

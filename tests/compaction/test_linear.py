@@ -26,7 +26,7 @@ from proxy.core.history.rules import constraints
 from proxy.core.history.turns import cut_points
 from proxy.core.request import Message
 from proxy.shaping.repair import RepairRules, clean_history, repair
-from proxy.tokens.content import read_message
+from proxy.tokens.counter import read_message
 from tests.histories import assistant, call, reduction_of, tool, user
 
 pytestmark = pytest.mark.slow

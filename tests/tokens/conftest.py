@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 import pytest
 
+from proxy.tokens.counter import Vocabulary
 from proxy.tokens.families import VOCABULARIES
-from proxy.tokens.vocabulary import Vocabulary
 
 Shipped: TypeAlias = Callable[[str], Vocabulary]
 

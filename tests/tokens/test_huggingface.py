@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from proxy.tokens.counter import Vocabulary
 from proxy.tokens.meter import Meter
-from proxy.tokens.vocabulary import Coarse, Library, Vocabulary, from_file
+from proxy.tokens.vocabulary import Coarse, Library, from_file
 from tests.tokens.probe import probe, sections
 
 UNPARSABLE = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}

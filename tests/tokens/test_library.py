@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from proxy.tokens.vocabulary import Coarse, Library, Vocabulary
+from proxy.tokens.counter import Vocabulary
+from proxy.tokens.vocabulary import Coarse, Library
 
 pytestmark = pytest.mark.anyio
 

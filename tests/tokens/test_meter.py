@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from proxy.core.errors import BadRequest
 from proxy.tokens.families import GENERAL
 from proxy.tokens.meter import Estimate, Meter
-from proxy.tokens.verdict import Observation
+from proxy.tokens.models import Observation
 from proxy.tokens.vocabulary import Library
 from tests.tokens.conftest import Shipped, loaded
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.tokens.verdict import Dispute, Expectation, Observation, verdict_on
+from proxy.tokens.models import Dispute, Expectation, Observation, verdict_on
 
 ACCEPTED, REJECTED, CUT = Observation.ACCEPTED, Observation.REJECTED, Observation.CUT
 
@@ -89,8 +89,8 @@ def test_of_an_unknown_model_a_low_report_is_only_doubted() -> None:
 
 
 def test_a_second_report_that_is_low_by_the_same_ratio_bears_the_first_out() -> None:
-    dispute = Dispute(b"", reported=1200, estimated=2600)
+    dispute = Dispute([], reported=1200, estimated=2600)
     assert dispute.borne_out(2000, 4300)
     assert not dispute.borne_out(3000, 4300)  # now as expected: the first was corrupt
     assert not dispute.borne_out(1200, 4300)  # it does not grow: it is cut
-    assert not Dispute(b"", reported=300, estimated=2600).borne_out(500, 4300)
+    assert not Dispute([], reported=300, estimated=2600).borne_out(500, 4300)

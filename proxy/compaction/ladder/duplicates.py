@@ -10,7 +10,7 @@ from proxy.compaction.ladder.results import NOTE, Result, by_message, results_of
 from proxy.core.history.embedded import IMAGE_OMITTED
 from proxy.core.history.turns import RESULT_ROLES, newest_user
 from proxy.core.request import Message
-from proxy.tokens.content import read_message
+from proxy.tokens.counter import read_message
 
 NEWEST_IMAGES = 3
 """The newest images, which stay."""

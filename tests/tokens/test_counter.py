@@ -5,9 +5,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from proxy.core.errors import BadRequest
-from proxy.tokens.content import Content, read_message, schema_of
+from proxy.tokens.counter import Content, Counter, read_message
+from proxy.tokens.images import by_area
+from proxy.tokens.meter import Meter, Recent, chain, digest_of
+from proxy.tokens.ratios import CALLS, IMAGES, MESSAGES, REASONING, TOOLS
+from proxy.tokens.vocabulary import Library
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
@@ -109,13 +114,99 @@ def test_too_deep_is_refused_in_words() -> None:
         read_message({"role": "user", "content": deep})
 
 
+KEY = ("local", "some-model")
+
+
+class Words:
+    """A vocabulary of words, which notes what it was asked to count."""
+
+    id = "words"
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def count(self, text: str) -> int:
+        self.texts.append(text)
+        return len(text.split())
+
+
+class Loaded(Library):
+    """A library that has one vocabulary under every name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = Words()
+
+    @override
+    def get(self, name: str) -> Words:
+        return self.words
+
+    @override
+    async def load(self, name: str, load: Any) -> Words:
+        return self.words
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def test_counts_of_a_message() -> None:
+    counter = Counter(Words(), exact=True, rule=by_area)
+    plain = counter.message(user("a b c"))
+    assert (plain[0], plain[MESSAGES]) == (3, 1)
+    image = {"type": "image_url", "image_url": {"url": "https://x"}}
+    call = {"function": {"name": "f", "arguments": "1 2"}}
+    rich = {"content": [{"type": "text", "text": "a b"}, image], "tool_calls": [call], "reasoning": "r r r"}
+    x = counter.message(rich)
+    assert [x[i] for i in (0, MESSAGES, CALLS, REASONING, IMAGES)] == [5, 1, 1, 3, 1000]
+
+
+@pytest.mark.anyio
+async def test_a_message_is_counted_once_however_it_is_sent_again() -> None:
+    library = Loaded()
+    meter, messages = Meter(library=library), [{"role": "system", "content": "s"}, user("a b"), user("c d")]
+    await meter.measure(KEY, {"messages": messages})
+    await meter.measure(KEY, {"messages": [dict(message) for message in messages]})
+    meter.costs(KEY, messages[::-1])
+    await meter.measure(KEY, {"messages": [{"role": "system", "content": "another"}, *messages[1:]]})
+    assert library.words.texts == ["s", "a b", "c d", "another"]
+
+
 @pytest.mark.parametrize(
-    ("asked", "schema"),
+    ("format_", "tokens"),
     [
-        (None, None), ("json", None), ({"type": "json_object"}, None), ({"schema": {"a": 1}}, {"a": 1}),
-        ({"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}, {"type": "object"}),
-        ({"type": "json_schema", "json_schema": {"name": "n"}}, {"name": "n"}),
+        (None, 0), ("json", 0), ({"type": "json_object"}, 0), ({"schema": {"a": 1}}, 2),
+        ({"json_schema": {"name": "n", "schema": {"type": "object"}}}, 2), ({"json_schema": {"name": "n"}}, 2),
     ],
 )  # fmt: skip
-def test_the_schema_of_structured_output(asked: Any, schema: Any) -> None:
-    assert schema_of({"response_format": asked}) == schema
+def test_tools_and_the_schema_of_structured_output_count_as_templates_render_them(format_: Any, tokens: int) -> None:
+    counter = Counter(Words(), exact=True, rule=by_area)
+    assert counter.extras({"response_format": format_, "tools": [{"a": "b"}]})[TOOLS] == 2 + tokens
+
+
+DIFFERENT: list[Any] = [
+    {"role": "user", "content": "a"},
+    {"role": "assistant", "content": "a"},
+    {"role": "user", "content": "a", "name": "x"},
+    {"role": "user", "content": None},
+    {"role": "user", "content": "\ud800"},
+    {"content": "a", "x": "user"},
+    {"role": "user", "content": ["a"]},
+    {"role": None, "content": "a"},
+    "user",
+    None,
+]
+
+
+def test_any_difference_makes_another_digest() -> None:
+    digests = [*map(digest_of, DIFFERENT)]
+    assert len(set(digests)) == len(DIFFERENT)
+    assert chain(digests[:2])[0] == chain(digests[:1])[0] != chain(digests[1:2])[0]
+
+
+def test_what_was_used_last_is_remembered() -> None:
+    recent: Recent[str, int] = Recent(2)
+    for key in "abac":
+        assert recent.get(key) is None or key == "a"
+        recent.put(key, ord(key))
+    assert [recent.get(key) for key in "abc"] == [97, None, 99]
