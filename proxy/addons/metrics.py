@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -39,7 +39,7 @@ def _events(name: str, *labels: str, by: str = "") -> Sampler:
 
 def _kinds(name: str) -> Sampler:
     """Count each of the kinds that events of this name list."""
-    return lambda o: (((kind,), 1) for fields in o.each(name) for kind in fields["kinds"])
+    return lambda o: [((kind,), 1) for fields in o.each(name) for kind in fields["kinds"]]
 
 
 def _one(read: Callable[[Outcome], float | None]) -> Sampler:
@@ -47,15 +47,11 @@ def _one(read: Callable[[Outcome], float | None]) -> Sampler:
     return lambda o: () if (value := read(o)) is None else (((), value),)
 
 
-def _gained(outcome: Outcome) -> Iterator[Mapping[str, Any]]:
-    return (each for each in outcome.each("compacted") if each["tokens_after"] < each["tokens_before"])
-
-
-def _of_gained(*fields: str) -> Sampler:
-    """Add these fields of compactions that gained something; with several, the field's name is the label `when`."""
-    if len(fields) == 1:
-        return lambda o: (((), each[fields[0]]) for each in _gained(o))
-    return lambda o: (((name.split("_")[1],), each[name]) for each in _gained(o) for name in fields)
+def _reduced(*names: str) -> Sampler:
+    """Add these fields of each compaction that gained something; of several the label `when` tells which."""
+    if len(names) == 1:
+        return lambda o: [((), getattr(each, names[0])) for each in o.reduced]
+    return lambda o: [((name.split("_")[1],), getattr(each, name)) for each in o.reduced for name in names]
 
 
 def _ended(outcome: Outcome) -> Iterator[Sample]:
@@ -90,16 +86,16 @@ _BY_KEY = "key"
 """The label that stands for the sender."""
 _COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler], ...] = (
     ("requests", "Requests by what was done to them and how they were answered.", ("action", "status"), _ended),
-    ("saved_tokens", "Prompt tokens taken out of histories.", (), lambda o: (((), each["tokens_before"] - each["tokens_after"]) for each in _gained(o))),
-    ("compactions", "Histories shortened, by kind of reduction.", ("kind",), lambda o: (((each["kind"],), 1) for each in _gained(o))),
-    ("compaction_messages", "Messages of histories that were shortened, before it and after.", ("when",), _of_gained("messages_before", "messages_after")),
-    ("compaction_tokens", "Tokens of histories that were shortened, before it and after.", ("when",), _of_gained("tokens_before", "tokens_after")),
-    ("cleaned_results", "Tool results that were capped, masked or left out.", (), _of_gained("results_cleaned")),
+    ("saved_tokens", "Prompt tokens taken out of histories.", (), _one(lambda o: sum(each.tokens_before - each.tokens_after for each in o.reduced) or None)),
+    ("compactions", "Histories shortened, by kind of reduction.", ("kind",), lambda o: [((each.kind,), 1) for each in o.reduced]),
+    ("compaction_messages", "Messages of histories that were shortened, before it and after.", ("when",), _reduced("messages_before", "messages_after")),
+    ("compaction_tokens", "Tokens of histories that were shortened, before it and after.", ("when",), _reduced("tokens_before", "tokens_after")),
+    ("cleaned_results", "Tool results that were capped, masked or left out.", (), _reduced("results_cleaned")),
     ("summaries", "Summaries, by what was found about them.", ("verdict",), _events("summarised", "verdict")),
-    ("extracts", "Extracts made by code, for want of a summary.", (), lambda o: (((), 1) for each in _gained(o) if each["summary"] == "extract")),
+    ("extracts", "Extracts made by code, for want of a summary.", (), _one(lambda o: o.extracts or None)),
     ("usage_tokens", "Tokens of answers, by a digest of the key that asked and by kind.", (_BY_KEY, "kind"), _used),
     ("ahead", "Compactions ahead of time, by what became of them.", ("became",), _events("compacted_ahead", "became")),
-    ("recalled_tokens", "Tokens of covered history put back into prompts.", (), lambda o: (((), o.recalled_tokens),) if o.recalled else ()),
+    ("recalled_tokens", "Tokens of covered history put back into prompts.", (), _one(lambda o: o.recalled_tokens or None)),
     ("searches", "Searches of conversations by models.", (), _events("searched")),
     ("pauses", "Answers paused, by reason.", ("reason",), _events("paused", "reason")),
     ("resumes", "Answers resumed, by way of continuation.", ("continuation",), _events("resumed", "how")),
@@ -124,7 +120,7 @@ _HISTOGRAMS: tuple[tuple[str, str, tuple[str, ...], tuple[float, ...], Sampler],
     ("first_byte_seconds", "From a request to the first byte of its answer.", (), _SECONDS, _one(lambda o: o.first_byte if o.cause is None else None)),
     ("compaction_seconds", "What shortening a history took: in a request, or ahead of it.", ("when",), _SECONDS,
      lambda o: ((("request" if o.cause is None else "ahead",), each["seconds"]) for each in o.each("compacted"))),
-    ("compaction_ratio", "Tokens of a history after it was shortened, per token before.", (), _RATIOS, _of_gained("ratio")),
+    ("compaction_ratio", "Tokens of a history after it was shortened, per token before.", (), _RATIOS, _reduced("ratio")),
     ("prefix_reuse_ratio", "Share of a prompt that the backend says it had read before; of backends that tell.", (), _SHARES, _one(_reused_share)),
 )  # fmt: skip
 """The same of histograms, with the bounds of their buckets."""

@@ -20,11 +20,9 @@ from proxy.compaction.policy import SMALL_WINDOW, answer_cap_for, limit_origins,
 from proxy.core.errors import ModelNotFound
 from proxy.core.jsontext import dumps
 from proxy.core.settings import Settings
-from proxy.core.settings.settings import OFF
 from proxy.dialects.listing import CODEX_QUERY, VIRTUAL_WINDOW, Offered, anthropic_model, anthropic_page, codex_catalog
 from proxy.net.upstream import Upstream
 from proxy.routing import Route, is_managed
-from proxy.shaping.tools import diet_from
 
 ANTHROPIC = "anthropic-version"
 """The header that all who speak to Anthropic's API send, and nobody else."""
@@ -143,12 +141,6 @@ def _effective(settings: Settings, upstream: Upstream, model: str, info: Mapping
         limits = asdict(prune_limits(chosen, budget.zone))
         limits |= {"trigger_tokens": int(budget.due), "target_tokens": budget.goal}
         limits["limits_from"] = limit_origins(settings, model, window)
-    descriptions = {
-        "standard": "as sent",
-        "local": "first sentence",
-        "auto": f"first sentence above {diet_from(window)} bytes" if window is not None else "as sent",
-    }
-    guide = limits.get("guide")
     return {
         "managed": window is not None and is_managed(Route(upstream, model), settings),
         **{
@@ -158,16 +150,7 @@ def _effective(settings: Settings, upstream: Upstream, model: str, info: Mapping
         **limits,
         "answer_cap": answer_cap_for(chosen, window),
         "tools_allowed": list(chosen.tools_allowed) or "all",
-        "tool_descriptions": descriptions[chosen.policy],
-        "system_prompt": _system_prompt(chosen),
-        "guide_file": "as sent" if guide is None else f"within {guide} tokens",
     }
-
-
-def _system_prompt(chosen: Settings) -> str:
-    if chosen.policy != "local" or chosen.system_prompt == OFF:
-        return "as sent"
-    return "short, of coding agents" if chosen.system_prompt is None else "replaced"
 
 
 def _object(public: str, route: Route, known: Mapping[str, Listed], settings: Settings) -> dict[str, Any]:

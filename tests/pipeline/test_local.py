@@ -263,26 +263,22 @@ def test_an_agents_prompt_is_shortened_in_every_dialect() -> None:
 def test_what_stands_in_front_is_shown_with_where_it_comes_from() -> None:
     with staged() as (_, proxy):
         shown = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"]["effective"]
-    assert (shown["guide"], shown["tools"], shown["system_prompt"]) == (600, 800, "short, of coding agents")
+    assert (shown["guide"], shown["tools"]) == (600, 800)
     assert (shown["limits_from"]["guide"], shown["limits_from"]["tools"]) == ("local", "local")
 
 
 @pytest.mark.parametrize(
     ("settings", "model", "told"),
     [
-        ({"policy": "standard"}, {}, ("as sent", None, "standard")),
-        ({"policy": "local"}, {}, ("within 600 tokens", 600, "local")),
-        ({"policy": "standard", "limits": {"guide": 300}}, {}, ("within 300 tokens", 300, "SPILLWAY_LIMITS")),
-        (
-            {"policy": "local", "limits": {"guide": 300}},
-            {"limits": {"guide": 70}},
-            ("within 70 tokens", 70, "SPILLWAY_MODELS m"),
-        ),
+        ({"policy": "standard"}, {}, (None, "standard")),
+        ({"policy": "local"}, {}, (600, "local")),
+        ({"policy": "standard", "limits": {"guide": 300}}, {}, (300, "SPILLWAY_LIMITS")),
+        ({"policy": "local", "limits": {"guide": 300}}, {"limits": {"guide": 70}}, (70, "SPILLWAY_MODELS m")),
     ],
 )
 def test_what_becomes_of_guides_is_shown_as_it_is(
-    settings: dict[str, Any], model: dict[str, Any], told: tuple[str, int | None, str]
+    settings: dict[str, Any], model: dict[str, Any], told: tuple[int | None, str]
 ) -> None:
     with staged(**settings, models={"m": ModelOverrides(**model)}) as (_, proxy):
         shown = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"]["effective"]
-    assert (shown["guide_file"], shown["guide"], shown["limits_from"]["guide"]) == told
+    assert (shown["guide"], shown["limits_from"]["guide"]) == told

@@ -149,7 +149,6 @@ def test_the_system_prompt_is_replaced_under_local(policy: str, replaced: bool) 
         first, second = (chat.json["messages"] for chat in fake.chats())
         assert first == ([{"role": "system", "content": "Be brief."}, HELLO[1]] if replaced else HELLO)
         assert second == HELLO[1:]
-        assert effective(proxy)["system_prompt"] == ("replaced" if replaced else "as sent")
 
 
 def test_each_model_may_have_its_own_system_prompt() -> None:
@@ -181,7 +180,6 @@ def test_what_holds_for_a_model_is_shown() -> None:
     with LlamaCppFake([FakeModel("m", 8192)], walk()) as fake, running_proxy(fake, policy="local") as proxy:
         shown = effective(proxy)
         assert shown["tools_allowed"] == "all"
-        assert shown["tool_descriptions"] == "first sentence"
         assert shown["protect_newest"] <= 2000
         assert shown["minimum_gain"] <= 500
 
