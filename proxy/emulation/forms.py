@@ -1,4 +1,4 @@
-"""Forms in which models write calls, one entry each.
+"""Forms in which models write calls, one entry each, and records of the calls that are found.
 
 A form has a beginning up to its first body, what may stand between bodies, and an end. A body is a bracketed value, followed to the
 bracket that closes it, or parameters up to a mark. A group `name` holds a tool's name outside of the body; `value` is where the body
@@ -13,14 +13,17 @@ DeepSeek and Granite; MiniMax-M2's and Gemma's guides to function calling.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import regex
 
-from proxy.emulation.values import CUT, Unreadable, read_json, read_python
+from proxy.emulation.values import CUT, NOT_JSON, Unreadable, read_json, read_python
 
+EXAMPLE_SHOWN = "example"
+TOOL_NAME = re.compile(r"[\w.:/-]{1,64}")
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 _NAMES = ("name", "tool", "tool_name", "function")
 _ARGUMENTS = ("arguments", "args", "parameters", "input", "params")
@@ -224,3 +227,71 @@ def _written(item: Any, names: Collection[str], *, first: bool, marked: bool) ->
     if key is None and not marked and (others or name not in names):
         return None
     return Written(name, others if key is None else members[key])
+
+
+# -- what becomes of them
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that can be made; `arguments` is JSON text of an object."""
+
+    name: str
+    arguments: str
+    form: str
+    repaired: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """Text that was meant to be one or several calls, and can't be made."""
+
+    form: str
+    reason: str
+    """For the model; it may quote what the model wrote. `cut` if the answer ended in the middle of it."""
+    kind: str = field(default=NOT_JSON, compare=False)
+    """For counters."""
+    tool: str = field(default="", compare=False)
+    """Name as the model wrote it; empty: it did not."""
+
+
+class CallSpan(NamedTuple):
+    """Part of an answer that is no text: from the first character up to the one behind it."""
+
+    start: int
+    end: int
+    found: tuple[Call, ...] | Malformed | None = ()
+    """No calls: white space and marks around calls; None: the same behind one that can't be made, which stays text."""
+    answered: int = 0
+    """Characters of the answer before it, without thoughts."""
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """Calls in it that can be made."""
+        return self.found if isinstance(self.found, tuple) else ()
+
+
+@dataclass(slots=True)
+class FormCount:
+    """Outcomes of the calls that were written in one form."""
+
+    called: int = 0
+    repaired: int = 0
+    """Of those that were called."""
+    malformed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CallFault:
+    """A fault of a call, for counters and logs: never what the model wrote, but for a tool's name that looks like one."""
+
+    reason: str
+    """`cut`, `not_json`, `unknown_tool`, `wrong_arguments`, `no_call` where one had to be, or `example`: shown, not made."""
+    tool: str
+    form: str
+    """In which it was written, or `native`."""
+
+
+def fault(reason: str, tool: str, form: str) -> CallFault:
+    """A fault of a call whose name is what the model wrote."""
+    return CallFault(reason, tool if TOOL_NAME.fullmatch(tool) else "?" if tool else "", form)

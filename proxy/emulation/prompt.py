@@ -14,10 +14,8 @@ from proxy.core.history.embedded import RULE
 from proxy.core.history.turns import RESULT_ROLES, calls_of
 from proxy.core.jsontext import dumps, loads
 from proxy.core.request import Message, is_text_part, leading_system
-from proxy.emulation.calls import Malformed
-from proxy.emulation.forms import CLOSING, OPENING
-from proxy.emulation.offer import Offer, Tool
-from proxy.emulation.schema import alternatives, resolved
+from proxy.emulation.forms import CLOSING, OPENING, Malformed
+from proxy.emulation.offer import Offer, Tool, alternatives, resolved
 from proxy.emulation.values import CUT
 
 _RESULT = "tool_result"

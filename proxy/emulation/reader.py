@@ -6,18 +6,18 @@ back: the owner asks the model once more, or gives up, which sends all of it as 
 A model with tools of its own writes a call as text where its backend's parser does not fit, or where it slips into another form, and
 the finish reason is `stop` (Ollama issue 13519, llama.cpp issue 14697, LM Studio's bug tracker 821). It is read back where all of this
 holds: the tool was offered and the arguments fit its schema; the answer ends with it, in good order, and has made no call of the usual
-kind; and it is not an example (`intent`). Anything else stays text, byte for byte.
+kind; and it is not an example, by what is said before it. Anything else stays text, byte for byte.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from proxy.core.piece import CallPart, Piece
-from proxy.emulation.calls import EXAMPLE_SHOWN, Call, CallFault, CallSpan, FormCount, Malformed, fault
-from proxy.emulation.intent import ANNOUNCED, BEFORE, is_intended
+from proxy.emulation.forms import EXAMPLE_SHOWN, FORMS, Call, CallFault, CallSpan, FormCount, Malformed, fault
 from proxy.emulation.offer import MOST_FAULTS, Offer
 from proxy.emulation.prompt import call_text, complaint
 from proxy.emulation.scanner import CallScanner
@@ -29,6 +29,28 @@ UNFINISHED = ("length", "content_filter", "error")
 _COUNTS = ("usage", "prompt_tokens", "completion_tokens")
 _EARLY, _LATE = re.compile(r"[<\[{`]"), re.compile(r"[<\[]")
 """What a call may begin with that is read back: near the beginning of an answer, and later."""
+_ANNOUNCED = 200
+"""Characters that a few words have at most."""
+_BEFORE = 300
+"""Characters before a call that are looked at."""
+_MARKED = frozenset(form.name for form in FORMS if form.marked)
+_SENTENCE_END = re.compile(r"[.!?)\u2026\u3002\uff01\uff1f\U0001f000-\U0001ffff]\s*\Z")
+_SHOWS = re.compile(
+    r"\b(?:examples?|e\.g|for instance|such as|like (?:this|so)|looks? like|would|could|should look|syntax|formats?|templates?"
+    r"|illustrat\w+|demonstrat\w+|samples?|hypothetical\w*|never|instead of|don't|do not|how to|you (?:can|may|should|must|need)"
+    r"|show|explain|describe|tell you|here(?:['\u2019]s| is| are)"
+    r"|beispiel\w*|z\. ?b|würde|könnte|exemples?|ejemplos?|esempi\w*|exemplos?)\b|例|示例|格式|пример",
+    re.IGNORECASE,
+)
+"""Words of those who show something."""
+_ANNOUNCES = re.compile(
+    r"\b(?:I['\u2019]ll|I will|I['\u2019]m going to|I am going to|I need to|I have to|I['\u2019]m \w+ing|let me|let['\u2019]s|now I|first, I"
+    r"|(?:calling|checking|looking|searching|reading|running|fetching|opening|writing|creating|updating)\b"
+    r"|ich werde|ich rufe|ich prüfe|ich sehe|ich schaue|ich suche|ich lese|lass mich|je vais|laissez-moi|voy a|déjame|vou|deixe-me)\b"
+    r"|让我|我来|我将|我会|我需要",
+    re.IGNORECASE,
+)
+"""Words of those who are about to do something."""
 _MISSING = Malformed("none", "no tool was called, and one has to be", NO_CALL)
 
 
@@ -48,12 +70,12 @@ class WrittenCallReader:
         self._calls = calls_before
         self._end = self._held_from = len(text_before)
         """Characters of the answer that came, and of those before what is held."""
-        self._held: list[Piece] = []
+        self._held: deque[Piece] = deque()
         self._spans: list[CallSpan] = []
         """Spans that are not sent."""
         self._behind = 0
         """Index behind the newest span."""
-        self._before = text_before[-BEFORE:]
+        self._before = text_before[-_BEFORE:]
         """Newest text that was sent."""
         self._showing = False
         """Whether the answer has shown a call before."""
@@ -63,6 +85,7 @@ class WrittenCallReader:
         self._waiting = False
         """Whether everything waits for a correction, or for that there is none."""
         self._tail: list[Piece] = []
+        self._tail_size = 0
         self.faults: list[CallFault] = []
         """What was found to be wrong with calls; the owner takes them out."""
         self.leaked = 0
@@ -80,12 +103,12 @@ class WrittenCallReader:
         """Pattern of text that has to be read; None: nothing has to be any more."""
         if self._over:
             return None
-        return _EARLY if self._emulated or self._scanner.answered <= ANNOUNCED else _LATE
+        return _EARLY if self._emulated or self._scanner.answered <= _ANNOUNCED else _LATE
 
     @property
     def unseen(self) -> int:
         """Tokens of what is held, about; a piece is one, or of some characters each."""
-        size = self._end - self._held_from + sum(len(piece.text) for piece in self._tail)
+        size = self._end - self._held_from + self._tail_size
         return max(len(self._held) + len(self._tail), size // 4) if size else 0
 
     def missed(self, text: str) -> None:
@@ -93,7 +116,7 @@ class WrittenCallReader:
         if text and not self._over:
             self._end += len(text)
             self._held_from = self._end
-            self._before = (self._before + text[-BEFORE:])[-BEFORE:]
+            self._before = (self._before + text[-_BEFORE:])[-_BEFORE:]
             self._note(self._scanner.feed(text))
 
     def feed(self, piece: Piece) -> Sequence[Piece]:
@@ -139,7 +162,7 @@ class WrittenCallReader:
 
     def give_up(self) -> Sequence[Piece]:
         """Release what was held back: calls that can't be made as the text that they were written in."""
-        tail, self._tail = self._tail, []
+        tail, self._tail, self._tail_size = self._tail, [], 0
         return tail
 
     # -- calls that were found
@@ -197,7 +220,7 @@ class WrittenCallReader:
         first = self._spans[0]
         before = self._before + "".join(piece.text for piece in self._held)[: first.start - self._held_from]
         calls = tuple(call for span in self._spans for call in span.calls)
-        if is_intended(calls, before[-BEFORE:], first.answered, showing=self._showing):
+        if _is_intended(calls, before[-_BEFORE:], first.answered, showing=self._showing):
             self.leaked += len(calls)
             self._spans = [CallSpan(first.start, self._end, calls)]
         else:
@@ -214,7 +237,7 @@ class WrittenCallReader:
             if self._spans and self._spans[0].start < stop:
                 sent += self._send_span(piece)
             elif stop <= end:
-                sent += self._pass(self._held.pop(0))
+                sent += self._pass(self._held.popleft())
                 self._held_from = stop
             else:
                 break
@@ -222,7 +245,12 @@ class WrittenCallReader:
 
     def _send_span(self, piece: Piece) -> Sequence[Piece]:
         """Send what the first piece that is held says before the first span, and the calls in that."""
-        span = self._spans[0]
+        span, stop = self._spans[0], self._held_from + len(piece.text)
+        if span.found == () and span.start <= self._held_from and stop < span.end and not (piece.more or piece.role):
+            # Of running counts the newest one is enough.
+            self._held.popleft()
+            self._held_from = stop
+            return ()
         before, rest = _cut(piece, max(0, span.start - self._held_from))
         sent = [*self._pass(before)] if before.text or before.more or before.role else []
         self._held_from += len(before.text)
@@ -232,7 +260,6 @@ class WrittenCallReader:
             return sent if span.found is None else [*sent, *self._wait(span.found)]
         for call in span.found:
             sent += self._pass(replace(rest.blank(), calls=(self._call(call),)))
-        stop = self._held_from + len(rest.text)
         self._held[0] = _cut(rest, span.end - self._held_from)[1]
         self._held_from = min(stop, span.end)
         if span.end <= stop:
@@ -264,8 +291,9 @@ class WrittenCallReader:
         """Send a piece, unless it has to wait for a correction."""
         if self._waiting:
             self._tail.append(piece)
+            self._tail_size += len(piece.text)
             return ()
-        self._before = (self._before + piece.text)[-BEFORE:]
+        self._before = (self._before + piece.text)[-_BEFORE:]
         return (piece,)
 
 
@@ -289,3 +317,19 @@ def _shown(spans: Sequence[CallSpan]) -> list[CallFault]:
     found = [(each.tool, each.form) for span in spans if isinstance(each := span.found, Malformed)]
     found += [(call.name, call.form) for span in spans for call in span.calls]
     return [fault(EXAMPLE_SHOWN, tool, form) for tool, form in found]
+
+
+def _is_intended(calls: Sequence[Call], before: str, answered: int, *, showing: bool) -> bool:
+    """Return whether calls at the end of an answer can't be an example, by what is said before them.
+
+    `answered` counts the characters before them without thoughts; `showing`: the answer has shown a call before.
+    """
+    if not (answered or showing):
+        return True
+    paragraph = before.rstrip().rpartition("\n\n")[2]
+    if _SHOWS.search(paragraph):
+        return False
+    if all(call.form in _MARKED for call in calls):
+        return before.endswith("\n") or bool(_SENTENCE_END.search(before))
+    short = answered <= _ANNOUNCED and not showing and "\n\n" not in before.strip()
+    return short and bool(_ANNOUNCES.search(paragraph))

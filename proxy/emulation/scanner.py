@@ -16,8 +16,20 @@ from functools import partial
 
 import regex
 
-from proxy.emulation.calls import TOOL_NAME, Call, CallFault, CallSpan, Malformed, fault
-from proxy.emulation.forms import BEHIND_CALL, BY_CHARACTER, Body, CallForm, Written, calls_of
+from proxy.emulation.forms import (
+    BEHIND_CALL,
+    BY_CHARACTER,
+    TOOL_NAME,
+    Body,
+    Call,
+    CallFault,
+    CallForm,
+    CallSpan,
+    Malformed,
+    Written,
+    calls_of,
+    fault,
+)
 from proxy.emulation.offer import Offer
 from proxy.emulation.values import CUT, UNKNOWN_TOOL, Brackets, Unreadable
 
@@ -311,18 +323,18 @@ class CallScanner:
     def _settle(self, reading: _Reading) -> None:
         """Find the calls of a form: all of them, or none if one can't be made."""
         form, single = reading.form, not self._offer.parallel
-        left_out = single and self._called
+        surplus = single and self._called
         try:
             found = calls_of(form, reading.bodies, self._offer.callable, cut=self._cut)
             if found is None:
                 self._reject(reading)
                 return
-            calls = () if left_out else tuple(self._call(form, each) for each in (found[:1] if single else found))
+            calls = () if surplus else tuple(self._call(form, each) for each in (found[:1] if single else found))
         except Unreadable as wrong:
             if not (reading.tool or form.marked):
                 self._reject(reading)
                 return
-            if not left_out:
+            if not surplus:
                 wrong.tool = wrong.tool or reading.tool
                 self._fail(reading, wrong)
                 return

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.emulation.schema import Checker
+from proxy.emulation.offer import Checker
 
 
 def checked(schema: Any, value: dict[str, Any]) -> tuple[dict[str, Any], bool, str]:
