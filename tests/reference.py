@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from proxy.config.describing import listed_settings
+from proxy.config import listed_settings
 
 ROOT = Path(__file__).parent.parent
 PAGE, EXAMPLE = ROOT / "docs/settings.md", ROOT / "config/spillway.example.toml"

@@ -17,8 +17,7 @@ import pytest
 import yaml
 
 from proxy.cli import main
-from proxy.config import load_settings
-from proxy.config.describing import listed_settings
+from proxy.config import listed_settings, load_settings
 from proxy.core.settings import Settings
 
 CONFIG = Path(__file__).parent.parent / "config"

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.addons.log import FORMAT, OneLine
 from proxy.app import create_app
-from proxy.commands.launch.serving import LISTENING
+from proxy.commands.launch import LISTENING
 from proxy.core.errors import SettingError
 from proxy.core.settings import BackendSetting, Settings
 from proxy.net.discovery import Discovered, discover_all

@@ -1,8 +1,219 @@
-"""Reading the settings from the environment and a file, and the places of backends and of our own files."""
+"""Reads the settings from the command line, the environment and a file: the only module that looks into the environment."""
 
 from __future__ import annotations
 
-from proxy.config.loading import environment, load_settings, state_folder, wants_traces
-from proxy.config.places import is_here, is_nearby, proxy_for
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from textwrap import fill
+from typing import Any, get_origin
 
-__all__ = ["environment", "is_here", "is_nearby", "load_settings", "proxy_for", "state_folder", "wants_traces"]
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
+from typing_extensions import override
+
+from proxy.config.places import is_here, is_nearby, proxy_for
+from proxy.core.errors import SettingError
+from proxy.core.settings import BackendSetting, ModelOverrides, ModelSettings, Settings
+
+__all__ = [
+    "described",
+    "environment",
+    "is_here",
+    "is_nearby",
+    "listed_settings",
+    "load_settings",
+    "proxy_for",
+    "state_folder",
+    "wants_traces",
+    "without_user",
+]
+
+PREFIX = "SPILLWAY_"
+_NESTED: dict[str, type[BaseModel]] = {"backends": BackendSetting, "models": ModelOverrides}
+_ABOVE = (
+    "settings, each in the environment (SPILLWAY_PORT=9000) or in a TOML file (port = 9000); `__` goes one level down, as in "
+    "SPILLWAY_LIMITS__LINES=400:"
+)
+
+# Kubernetes sets variables in every pod for the services beside it (pkg/kubelet/envvars), Docker's links for the linked
+# container: with a service called spillway, or spillway-redis, these names begin as ours do.
+_INJECTED = re.compile(
+    r"SPILLWAY_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?|ENV_\w+)"
+)
+_INJECTED_VALUES = re.compile(r"SPILLWAY_(?:\w+_)?(?:PORT=(?:tcp|udp|sctp)://|NAME=/)")
+"""Where the name alone is ambiguous: `SPILLWAY_PORT` is a setting too."""
+
+
+def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
+    """Read the settings.
+
+    Args:
+        config: TOML file; default: `SPILLWAY_CONFIG`, else none.
+        overrides: values from the command line; None means not given.
+
+    Raises:
+        SettingError: one line that names the setting, the value and what is allowed.
+    """
+    variables = os.environ  # noqa: TID251 - the one place
+    _check_names(variables)
+    path = variables.get("SPILLWAY_CONFIG")
+    file = config or (Path(path) if path else None)
+    if file is not None and not file.is_file():
+        raise SettingError(f"config file {file} does not exist")
+
+    class Sourced(_Sourced):
+        model_config = SettingsConfigDict(toml_file=file)
+
+    try:
+        return Sourced(**{key: value for key, value in overrides.items() if value is not None})
+    except ValidationError as error:
+        raise SettingError(_one_line(error)) from None
+    except SettingsError as error:
+        raise SettingError(_unparsed(error)) from None
+    except (ValueError, OSError) as error:
+        raise SettingError(f"config file {file} cannot be read: {error}".replace("\n", " ")) from None
+
+
+def _is_injected(name: str, value: str) -> bool:
+    """Return whether Kubernetes or Docker set a variable."""
+    name = name.upper()
+    return bool(_INJECTED.fullmatch(name) or _INJECTED_VALUES.match(f"{name}={value}"))
+
+
+def _check_names(variables: Mapping[str, str]) -> None:
+    """Look for variables of ours that are no setting.
+
+    Raises:
+        SettingError: it names the first one, and the nearest setting.
+    """
+    for name, value in sorted(variables.items()):
+        setting = name.upper().removeprefix(PREFIX).lower().split("__")[0]
+        is_ours = name.upper().startswith(PREFIX) and value and not _is_injected(name, value)
+        if is_ours and setting not in {*Settings.model_fields, "config"}:
+            nearest = get_close_matches(setting, Settings.model_fields, n=1)
+            hint = f"; the nearest is {PREFIX}{nearest[0].upper()}" if nearest else ""
+            raise SettingError(f"{name}: no such setting{hint}")
+
+
+class _Environment(EnvSettingsSource):
+    """Environment without the variables of Kubernetes and Docker; a list may be words with commas between them."""
+
+    @override
+    def _load_env_vars(self) -> dict[str, str | None]:
+        variables = super()._load_env_vars()
+        return {name: value for name, value in variables.items() if not _is_injected(name, value or "")}
+
+    @override
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        lists = field is not None and get_origin(field.annotation) is tuple and field_name != "backends"
+        return value if lists else super().decode_complex_value(field_name, field, value)
+
+
+class _Sourced(Settings, BaseSettings):
+    """Settings with their sources."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", env_ignore_empty=True)
+
+    @classmethod
+    @override
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        *others: PydanticBaseSettingsSource,
+        **named: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Prefer the command line (init) to the environment, and that to the TOML file."""
+        file = (TomlConfigSettingsSource(settings_cls),) if settings_cls.model_config.get("toml_file") else ()
+        return (init_settings, _Environment(settings_cls), *file)
+
+
+def _unparsed(error: SettingsError) -> str:
+    """Describe a setting in the environment that has to be JSON and is not. It may hold keys, so it is not shown."""
+    found = re.search(r'field "(\w+)"', str(error))
+    name = found[1] if found is not None else "backends"
+    example = json.dumps((Settings.model_fields[name].examples or [[]])[0])
+    return f"{PREFIX}{name.upper()} must be JSON, such as {example}, but is not: {error.__cause__}".replace("\n", " ")
+
+
+def _one_line(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    path = [str(part) for part in first["loc"] if part != "[key]"]  # of a table, where its key is wrong
+    message = first["msg"].removeprefix("Value error, ")
+    if not path:
+        return message
+    name = PREFIX + "__".join(path).upper()
+    if first["type"] == "extra_forbidden":
+        fields = (_NESTED.get(path[0], Settings) if len(path) > 1 else Settings).model_fields
+        return f"{name}: no such setting; allowed are {', '.join(sorted(fields))}"
+    is_secret = "KEY" in name or isinstance(first.get("input"), dict | list | tuple)
+    value = "(hidden)" if is_secret else without_user(repr(first.get("input")))
+    return f"{name}={value}: {message[0].lower()}{message[1:]}"
+
+
+def without_user(text: str) -> str:
+    """Remove users and passwords from the URLs in a text."""
+    return re.sub(r"[^/\s'\"]*@", "…@", text)
+
+
+# For `spillway serve --help` and the documents
+
+
+def listed_settings() -> list[tuple[str, FieldInfo]]:
+    """List the settings by name: the server's own first, then those that can differ from model to model."""
+    return sorted(Settings.model_fields.items(), key=lambda each: each[0] in ModelSettings.model_fields)
+
+
+def described() -> str:
+    """Each setting with its default and what it means, as wide as the terminal."""
+    width = min(shutil.get_terminal_size().columns - 2, 120)
+    lines = [fill(_ABOVE, width)]
+    for name, field in listed_settings():
+        lines.append(f"  {PREFIX}{name.upper()}{_shown(field.get_default(call_default_factory=True))}")
+        lines.append(fill(f"{field.description}", width, initial_indent=" " * 6, subsequent_indent=" " * 6))
+    return "\n".join(lines)
+
+
+def _shown(default: object) -> str:
+    """A default as it would be set; nothing where there is none."""
+    if default in (None, (), {}):
+        return ""
+    if isinstance(default, bool):
+        return f"={int(default)}"
+    if isinstance(default, tuple):
+        return f"={','.join(map(str, default))}"
+    return f"={default:.15g}" if isinstance(default, float) else f"={default}"
+
+
+# What else is in the environment
+
+
+def environment() -> dict[str, str]:
+    """Copy the environment, for a program that is started."""
+    return dict(os.environ)  # noqa: TID251 - the one place
+
+
+def wants_traces() -> bool:
+    """Return whether OpenTelemetry's variables name a place for traces (its "Environment Variable Specification")."""
+    get = environment().get
+    off = get("OTEL_SDK_DISABLED", "").lower() == "true" or get("OTEL_TRACES_EXPORTER", "otlp") == "none"
+    return not off and any(map(get, ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")))
+
+
+def state_folder() -> Path:
+    """Return the folder for data of this user that outlasts a run (XDG Base Directory Specification 0.8)."""
+    named = environment().get("XDG_STATE_HOME", "")
+    return (Path(named) if named.startswith("/") else Path.home() / ".local/state") / "spillway"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.cli import main
-from proxy.commands.check.judging import Around, SeenBackend, judged
+from proxy.commands.check import SERVERS, SeenBackend, findings_of
 from proxy.config import load_settings
 from tests.fakes import FAKES, FakeBackend, FakeModel
 from tests.fakes.server import BackgroundServer
@@ -24,8 +24,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv("SPILLWAY_PORT", str(free.getsockname()[1]))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr("proxy.commands.check.command.CONTAINERS", ())
-    monkeypatch.setattr("proxy.commands.check.command.PLACES", {"lmstudio": ("~/.lmstudio",)})
+    monkeypatch.setattr("proxy.commands.check.CONTAINERS", ())
     return tmp_path
 
 
@@ -173,23 +172,20 @@ def test_a_backend_without_models_is_found(checked: Any) -> None:
 def test_loopback_inside_of_a_container_is_found(checked: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(checked(gone(), answers=False)) == {"no_answer"}
     (home / "mark").touch()
-    monkeypatch.setattr("proxy.commands.check.command.CONTAINERS", (home / "mark",))
+    monkeypatch.setattr("proxy.commands.check.CONTAINERS", (home / "mark",))
     found = checked(gone(), answers=False)["loopback_in_container"]
     assert "host.docker.internal" in found["cure"]
     monkeypatch.setenv("SPILLWAY_DISCOVER", "127.0.0.1")
     assert set(checked(answers=False)) == {"host_out_of_reach"}
 
 
-@pytest.mark.parametrize(
-    ("port", "cure"), [(11434, "OLLAMA_HOST=0.0.0.0"), (1234, "Serve on Local Network"), (8080, "--host 0.0.0.0")]
-)
-def test_a_backend_that_listens_on_its_own_loopback_only_is_found(port: int, cure: str) -> None:
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_backend_that_listens_on_its_own_loopback_only_is_found(kind: str) -> None:
     """Its name is looked up nowhere here: no test leaves this machine."""
-    kind = {11434: "ollama", 1234: "lmstudio", 8080: "llamacpp"}[port]
-    silent = SeenBackend("b", f"http://host.docker.internal:{port}", kind)
-    (found,) = judged(load_settings(), [silent], Around(in_container=True))
+    silent = SeenBackend("b", "http://host.docker.internal:1", kind)
+    (found,) = findings_of(load_settings(), [silent])
     assert found.code == "host_out_of_reach"
-    assert cure in found.cure
+    assert SERVERS[kind].listen in found.cure
     assert "extra_hosts" in found.cure
 
 
@@ -218,47 +214,6 @@ def test_a_port_that_another_program_has_is_found(checked: Any, monkeypatch: pyt
         with running_proxy(fake) as proxy:
             monkeypatch.setenv("SPILLWAY_PORT", proxy.url.rpartition(":")[2])
             assert checked(fake) == {}, "Spillway itself may run there"
-
-
-CODEX = """
-model = "m"
-model_provider = "mine"
-model_context_window = {window}
-[model_providers.mine]
-base_url = "http://127.0.0.1:{port}/v1"
-[model_providers.other]
-base_url = "http://127.0.0.1:9/v1"
-"""
-
-
-def test_a_client_that_believes_in_a_smaller_window_is_found(
-    checked: Any, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    port = gone().rpartition(":")[2]
-    monkeypatch.setenv("SPILLWAY_PORT", port)
-    codex, opencode = home / ".codex/config.toml", home / ".config/opencode/opencode.json"
-    for file in (codex, opencode):
-        file.parent.mkdir(parents=True)
-
-    def told(window: int) -> None:
-        codex.write_text(CODEX.format(window=window, port=port))
-
-    with FAKES["llamacpp"]([FakeModel("m", 32768)]) as fake:
-        told(8192)
-        found = checked(fake)["client_window"]
-        assert "Codex believes in a window of 8,192" in found["text"]
-        assert "200,000" in found["cure"]
-        told(272_000)
-        assert checked(fake) == {}
-        told(8192)
-        codex.write_text(codex.read_text().replace('model_provider = "mine"', 'model_provider = "other"'))
-        assert checked(fake) == {}, "it does not go by Spillway"
-        options = {"baseURL": f"http://127.0.0.1:{port}/v1"}
-        models = {"m": {"limit": {"context": 16384, "output": 4096}}}
-        opencode.write_text(json.dumps({"provider": {"local": {"options": options, "models": models}}}))
-        assert "opencode believes in a window of 16,384" in checked(fake)["client_window"]["text"]
-        opencode.write_text("{junk")
-        assert checked(fake) == {}
 
 
 def test_the_table_of_the_program_is_that_of_the_people(capsys: pytest.CaptureFixture[str]) -> None:

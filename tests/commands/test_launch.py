@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from proxy.cli import main
-from proxy.commands.launch.command import choose_model
-from proxy.commands.launch.programs import PROGRAMS
+from proxy.cli import PROGRAMS, main
+from proxy.commands import launch
+from proxy.commands.launch import choose_model
 from proxy.config import environment
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply, VllmFake
 from tests.fakes.waiting import wait_until
@@ -118,6 +118,10 @@ def launched(desk: Desk, name: str, url: str, *arguments: str) -> Any:
     return desk.told()
 
 
+def test_every_program_is_offered() -> None:
+    assert tuple(launch.PROGRAMS) == PROGRAMS
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_works_with_the_spillway_that_runs_and_changes_nothing_of_the_users(desk: Desk, name: str) -> None:
     before = desk.files()
@@ -214,7 +218,7 @@ def test_a_program_that_is_not_installed_is_told_how_to_be(desk: Desk, capsys: p
         (desk.bin / name).unlink()
         assert main(["launch", name]) == 127
         (line,) = capsys.readouterr().err.strip().split("\n")
-        assert line.startswith(f"spillway: {name} is not installed; this brings it: ")
+        assert line.startswith(f"spillway: {name} is not installed; this installs it: ")
 
 
 def test_a_model_that_nobody_lists_is_told_with_the_nearest(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:

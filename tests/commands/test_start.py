@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 
 from benchmarks.process import Running, running
-from proxy.commands.launch.serving import LISTENING
+from proxy.commands.launch import LISTENING
 from tests.fakes import FakeModel, LlamaCppFake, scripted
 from tests.fakes.waiting import wait_until
 

@@ -1,0 +1,350 @@
+"""`spillway launch`: run a coding agent on a local model, with all it needs, and nothing of its user's changed.
+
+A new program is a function that prepares its start, and a row in `PROGRAMS`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from proxy.config import environment, state_folder
+from proxy.core.settings import Settings
+from proxy.dialects.listing import CODEX_QUERY
+from proxy.shaping.agent import SHORT
+
+LISTENING = "Spillway listening on "
+"""How the line begins that names the address; who starts one waits for it."""
+NOT_INSTALLED = 127
+"""Exit status, as shells have it; a signal that ended a program is added to 128."""
+SMALL = 32_768
+"""Tokens of a window in which what agents put in front of every prompt takes too much."""
+ANSWER = 8_192
+"""Tokens of an answer, for programs that want to know a limit."""
+_NO_CHAT = re.compile(r"embed|rerank|whisper|tts|ocr|guard|bge-|moderation", re.IGNORECASE)
+"""Names of models that do not chat."""
+
+
+class LaunchError(Exception):
+    """There is no Spillway or no model; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Spillway, and the model that a program is to use."""
+
+    url: str
+    """Without `/v1`."""
+    key: str | None
+    """Of Spillway's clients; None: none is needed."""
+    model: str
+    window: int | None
+    """Tokens of the model's true window; None: not known."""
+    virtual_window: int
+    """Tokens of the window for programs that would shorten the history themselves."""
+    catalog: Sequence[Mapping[str, Any]]
+    """The models in the form of Codex's catalog."""
+    folder: Path
+    """For files that last as long as the program runs."""
+
+    @property
+    def small(self) -> bool:
+        """Return whether the model's window is small."""
+        return self.window is not None and self.window <= SMALL
+
+    def write(self, name: str, text: str) -> str:
+        """Write a file, and return its path."""
+        path = self.folder / name
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+
+Start = tuple[Sequence[str], Mapping[str, str | None]]
+"""Arguments in front of the user's own, and variables; None takes one of the user's away."""
+
+
+def _codex(target: Target) -> Start:
+    """Start Codex 0.169 with a provider and a model for this run (`-c`), and a catalog in a file of its own.
+
+    Without a catalog it warns, and takes the window of any model that it does not know for 272,000 tokens.
+    """
+    provider = "model_providers.spillway"
+    settings: dict[str, Any] = {
+        "model": target.model,
+        "model_provider": "spillway",
+        "model_catalog_json": target.write("models.json", json.dumps({"models": target.catalog})),
+        f"{provider}.name": "Spillway",
+        f"{provider}.base_url": f"{target.url}/v1",
+        f"{provider}.wire_api": "responses",
+    }
+    if target.key is not None:
+        settings[f"{provider}.env_key"] = "CODEX_SPILLWAY_KEY"
+    if target.small:  # a quarter of its tools' definitions, for agents that would share one small model
+        settings["features.multi_agent"] = False
+    # A string in JSON is one in TOML.
+    chosen = [part for name, value in settings.items() for part in ("-c", f"{name}={json.dumps(value)}")]
+    return chosen, {"CODEX_SPILLWAY_KEY": target.key}
+
+
+def _claude(target: Target) -> Start:
+    """Start Claude Code 2.1, by its environment alone.
+
+    Without a window it takes an unknown model for one of a million tokens; with the true one it refuses to send
+    (`CLAUDE_CODE_MAX_CONTEXT_TOKENS` below 32k) or compacts by itself.
+    """
+    tiers = ("OPUS", "SONNET", "HAIKU", "FABLE")
+    models = ("ANTHROPIC_MODEL", "ANTHROPIC_SMALL_FAST_MODEL", "CLAUDE_CODE_SUBAGENT_MODEL")
+    unwanted = (
+        *("ANTHROPIC_API_KEY", "CLAUDE_CODE_MAX_CONTEXT_TOKENS", "CLAUDE_CODE_AUTO_COMPACT_WINDOW"),
+        *("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY"),
+    )
+    return (), {
+        "ANTHROPIC_BASE_URL": target.url,
+        "ANTHROPIC_AUTH_TOKEN": target.key or "none",
+        **dict.fromkeys((*models, *(f"ANTHROPIC_DEFAULT_{tier}_MODEL" for tier in tiers)), target.model),
+        # What changes at the front of its prompts, and a countdown of a window that is not the true one.
+        "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+        "CLAUDE_CODE_TOTAL_TOKENS_REMINDER": "off",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        **dict.fromkeys(unwanted, None),
+    }
+
+
+def _opencode(target: Target) -> Start:
+    """Start opencode 1.18 with a provider in the environment, which it lays over the user's own configuration."""
+    limit = {"context": target.virtual_window, "output": ANSWER}
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "Spillway",
+        "options": {"baseURL": f"{target.url}/v1", "apiKey": target.key or "none"},
+        "models": {target.model: {"name": target.model, "limit": limit}},
+    }
+    model = f"spillway/{target.model}"
+    compaction = {"auto": False, "prune": False}
+    config = {"provider": {"spillway": provider}, "model": model, "small_model": model, "compaction": compaction}
+    return (), {"OPENCODE_CONFIG_CONTENT": json.dumps(config)}
+
+
+def _aider(target: Target) -> Start:
+    """Start aider 0.86 by its environment, with the model's metadata in a file."""
+    model = f"openai/{target.model}"
+    metadata = {
+        "max_input_tokens": target.virtual_window,
+        "max_output_tokens": ANSWER,
+        "input_cost_per_token": 0,
+        "output_cost_per_token": 0,
+        "litellm_provider": "openai",
+        "mode": "chat",
+    }
+    file = target.write("models.json", json.dumps({model: metadata}))
+    variables = {"OPENAI_API_BASE": f"{target.url}/v1", "OPENAI_API_KEY": target.key or "none"}
+    return ("--model", model, "--weak-model", model, "--model-metadata-file", file), variables
+
+
+def _qwen(target: Target) -> Start:
+    """Start Qwen Code 0.15 by its environment; its own system prompt takes most of a window of 16k."""
+    prompt = target.write("system.md", SHORT.format(name="Qwen Code")) if target.small else None
+    return ("--auth-type", "openai"), {
+        "OPENAI_BASE_URL": f"{target.url}/v1",
+        "OPENAI_API_KEY": target.key or "none",
+        "OPENAI_MODEL": target.model,
+        **({} if prompt is None else {"QWEN_SYSTEM_MD": prompt}),
+    }
+
+
+PROGRAMS: dict[str, tuple[Callable[[Target], Start], str]] = {
+    "codex": (_codex, "npm install -g @openai/codex"),
+    "claude": (_claude, "npm install -g @anthropic-ai/claude-code"),
+    "opencode": (_opencode, "npm install -g opencode-ai"),
+    "aider": (_aider, "python -m pip install aider-install && aider-install"),
+    "qwen": (_qwen, "npm install -g @qwen-code/qwen-code"),
+}
+"""By the name of its command: how each program is started, and the command that installs it."""
+
+
+def launch(
+    settings: Settings, name: str, *, model: str | None, serving: Sequence[str], arguments: Sequence[str]
+) -> int:
+    """Run a program with the user's `arguments`, and return its exit status.
+
+    Args:
+        settings: where Spillway is, and its keys.
+        name: of the program, one of `PROGRAMS`.
+        model: id of the model that it is given; None: the one that suits it best.
+        serving: arguments of `spillway serve`, for one that has to be started.
+        arguments: the program's own.
+    """
+    (prepare, install), path = PROGRAMS[name], shutil.which(name)
+    if path is None:
+        _print(f"{name} is not installed; this installs it: {install}")
+        return NOT_INSTALLED
+    try:
+        with (
+            _running_spillway(settings, serving) as url,
+            tempfile.TemporaryDirectory(prefix="spillway-launch-") as folder,
+        ):
+            target = _target(url, next(iter(settings.api_keys), None), model, Path(folder))
+            first, variables = prepare(target)
+            window = "unknown" if target.window is None else f"{target.window:,} tokens"
+            _print(f"{name} works with {target.model} (window: {window}) through {url}")
+            chosen = {key: value for key, value in {**environment(), **variables}.items() if value is not None}
+            return _run([path, *first, *arguments], chosen)
+    except LaunchError as error:
+        _print(str(error))
+        return 1
+
+
+def choose_model(models: Sequence[Mapping[str, Any]], wanted: str | None) -> Mapping[str, Any]:
+    """Return the model that is `wanted`, else the one that suits an agent best: managed, with tools of its own, a large window.
+
+    Raises:
+        LaunchError: there is no such model, or none at all; its text says what to do.
+    """
+    if not models:
+        raise LaunchError("no backend lists a model: load one, and see `spillway check`")
+    if wanted is None:
+        return max(models, key=_suitability)
+    found = next((model for model in models if model["id"] in (wanted, f"{wanted}:latest")), None)
+    if found is None:
+        ids = ", ".join(model["id"] for model in models[:5])
+        raise LaunchError(f"no backend lists the model {wanted!r}; there are {ids}")
+    return found
+
+
+def _suitability(model: Mapping[str, Any]) -> tuple[bool, bool, bool, int]:
+    facts = model["spillway"]
+    chats = _NO_CHAT.search(model["id"]) is None
+    return chats, bool(facts["managed"]), model.get("supports_tools") is True, facts["window"] or 0
+
+
+def _target(url: str, key: str | None, model: str | None, folder: Path) -> Target:
+    """Ask Spillway for its models, as OpenAI lists them and in Codex's catalog, and choose one.
+
+    Raises:
+        LaunchError: there is no such model, or Spillway lists none.
+    """
+    headers = {} if key is None else {"authorization": f"Bearer {key}"}
+    try:  # backends are probed first
+        answer = httpx.get(
+            f"{url}/v1/models", params={CODEX_QUERY: "0"}, headers=headers, timeout=60.0, trust_env=False
+        )
+    except httpx.HTTPError as error:
+        raise LaunchError(f"the Spillway at {url} does not answer: {error}") from None
+    if answer.status_code == 401:
+        raise LaunchError(f"the Spillway at {url} wants a key: set SPILLWAY_API_KEYS to the one it was started with")
+    if answer.status_code != 200:
+        raise LaunchError(f"the Spillway at {url} lists no models: {answer.text[:200]}")
+    chosen = choose_model(answer.json()["data"], model)
+    return Target(
+        url=url,
+        key=key,
+        model=chosen["id"],
+        window=chosen["spillway"]["window"],
+        virtual_window=chosen["spillway"]["virtual_window"] or 200_000,
+        catalog=answer.json()["models"],
+        folder=folder,
+    )
+
+
+def _run(command: Sequence[str], variables: Mapping[str, str]) -> int:
+    """Run to its end whatever the keyboard sends, which goes to the program too; SIGTERM is passed on."""
+    with subprocess.Popen(command, env=variables) as process:  # noqa: S603 - the user's own program
+        before = signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
+        try:
+            while True:
+                try:
+                    status = process.wait()
+                    break
+                except KeyboardInterrupt:
+                    continue
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    return status if status >= 0 else 128 - status
+
+
+# The Spillway that a program talks to
+
+
+def url_of(settings: Settings) -> str:
+    """Return the URL of Spillway by these settings, without `/v1`."""
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host  # noqa: S104 - where others listen
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+
+
+def listens(url: str) -> bool | None:
+    """Return whether Spillway answers there; None: nothing listens."""
+    try:
+        answer = httpx.get(f"{url}/healthz", timeout=5.0, trust_env=False)
+        return bool(answer.json() == {"status": "ok"} and "x-request-id" in answer.headers)
+    except httpx.ConnectError:
+        return None
+    except (httpx.HTTPError, ValueError):
+        return False
+
+
+@contextmanager
+def _running_spillway(settings: Settings, arguments: Sequence[str]) -> Iterator[str]:
+    """Return the URL of the Spillway that runs, else of one that is started for as long as the program runs.
+
+    That one has a free port, and a store that lasts; it writes its log beside it.
+
+    Raises:
+        LaunchError: none could be started.
+    """
+    if settings.port and listens(url_of(settings)):
+        yield url_of(settings)
+        return
+    folder = state_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    variables = {**environment(), "SPILLWAY_DEMO": "0"}  # an agent has no use for scripted answers
+    if "store" not in settings.model_fields_set:
+        # The default is in the current folder, which is the user's project here.
+        variables["SPILLWAY_STORE"] = f"sqlite:///{folder / 'spillway.sqlite3'}"
+    # `-P` keeps a package `proxy` in the user's project out.
+    command = [sys.executable, "-P", "-m", "proxy", "serve", "--host", "127.0.0.1", "--port", "0", *arguments]
+    log = folder / "launch.log"
+    with (
+        log.open("w", encoding="utf-8") as errors,
+        subprocess.Popen(  # noqa: S603 - ourselves
+            command,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,  # what ends the program by the keyboard leaves it alone
+        ) as process,
+    ):
+        try:
+            yield _address(process, log)
+        finally:
+            process.terminate()
+            try:
+                process.wait(15.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _address(process: subprocess.Popen[str], log: Path) -> str:
+    """Wait for the line that names the address; without one the last line of the log says why."""
+    for line in process.stdout or ():
+        if line.startswith(LISTENING):
+            return line.removeprefix(LISTENING).strip().removesuffix("/v1")
+    last = log.read_text(encoding="utf-8", errors="replace").strip().split("\n")[-1]
+    raise LaunchError(last.removeprefix("spillway: ") or "Spillway ended as it was started")
+
+
+def _print(text: str) -> None:
+    print(f"spillway: {text}", file=sys.stderr, flush=True)  # noqa: T201 - a command line tool prints
