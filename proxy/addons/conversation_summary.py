@@ -55,7 +55,8 @@ class ConversationSummaries:
         conversation.checkpoints.pop(current.digest, None)
         previous = await self._find(conversation)
         newest.checkpoint = None if previous is None else describe(previous)
-        self.history.touch(conversation)
+        self.history.changes += 1
+        conversation.change = self.history.changes
         return {"rejected": True, "summary": None if previous is None else self._describe(conversation, previous)}
 
     async def _current(self, conversation: Conversation) -> Checkpoint:

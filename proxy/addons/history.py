@@ -186,11 +186,6 @@ class RequestHistory(AddOn):
         self.changes += 1
         self.lessons.append((self.changes, backend, model, event))
 
-    def touch(self, conversation: Conversation) -> None:
-        """Note that a conversation has changed."""
-        self.changes += 1
-        conversation.change = self.changes
-
     @override
     def begun(self, outcome: Outcome) -> None:
         """Remember a request from now on."""
@@ -217,7 +212,8 @@ class RequestHistory(AddOn):
         if outcome.cause is not None and outcome.events and outcome.events[-1] is event:
             outcome.cause.events = [*outcome.cause.events, event][:MOST_EVENTS]
         if record.conversation is not None:
-            self.touch(record.conversation)
+            self.changes += 1
+            record.conversation.change = self.changes
 
     @override
     def ended(self, outcome: Outcome) -> None:

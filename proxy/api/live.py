@@ -197,19 +197,25 @@ async def _feed(view: HistoryView, exchange: Exchange, session: dict[str, Any], 
 
 async def _changes(view: HistoryView, only: str, last: int, looks: int) -> list[tuple[str, Any]]:
     """Collect what has happened since the change with the number `last`."""
-    history = view.history
-    running = [each for each in history.conversations.values() if each.running is not None]
-    progress = running if looks % (1 + len(running) // _MANY) == 0 else []
+    history, sees = view.history, view.viewer.sees
+    running = {id(each.conversation) for each in history.records.values() if each.running}
+    progress = running if looks % (1 + len(running) // _MANY) == 0 else ()
     changed = [
         each
         for each in history.conversations.values()
-        if (each.change > last or each in progress) and view.viewer.sees(each.tenant) and only in ("", each.id)
+        if (each.change > last or id(each) in progress) and sees(each.tenant) and only in ("", each.id)
     ]
-    ended = [each for each in view.records({"conversation": only} if only else {}) if each.change > last]
+    ended = [
+        each
+        for each in history.records.values()
+        if each.change > last
+        and sees(each.outcome.credential)
+        and (not only or (each.conversation is not None and each.conversation.id == only))
+    ]
     lessons = [lesson for number, *lesson in history.lessons if number > last and not only]
     return [
         *(("conversation", row) for row in await view.rows(changed)),
-        *(("outcome", view.outcome(each)) for each in reversed(ended)),
+        *(("outcome", view.outcome(each)) for each in ended),
         *(("model", dict(zip(("backend", "model", "what"), each, strict=True))) for each in lessons),
     ]
 
