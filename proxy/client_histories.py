@@ -9,7 +9,7 @@ from typing import Any
 
 from proxy.backends.profile import ModelProfile
 from proxy.compaction.budget import ContextBudget
-from proxy.compaction.edits import edited
+from proxy.compaction.results import edited
 from proxy.compaction.summary import foreign, in_words
 from proxy.core.history.sealed import KEY_BYTES, is_sealed, opened, seal
 from proxy.core.jsontext import HEAVY, is_heavy

@@ -13,9 +13,8 @@ from proxy.addon import AddOn, make_way
 from proxy.attempts.room import for_results, of_history, reduction_of, surely_below
 from proxy.compaction.asking import Summariser, SummaryAsk, at_its_end
 from proxy.compaction.budget import ContextBudget
-from proxy.compaction.compaction import Compaction, compact, kind_of
-from proxy.compaction.ladder.results import cleaned
-from proxy.compaction.strategies import STRATEGIES
+from proxy.compaction.compaction import STRATEGIES, Compaction, compact, kind_of
+from proxy.compaction.results import cleaned
 from proxy.compaction.summary import instruction
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.jsontext import HEAVY, is_heavy

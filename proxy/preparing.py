@@ -10,8 +10,8 @@ from proxy.addon import AddOn
 from proxy.attempts.emulating import emulated, offer_to_emulate
 from proxy.client_histories import ClientHistories
 from proxy.compaction.budget import budget_for
+from proxy.compaction.cap import within_limits
 from proxy.compaction.continuation import with_resume_flags
-from proxy.compaction.ladder.cap import within_limits
 from proxy.compaction.policy import prune_limits
 from proxy.core.dialect import Dialect
 from proxy.core.history.chain import chain

@@ -14,8 +14,8 @@ from proxy.attempts.sending import ChatBody, send_chat
 from proxy.backends.profile import ModelKey
 from proxy.backends.refusals import LONGEST_RETRY
 from proxy.compaction.asking import SummaryAsk
+from proxy.compaction.compaction import STRATEGIES
 from proxy.compaction.loops import LoopWatch
-from proxy.compaction.strategies import STRATEGIES
 from proxy.compaction.verification import SummaryReply, checked
 from proxy.core import sse
 from proxy.core.errors import UpstreamUnavailable

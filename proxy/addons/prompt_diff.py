@@ -7,7 +7,7 @@ from difflib import SequenceMatcher
 from typing import Any, Literal, TypeAlias
 
 from proxy.backends.profile import ModelKey
-from proxy.compaction.ladder.results import NOTE
+from proxy.compaction.results import NOTE
 from proxy.compaction.summary import is_bridge
 from proxy.core.history.chain import message_digest
 from proxy.core.history.marks import RECALLED, RECALLED_END, is_summary

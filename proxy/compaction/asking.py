@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeVar
 
 from proxy.compaction import summary
-from proxy.compaction.ladder import Cost, Reduction
+from proxy.compaction.ladder import Reduction
 from proxy.compaction.middles import cut_text
+from proxy.compaction.results import Cost
 from proxy.compaction.source import NOTHING, Source
 from proxy.compaction.transcript import transcripts
 from proxy.core.history.embedded import authored_text
@@ -17,10 +17,6 @@ from proxy.core.history.marks import is_summary
 from proxy.core.history.turns import is_user
 from proxy.core.request import Message
 
-T = TypeVar("T")
-
-MOST_ASKS = 24
-"""Summaries that are asked for in one compaction; a history that takes more of them is told by code."""
 _MOST_PIECES = 16
 _SHORTER = 0.6
 """Share of its room that a transcript takes when it is read for the second time."""
@@ -46,6 +42,8 @@ class Summariser:
     same_model: bool
     trust: float = 1.0
     prompt: str = ""
+    available: bool = True
+    """Whether it may be asked: what is not asked for is taken for a summary that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +63,8 @@ def request_summary(
     reduction: Reduction, by: Summariser, start: int, source: Source
 ) -> Generator[SummaryAsk, str, str]:
     """A summary of what lies between the floor and `start`, asked for once more in the other form; empty if neither served."""
+    if not by.available:
+        return ""
     if by.prompt:
         source = source.form  # a client may want something else than what was said
     ask = _appended(reduction, by, start, source)
@@ -141,18 +141,6 @@ def _read_on(pieces: Sequence[str], by: Summariser, source: Source) -> Generator
         else:
             return ""  # a summary that leaves out a part without a word is none
     return known
-
-
-def bounded(flow: Generator[SummaryAsk, str, T], *, most: int = MOST_ASKS) -> Generator[SummaryAsk, str, T]:
-    """The same flow, in which what is asked for beyond the `most` fails without being asked."""
-    try:
-        ask, number = next(flow), 0
-        while True:
-            answer = (yield ask) if number < most else ""
-            ask, number = flow.send(answer), number + 1
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
 
 
 def at_its_end(live: list[Message], ask: Message) -> list[Message]:

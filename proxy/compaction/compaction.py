@@ -1,26 +1,37 @@
 """Shortening a history by a strategy: a pure flow that yields requests for summaries and receives texts.
 
 What a strategy leaves too long is trimmed. The result is a prefix rewrite: `covered` messages at the front of the history
-are replaced, the rest stays as it is.
+are replaced, the rest stays as it is. A new strategy is a function and an entry in `STRATEGIES`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, TypeAlias, get_args
 
 from proxy.compaction.asking import Summariser, SummaryAsk
-from proxy.compaction.ladder import Reduction
-from proxy.compaction.ladder.results import cleaned
-from proxy.compaction.middles import characters_cut, user_words
-from proxy.compaction.strategies import AUTO, Kind, Strategy, at_any_price, shortened_by, trim
+from proxy.compaction.cap import cap_results, cap_unread
+from proxy.compaction.condensing import head_end, least_tail, summarise
+from proxy.compaction.ladder import Reduction, Rung, drop_duplicates, drop_oldest, mask_results
+from proxy.compaction.middles import LEAST_SHARE, characters_cut, cut_middles, cut_oversize, user_words
+from proxy.compaction.results import cleaned
 from proxy.core.history.marks import is_summary
 from proxy.core.history.turns import cut_points, is_user, newest_user
 from proxy.core.request import Message
 
+Kind = Literal["pruned", "compacted", "trimmed"]
 SummaryKind = Literal["", "written", "extract"]
+Rungs: TypeAlias = tuple[str, ...]
+"""Names of the rungs that took something out."""
+Shortening: TypeAlias = Generator[SummaryAsk, str, tuple[Reduction, Rungs, Kind]]
+"""Yields requests for summaries and is sent the texts; comes to the shorter history."""
+Step: TypeAlias = tuple[str, Rung, dict[str, Any]]
+"""A rung with its name, and fields of the reduction that are different for it alone."""
 
+RUNGS: dict[str, Rung] = {"cap": cap_results, "mask": mask_results, "duplicates": drop_duplicates}
+"""Rungs that need no model and keep every message in its place, in this order."""
 _SUMMARY_KINDS: dict[str, SummaryKind] = {"summarise": "written", "extract": "extract"}
 
 
@@ -37,21 +48,86 @@ class Compaction:
     before: float
     after: float
     """Predicted tokens of the whole history."""
-    rungs: tuple[str, ...]
-    summary: SummaryKind = ""
-    """Who told what was taken out: a model (`written`), code (`extract`), or nobody."""
+    rungs: Rungs
     cleaned: int = 0
     """Tool results that no longer stand there as they did: capped, masked, told of in a summary, or left out."""
     cut: tuple[float, float] = (0.0, 0.0)
     """Tokens of users' own words, before the newest message, in whose middle something was left out: these, and of how many."""
 
+    @property
+    def summary(self) -> SummaryKind:
+        """Author of the summary of what was taken out: a model (`written`), code (`extract`), or nobody."""
+        return next((_SUMMARY_KINDS[rung] for rung in self.rungs if rung in _SUMMARY_KINDS), "")
 
-CompactionFlow: TypeAlias = Generator[SummaryAsk, str, Compaction]
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """One way to bring a history down to its budget."""
+
+    shorten: Callable[[Reduction, Summariser, bool], Shortening]
+    """Its flow; the last argument says that a summary is wanted though the history could do without one."""
+    asks: bool = True
+    """Whether a model may be asked for a summary."""
+
+
+def _auto(reduction: Reduction, by: Summariser, summarised: bool) -> Shortening:  # noqa: FBT001 - a `Strategy`
+    """Rungs without a model, then a summary of what lies between head and tail, or an extract; then what else can be given up."""
+    shorter, rungs = _prune(reduction)
+    kind: Kind = "pruned"
+    if summarised or shorter.total > shorter.goal:
+        compacted, how = yield from summarise(reduction, shorter, by, always=summarised)
+        if compacted is not None and (summarised or compacted.total < shorter.total):
+            shorter, rungs, kind = compacted, how, "compacted"
+    shorter, used = _give_up(shorter)
+    return shorter, (*rungs, *used), kind
+
+
+def _summarize(reduction: Reduction, by: Summariser, _summarised: bool) -> Shortening:  # noqa: FBT001 - as above
+    """A summary of what lies between head and tail, though masking its results might do; the tail stays as it is."""
+    roomy = least_tail(reduction) + by.tokens <= reduction.budget
+    tail = reduction if roomy else _prune(reduction)[0]
+    shorter, rungs = yield from summarise(reduction, tail, by, always=True)
+    if shorter is None:
+        return (yield from _auto(reduction, replace(by, available=False), summarised=False))
+    shorter, used = _give_up(shorter)
+    return shorter, (*rungs, *used), "compacted"
+
+
+def _truncate(reduction: Reduction, by: Summariser, summarised: bool) -> Shortening:  # noqa: FBT001 - as above
+    """Whole turns are left out, the oldest first; head and newest turn stay, and give way only where they alone are too long.
+
+    Where a summary is wanted, code makes an extract instead.
+    """
+    if summarised:
+        return (yield from _auto(reduction, by, summarised))
+    shorter = _drop_turns(reduction, reduction.budget)
+    dropped = shorter.total < reduction.total
+    rungs: Rungs = ("trim",) if dropped else ()
+    for shorten in (_prune, _give_up):
+        if shorter.total > shorter.goal:
+            shorter, used = shorten(shorter)
+            rungs = (*rungs, *used)
+    return shorter, rungs, "trimmed" if dropped else "pruned"
+
+
+STRATEGIES = {
+    "auto": Strategy(_auto),
+    "summarize": Strategy(_summarize),
+    "truncate": Strategy(_truncate, asks=False),
+    # Every summary that would be asked for is taken for one that failed: an extract made by code stands in its place.
+    "mask": Strategy(_auto, asks=False),
+}
+"""Strategies by the name that users give them."""
 
 
 def compact(
-    reduction: Reduction, summariser: Summariser, *, limit: float, summarised: bool = False, strategy: Strategy = AUTO
-) -> CompactionFlow:
+    reduction: Reduction,
+    summariser: Summariser,
+    *,
+    limit: float,
+    summarised: bool = False,
+    strategy: Strategy = STRATEGIES["auto"],
+) -> Generator[SummaryAsk, str, Compaction]:
     """Bring a history down to `reduction.budget` tokens, or at least below `limit`, the tokens that surely fit.
 
     `summarised`: with a summary, or an extract, though it could do without one.
@@ -60,15 +136,17 @@ def compact(
     """
     if reduction.fits:
         return _rewritten(reduction, reduction, "pruned", ())
-    shorter, rungs, kind = yield from shortened_by(strategy, reduction, summariser, summarised=summarised)
-    if kind == "pruned" and not shorter.suffices and reduction.total - shorter.total < reduction.limits.minimum_gain:
+    by = summariser if strategy.asks else replace(summariser, available=False)
+    shorter, rungs, kind = yield from strategy.shorten(reduction, by, summarised)
+    minimum_gain = reduction.limits.minimum_gain
+    if kind == "pruned" and shorter.total > shorter.goal and reduction.total - shorter.total < minimum_gain:
         shorter, rungs = reduction, ()  # a few tokens are not worth the backend's prefix cache
     if shorter.total > (roomy := min(limit, reduction.roomy)):
-        squeezed = at_any_price(shorter, roomy)
-        worth = shorter.total - squeezed.total >= reduction.limits.minimum_gain
+        squeezed = _squeeze(shorter, roomy)
+        worth = shorter.total - squeezed.total >= minimum_gain
         shorter = squeezed if worth or shorter.total > limit else shorter
     if shorter.total > limit:
-        shorter, rungs, kind = trim(shorter, limit), (*rungs, "trim"), "trimmed"
+        shorter, rungs, kind = _trim(shorter, limit), (*rungs, "trim"), "trimmed"
     return _rewritten(reduction, shorter, kind, rungs)
 
 
@@ -77,7 +155,73 @@ def kind_of(word: str) -> Kind:
     return next((kind for kind in get_args(Kind) if kind == word), "trimmed")
 
 
-def _rewritten(old: Reduction, new: Reduction, kind: Kind, rungs: tuple[str, ...]) -> Compaction:
+def _descend(reduction: Reduction, target: float, steps: Iterable[Step]) -> tuple[Reduction, Rungs]:
+    """Take one step after the other until no more than `target` tokens are left."""
+    used: list[str] = []
+    for name, rung, bounds in steps:
+        if reduction.total <= target:
+            break
+        shorter = rung(replace(reduction, **bounds))
+        if shorter.total < reduction.total:
+            reduction = replace(shorter, **{field: getattr(reduction, field) for field in bounds})
+            used.append(name)
+    return reduction, tuple(dict.fromkeys(used))
+
+
+def _prune(reduction: Reduction) -> tuple[Reduction, Rungs]:
+    """Old turns first, then what the newest one has read; at last what was read a moment ago, rather than ask a model."""
+    newest, limits = newest_user(reduction.messages) or 0, reduction.limits
+    everything = {"tail": len(reduction.messages)}
+    steps = [(name, rung, bounds) for name, rung in RUNGS.items() for bounds in ({"tail": newest}, everything)]
+    reduction, rungs = _descend(reduction, reduction.budget, steps)
+    last: list[Step] = [
+        ("oversize", partial(cut_oversize, least=limits.message, words=False), everything),
+        ("mask", mask_results, {**everything, "limits": replace(limits, protect_newest=0)}),
+    ]
+    reduction, more = _descend(reduction, reduction.goal, last)
+    return reduction, tuple(dict.fromkeys((*rungs, *more)))
+
+
+def _give_up(reduction: Reduction) -> tuple[Reduction, Rungs]:
+    """Shorten what is given up last: programs' blocks, what the model has not read yet, the user's words."""
+    goal, least = reduction.goal, reduction.limits.message / 4
+    steps: list[Step] = [
+        ("oversize", partial(cut_oversize, least=least, words=False), {"budget": goal}),
+        ("unread", cap_unread, {}),
+        ("oversize", partial(cut_oversize, least=least, words=True), {"budget": goal}),
+    ]
+    return _descend(reduction, goal, steps)
+
+
+def _squeeze(reduction: Reduction, limit: float) -> Reduction:
+    """Down to `limit` without leaving out whole turns, if that goes: be it ever so little that each result gives."""
+    limits = replace(reduction.limits, protect_newest=0, minimum_gain=0)
+    bounds = {"budget": limit, "enough": limit, "limits": limits, "tail": len(reduction.messages)}
+    steps: list[Step] = [("mask", mask_results, bounds), ("unread", cap_unread, {**bounds, "unread": 0.0})]
+    return _descend(reduction, limit, steps)[0]
+
+
+def _drop_turns(reduction: Reduction, budget: float) -> Reduction:
+    """Leave out whole turns, the oldest first, down to `budget` tokens; the head and the newest turn stay."""
+    newest, floor = newest_user(reduction.messages), head_end(reduction.messages)
+    # In a turn that is all there is, only its last step is certain to stay.
+    tail = newest if newest is not None and newest >= floor else cut_points(reduction.messages)[-2:][0]
+    return replace(drop_oldest(replace(reduction, budget=budget, tail=tail, floor=floor)), budget=reduction.budget)
+
+
+def _trim(reduction: Reduction, limit: float) -> Reduction:
+    """Down to `limit` at any price: whole turns first, then the middles of what is left."""
+    shorter = replace(_drop_turns(reduction, limit), budget=limit)
+    if shorter.total <= limit:
+        return shorter
+    cut, user = cut_middles(shorter), newest_user(shorter.messages)
+    if user is None or cut.messages[user] is shorter.messages[user] or cut.total <= reduction.recallable:
+        return cut
+    deeper = cut_middles(replace(shorter, budget=min(limit, reduction.recallable)))
+    return deeper if deeper.costs[user] >= LEAST_SHARE * shorter.costs[user] else cut
+
+
+def _rewritten(old: Reduction, new: Reduction, kind: Kind, rungs: Rungs) -> Compaction:
     """Find the untouched common end: everything before it is covered, and what the rewrite points at. No gain, no rewrite."""
     if new.total >= old.total:
         new, rungs = old, ()
@@ -97,7 +241,6 @@ def _rewritten(old: Reduction, new: Reduction, kind: Kind, rungs: tuple[str, ...
         before=old.total,
         after=new.total,
         rungs=rungs,
-        summary=next((_SUMMARY_KINDS[rung] for rung in rungs if rung in _SUMMARY_KINDS), ""),
         cleaned=cleaned(before[:covered], after[:replaced]),
         cut=_words_cut(old, new),
     )

@@ -180,7 +180,7 @@ def summarise(
         size = min(size, int(new * _FOLDED))
     compacted = _condensed(plan, pruned, text, size, source)
     for smaller in _reductions(plan, compacted, extracts=not asks):
-        if not compacted.suffices:
+        if compacted.total > compacted.goal:
             compacted = _condensed(smaller, pruned, text, by.tokens if smaller.folded else size)
     gained = compacted.total < reduction.total - reduction.limits.minimum_gain
     return (compacted, ("summarise" if text else "extract",)) if gained else (None, ())
@@ -189,7 +189,7 @@ def summarise(
 def _reductions(plan: _Plan, compacted: Reduction, *, extracts: bool) -> Iterator[_Plan]:
     """Plans with less and less in front of the newest turn, for where that takes what room there is."""
     opening = [m for m in plan.head if not is_summary(m) and m.get("content") != summary.BRIDGE]
-    over = compacted.total - max(compacted.budget, compacted.enough)
+    over = compacted.total - compacted.goal
     bare = plan.with_less(sum(compacted.cost(opening)) - over)
     if bare is not plan:
         yield bare
@@ -228,7 +228,7 @@ def _planned(reduction: Reduction, pruned: Reduction, by: Summariser) -> _Plan |
 
 def _size(tokens: int, reduction: Reduction) -> int:
     """Tokens of a summary, so many if the newest turn leaves room: it must not take all that is left to what comes next."""
-    room = max(reduction.budget, reduction.enough) - least_tail(reduction)
+    room = reduction.goal - least_tail(reduction)
     return max(min(tokens, _SMALLEST), min(tokens, int(room * _OF_THE_REST)))
 
 
@@ -272,7 +272,7 @@ def _filled(plan: _Plan, pruned: Reduction, block: str) -> Reduction:
     pinned = _pinned(old, plan.head, plan.newest)
     head = opening(old, end, pinned + spare, forced=plan.newest, others=True)
     fuller = _with_summary(uncovered, replace(plan, head=head), block)
-    return fuller if fuller.fits else compacted
+    return fuller if fuller.total <= fuller.budget else compacted
 
 
 def _new(plan: _Plan) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 from proxy.backends.profile import Continuation
 from proxy.compaction import summary
 from proxy.compaction.asking import Summariser, SummaryAsk
-from proxy.compaction.ladder import Cost
+from proxy.compaction.results import Cost
 from proxy.compaction.source import of_text
 from proxy.compaction.transcript import unlabelled
 from proxy.core.history.marks import CONTINUED, SHORTENED

@@ -6,12 +6,15 @@ Text that programs put around a user's words is cut first, the user's own words 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from proxy.compaction.ladder import Reduction
+from proxy.compaction.results import Cost
 from proxy.core.history.embedded import blocks_in, calls_in, results_in, texts_of
-from proxy.core.history.turns import is_system, newest_user
+from proxy.core.history.marks import is_summary
+from proxy.core.history.turns import is_system, is_user, newest_user
 from proxy.core.request import Message
 
 _MARK = "\n[… {} characters left out here to fit the context window …]\n"
@@ -23,6 +26,9 @@ _LEAST = 400
 _TRIES = 3
 LEAST_SHARE = 1 / 10
 """Share of the user's words in the newest message below which what is left of them is no message any more."""
+
+_STALE = 1 / 4
+"""What is left of a system message behind which another stands, as a share of what is left of others."""
 
 _Kind = Literal["block", "data", "words"]
 _ORDER: tuple[tuple[frozenset[_Kind], int], ...] = (
@@ -44,12 +50,7 @@ class _Piece:
 
 
 def cut_middle(
-    message: Message,
-    cost: float,
-    excess: float,
-    count: Callable[[Sequence[Message]], list[float]],
-    *,
-    words: bool = True,
+    message: Message, cost: float, excess: float, count: Cost, *, words: bool = True
 ) -> tuple[Message, float]:
     """The message with so many tokens less, or as few as may be; as it is if that would gain nothing.
 
@@ -76,6 +77,47 @@ def cut_middle(
             break
         lose *= 1.01 + 1.2 * (best_cost - cost + excess) / max(1.0, cost - best_cost)
     return best, best_cost
+
+
+def cut_middles(reduction: Reduction) -> Reduction:
+    """Cut the middle out of the largest texts until the budget is kept; the head and the newest user message last.
+
+    Tool calls stay whole: half of their JSON is none. So do the marks of results as text.
+    """
+    user = newest_user(reduction.messages)
+    pinned = [index < reduction.floor or index == user for index in range(len(reduction.messages))]
+    order = sorted(range(len(pinned)), key=lambda index: (pinned[index], -reduction.costs[index]))
+    return _cut_each(reduction, [(index, 0.0) for index in order], words=True)
+
+
+def cut_oversize(reduction: Reduction, least: float, *, words: bool) -> Reduction:
+    """Cut what stands in users' and system messages before the newest turn until the budget is kept, the largest first.
+
+    None of them to less than `least` tokens; system messages that a later one replaces to a quarter of that. Beginning
+    and end stay, a mark says what is missing. The users' own `words` only where that is asked for.
+    """
+    order: list[tuple[int, float]] = []
+    stale = False
+    for index in reversed(range(newest_user(reduction.messages) or 0)):
+        message = reduction.messages[index]
+        if is_system(message):
+            order.append((index, least * (_STALE if stale else 1.0)))
+            stale = True
+        elif is_user(message) and not is_summary(message):
+            order.append((index, least))
+    return _cut_each(reduction, sorted(order, key=lambda at: at[1] - reduction.costs[at[0]]), words=words)
+
+
+def _cut_each(reduction: Reduction, order: Sequence[tuple[int, float]], *, words: bool) -> Reduction:
+    """Cut messages, each to so many tokens at least, one after the other until the budget is kept."""
+    messages, excess = list(reduction.messages), reduction.total - reduction.budget
+    for index, least in order:
+        cost = reduction.costs[index]
+        if excess > 0 and cost > least:
+            lose = min(excess, cost - least)
+            messages[index], less = cut_middle(messages[index], cost, lose, reduction.cost, words=words)
+            excess -= cost - less
+    return reduction.with_messages(messages)
 
 
 def cut_text(text: str, most: int) -> str:

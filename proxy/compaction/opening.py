@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from proxy.compaction.ladder.base import Reduction
+from proxy.compaction.ladder import Reduction
 from proxy.compaction.middles import cut_middle
 from proxy.compaction.summary import NOTED
 from proxy.core.history.marks import is_summary

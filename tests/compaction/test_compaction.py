@@ -12,8 +12,7 @@ from proxy.compaction import summary
 from proxy.compaction.asking import Summariser, SummaryAsk
 from proxy.compaction.compaction import Compaction, compact
 from proxy.compaction.condensing import head_end
-from proxy.compaction.ladder import Reduction
-from proxy.compaction.ladder.trim import OMITTED
+from proxy.compaction.ladder import OMITTED, Reduction
 from proxy.core.history import marks
 from proxy.core.history.marks import is_summary
 from proxy.core.history.turns import cut_points, newest_user

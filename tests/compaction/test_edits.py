@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.compaction.edits import edited
+from proxy.compaction.results import edited
 from proxy.core.history.turns import cut_points
 from proxy.core.managing import Cleared, ClearResults, ClearThoughts, Edit
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from proxy.compaction.asking import MOST_ASKS, Summariser
-from proxy.compaction.compaction import compact
+from proxy.compaction.asking import Summariser
+from proxy.compaction.compaction import RUNGS, compact
 from proxy.compaction.extract import extract
-from proxy.compaction.ladder import RUNGS, Cost, Reduction, Rung
-from proxy.compaction.ladder.trim import cut_middles, drop_oldest
+from proxy.compaction.ladder import Reduction, Rung, drop_oldest
+from proxy.compaction.middles import cut_middles
 from proxy.compaction.policy import LOCAL
+from proxy.compaction.results import Cost
 from proxy.compaction.source import source_of
 from proxy.compaction.summary import block
 from proxy.compaction.transcript import transcripts
@@ -33,6 +34,7 @@ pytestmark = pytest.mark.slow
 
 STRICT = RepairRules(alternate=True, one_system=True)
 SIZE = 200
+MOST_ASKS = 24
 WRITTEN = '<tool_call>{"name": "x", "arguments": {}}</tool_call>'
 RESULT = "<tool_result tool_name='y'>it is long enough</tool_result>"
 STATUS = "\n> *⚙️ Compacting conversation history…*\n"

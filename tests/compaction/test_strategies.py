@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.compaction.asking import Summariser, SummaryAsk
-from proxy.compaction.compaction import Compaction, compact
-from proxy.compaction.ladder.results import cleaned
-from proxy.compaction.ladder.trim import OMITTED
-from proxy.compaction.strategies import STRATEGIES
+from proxy.compaction.compaction import STRATEGIES, Compaction, compact
+from proxy.compaction.ladder import OMITTED
+from proxy.compaction.results import cleaned
 from proxy.core.history.marks import is_summary
 from proxy.core.history.turns import newest_user
 from proxy.core.request import Message

@@ -6,8 +6,8 @@ import pytest
 
 from proxy.backends.profile import Continuation, Trust, profile_from_settings
 from proxy.compaction.budget import ContextBudget, budget_for
+from proxy.compaction.compaction import STRATEGIES
 from proxy.compaction.policy import answer_cap_for
-from proxy.compaction.strategies import STRATEGIES
 from proxy.core.settings import Settings
 from proxy.shaping.shape import allows_tool
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.compaction.ladder.results import results_of
+from proxy.compaction.results import results_of
 from proxy.core.history.turns import is_result, is_user
 from proxy.core.jsontext import dumps
 from proxy.emulation import Call, Malformed, Offer, as_text, offer_of, protocol

@@ -24,7 +24,7 @@ from proxy.core.request import Message, text_of
 
 Span: TypeAlias = tuple[int, int]
 
-IMAGE_OMITTED = "[An image{} was here and was left out to save room.]"
+IMAGE_OMITTED = "[An image was here and was left out to save room.]"
 """Stands in place of an old image; in a message with results it is no word of the user's."""
 RULE = "[For this answer: {}.]"
 """What a request demands of one answer, behind the last message: no word of the user's either."""

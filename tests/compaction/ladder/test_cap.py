@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.compaction.cap import cap_results, cap_unread
 from proxy.compaction.ladder import Reduction
-from proxy.compaction.ladder.cap import cap_results, cap_unread
 from proxy.compaction.middles import water_level
 from proxy.compaction.policy import LOCAL, ResultLimits, limits_for
 from proxy.core.request import Message

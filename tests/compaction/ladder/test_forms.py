@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.compaction.ladder import RUNGS, Reduction
-from proxy.compaction.ladder.cap import cap_results
-from proxy.compaction.ladder.duplicates import drop_duplicates
-from proxy.compaction.ladder.mask import mask_results
-from proxy.compaction.ladder.results import NOTE, results_of, unread_from
-from proxy.compaction.ladder.trim import cut_middles, drop_oldest
+from proxy.compaction.cap import cap_results
+from proxy.compaction.compaction import RUNGS
+from proxy.compaction.ladder import Reduction, drop_duplicates, drop_oldest, mask_results
+from proxy.compaction.middles import cut_middles
 from proxy.compaction.policy import ResultLimits
+from proxy.compaction.results import NOTE, results_of, unread_from
 from proxy.core.history.turns import cut_points, first_user, newest_user
 from proxy.core.request import Message
 from tests.histories import (

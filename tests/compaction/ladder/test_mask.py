@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.compaction.ladder import Reduction
-from proxy.compaction.ladder.mask import mask_results
+from proxy.compaction.ladder import Reduction, mask_results
 from proxy.core.request import Message, text_of
 from tests.histories import assistant, call, flaws, histories, reduction_of, tool, user
 

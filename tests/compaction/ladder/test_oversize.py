@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.compaction.ladder import Reduction
-from proxy.compaction.ladder.trim import cut_oversize
-from proxy.compaction.middles import characters_cut, cut_middle
+from proxy.compaction.middles import characters_cut, cut_middle, cut_oversize
 from proxy.core.history.marks import INSTRUCTION
 from proxy.core.history.turns import newest_user
 from proxy.core.request import Message, text_of

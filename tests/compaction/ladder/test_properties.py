@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.compaction.asking import Summariser
-from proxy.compaction.compaction import compact
-from proxy.compaction.ladder import RUNGS, Reduction, Rung
-from proxy.compaction.ladder.cap import within_limits
-from proxy.compaction.ladder.results import results_of, with_texts
+from proxy.compaction.cap import within_limits
+from proxy.compaction.compaction import RUNGS, compact
+from proxy.compaction.ladder import Reduction, Rung
 from proxy.compaction.policy import ResultLimits
+from proxy.compaction.results import results_of, with_texts
 from proxy.core.history.turns import is_result, newest_user
 from proxy.core.request import Message
 from tests.histories import RESULTS, assistant, call, cost, flaws, histories, reduction_of, tool, unknown, user

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.compaction.ladder.results import NOTE, by_message, note_for, results_of, unread_from, with_texts
+from proxy.compaction.results import NOTE, by_message, note_for, results_of, unread_from, with_texts
 from proxy.core.request import Message
 from tests.histories import assistant, call, tool, user
 

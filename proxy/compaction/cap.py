@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from proxy.compaction.ladder.base import Reduction
-from proxy.compaction.ladder.results import Result, by_message, results_of, unread_from, with_texts
+from proxy.compaction.ladder import Reduction
 from proxy.compaction.middles import water_level
 from proxy.compaction.policy import BYTES_PER_TOKEN, ResultLimits
-from proxy.core.history.turns import is_result, newest_user
+from proxy.compaction.results import Result, by_message, results_of, unread_from, with_texts
+from proxy.core.history.turns import is_result
 from proxy.core.request import Message
 
 _LEAST = 400
@@ -37,45 +37,48 @@ _SEARCHES = frozenset({"search", "grep"})
 _LISTING_COMMAND = re.compile(r'^\{\s*"(?:command|cmd)"\s*:\s*"\s*(?:ls|dir|tree|find|fd)\b[^|;&"\\]*"')
 
 
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """What a text is shortened to: its lines, the characters of each, and of all."""
+
+    lines: int
+    line: int
+    characters: int
+
+
 def cap_results(reduction: Reduction) -> Reduction:
     """Cap oversize results between `floor` and `tail` until the budget is kept; never what the model has not read yet."""
     limits = reduction.limits.results
-    end = min(unread_from(reduction.messages), reduction.tail)
-    if limits is None or reduction.floor >= end:
+    if limits is None or reduction.floor >= reduction.tail:
         return reduction
-    messages, costs = list(reduction.messages), list(reduction.costs)
-    user, excess = newest_user(messages), reduction.total - reduction.budget
-    for index, results in by_message(results_of(messages)).items():
-        if excess <= 0 or not reduction.floor <= index < end or index == user:
-            continue
-        room = costs[index] - excess
+    messages, excess = list(reduction.messages), reduction.total - reduction.budget
+    for index, results in reduction.old(results_of(messages)).items():
+        if excess <= 0:
+            break
+        room = reduction.costs[index] - excess
         short = {r: text for r in results if (text := _capped(r, reduction, limits, room)) != r.text}
         if short:
             messages[index] = with_texts(messages[index], short)
-            excess -= costs[index] - (cost := sum(reduction.cost([messages[index]])))
-            costs[index] = cost
-    capped = replace(reduction, messages=messages, costs=costs)
-    return capped if capped.total < reduction.total else reduction
+            excess -= reduction.costs[index] - sum(reduction.cost([messages[index]]))
+    return reduction.with_messages(messages)
 
 
 def cap_unread(reduction: Reduction) -> Reduction:
-    """Shorten what the model has not read yet, its largest results first, until `enough` is kept; `unread` tokens stay.
+    """Shorten what the model has not read yet, its largest results first, down to the goal; `unread` tokens stay.
 
     The last thing to give up: the model has just asked for it.
     """
     messages = list(reduction.messages)
     start = unread_from(messages)
-    unread = {i: group for i, group in by_message(results_of(messages)).items() if i >= start}
+    unread = by_message([result for result in results_of(messages) if result.index >= start])
     sizes = [reduction.costs[index] for index in unread]
-    wanted = max(reduction.unread, max(reduction.budget, reduction.enough) - (reduction.total - sum(sizes)))
+    wanted = max(reduction.unread, reduction.goal - (reduction.total - sum(sizes)))
     if sum(sizes) <= wanted:
         return reduction
     level = water_level(sizes, wanted)
     for index, results in unread.items():
-        texts = {r: _filled(r, reduction, level / len(results)) for r in results}
-        messages[index] = with_texts(messages[index], {r: text for r, text in texts.items() if text != r.text})
-    capped = reduction.with_messages(messages)
-    return capped if capped.total < reduction.total else reduction
+        messages[index] = with_texts(messages[index], {r: _filled(r, reduction, level / len(results)) for r in results})
+    return reduction.with_messages(messages)
 
 
 def within_limits(messages: Sequence[Message], limits: ResultLimits) -> Sequence[Message]:
@@ -99,21 +102,11 @@ def _limited(result: Result, limits: ResultLimits) -> str:
     bounds, room = _bounds(result, limits), limits.tokens * BYTES_PER_TOKEN
     for _ in range(_TRIES):
         size = len(text.encode(errors="surrogatepass"))
-        within = bounds if size <= room else bounds.within(max(_LEAST, len(text) * room // size))
-        if (short := shortened(text, within)) == text:
+        characters = bounds.characters if size <= room else max(_LEAST, len(text) * room // size)
+        if (short := _shortened(text, bounds, characters)) == text:
             break
         text = short
     return text
-
-
-@dataclass(frozen=True, slots=True)
-class _Bounds:
-    lines: int
-    line: int
-    characters: int
-
-    def within(self, characters: int) -> _Bounds:
-        return _Bounds(self.lines, self.line, min(self.characters, characters))
 
 
 def _capped(result: Result, reduction: Reduction, limits: ResultLimits, room: float) -> str:
@@ -121,41 +114,39 @@ def _capped(result: Result, reduction: Reduction, limits: ResultLimits, room: fl
     text = result.text
     if len(text) <= _LEAST:
         return text
-    bounds, tokens = _bounds(result, limits), _counter(reduction)
-    short = shortened(text, bounds)
+    bounds = _bounds(result, limits)
+    short = _shortened(text, bounds, bounds.characters)
     if short == text and reduction.costs[result.index] <= limits.tokens:
         return text
-    least = _within_tokens(short, tokens, limits.tokens, bounds)
-    if room > tokens(least):
+    least = _within_tokens(short, reduction, limits.tokens, bounds)
+    if room > (tokens := _tokens(least, reduction)):
         short = _filled(result, reduction, room)
-        least = short if tokens(short) <= room else least
-    return least if least != text and tokens(least) < tokens(text) else text
+        least = short if _tokens(short, reduction) <= room else least
+        tokens = _tokens(least, reduction)
+    return least if tokens < _tokens(text, reduction) else text
 
 
 def _filled(result: Result, reduction: Reduction, room: float) -> str:
     """Cut the text to so many tokens, whatever its lines are like."""
     text = result.text
     bounds = _Bounds(max(_LEAST_LINES, text.count("\n") + 1), max(_LEAST_LINE, len(text)), max(_LEAST, len(text)))
-    return _within_tokens(text, _counter(reduction), room, bounds)
+    return _within_tokens(text, reduction, room, bounds)
 
 
-def _counter(reduction: Reduction) -> Callable[[str], float]:
-    def tokens(text: str) -> float:
-        return sum(reduction.cost([{"role": "tool", "content": text}]))
-
-    return tokens
+def _tokens(text: str, reduction: Reduction) -> float:
+    return sum(reduction.cost([{"role": "tool", "content": text}]))
 
 
-def _within_tokens(text: str, tokens: Callable[[str], float], most: float, bounds: _Bounds) -> str:
+def _within_tokens(text: str, reduction: Reduction, most: float, bounds: _Bounds) -> str:
     """Shortened until it has so few tokens, as far as that goes."""
     short, room = text, len(text)
     for last in (*[False] * _TRIES, True):
-        counted = tokens(short)
+        counted = _tokens(short, reduction)
         if counted <= most or len(short) <= _LEAST:
             break
         # Tokens are not spread evenly over the characters, so a guess may miss.
         room = _LEAST if last else max(_LEAST, int(min(room, len(short)) * 0.95 * most / counted))
-        short = shortened(text, bounds.within(room))
+        short = _shortened(text, bounds, room)
     return short
 
 
@@ -171,17 +162,22 @@ def _bounds(result: Result, limits: ResultLimits) -> _Bounds:
     return _Bounds(max(_LEAST_LINES, lines), max(_LEAST_LINE, limits.line_characters), max(_LEAST, characters))
 
 
-def shortened(text: str, bounds: _Bounds) -> str:
-    """The text within its bounds, marks and line ends included, so that doing it again changes nothing."""
+def _shortened(text: str, bounds: _Bounds, characters: int) -> str:
+    """The text within its bounds, and so many characters, marks and line ends included, so that doing it again changes nothing."""
+    bounds = replace(bounds, characters=min(bounds.characters, characters))
     lines = [_cut(line, bounds.line) for line in text.split("\n")]
-    if len(lines) > bounds.lines or _length(lines) > bounds.characters + 1:
+    if _exceeds(lines, bounds):
         # A line takes a quarter of the room at most, unless there are so few that all have room for more.
         level = water_level([len(line) + 1 for line in lines], bounds.characters - _MARK_ROOM)
         longest = max(_LEAST_LINE, min(bounds.line, max(bounds.characters // 4, int(level) - 1)))
         lines = [_cut(line, longest) for line in lines]
-        if len(lines) > bounds.lines or _length(lines) > bounds.characters + 1:
-            lines = _Selection(lines, bounds).render()
+        if _exceeds(lines, bounds):
+            lines = list(_with_marks(lines, _Selection(lines, bounds).chosen))
     return "\n".join(lines)
+
+
+def _exceeds(lines: Sequence[str], bounds: _Bounds) -> bool:
+    return len(lines) > bounds.lines or _length(lines) > bounds.characters + 1
 
 
 def _cut(line: str, most: int) -> str:
@@ -197,68 +193,62 @@ def _length(lines: Iterable[str]) -> int:
 
 
 class _Selection:
-    """Selection of lines: two fifths of the room for the beginning, as much for the end, the rest for errors."""
+    """Choice of lines: two fifths of the room for the beginning, as much for the end, the rest for errors."""
 
     def __init__(self, lines: Sequence[str], bounds: _Bounds) -> None:
+        self.chosen: set[int] = set()
         self._lines = lines
-        self._kept: set[int] = set()
         # There is at least one mark.
         self._lines_left = bounds.lines - 1
         self._characters_left = bounds.characters - _MARK_ROOM
         share = self._lines_left * 2 // 5, self._characters_left * 2 // 5
         first = self._take(range(len(lines)), *share)
-        last = self._take(range(len(lines) - 1, first - 1, -1), *share)
-        end = len(lines) - last
+        end = len(lines) - self._take(range(len(lines) - 1, first - 1, -1), *share)
         self._take_errors(first, end)
         self._take(range(end - 1, first - 1, -1), self._lines_left, self._characters_left)
 
     def _take(self, indexes: Iterable[int], lines: int, characters: int) -> int:
-        """Keep lines in that order until one does not fit; how many were passed."""
+        """Choose lines in that order until one does not fit; how many were passed."""
         passed = 0
         for index in indexes:
-            if index not in self._kept:
+            if index not in self.chosen:
                 size = len(self._lines[index]) + 1
                 if lines < 1 or characters < size:
                     break
                 lines, characters = lines - 1, characters - size
-                self._keep(index)
+                self._choose([index], 0)
             passed += 1
         return passed
 
-    def _keep(self, index: int) -> None:
-        self._kept.add(index)
-        self._lines_left -= 1
-        self._characters_left -= len(self._lines[index]) + 1
+    def _choose(self, indexes: Sequence[int], marks: int) -> None:
+        self.chosen.update(indexes)
+        self._lines_left -= len(indexes) + marks
+        self._characters_left -= _length(self._lines[index] for index in indexes) + marks * _MARK_ROOM
 
     def _take_errors(self, first: int, end: int) -> None:
-        for at in suspects(self._lines, first, end):
-            if at in self._kept:
+        """Choose lines that look like errors with their neighbours, or alone where there is no room for these."""
+        for at in _suspects(self._lines, first, end):
+            if at in self.chosen:
                 continue
-            around = [i for i in range(max(first, at - 1), min(end, at + 2)) if i not in self._kept]
+            around = [i for i in range(max(first, at - 1), min(end, at + 2)) if i not in self.chosen]
             for group in (around, [at]):
                 size = _length(self._lines[i] for i in group) + _MARK_ROOM
                 if len(group) < self._lines_left and size <= self._characters_left:
+                    self._choose(group, 1)  # what is chosen in the middle may add a mark
                     break
             else:
                 return
-            # What is kept in the middle may add a mark.
-            self._lines_left -= 1
-            self._characters_left -= _MARK_ROOM
-            for index in group:
-                self._keep(index)
 
-    def render(self) -> list[str]:
-        """The lines that stay, and a mark in each gap."""
-        shown: list[str] = []
-        after = 0
-        for index in (*sorted(self._kept), len(self._lines)):
-            if gap := self._lines[after:index]:
-                lines, characters = _omitted(gap)
-                shown.append(_LINES_OUT.format(lines, "s" * (lines > 1), characters))
-            if index < len(self._lines):
-                shown.append(self._lines[index])
-            after = index + 1
-        return shown
+
+def _with_marks(lines: Sequence[str], chosen: set[int]) -> Iterator[str]:
+    """The chosen lines, and a mark in each gap."""
+    after = 0
+    for index in (*sorted(chosen), len(lines)):
+        if gap := lines[after:index]:
+            missing, characters = _omitted(gap)
+            yield _LINES_OUT.format(missing, "s" * (missing > 1), characters)
+        yield from lines[index : index + 1]
+        after = index + 1
 
 
 def _omitted(gap: Sequence[str]) -> tuple[int, int]:
@@ -268,7 +258,7 @@ def _omitted(gap: Sequence[str]) -> tuple[int, int]:
     return lines, _length(gap) + sum(int(mark[2]) - len(mark.group()) - 1 for mark in marks)
 
 
-def suspects(lines: Sequence[str], first: int, end: int) -> Iterator[int]:
+def _suspects(lines: Sequence[str], first: int, end: int) -> Iterator[int]:
     """Lines between two indexes that look like errors, then those like warnings; each kind of line once."""
     seen: set[str] = set()
     for pattern in (_GRAVE, _LESS_GRAVE):

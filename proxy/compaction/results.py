@@ -1,5 +1,8 @@
 """Tool results wherever they stand in a history, and their replacement without touching what is around them.
 
+Clients may wish old results left out, or what the model thought (`edited`). Every time the same is left out of the same
+history, and only more of one that has grown.
+
 Forms: messages of role `tool` and `function` (OpenAI API, "Create chat completion"), and in user messages, for
 models without tools of their own, the forms of `proxy.core.history.embedded`.
 Content is a string or a list of parts, of which each text part is a result of its own.
@@ -9,23 +12,27 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeAlias
 
 from proxy.core.history.embedded import WrittenResult, calls_in, results_in, texts_of
-from proxy.core.history.turns import RESULT_ROLES, Pending, calls_of, is_result
+from proxy.core.history.turns import RESULT_ROLES, Pending, calls_of, is_result, is_user
 from proxy.core.jsontext import dumps
-from proxy.core.request import Message
+from proxy.core.managing import Cleared, ClearResults, ClearThoughts, Edit
+from proxy.core.request import THOUGHT_FIELDS, Message
 
 NOTE = "[Tool result left out"
 """How every note begins that stands in place of a result."""
-NOTE_START = f"{NOTE} to save room: "
 _LONGEST_NOTE = 600
 _SHOWN = 120
 _LONGEST_NAME = 64
 _UNNAMED = "tool"
+KnownCall: TypeAlias = tuple[str, str | None]
+"""Name of a tool, and the arguments of a call as JSON; None: they are not known."""
+Cost: TypeAlias = Callable[[Sequence[Message]], list[float]]
+"""Predicted tokens of each message."""
 _TAG = re.compile(r"<[/A-Za-z][^<>\n]*+(?:>|\Z)")
 
 
@@ -50,39 +57,40 @@ class Result:
         """Return whether a note stands in its place already."""
         return self.text.startswith(NOTE) and self.text.endswith("]") and len(self.text) <= _LONGEST_NOTE
 
+    @property
+    def is_long(self) -> bool:
+        """Return whether a note in its place would be shorter."""
+        return len(NOTE) < len(self.text) and not self.is_note and len(note_for(self)) < len(self.text)
+
 
 @dataclass(slots=True)
 class _Calls:
     """The calls so far. Ids and names may be used again: the newest call is the one that is answered."""
 
-    known: dict[str, tuple[str, str | None]] = field(default_factory=dict)
-    written: Pending[tuple[str, str]] = field(default_factory=Pending)
+    known: dict[tuple[str, str], KnownCall] = field(default_factory=dict)
+    written: Pending[KnownCall] = field(default_factory=Pending)
     """Those that the assistant wrote last as text and that have no result yet: results as text have no ids."""
 
     def read(self, message: Message) -> None:
         self.written = Pending()
         for call in (call for _, text in texts_of(message) for call in calls_in(text)):
             self.written.add(call.name, (call.name, call.arguments))
-        for tool_call in calls_of(message):
-            self._add(f"id {tool_call.get('id')}", tool_call.get("function"))
-        function = message.get("function_call")
-        if isinstance(function, dict):
-            self._add(f"name {function.get('name')}", function)
+        functions = [(("id", str(call.get("id"))), call.get("function")) for call in calls_of(message)]
+        if isinstance(function := message.get("function_call"), dict):
+            functions.append((("name", str(function.get("name"))), function))
+        for key, function in functions:
+            if isinstance(function, dict):
+                self.known[key] = str(function.get("name")), _written(function.get("arguments"))
 
-    def _add(self, key: str, function: Any) -> None:
-        if isinstance(function, dict):
-            arguments = function.get("arguments")
-            self.known[key] = (str(function.get("name")), _written(arguments))
-
-    def answered_by_text(self, result: WrittenResult) -> tuple[str, str | None]:
+    def answered_by_text(self, result: WrittenResult) -> KnownCall:
         """The first open call of that name; of any name if the result has none."""
         call = self.written.take_first() if result.name is None else self.written.take(result.name)
         name, arguments = call or (result.name or _UNNAMED, None)
         return name[:_LONGEST_NAME], result.arguments or arguments
 
-    def answered_by(self, message: Message) -> tuple[str, str | None]:
+    def answered_by(self, message: Message) -> KnownCall:
         name = message.get("name")
-        key = f"name {name}" if message.get("role") == "function" else f"id {message.get('tool_call_id')}"
+        key = ("name", str(name)) if message.get("role") == "function" else ("id", str(message.get("tool_call_id")))
         known, arguments = self.known.get(key, (_UNNAMED, None))
         return (name if isinstance(name, str) and name else known)[:_LONGEST_NAME], arguments
 
@@ -117,7 +125,7 @@ def by_message(results: Sequence[Result]) -> dict[int, list[Result]]:
 def note_for(result: Result) -> str:
     """Note in place of a result that is left out: name, size and first characters, without the tags that those open."""
     began = " ".join(_TAG.sub(" ", result.text[: _SHOWN * 4]).split())[:_SHOWN].rstrip()
-    return f"{NOTE_START}{result.name}, {len(result.text)} characters. It began: {began} … Call the tool again if you need it.]"
+    return f"{NOTE} to save room: {result.name}, {len(result.text)} characters. It began: {began} … Call the tool again if you need it.]"
 
 
 def unread_from(messages: Sequence[Message]) -> int:
@@ -130,6 +138,7 @@ def unread_from(messages: Sequence[Message]) -> int:
 
 def with_texts(message: Message, changes: Mapping[Result, str]) -> Message:
     """The message with other texts in place of some of its own results; everything else in it stays."""
+    changes = {result: text for result, text in changes.items() if text != result.text}
     if not changes:
         return message
     content = message.get("content")
@@ -156,7 +165,7 @@ def _embedded(index: int, message: Message, calls: _Calls) -> Iterator[Result]:
     What `proxy.shaping.repair` joins has an empty part in between.
     """
     before: tuple[int | None, str | None] | None = None
-    answer: tuple[str, str | None] = _UNNAMED, None
+    answer: KnownCall = _UNNAMED, None
     for part, text in texts_of(message):
         if not text.strip():
             before = None
@@ -173,3 +182,78 @@ def _written(arguments: Any) -> str | None:
     if isinstance(arguments, str):
         return arguments.strip()
     return dumps(arguments).decode() if isinstance(arguments, dict) else None
+
+
+def edited(
+    messages: Sequence[Message], edits: Sequence[Edit], *, tokens: int, cost: Cost
+) -> tuple[list[Message], list[Cleared]]:
+    """The history as its client wishes it, with as many messages as before, and what was left out.
+
+    Messages in which nothing was left out are the same objects. `tokens` has the whole prompt.
+    """
+    done, cleared = list(messages), list[Cleared]()
+    for edit in edits:
+        if isinstance(edit, ClearThoughts):
+            changed, number = _without_thoughts(done, edit.keep)
+        else:
+            changed, number = _without_results(done, edit, tokens)
+        pairs = [(old, new) for old, new in zip(done, changed, strict=True) if old is not new]
+        saved = round(sum(cost([old for old, _ in pairs])) - sum(cost([new for _, new in pairs])))
+        if number and saved > 0 and saved >= (edit.at_least if isinstance(edit, ClearResults) else 0):
+            done = changed
+            cleared.append(Cleared("thoughts" if isinstance(edit, ClearThoughts) else "results", number, saved))
+    return done, cleared
+
+
+def _without_thoughts(messages: Sequence[Message], keep: int) -> tuple[list[Message], int]:
+    """The history with thoughts in the newest turns only, and how many others lost theirs.
+
+    A turn is all that the assistant says between two messages of the user.
+    """
+    done, turns, thinks = list(messages), 0, False
+    for index in reversed(range(len(done))):
+        message = done[index]
+        if message.get("role") == "assistant" and any(map(message.get, THOUGHT_FIELDS)):
+            turns, thinks = turns + (not thinks), True
+            if turns > keep:
+                done[index] = {name: value for name, value in message.items() if name not in THOUGHT_FIELDS}
+        elif is_user(message):
+            thinks = False
+    return done, max(0, turns - keep)
+
+
+def _without_results(messages: Sequence[Message], edit: ClearResults, tokens: int) -> tuple[list[Message], int]:
+    """The history with notes in place of old results, and the number of calls whose results they were."""
+    results = results_of(messages)
+    # Several parts of a tool message are the result of one call.
+    uses = {
+        r: (r.index,) if messages[r.index].get("role") in RESULT_ROLES else (r.index, r.part, r.start) for r in results
+    }
+    ordered = list(dict.fromkeys(uses.values()))
+    over_tokens = edit.over_tokens is not None and tokens > edit.over_tokens
+    over_results = edit.over_results is not None and len(ordered) > edit.over_results
+    old = set(ordered[: max(0, len(ordered) - edit.keep)] if over_tokens or over_results else ())
+    cleared = [r for r in results if uses[r] in old and r.name not in edit.spared and r.is_long]
+    done = list(messages)
+    for index, group in by_message(cleared).items():
+        done[index] = with_texts(messages[index], {result: note_for(result) for result in group})
+        if edit.arguments is True or (edit.arguments and group[0].name in edit.arguments):
+            _clear_call(done, index)
+    return done, len({uses[result] for result in cleared})
+
+
+def _clear_call(messages: list[Message], at: int) -> None:
+    """Take the arguments of the call that a tool message answers, which is the newest of that id before it."""
+    wanted = messages[at].get("tool_call_id")
+    for index in reversed(range(at if wanted else 0)):
+        calls = calls_of(messages[index])
+        if any(call.get("id") == wanted for call in calls):
+            bare = [
+                {**c, "function": {**c["function"], "arguments": "{}"}} if _is_call(c, wanted) else c for c in calls
+            ]
+            messages[index] = {**messages[index], "tool_calls": bare}
+            return
+
+
+def _is_call(call: Message, wanted: Any) -> bool:
+    return call.get("id") == wanted and isinstance(call.get("function"), dict)
