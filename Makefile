@@ -18,7 +18,7 @@ COVERED := $(PURE_TESTS) $(WHOLE_TESTS)
 # What is marked `no_cover` is run with the others but not traced: many examples, which reach what single ones reach.
 # They go through every split and every length: what others reach already, so often that tracing it would take minutes.
 # They run beside those that wait, which leave the cores idle.
-EXHAUSTIVE := tests/stream/test_every_split.py tests/stream/test_anew_splits.py tests/stream/test_seam.py tests/compaction/test_linear.py tests/emulation/test_linear.py \
+EXHAUSTIVE := tests/stream/test_every_split.py tests/stream/test_restart_splits.py tests/stream/test_seam.py tests/compaction/test_linear.py tests/emulation/test_linear.py \
 	tests/emulation/test_every_cut.py
 TRACED = $(filter-out $(EXHAUSTIVE),$(shell find $(COVERED) -name 'test_*.py'))
 WORKERS ?= 2

@@ -27,11 +27,10 @@ from proxy.api.access import AccessControl
 from proxy.api.app import Lifespan, create_api
 from proxy.api.dependencies import Services
 from proxy.attempts.attempt import Attempts, SharedPool
+from proxy.attempts.calls import CallLedger
 from proxy.attempts.driver import StreamDriver
-from proxy.attempts.emulating import CallLedger
 from proxy.attempts.replies import Replies
 from proxy.attempts.resuming import Resumer
-from proxy.attempts.searching import Searcher
 from proxy.backends.profile import profile_from_settings
 from proxy.client_histories import ClientHistories, Sealer
 from proxy.compactor import Compactor
@@ -229,7 +228,6 @@ def _pipeline(
         resumer=Resumer(compactor=compactor, attempts=attempts, counting=counting),
         counting=counting,
         ledger=CallLedger(),
-        searcher=Searcher(attempts=attempts, counting=counting),
     )
     memory = Memory(documents, sealer, store, settings)
     return Pipeline(

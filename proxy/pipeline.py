@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from proxy.addon import AddOn, make_way
 from proxy.attempts.attempt import Attempts, leave
-from proxy.attempts.replies import Audience, Replies
+from proxy.attempts.client import ClientStream
+from proxy.attempts.replies import Replies
 from proxy.attempts.room import cannot_fit, is_worth_a_summary, too_long
 from proxy.client_histories import ClientHistories, requested_goal
 from proxy.compaction.budget import ContextBudget
@@ -52,7 +53,7 @@ class Pipeline:
         job = await self.prepare(exchange, outcome, dialect, wire)
         try:
             async with self.replies.open(job) as reply:
-                await self._make_room(job, reply.audience)
+                await self._make_room(job, reply.client)
                 if job.managed.ended:
                     await reply.write_nothing()
                 else:
@@ -79,12 +80,12 @@ class Pipeline:
         outcome.show("taken", job=job, request=request, size=len(wire))
         return job
 
-    async def _make_room(self, job: Job, audience: Audience) -> None:
+    async def _make_room(self, job: Job, client: ClientStream) -> None:
         """Compact before sending, if the client asks for that, or if the prompt is due or might not fit."""
         await self.preparer.load(job)
         for addon in overriding(self.addons, AddOn.before_room):
             await addon.before_room(job)
-        await self._compact_if_due(job, audience)
+        await self._compact_if_due(job, client)
         wanted = job.asked.compaction
         compacted = job.outcome.compactions > 0 and job.outcome.kind != "pruned"
         if wanted is not None and (wanted.now or compacted):
@@ -92,7 +93,7 @@ class Pipeline:
             await self.client_histories.attach_compaction(job, words)
             job.managed.ended = wanted.now or wanted.pauses
 
-    async def _compact_if_due(self, job: Job, audience: Audience) -> None:
+    async def _compact_if_due(self, job: Job, client: ClientStream) -> None:
         may_be_due = await self.counting.refine(job)
         if (budget := job.budget) is None:
             return
@@ -101,7 +102,7 @@ class Pipeline:
         if not due and goal is None and not self.counting.was_cut(job):
             return
         before = job.prompt.estimate.tokens
-        await self._compact(job, budget, goal, audience)
+        await self._compact(job, budget, goal, client)
         if job.asked.compaction is not None and job.asked.compaction.now:
             return  # nothing of it is sent
         if job.prompt.estimate.tokens >= budget.window:
@@ -109,16 +110,16 @@ class Pipeline:
         if cannot_fit(job, budget.window):
             raise too_long(job, self.counting.meter, before)
 
-    async def _compact(self, job: Job, budget: ContextBudget, goal: int | None, audience: Audience) -> None:
+    async def _compact(self, job: Job, budget: ContextBudget, goal: int | None, client: ClientStream) -> None:
         """Compact the history, with a notice before it and one after."""
         before = job.prompt.estimate.tokens
         if goal is not None or is_worth_a_summary(job, budget):
-            await audience.notify(Notice(done=False))
-        async with audience.progress(lambda: job.state.progress.written):
+            await client.notify(Notice(done=False))
+        async with client.progress(lambda: job.state.progress.written):
             gained = await self.compactor.compact(job, goal=goal)
         if gained:
             self.counting.compacted(job)
-            await audience.notify(Notice(done=False))  # ignored where one was shown before
+            await client.notify(Notice(done=False))  # ignored where one was shown before
         after, extract = job.prompt.estimate.tokens, job.outcome.summary == "extract"
         omitted = await self.attempts.record_message_cut(job) or job.outcome.cut_earlier[0]
-        await audience.notify(Notice(True, before, after, not gained, extract=extract, left_out=omitted))
+        await client.notify(Notice(True, before, after, not gained, extract=extract, left_out=omitted))

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from proxy.addon import AddOn
-from proxy.attempts.emulating import emulated, offer_to_emulate
 from proxy.client_histories import ClientHistories
 from proxy.compaction.budget import budget_for
 from proxy.compaction.cap import within_limits
@@ -21,6 +20,7 @@ from proxy.core.jsontext import HEAVY, is_heavy
 from proxy.core.request import Message, Request, leading_system
 from proxy.core.settings import Settings
 from proxy.emulation import Offer
+from proxy.emulation.requesting import emulated, offer_to_emulate
 from proxy.exchange import Exchange
 from proxy.job import Expected, Job, Prompt
 from proxy.net.tasks import offload_if

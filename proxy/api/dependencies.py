@@ -15,7 +15,7 @@ from proxy.addons.conversation_summary import ConversationSummaries
 from proxy.addons.history import RequestHistory
 from proxy.addons.metrics import Metrics
 from proxy.api.access import AccessControl
-from proxy.attempts.emulating import CallLedger
+from proxy.attempts.calls import CallLedger
 from proxy.core.settings import Settings
 from proxy.exchange import Exchange
 from proxy.net.readiness import ReadinessProbe

@@ -91,7 +91,9 @@ def _would_be_refused(job: Job, window: int) -> bool:
     return backend is not None and backend.refuses_long_answers and wanted is not None and wanted > window
 
 
-def watch_of(job: Job, remarks: Callable[[], Sequence[Piece]], told: Callable[[], dict[str, Any] | None]) -> Watch:
+def watch_of(
+    job: Job, remarks: Callable[[], Sequence[Piece]], details: Callable[[], dict[str, Any] | None], *, hidden: bool
+) -> Watch:
     """Return what to watch for; for the rest see the fields of `Watch`."""
     budget, request = job.budget, job.prompt.request
     return Watch(
@@ -99,11 +101,12 @@ def watch_of(job: Job, remarks: Callable[[], Sequence[Piece]], told: Callable[[]
         pause_point=budget.pause_point if budget is not None else 0,
         max_tokens=request.max_tokens,
         strip_usage=job.state.usage_requested and request.wants_usage is None,
-        told=told,
+        usage_details=details,
         remarks=remarks,
         show_usage=request.wants_usage is True,
         cancels=job.cancels,
-        holds_calls=job.prompt.offer is not None,
+        hidden=hidden,
+        complete_calls=job.prompt.offer is not None,
         resumable=budget is not None and job.resumable,
         unknown=budget is None and job.resumable and (request.max_tokens is not None or not request.capped),
         search=job.prompt.search,

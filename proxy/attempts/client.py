@@ -1,14 +1,12 @@
-"""The client's side of a streamed answer: opened late, kept alive, told what is going on."""
+"""The client's side of an answer: opened late, kept alive, shown what is going on."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import Any, Protocol
-
-from typing_extensions import override
+from contextlib import asynccontextmanager
+from typing import Any
 
 from proxy.core.dialect import Writer
 from proxy.core.errors import FAILED, ClientError, InternalError
@@ -21,52 +19,7 @@ from proxy.stream.status import FORMS, Form, Notice, carries_chunks
 _log = logging.getLogger("spillway.stream")
 
 PROGRESS, LONGEST_PROGRESS = 2.0, 16.0
-"""Seconds until it is told how far a summary has come, and between two times that it is told at most."""
-
-
-class Audience(Protocol):
-    """Whoever gets the answer as it is made."""
-
-    identity: Identity | None
-    """Under which notices were sent before the backend gave the answer one; None: none was."""
-    writer: Writer
-    """Writes all that it gets."""
-    beside: Sequence[Form]
-    """How something is told beside the answer, not in its own text; empty: it is not."""
-
-    async def notify(self, notice: Notice) -> None:
-        """Show a notice."""
-        ...
-
-    def progress(self, written: Callable[[], int]) -> AbstractAsyncContextManager[None]:
-        """Show, while inside, how many tokens of a summary are written."""
-        ...
-
-    def write(self, data: bytes) -> Awaitable[None]:
-        """Take bytes of the stream."""
-        ...
-
-
-class Nobody:
-    """For answers that are sent whole: nothing is shown while they are made."""
-
-    identity: Identity | None = None
-
-    beside: Sequence[Form] = ()
-
-    def __init__(self, writer: Writer) -> None:
-        self.writer = writer
-
-    async def notify(self, notice: Notice) -> None:
-        """Show nothing."""
-
-    def progress(self, written: Callable[[], int]) -> AbstractAsyncContextManager[None]:
-        """Show nothing."""
-        del written
-        return nullcontext()
-
-    async def write(self, data: bytes) -> None:
-        """Drop it: the answer itself is kept by the session."""
+"""Seconds until the progress of a summary is shown, and between two times that it is shown at most."""
 
 
 class ClientStream:
@@ -82,9 +35,9 @@ class ClientStream:
         writer: Writer,
         *,
         form: str,
-        own: Identity,
+        fallback: Identity,
         extra_headers: Callable[[], Headers],
-        grace: float,
+        grace: float | None,
         heartbeat: float,
     ) -> None:
         """Make it; nothing is sent yet.
@@ -93,47 +46,62 @@ class ClientStream:
             exchange: the client.
             writer: of the answer, in the client's dialect.
             form: a key of the status forms.
-            own: under which notices go out while the backend has not given the answer an identity.
+            fallback: identity under which notices go out while the backend has not given the answer an identity.
             extra_headers: gives Spillway's own headers when they are due.
-            grace: seconds after which a silent response is opened.
+            grace: seconds after which a silent response is opened; None: nothing is streamed to this client.
             heartbeat: seconds between comments on a silent stream.
         """
         self.exchange = exchange
         self.writer = writer
+        self.streams = grace is not None
+        self.keep: Callable[[dict[str, Any]], Awaitable[None]] | None = None
+        """Stores the complete answer, before the client has its end and may ask for more."""
         self.identity: Identity | None = None
+        """Under which notices were sent before the backend gave the answer one; None: none was."""
         self.head: Headers = ((b"content-type", writer.media_type.encode()), (b"cache-control", b"no-cache"))
         """The backend's, once it has answered in the client's dialect."""
         self._forms = FORMS[form]
         self.beside: Sequence[Form] = [form for form in self._forms if form in FORMS["auto"]]
-        self._own = own if carries_chunks(form) else None
+        """How something is shown beside the answer, not in its own text; empty: it is not."""
+        self._fallback = fallback if carries_chunks(form) else None
         self._own_headers = extra_headers
         self._queued: list[bytes] = []
-        """Notices, written when they were told: what a writer writes depends on what it wrote before."""
-        self._opening = b""
-        self._telling = False
-        self._heading = False
+        """Notices, written when they came up: what a writer writes depends on what it wrote before."""
+        self._open_notice = False
+        """Whether the newest notice is to be closed by another one."""
+        self._opening = False
         """Whether the head waits until the client reads."""
         self._heartbeat = heartbeat
         self._beating: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._last = self._loop.time()
-        self._timer: asyncio.TimerHandle | None = self._loop.call_later(grace, self._tick)
+        self._timer = None if grace is None else self._loop.call_later(grace, self._tick)
 
     async def notify(self, notice: Notice) -> None:
         """Show a notice, at the latest when the response opens. One that closes nothing is left out, but for the last."""
-        if not self._forms or (notice.done is not self._telling and not notice.ended):
+        if not self._forms or (notice.done is not self._open_notice and not notice.ended):
             return
-        self._telling = not notice.done
-        self._introduce()
-        written = self._framed(notice)
+        self._open_notice = not notice.done
+        written = b""
+        if self.identity is None and self._fallback is not None:
+            self.identity = self._fallback
+            written = self.writer.insert(Piece(role=True), self._fallback)
+        written += self._written(notice, self._forms)
         if self.exchange.started:
             await self.write(written)
         else:
             self._queued.append(written)
 
+    async def close_notice(self) -> None:
+        """Close a notice that is still open, so that no client shows it as running for ever."""
+        await self.notify(Notice(done=True, failed=True))
+
     @asynccontextmanager
     async def progress(self, written: Callable[[], int]) -> AsyncIterator[None]:
         """Show, while inside, how many tokens of a summary are written: now and then, and ever more rarely."""
+        if not self.beside:
+            yield
+            return
         task = spawn(self._show_progress(written), name="progress")
         try:
             yield
@@ -143,48 +111,43 @@ class ClientStream:
 
     async def _show_progress(self, written: Callable[[], int]) -> None:
         pause, shown = PROGRESS, 0
-        while self.beside:
+        while True:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PROGRESS)
             # Until the response opens there is one notice waiting, which says that it is being compacted.
-            if self._telling and self.exchange.started and written() > shown:
+            if self._open_notice and self.exchange.started and written() > shown:
                 shown = written()
                 await self.write(self._written(Notice(done=False, written=shown), self.beside))
 
     def write(self, data: bytes) -> Awaitable[None]:
         """Send bytes of the answer. No coroutine of its own: this runs for every chunk."""
         self._last = self._loop.time()
-        if self._beating is not None and not self._beating.done():
-            return self._after_beat(data)
-        return self._write(data)
+        beating = self._beating is not None and not self._beating.done()
+        if beating or not self.exchange.started or (self.keep is not None and self.writer.final is not None):
+            return self._write_later(data)
+        return self.exchange.write(data)
 
-    def _write(self, data: bytes) -> Awaitable[None]:
-        return self.exchange.write(data) if self.exchange.started else self._open_with(data)
-
-    async def _after_beat(self, data: bytes) -> None:
+    async def _write_later(self, data: bytes) -> None:
+        """Write behind a heartbeat that waits for the client, behind the head, and when a complete answer is stored."""
         await self._beaten()
-        await self._write(data)
-
-    async def _beaten(self) -> None:
-        """Wait for a heartbeat that waits for the client: it would come in between, or after the end."""
-        if self._beating is not None:
-            await asyncio.wait({self._beating})
-
-    async def _open_with(self, data: bytes) -> None:
+        if self.keep is not None and self.writer.final is not None:
+            keep, self.keep = self.keep, None
+            await keep(self.writer.final)
         await self._open()
         await self.exchange.write(data)
 
     async def end(self) -> None:
         """End the answer."""
+        await self.close_notice()
         self.stop()
         await self._beaten()
-        if not self.exchange.started:
-            await self._open()
+        await self._open()
         await self.exchange.end()
 
-    async def close_notice(self) -> None:
-        """Close a notice that is still open, so that no client shows it as running for ever."""
-        await self.notify(Notice(done=True, failed=True))
+    async def end_with(self, data: bytes) -> None:
+        """Write this, which has the end in it; notices are to be closed before it is made."""
+        await self.write(data)
+        await self.end()
 
     def stop(self) -> None:
         """No more heartbeats."""
@@ -193,74 +156,45 @@ class ClientStream:
             self._timer = None
 
     async def _open(self) -> None:
+        if self.exchange.started:
+            return
         queued, self._queued = self._queued, []
-        self._heading = True
+        self._opening = True
         await self.exchange.start(200, [*self.head, *self._own_headers()])
-        self._heading = False
+        self._opening = False
         if opening := b"".join(queued):
             await self.exchange.write(opening)
 
-    def _framed(self, notice: Notice) -> bytes:
-        opening, self._opening = self._opening, b""
-        return opening + self._written(notice, self._forms)
-
     def _written(self, notice: Notice, forms: Iterable[Form]) -> bytes:
         identity = self.identity or NOBODY
-        return b"".join(self.writer.insert(form(notice), identity) for form in forms)
+        return b"".join([self.writer.insert(form(notice), identity) for form in forms])
 
-    def _introduce(self) -> None:
-        """Give the answer an identity if a notice needs one before the backend has."""
-        if self.identity is None and self._own is not None:
-            self.identity = self._own
-            self._opening = self.writer.insert(Piece(role=True), self._own)
+    async def _beaten(self) -> None:
+        """Wait for a heartbeat that waits for the client: it would come in between, or after the end."""
+        if self._beating is not None:
+            await asyncio.wait({self._beating})
 
     async def _beat(self) -> None:
         # The answer may have ended, or something else may own the response, since the timer went off.
         if self._timer is not None:
             self._last = self._loop.time()
-            await self._write(self.writer.insert(Piece(comment="spillway"), NOBODY))
+            await self._open()
+            await self.exchange.write(self.writer.insert(Piece(comment="spillway"), NOBODY))
 
     def _tick(self) -> None:
         silent = not self.exchange.started or self._loop.time() - self._last >= self._heartbeat * 0.9
         # One that waits until the client reads is enough, and the head comes first.
-        if silent and not self._heading and (self._beating is None or self._beating.done()):
+        if silent and not self._opening and (self._beating is None or self._beating.done()):
             self._beating = spawn(self._beat(), name="heartbeat")
         self._timer = self._loop.call_later(self._heartbeat, self._tick)
 
 
-class KeepingStream(ClientStream):
-    """The same for an answer that is kept: it is before the client has its end, and may ask for more."""
-
-    keep: Callable[[dict[str, Any]], Awaitable[None]] | None = None
-
-    @override
-    def write(self, data: bytes) -> Awaitable[None]:
-        if self.keep is None or self.writer.final is None:
-            return super().write(data)
-        return self._keep_first(data)
-
-    async def _keep_first(self, data: bytes) -> None:
-        keep, final = self.keep, self.writer.final
-        assert keep is not None
-        assert final is not None
-        self.keep = None
-        await keep(final)
-        await super().write(data)
-
-
-async def end_with_nothing(client: ClientStream, identity: Identity) -> None:
-    """An answer in which no model says anything: what the client is told beside that is all of it."""
-    await client.close_notice()
-    await client.write(client.writer.insert(Piece(choice=True), identity) + client.writer.end())
-    await client.end()
-
-
-def client_error(exchange: Exchange, error: BaseException) -> ClientError:
+def stream_error(exchange: Exchange, error: BaseException) -> ClientError:
     """Error that ends a stream which is open already, whatever went wrong.
 
     Raises:
         ClientError: nothing was sent yet, so that it can have a status.
-        BaseException: the error itself; nobody is there to be told, or the endpoint does it.
+        BaseException: the error itself; nobody is there to be shown it, or the endpoint does it.
     """
     failed = exchange.stopped() if isinstance(error, asyncio.CancelledError) else error
     if failed is None or exchange.ended or not exchange.started:
@@ -269,10 +203,3 @@ def client_error(exchange: Exchange, error: BaseException) -> ClientError:
         return failed
     _log.error("answer failed: %s", type(failed).__name__, exc_info=failed)
     return InternalError(FAILED)
-
-
-async def end_with_error(client: ClientStream, body: dict[str, Any]) -> None:
-    """An error after the status code: inside the stream, which then ends in good order."""
-    await client.close_notice()
-    await client.write(client.writer.error(body))
-    await client.end()

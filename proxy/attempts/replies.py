@@ -1,59 +1,77 @@
-"""Replies to clients: an answer as a stream of server-sent events, or in one body."""
+"""Replies to clients: an answer as a stream of server-sent events, or in one body.
+
+An answer that is not streamed is the stream, joined: it goes through a session as a stream that nobody sees, and its body
+stays as it came where nothing is changed.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 
-from proxy.attempts.bodies import Whole, answer_whole, stream_whole
-from proxy.attempts.client import (
-    Audience,
-    ClientStream,
-    KeepingStream,
-    Nobody,
-    client_error,
-    end_with_error,
-    end_with_nothing,
-)
-from proxy.attempts.driver import StreamDriver
-from proxy.attempts.passing import relay_response
+from proxy.attempts.client import ClientStream, stream_error
+from proxy.attempts.driver import Run, StreamDriver
+from proxy.attempts.passing import failure, relay_response
 from proxy.core.dialect import Completion
-from proxy.core.errors import UpstreamInvalid
-from proxy.core.jsontext import loads
+from proxy.core.errors import UpstreamInvalid, UpstreamUnavailable
+from proxy.core.jsontext import dumps, loads
 from proxy.core.piece import Identity, Piece
+from proxy.core.request import text_of
+from proxy.dialects.chat.reading import as_stream, read_completion
 from proxy.job import Job
 from proxy.net.headers import AS_JSON, headers_of
-from proxy.net.inflate import readable
+from proxy.net.inflate import Undecodable, readable
+from proxy.net.responses import ERROR_BYTES, QUOTED, plain_body, plain_error
 from proxy.reading import Memory
 from proxy.stream.status import FORMS
 
-__all__ = ["Audience", "ClientReply", "Replies"]
+_OF_BODY = (b"content-length", b"content-encoding")
+_OF_JSON = (*_OF_BODY, b"content-type")
+_OF_ONE_BODY = (*_OF_JSON, b"cache-control")
+"""Headers of one body, of its kind, and those that do not hold for an answer that is made a stream."""
 
-_OF_ONE_BODY = (b"content-length", b"content-encoding", b"content-type", b"cache-control")
-"""Headers that do not hold for an answer that is made a stream."""
 
+@dataclass(frozen=True, slots=True)
+class BodyResponse:
+    """A response in one body: status, headers for the client, body bytes."""
 
-class ClientReply(Protocol):
-    """Reply to a client."""
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
 
     @property
-    def audience(self) -> Audience:
-        """Audience of notices while the answer is made."""
-        ...
+    def error_status(self) -> int:
+        """The status of an error, also of one that came as 200 and names its own; no client takes that for a stream."""
+        if self.status >= 400:
+            return self.status
+        code = self.error()["error"].get("code")
+        return code if isinstance(code, int) and 400 <= code < 600 else 502
 
-    async def write_nothing(self) -> None:
-        """Answer without a word, and without a backend."""
-        ...
+    def error(self) -> dict[str, Any]:
+        """The error that the body holds, or one that quotes it."""
+        try:
+            parsed = loads(self.body)
+        except ValueError:
+            parsed = None
+        error = parsed.get("error") if isinstance(parsed, dict) else None
+        if isinstance(error, dict):
+            return {**parsed, "error": error}
+        quoted = self.body[:QUOTED].decode("utf-8", "replace")
+        message = error if isinstance(error, str) and error else f"The backend answered {self.status}: {quoted}"
+        return UpstreamUnavailable(message).body()
 
-    async def relay(self, response: httpx.Response, body: bytes | None) -> None:
-        """ClientReply with a backend's response; `body` is what was read of it, None: it is a stream to be read."""
-        ...
+    def with_body(self, body: bytes, *, json: bool = False) -> BodyResponse:
+        """The same response with another body, as `json` if that came as something else."""
+        gone = _OF_JSON if json else _OF_BODY
+        headers = [header for header in self.headers if header[0] not in gone]
+        headers += [(b"content-length", b"%d" % len(body)), *([AS_JSON] if json else [])]
+        return BodyResponse(self.status, headers, body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,114 +87,204 @@ class Replies:
 
     @asynccontextmanager
     async def open(self, job: Job) -> AsyncIterator[ClientReply]:
-        """ClientReply to a job's client. What is raised inside ends a stream that is open already, and else is raised on."""
-        if not job.prompt.request.stream:
-            yield _BodyReply(job, self)
-            return
-        reply = _StreamReply(job, self)
+        """Reply to a job's client. What is raised inside ends a stream that is open already, and else is raised on."""
+        reply = ClientReply(job, self)
+        client = reply.client
         try:
             yield reply
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - an open stream has to end, and it is logged
-            failed = client_error(job.exchange, error)
+        except (Exception, asyncio.CancelledError) as error:  # an open stream has to end, and it is logged
+            if not client.streams:
+                raise
+            failed = stream_error(job.exchange, error)
             job.outcome.fail(failed.status, failed.code or failed.type)
-            await end_with_error(reply.audience, failed.body())
+            await client.close_notice()
+            await client.end_with(client.writer.error(failed.body()))
         finally:
-            reply.audience.stop()
-
-    def identity(self, job: Job) -> Identity:
-        """Identity of an answer that no backend has given one."""
-        return Identity(job.dialect.id_prefix + job.state.unique, int(self.clock()), job.prompt.request.model)
-
-    async def keep(self, job: Job, answer: dict[str, Any]) -> None:
-        """Store an answer, if its request asks for that."""
-        await self.memory.keep_answer(job.exchange.tenant, job.asked, answer)
+            client.stop()
 
 
-class _StreamReply:
-    """A stream, opened with the first bytes of the answer."""
+class ClientReply:
+    """The reply to one client."""
 
     def __init__(self, job: Job, replies: Replies) -> None:
         self._job = job
-        self._replies = replies
-        self.audience = self._client()
-
-    def _client(self) -> ClientStream:
-        job = self._job
-        wished = job.exchange.header(b"x-spillway-status")
-        form = wished if wished in FORMS else job.settings.status
-        stream = (KeepingStream if job.asked.keeping is not None else ClientStream)(
+        self._driver = replies.driver
+        self._identity = Identity(
+            job.dialect.id_prefix + job.state.unique, int(replies.clock()), job.prompt.request.model
+        )
+        """Of an answer that no backend has given one."""
+        streams, requested = job.prompt.request.stream, job.exchange.header(b"x-spillway-status")
+        form = requested if requested in FORMS else job.settings.status
+        self.client = ClientStream(
             job.exchange,
             job.writer(),
-            form="off" if job.undisturbed else form,
-            own=self._replies.identity(job),
+            form="off" if job.undisturbed or not streams else form,
+            fallback=self._identity,
             extra_headers=job.outcome.headers,
-            grace=self._replies.grace,
+            grace=replies.grace if streams else None,
             heartbeat=job.settings.heartbeat,
         )
-        if isinstance(stream, KeepingStream):
-            stream.keep = partial(self._replies.keep, job)
-        return stream
+        """Who is shown notices while the answer is made."""
+        if job.asked.keeping is not None:
+            self.client.keep = partial(replies.memory.keep_answer, job.exchange.tenant, job.asked)
 
     async def write_nothing(self) -> None:
-        """Write an empty stream."""
-        await end_with_nothing(self.audience, self._replies.identity(self._job))
+        """Answer without a word, and without a backend."""
+        client, writer = self.client, self.client.writer
+        if client.streams:
+            await client.close_notice()
+            await client.end_with(writer.insert(Piece(choice=True), self._identity) + writer.end())
+        else:
+            nothing = Completion(choices=(Piece(identity=self._identity),))
+            await self._send(BodyResponse(200, [AS_JSON], writer.body(nothing, (), None)))
 
     async def relay(self, response: httpx.Response, body: bytes | None) -> None:
-        """Pass on the backend's stream, or make one of its body."""
-        job, client = self._job, self.audience
-        if body is not None:
-            if client.writer.native:
-                client.head = [*client.head, *headers_of(response, drop=_OF_ONE_BODY)]
-            other = await stream_whole(job, response, body, self._replies.driver, client)
-            if other is not None:
-                await self._relay_error(other)
+        """Reply with a backend's response; `body` is what was read of it, None: it is a stream to be read.
+
+        Raises:
+            UpstreamUnavailable: the body is neither an answer nor an error, or the backend does not continue it.
+        """
+        job, client = self._job, self.client
+        if body is None:
+            if (plain := readable(response)) is None:
+                client.stop()
+                await relay_response(job.exchange, response, job.outcome.headers())
                 return
-        elif (plain := readable(response)) is not None:
             if client.writer.native:
                 client.head = headers_of(plain, drop=(b"content-length",))
-            await self._replies.driver.run(job, plain, client)
-        else:
-            client.stop()
-            await relay_response(job.exchange, response, job.outcome.headers())
+            await self._driver.run(job, plain, client)
+            await client.end()
             return
-        await client.close_notice()
-        await client.end()
-
-    async def _relay_error(self, whole: Whole) -> None:
-        """Reply with what is no answer as it came, if that still can be; else end the stream with its error."""
-        job, client = self._job, self.audience
-        client.stop()
-        if whole.status < 400 and not whole.body:
-            raise UpstreamInvalid(f"The backend answered {whole.status} and nothing else.")
-        status = whole.error_status
-        job.outcome.fail(status, "refused")
-        if not job.exchange.started:
-            await job.exchange.reply(status, [*whole.headers, *job.outcome.headers()], whole.body)
+        completion = read_answer(job, response, body)
+        if not client.streams:
+            await self._send(
+                completion if isinstance(completion, BodyResponse) else await self._joined(response, body, completion)
+            )
+        elif isinstance(completion, BodyResponse) or not completion.choices:
+            error = completion if isinstance(completion, BodyResponse) else None
+            await self._relay_error(error or BodyResponse(response.status_code, headers_of(response), body))
         else:
-            await end_with_error(client, whole.error())
+            if client.writer.native:
+                client.head = [*client.head, *headers_of(response, drop=_OF_ONE_BODY)]
+            await self._driver.run(job, as_stream(completion, completion.choices), client)
+            await client.end()
 
+    async def _joined(self, response: httpx.Response, raw: bytes, completion: Completion) -> BodyResponse:
+        """Make the body for a client that asked for no stream: as it came where nothing is changed, nor told in its usage.
 
-class _BodyReply:
-    """One body."""
+        The first choice goes through a session; others stay as they are.
+        """
+        job, pieces, usage = self._job, completion.choices, completion.usage
+        original = BodyResponse(response.status_code, headers_of(response), raw)
+        if pieces:
+            run = await self._driver.run(job, as_stream(completion, pieces[:1]), self.client)
+            if run.failed is not None:
+                raise run.failed
+            answer = run.session.answer
+            pieces = (_changed(run, pieces[0]), *pieces[1:])
+            if len(answer.attempts) > 1 or (usage is None and not job.native):
+                usage = answer.usage()
+        details = job.usage_details()
+        if usage is not None and details is not None:
+            usage = {**usage, "spillway": details}
+        written = job.writer().body(completion, pieces, usage)  # the other one has written a stream
+        return original if written is completion.body else original.with_body(written, json=not job.native)
 
-    def __init__(self, job: Job, replies: Replies) -> None:
-        self._job = job
-        self._replies = replies
-        self.audience: Audience = Nobody(job.writer())
-
-    async def write_nothing(self) -> None:
-        """Write an empty answer in the client's dialect."""
-        nothing = Completion(choices=(Piece(identity=self._replies.identity(self._job)),))
-        body = self._job.writer().body(nothing, (), None)
-        await self._send(Whole(200, [AS_JSON], body))
-
-    async def relay(self, response: httpx.Response, body: bytes | None) -> None:
-        """Pass on the backend's body, gone on with where the window ended it."""
-        assert body is not None  # nobody asked for a stream
-        await self._send(await answer_whole(self._job, response, body, self._replies.driver))
-
-    async def _send(self, whole: Whole) -> None:
+    async def _send(self, reply: BodyResponse) -> None:
+        if self.client.keep is not None and reply.status == 200:
+            await self.client.keep(loads(reply.body))
         job = self._job
-        if job.asked.keeping is not None and whole.status == 200:
-            await self._replies.keep(job, loads(whole.body))
-        await job.exchange.reply(whole.status, [*whole.headers, *job.outcome.headers()], whole.body)
+        await job.exchange.reply(reply.status, [*reply.headers, *job.outcome.headers()], reply.body)
+
+    async def _relay_error(self, reply: BodyResponse) -> None:
+        """Reply with what is no answer as it came, if that still can be; else end the stream with its error."""
+        job, client = self._job, self.client
+        client.stop()
+        if reply.status < 400 and not reply.body:
+            raise UpstreamInvalid(f"The backend answered {reply.status} and nothing else.")
+        status = reply.error_status
+        job.outcome.fail(status, "refused")
+        if job.exchange.started:
+            await client.close_notice()
+            await client.end_with(client.writer.error(reply.error()))
+        else:
+            await job.exchange.reply(status, [*reply.headers, *job.outcome.headers()], reply.body)
+
+
+def read_answer(job: Job, response: httpx.Response, raw: bytes) -> Completion | BodyResponse:
+    """Read a body; of what is no answer, return the response for the client.
+
+    An answer for another dialect than the backend's comes without the beginning that the client gave it.
+
+    Raises:
+        UpstreamUnavailable: it is neither an answer nor an error.
+        UpstreamInvalid: there is no choice in an answer for another dialect, which would look like one that says nothing.
+    """
+    completion = None
+    if response.status_code == 200 and (plain := _plain(job, response, raw)) is not None:
+        completion = read_completion(plain)
+        if completion is None:
+            raise UpstreamUnavailable("The backend answered 200 with a body that can't be read as JSON.")
+    if completion is None or completion.is_error:
+        return _refused(job, response, BodyResponse(response.status_code, headers_of(response), raw))
+    job.outcome.add("first_byte")
+    if job.native:
+        return completion
+    if not completion.choices:
+        raise UpstreamInvalid("The backend answered 200 with JSON that holds no answer.")
+    backend, request = job.known_backend, job.asked
+    if not request.continues or backend is None or not backend.repeats_prefill:
+        return completion
+    prefill = text_of(request.messages[-1])
+    rest = tuple(replace(each, text=each.text.removeprefix(prefill)) for each in completion.choices)
+    return replace(completion, choices=rest)
+
+
+def _changed(run: Run, completion: Piece) -> Piece:
+    """Return a choice as its session has it; the same object where nothing was changed."""
+    answer = run.session.answer
+    joined = answer.joined()
+    same = (joined.text, joined.thought, joined.calls, joined.finish) == (
+        completion.text,
+        completion.thought,
+        completion.calls,
+        completion.finish,
+    )
+    if same or answer.attempt.errored:
+        return completion
+    finish = "length" if answer.attempt.searching else joined.finish or "length"
+    return replace(completion, text=joined.text, thought=joined.thought, calls=joined.calls, finish=finish, bare=True)
+
+
+def _plain(job: Job, response: httpx.Response, raw: bytes) -> bytes | None:
+    try:
+        return plain_body(response, raw, job.settings.max_body)
+    except Undecodable as error:
+        wrong = UpstreamInvalid(f"The backend's answer can't be decompressed: {error}.")
+        job.outcome.add("backend_failed", error=failure(wrong))
+        raise wrong from None
+
+
+def _refused(job: Job, response: httpx.Response, original: BodyResponse) -> BodyResponse:
+    """An error as the client gets it: as it came, if that can be read.
+
+    One that came as 200 is an error of its own status for clients that get it in other words than the backend's.
+    """
+    if original.status < 400 and not job.native:
+        return replace(original, status=original.error_status).with_body(
+            job.dialect.refused(dumps(original.error())), json=True
+        )
+    plain = plain_error(response, original.body)
+    if (translated := job.dialect.refused(plain)) is not plain:
+        return original.with_body(translated)
+    try:
+        body = plain_body(response, original.body, ERROR_BYTES)
+        readable_json = (
+            body is None or loads(body) is not None
+        )  # in an encoding that is not known here it may be anything
+    except ValueError:
+        readable_json = False
+    if original.status < 400 or readable_json:
+        return original
+    # A page of a proxy on the way, or an error that was cut off.
+    return original.with_body(job.dialect.refused(dumps(original.error())), json=True)

@@ -37,6 +37,11 @@ class CallPart:
     legacy: bool = False
     """Whether it is the one call of the older form (`function_call`)."""
 
+    def joined(self, more: CallPart) -> CallPart:
+        """Put more of the same call behind it."""
+        name, arguments = self.name or more.name, self.arguments + more.arguments
+        return replace(self, id=self.id or more.id, name=name, arguments=arguments)
+
 
 @dataclass(slots=True, kw_only=True)
 class Piece:
@@ -79,8 +84,6 @@ class Piece:
     """Whether it says anything of the choice besides the text and the finish reason."""
     alone: str = ""
     """The field that holds the text, if nothing but that and maybe the role is said and counted."""
-    tally: tuple[bytes, bytes] | None = None
-    """Keys of the object of running counts in the frame, and of the completion tokens in it."""
 
     error: Any = None
     """What the backend reports as an error, if it does."""

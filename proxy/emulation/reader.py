@@ -94,30 +94,23 @@ class WrittenCallReader:
         """Calls of emulated tools, by the name of the form."""
 
     @property
-    def holding(self) -> bool:
-        """Return whether the next piece has to be read, whatever it holds."""
-        return self._emulated or bool(self._held)
-
-    @property
-    def suspects(self) -> re.Pattern[str] | None:
-        """Pattern of text that has to be read; None: nothing has to be any more."""
-        if self._over:
-            return None
-        return _EARLY if self._emulated or self._scanner.answered <= _ANNOUNCED else _LATE
-
-    @property
     def unseen(self) -> int:
         """Tokens of what is held, about; a piece is one, or of some characters each."""
         size = self._end - self._held_from + self._tail_size
         return max(len(self._held) + len(self._tail), size // 4) if size else 0
 
-    def missed(self, text: str) -> None:
-        """Take in what was said and is in no piece that was fed."""
-        if text and not self._over:
-            self._end += len(text)
-            self._held_from = self._end
-            self._before = (self._before + text[-_BEFORE:])[-_BEFORE:]
-            self._note(self._scanner.feed(text))
+    def skip(self, text: str) -> bool:
+        """Take in a text that can't be part of a call, and is sent unread; False: its piece has to be fed."""
+        if self._over or not text:
+            return not self._emulated
+        early = self._scanner.answered <= _ANNOUNCED
+        if self._emulated or self._held or (_EARLY if early else _LATE).search(text):
+            return False
+        self._end += len(text)
+        self._held_from = self._end
+        self._before = (self._before + text[-_BEFORE:])[-_BEFORE:]
+        self._note(self._scanner.feed(text))
+        return True
 
     def feed(self, piece: Piece) -> Sequence[Piece]:
         """Take in the next piece of the backend's stream; what may be said now."""
@@ -135,8 +128,7 @@ class WrittenCallReader:
         return self._pass(piece) if self._over or piece.index or not piece.choice else self._read(piece)
 
     def _read(self, piece: Piece) -> Sequence[Piece]:
-        if not (self.holding or piece.finish or (self.suspects and self.suspects.search(piece.text))):
-            self.missed(piece.text)
+        if not piece.finish and self.skip(piece.text):
             return (piece,)
         self._held.append(piece)
         self._end += len(piece.text)

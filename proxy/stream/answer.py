@@ -1,14 +1,13 @@
-"""Text, thoughts, calls and usage of an answer so far, over all attempts."""
+"""Text, reasoning, calls and usage of an answer so far, over all attempts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.core.piece import Identity, Piece
-from proxy.stream.calls import CallCollector
+from proxy.core.jsontext import loads
+from proxy.core.piece import CallPart, Identity, Piece, calls_finish
 
 _LONGEST_TOKEN = 24
 """Characters up to which one word is taken for one token."""
@@ -21,29 +20,28 @@ class Attempt:
     """One request to the backend, as far as its stream was read."""
 
     prompt_tokens: int
-    """Estimated until usage tells."""
+    """Estimated until the backend reports them."""
     bound: int | None = None
     """`max_tokens` it was sent with, where that is less than the client allows."""
     completion_tokens: int = 0
-    deltas: int = 0
     finish: str | None = None
-    finished: int = 0
-    """How many choices have told why they ended."""
     usage: dict[str, Any] | None = None
     calling: bool = False
-    """Whether it has begun a tool call."""
+    """Whether it has has_output a tool call."""
     withheld: bool = False
     """Whether the client has seen nothing of its tool calls yet."""
     unseen: int = 0
     """Tokens of it that may be a tool call written as text, which nobody has read to its end yet."""
     dropped: int = 0
     """Tokens of it that the client never gets: an unfinished tool call, a second version of the answer."""
+    repeated_calls: int = 0
+    """Calls of it that were left out because it had made them before."""
     in_vain: bool = False
     """Whether it was left for a tool call that did not fit."""
     cleared: bool = False
     """Whether the backend cleared its slot, because all slots together had filled the memory."""
     copied: bool = False
-    """Whether it said much again that was said before, which was taken out."""
+    """Whether much of it repeated the answer before it, and was taken out."""
     restarted: bool = False
     """Whether the model began its answer anew instead of going on."""
     counted: bool = False
@@ -55,12 +53,7 @@ class Attempt:
     @property
     def used(self) -> int:
         """Tokens of the window that it takes."""
-        said = self.completion_tokens if self.counted else self.completion_tokens + self.unseen
-        return self.prompt_tokens + said
-
-    def restart(self) -> None:
-        """Note that it was another version of the answer, of which the client gets nothing."""
-        self.restarted, self.dropped = True, self.completion_tokens
+        return self.prompt_tokens + self.completion_tokens + (0 if self.counted else self.unseen)
 
     @property
     def gained(self) -> int:
@@ -69,8 +62,12 @@ class Attempt:
 
     @property
     def spoke(self) -> bool:
-        """Return whether the model said anything in it."""
-        return self.deltas > 0 or self.unseen > 0 or self.completion_tokens > 0
+        """Return whether the model generated anything in it."""
+        return self.completion_tokens > 0 or self.unseen > 0
+
+    def restart(self) -> None:
+        """Note that it was another version of the answer, of which the client gets nothing."""
+        self.restarted, self.dropped = True, self.completion_tokens
 
 
 class Answer:
@@ -82,23 +79,19 @@ class Answer:
         `bound` is the `max_tokens` of the first attempt, where that is Spillway's own.
         """
         self.count = count
-        self._text = _Pieces()
-        self._reasoning = _Pieces()
-        self._mark: tuple[int, int, int, bool, CallCollector] | None = None
-        self._cut = (-1, "")
-        """Its size after half a word was taken back, and the white space that stood before that."""
+        self._text = _Buffer()
+        self._reasoning = _Buffer()
+        self._calls: list[CallPart] = []
+        self._places: dict[tuple[int, int | None, bool], int] = {}
+        """Where calls stand in that list, by choice, index and form."""
+        self._mark: tuple[int, int, int, list[CallPart], dict[tuple[int, int | None, bool], int]] | None = None
         self.placed = 0
-        """Characters of the text that stand in the prompt: what was said before the newest search."""
-        self.calls = CallCollector()
-        self.merged = 0
-        """Calls that were left out because they had been made before."""
+        """Characters of the text that stand in the prompt: what came before the newest search."""
         self.thinking = False
-        """Whether the last that was said was reasoning."""
-        self.role_sent = False
-        """Whether a delta named the role, which it does once."""
+        """Whether the newest text is reasoning."""
         self.identity: Identity | None = None
-        self.named = ""
-        """The model, as the backend called it last; empty: it did not say."""
+        self.model = ""
+        """As the backend called it last; empty: it did not."""
         self.attempts = [Attempt(prompt_tokens, bound=bound)]
         self.ended = ""
         """The finish reason that Spillway gave it; empty: it has the backend's."""
@@ -114,23 +107,39 @@ class Answer:
         return self._text.joined()
 
     @property
-    def text_size(self) -> int:
-        """Characters of that."""
-        return self._text.size
-
-    def text_since(self, size: int) -> str:
-        """The content behind so many characters; costs little more than its length."""
-        return self._text.since(size)
-
-    @property
-    def unplaced(self) -> str:
-        """Return what of it the prompt does not have."""
-        return self.text[self.placed :]
-
-    @property
     def reasoning(self) -> str:
         """All reasoning so far."""
         return self._reasoning.joined()
+
+    @property
+    def size(self) -> int:
+        """Characters of text and reasoning."""
+        return self._text.size + self._reasoning.size
+
+    @property
+    def has_text(self) -> bool:
+        """Return whether there is any content yet."""
+        return self._text.size > 0
+
+    @property
+    def unplaced(self) -> str:
+        """Return what of the text the prompt does not have."""
+        return self.text[self.placed :]
+
+    @property
+    def calls(self) -> tuple[CallPart, ...]:
+        """The calls, put together; one of the older form only where it is alone."""
+        return tuple(call for call in self._calls if not call.legacy) or tuple(self._calls)
+
+    @property
+    def calls_finish(self) -> str:
+        """The finish reason of an answer that ends in these calls."""
+        return calls_finish(legacy=all(call.legacy for call in self._calls))
+
+    @property
+    def calls_are_complete(self) -> bool:
+        """Return whether each call has a name, and arguments that are JSON, or none at all."""
+        return all(call.name and (not call.arguments.strip() or _is_json(call.arguments)) for call in self._calls)
 
     @property
     def completion_tokens(self) -> int:
@@ -138,31 +147,21 @@ class Answer:
         return sum(attempt.completion_tokens for attempt in self.attempts)
 
     @property
-    def size(self) -> int:
-        """Characters that the client got or gets."""
-        return self._text.size + self._reasoning.size
-
-    @property
     def delivered_tokens(self) -> int:
         """Tokens that the client got or gets."""
         return sum(attempt.gained for attempt in self.attempts)
 
     @property
-    def begun(self) -> bool:
-        """Return whether anything but a role was said."""
+    def has_output(self) -> bool:
+        """Return whether the model generated anything."""
         return any(attempt.spoke for attempt in self.attempts)
 
     @property
-    def has_text(self) -> bool:
-        """Return whether there is any content yet."""
-        return bool(self._text)
-
-    @property
     def resumes(self) -> int:
-        """Return how many times it was gone on with; an attempt that added nothing to it is none."""
+        """Return how many times it was resumed; an attempt that added nothing to it is none."""
         return sum(1 for a in self.attempts[:-1] if a.spoke and not (a.restarted or a.cleared or a.searching))
 
-    def vain(self, gain: int) -> int:
+    def attempts_in_vain(self, gain: int) -> int:
         """Return how many attempts in a row, the running one included, have each given the client less than `gain` tokens.
 
         The first attempt had its prompt to share the window with; one that was cleared was not at fault.
@@ -183,136 +182,130 @@ class Answer:
     def mark(self) -> None:
         """Remember where the answer stands, for `rewind`."""
         tokens = self.attempt.completion_tokens
-        self._mark = (self._text.size, self._reasoning.size, tokens, self.role_sent, deepcopy(self.calls))
+        self._mark = (self._text.size, self._reasoning.size, tokens, [*self._calls], {**self._places})
+
+    def unmark(self) -> None:
+        """Forget the mark: nothing behind it is taken back any more."""
+        self._mark = None
 
     @property
-    def held(self) -> int:
-        """Characters that were said since the mark."""
+    def marked(self) -> bool:
+        """Return whether there is a mark."""
+        return self._mark is not None
+
+    @property
+    def size_since_mark(self) -> int:
+        """Characters behind the mark."""
         return 0 if self._mark is None else self.size - self._mark[0] - self._mark[1]
 
     def rewind(self) -> str:
-        """Take back what was said since the mark, which nobody has seen; the text that was taken back."""
+        """Take back what is behind the mark, which nobody has seen; the text that was taken back."""
         if self._mark is None:
             return ""
-        said, thought, tokens, self.role_sent, self.calls = self._mark
+        text_size, reasoning_size, tokens, self._calls, self._places = self._mark
         text = self.text
-        back = text[said:]
-        self._text.replace(text[:said])
-        self._reasoning.replace(self.reasoning[:thought])
+        self._text.replace(text[:text_size])
+        self._reasoning.replace(self.reasoning[:reasoning_size])
         self.attempt.dropped += max(0, self.attempt.completion_tokens - tokens)
         self._mark = None
-        return back
+        return text[text_size:]
+
+    def cut_word(self) -> str:
+        """Take back the word that the text ends in, with its tokens, and return the white space before it.
+
+        For an answer that nobody has seen yet: a model that is asked to go on can't finish half a word. Of an answer
+        that has not has_output, the same is done to the reasoning.
+        """
+        buffer = self._text if self.has_text or not self.thinking else self._reasoning
+        text = buffer.joined()
+        words = text.split()
+        last = words[-1] if words and text.endswith(words[-1]) else ""
+        before = text[: len(text) - len(last)]
+        rest = before.rstrip()
+        if not rest or rest == text or len(last) > _LONGEST_WORD:
+            return ""
+        buffer.replace(rest)
+        self.attempt.completion_tokens = max(0, self.attempt.completion_tokens - self._tokens(last))
+        return before[len(rest) :] if buffer is self._text else ""
 
     def add_text(self, text: str, *, thought: bool = False) -> None:
-        """Content, or reasoning, that was held back when its chunk came, and is said now."""
+        """Content, or reasoning, that was counted when its chunk came."""
         if text:
             self.thinking = thought
             (self._reasoning if thought else self._text).add(text)
 
-    def skip(self, text: str) -> None:
-        """Something that was generated and is not said, or not yet."""
-        attempt = self.attempts[-1]
-        attempt.deltas += 1
-        attempt.completion_tokens += self._tokens(text)
+    def count_only(self, text: str) -> None:
+        """Count something that was generated and is not shown, or not yet."""
+        self.attempts[-1].completion_tokens += self._tokens(text)
 
-    def repeated(self, call: str) -> None:
-        """A call that was generated, and is left out because it was made before."""
-        self.merged += 1
-        self.skip(call)
+    def drop_call(self, call: str) -> None:
+        """Count a call that was generated, and is left out because it was made before."""
+        self.attempt.repeated_calls += 1
+        self.count_only(call)
         self.attempt.dropped += self._tokens(call)
 
-    def cut_back(self) -> str:
-        """Take back the word that the text ends in, with its tokens, and return the white space before it.
-
-        For an answer that nobody has seen yet: a model that is asked to go on can't finish half a word. Of an answer
-        that has not begun, the same is done to the reasoning. Until more is said, a second time changes nothing.
-        """
-        if self._cut[0] == self.size:
-            return self._cut[1]
-        pieces = self._text if self._text or not self.thinking else self._reasoning
-        text = pieces.joined()
-        words = text.split()
-        last = words[-1] if words and text.endswith(words[-1]) else ""
-        before = text[: len(text) - len(last)]
-        kept = before.rstrip()
-        if not kept or kept == text or len(text) - len(before) > _LONGEST_WORD:
-            return ""
-        pieces.replace(kept)
-        self.attempt.completion_tokens = max(0, self.attempt.completion_tokens - self._tokens(last))
-        self._cut = (self.size, before[len(kept) :] if pieces is self._text else "")
-        return self._cut[1]
-
-    def add_plain(self, text: str, *, thought: bool = False, told: int = 0) -> None:
-        """A piece that says nothing but a text; `told` are the completion tokens that came with it, if any did."""
+    def add_plain(self, text: str, *, thought: bool = False) -> None:
+        """Add a piece that says nothing but a text."""
         self.thinking = thought
         (self._reasoning if thought else self._text).add(text)
-        attempt = self.attempts[-1]
-        attempt.deltas += 1
-        if told:
-            attempt.completion_tokens, attempt.counted = told, True
-        else:
-            attempt.completion_tokens += 1 if len(text) <= 4 else self._tokens(text)
+        self.attempts[-1].completion_tokens += 1 if len(text) <= 4 else self._tokens(text)
 
     def add(self, piece: Piece) -> None:
         """Take in one piece."""
         attempt = self.attempts[-1]
         if piece.identity is not None:
-            self.named = piece.identity.model or self.named
+            self.model = piece.identity.model or self.model
             self.identity = self.identity or piece.identity
         if piece.finish is not None:
             attempt.finish = piece.finish
-            attempt.finished += 1
-        self.role_sent |= piece.role
-        self._add_content(attempt, piece)
+        generated = piece.thought + piece.text
+        self.add_text(piece.thought, thought=True)
+        self.add_text(piece.text)
+        if piece.calls:
+            attempt.calling = True
+            self._add_calls(piece)
+            generated += "".join([call.name + call.arguments for call in piece.calls]) or "x"
+        if generated:
+            self.count_only(generated)
         for other in piece.other_choices:
-            attempt.finished += other.finish is not None
-            self.calls.add(other.calls, other.index)
-        # After what was said, because it counts that too where usage comes with every chunk (vLLM).
+            self._add_calls(other)
+        # After the text, because it counts that too where usage comes with every chunk (vLLM).
         self.report(piece)
 
     def report(self, piece: Piece) -> None:
-        """Take in what the backend counts with a piece."""
+        """Take in what the backend counts with a piece. Zeros on interim chunks are no report (Ollama)."""
         attempt = self.attempts[-1]
-        # Zeros on interim chunks are no report (Ollama).
         if piece.prompt_tokens:
             attempt.prompt_tokens = piece.prompt_tokens
             attempt.usage = attempt.usage if piece.usage is None else piece.usage
         if piece.completion_tokens:
             attempt.completion_tokens, attempt.counted = piece.completion_tokens, True
 
-    def whole(self) -> Piece:
+    def joined(self) -> Piece:
         """All of it in one piece."""
         finish = self.ended or self.attempt.finish
-        return Piece(text=self.text, thought=self.reasoning, calls=self.calls.whole, finish=finish)
+        return Piece(text=self.text, thought=self.reasoning, calls=self.calls, finish=finish)
 
     def usage(self) -> dict[str, Any]:
         """Usage of the whole answer: the last prompt, all completion tokens; counted where nobody reported."""
         reported = next((a.usage for a in reversed(self.attempts) if a.usage is not None), {})
         prompt, completion = self.attempt.prompt_tokens, self.completion_tokens
-        return {
-            **reported,
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-        }
+        total = prompt + completion
+        return {**reported, "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
 
-    def _add_content(self, attempt: Attempt, piece: Piece) -> None:
-        said = piece.thought + piece.text
-        if piece.thought:
-            self._reasoning.add(piece.thought)
-            self.thinking = True
-        if piece.text:
-            self._text.add(piece.text)
-            self.thinking = False
-        if piece.calls:
-            attempt.calling = True
-            self.calls.add(piece.calls, piece.index)
-            said += "".join(call.name + call.arguments for call in piece.calls) or "x"
-        if said:
-            self.skip(said)
+    def _add_calls(self, piece: Piece) -> None:
+        """Take in parts of calls. They belong to a call by its index; where that is always the same, a new id is a new call (Ollama)."""
+        for part in piece.calls:
+            place = (piece.index, part.index, part.legacy)
+            call = self._calls[self._places[place]] if place in self._places else None
+            if call is None or (part.id and part.id != call.id and call.id):
+                self._places[place] = len(self._calls)
+                self._calls.append(part)
+            else:
+                self._calls[self._places[place]] = call.joined(part)
 
     def _tokens(self, text: str) -> int:
-        """A delta is taken for one token, as llama.cpp, vLLM, Ollama and LM Studio send them.
+        """Count a delta: it is taken for one token, as llama.cpp, vLLM, Ollama and LM Studio send them.
 
         A word with the space before it is one; a delta with a gap inside, or of many characters, holds several.
         """
@@ -321,7 +314,7 @@ class Answer:
         return max(1, self.count(text))
 
 
-class _Pieces:
+class _Buffer:
     """A text that grows piece by piece; joined now and then, because every string has its overhead."""
 
     __slots__ = ("_pieces", "size")
@@ -339,20 +332,13 @@ class _Pieces:
     def replace(self, text: str) -> None:
         self._pieces, self.size = [text], len(text)
 
-    def since(self, size: int) -> str:
-        missing = self.size - size
-        if missing <= 0:
-            return ""
-        newest: list[str] = []
-        for piece in reversed(self._pieces):
-            newest.append(piece)
-            missing -= len(piece)
-            if missing <= 0:
-                break
-        return "".join(reversed(newest))[-missing:]
-
     def joined(self) -> str:
         return "".join(self._pieces)
 
-    def __bool__(self) -> bool:
-        return any(self._pieces)
+
+def _is_json(text: str) -> bool:
+    try:
+        loads(text)
+    except ValueError:
+        return False
+    return True

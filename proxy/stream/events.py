@@ -28,7 +28,7 @@ class ChunkReceived:
 
 @dataclass(frozen=True, slots=True)
 class AnswerReceived:
-    """The backend sent its answer at once: the pieces in which a stream would have said it, with its end mark."""
+    """The backend sent its answer in one body: the pieces in which a stream would carry it, with its end mark."""
 
     pieces: Sequence[Piece]
 
@@ -49,8 +49,8 @@ class UpstreamFailed:
 class Room:
     """Room for an answer as it is known now, in tokens.
 
-    `ceiling`: generated over all attempts at most. `assumed`: nobody has told the window, and every end for its length
-    may still be another bound.
+    `ceiling`: generated over all attempts at most. `assumed`: nobody has reported the window, and every end for its
+    length may still be another bound.
     """
 
     window: int
@@ -65,9 +65,10 @@ class Reopened:
 
     `prompt_tokens` is its estimate, `bound` the `max_tokens` it was sent with, if that is not the client's own.
     The backend may repeat `echo` at its start, the model the end of `quote`. `exact`: it goes on with the very
-    next character; else the white space before the next word may be missing, which is `gap` if that is known.
-    `calls`: the attempt before was left for a tool call, which is to be made again, and so may be said what led up to it.
-    `corrects`: it was asked for by Correct, or after a Search, and goes on with a paragraph of its own. `room` holds from now on; None: as before.
+    next character; else the white space before the next word may be missing.
+    `calls`: the attempt before was left for a tool call, which is to be made again, maybe with the text before it.
+    `corrects`: it was asked for by Correct, or after a Search, and goes on with a paragraph of its own.
+    `room` holds from now on; None: as before.
     """
 
     prompt_tokens: int
@@ -75,7 +76,6 @@ class Reopened:
     echo: str = ""
     quote: str = ""
     exact: bool = True
-    gap: str = ""
     calls: bool = False
     corrects: bool = False
     room: Room | None = None
@@ -91,7 +91,7 @@ class ResumeFailed:
 
 @dataclass(frozen=True, slots=True)
 class EndedHere:
-    """Somebody wants no more of the answer than was said."""
+    """Somebody wants no more of the answer than there is."""
 
 
 StreamEvent: TypeAlias = (
@@ -169,11 +169,3 @@ class Finish:
 Stop: TypeAlias = Pause | Retry | Correct | Search | Finish
 StreamCommand: TypeAlias = Send | Stop
 Commands: TypeAlias = tuple[StreamCommand, ...]
-
-
-def sending(out: list[bytes], stop: Stop | None = None) -> Commands:
-    """Commands to send these pieces, if there is anything in them, and then to stop."""
-    data = b"".join(out)
-    if stop is None:
-        return (Send(data),) if data else ()
-    return (Send(data), stop) if data else (stop,)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from proxy.core.dialect import Writer
 from proxy.core.piece import NOBODY, Piece
 from proxy.stream.answer import Answer
 from proxy.stream.events import Reopened
-from proxy.stream.seam import LONG, Joint, Seam, SpacedFilter, seam_for
+from proxy.stream.inlet import CallReader
+from proxy.stream.seam import LONG, Seam, SpacedFilter, seam_for
 from proxy.stream.template import Template
 from proxy.stream.watch import Watch
 
@@ -22,9 +21,9 @@ _LONGEST_WORD = 64
 class Outlet:
     """The way out. Its methods append to `out`, which is what is sent next, and keep the answer up to date.
 
-    Two kinds of pieces wait, and are written when they go out. `ending` are those from an end on that may be the window's doing, or that lacks what
-    the usage chunk took from it: they go out when the answer is over. `withheld` are those of a tool call that
-    may not fit, or of a word that a bound may cut: they go out, or are taken back, when that is known.
+    Pieces are held, in their order, while it is not known whether the client gets them as they are: from an end on that
+    may be the window's doing, or that lacks what the usage chunk took from it; from a tool call on that may not fit; and
+    from a word on that a bound may cut. Behind a mark in the answer they can be taken back.
     """
 
     def __init__(self, watch: Watch, answer: Answer, writer: Writer) -> None:
@@ -35,154 +34,135 @@ class Outlet:
         """Whether frames go out under an identity other than the backend's."""
         self.rewriting = False
         """Whether frames are those of a later attempt, and become part of the first one's answer."""
+        self.role_sent = False
+        """Whether a delta named the role, which it does once."""
         self.template = Template()
-        self._ending: list[tuple[Piece, bool]] = []
-        """With whether the role was said before each."""
-        self._withheld: list[Callable[[], bytes]] | None = None
-        self._seam: Seam = Joint()
-        self._thoughts: Seam = Joint()
-        """The same for reasoning that is gone on with."""
-        self.expected = False
-        """Whether the running attempt goes on with a text of which one more word is known to come."""
-        self._thought: str | None = ""
+        self._held: list[Piece] | None = None
+        self._seam = self._thoughts = Seam()
+        """What the text, and the reasoning, of a later attempt has to pass."""
+        self._thought_gap: str | None = ""
         """What goes before the reasoning of a later attempt; None: it is left out, the answer has begun."""
-        self._fed = self._before = 0
-        """Characters that were held back of the running attempt, and those of the answer before it."""
-        self._usage_said = False
-        """Whether usage that came before an end went out."""
-        self._remarked = False
-        """Whether what is told beside the answer went out."""
+        self.more_expected = False
+        """Whether the running attempt goes on with a text of which one more word is known to come."""
+        self._usage_sent = self._remarks_sent = False
 
     def next_attempt(self, reopened: Reopened, gap: str) -> None:
         """Get ready for the frames of another attempt; `gap` is the white space that was not taken."""
         answer = self._answer
-        if answer.begun:
-            said, thought = answer.text, answer.reasoning
-            self._fed, self._before = 0, answer.size
+        if answer.has_output:
+            text, thought = answer.text, answer.reasoning
             self.rewriting = True
-            self._seam = seam_for(reopened, said, gap)
-            self._thoughts = seam_for(reopened, "" if said or not reopened.exact else thought, "")
-            self._thought = None if said else "\n\n" * (bool(thought) and not reopened.exact)
-            self.expected = bool(said and gap and (reopened.exact or reopened.echo))
+            self._seam = (
+                Seam(SpacedFilter("\n\n" if text else "")) if reopened.corrects else seam_for(reopened, text, gap)
+            )
+            self._thoughts = seam_for(reopened, "" if text or not reopened.exact else thought, "")
+            self._thought_gap = None if text else "\n\n" * (bool(thought) and not reopened.exact)
+            expected = bool(text and gap and (reopened.exact or reopened.echo))
+            self.more_expected = expected and not reopened.corrects
         elif answer.identity is not None:
             self.renaming = True  # a first chunk went out before the prompt was refused
-        self.template.forget()
-        self._ending = []
-
-    def begin_paragraph(self) -> None:
-        """Return what the attempt says is no continuation of what was said before."""
-        self._seam = SpacedFilter("\n\n" if self._answer.text else "")
-        self.expected = False
+        self.template.known = False
+        self._held = None
 
     # -- pieces
 
-    def plain(self, frame: bytes, out: list[bytes]) -> bool:
+    def plain(self, frame: bytes, out: list[bytes], calls: CallReader | None) -> bool:
         """Take in a frame that differs from the last parsed one in nothing but its text, far from the pause point.
 
         False: it has to be parsed. No character is more than four tokens.
         """
         template, answer = self.template, self._answer
         text = template.read(frame)
-        if text is None or self._withheld is not None or not self._watch.far(answer, 4 * len(text)):
+        if text is None or self._held is not None or not self._watch.far(answer, 4 * len(text)):
             return False
-        answer.add_plain(
-            text, thought=template.thought, told=template.completion_tokens(frame) if template.counts else 0
-        )
-        out.append(template.fill(frame, text))
+        if calls is not None and not template.thought and not calls.skip(text):
+            return False
+        answer.add_plain(text, thought=template.thought)
+        out.append(frame if template.write is None else template.write(text))
         return True
 
     def piece(self, piece: Piece, out: list[bytes]) -> bool:
         """A piece that was read; False: it shows that the model began its answer anew, and nothing of it is passed on."""
         if self.rewriting:
-            self._join(piece, out)
-            return not self._restarted
-        role_sent = self._answer.role_sent
-        self._answer.add(piece)
-        self._relay(piece, out, role_sent=role_sent)
+            self._emit(self._joined(piece, out), out)
+            return not (self._seam.restarted or self._thoughts.restarted)
+        watch, answer = self._watch, self._answer
+        answer.add(piece)
+        if watch.strip_usage and piece.trailer:
+            held = self._held or ()
+            self._held = [self._writer.with_usage(each, piece) if each.finish else each for each in held] or self._held
+            return True
+        if piece.usage is not None and (piece.trailer or piece.finish):
+            usage = watch.with_details(piece.usage)
+            piece = piece if usage is piece.usage else replace(piece, frame=b"", usage=usage)
+        # The end of the first choice does not hold up others.
+        if not piece.index and self._waits(piece):
+            self._held = [*(self._held or ()), piece]
+            return True
+        self._emit(piece, out)
         return True
 
-    def other(self, piece: Piece, out: list[bytes]) -> None:
-        """A piece that says nothing of the answer, after its end too."""
-        if self._ending:
-            self._ending.append((piece, True))
+    def _waits(self, piece: Piece) -> bool:
+        """Return whether a piece of the first attempt is an end that may be none, or stands behind one."""
+        cut = piece.finish == "length" and (self._held is not None or self._watch.may_be_full(self._answer))
+        usage_follows = self._watch.strip_usage and self._answer.attempt.finish is not None
+        return cut or usage_follows
+
+    def aside(self, piece: Piece, out: list[bytes]) -> None:
+        """A piece that says nothing of the answer."""
+        if self._held is not None and not self._answer.marked:
+            self._held.append(piece)
         else:
-            out.append(self._relayed(piece, role_sent=True))
+            out.append(self._relayed(piece))
 
-    def error(self, piece: Piece, out: list[bytes]) -> None:
-        """An error that is the client's to see: what was held back comes first, and nothing after it."""
-        self.settle(out)
-        self.other(piece, out)
-        self.template.forget()
-
-    def _relay(self, piece: Piece, out: list[bytes], *, role_sent: bool) -> None:
-        """A piece of the first attempt, as it came."""
-        watch, answer = self._watch, self._answer
-        if watch.strip_usage and piece.trailer:
-            if self._ending:
-                finish, after_role = self._ending[0]
-                self._ending[0] = (self._writer.with_usage(finish, piece), after_role)
-            return
-        if piece.usage is not None and (piece.trailer or piece.finish):
-            usage = watch.noted(piece.usage)
-            piece = piece if usage is piece.usage else replace(piece, frame=b"", usage=usage)
-            self._usage_said = not self._ending
-        cut = piece.finish == "length"
-        ends = watch.strip_usage and answer.attempt.finish is not None
-        # The end of the first choice does not hold up others.
-        if not piece.index and (
-            self._ending or ends or (cut and (self._withheld is not None or watch.may_be_full(answer)))
-        ):
-            self._ending.append((piece, role_sent))
-            self.template.forget()
-            return
-        self._write(self._relayed, piece, out, role_sent=role_sent, learns=True)
-
-    def _join(self, piece: Piece, out: list[bytes]) -> None:
-        """A piece of a later attempt: only what it says, in one answer with what was said before."""
+    def _joined(self, piece: Piece, out: list[bytes]) -> Piece:
+        """A piece of a later attempt, less what it repeats: counted as it comes, added when it is no repetition."""
         if piece.calls or (piece.text and self._thoughts.open):
             self.flush(out)
-        answer, came = self._answer, piece
-        role_sent, thought, text = answer.role_sent, piece.thought, piece.text
-        if thought and self._thought:
-            piece, self._thought = replace(piece, frame=b"", thought=self._thought + thought), ""
-        held_thought = bool(thought) and (self._thought is None or self._thoughts.open)
-        held_text = bool(text) and self._seam.open
-        if held_thought or held_text:
-            # Counted as it comes, said when it is no repetition.
-            held = thought * held_thought + text * held_text
-            answer.skip(held)
-            self._fed += len(held)
-            piece = replace(piece, frame=b"")
-            piece.thought, piece.text = piece.thought * (not held_thought), text * (not held_text)
+        answer, seam, thoughts = self._answer, self._seam, self._thoughts
+        text, thought, before = piece.text, piece.thought, answer.attempt.completion_tokens
+        if not ((text and seam.open) or (thought and (thoughts.open or self._thought_gap != ""))):
+            answer.add(piece)
+            return piece
+        answer.count_only(text + thought)
+        if self._thought_gap is None:
+            if thought:
+                answer.attempt.dropped += answer.attempt.completion_tokens - before
+            thought = ""
+        elif thought:
+            thought, self._thought_gap = self._thought_gap + thoughts.feed(thought), ""
+        piece = replace(piece, frame=b"", text="", thought="")
         answer.add(piece)
-        if held_thought and self._thought is not None:
-            piece.thought = self._thoughts.feed(thought)
-            answer.add_text(piece.thought, thought=True)
-        if held_text:
-            piece.text = self._seam.feed(text)
-            answer.add_text(piece.text)
+        piece.text, piece.thought = seam.feed(text), thought
+        answer.add_text(piece.thought, thought=True)
+        answer.add_text(piece.text)
         self._account()
-        self._write(self._part, piece, out, role_sent=role_sent, learns=piece is came)
+        return piece
 
-    def _write(
-        self, way: Callable[..., bytes], piece: Piece, out: list[bytes], *, role_sent: bool, learns: bool
-    ) -> None:
-        if self._withheld is not None:
-            self._withheld.append(partial(way, piece, role_sent=role_sent))
-            self.template.forget()  # nobody knows yet how a word after it is written
+    def _emit(self, piece: Piece, out: list[bytes]) -> None:
+        if self._held is not None and (self._answer.marked or not piece.index):
+            self._held.append(piece)
             return
-        sent = way(piece, role_sent=role_sent)
+        role_sent, sent = self.role_sent, self._written(piece)
         out.append(sent)
-        self.template.forget()  # what was written may have changed how a word is
-        if learns and self._writer.native and piece.alone and (role_sent or not piece.role):
-            self.template.learn(piece.frame, sent, piece.alone, piece.text or piece.thought, piece.tally)
+        if self._writer.native and piece.alone and piece.frame and (role_sent or not piece.role):
+            self.template.learn(piece.frame, sent, piece.alone, piece.text or piece.thought)
 
-    def _relayed(self, piece: Piece, *, role_sent: bool) -> bytes:
+    def _written(self, piece: Piece) -> bytes:
+        """Write a piece: as it came, or as part of the answer."""
+        if not self.rewriting:
+            return self._relayed(piece)
+        role_sent, self.role_sent = self.role_sent, self.role_sent or piece.role
+        return self._writer.part(piece, self._answer.identity or NOBODY, role_sent=role_sent)
+
+    def _relayed(self, piece: Piece) -> bytes:
         identity = self._answer.identity if self.renaming or self.rewriting else None
-        ends = piece.done or (piece.usage is not None and bool(piece.trailer or piece.finish))
-        beside = self._remarks() if ends else b""
+        reports = piece.usage is not None and bool(piece.trailer or piece.finish)
+        remarks = self._remarks() if piece.done or reports else b""
         counted = self.counted() if piece.done else b""
-        return beside + counted + self._writer.relay(piece, identity, role_sent=role_sent)
+        self._usage_sent |= reports
+        role_sent, self.role_sent = self.role_sent, self.role_sent or piece.role
+        return remarks + counted + self._writer.relay(piece, identity, role_sent=role_sent)
 
     def counted(self) -> bytes:
         """Usage as it was counted here, for clients of other dialects, whose answers always have it, where nobody reported any."""
@@ -193,59 +173,61 @@ class Outlet:
         return writer.insert(Piece(trailer=True, usage=answer.usage()), answer.identity)
 
     def _remarks(self) -> bytes:
-        """Return what is told beside the answer, once: in front of its usage, which clients look for in the last chunk, or of its end mark."""
-        if self._remarked:
+        """Write what is shown beside the answer, once: in front of its usage, which clients look for in the last chunk, or of its end mark."""
+        if self._remarks_sent:
             return b""
-        self._remarked = True
+        self._remarks_sent = True
         identity = self._answer.identity or NOBODY
-        return b"".join(self._writer.insert(remark, identity) for remark in self._watch.remarks())
-
-    def _part(self, piece: Piece, *, role_sent: bool) -> bytes:
-        identity = self._answer.identity
-        return b"" if identity is None else self._writer.part(piece, identity, role_sent=role_sent)
+        return b"".join([self._writer.insert(remark, identity) for remark in self._watch.remarks()])
 
     # -- holding back
 
-    def withhold(self, out: list[bytes]) -> None:
-        """From now on the client gets nothing until `release`, or never."""
-        self.flush(out)
-        self._withheld = []
-        self._answer.mark()
+    @property
+    def holding(self) -> bool:
+        """Return whether anything is held."""
+        return self._held is not None
 
     def hold_word(self, text: str, out: list[bytes]) -> None:
-        """Keep a word to itself until the next one begins: what may end at any token may end inside a word.
+        """Hold a word until the next one begins: what may end at any token may end inside a word.
 
         Scripts that put no spaces between words need none of it.
         """
         if self._answer.attempt.withheld or self._seam.open or self._thoughts.open:
             return
         begins = text[:1].isspace()
-        if begins or text[-1:] >= _SPACELESS or self._answer.held > _LONGEST_WORD:
+        if begins or text[-1:] >= _SPACELESS or self._answer.size_since_mark > _LONGEST_WORD:
             self.release(out)
         if begins and text[-1:] < _SPACELESS:
             self.withhold(out)
 
-    def withhold_call(self, out: list[bytes]) -> None:
-        """The same for a tool call: what comes from now on is looked at frame by frame."""
+    def withhold(self, out: list[bytes], *, call: bool = False) -> None:
+        """Hold everything from now on, from a `call` on or from a word, until `release`, or forever."""
         self.release(out)
-        self.withhold(out)
-        self.template.forget()
-        self._answer.attempt.withheld = True
+        self.flush(out)
+        self._held = []
+        self._answer.mark()
+        self._answer.attempt.withheld = call
 
     def release(self, out: list[bytes]) -> None:
-        """Send what was withheld."""
-        if self._withheld is not None:
-            out += [write() for write in self._withheld]
-            self._withheld = None
-            self._answer.attempt.withheld = False
+        """Send what is held."""
+        held, self._held = self._held, None
+        out += [self._relayed(piece) if piece.form is None else self._written(piece) for piece in held or ()]
+        self._answer.unmark()
+        self._answer.attempt.withheld = False
 
     def take_back(self) -> str:
-        """Forget what was withheld, and return the text in it."""
-        if self._withheld is None:
+        """Forget what is held behind a mark, and return the text in it."""
+        if not self._answer.marked:
             return ""
-        self._withheld = None
-        self._usage_said = False
+        self._held = None
         return self._answer.rewind()
+
+    def drop_end(self, out: list[bytes]) -> None:
+        """The end that is held turns out to be none: only its content goes out."""
+        identity = self._answer.identity or NOBODY
+        held, self._held = self._held or (), None
+        out += [self._writer.part(piece, identity, role_sent=self.role_sent) for piece in held if not piece.error]
+        self._answer.unmark()
 
     def settle(self, out: list[bytes]) -> None:
         """The answer ends here: text that was held back goes out, half a tool call never does."""
@@ -254,48 +236,27 @@ class Outlet:
         self.release(out)
         self.flush(out)
 
-    @property
-    def withholding(self) -> bool:
-        """Return whether anything is withheld."""
-        return self._withheld is not None
-
-    def flush(self, out: list[bytes], *, interrupted: bool = False) -> bool:
+    def flush(self, out: list[bytes]) -> bool:
         """Text that was held back at the seam turns out to be no repetition; False: it is the answer begun anew."""
-        identity = self._answer.identity
-        thought, text = (self._thoughts.flush(interrupted=interrupted), self._seam.flush(interrupted=interrupted))
-        if identity is not None and (thought or text):
+        thought, text = self._thoughts.flush(), self._seam.flush()
+        if thought or text:
             self._answer.add_text(thought, thought=True)
             self._answer.add_text(text)
-            out.append(self._writer.insert(Piece(thought=thought, text=text), identity))
+            out.append(self._writer.insert(Piece(thought=thought, text=text), self._answer.identity or NOBODY))
         self._account()
-        return not self._restarted
+        return not (self._seam.restarted or self._thoughts.restarted)
 
     def _account(self) -> None:
-        """Once nothing is held back any more, write down how much was taken out."""
-        if not self._fed or self._seam.open or self._thoughts.open:
-            return
-        attempt, lost = self._answer.attempt, max(0, self._fed - (self._answer.size - self._before))
-        attempt.copied = lost >= LONG
-        attempt.dropped += attempt.completion_tokens * lost // self._fed
-        self._fed = 0
+        """Once the seam is closed, write down how much was taken out there."""
+        attempt = self._answer.attempt
+        for seam in (self._seam, self._thoughts):
+            if seam.taken_in and not seam.open:
+                lost = max(0, seam.taken_in - seam.given_out)
+                attempt.copied |= lost >= LONG
+                attempt.dropped += attempt.completion_tokens * lost // seam.taken_in
+                seam.taken_in = 0
 
-    @property
-    def _restarted(self) -> bool:
-        return self._seam.restarted or self._thoughts.restarted
-
-    @property
-    def ending(self) -> bool:
-        """Return whether an end waits."""
-        return bool(self._ending)
-
-    def finish(self, out: list[bytes]) -> None:
-        """The end of the first attempt is that of the answer: it need not wait for the connection to close."""
-        out += [self._relayed(piece, role_sent=role_sent) for piece, role_sent in self._ending]
-        self._ending = []
-
-    def release_end(self, out: list[bytes]) -> None:
-        """The end that waits turns out to be none: only what it says goes out."""
-        out += [self._part(piece, role_sent=role_sent) for piece, role_sent in self._ending if not piece.error]
+    # -- ending
 
     def final(self, finish: str) -> bytes:
         """The end of an answer, in Spillway's own words."""
@@ -306,13 +267,13 @@ class Outlet:
         out: list[bytes] = []
         self.flush(out)
         out += (writer.insert(Piece(finish=finish), identity), self._remarks())
-        if self._watch.show_usage and not self._usage_said:
-            usage = self._watch.noted(self._answer.usage())
+        if self._watch.show_usage and not self._usage_sent:
+            usage = self._watch.with_details(self._answer.usage())
             out.append(writer.insert(Piece(trailer=True, usage=usage), identity))
         return b"".join((*out, writer.end()))
 
     def failed(self, message: str) -> bytes:
-        """The end of an answer that can't be gone on with, after what was held back."""
+        """The end of an answer that can't be resumed, after what was held back."""
         error = {"message": message, "type": "upstream_error", "code": "upstream_failed", "param": None}
         out: list[bytes] = []
         self.settle(out)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing_extensions import override
 
-from proxy.stream.anew import RestartFilter
 from proxy.stream.events import Reopened
-from proxy.stream.thinking import ThoughtFilter, open_thought
+from proxy.stream.restart import RestartFilter
+from proxy.stream.thinking import Filter, ThoughtFilter, open_thought
 
 _LONGEST_OVERLAP = 400
 _SHORTEST_OVERLAP = 16
@@ -22,135 +22,126 @@ _BEGINNING = 64
 """Characters by which the beginning of an answer is looked for in the rest of it."""
 _PRECEDENTS_IN = 4096
 """Characters of an answer that are searched for precedents."""
+_HALF_WORD = 3
+"""Characters of half a word, at least, that is recognised when it is written again."""
 
 
-class Seam(Protocol):
-    """Filters the beginning of a resumed answer."""
+def seam_for(reopened: Reopened, text: str, gap: str) -> Seam:
+    """Return what stands between an answer with this text and the attempt that goes on with it.
+
+    `gap` is the white space before the word that was not taken, if that is known.
+    """
+    if not text:
+        return Seam()
+    thought, quoted = open_thought(text), not (reopened.exact or reopened.echo)
+    copied = text if text == reopened.echo or reopened.calls or len(text) > _BEGINNING else ""
+    filters: list[Filter] = [
+        EchoFilter(copied),
+        ThoughtFilter(thought, closes=quoted),
+        EchoFilter("" if text == reopened.echo else reopened.echo),
+        # A thought that was interrupted is thought anew where it can't be gone on with.
+        RestartFilter("" if thought and quoted else text),
+        SpacedFilter(gap, "" if gap or not quoted else text),
+    ]
+    if gap or quoted:
+        # What begins with the white space that belongs here goes on; what does not is most likely a new turn.
+        tail = reopened.quote or text[-_LONGEST_OVERLAP:]
+        filters.insert(3, OverlapFilter(tail, text, unless_spaced=not quoted))
+    return Seam(*filters)
+
+
+class Seam:
+    """Filters that the beginning of a resumed answer passes, one after the other."""
+
+    def __init__(self, *filters: Filter) -> None:
+        self._filters = filters
+        self.taken_in = self.given_out = 0
+        """Characters that came in and went out while it was open."""
 
     @property
     def open(self) -> bool:
         """Return whether text may still be held back, taken out or put in."""
-        ...
+        return any(each.open for each in self._filters)
 
     @property
     def restarted(self) -> bool:
         """Return whether the model began its answer anew instead of going on."""
-        ...
+        return any(each.restarted for each in self._filters)
 
     def feed(self, text: str) -> str:
         """New text in, text for the client out."""
-        ...
+        if not self.open:
+            return text
+        self.taken_in += len(text)
+        for each in self._filters:
+            text = each.feed(text)
+        self.given_out += len(text)
+        return text
 
-    def flush(self, *, interrupted: bool = False) -> str:
-        """Return what is held when the attempt ends, or was `interrupted` before its end; nothing is held after it."""
-        ...
-
-
-def seam_for(reopened: Reopened, said: str, gap: str) -> Seam:
-    """Return what stands between an answer that said so much and the attempt that goes on with it.
-
-    `gap` is the white space before the word that was not taken, if that is known.
-    """
-    if not said:
-        return Joint()
-    thought, quoted = open_thought(said), not (reopened.exact or reopened.echo)
-    return Joint(
-        EchoFilter(said if said == reopened.echo or reopened.calls else _long(said)),
-        ThoughtFilter(thought, closes=quoted),
-        EchoFilter("" if said == reopened.echo else reopened.echo),
-        # What begins with the white space that belongs here goes on; what does not is most likely a new turn.
-        OverlapFilter(reopened.quote or said[-_LONGEST_OVERLAP:], said, unless_spaced=not quoted)
-        if gap or quoted
-        else Joint(),
-        # A thought that was interrupted is thought anew where it can't be gone on with.
-        RestartFilter("" if thought and quoted else said),
-        SpacedFilter(gap),
-    )
+    def flush(self) -> str:
+        """Return what is held when the attempt ends; nothing is held after it."""
+        text = ""
+        for each in self._filters:
+            text = each.feed(text) + each.flush()
+        self.given_out += len(text)
+        return text
 
 
-def _long(said: str) -> str:
-    """Return what is long enough to tell a copy of it from a coincidence."""
-    return said if len(said) > _BEGINNING else ""
-
-
-class EchoFilter:
-    """Removes a copy of what was said, if the backend repeats it whole or the model starts from the top again.
+class EchoFilter(Filter):
+    """Removes a copy of the answer, if the backend repeats it whole or the model starts from the top again.
 
     LM Studio with llama.cpp engines from 2.21 on repeats the text that it is to continue, others do not; a copy
     is taken out only when every character of it came, so text that merely begins alike is let through. White
     space at the ends of the copy may be missing, because chat templates trim it; white space that the client has
     is not sent again.
 
-    A long beginning that is the same, and then differs, is another version of the same answer: nothing of it is
-    let through and `restarted` tells. Of an answer that repeats itself neither is to be told from more of the
-    same: there a copy has to come in one piece, which is how llama.cpp's parser hands out what it did not
-    generate (`common_chat_msg_diff`, October 2026).
+    A long beginning that is the same, and then differs or ends, is another version of the same answer: nothing of it is
+    let through. Of an answer that repeats itself neither is to be told from more of the same: there a copy has to come in
+    one piece, which is how llama.cpp's parser hands out what it did not generate (`common_chat_msg_diff`, October 2026).
     """
 
     def __init__(self, echo: str) -> None:
         """`echo` is the text that may be repeated; empty: nothing is held back."""
+        super().__init__(is_open=bool(echo.strip()))
         self._copy = echo.lstrip()
         self._core = len(echo.strip())
         self._at = 0
-        self._held: list[str] = []
-        self._at_once = repeats_its_beginning(self._copy)
-        self.restarted = False
-        self.open = self._core > 0
+        """Characters of the copy that came."""
+        self._margin = ""
+        """White space that came before them."""
+        self._in_one_piece = repeats_its_beginning(self._copy)
 
+    @override
     def feed(self, text: str) -> str:
-        """New text in, text for the client out."""
         if not self.open or not text:
             return "" if self.restarted else text
-        self._held.append(text)
         if self._at == 0:
-            text = text.lstrip()
+            space = margin(text)
+            self._margin, text = self._margin + space, text[len(space) :]
         same = _same(self._copy, self._at, text)
         self._at += same
-        if self._at_once and text and self._at < self._core:
-            self._at = 0
-        elif same == len(text) and self._at < len(self._copy):
+        broken = self._in_one_piece and bool(text) and self._at < self._core
+        if same == len(text) and self._at < len(self._copy) and not broken:
             return ""
-        return self._release(text[same:])
+        after_core = "" if self._at == len(self._copy) else self._copy[self._core : self._at]
+        return self._close(after_core + text[same:], text[same:])
 
-    def flush(self, *, interrupted: bool = False) -> str:
-        """Return what is held: the beginning of a copy is the end of a real text, or of one that was begun anew."""
-        if not self.open:
+    @override
+    def flush(self) -> str:
+        return self._close("", "") if self.open else ""
+
+    def _close(self, behind_copy: str, rest: str) -> str:
+        """Return what is behind the copy if all of it came, else all that came: `rest` is what differs from it."""
+        self.open = False
+        if self._at >= self._core:
+            return behind_copy
+        if self._at >= LONG and not self._in_one_piece:
+            self.restarted = True
             return ""
-        whole = self._at >= self._core
-        if not (interrupted and not whole and self._at >= LONG):
-            self._at = len(self._copy) if whole else 0
-        if whole:
-            self._held.clear()
-        return self._release("")
-
-    def _release(self, rest: str) -> str:
-        """End the search: `rest` is what came after the last character that was alike."""
-        if self._at == len(self._copy):
-            out = rest
-        elif self._at >= self._core:
-            out = self._copy[self._core : self._at] + rest
-        elif self._at >= LONG:
-            out, self.restarted = "", True
-        else:
-            out = "".join(self._held)
-        self._held, self.open = [], False
-        return out
+        return self._margin + self._copy[: self._at] + rest
 
 
-def repeats_its_beginning(text: str) -> bool:
-    """Return whether a text begins like something that it says again later."""
-    return text.find(text[: min(_BEGINNING, len(text) // 2)], 1) > 0
-
-
-def _same(copy: str, at: int, text: str) -> int:
-    """Return how many characters of the text are the next ones of the copy."""
-    if copy.startswith(text, at):
-        return len(text)
-    pairs = zip(copy[at : at + len(text)], text, strict=False)
-    return next((n for n, (a, b) in enumerate(pairs) if a != b), len(copy) - at)
-
-
-class OverlapFilter:
+class OverlapFilter(Filter):
     """Removes the quoted end of the text when a model begins its continuation by repeating it.
 
     Whether a model repeats itself, or goes on with a text that repeats, cannot be told in general: after equal
@@ -161,112 +152,60 @@ class OverlapFilter:
     overlap.
     """
 
-    def __init__(self, before: str, said: str = "", *, unless_spaced: bool = False) -> None:
-        """`before` is the text that the model was shown as the end of its answer, `said` more of that answer.
+    def __init__(self, before: str, text: str = "", *, unless_spaced: bool = False) -> None:
+        """`before` is the text that the model was shown as the end of its answer, `text` more of that answer.
 
         `unless_spaced`: what begins with white space is no repetition, unless it is a long one.
         """
         self._unless_spaced = unless_spaced
-        self._said = (said or before)[-_PRECEDENTS_IN:]
+        self._said = (text or before)[-_PRECEDENTS_IN:]
         self._candidates = _overlaps(before[-_LONGEST_OVERLAP:], self._said, bare=unless_spaced)
         """Beginnings of the continuation that would be repetitions, longest first."""
-        self._held = ""
-        self.restarted = False
-        self.open = bool(self._candidates)
+        super().__init__(is_open=bool(self._candidates))
 
-    def feed(self, text: str) -> str:
-        """New text in, text for the client out; held back only while it may still be a repetition."""
-        if not self.open:
-            return text
-        self._held += text
-        if self._unless_spaced and self._held[:1].isspace():
+    @override
+    def _judge(self, *, ended: bool) -> str:
+        held = self._held
+        if self._unless_spaced and held[:1].isspace():
             self._candidates = [c for c in self._candidates if len(c) >= _SURE]
-        held = self._is_repeated()
-        self._candidates = [c for c in self._candidates if held.startswith(c) or c.startswith(held)]
-        if not self._candidates:
-            return self._release(0)
-        longest = self._candidates[0]
-        return self._release(len(longest)) if held.startswith(longest) else ""
-
-    def flush(self, *, interrupted: bool = False) -> str:
-        """Return what is held when the attempt ends, less a whole repetition."""
-        del interrupted
-        held = self._is_repeated()
-        whole = [c for c in self._candidates if held.startswith(c)]
-        return self._release(len(whole[0]) if whole else 0)
-
-    def _is_repeated(self) -> str:
-        return self._held.lstrip() if self._unless_spaced else self._held
-
-    def _release(self, cut: int) -> str:
-        if cut and _repeats(self._said, cut):
-            cut = 0
-        cut += len(self._held) - len(self._is_repeated()) if cut else 0
-        out, self._held, self.open = self._held[cut:], "", False
-        self._candidates, self._said = [], ""
-        return out
+        bare = held.lstrip() if self._unless_spaced else held
+        self._candidates = [c for c in self._candidates if bare.startswith(c) or (c.startswith(bare) and not ended)]
+        longest = self._candidates[0] if self._candidates else ""
+        if not bare.startswith(longest):
+            return ""
+        repeated = bool(longest) and not _repeats(self._said, len(longest))
+        return self._release(len(held) - len(bare) + len(longest) if repeated else 0)
 
 
-class SpacedFilter:
+class SpacedFilter(Filter):
     """Puts white space between two attempts when the second one begins a new word without any.
 
-    A model that is asked in a new turn to go on rarely begins with the space that belongs there.
+    A model that is asked in a new turn to go on rarely begins with the space that belongs there. Where it was asked to
+    finish half a word, it begins with the whole one: then the half is taken out.
     """
 
-    restarted = False
-
-    def __init__(self, gap: str) -> None:
-        """`gap` is the white space that belongs between the attempts, maybe none."""
+    def __init__(self, gap: str, text: str = "") -> None:
+        """`gap` is the white space that belongs between the attempts, maybe none; `text` a text that may end in half a word."""
         self._gap = gap
+        words = text.split()
+        half = words[-1] if words and text.endswith(words[-1]) else ""
+        self._half = half if half.isalpha() and len(half) >= _HALF_WORD else ""
+        super().__init__(is_open=bool(gap or self._half))
 
-    @property
-    def open(self) -> bool:
-        """Return whether white space may still be put in."""
-        return bool(self._gap)
-
-    def feed(self, text: str) -> str:
-        """New text in, text for the client out."""
-        if not text:
-            return text
-        gap, self._gap = self._gap, ""
-        joins = text[0].isspace() or text[0] in (_STOPS if "\n" in gap else _STOPS + _CLOSING)
-        return text if joins else gap + text
-
-    def flush(self, *, interrupted: bool = False) -> str:
-        """Nothing is ever held."""
-        del interrupted
-        return ""
+    @override
+    def _judge(self, *, ended: bool) -> str:
+        held, half = self._held, self._half
+        if half and held[: len(half)] == half[: len(held)]:
+            if len(held) <= len(half) and not ended:
+                return ""
+            return self._release(len(half) if held[len(half) : len(half) + 1].isalpha() else 0)
+        joins = not held or held[0].isspace() or held[0] in (_STOPS if "\n" in self._gap else _STOPS + _CLOSING)
+        return ("" if joins else self._gap) + self._release(0)
 
 
-class Joint:
-    """Several filters, one after the other."""
-
-    def __init__(self, *filters: Seam) -> None:
-        """`filters` in the order in which text passes them."""
-        self._filters = filters
-
-    @property
-    def open(self) -> bool:
-        """Return whether any of them may still change something."""
-        return any(each.open for each in self._filters)
-
-    @property
-    def restarted(self) -> bool:
-        """Return whether any of them recognised a new beginning."""
-        return any(each.restarted for each in self._filters)
-
-    def feed(self, text: str) -> str:
-        """New text in, text for the client out."""
-        for each in self._filters:
-            text = each.feed(text)
-        return text
-
-    def flush(self, *, interrupted: bool = False) -> str:
-        """Return what is held when the attempt ends."""
-        text = ""
-        for each in self._filters:
-            text = each.feed(text) + each.flush(interrupted=interrupted)
-        return text
+def repeats_its_beginning(text: str) -> bool:
+    """Return whether a text begins like something that it says again later."""
+    return text.find(text[: min(_BEGINNING, len(text) // 2)], 1) > 0
 
 
 def margin(text: str) -> str:
@@ -274,22 +213,30 @@ def margin(text: str) -> str:
     return text[: len(text) - len(text.lstrip())]
 
 
-def _repeats(said: str, length: int) -> bool:
+def _same(copy: str, at: int, text: str) -> int:
+    """Return how many characters of the text are the next ones of the copy."""
+    if copy.startswith(text, at):
+        return len(text)
+    pairs = zip(copy[at : at + len(text)], text, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), len(copy) - at)
+
+
+def _repeats(text: str, length: int) -> bool:
     """Return whether a piece of this length stands twice in a row somewhere in a text."""
     run = 0
-    for a, b in zip(said, said[length:], strict=False):
+    for a, b in zip(text, text[length:], strict=False):
         run = run + 1 if a == b else 0
         if run == length:
             return True
     return False
 
 
-def _overlaps(tail: str, said: str, *, bare: bool) -> list[str]:
+def _overlaps(tail: str, text: str, *, bare: bool) -> list[str]:
     """The ends of a text that it has no precedent for, longest first; `bare`: nor one behind white space."""
-    last = said[-_CONTEXT:]
-    places = [at + _CONTEXT for at in range(len(said) - _CONTEXT) if said.startswith(last, at)]
-    followers = {said[at:][:_SHORTEST_OVERLAP] for at in places}
+    last = text[-_CONTEXT:]
+    places = [at + _CONTEXT for at in range(len(text) - _CONTEXT) if text.startswith(last, at)]
+    followers = {text[at:][:_SHORTEST_OVERLAP] for at in places}
     if bare:
-        followers |= {said[at : at + 4 * _SHORTEST_OVERLAP].lstrip()[:_SHORTEST_OVERLAP] for at in places}
+        followers |= {text[at : at + 4 * _SHORTEST_OVERLAP].lstrip()[:_SHORTEST_OVERLAP] for at in places}
     ends = (tail[at:] for at in range(len(tail) - _SHORTEST_OVERLAP + 1))
     return [end for end in ends if end[:_SHORTEST_OVERLAP] not in followers]

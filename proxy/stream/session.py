@@ -3,9 +3,10 @@
 The backend's frames are passed on as the bytes they came as. A frame that differs from an earlier one in nothing but a word is
 not even parsed; every token is counted all the same, so that a pause falls right at the pause point, between two chunks of text.
 After a pause the frames of the next attempt are rewritten to carry the first one's identity, so the client sees one answer. How
-the bytes were cut into reads makes no difference to what goes out. `LEGAL` is the whole of it.
+the bytes were cut into reads makes no difference to what goes out. `LEGAL` lists all states and events.
 
-A backend that breaks off after the finish reason has broken off nothing: that answer ends in good order.
+A finish reason is the end of an attempt whatever follows it, even a broken connection. Without one an end mark is believed,
+because a server that breaks down does not write it; a body that just ends is not, unless the window is full.
 """
 
 from __future__ import annotations
@@ -18,14 +19,11 @@ from proxy.core import sse
 from proxy.core.dialect import Writer
 from proxy.core.piece import Identity, Piece
 from proxy.stream.answer import Answer, Attempt
-from proxy.stream.calls import CallReader
-from proxy.stream.ending import Ending
 from proxy.stream.events import (
     LEGAL,
     AnswerReceived,
     ChunkReceived,
     Commands,
-    Correct,
     EndedHere,
     Finish,
     Pause,
@@ -33,14 +31,14 @@ from proxy.stream.events import (
     ResumeFailed,
     Retry,
     Search,
+    Send,
     State,
     Stop,
     StreamEvent,
     UpstreamEnded,
     UpstreamFailed,
-    sending,
 )
-from proxy.stream.inlet import Inlet
+from proxy.stream.inlet import CallReader, Inlet
 from proxy.stream.outlet import Outlet
 from proxy.stream.seam import margin
 from proxy.stream.watch import Watch
@@ -48,6 +46,8 @@ from proxy.stream.watch import Watch
 __all__ = ["LEGAL", "State", "StreamSession", "Watch"]
 
 _EMPTY = "The backend answered nothing; most likely the prompt does not fit its context window."
+_EARLY = "The backend ended the answer early."
+_NOTHING = "The backend ended its answer without having said anything."
 
 
 class StreamSession:
@@ -63,31 +63,30 @@ class StreamSession:
         self._writer = writer
         self._inlet = Inlet(watch, answer, calls)
         self._outlet = Outlet(watch, answer, writer)
-        self._ending = Ending(watch, answer, writer, self._outlet)
         self._refusal: Piece | None = None
+        """The backend's, for a client whose prompt can't be sent again."""
+        self._uncorrected: Sequence[Piece] | None = None
+        """What to send if nobody corrects the calls in it."""
         self.failed = False
         """Whether it ended in an error that Spillway wrote."""
-        self._done_seen = False
+        self._over = False
+        """Whether the attempt has ended; its body may still be open."""
         self._due = False
         """The pause point is reached: the next word is not taken any more."""
-        self._gap = ""
-        """White space before the word that was not taken: a quoted answer goes on without it."""
-        self._gap_before = ""
-        """The same for the running attempt, in case it adds nothing to the answer."""
-        self._length_before = -1
+        self._gap = self._gap_before = ""
+        """White space before the word that was not taken by this attempt, and the one before it."""
+        self._size_before = -1
         """Characters of the answer before the running attempt."""
 
     @property
     def delivered(self) -> bool:
         """Return whether the client has got all of the answer; the backend may not have ended the body yet."""
-        waiting = self._outlet.ending or self._outlet.withholding or self._outlet.rewriting
-        return self.state is State.DONE or (self._done_seen and not waiting)
+        return self.state is State.DONE or self._over
 
     def adopt(self, identity: Identity) -> None:
-        """Put the answer under an identity that a notice has gone out with, after a chunk that said the role."""
+        """Put the answer under an identity that a notice has gone out with, after a chunk with the role."""
         self.answer.identity = identity
-        self.answer.role_sent = True
-        self._outlet.renaming = True
+        self._outlet.role_sent = self._outlet.renaming = True
 
     def handle(self, event: StreamEvent) -> Commands:
         """Take in one event.
@@ -97,124 +96,122 @@ class StreamSession:
         """
         if (self.state, type(event)) not in LEGAL:
             raise ValueError(f"{type(event).__name__} is not legal while {self.state.value}")
+        out: list[bytes] = []
+        stop: Stop | None = None
         match event:
             case ChunkReceived(data):
-                return self._received(data)
+                stop = self._frames(sse.frames(self._inlet.splitter.feed(data)), out)
             case AnswerReceived(pieces):
-                return self._received_body(pieces)
-            case UpstreamEnded() | EndedHere():
-                return self._ended(here=isinstance(event, EndedHere))
+                stop = self._body_received(pieces, out)
+            case UpstreamEnded():
+                stop = self._frames(self._inlet.rest(), out) or self._body_ended(out)
             case UpstreamFailed(message):
-                return self._broke_off(message)
+                stop = self._cut_off(message, out)
+            case EndedHere():
+                stop = self._cut_off("", out)
             case Reopened():
-                return self._reopened(event)
+                self._reopened(event, out)
             case ResumeFailed():
-                return self._not_resumed()
-        assert_never(event)
+                stop = self._not_resumed(out)
+            case _:
+                assert_never(event)
+        if stop is not None and self.state is State.PAUSED:
+            out.append(self._closing(out))
+        data = b"".join(out)
+        sends = (Send(data),) if data else ()
+        return sends if stop is None else (*sends, stop)
 
     # -- relaying: every method below appends what is to be sent to `out`
 
-    def _received(self, data: bytes) -> Commands:
-        out: list[bytes] = []
-        frames = sse.frames(self._inlet.splitter.feed(data))
-        return sending(out, self._frames(frames, out))
+    def _frames(self, frames: Iterable[bytes], out: list[bytes]) -> Stop | None:
+        for frame in frames:
+            if self._outlet.plain(frame, out, self._inlet.calls):
+                continue
+            self._outlet.template.known = False
+            stop = self._pieces(self._inlet.read(frame), out) or self._pause_if_due(out)
+            if stop is not None:
+                return stop
+        return None
 
-    def _received_body(self, pieces: Sequence[Piece]) -> Commands:
-        """Take in an answer that is not paused before its end: what it counts decides whether it is gone on with."""
-        out, attempt = list[bytes](), self.answer.attempt
+    def _body_received(self, pieces: Sequence[Piece], out: list[bytes]) -> Stop | None:
+        """Take in an answer that is not paused before its end: what it counts decides whether it is resumed."""
+        attempt = self.answer.attempt
         counts = next((piece for piece in pieces if piece.trailer), Piece())
         attempt.prompt_tokens = counts.prompt_tokens or attempt.prompt_tokens
         for piece in pieces:
-            for each in self._inlet.take(piece):
-                if stop := self._piece(each, out, at_once=True):
-                    return sending(out, stop)
-            self._inlet.settle(self._outlet.template)
-        self.answer.report(counts)  # it holds, though nothing behind a wrong call is sent
-        return self._ends(out, self._close(out))
+            if piece.done:
+                self.answer.report(counts)  # they hold, though nothing behind a wrong call is sent
+            if (stop := self._pieces(self._inlet.take(piece), out, complete=True)) is not None:
+                return stop
+        return self._body_ended(out)
 
-    def _frames(self, frames: Iterable[bytes], out: list[bytes]) -> Stop | None:
-        return next((stop for frame in frames if (stop := self._frame(frame, out))), None)
+    def _pieces(self, pieces: Sequence[Piece], out: list[bytes], *, complete: bool = False) -> Stop | None:
+        """Take in pieces; `complete`: of an answer that came in one body, and is not paused."""
+        for piece in pieces:
+            if (stop := self._piece(piece, out, complete=complete)) is not None:
+                return stop
+        return None
 
-    def _frame(self, frame: bytes, out: list[bytes]) -> Stop | None:
-        if self._outlet.plain(frame, out):
-            return None
-        stop = self._pieces(self._inlet.read(frame), out)
-        if self._inlet.calls is None:
-            return stop
-        self._inlet.settle(self._outlet.template)
-        return stop or (self._pause_if_due(out) if self.answer.attempt.unseen else None)
-
-    def _pieces(self, pieces: Sequence[Piece], out: list[bytes]) -> Stop | None:
-        stops = (self._piece(each, out, last=each is pieces[-1]) for each in pieces)
-        return next((stop for stop in stops if stop), None)
-
-    def _piece(self, piece: Piece, out: list[bytes], *, last: bool = False, at_once: bool = False) -> Stop | None:
-        if piece.form is None:
-            return self._beside(piece, out)
-        if self._done_seen or self.answer.attempt.errored:
-            # No part of the answer any more.
-            if self._done_seen and not self._outlet.rewriting:
-                self._outlet.other(piece, out)
-            return None
+    def _piece(self, piece: Piece, out: list[bytes], *, complete: bool) -> Stop | None:
+        outlet, attempt = self._outlet, self.answer.attempts[-1]
+        if piece.form is None or self._over or attempt.errored:
+            return self._outside_answer(piece, out)
         if piece.error is not None:
             return self._error(piece, out)
-        if not at_once and (stop := self._word(piece.text or piece.thought, out)):
+        if not complete and (stop := self._next_word(piece.text or piece.thought, out)):
             return stop
-        piece, attempt = self._inlet.sorted(piece), self.answer.attempt
+        piece = self._inlet.without_searches(piece)
         if piece.calls and self.watch.endangers(self.answer):
-            self._outlet.withhold_call(out)
-        if not self._outlet.piece(piece, out):
-            return self._restarted(out)
-        if attempt.finish not in (None, "length") and not attempt.searching:
-            self._outlet.release(out)
-        # What it counts comes with the last of what a frame says.
-        return self._pause_if_due(out) if last else None
+            outlet.withhold(out, call=True)
+        if piece.finish not in (None, "length") and not attempt.searching and self.answer.marked:
+            outlet.release(out)
+        if outlet.piece(piece, out):
+            return None
+        attempt.restart()
+        return self._pause("restarted", out)
 
-    def _beside(self, piece: Piece, out: list[bytes]) -> Stop | None:
-        """A frame that is none of the answer's own."""
-        if piece.done and (self._ending.lacking or self._inlet.searched):
-            self._done_seen = True
-            return self._unfinished(out)
-        if piece.aside or not self._outlet.rewriting:
-            self._outlet.other(piece, out)
+    def _outside_answer(self, piece: Piece, out: list[bytes]) -> Stop | None:
+        """Take in what is no part of the answer: its end mark, a comment, or what comes behind an error."""
         if piece.done:
-            self._done_seen = True
-            self._ending.marked(out)
+            return self._attempt_ended(out, piece)
+        if piece.form is None and not self._over and (piece.aside or not self._outlet.rewriting):
+            self._outlet.aside(piece, out)
         return None
 
     def _error(self, piece: Piece, out: list[bytes]) -> Stop | None:
         data = sse.data_of(piece.frame) or b""
         overflow, attempt = recognise(200, data), self.answer.attempt
-        if overflow is not None and self.answer.begun:
+        if overflow is not None and self.answer.has_output:
             # Slots that share their memory fill up together, and are cleared together.
             attempt.cleared = overflow.shared and attempt.used < self.watch.pause_point
-            if self.watch.may_ask_again(self.answer) or self.watch.may_go_on(self.answer):
+            if self.watch.may_retry(self.answer) or self.watch.may_resume(self.answer):
                 return self._pause("cleared" if attempt.cleared else "window full", out)
             if not attempt.spoke:
-                return self._final("length", out)
+                attempt.finish = "length"
+                return self._finish(self._outlet.final("length"), out)
             attempt.cleared = False
-        if not self.answer.begun and (overflow is not None or refuses_tools(200, data)):
-            self.state = State.PAUSED
-            self._refusal = piece
+        if not self.answer.has_output and (overflow is not None or refuses_tools(200, data)):
+            self.state, self._refusal = State.PAUSED, piece
             return Retry(overflow, data)
         attempt.errored = True
-        self._outlet.error(piece, out)
+        self._outlet.settle(out)
+        self._outlet.aside(piece, out)
         return None
 
     # -- pausing
 
-    def _pause_if_due(self, out: list[bytes]) -> Pause | Finish | None:
-        if self.watch.called_enough(self.answer):
-            # The calls can be made; what a model says after them is most often made up.
-            return self._final(self.answer.calls.finish, out)
-        if self.answer.attempts[-1].finish is None and self.watch.spent(self.answer):
+    def _pause_if_due(self, out: list[bytes]) -> Stop | None:
+        attempt, watch = self.answer.attempts[-1], self.watch
+        if self._over or attempt.errored:
+            return None
+        if attempt.finish is None and watch.spent(self.answer):
             return self._pause("no room gained", out, last=True)
-        self._due = self.watch.pause_due(self.answer)
-        overdue = self._due and self.watch.cancels and self.watch.overdue(self.answer)
+        self._due = watch.pause_due(self.answer)
+        overdue = self._due and watch.cancels and watch.overdue(self.answer)
         return self._pause("pause point", out) if overdue else None
 
-    def _word(self, text: str, out: list[bytes]) -> Pause | None:
-        """If a word begins while a pause is due, the backend will say it again; or withhold it: a bound may cut it."""
+    def _next_word(self, text: str, out: list[bytes]) -> Pause | None:
+        """If a word begins while a pause is due, the backend will repeat it; or withhold it: a bound may cut it."""
         if self.watch.unknown:
             self._outlet.hold_word(text, out)
         if not self._due or not text[:1].isspace():
@@ -223,137 +220,159 @@ class StreamSession:
             self._gap = "" if self.answer.thinking else margin(text)
             return self._pause("pause point", out)
         if not self.answer.attempt.withheld:
-            self._outlet.release(out)
             self._outlet.withhold(out)
         return None
 
     def _pause(self, reason: str, out: list[bytes], *, last: bool = False) -> Pause:
-        attempt = self.answer.attempt
+        answer, attempt = self.answer, self.answer.attempt
         attempt.in_vain |= (attempt.withheld or attempt.unseen > 0) and not attempt.cleared
         if word := self._outlet.take_back():
             self._gap = margin(word)
-        if not self._outlet.flush(out, interrupted=True):
+        if not self._outlet.flush(out):
             attempt.restart()
         attempt.restarted |= self.watch.only_copied(attempt)
-        if len(self.answer.text) == self._length_before:
+        last |= attempt.restarted and not self.watch.may_resume(answer)
+        if answer.size == self._size_before:
             self._gap = self._gap_before  # the word is still to come
+        elif self.watch.hidden and not (attempt.calling or last or self._gap):
+            self._gap = answer.cut_word()
         self._due = False
         self.state = State.PAUSED
-        return Pause(reason, last or (attempt.restarted and not self.watch.may_go_on(self.answer)))
+        return Pause(reason, last)
 
-    def _restarted(self, out: list[bytes]) -> Pause:
-        self.answer.attempt.restart()
-        return self._pause("restarted", out)
-
-    def _reopened(self, event: Reopened) -> Commands:
-        out: list[bytes] = []
+    def _reopened(self, event: Reopened, out: list[bytes]) -> None:
         if event.corrects:
             self._outlet.release(out)
-        self.watch.settle(event.room)
-        self._gap_before = event.gap or self._gap
-        self._length_before = len(self.answer.text)
+        if event.room is not None:
+            self.watch.update(event.room)
+        self._gap_before, self._gap, self._size_before = self._gap, "", self.answer.size
         self._outlet.next_attempt(event, self._gap_before)
         self.answer.attempts.append(Attempt(event.prompt_tokens, bound=event.bound))
         self._inlet.next_attempt()
-        self._gap, self._refusal, self._done_seen, self._due = "", None, False, False
+        self._refusal, self._over, self._due = None, False, False
         self.state = State.RELAYING
-        if event.corrects:
-            self._outlet.begin_paragraph()
-        return sending(out)
 
     # -- ending
 
-    def _ended(self, *, here: bool) -> Commands:
-        out: list[bytes] = []
-        if here:
-            return self._finish(out, self._ending.here(out))
-        return self._ends(out, self._frames(self._inlet.rest(), out) or self._close(out))
+    def _body_ended(self, out: list[bytes]) -> Stop | None:
+        """The backend ended the body in good order."""
+        return self._attempt_ended(out, None) or self._finish(b"", out)
 
-    def _ends(self, out: list[bytes], stop: Stop | None) -> Commands:
-        stop = stop or (self._unfinished(out) if self._ending.lacking else self._stop_at_end(out))
-        if stop is not None:
-            return sending([*out, self._closing(out)], stop)
-        return self._finish(out, self._ending.complete(out, marked=self._done_seen))
+    def _attempt_ended(self, out: list[bytes], mark: Piece | None) -> Stop | None:
+        """End the attempt, by its end mark or with its body, or have another one made."""
+        if self._over:
+            return None
+        if (stop := self._close(out)) is not None:
+            return stop
+        self._over = True
+        supplied = self._unexplained and self._supply_finish(marked=mark is not None)
+        if (stop := self._next_attempt_needed(out, marked=mark is not None, supplied=supplied)) is not None:
+            return stop
+        if self._unexplained:
+            return self._fail(_EARLY if self.answer.has_output else _NOTHING, out)
+        return self._complete(out, mark, supplied=supplied)
 
     def _close(self, out: list[bytes]) -> Stop | None:
-        """The reader of calls lets go of what it kept."""
+        """The reader of calls lets go of what it held."""
         if (stop := self._pieces(self._inlet.close(), out)) is not None:
             return stop
-        if not isinstance(rest := self._inlet.corrected(), Correct):
-            return self._pieces(rest, out)
-        self.state = State.PAUSED
-        return rest
+        wrong, pieces = self._inlet.correction()
+        if wrong is None:
+            return self._pieces(pieces, out)
+        self.state, self._uncorrected = State.PAUSED, pieces
+        return wrong
 
-    def _unfinished(self, out: list[bytes]) -> Stop:
-        """The attempt is over, by its end mark or with its body, and no frame said why."""
-        understood = self._ending.understood(marked=self._done_seen)
-        if (stop := self._stop_at_end(out)) is not None:
-            return stop
-        self.failed = not understood
-        ending, failed = self._ending, self._outlet.failed
-        self._last(out, ending.complete(out, marked=self._done_seen) if understood else failed(ending.why))
-        return Finish()
+    @property
+    def _unexplained(self) -> bool:
+        """Return whether neither a finish reason nor an error has explained yet why the running attempt ends."""
+        return self.answer.attempt.finish is None and not self.answer.attempt.errored
 
-    def _stop_at_end(self, out: list[bytes]) -> Pause | Retry | Search | None:
-        if self._inlet.searched:
-            calls, self.state = self._inlet.searches, State.PAUSED
-            self._outlet.take_back()
-            return Search(calls)
-        if self._ending.restarted(out, marked=self._done_seen):
-            return self._restarted(out)
-        outlet, attempt = self._outlet, self.answer.attempt
-        waits = outlet.ending or outlet.rewriting or self._ending.supplied
-        if waits and attempt.finish == "length" and self.watch.is_full(self.answer):
-            if not outlet.withholding:
-                outlet.release_end(out)
+    def _supply_finish(self, *, marked: bool) -> bool:
+        """Supply the finish reason that the backend left out, if it can be told; `marked`: an end mark came."""
+        answer, attempt = self.answer, self.answer.attempt
+        if self.watch.outgrown(answer):
+            attempt.finish = "length"
+        elif marked and attempt.spoke and (not attempt.calling or answer.calls_are_complete):
+            attempt.finish = answer.calls_finish if attempt.calling else "stop"
+        return attempt.finish is not None
+
+    def _next_attempt_needed(self, out: list[bytes], *, marked: bool, supplied: bool) -> Stop | None:
+        """Return what has to be done before an attempt that has ended can be gone on with; None: nothing goes on."""
+        answer, attempt, outlet = self.answer, self.answer.attempt, self._outlet
+        if (searches := self._inlet.searches) is not None:
+            self.state = State.PAUSED
+            outlet.take_back()
+            return Search(searches)
+        if outlet.rewriting and not attempt.errored:
+            ended = attempt.finish == "stop" or (marked and attempt.finish is None)
+            if not outlet.flush(out) or (outlet.more_expected and ended and not attempt.spoke):
+                attempt.restart()
+                return self._pause("restarted", out)
+        waits = outlet.holding or outlet.rewriting or supplied
+        if attempt.finish == "length" and waits and self.watch.is_full(answer):
+            if not answer.marked:
+                outlet.drop_end(out)
             return self._pause("window full", out)
-        if attempt.finish == "length" and self.watch.spent(self.answer):
+        if attempt.finish == "length" and self.watch.spent(answer):
             return self._pause("no room gained", out, last=True)
-        if self._ending.lacking and self.watch.suspiciously_empty(self.answer):
+        if self.watch.suspiciously_empty(answer):
             self.state = State.PAUSED
             return Retry(Overflow(None, None, "empty stream"))
         return None
 
-    def _not_resumed(self) -> Commands:
-        out: list[bytes] = []
-        if (instead := self._inlet.instead) is not None:
-            self.state, self._inlet.instead = State.RELAYING, None
-            return self._ends(out, self._pieces(instead, out))
+    def _complete(self, out: list[bytes], mark: Piece | None = None, *, supplied: bool = False) -> Stop | None:
+        """Send what is left of an attempt that nothing comes after; None: all is sent, and its body has not ended yet."""
+        attempt, outlet, watch = self.answer.attempt, self._outlet, self.watch
+        bounded = watch.remaining_tokens(self.answer) == 0 and not attempt.searching
+        if attempt.withheld and attempt.finish == "length" and not bounded:
+            outlet.take_back()  # half a call, and no more room for all of it
+            return self._finish(outlet.final("length"), out)
+        finish, ends_in_calls = attempt.finish or "stop", watch.cut_after_calls(self.answer)
+        if ends_in_calls:
+            finish = self.answer.calls_finish
+            outlet.drop_end(out)
+        outlet.release(out)
+        if ends_in_calls or outlet.rewriting or supplied:
+            return self._finish(outlet.final(finish), out)
+        if mark is None:
+            return self._finish(outlet.counted() + self._writer.end(), out)
+        outlet.aside(mark, out)
+        return None
+
+    def _not_resumed(self, out: list[bytes]) -> Stop | None:
+        if (pieces := self._uncorrected) is not None:
+            self.state, self._uncorrected = State.RELAYING, None
+            return self._pieces(pieces, out) or self._body_ended(out)
         if self._refusal is not None:
-            refusal = self._writer.relay(self._refusal, None, role_sent=True)
-            return self._finish(out, refusal + self._writer.end())
-        if not self.answer.begun:
-            return self._failed(_EMPTY, out)
-        return self._finish(out, self._outlet.final("length"))
+            return self._finish(self._writer.relay(self._refusal, None, role_sent=True) + self._writer.end(), out)
+        if not self.answer.has_output:
+            return self._fail(_EMPTY, out)
+        return self._finish(self._outlet.final("length"), out)
 
-    def _broke_off(self, message: str) -> Commands:
-        out = list[bytes]()
+    def _cut_off(self, message: str, out: list[bytes]) -> Stop | None:
+        """The connection broke, or nobody wants more (no `message`): nothing is corrected any more, nor resumed."""
+        attempt, outlet = self.answer.attempt, self._outlet
         if self.state is State.RELAYING:
-            # Nothing is corrected any more, nor gone on with.
+            if self._over:
+                return self._finish(b"", out)
             if isinstance(stop := self._pieces(self._inlet.close(), out), Finish):
-                return sending(out, stop)
-            if not (self._ending.lacking or self.answer.attempt.searching):
-                return self._finish(out, self._ending.complete(out, marked=self._done_seen))
-        return self._failed(message, out)
+                return stop
+            if not (self._unexplained or attempt.searching):
+                return self._complete(out)
+        if message:
+            return self._fail(message, out)
+        outlet.settle(out)  # of a call that was begun nobody takes half for all
+        return self._finish(outlet.final("length" if attempt.calling else "stop"), out)
 
-    def _failed(self, message: str, out: list[bytes]) -> Commands:
+    def _fail(self, message: str, out: list[bytes]) -> Finish:
         self.failed = True
-        return self._finish(out, self._outlet.failed(message))
+        return self._finish(self._outlet.failed(message), out)
 
-    def _finish(self, out: list[bytes], end: bytes) -> Commands:
-        self._last(out, end)
-        return (*sending(out), Finish())
-
-    def _final(self, finish: str, out: list[bytes]) -> Finish:
-        """End the answer in Spillway's own words, though the attempt goes on."""
-        self.answer.attempt.finish = finish
-        self._last(out, self._outlet.final(finish))
-        return Finish()
-
-    def _last(self, out: list[bytes], end: bytes) -> None:
+    def _finish(self, end: bytes, out: list[bytes]) -> Finish:
         """Send this, and nothing after it."""
         self.state = State.DONE
         out += (self._closing(out) if end else b"", end)
+        return Finish()
 
     def _closing(self, out: list[bytes]) -> bytes:
         """Close a frame that was passed on as the backend tore it. Lines of JSON may not have blank ones between them."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
+from typing_extensions import override
+
 TAGS = ("think", "thinking", "thought", "reasoning")
 _OPENING = re.compile(rf"\s*<({'|'.join(TAGS)})>")
 _LONGEST = max(map(len, TAGS)) + 2
-_CLOSED = "\n</{}>\n\n"
 
 
 def open_thought(text: str) -> str | None:
@@ -25,7 +26,38 @@ def after_thought(text: str) -> str:
     return text if found is None or at < 0 else text[at + len(found[1]) + 3 :].lstrip()
 
 
-class ThoughtFilter:
+class Filter:
+    """Holds the beginning of a text back until it is known what of it is passed on; the rest passes as it is."""
+
+    def __init__(self, *, is_open: bool = True) -> None:
+        self.open = is_open
+        """Whether text may still be held back, taken out or put in."""
+        self.restarted = False
+        """Whether it turned out to be the answer from its beginning on, of which nothing is passed on."""
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """New text in, text to pass on out."""
+        if not self.open or not text:
+            return "" if self.restarted else text
+        self._held += text
+        return self._judge(ended=False)
+
+    def flush(self) -> str:
+        """Return what is held when the attempt ends; nothing is held after it."""
+        return self._judge(ended=True) if self.open else ""
+
+    def _judge(self, *, ended: bool) -> str:
+        """Return what to pass on of the text that is held; empty, and still open: nothing yet."""
+        raise NotImplementedError
+
+    def _release(self, cut: int) -> str:
+        """Close, and return what is held behind its first `cut` characters."""
+        out, self._held, self.open = self._held[cut:], "", False
+        return out
+
+
+class ThoughtFilter(Filter):
     """Keeps the thinking of an answer well-formed when a model thinks again before it goes on.
 
     Within a thought its next opening tag is taken out, and where the answer itself comes instead, the thought is
@@ -33,61 +65,32 @@ class ThoughtFilter:
     the answer: it is left out.
     """
 
-    restarted = False
-
     def __init__(self, inside: str | None, *, closes: bool = True) -> None:
         """`inside` is the tag of the thought in which the answer was interrupted, None: in none.
 
         `closes`: what does not begin with a tag is the answer, rather than the rest of the thought.
         """
+        super().__init__()
         self._inside = inside
         self._closes = closes
-        self._held = ""
-        self._until = ""
-        """The closing tag up to which text is left out."""
-        self.open = True
 
-    def feed(self, text: str) -> str:
-        """New text in, text for the client out; held while it may be a tag."""
-        if not self.open or not text:
-            return text
-        self._held += text
-        if self._until:
-            return self._skip()
-        found = _OPENING.match(self._held)
+    @override
+    def _judge(self, *, ended: bool) -> str:
+        held, found = self._held, _OPENING.match(self._held)
         if found is None:
-            return "" if _may_open(self._held) else self._release(self._answering(self._held))
+            if not ended and _may_open(held):
+                return ""
+            if self._inside is None or not self._closes or not held.strip():
+                return self._release(0)
+            return f"\n</{self._inside}>\n\n{self._release(0).lstrip()}"
         if self._inside is not None:
-            return self._release(self._held[found.end() :])
-        self._held = self._held[found.end() :]
-        self._until = f"</{found[1]}>"
-        return self._skip()
-
-    def flush(self, *, interrupted: bool = False) -> str:
-        """Return what is held when the attempt ends: a thought that never ended is left out."""
-        del interrupted
-        return self._release("" if self._until else self._answering(self._held))
-
-    def _skip(self) -> str:
-        at = self._held.find(self._until)
-        if at < 0:
-            self._held = self._held[-len(self._until) :]
-            return ""
-        rest = self._held[at + len(self._until) :]
-        if not rest.strip():
-            self._held = self._until + rest
-            return ""
-        return self._release(rest.lstrip("\n"))
-
-    def _answering(self, text: str) -> str:
-        if self._inside is None or not self._closes or not text.strip():
-            return text
-        return _CLOSED.format(self._inside) + text.lstrip()
-
-    def _release(self, out: str) -> str:
-        self._held = self._until = ""
-        self.open = False
-        return out
+            return self._release(found.end())
+        closing = f"</{found[1]}>"
+        end = held.find(closing, found.end()) + len(closing)
+        over = end >= len(closing) and bool(held[end:].strip())
+        if not over:
+            return self._release(len(held)) if ended else ""
+        return self._release(end).lstrip("\n")
 
 
 def _may_open(text: str) -> bool:

@@ -17,14 +17,14 @@ _BOUND_MARGIN = 24
 _PATIENCE = 32
 """A pause waits for the end of a word for this part of the window at most."""
 _GAIN_SHARE = 16
-"""A resumed attempt that said less than this part of the window gained no room."""
+"""A resumed attempt that added less than this part of the window gained no room."""
 _DANGER = 4096
 _DANGER_SHARE = 4
 """A tool call that begins within so many tokens, or such a part of the window, of the pause point is withheld."""
 _CALL_SLACK = 64
 """A withheld call is given up when less than this part of the window is left."""
 _SILENT = 3
-"""Attempts that are refused inside the stream before they said a word, until the answer is ended."""
+"""Attempts that are refused inside the stream before their first word, until the answer is ended."""
 _EMPTY_FILL = 0.9
 """Fill from which an answer without a single delta is taken for a refused prompt (LM Studio 0.4)."""
 
@@ -38,52 +38,38 @@ class Watch:
     max_tokens: int | None = None
     strip_usage: bool = False
     """The usage chunk was Spillway's wish: take it out again."""
-    told: Callable[[], Mapping[str, Any] | None] = lambda: None
-    """What the usage tells of the whole request besides; None: nothing."""
+    usage_details: Callable[[], Mapping[str, Any] | None] = lambda: None
+    """What the usage says of the whole request besides; None: nothing."""
     remarks: Callable[[], Sequence[Piece]] = tuple
-    """What is told beside the answer, in front of its end mark."""
+    """What is shown beside the answer, in front of its end mark."""
     show_usage: bool = False
     """The client wants usage, so a joined answer ends with a usage chunk."""
     cancels: bool = True
     """Whether an attempt may be left before its end; False: it is paid for to the end, so a bound has to stop it."""
-    holds_calls: bool = False
-    """Whether tool calls come whole, because they are read from text."""
+    hidden: bool = False
+    """Whether nobody sees the answer before its end, so that its last word can be taken back."""
+    complete_calls: bool = False
+    """Whether each tool call comes in one piece, because it is read from text."""
     resumable: bool = False
     unknown: bool = False
-    """Whether nobody has told the window, so that any end for its length may be its doing, or that of another bound."""
+    """Whether nobody has reported the window, so that any end for its length may be its doing, or that of another bound."""
     vain_resumes: int = 3
-    """Attempts in a row that may gain nothing until the answer is ended; 0: it is never gone on with."""
+    """Attempts in a row that may gain nothing until the answer is ended; 0: it is never resumed."""
     search: str = ""
     """Name of Spillway's own tool, whose calls the client never sees; empty: the model has none."""
     ceiling: int = 2**62
-    """Completion tokens over all attempts from which on an answer without a bound is not gone on with."""
+    """Completion tokens over all attempts from which on an answer without a bound is not resumed."""
 
-    def settle(self, room: Room | None) -> None:
-        """Watch for what is known now (None: nothing new); an answer of an unknown window can be paused from then on."""
-        if room is None:
-            return
+    def update(self, room: Room) -> None:
+        """Watch for what is known now; an answer of an unknown window can be paused from then on."""
         self.window, self.pause_point, self.ceiling = room.window, room.pause_point, room.ceiling
         self.resumable |= self.unknown
         self.unknown = room.assumed
 
-    def noted(self, usage: dict[str, Any]) -> dict[str, Any]:
-        """The usage as the client is told it; the same object where there is nothing besides."""
-        told = self.told() if self.show_usage else None
-        return usage if told is None else {**usage, "spillway": told}
-
-    def pause_due(self, answer: Answer) -> bool:
-        """Return whether the running attempt has reached the pause point and would outgrow the window."""
-        attempt = answer.attempts[-1]
-        used = attempt.used
-        near_bound = attempt.bound is not None and attempt.completion_tokens >= attempt.bound - _BOUND_MARGIN
-        if not (near_bound or used >= self.pause_point) or attempt.finish or not self.may_go_on(answer):
-            return False
-        if attempt.withheld or attempt.unseen:
-            return used >= self.window - max(_FULL_SLACK, self.window // _CALL_SLACK)
-        left = self.remaining_tokens(answer)
-        if near_bound and left is not None and left > _BOUND_MARGIN:
-            return True
-        return left is None or used + left > self.window - _FULL_SLACK
+    def with_details(self, usage: dict[str, Any]) -> dict[str, Any]:
+        """The usage as the client gets it; the same object where there is nothing to add."""
+        details = self.usage_details() if self.show_usage else None
+        return usage if details is None else {**usage, "spillway": details}
 
     def far(self, answer: Answer, tokens: int) -> bool:
         """Return whether so many more tokens are sure not to reach the pause point."""
@@ -94,49 +80,53 @@ class Watch:
         most = attempt.prompt_tokens + attempt.completion_tokens + attempt.unseen + tokens
         return most < self.pause_point or not self.resumable
 
+    def pause_due(self, answer: Answer) -> bool:
+        """Return whether the running attempt has reached the pause point and would outgrow the window."""
+        attempt = answer.attempts[-1]
+        used = attempt.used
+        near_bound = attempt.bound is not None and attempt.completion_tokens >= attempt.bound - _BOUND_MARGIN
+        if not (near_bound or used >= self.pause_point) or attempt.finish or not self.may_resume(answer):
+            return False
+        if attempt.withheld or attempt.unseen:
+            return used >= self.window - max(_FULL_SLACK, self.window // _CALL_SLACK)
+        remaining = self.remaining_tokens(answer)
+        if near_bound and remaining is not None and remaining > _BOUND_MARGIN:
+            return True
+        return remaining is None or used + remaining > self.window - _FULL_SLACK
+
     def overdue(self, answer: Answer) -> bool:
         """Return whether no word ended for so long after the pause point that the pause can't wait for one."""
         attempt = answer.attempts[-1]
         return attempt.withheld or attempt.unseen > 0 or attempt.used >= self.pause_point + self.window // _PATIENCE
 
     def endangers(self, answer: Answer) -> bool:
-        """Return whether a tool call that begins now might not fit, or is no client's: then it is withheld until it is whole."""
+        """Return whether a tool call that begins now might not fit, or is no client's: then it is withheld until it is complete."""
         attempt = answer.attempts[-1]
-        if attempt.searching and not attempt.withheld:
-            return True
+        if attempt.searching:
+            return not attempt.withheld
         reserve = max(_DANGER, self.window // _DANGER_SHARE)
-        managed = self.resumable and self.window > 0 and not self.holds_calls
+        managed = self.resumable and self.window > 0 and not self.complete_calls
         return managed and not attempt.calling and attempt.used >= self.pause_point - reserve
 
-    def called_enough(self, answer: Answer) -> bool:
-        """Return whether whole calls were made and the window is nearly full of what the model says after them."""
-        attempt = answer.attempts[-1]
-        made = self.holds_calls and attempt.calling and self.resumable and self.window > 0
-        return made and not attempt.searching and not attempt.finish and attempt.used >= self.pause_point
-
     def cut_after_calls(self, answer: Answer) -> bool:
-        """Return whether the window ended an answer that has made whole calls."""
+        """Return whether the window ended an answer that has made complete calls."""
         attempt = answer.attempts[-1]
-        made = self.holds_calls and attempt.calling and attempt.finish == "length"
-        return made and self.remaining_tokens(answer) != 0
+        called = self.complete_calls and attempt.calling and attempt.finish == "length"
+        return called and self.remaining_tokens(answer) != 0
 
     def may_be_full(self, answer: Answer) -> bool:
         """Return whether an end for its length may have been the window's doing: usage may tell later."""
-        left = self.remaining_tokens(answer)
         untold = self.unknown and not self.window and self.vain_resumes > 0
-        may = self._between_words(answer) if untold else self.may_go_on(answer)
-        return may and (left is None or left > 0)
-
-    def _cut_by_unknown(self, answer: Answer) -> bool:
-        """Return whether it was not the client's bound that ended it, by the backend's own count."""
-        return self.unknown and (self.max_tokens is None or answer.attempt.usage is not None)
+        may = self._between_words(answer) if untold else self.may_resume(answer)
+        return may and self.remaining_tokens(answer) != 0
 
     def is_full(self, answer: Answer) -> bool:
-        """Return whether an attempt that ended for its length is to be gone on with."""
+        """Return whether an attempt that ended for its length is to be resumed: its bound was the window, or Spillway's own."""
         if not self.may_be_full(answer):
             return False
-        # A bound that ended it was Spillway's, not the client's.
-        return answer.attempt.bound is not None or self.outgrown(answer) or self._cut_by_unknown(answer)
+        # Where nobody knows the window it was not the client's bound, by the backend's own count.
+        unknown = self.unknown and (self.max_tokens is None or answer.attempt.usage is not None)
+        return unknown or answer.attempt.bound is not None or self.outgrown(answer)
 
     def outgrown(self, answer: Answer) -> bool:
         """Return whether the running attempt has filled the window, as far as was counted."""
@@ -146,41 +136,35 @@ class Watch:
         return self.window > 0 and attempt.spoke and full
 
     def ended_short(self, answer: Answer) -> bool:
-        """Return whether the answer as a whole ended for want of room: not by the client's bound, and not gone on with."""
+        """Return whether the answer ended for want of room: not by the client's bound, and not resumed."""
         attempt = answer.attempt
         full = self.window > 0 and attempt.used >= self.window - self.window // 16
         return attempt.finish == "length" and full and self.remaining_tokens(answer) != 0
 
     def suspiciously_empty(self, answer: Answer) -> bool:
-        """Return whether an answer that said nothing at all is a refusal of the prompt."""
+        """Return whether an answer without a word is a refusal of the prompt."""
         attempt = answer.attempt
-        empty = not answer.begun and not attempt.finish and not attempt.errored
+        empty = not answer.has_output and not attempt.finish and not attempt.errored
         return empty and self.window > 0 and attempt.prompt_tokens >= _EMPTY_FILL * self.window
 
     def remaining_tokens(self, answer: Answer) -> int | None:
         """Completion tokens that the client still allows."""
         return None if self.max_tokens is None else max(0, self.max_tokens - answer.delivered_tokens)
 
-    def may_go_on(self, answer: Answer) -> bool:
+    def may_resume(self, answer: Answer) -> bool:
         """Return whether the answer can be resumed where it stands: between words, and with room gained so far."""
-        return self._between_words(answer) and self._resumes(answer)
+        return self._between_words(answer) and self._may_resume_again(answer)
 
-    def may_ask_again(self, answer: Answer) -> bool:
-        """Return whether an attempt that was refused inside the stream, before it said a word, may be made once more."""
+    def may_retry(self, answer: Answer) -> bool:
+        """Return whether an attempt that was refused inside the stream, before its first word, may be made once more."""
         return not answer.attempt.spoke and sum(not each.spoke for each in answer.attempts) < _SILENT
 
-    def _between_words(self, answer: Answer) -> bool:
-        attempt = answer.attempts[-1]
-        if attempt.calling and not attempt.withheld:
-            return False
-        return answer.has_text or answer.thinking or attempt.withheld or attempt.unseen > 0
-
     def only_copied(self, attempt: Attempt) -> bool:
-        """Return whether an attempt told the answer again to its end, word for word, and had hardly any room left to go on."""
+        """Return whether an attempt repeated the answer to its end, word for word, and had hardly any room left to go on."""
         return attempt.copied and attempt.gained < self.window // _GAIN_SHARE
 
     def spent(self, answer: Answer) -> bool:
-        """Return whether an answer that was gone on with has filled the window again, and is not gone on with any more.
+        """Return whether an answer that was resumed has filled the window again, and is not resumed any more.
 
         Where a window shifts, nothing else ends it.
         """
@@ -188,12 +172,18 @@ class Watch:
         if len(answer.attempts) == 1 or not self.resumable or attempt.used < self.window - _FULL_SLACK:
             return False
         half_a_call = attempt.calling and not attempt.withheld
-        return not half_a_call and self.remaining_tokens(answer) != 0 and not self._resumes(answer)
+        return not half_a_call and self.remaining_tokens(answer) != 0 and not self._may_resume_again(answer)
 
-    def _resumes(self, answer: Answer) -> bool:
+    def _between_words(self, answer: Answer) -> bool:
+        attempt = answer.attempts[-1]
+        if attempt.calling and not attempt.withheld:
+            return False
+        return answer.has_text or answer.thinking or attempt.withheld or attempt.unseen > 0
+
+    def _may_resume_again(self, answer: Answer) -> bool:
         """Return whether there may be one more attempt after the running one."""
         if not self.resumable or not self.window:
             return False
-        if answer.vain(self.window // _GAIN_SHARE) >= self.vain_resumes:
+        if answer.attempts_in_vain(self.window // _GAIN_SHARE) >= self.vain_resumes:
             return False
         return self.max_tokens is not None or answer.completion_tokens < self.ceiling

@@ -13,7 +13,7 @@ from proxy.emulation import Call
 from tests.attempts.test_resuming import joined_calls
 from tests.attempts.test_tools import CALL, PARIS, WEATHER
 from tests.emulation.outputs import BODY, CLEAN
-from tests.fakes import FAKES, FakeModel, LlamaCppFake, Question, Reply, ToolCall, VllmFake, summariser, walk, words
+from tests.fakes import FAKES, FakeModel, LlamaCppFake, Question, Reply, ToolCall, summariser, walk, words
 from tests.proxying import Proxy, read_stream, running_proxy
 
 pytestmark = pytest.mark.slow
@@ -248,23 +248,6 @@ def test_an_emulated_call_that_is_wrong_is_told_as_well(written: io.StringIO) ->
         assert told == [{"reason": "wrong_arguments", "tool": "get_weather"}] * 2
         assert counted(proxy, "malformed_tool_calls_total", reason="wrong_arguments") == 2
     assert SECRET not in written.getvalue()
-
-
-def test_each_of_several_choices_that_stream_has_its_calls_once_and_judged_by_themselves() -> None:
-    def twice(_: Question) -> Reply:
-        return Reply(tool_calls=[ToolCall("get_weather", '{"city": "Paris"}')] * 2)
-
-    with VllmFake([FakeModel("m", 8192)], twice) as fake, running_proxy(fake) as proxy:
-        fields = {"n": 2, "stream": True, "stream_options": {"include_usage": True}}
-        answer = proxy.chat(asked("x", **fields)).content
-        frames = [json.loads(line[6:]) for line in answer.split(b"\n\n") if line.startswith(b"data: {")]
-        pieces = [choice for frame in frames for choice in frame["choices"]]
-        for index in range(2):
-            deltas = [piece["delta"] for piece in pieces if piece["index"] == index]
-            calls = [call for delta in deltas for call in delta.get("tool_calls") or ()]
-            assert {call["index"] for call in calls} == {0}
-            assert json.loads("".join(call["function"]["arguments"] for call in calls)) == {"city": "Paris"}
-        assert frames[-1]["usage"]["spillway"]["tool_calls"] == {"repeated": 2}
 
 
 @both

@@ -54,7 +54,7 @@ def streaming(wire: Wire) -> Iterator[ClientStream]:
         Exchange(scope, wire.receive, wire.send),
         writer,
         form="off",
-        own=own,
+        fallback=own,
         extra_headers=list,
         grace=0.0,
         heartbeat=0.0,

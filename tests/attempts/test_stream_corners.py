@@ -191,7 +191,7 @@ async def test_no_heartbeat_comes_after_the_end() -> None:
     scope = {"method": "POST", "path": "/", "headers": []}
     exchange = Exchange(scope, None, send)  # type: ignore[arg-type]
     client = ClientStream(
-        exchange, ChatWriter(), form="off", own=Identity("", 0, ""), extra_headers=list, grace=0.0, heartbeat=10.0
+        exchange, ChatWriter(), form="off", fallback=Identity("", 0, ""), extra_headers=list, grace=0.0, heartbeat=10.0
     )
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -214,7 +214,7 @@ async def test_heartbeats_do_not_pile_up_for_a_client_that_does_not_read() -> No
     exchange = Exchange({"method": "POST", "path": "/", "headers": []}, None, send)  # type: ignore[arg-type]
     exchange.started = True
     writer, own = ChatWriter(), Identity("", 0, "")
-    client = ClientStream(exchange, writer, form="off", own=own, extra_headers=list, grace=0.0, heartbeat=1e-6)
+    client = ClientStream(exchange, writer, form="off", fallback=own, extra_headers=list, grace=0.0, heartbeat=1e-6)
     client._last -= 1.0
     for _ in range(200):
         await asyncio.sleep(0)

@@ -114,17 +114,11 @@ def pieces_of(text: str, size: int) -> list[Piece]:
 
 def through(reader: WrittenCallReader, pieces: list[Piece], finish: str | None, *, seeing_all: bool) -> Iterator[Piece]:
     """What comes out; pieces that need not be read pass by the reader, as frames do, unless it sees all."""
-    missed = ""
     for piece in pieces:
-        suspects = reader.suspects
-        if not (seeing_all or reader.holding) and (suspects is None or not suspects.search(piece.text)):
-            missed += piece.text
+        if not seeing_all and reader.skip(piece.text):
             yield piece
         else:
-            reader.missed(missed)
-            missed = ""
             yield from reader.feed(piece)
-    reader.missed(missed)
     yield from reader.feed(Piece(finish=finish, form={}, choice=True) if finish else Piece(done=True))
 
 
@@ -220,12 +214,10 @@ def test_nothing_waits_where_no_mark_begins(name: str, share: float) -> None:
     }
     reader, read, waiting = reader_of(), 0, 0
     for piece in (pieces := pieces_of(texts[name], 4)):
-        if reader.holding or (reader.suspects is not None and reader.suspects.search(piece.text)):
+        if not reader.skip(piece.text):
             read += 1
             waiting += 1 - len(reader.feed(piece))
             assert waiting <= 1
-        else:
-            reader.missed(piece.text)
     assert read <= share * len(pieces)
     assert waiting == 0
 

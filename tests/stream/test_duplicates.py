@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.jsontext import dumps, loads
+from proxy.core.jsontext import dumps
 from proxy.core.piece import CallPart, Piece
-from proxy.dialects.chat.reading import piece_of
 from proxy.stream.duplicates import RepeatedCalls
 from tests.stream.support import DONE, FAR, chunk, cut, ending, frame, opening, relayed
 
@@ -88,7 +86,7 @@ def test_however_the_calls_come(calls: list[tuple[str, str]], size: int) -> None
 def test_a_call_is_held_only_while_it_repeats_another() -> None:
     of = RepeatedCalls()
     sent = [of.feed(Piece(calls=(part,), form={}, choice=True)) for part in parts([PARIS, LISBON], 4)]
-    later = [bool(each) for each in sent[6:]]
+    later = [any(piece.calls for piece in each) for each in sent[6:]]
     assert later[:3] == [False, False, False]
     assert all(later[3:])
     assert said(each for some in sent for each in some) == once([PARIS, LISBON])
@@ -144,51 +142,3 @@ def test_a_stream_with_one_is_the_same_however_its_bytes_are_cut(sizes: tuple[in
     assert b'"id":"c1"' not in got
     assert b'"id":"c2"' in got.replace(b": ", b":")
     assert dumps({"index": 2})[1:-1] not in got
-
-
-def both(first: dict[str, Any], second: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
-    """A frame of two choices."""
-    value = chunk(first, finish, **more)
-    value["choices"].append({"finish_reason": finish, "index": 1, "delta": second})
-    return frame(value)
-
-
-def of_choices(data: bytes) -> tuple[list[list[tuple[str, str, str]]], list[list[str]]]:
-    """The calls and the finish reasons of two choices, as a client puts them together."""
-    lines = [line[6:] for line in data.split(b"\n\n") if line.startswith(b"data: {")]
-    pieces = [piece for line in lines for piece in (piece_of(loads(line), b""),)]
-    of = [[each for piece in pieces for each in (piece, *piece.other_choices) if each.index == at] for at in (0, 1)]
-    return [said(each) for each in of], [[piece.finish for piece in each if piece.finish] for each in of]
-
-
-@pytest.mark.parametrize("sizes", [(), (1,), (300, 1)])
-def test_calls_of_choices_that_share_frames_are_told_once_in_each(sizes: tuple[int, ...]) -> None:
-    one, other = parts([PARIS, PARIS, NOW], 5), parts([LISBON, NOW, LISBON], 5)
-    nothing: dict[str, Any] = {}
-    pairs = zip_longest(map(delta, one), map(delta, other), fillvalue=nothing)
-    data = both({"role": "assistant"}, {"role": "assistant"}) + b"".join(both(*pair) for pair in pairs)
-    counts = {"prompt_tokens": 9, "completion_tokens": 30, "total_tokens": 39}
-    data += both({}, {}, "tool_calls", usage=counts) + DONE
-    got = relayed(FAR, data, sizes)
-    assert of_choices(got) == (
-        [once([PARIS, PARIS, NOW]), once([LISBON, NOW, LISBON])],
-        [["tool_calls"], ["tool_calls"]],
-    )
-    assert got.count(b'"completion_tokens":30') == 1
-    assert got.count(b'"role"') == 2
-    assert got.endswith(DONE)
-
-
-def test_choices_that_share_frames_and_repeat_nothing_keep_their_bytes() -> None:
-    pairs = zip(map(delta, parts([PARIS, NOW], 5)), map(delta, parts([NOW, PARIS], 5)), strict=True)
-    data = b"".join(both(*pair) for pair in pairs) + both({"content": "a"}, {}, "tool_calls") + DONE
-    assert relayed(FAR, data) == data
-
-
-def test_a_choice_that_is_none_beside_a_repeated_call_is_left_out() -> None:
-    one = parts([PARIS, PARIS], 20)
-    value = [{**chunk(delta(part)), "choices": [chunk(delta(part))["choices"][0], 7]} for part in one]
-    none = frame({**chunk(), "choices": [7, 8]})
-    got = relayed(FAR, b"".join(map(frame, value)) + none + ending("tool_calls") + DONE)
-    assert of_choices(got)[0][0] == once([PARIS])
-    assert none in got

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +7,7 @@ from hypothesis import strategies as st
 from proxy.core import sse
 from proxy.core.jsontext import loads
 from proxy.stream.template import Template
-from tests.stream.support import anything, chunk, frame, said
+from tests.stream.support import chunk, frame, said
 
 texts = st.text(st.sampled_from(list('ab "\\\n\r\x00\u2028字😀é</\x7f')), max_size=6)
 
@@ -26,7 +24,6 @@ def test_what_is_read_is_what_json_says(text: str) -> None:
     read = template.read(said(text))
     if read is not None:
         assert read == text
-        assert template.fill(said(text), read) == said(text)
     else:
         assert not text or not text.isprintable() or '"' in text or "\\" in text
 
@@ -47,7 +44,8 @@ def test_a_frame_to_another_identity_is_filled_in(text: str, other: str) -> None
     template.learn(said(text), frame(chunk({"content": text}, name="own")), "content", text)
     read = template.read(said(other))
     if read is not None:
-        assert template.fill(said(other), read) == frame(chunk({"content": other}, name="own"))
+        assert template.write is not None
+        assert template.write(read) == frame(chunk({"content": other}, name="own"))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +70,7 @@ def test_other_frames_are_left_to_the_parser(data: bytes) -> None:
 def test_nothing_is_read_before_anything_was_learnt_or_after_it_was_forgotten() -> None:
     assert Template().read(said("x")) is None
     template = learnt()
-    template.forget()
+    template.known = False
     assert template.read(said("x")) is None
 
 
@@ -102,63 +100,3 @@ def test_spaces_after_colons_are_as_good() -> None:
     data = b'data: {"choices": [{"index": 0, "delta": {"content": "a"}}]}\n\n'
     template.learn(data, data, "content", "a")
     assert template.read(data.replace(b'"a"', b'"bc"')) == "bc"
-
-
-TALLY = (b'"timings":', b'"predicted_n":')
-
-
-def counted(text: str, counts: object, **fields: Any) -> bytes:
-    return frame(chunk({"content": text}, timings=counts, **fields))
-
-
-def learnt_counts() -> Template:
-    """From a frame that tells counts, to one of another identity that does not."""
-    template = Template()
-    first = counted("x", {"cache_n": 1, "predicted_n": 1, "ms": 1.5}, name="two")
-    template.learn(first, said("x"), "content", "x", TALLY)
-    return template
-
-
-@given(texts, anything)
-def test_counts_that_differ_are_read_over_or_left_to_the_parser(text: str, counts: object) -> None:
-    template = learnt_counts()
-    data = counted(text, counts, name="two")
-    read = template.read(data)
-    if read is not None:
-        assert read == text
-        assert template.fill(data, read) == said(text)
-        assert isinstance(counts, dict)
-
-
-def test_running_counts_are_read_from_the_bytes() -> None:
-    template = learnt_counts()
-    data = counted("yes", {"cache_n": 9, "predicted_n": 1234, "ms": 70.25, "per_s": 1e-7}, name="two")
-    assert template.read(data) == "yes"
-    assert template.completion_tokens(data) == 1234
-    assert template.fill(data, "yes") == said("yes")
-    assert template.completion_tokens(counted("a", {"predicted_n": 7}, name="two")) == 7
-    assert template.completion_tokens(counted("a", {"predicted_n": "7"}, name="two")) == 0
-    assert learnt().completion_tokens(said("a")) == 0
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        counted("y", {"predicted_n": {"a": 1}}, name="two"),
-        counted("y", {"predicted_n": 2}, name="two", event={"type": "x"}),
-        counted("y", {"predicted_n": 2}, name="three"),
-        said("y", name="two"),
-        counted("y", {"predicted_n": 2}, name="two") * 2,
-    ],
-)
-def test_nothing_hides_where_the_counts_are(data: bytes) -> None:
-    assert learnt_counts().read(data) is None
-
-
-def test_counts_that_go_to_the_client_are_no_form_for_other_frames() -> None:
-    template = Template()
-    data = counted("x", {"predicted_n": 1}, name="two")
-    template.learn(data, counted("x", {"predicted_n": 1}), "content", "x", TALLY)
-    assert template.read(data) is None
-    template.learn(data, data, "content", "x", TALLY)
-    assert template.read(data) == "x"

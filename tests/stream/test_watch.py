@@ -14,7 +14,6 @@ WATCH = Watch(window=1000, pause_point=900, resumable=True)
 def answer(prompt: int = 500, said: int = 400, text: str = "text", **fields: Any) -> Answer:
     made = Answer(prompt, len)
     made.add_text(text)
-    made.attempt.deltas = 1
     made.attempt.completion_tokens = said
     for name, value in fields.items():
         setattr(made.attempt, name, value)
@@ -38,7 +37,7 @@ def test_who_is_not_paused(watch: Watch) -> None:
 
 def test_only_text_is_paused_in() -> None:
     assert not WATCH.pause_due(answer(500, 450, calling=True))
-    assert not WATCH.may_go_on(Answer(950, len))
+    assert not WATCH.may_resume(Answer(950, len))
 
 
 def test_a_bound_that_comes_before_the_window_makes_a_pause_needless() -> None:
@@ -69,7 +68,7 @@ def test_a_window_that_is_full_is_told_from_a_bound() -> None:
 
 def test_a_resume_has_to_gain_room() -> None:
     resumed = answer(500, 400)
-    resumed.attempts += [Attempt(880, completion_tokens=40, deltas=1) for _ in range(3)]
+    resumed.attempts += [Attempt(880, completion_tokens=40) for _ in range(3)]
     assert not WATCH.pause_due(resumed)
     resumed.attempt.completion_tokens = 70
     assert WATCH.pause_due(resumed)
@@ -81,23 +80,23 @@ def test_a_resume_has_to_gain_room() -> None:
 
 def test_an_attempt_that_the_backend_cleared_was_not_in_vain() -> None:
     resumed = answer(500, 400)
-    resumed.attempts += [Attempt(880, completion_tokens=40, deltas=1) for _ in range(4)]
+    resumed.attempts += [Attempt(880, completion_tokens=40) for _ in range(4)]
     resumed.attempts[2].cleared = resumed.attempts[3].cleared = True
-    assert WATCH.may_go_on(resumed)
+    assert WATCH.may_resume(resumed)
 
 
 def test_so_many_good_resumes_as_it_takes_up_to_a_ceiling_or_the_bound_of_the_client() -> None:
     resumed = answer(500, 400)
-    resumed.attempts += [Attempt(500, completion_tokens=400, deltas=1) for _ in range(8)]
-    assert WATCH.may_go_on(resumed)
+    resumed.attempts += [Attempt(500, completion_tokens=400) for _ in range(8)]
+    assert WATCH.may_resume(resumed)
     ceiling = replace(WATCH, ceiling=3000)
-    assert not ceiling.may_go_on(resumed)
-    assert replace(ceiling, max_tokens=50_000).may_go_on(resumed)
+    assert not ceiling.may_resume(resumed)
+    assert replace(ceiling, max_tokens=50_000).may_resume(resumed)
 
 
 def test_an_answer_is_spent_when_it_fills_the_window_and_is_not_gone_on_with() -> None:
     spent = answer(500, 400)
-    spent.attempts += [Attempt(960, completion_tokens=40, deltas=1) for _ in range(3)]
+    spent.attempts += [Attempt(960, completion_tokens=40) for _ in range(3)]
     assert WATCH.spent(spent)
     assert not replace(WATCH, vain_resumes=4).spent(spent)
     assert not replace(WATCH, max_tokens=520).spent(spent), "it ends by the client's bound"

@@ -53,9 +53,9 @@ def arguments(client: Client) -> dict[int, str]:
 def test_far_from_the_pause_point_a_call_passes_piece_by_piece() -> None:
     of = session(Watch(window=100_000, pause_point=90_000, resumable=True))
     body = opening() + call('{"a": 1}', pieces=4)
-    assert not of.answer.calls.whole
+    assert not of.answer.calls
     assert sent(commands(of, body + ending("tool_calls") + DONE)) == body + ending("tool_calls") + DONE
-    (made,) = of.answer.calls.whole
+    (made,) = of.answer.calls
     assert (made.name, made.arguments) == ("f", '{"a": 1}')
 
 
@@ -75,7 +75,7 @@ def test_a_call_that_does_not_fit_is_asked_for_again() -> None:
     out = commands(of, opening() + said("Well.") + half)
     assert out[-1] == Pause("pause point")
     assert of.answer.text == "Well."
-    assert of.answer.calls.whole == ()
+    assert of.answer.calls == ()
     out += of.handle(Reopened(40))
     out += commands(of, again)
     client = read(sent(out))

@@ -29,8 +29,6 @@ _GARBLED = {
     }
 }
 """What takes the place of data that is no JSON: no client could read it either."""
-_TALLIES = {"usage": (b'"usage":', b'"completion_tokens":'), "timings": (b'"timings":', b'"predicted_n":')}
-"""Where vLLM (`continuous_usage_stats`) and llama-server (`timings_per_token`) count while they generate."""
 _PRIVILEGED = {"event", "selected_model_id"}
 """Keys that are Spillway's to send, as a type of `response.…` is: Open WebUI 0.12 obeys them, and one runs code in its page."""
 _SUSPECT = re.compile(rb'"(?:event|selected_model_id|type)"|\\u00[2567]')
@@ -100,14 +98,12 @@ def piece_of(chunk: dict[str, Any], frame: bytes) -> Piece:
         piece.usage = usage
         piece.prompt_tokens = whole_number(usage.get("prompt_tokens"))
         piece.completion_tokens = whole_number(usage.get("completion_tokens"))
-        piece.tally = _TALLIES["usage"]
+        piece.alone = ""  # vLLM counts while it generates (`continuous_usage_stats`)
     elif isinstance(timings := chunk.get("timings"), dict):
         if "cache_n" in timings:  # older ones do not tell the cached part of the prompt
             piece.prompt_tokens = whole_number(timings["cache_n"]) + whole_number(timings.get("prompt_n"))
         piece.completion_tokens = whole_number(timings.get("predicted_n"))
-        piece.tally = _TALLIES["timings"]
-    if piece.tally is not None and not piece.completion_tokens:
-        piece.alone = ""
+        piece.alone = ""  # so does llama-server (`timings_per_token`)
     piece.trailer = bool(usage) and not choices
     return piece
 

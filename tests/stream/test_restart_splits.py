@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.stream.anew import RestartFilter
-from tests.stream.test_anew import SIZES, STORY
+from proxy.stream.restart import RestartFilter
+from tests.stream.test_restart import SIZES, STORY
 from tests.stream.test_seam import PROSE, REPETITIVE, through
 
 pytestmark = pytest.mark.slow
