@@ -104,28 +104,28 @@ def create_app(
     wire = transport or open_wire(
         settings.backends, connect_timeout=times.connect_timeout, read_timeout=settings.read_timeout
     )
-    kept = store or open_store(
+    store = store or open_store(
         settings.store, clock=clock, ttl=settings.store_ttl, max_bytes=settings.store_bytes, timeout=times.store_timeout
     )
-    counting, documents = Counting(meter=Meter(), store=kept), Documents(kept, clock)
+    counting, documents = Counting(meter=Meter(), store=store), Documents(store, clock)
     telemetry, spans = Telemetry(clock=time.monotonic), spans or _spans()
-    known = upstreams(settings.backends, settings, wire, kept, times.profile_ttl)
+    known = upstreams(settings.backends, settings, wire, store, times.profile_ttl)
     router = Router(known, helpers=settings.helpers, default=settings.default_model)
     metrics, history = (
         Metrics(keyed=bool(settings.api_keys)),
         RequestHistory(settings.live_bytes, clock, telemetry.clock),
     )
-    _watch(metrics, kept, history)
+    _watch(metrics, store, history)
     addons = addons_of(settings, telemetry, counting.meter, history, metrics)
     if spans is not None:
         addons = (*addons, _tracing(spans, router.upstreams))
     telemetry.observers = addons
-    pipeline = _pipeline(settings, router, kept, counting, documents, addons, clock, times.grace)
+    pipeline = _pipeline(settings, router, store, counting, documents, addons, clock, times.grace)
     for addon in addons:
         addon.install(pipeline)
     relay = Relay(settings=settings, pipeline=pipeline, telemetry=telemetry, clock=clock)
-    services = _services(settings, relay, metrics, history, kept)
-    return create_api(services, _lifespan(wire, kept, counting, addons, spans))
+    services = _services(settings, relay, metrics, history, store)
+    return create_api(services, _lifespan(wire, store, counting, addons, spans))
 
 
 def _services(settings: Settings, relay: Relay, metrics: Metrics, history: RequestHistory, store: Store) -> Services:
@@ -272,7 +272,7 @@ def _tracing(spans: TracerProvider, upstreams: Sequence[Upstream]) -> AddOn:
 def _watch(metrics: Metrics, store: Store, history: RequestHistory) -> None:
     """Show what no outcome tells."""
     metrics.watch("store_healthy", "Whether the store worked when it was last tried.", lambda: store.healthy)
-    metrics.watch("live_bytes", "Bytes of recent requests kept to be looked at.", lambda: history.size)
+    metrics.watch("live_bytes", "Bytes that the bodies of recent requests take.", lambda: history.size)
     metrics.watch("live_viewers", "Viewers of the live feed.", lambda: history.viewers)
 
 

@@ -86,7 +86,7 @@ class MalformedCall:
 class Observer:
     """Base of whatever follows outcomes. Methods are called at once and in order: they must be quick and never raise."""
 
-    def begun(self, outcome: Outcome) -> None:
+    def started(self, outcome: Outcome) -> None:
         """Take note of a request that was let in."""
 
     def happened(self, outcome: Outcome, event: Event) -> None:
@@ -366,8 +366,8 @@ class Telemetry:
     ) -> Outcome:
         """Open the outcome of a request that was let in."""
         outcome = Outcome(request_id, self.clock, self.observers, dialect, credential, trace)
-        for observer in overriding(self.observers, Observer.begun):
-            observer.begun(outcome)
+        for observer in overriding(self.observers, Observer.started):
+            observer.started(outcome)
         return outcome
 
     def record_rejected(self, request_id: str, status: int, error: str) -> None:

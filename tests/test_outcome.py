@@ -27,7 +27,7 @@ class Seen(Observer):
         self.statuses: list[int] = []
 
     @override
-    def begun(self, outcome: Outcome) -> None:
+    def started(self, outcome: Outcome) -> None:
         self.ids.append(outcome.id)
 
     @override

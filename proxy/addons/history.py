@@ -187,7 +187,7 @@ class RequestHistory(AddOn):
         self.lessons.append((self.changes, backend, model, event))
 
     @override
-    def begun(self, outcome: Outcome) -> None:
+    def started(self, outcome: Outcome) -> None:
         """Remember a request from now on."""
         if self._max_bytes:
             self._number += 1

@@ -1,4 +1,4 @@
-"""What one viewer may see of the recent requests, in the form of docs/api-live.md."""
+"""View of the recent requests for one viewer, in the form of docs/api-live.md."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FIELDS = tuple(each.name for each in fields(Outcome) if each.name not in _INTER
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who looks; `tenant` is a digest of the key, `content` says whether messages of others are shown too."""
+    """Person or program that looks; `tenant` is a digest of the key, `content` says whether messages of others are shown too."""
 
     role: Role
     tenant: str = ""

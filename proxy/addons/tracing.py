@@ -78,7 +78,7 @@ class Tracing(AddOn):
         self._roots: dict[Outcome, Span] = {}
 
     @override
-    def begun(self, outcome: Outcome) -> None:
+    def started(self, outcome: Outcome) -> None:
         """Open the span of a request, below the client's own."""
         parent = _W3C.extract(dict(zip(_TRACE_HEADERS, outcome.trace or ("", ""), strict=True)))
         root = self._roots[outcome] = self._tracer.start_span(_operation(outcome), parent, SpanKind.SERVER)

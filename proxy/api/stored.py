@@ -1,6 +1,6 @@
 """OpenAI's endpoints for stored responses.
 
-What is not kept here is asked of a backend where one is not managed, since it may keep its own.
+A response that is not stored here is requested from a backend where one is not managed, since it may store its own.
 """
 
 from __future__ import annotations
