@@ -228,7 +228,7 @@ class Compactor:
             window=window,
             tokens=max(96, min(2048, budget.window // 8, window // 8, room)),
             overhead=overhead,
-            same_model=same and self._experience.appended_serves(route),
+            same_model=same and self._experience.is_worth_trying("append", route),
             trust=max(_COLD, surely_below(window, job) / window) if same else _COLD,
             prompt=_instructions(job),
         )

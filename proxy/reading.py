@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from proxy.client_histories import Sealer
 from proxy.core.errors import BadRequest, BodyTooLarge, StoreUnavailable
 from proxy.core.jsontext import holds_more, is_heavy, may_hold_more
-from proxy.core.request import Fetch, Message, Request, Unseal
+from proxy.core.request import Fetch, Request, Unseal
 from proxy.core.settings import Settings
 from proxy.exchange import Exchange
 from proxy.net.tasks import offload_if
@@ -40,12 +40,9 @@ async def read(exchange: Exchange, wire: bytes, reads: Callable[[bytes], Request
         Overloaded: too much is held already.
     """
     body = await exchange.decoded(wire, settings.max_body)
-    request = await offload_if(True, _read, body, reads) if _is_much(body) else reads(body)
+    large = len(body) > LARGE or (len(body) > _SMALL and may_hold_more(body, _MANY))
+    request = await offload_if(large, _read, body, reads)
     return request if body is wire or request.raw is None else replace(request, wire=wire)
-
-
-def _is_much(body: bytes) -> bool:
-    return len(body) > _SMALL and (len(body) > LARGE or may_hold_more(body, _MANY))
 
 
 def _read(body: bytes, reads: Callable[[bytes], Request]) -> Request:
@@ -62,8 +59,7 @@ def check_bounds(request: Request) -> None:
     Raises:
         BadRequest: it is not.
     """
-    size = len(request.raw) if request.raw is not None else None
-    if size is not None and size < _LEAST_PART * MOST_MESSAGES:
+    if request.raw is not None and len(request.raw) < _LEAST_PART * MOST_MESSAGES:
         return
     messages = request.messages
     if len(messages) > MOST_MESSAGES:
@@ -72,7 +68,9 @@ def check_bounds(request: Request) -> None:
             param="messages",
             code="array_above_max_length",
         )
-    parts = _parts(messages) + sum(_length(request.body.get(form)) for form in ("tools", "functions"))
+    values = [message.get(name) for message in messages for name in ("content", "tool_calls")]
+    values += [request.body.get(form) for form in ("tools", "functions")]
+    parts = sum(len(value) for value in values if isinstance(value, list))
     if parts > MOST_PARTS:
         raise BadRequest(
             f"The request has {parts} parts, counting parts of contents, tool calls and tools; at most "
@@ -80,15 +78,6 @@ def check_bounds(request: Request) -> None:
             param="messages",
             code="array_above_max_length",
         )
-
-
-def _parts(messages: Sequence[Message]) -> int:
-    contents = sum(len(message["content"]) for message in messages if type(message.get("content")) is list)
-    return contents + sum(_length(message["tool_calls"]) for message in messages if "tool_calls" in message)
-
-
-def _length(value: Any) -> int:
-    return len(value) if isinstance(value, list) else 0
 
 
 _NAMED = (

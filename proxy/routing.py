@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -51,29 +51,16 @@ class Route:
         backend = prober.known_backend
         return profile if backend is None else backend.profile_for(body, profile)
 
-    @property
-    def is_for_chats(self) -> bool:
-        """Return whether its name may be that of a chat model."""
-        return _NOT_FOR_CHATS.search(self.model) is None
 
-    @property
-    def is_ready(self) -> bool:
-        """Return whether it need not be loaded first, by the list of its backend."""
-        return self.listed is not None and not self.listed.profile.provisional
+def _readiness(route: Route) -> int:
+    """Rank a model by the list of its backend: 2 with a loaded instance and its window, 1 if it need not be loaded first, else 0.
 
-    @property
-    def is_loaded(self) -> bool:
-        """Return whether the backend lists a loaded instance with its window; a cloud's models are ready without one."""
-        window = self.listed.profile.window if self.listed is not None else None
-        return self.is_ready and window is not None and window.trust is Trust.LOADED
-
-
-_PREFERENCES: tuple[Callable[[Route], bool], ...] = (
-    lambda route: route.is_loaded,
-    lambda route: route.is_ready,
-    lambda _: True,
-)
-"""Tests that pick the default among several models, surest first: one that holds for a single model decides."""
+    A cloud's models are ready without an instance.
+    """
+    if route.listed is None or route.listed.profile.provisional:
+        return 0
+    window = route.listed.profile.window
+    return 2 if window is not None and window.trust is Trust.LOADED else 1
 
 
 def is_managed(route: Route, settings: Settings) -> bool:
@@ -159,9 +146,11 @@ class Router:
             raise BadRequest(_STRICT, param="model")
         if self._default is not None:
             return self._default
-        table = [(public, route) for public, route in (await self.table()).items() if route.is_for_chats]
-        for is_preferred in _PREFERENCES:
-            candidates = [(public, route.model) for public, route in table if is_preferred(route)]
+        table = [
+            (public, route) for public, route in (await self.table()).items() if not _NOT_FOR_CHATS.search(route.model)
+        ]
+        for least in (2, 1, 0):  # the surest first: a rank that a single model reaches decides
+            candidates = [(public, route.model) for public, route in table if _readiness(route) >= least]
             if len({model for _, model in candidates}) == 1:
                 return candidates[0][0]
         if table:

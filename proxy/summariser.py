@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Generator
-from typing import TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import httpx
 
@@ -79,46 +79,31 @@ class Experience:
     """Record of which requests for summaries pay off per model: those that never do are only tried now and then."""
 
     def __init__(self) -> None:
-        self._vain: dict[ModelKey, int] = {}
-        """Second requests in a row that came to nothing."""
-        self._lost: dict[ModelKey, int] = {}
-        """Requests at the end of the live prompt in a row that came to nothing, where a transcript served."""
+        self._failures: dict[tuple[str, ModelKey], int] = {}
+        """Requests in a row that came to nothing: `again` after one that did, `append` where a transcript served."""
 
-    def second_serves(self, route: Route) -> bool:
-        """Return whether a second request is worth it, after a first without a usable summary."""
-        return _worth_it(self._vain, route)
-
-    def appended_serves(self, route: Route) -> bool:
-        """Return whether asking at the end of the live prompt is worth a try."""
-        return _worth_it(self._lost, route)
+    def is_worth_trying(self, sort: Literal["again", "append"], route: Route) -> bool:
+        """Return whether a request of this sort is worth a try."""
+        key = (sort, route.key)
+        failures = self._failures.get(key, 0)
+        if failures < IN_A_ROW:
+            return True
+        self._failures[key] = failures + 1
+        return (failures - IN_A_ROW) % RETRY_EVERY == RETRY_EVERY - 1
 
     def learn(self, route: Route, ask: SummaryAsk, *, again: bool, served: bool) -> None:
         """Record a request's success; `again`: an earlier one had failed."""
-        key = route.key
         if again:
-            _count(self._vain, key, vain=not served)
-        if ask.append and served:
-            self._lost.pop(key, None)
-        elif again and served:
-            _count(self._lost, key, vain=True)
+            self._count("again", route, failed=not served)
+        if served and (ask.append or again):
+            self._count("append", route, failed=not ask.append)
 
-
-def _count(counts: dict[ModelKey, int], key: ModelKey, *, vain: bool) -> None:
-    if not vain:
-        counts.pop(key, None)
-        return
-    if len(counts) >= _MOST_KNOWN:
-        counts.clear()
-    counts[key] = counts.get(key, 0) + 1
-
-
-def _worth_it(counts: dict[ModelKey, int], route: Route) -> bool:
-    key = route.key
-    vain = counts.get(key, 0)
-    if vain < IN_A_ROW:
-        return True
-    counts[key] = vain + 1
-    return (vain - IN_A_ROW) % RETRY_EVERY == RETRY_EVERY - 1
+    def _count(self, sort: Literal["again", "append"], route: Route, *, failed: bool) -> None:
+        before = self._failures.pop((sort, route.key), 0)
+        if failed:
+            if len(self._failures) >= _MOST_KNOWN:
+                self._failures.clear()
+            self._failures[sort, route.key] = before + 1
 
 
 class Summaries:
@@ -150,7 +135,7 @@ class Summaries:
         if job.state.unsummarised >= IN_VAIN or not STRATEGIES[job.settings.strategy].asks:
             return ""
         again, route, self._tokens = job.state.unsummarised > 0, await self._route(), 0
-        if again and not self._experience.second_serves(route):
+        if again and not self._experience.is_worth_trying("again", route):
             job.state.unsummarised = IN_VAIN
             return ""
         job.outcome.add("summarising")

@@ -148,7 +148,11 @@ def query_text(messages: Sequence[Message], newest: int) -> str:
 
 def texts_for(model: str, query: str, passages: Sequence[str]) -> list[str]:
     """Return a query and passages as this embedding model was trained to read them."""
-    prefixes = ((asked, found) for pattern, asked, found in _PREFIXES if pattern.search(model.lower()))
+    prefixes = (
+        (before_query, before_passage)
+        for pattern, before_query, before_passage in _PREFIXES
+        if pattern.search(model.lower())
+    )
     query_prefix, passage_prefix = next(prefixes, ("", ""))
     return [query_prefix + query, *(passage_prefix + passage for passage in passages)]
 
