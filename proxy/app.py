@@ -37,15 +37,13 @@ from proxy.compactor import Compactor
 from proxy.config import is_nearby, proxy_for, wants_traces
 from proxy.core.errors import SettingError
 from proxy.core.settings import BackendSetting, Settings
-from proxy.net.credentials import ProxyKeys
 from proxy.net.flows import PROBE_TIMEOUT, FlowRunner
-from proxy.net.headers import Header
+from proxy.net.headers import Header, ProxyKeys
 from proxy.net.lessons import LastLoaded
 from proxy.net.prober import Prober
-from proxy.net.readiness import ReadinessProbe
 from proxy.net.tasks import cancel_all
 from proxy.net.transport import HttpTransport
-from proxy.net.upstream import Upstream
+from proxy.net.upstream import ReadinessProbe, Upstream
 from proxy.outcome import Telemetry
 from proxy.pipeline import Pipeline
 from proxy.preparing import Preparer

@@ -15,8 +15,8 @@ from proxy.core.settings import Settings
 from proxy.dialects import CHAT
 from proxy.exchange import Exchange, unique
 from proxy.explaining import explain
+from proxy.net.bodies import decoded
 from proxy.net.headers import AS_JSON
-from proxy.net.inflate import decoded
 from proxy.outcome import CLIENT_DISCONNECTED, Outcome, Telemetry
 from proxy.pipeline import Pipeline
 from proxy.reading import Memory

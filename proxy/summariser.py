@@ -23,10 +23,8 @@ from proxy.core.piece import whole_number
 from proxy.dialects.chat.reading import read_frame
 from proxy.dialects.chat.request import LOADING, summarising
 from proxy.job import Job, Progress
-from proxy.net.credentials import is_credential
-from proxy.net.headers import AS_JSON
-from proxy.net.inflate import readable
-from proxy.net.responses import retry_after
+from proxy.net.bodies import readable, retry_after
+from proxy.net.headers import AS_JSON, is_credential
 from proxy.net.tasks import offload_if
 from proxy.routing import Route
 from proxy.stream.answer import Answer

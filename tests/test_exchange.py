@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from proxy.core.errors import BadRequest, BodyTooLarge, ShuttingDown
 from proxy.exchange import Exchange, Shutdown
-from proxy.net.inflate import decoded
+from proxy.net.bodies import decoded
 
 pytestmark = pytest.mark.anyio
 

@@ -23,8 +23,7 @@ from proxy.core.history.embedded import authored_text
 from proxy.core.jsontext import dumps, loads
 from proxy.core.request import Message, text_of
 from proxy.job import Job
-from proxy.net.inflate import Undecodable
-from proxy.net.responses import body_of, plain_body
+from proxy.net.bodies import Undecodable, body_of, plain_body
 from proxy.net.tasks import offload_if, spawn
 from proxy.recall.words import terms
 from proxy.routing import Route, Router

@@ -18,7 +18,7 @@ from proxy.api.access import AccessControl
 from proxy.attempts.calls import CallLedger
 from proxy.core.settings import Settings
 from proxy.exchange import Exchange
-from proxy.net.readiness import ReadinessProbe
+from proxy.net.upstream import ReadinessProbe
 from proxy.relay import Relay
 
 EXCHANGE = "spillway.exchange"

@@ -39,9 +39,8 @@ from proxy.core.errors import UpstreamRefused, UpstreamTimeout, UpstreamUnavaila
 from proxy.core.jsontext import dumps
 from proxy.dialects.chat.request import going_on, may_ask_usage, written
 from proxy.job import Job
+from proxy.net.bodies import QUOTED, body_of, error_of, is_event_stream, plain_error, readable, retry_after
 from proxy.net.headers import decodable, uncompressed
-from proxy.net.inflate import readable
-from proxy.net.responses import QUOTED, body_of, error_of, is_event_stream, plain_error, retry_after
 from proxy.preparing import Preparer
 from proxy.tokens.meter import Estimate, Meter
 

@@ -17,13 +17,14 @@ from proxy.attempts.client import ClientStream
 from proxy.attempts.resuming import Resumer, ResumeState
 from proxy.backends.profile import Fact, Trust
 from proxy.backends.refusals import Remedy
+from proxy.backends.windows import Filled, room_assumed
 from proxy.compaction.continuation import ContinuationRequest
 from proxy.core.errors import UpstreamUnavailable
 from proxy.core.jsontext import dumps
 from proxy.core.piece import Piece
 from proxy.core.sse import FrameTooLong
 from proxy.job import Job
-from proxy.net.inflate import Undecoded
+from proxy.net.bodies import Undecoded
 from proxy.net.transport import InvalidResponse
 from proxy.stream.answer import Answer
 from proxy.stream.events import (
@@ -46,7 +47,6 @@ from proxy.stream.session import State, StreamSession
 from proxy.stream.status import Notice
 from proxy.tokens.counting import Counting
 from proxy.tokens.meter import Estimate
-from proxy.tokens.windows import Filled, room_assumed
 
 Interrupted = Pause | Retry | Correct | Search | None
 """Why an attempt was left, or ended in something that needs another one; None: the answer is complete."""

@@ -17,8 +17,8 @@ from proxy.core.errors import BadRequest, BrokenOff, ClientError, UpstreamInvali
 from proxy.core.jsontext import BadText, dumps, loads, loads_text
 from proxy.core.settings import Settings
 from proxy.exchange import Exchange
+from proxy.net.bodies import is_event_stream
 from proxy.net.headers import AS_JSON, Header, headers_of
-from proxy.net.responses import is_event_stream
 from proxy.net.tasks import offload_if
 from proxy.outcome import Outcome
 from proxy.reading import LARGE

@@ -25,9 +25,8 @@ from proxy.core.piece import Identity, Piece
 from proxy.core.request import text_of
 from proxy.dialects.chat.reading import as_stream, read_completion
 from proxy.job import Job
+from proxy.net.bodies import ERROR_BYTES, QUOTED, Undecodable, plain_body, plain_error, readable
 from proxy.net.headers import AS_JSON, headers_of
-from proxy.net.inflate import Undecodable, readable
-from proxy.net.responses import ERROR_BYTES, QUOTED, plain_body, plain_error
 from proxy.reading import Memory
 from proxy.stream.status import FORMS
 

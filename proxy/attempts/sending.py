@@ -20,9 +20,8 @@ from proxy.dialects.ollama.reading import LineReader, error_body
 from proxy.dialects.ollama.upstream import UPSTREAM_PATH as OLLAMA_PATH
 from proxy.dialects.ollama.upstream import ollama_body
 from proxy.exchange import unique
+from proxy.net.bodies import body_of, error_of, readable
 from proxy.net.headers import AS_JSON, OF_ENCODING, Accept, headers_of
-from proxy.net.inflate import readable
-from proxy.net.responses import body_of, error_of
 from proxy.net.tasks import offload_if
 from proxy.net.upstream import Upstream
 from proxy.routing import OLLAMA

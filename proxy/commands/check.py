@@ -16,7 +16,7 @@ from proxy.backends.profile import Fact, ModelProfile
 from proxy.commands.launch import listens, url_of
 from proxy.config import is_here
 from proxy.core.settings import BackendSetting, Settings
-from proxy.net.discovery import DEFAULT_PORTS, discover_all
+from proxy.net.flows import DEFAULT_PORTS, discover_all
 from proxy.net.transport import HttpTransport
 from proxy.net.upstream import Upstream
 from proxy.routing import Router, not_listed

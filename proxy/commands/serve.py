@@ -18,7 +18,7 @@ from proxy.app import create_app
 from proxy.commands.launch import LISTENING
 from proxy.core.errors import SettingError
 from proxy.core.settings import BackendSetting, Settings
-from proxy.net.discovery import Discovered, discover_all
+from proxy.net.flows import Discovered, discover_all
 from proxy.net.tasks import spawn
 from proxy.net.transport import HttpTransport
 from proxy.server import Server

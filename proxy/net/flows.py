@@ -1,4 +1,4 @@
-"""Running a backend's flows over HTTP: one small request after the other, failures told as replies."""
+"""Running a backend's flows over HTTP, one small request after the other, and looking for local backends with them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Generic, TypeVar
 
 import httpx
 
+from proxy.backends import backend_of, detect
 from proxy.backends.base import Flow, Probe, Reply
+from proxy.backends.fields import dig, nonblank
 from proxy.core import jsontext
-from proxy.net.inflate import readable
+from proxy.net.bodies import readable
 
 T = TypeVar("T")
 
@@ -24,10 +26,12 @@ PROBE_TIMEOUT = 5.0
 NOT_NOW = frozenset({0, 408, 425, 429, 500, 502, 503, 504, 529})
 """Statuses that say nothing about the model: no connection, loading, overloaded, broken."""
 
-_UNAUTHORIZED = frozenset({401, 403})
+DEFAULT_PORTS = (1234, 11434, 8080, 8000)
+"""LM Studio, Ollama, llama.cpp and vLLM, as they are installed."""
+_VLLM_UNAUTHORIZED = {"error": "Unauthorized"}
+"""Body of vLLM (0.33) where its key is missing; in those of others `error` is an object."""
 
-_BROKEN_OFF = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
-_FAILED = (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, TimeoutError, OSError)
+_UNAUTHORIZED = frozenset({401, 403})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,28 +94,17 @@ class FlowRunner:
             statuses.append(reply.status)
 
     async def exchange(self, probe: Probe) -> Reply:
-        """Send one probe; status 0 when no whole response came.
-
-        One that broke off is sent once more, whatever its method: probes only ask, they change nothing and cost nothing.
-        """
-        try:
-            return await self._attempt(probe)
-        except _BROKEN_OFF:
-            try:
-                return await self._attempt(probe)
-            except _FAILED:
-                return Reply(0)
-        except _FAILED:
-            return Reply(0)
-
-    async def _attempt(self, probe: Probe) -> Reply:
+        """Send one probe; status 0 when no whole response came."""
         seconds = self._load_timeout if probe.loads else self._timeout
-        async with asyncio.timeout(seconds):
-            response = await self._transport.handle_async_request(self._request(probe, seconds))
-            try:
-                return await _read(response)
-            finally:
-                await response.aclose()
+        try:
+            async with asyncio.timeout(seconds):
+                response = await self._transport.handle_async_request(self._request(probe, seconds))
+                try:
+                    return await _read(response)
+                finally:
+                    await response.aclose()
+        except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, TimeoutError, OSError):
+            return Reply(0)
 
     def _request(self, probe: Probe, seconds: float) -> httpx.Request:
         headers = self._headers
@@ -139,3 +132,51 @@ async def _read(response: httpx.Response) -> Reply:
         return Reply(response.status_code, jsontext.loads(bytes(body)))
     except ValueError:
         return Reply(response.status_code, None, body.decode("utf-8", "replace"))
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """A backend that answered: its kind (`auto`: it wants a key first), and its root without `/v1`."""
+
+    kind: str
+    url: str
+
+    @property
+    def name(self) -> str:
+        """Its name as a backend; empty while its kind is not known."""
+        return "" if self.kind == "auto" else self.kind
+
+
+async def discover(
+    transport: httpx.AsyncBaseTransport,
+    *,
+    host: str = "127.0.0.1",
+    ports: tuple[int, ...] = DEFAULT_PORTS,
+    timeout: float = 1.0,  # noqa: ASYNC109 - of each exchange, not of the whole search
+) -> list[Discovered]:
+    """Ask all ports at once, and tell what is there by the shape of replies, in the order of `ports`.
+
+    Ports 8080 and 8000 belong to many other programs: a server of no known kind counts only if it lists
+    models, or wants a key for that, the way OpenAI does.
+    """
+    urls = [f"http://{host}:{port}" for port in ports]
+    kinds = await asyncio.gather(*(_kind(FlowRunner(transport, url, timeout=timeout)) for url in urls))
+    return [Discovered(kind, url) for kind, url in zip(kinds, urls, strict=True) if kind is not None]
+
+
+async def discover_all(transport: httpx.AsyncBaseTransport, hosts: Sequence[str]) -> list[Discovered]:
+    """Look on several hosts, in their order; what two names reach is found twice."""
+    found = await asyncio.gather(*(discover(transport, host=host) for host in hosts))
+    return [each for some in found for each in some]
+
+
+async def _kind(runner: FlowRunner) -> str | None:
+    outcome = await runner.trace(detect(runner.url))
+    if not outcome.reached:
+        return None
+    if outcome.value.kind != "generic" or await runner.run(backend_of("generic").detect(runner.url)):
+        return outcome.value.kind
+    if runner.unauthorized:
+        body = (await runner.exchange(Probe("GET", "/v1/models"))).json
+        return "auto" if body == _VLLM_UNAUTHORIZED or nonblank(dig(body, "error", "message")) else None
+    return None

@@ -1,14 +1,18 @@
-"""Headers that travel on, in either direction."""
+"""Headers that travel on, in either direction; and those that hold credentials, of which Spillway's own go to nobody."""
 
 from __future__ import annotations
 
+import re
+from base64 import b64decode
+from binascii import Error
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import TypeAlias
+from urllib.parse import unquote_to_bytes
 
 import httpx
 
-from proxy.net.credentials import ProxyKeys, is_credential
-from proxy.net.inflate import UNDONE
+from proxy.net.bodies import UNDONE
 
 Header = tuple[bytes, bytes]
 Accept: TypeAlias = Callable[[bytes], bytes]
@@ -52,6 +56,65 @@ _NOT_DOWNSTREAM_PREFIXES = (_PROXY_PREFIX, b"access-control-")
 _UNDOABLE = frozenset({b"identity", *(name.encode() for name in UNDONE)})
 
 
+_CREDENTIAL = re.compile(rb"(?:.*-)?(?:authorization|auth|api-?key|subscription-key|token|secret)")
+_NOT_ONE = re.compile(rb".*(?:csrf|xsrf).*")
+_LONG = 8
+"""Characters of a key that nothing else has by chance; a shorter one is only found where it stands alone."""
+
+
+def is_credential(name: bytes) -> bool:
+    """Return whether clients say in this header who they are; `name` is lower case.
+
+    Not in cookies, as far as language models go, and those of some backends come back changed every half hour.
+    """
+    return _CREDENTIAL.fullmatch(name) is not None and _NOT_ONE.fullmatch(name) is None
+
+
+def credential(value: bytes) -> bytes:
+    """Return the key in an Authorization or x-api-key header."""
+    value = value.strip()
+    return value[7:].strip() if value[:7].lower() == b"bearer " else value
+
+
+def key_bytes(key: str) -> set[bytes]:
+    """Return the bytes that clients send for a key: UTF-8, or Latin-1 where that has its characters."""
+    forms = {key.encode()}
+    with suppress(UnicodeEncodeError):
+        forms.add(key.encode("latin-1"))
+    return forms
+
+
+class ProxyKeys:
+    """Finds Spillway's own keys in what goes to a backend."""
+
+    def __init__(self, keys: Iterable[str] = ()) -> None:
+        forms = sorted({form for key in keys for form in key_bytes(key)})
+        long, short = (
+            b"|".join(re.escape(form) for form in forms if (len(form) >= _LONG) is is_long) for is_long in (True, False)
+        )
+        alone = b"(?<![0-9A-Za-z])(?:%b)(?![0-9A-Za-z])" % short if short else b""
+        self.pattern = re.compile(b"|".join(filter(None, (long, alone)))) if forms else None
+        """None where there are no keys."""
+
+    def are_in(self, value: bytes) -> bool:
+        """Return whether a header's value or a parameter holds one, percent-encoded or as Basic's user or password too."""
+        if self.pattern is None:
+            return False
+        values = [value, unquote_to_bytes(value)]
+        if value[:6].lower() == b"basic ":
+            with suppress(Error):
+                values.append(b64decode(value[6:].strip() + b"=="))
+        return any(self.pattern.search(each) for each in values)
+
+    def without(self, target: bytes) -> bytes:
+        """Return a target without the parameters of its query that hold one."""
+        path, _, query = target.partition(b"?")
+        if not query or self.pattern is None:
+            return target
+        passing = [each for each in query.split(b"&") if not self.are_in(each.replace(b"+", b" "))]
+        return path + b"?" + b"&".join(passing) if passing else path
+
+
 def request_headers(
     headers: Iterable[Header],
     *,
@@ -77,7 +140,7 @@ def request_headers(
             or name in drop
             or name.startswith(_PROXY_PREFIX)
             or (authorization is not None and is_credential(name))
-            or (proxy_keys and proxy_keys.are_in(value))
+            or (proxy_keys.pattern is not None and proxy_keys.are_in(value))
         )
     ]
     passing = _without_named(passing)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
+from proxy.backends.windows import CutSeen, Filled, window_behind_cut, window_filled
 from proxy.store import Store
-from proxy.tokens.windows import CutSeen, Filled, window_behind_cut, window_filled
 
 T = TypeVar("T")
 

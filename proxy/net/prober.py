@@ -13,10 +13,10 @@ from typing import Any, TypeVar, cast
 from proxy.backends import backend_of, detect
 from proxy.backends.base import Backend, Listed, Probe, Reply
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust, merge_profiles
+from proxy.backends.windows import CutSeen, Filled
 from proxy.net.flows import FlowRunner, Traced
 from proxy.net.lessons import LESSON_TTL, LastLoaded, Lessons, contradicts
 from proxy.net.tasks import spawn
-from proxy.tokens.windows import CutSeen, Filled
 
 T = TypeVar("T")
 COOL_DOWN = 1.0

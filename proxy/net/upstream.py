@@ -1,8 +1,10 @@
-"""One configured backend: where it is, how to send to it, and what its prober knows."""
+"""The configured backends: where each is, how to send to it, what its prober knows, and whether all are ready."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import AsyncIterable, Callable, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
@@ -11,13 +13,21 @@ from typing import Any, TypeAlias
 import httpx
 
 from proxy.backends.base import Backend
-from proxy.core.errors import UpstreamInvalid, UpstreamTimeout, UpstreamUnavailable
+from proxy.core.errors import ClientError, UpstreamInvalid, UpstreamTimeout, UpstreamUnavailable
 from proxy.core.headers import Headers
-from proxy.net.credentials import ProxyKeys, is_credential
-from proxy.net.headers import Accept, Header, content_length, openai_headers, request_headers
+from proxy.net.headers import Accept, Header, ProxyKeys, content_length, is_credential, openai_headers, request_headers
 from proxy.net.prober import Prober
+from proxy.net.tasks import spawn
 from proxy.net.transport import InvalidResponse
 
+_log = logging.getLogger("spillway")
+
+BELIEVED = 3.0
+"""Seconds for which an answer is believed: orchestrators ask every second, and there may be several."""
+PATIENCE = 3.0
+"""Seconds that a backend has to answer. Who asks here and gives up before that has got the same answer: not ready."""
+_AWAY = frozenset({502, 503, 504})
+"""Statuses of something in front of the server, or of a server that is still loading; any other is an answer."""
 BODILESS = frozenset({204, 304})
 """Statuses of responses without a body, whatever their headers say (RFC 9110, section 6.4.1)."""
 _NOTHING: frozenset[bytes] = frozenset()
@@ -166,3 +176,59 @@ class Upstream:
 
     def _invalid(self, what: object) -> UpstreamInvalid:
         return UpstreamInvalid(f"Backend {self.name} at {self.url} gave no valid HTTP response: {what}.")
+
+
+class ReadinessProbe:
+    """Asks all backends. What changes is logged once.
+
+    Args:
+        upstreams: the backends.
+        clock: seconds that never go back.
+        patience: seconds that a backend has to answer.
+    """
+
+    def __init__(
+        self, upstreams: Sequence[Upstream], *, clock: Callable[[], float] = time.monotonic, patience: float = PATIENCE
+    ) -> None:
+        self._upstreams = tuple(upstreams)
+        self._clock = clock
+        self._patience = patience
+        self._kinds: dict[str, str | None] = {}
+        self._expires = float("-inf")
+        self._asking: asyncio.Task[None] | None = None
+
+    async def kinds(self) -> dict[str, str | None]:
+        """Name of each backend to its kind, None where it does not answer."""
+        if self._clock() >= self._expires:
+            if self._asking is None:
+                self._asking = spawn(self._ask(), name="readiness")
+            await asyncio.shield(self._asking)
+        return self._kinds
+
+    async def _ask(self) -> None:
+        try:
+            answers = await asyncio.gather(*map(self._kind, self._upstreams))
+            kinds = {upstream.name: kind for upstream, kind in zip(self._upstreams, answers, strict=True)}
+            self._log_changes(kinds)
+            self._kinds, self._expires = kinds, self._clock() + BELIEVED
+        finally:
+            self._asking = None
+
+    async def _kind(self, upstream: Upstream) -> str | None:
+        try:
+            async with asyncio.timeout(self._patience):
+                # No body comes back, and a server that knows no HEAD answers as well as one that does.
+                response = await upstream.send("HEAD", b"/v1/models", [], b"")
+                await response.aclose()
+                backend = await upstream.prober.backend()
+        except (ClientError, TimeoutError):
+            return None
+        return None if backend is None or response.status_code in _AWAY else backend.kind
+
+    def _log_changes(self, kinds: dict[str, str | None]) -> None:
+        for upstream in self._upstreams:
+            before, now = self._kinds.get(upstream.name, "unasked"), kinds[upstream.name]
+            if now is None and before is not None:
+                _log.warning("backend %s does not answer", upstream.name)
+            elif now is not None and before is None:
+                _log.info("backend %s answers again", upstream.name)

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from proxy.backends.profile import ModelKey, ModelProfile, Trust
+from proxy.backends.windows import CutSeen, Filled
 from proxy.core.history.turns import is_result
 from proxy.core.piece import whole_number
 from proxy.net.tasks import spawn
 from proxy.store import Store
 from proxy.tokens.meter import Estimate, Meter, Observation
-from proxy.tokens.windows import CutSeen, Filled
 
 if TYPE_CHECKING:
     from proxy.job import Job

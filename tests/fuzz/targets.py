@@ -14,7 +14,7 @@ from proxy.core import sse
 from proxy.core.piece import Piece
 from proxy.dialects.chat.reading import is_torn, read_completion, read_frame
 from proxy.emulation import WrittenCallReader
-from proxy.net.inflate import FREE, MOST_TIMES, PIECE, Inflater, Undecodable
+from proxy.net.bodies import FREE, MOST_TIMES, PIECE, Inflater, Undecodable
 from proxy.stream.answer import Answer
 from proxy.stream.events import ChunkReceived, Finish, Send, StreamCommand, UpstreamEnded, UpstreamFailed
 from proxy.stream.session import State

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.net.credentials import ProxyKeys, credential, is_credential
+from proxy.net.headers import ProxyKeys, credential, is_credential
 
 LONG = "sk-spillway-Ünïque+/=1"
 keys = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), min_size=8, max_size=40)

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from proxy.backends.base import Reply
-from proxy.net.discovery import Discovered, discover
+from proxy.net.flows import Discovered, discover
 from tests.backends.driver import payloads
 
 pytestmark = pytest.mark.anyio

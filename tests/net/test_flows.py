@@ -83,32 +83,13 @@ async def test_an_endless_body_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
     assert await FlowRunner(server.transport, "http://h").run(ask("/a")) == [Reply(200)]
 
 
-@pytest.mark.parametrize("failure", [httpx.ConnectError, httpx.ConnectTimeout, httpx.ReadTimeout])
+@pytest.mark.parametrize("failure", [httpx.ConnectError, httpx.ConnectTimeout, httpx.ReadTimeout, httpx.ReadError])
 async def test_a_dead_server_is_tried_once_per_flow(failure: type[httpx.TransportError]) -> None:
     server = FakeServer({})
     server.failure = failure
     outcome = await FlowRunner(server.transport, "http://h").trace(ask("/a", "/b", "/c"))
     assert outcome == Traced([Reply(0)] * 3, reached=False, complete=False)
     assert server.asked == ["/a"]
-
-
-async def test_a_connection_that_broke_off_is_tried_once_more() -> None:
-    attempts = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        attempts.append(request)
-        if len(attempts) == 1:
-            raise httpx.RemoteProtocolError("idle connection was closed")
-        return httpx.Response(200, json={})
-
-    assert await FlowRunner(httpx.MockTransport(answer), "http://h").run(ask("/a")) == [Reply(200, {})]
-
-
-async def test_a_connection_that_breaks_off_twice_is_a_failed_probe() -> None:
-    server = FakeServer({})
-    server.failure = httpx.ReadError
-    assert await FlowRunner(server.transport, "http://h").run(ask("/a")) == [Reply(0)]
-    assert len(server.asked) == 2
 
 
 async def test_a_silent_server_is_given_up() -> None:

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.net.credentials import ProxyKeys
-from proxy.net.headers import HOP_BY_HOP, Header, decodable, request_headers, response_headers, uncompressed
+from proxy.net.headers import HOP_BY_HOP, Header, ProxyKeys, decodable, request_headers, response_headers, uncompressed
 
 names = st.sampled_from(
     [*sorted(HOP_BY_HOP), b"content-type", b"accept", b"x-custom", b"host", b"content-length", b"x-spillway-status"]

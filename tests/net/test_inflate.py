@@ -10,7 +10,7 @@ import httpx
 import pytest
 from typing_extensions import override
 
-from proxy.net.inflate import readable
+from proxy.net.bodies import readable
 
 pytestmark = pytest.mark.anyio
 

@@ -8,11 +8,10 @@ import httpx
 import pytest
 from typing_extensions import override
 
-from proxy.net.credentials import ProxyKeys
 from proxy.net.flows import FlowRunner
+from proxy.net.headers import ProxyKeys
 from proxy.net.prober import Prober
-from proxy.net.readiness import BELIEVED, ReadinessProbe
-from proxy.net.upstream import MakeProber, Upstream
+from proxy.net.upstream import BELIEVED, MakeProber, ReadinessProbe, Upstream
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from proxy.net.responses import body_of
+from proxy.net.bodies import body_of
 from proxy.net.transport import PIECE, InvalidResponse
 from tests.net.peer import CHUNKED, END, OK, Peer, Served, chunk, get, opened, post, serving
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from proxy.backends.profile import Fact, Trust
+from proxy.backends.windows import CutSeen, Filled
 from proxy.net import prober as module
 from proxy.net.lessons import HELD_FOR, LESSON_TTL, MOST_SEEN
 from proxy.net.prober import COOL_DOWN, FIXED_FACTOR
-from proxy.tokens.windows import CutSeen, Filled
 from tests.net.probing import MODEL, TTL, Bench, lmstudio, user, vllm
 
 pytestmark = pytest.mark.anyio

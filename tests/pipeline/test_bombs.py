@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from proxy.core import sse
-from proxy.net import responses
+from proxy.net import bodies
 from tests.proxying import Proxy, read_stream, running_proxy
 from tests.rawbackend import DEADLINE, SSE, Call, RawBackend, answering, raw_backend
 
@@ -91,12 +91,12 @@ def test_an_error_without_end_keeps_its_status_and_is_quoted(status: str, stream
         assert answer.status_code == (502 if stream and status < "400" else int(status[:3]))
         assert answer.headers["retry-after"] == "7"
         assert "slow down" in answer.json()["error"]["message"]
-        assert len(answer.content) < 4 * responses.QUOTED
+        assert len(answer.content) < 4 * bodies.QUOTED
         assert backend.gone.wait(DEADLINE)
 
 
 def test_an_error_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(responses, "ERROR_SECONDS", 0.2)
+    monkeypatch.setattr(bodies, "ERROR_SECONDS", 0.2)
 
     def script(backend: RawBackend, call: Call) -> None:
         call.send(b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\n\r\nbusy ")

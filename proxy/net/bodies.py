@@ -1,17 +1,21 @@
-"""Undoing content-encodings, with an eye on what comes out: a kilobyte of gzip can hold a megabyte.
+"""Bodies of requests and responses: read to their end within bounds, and without their content-encoding.
 
-What is read here is asked for in one of `UNDONE`, or plain. Anything else that comes all the same is passed on unread.
+What is read here is asked for in one of `UNDONE`, or plain. Anything else that comes all the same is passed on unread. What
+comes out of a decompressor is bounded: a kilobyte of gzip can hold a megabyte.
 """
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 
 import httpx
 from typing_extensions import override
 
-from proxy.core.errors import BadRequest, BodyTooLarge
+from proxy.core.errors import BadRequest, BodyTooLarge, UpstreamTimeout, UpstreamTooLarge, UpstreamUnavailable
+from proxy.core.jsontext import dumps
 
 UNDONE = frozenset({"gzip", "x-gzip", "deflate"})
 """Encodings that can be undone, each of them alone."""
@@ -23,6 +27,14 @@ _LEAST_MEMBER = 32
 """Bytes of a member of gzip, at least and on average; an empty one has 20, and each costs a copy of what follows."""
 FREE = 8 * 2**20
 """Bytes that may come out whatever went in."""
+ERROR_BYTES = 256 * 1024
+"""An error's body is read up to here."""
+ERROR_SECONDS = 30.0
+"""Seconds that an error's body may take."""
+QUOTED = 2000
+"""Characters of a backend's own words in an error of Spillway's."""
+_PLAIN = (b"{", b"[")
+"""What JSON begins with, and no content-encoding does."""
 
 
 class Undecodable(ValueError):
@@ -174,3 +186,99 @@ def decoded(body: bytes, encoding: str | None, limit: int) -> bytes:
 def body_too_large(limit: int) -> BodyTooLarge:
     """Return the error for a request whose body has more than `limit` bytes."""
     return BodyTooLarge(f"The request body is larger than the {limit} bytes accepted here (SPILLWAY_MAX_BODY).")
+
+
+def is_event_stream(response: httpx.Response) -> bool:
+    """Return whether the backend streams an answer, rather than telling an error."""
+    return response.status_code == 200 and response.headers.get("content-type", "").startswith("text/event-stream")
+
+
+def retry_after(response: httpx.Response) -> int | None:
+    """Seconds after which the backend wants to be asked again; None: it names none. A date counts as years away."""
+    value = str(response.headers.get("retry-after", "")).strip()
+    if not value:
+        return None
+    return int(value[:9]) if value.isdecimal() else 10**9
+
+
+async def body_of(response: httpx.Response, limit: int) -> bytes:
+    """The body as it came, not decoded; the response is closed.
+
+    Raises:
+        UpstreamTooLarge: it has more than `limit` bytes.
+        UpstreamUnavailable, UpstreamTimeout: it broke off.
+    """
+    body = bytearray()
+    if not await _take(response, body, limit):
+        raise UpstreamTooLarge(f"The backend's answer is larger than the {limit} bytes accepted of one.")
+    return bytes(body)
+
+
+async def error_of(response: httpx.Response) -> bytes:
+    """The body of an error as it came, not decoded; the response is closed.
+
+    One that is too long or too slow is replaced by an error that quotes its beginning: the status stays, and the
+    headers are made to fit.
+
+    Raises:
+        UpstreamUnavailable, UpstreamTimeout: it broke off.
+    """
+    body = bytearray()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(ERROR_SECONDS):
+            if await _take(response, body, ERROR_BYTES):
+                return bytes(body)
+    quoted = "" if encoding_of(response) else body[:QUOTED].decode("utf-8", "replace")
+    error = UpstreamUnavailable(f"The backend answered {response.status_code}, in words without end: {quoted}")
+    for name in ("content-length", "content-encoding"):
+        response.headers.pop(name, None)
+    response.headers["content-type"] = "application/json"
+    return dumps(error.body())
+
+
+def plain_body(response: httpx.Response, body: bytes, limit: int) -> bytes | None:
+    """A body without its content-encoding; None if that is not known here.
+
+    Raises:
+        Undecodable: it is not in that encoding, or comes to more than `limit` bytes.
+    """
+    encoding = "" if body[:1] in _PLAIN else encoding_of(response)
+    if not encoding:
+        return body
+    if encoding not in UNDONE:
+        return None
+    plain = undone(body, encoding, limit)
+    if plain is None:
+        raise Undecodable(f"it is larger than the {limit} bytes accepted of one")
+    return plain
+
+
+def plain_error(response: httpx.Response, body: bytes) -> bytes:
+    """The body of an error without its content-encoding; as it came if that can't be undone."""
+    try:
+        plain = plain_body(response, body, ERROR_BYTES)
+    except Undecodable:
+        plain = None
+    return body if plain is None else plain
+
+
+async def _take(response: httpx.Response, body: bytearray, limit: int) -> bool:
+    """Add to `body` what is left of the response, and close that; False when it is more than `limit` bytes.
+
+    Raises:
+        UpstreamUnavailable, UpstreamTimeout: it broke off.
+    """
+    stream = response.stream
+    assert isinstance(stream, httpx.AsyncByteStream)
+    try:
+        async for part in stream:
+            body += part
+            if len(body) > limit:
+                return False
+    except httpx.TimeoutException:
+        raise UpstreamTimeout("The backend fell silent in the middle of the answer.") from None
+    except httpx.TransportError as error:
+        raise UpstreamUnavailable(f"The backend broke off the answer ({type(error).__name__}).") from None
+    finally:
+        await stream.aclose()
+    return True

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from proxy.tokens.windows import SMALLEST_WINDOW, CutSeen, Filled, window_behind_cut, window_filled
+from proxy.backends.windows import SMALLEST_WINDOW, CutSeen, Filled, window_behind_cut, window_filled
 
 
 @pytest.mark.parametrize(
