@@ -90,7 +90,7 @@ def test_it_is_the_same_while_resuming(how: str, stream: bool) -> None:
     ("body", "text", "finish"),
     [
         (said(CALL) + DONE, "", "tool_calls"),
-        (said("Look.\n" + CALL) + DONE, "Look.", "tool_calls"),
+        (said("Look.\n" + CALL) + DONE, "Look.\n", "tool_calls"),
         (said(CALL) + ending(), "", "tool_calls"),
         (said(CALL) + ending() + TORN, "", "tool_calls"),
         (said("It is fine.") + DONE, "It is fine.", "stop"),

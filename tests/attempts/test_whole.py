@@ -71,7 +71,7 @@ def test_reasoning_and_calls() -> None:
 def test_calls_that_were_made_from_text() -> None:
     message = {"role": "assistant", "content": f"Look.\n{TAGGED}", "reasoning_content": "Hm."}
     client = streamed(whole(choice(message)), emulate=True, tools=TOOLS)
-    one_answer(client, "Look.", "tool_calls")
+    one_answer(client, "Look.\n", "tool_calls")
     assert (client.reasoning, len(client.calls)) == ("Hm.", 1)
 
 

@@ -87,9 +87,3 @@ def test_parameters_are_read_by_their_schema() -> None:
     (wrong,) = scanned(["<function=f><parameter=count>many</parameter></function>"], of=tools)
     assert isinstance(wrong, Malformed)
     assert "must be integer" in wrong.reason
-
-
-def test_python_is_bounded_in_length() -> None:
-    (wrong,) = scanned(["[search(query='" + "x" * 70_000 + "')]"])
-    assert isinstance(wrong, Malformed)
-    assert wrong.reason == "search: it is not valid JSON"

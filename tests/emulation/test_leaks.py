@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -279,41 +277,3 @@ def test_an_answer_that_goes_on_is_read_on(text: str, at: int) -> None:
         assert text.startswith(kept)
         behind = outcome(list(through(reader_of(), pieces_of(text[len(kept) :], 99), "stop", seeing_all=True)))
         assert on[1] == behind[1]
-
-
-SIZE = 3_000
-LONG: dict[str, Callable[[int], str]] = {
-    "prose": lambda n: PROSE * (n // 100),
-    "marks": lambda n: "<tool_call>\n" * (n // 12),
-    "examples": lambda n: f"{TAGGED}\nis one.\n" * (n // 90),
-    "one call": lambda n: f'<tool_call>{{"name": "search", "arguments": {{"query": "{"x " * (n // 2)}"}}}}',
-    "calls": lambda n: f"{TAGGED}\n" * (n // 80),
-    "ends": lambda n: TAGGED + "<|x|> " * (n // 6),
-    "white space": lambda n: TAGGED + " \n" * (n // 2),
-    "brackets": lambda n: "a[0] <b> " * (n // 9),
-}
-
-
-def steps(text: str, size: int) -> int:
-    """Calls of functions that it takes to read a text."""
-    taken, pieces, reader = 0, pieces_of(text, size), reader_of()
-
-    def count(_frame: FrameType, event: str, _argument: Any) -> None:
-        nonlocal taken
-        taken += event in {"call", "c_call"}
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        for piece in pieces:
-            reader.feed(piece)
-        reader.close()
-    finally:
-        sys.setprofile(before)
-    return taken
-
-
-@pytest.mark.parametrize("name", LONG)
-def test_twice_the_text_takes_twice_the_steps(name: str) -> None:
-    once, twice = (steps(LONG[name](n), 3) for n in (SIZE, 2 * SIZE))
-    assert twice <= 2.2 * once + 200

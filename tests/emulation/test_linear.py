@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from proxy.emulation import CallScanner
+from proxy.core.piece import Piece
+from proxy.emulation import WrittenCallReader
 from tests.emulation.outputs import P, offer
 
 OFFER = offer()
@@ -57,32 +58,35 @@ TEXTS: dict[str, Callable[[int], str]] = {
     "python with brackets": lambda n: "[search(tags=" + "[1]," * (n // 4),
     "python tags": lambda n: "<|python_tag|>now\n" * (n // 18),
     "strangers": lambda n: '<tool_call>{"name": "x"}' * (n // 24),
+    "examples": lambda n: f"<tool_call>{P}</tool_call>\nis one.\n" * (n // 90),
+    "ends": lambda n: f"<tool_call>{P}</tool_call>" + "<|x|> " * (n // 6),
     "bad escapes": lambda n: '{"name":"now","arguments":{"a":"' + "\\d" * (n // 2) + '"}}',
 }
 
 
-def steps(text: str, size: int) -> int:
-    """Calls of functions that it takes to scan a text in chunks of a size."""
+def steps(text: str, size: int, *, emulated: bool) -> int:
+    """Calls of functions that it takes to read a text in pieces of a size."""
     taken = 0
 
     def count(_frame: FrameType, event: str, _argument: Any) -> None:
         nonlocal taken
         taken += event in {"call", "c_call"}
 
-    scanner = CallScanner(OFFER)
+    reader = WrittenCallReader(OFFER, lambda: "id", emulated=emulated)
+    pieces = [Piece(text=text[at : at + size], form={}, choice=True) for at in range(0, len(text), size)]
     before = sys.getprofile()
     sys.setprofile(count)
     try:
-        for at in range(0, len(text), size):
-            scanner.feed(text[at : at + size])
-        scanner.close()
+        for piece in pieces:
+            reader.feed(piece)
+        reader.close()
     finally:
         sys.setprofile(before)
     return taken
 
 
 @pytest.mark.parametrize("name", TEXTS)
-@pytest.mark.parametrize("size", [3, 10**6])
-def test_twice_the_text_takes_twice_the_steps(name: str, size: int) -> None:
-    once, twice = (steps(TEXTS[name](n), size) for n in (SIZE, 2 * SIZE))
-    assert twice <= 2.2 * once + 50
+@pytest.mark.parametrize(("size", "emulated"), [(3, True), (3, False), (10**6, True)])
+def test_twice_the_text_takes_twice_the_steps(name: str, size: int, *, emulated: bool) -> None:
+    once, twice = (steps(TEXTS[name](n), size, emulated=emulated) for n in (SIZE, 2 * SIZE))
+    assert twice <= 2.2 * once + 200

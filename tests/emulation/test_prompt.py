@@ -46,25 +46,10 @@ def test_the_protocol_goes_into_the_last_leading_system_message() -> None:
     assert done[2] is user
 
 
-def test_the_protocol_is_a_part_where_there_are_parts() -> None:
-    system = {"role": "system", "content": [{"type": "text", "text": "A"}]}
-    done = as_text([system], OFFER)
-    assert done[0]["content"] == [{"type": "text", "text": "A"}, {"type": "text", "text": f"\n\n{PROTOCOL}"}]
-
-
-@pytest.mark.parametrize("content", [None, "", []])
-def test_an_empty_system_message_gets_the_protocol(content: Any) -> None:
-    assert as_text([{"role": "system", "content": content}], OFFER)[0]["content"] == PROTOCOL
-
-
 def test_without_a_system_message_one_comes_first() -> None:
     user = {"role": "user", "content": "hi"}
     done = as_text([user], OFFER)
     assert done == [{"role": "system", "content": PROTOCOL}, user]
-
-
-def test_where_no_tool_is_offered_the_history_is_rewritten_all_the_same() -> None:
-    assert rewritten(asked(None, call())) == [{"role": "assistant", "content": TAGGED}]
 
 
 def test_calls_stand_behind_the_content() -> None:
@@ -113,11 +98,6 @@ def test_a_result_of_images_alone_is_said_to_be_one() -> None:
     image = {"type": "image_url", "image_url": {}}
     (done,) = rewritten(tool([image], name="shot"))
     assert done["content"] == [{"type": "text", "text": "<tool_result tool_name='shot'></tool_result>"}, image]
-
-
-@pytest.mark.parametrize(("content", "text"), [(None, ""), ({"a": 1}, '{"a":1}'), ("", "")])
-def test_results_of_other_kinds(content: Any, text: str) -> None:
-    assert [r.text for r in results_of(rewritten(tool(content)))] == [text]
 
 
 @given(st.lists(st.sampled_from(["<tool_result", "</tool_result>", "[TOOL_RESULT]", "[/tool_result]", ">", "\\", "x"])))
@@ -208,11 +188,6 @@ def test_a_choice_does_not_make_a_result_the_users_words() -> None:
     assert is_user(as_text(HISTORY[:2], REQUIRED)[-1])
 
 
-@pytest.mark.parametrize("content", [None, "", []])
-def test_a_choice_behind_nothing(content: Any) -> None:
-    assert as_text([{"role": "user", "content": content}], REQUIRED)[-1]["content"] == RULE
-
-
 @pytest.mark.parametrize("last", [{"role": "assistant", "content": "So"}, {"role": "user", "content": {"x": 1}}])
 def test_a_choice_that_can_not_stand_at_the_end_stands_behind_the_protocol(last: dict[str, Any]) -> None:
     system, *_, same = as_text([*HISTORY, last], REQUIRED)
@@ -229,12 +204,6 @@ def test_without_a_system_role_the_protocol_opens_the_first_user_message() -> No
     assert both[0]["content"] == f"{PROTOCOL}\n\nhi\n\n{RULE}"
     assert as_text(HISTORY, OFFER, system=False) == as_text(HISTORY, OFFER)
     assert as_text([answer], OFFER, system=False) == [{"role": "user", "content": PROTOCOL}, answer]
-
-
-def test_without_a_system_role_the_protocol_is_a_part_where_there_are_parts() -> None:
-    image = {"type": "image_url", "image_url": {}}
-    (done,) = as_text([{"role": "user", "content": [image]}], OFFER, system=False)
-    assert done["content"] == [{"type": "text", "text": f"{PROTOCOL}\n\n"}, image]
 
 
 def test_results_of_one_tool_called_twice_tell_which_call_they_belong_to() -> None:
@@ -404,10 +373,6 @@ def test_it_is_shorter_than_the_schemas() -> None:
     assert found is not None
     assert len(protocol(found)) < 0.75 * len(dumps(tools))
     assert len(protocol(offer())) < 1.3 * len(dumps(BODY["tools"]))
-
-
-def test_a_model_that_repeats_the_protocol_calls_nothing() -> None:
-    assert scanned([TEXT]) == (TEXT,)
 
 
 def test_the_complaint_says_each_reason_once_and_shows_the_form() -> None:

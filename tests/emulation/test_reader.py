@@ -166,18 +166,6 @@ def test_from_a_malformed_call_on_everything_waits_for_the_owner() -> None:
     assert one.stats == {"bare": FormCount(malformed=1), "tool_call": FormCount(called=1)}
 
 
-def test_giving_up_without_any_call_stays_an_ordinary_answer() -> None:
-    one = stream()
-    assert one.take(said(WRONG) + STOP + DONE) == b""
-    assert deltas(one.rest()) == [({"content": WRONG}, None), ({}, "stop")]
-
-
-def test_repairs_are_counted() -> None:
-    one = stream()
-    one.take(said(P[:-1]) + STOP)
-    assert one.stats == {"bare": FormCount(called=1, repaired=1)}
-
-
 def test_calls_go_on_counting_after_an_earlier_attempt() -> None:
     one = stream(calls_before=2, said="A\n")
     assert deltas(one.take(said(TAGGED) + STOP)) == [(called(2, "get_weather", ARGS, 1), None), ({}, "tool_calls")]
@@ -251,13 +239,6 @@ def test_an_error_does_not_wait_for_a_correction(error: bytes) -> None:
     assert one.take(said(WRONG, "\nB") + error + DONE) == error + DONE
     assert one.correction() is not None
     assert joined(deltas(one.rest()))[0] == f"{WRONG}\nB"
-
-
-def test_an_error_where_a_call_is_required_asks_for_none() -> None:
-    one = stream(offer(tool_choice="required"))
-    beside = chunk({"content": ""}, "error", error={"message": "x"})
-    assert one.take(said("Hm.") + beside) == said("Hm.") + beside
-    assert one.correction() is None
 
 
 # -- finish reasons

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.emulation import Call, CallScanner
+from proxy.emulation import CallScanner
 from tests.emulation.broken import MALFORMED, REPAIRED, UNTOUCHED
 from tests.emulation.outputs import CLEAN, FENCED, TAGGED, Found, Output, P, offer, paris, scanned
 
@@ -44,11 +44,6 @@ pieces_of_text = st.lists(
     max_size=30,
 ).map("".join)
 plain_text = st.text(st.sampled_from("{}[]<>`\"':,; \n\tabtnmeoljs_=/"), max_size=80)
-
-
-def test_there_are_enough_outputs() -> None:
-    assert len({row.name for row in ROWS}) == len(ROWS)
-    assert len(ROWS) >= 80
 
 
 @rows
@@ -106,12 +101,6 @@ def test_with_one_call_allowed_later_ones_are_left_out_and_text_stays() -> None:
     assert scanned([f"[{P}, {P}]"], of=one) == (paris("bare"),)
     wrong = P.replace("Paris", "").replace("city", "days")
     assert scanned([f"{P}\n{wrong}"], of=one) == (paris("bare"),)
-
-
-def test_with_a_named_function_only_that_one_counts() -> None:
-    named = offer(tool_choice={"type": "function", "function": {"name": "now"}})
-    now = '{"name": "now"}'
-    assert scanned(f"{TAGGED}\n{now}", of=named) == (f"{TAGGED}\n", Call("now", "{}", "bare"))
 
 
 # -- behind an earlier attempt

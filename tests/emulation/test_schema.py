@@ -59,12 +59,6 @@ def test_no_schema_is_an_error(schema: Any) -> None:
     assert isinstance(value, dict)
 
 
-def test_references_multiply_only_so_far() -> None:
-    levels = {f"l{n}": {"allOf": [{"$ref": f"#/$defs/l{n + 1}"}] * 2} for n in range(40)}
-    schema = {"$defs": {**levels, "l40": {}}, "$ref": "#/$defs/l0"}
-    assert checked(schema, {"x": 1}) == ({"x": 1}, False, "")
-
-
 def test_a_reference_to_itself_ends_before_the_stack_does() -> None:
     assert checked({"$ref": "#"}, {"x": 1}) == ({"x": 1}, False, "")
     assert checked({"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}, {"x": 1}) == ({"x": 1}, False, "")
@@ -78,12 +72,6 @@ def test_references_inside_one_another_are_followed() -> None:
     mended, repairs, wrong = checked(tree, value)
     assert (repairs, wrong) == (True, "")
     assert str(mended) == str(value).replace("'1'", "1")
-
-
-def test_local_references_are_followed() -> None:
-    schema = {"$defs": {"n": {"type": "integer"}}, "properties": {"x": {"$ref": "#/$defs/n"}}}
-    assert checked(schema, {"x": "7"}) == ({"x": 7}, True, "")
-    assert checked(schema, {"x": "y"})[2] == '"x" must be integer, not "y"'
 
 
 @pytest.mark.parametrize(
@@ -147,13 +135,6 @@ def test_what_might_mean_something_else_is_told(kind: str, value: Any) -> None:
     assert (same, repairs) == ({"x": value}, False)
     assert wrong.startswith(f'"x" must be {kind}, not ')
     assert len(wrong) < 120
-
-
-def test_the_value_handed_in_is_not_changed() -> None:
-    value = {"x": [{"n": "1"}]}
-    schema = {"properties": {"x": {"items": {"properties": {"n": {"type": "integer"}}}}}}
-    assert checked(schema, value)[0] == {"x": [{"n": 1}]}
-    assert value == {"x": [{"n": "1"}]}
 
 
 def test_what_is_wrong_is_told_in_few_words() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from time import process_time
-
 import pytest
 
 from proxy.shaping.agent import is_agent, shortened_prompt
@@ -76,12 +74,6 @@ def test_the_agent_keeps_its_name(begins: str, named: str) -> None:
     assert short(f"{begins}\n{FILLER}").startswith(named)
 
 
-def test_where_nothing_is_won_there_is_none() -> None:
-    assert shortened_prompt(PROMPT[:900], NAMES, 16_384) is None
-    made = short(PROMPT)
-    assert shortened_prompt(made, NAMES, 16_384) is None
-
-
 def test_who_is_an_agent() -> None:
     assert is_agent(PROMPT, NAMES)
     assert not is_agent(PROMPT, ("webfetch", "get_weather", "bash"))
@@ -89,14 +81,3 @@ def test_who_is_an_agent() -> None:
     assert not is_agent("You are a poet. " * 300, NAMES)
     # What comes late in a prompt of the user's own does not make it an agent's.
     assert not is_agent("You are a poet. " * 300 + PROMPT, NAMES)
-
-
-@pytest.mark.parametrize("piece", ["NEVER ", "<available_", "<name>", "```\n", "<env>\n", "- ", "the ", "\n"])
-def test_it_takes_no_longer_than_the_text_is_long(piece: str) -> None:
-    def seconds(times: int) -> float:
-        begun = process_time()
-        shortened_prompt(piece * times, NAMES, 16_384)
-        return process_time() - begun
-
-    seconds(100)
-    assert seconds(8000) < 60 * max(seconds(1000), 0.002)

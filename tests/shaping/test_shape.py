@@ -64,11 +64,6 @@ def test_only_tools_that_are_allowed_are_offered() -> None:
     assert [tool_name(each) for each in sent(made)["tools"]] == ["read", "run"]
 
 
-def test_without_any_tool_left_nothing_is_said_of_tools() -> None:
-    asked = request(tools=[tool("write")], tool_choice="auto", parallel_tool_calls=True, x=1)
-    assert set(sent(shape(asked, Settings(tools_allowed=("read",)), 8192))) == {"model", "messages", "x"}
-
-
 def test_a_tool_that_is_not_offered_is_not_demanded() -> None:
     settings = Settings(tools_allowed=("read",))
     offered = [{"name": "read"}, {"name": "write"}]
@@ -106,10 +101,6 @@ def test_an_answer_without_a_bound_is_capped() -> None:
 def test_a_bound_of_the_client_stands(bound: dict[str, int]) -> None:
     asked = request(**bound)
     assert shape(asked, Settings(limits={"answer_cap": 700}), None) is asked
-
-
-def test_no_bound_in_a_servers_own_words_is_none() -> None:
-    assert sent(shape(request(n_predict=-1), Settings(limits={"answer_cap": 700}), None))["max_tokens"] == 700
 
 
 # -- the system prompt
