@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.addons.live.watching import viewing
+from tests.addons.watching import viewing
 from tests.fakes import GenericFake, LlamaCppFake, Question, Reply, scripted, walk, words
 from tests.fakes.waiting import HEADERS, Gate, wait_until
 from tests.pipeline.test_verifying import GOOD, history

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.fakes import LlamaCppFake
 from tests.proxying import running_proxy
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 TEXT = " ".join((ROOT / "docs" / "api-live.md").read_text().split())
 
 

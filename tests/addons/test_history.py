@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.addons import history
-from tests.addons.live.watching import viewing
+from tests.addons.watching import viewing
 from tests.fakes import LlamaCppFake, Reply, scripted
 from tests.fakes.waiting import Gate, wait_until
 from tests.proxying import Proxy, running_proxy

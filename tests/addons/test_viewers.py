@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.addons.live.watching import viewing
+from tests.addons.watching import viewing
 from tests.fakes import LlamaCppFake, scripted
 from tests.proxying import Proxy, running_proxy
 

@@ -1,1 +1,0 @@
-"""Tests of what is looked at while Spillway works."""
