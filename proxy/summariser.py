@@ -15,8 +15,7 @@ from proxy.backends.profile import ModelKey
 from proxy.backends.refusals import LONGEST_RETRY
 from proxy.compaction.asking import SummaryAsk
 from proxy.compaction.compaction import STRATEGIES
-from proxy.compaction.loops import LoopWatch
-from proxy.compaction.verification import SummaryReply, checked
+from proxy.compaction.verification import LoopWatch, SummaryReply, checked
 from proxy.core import sse
 from proxy.core.errors import UpstreamUnavailable
 from proxy.core.piece import whole_number

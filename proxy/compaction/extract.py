@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 
-from proxy.compaction.facts import facts_in, is_mentioned, is_prose, words_of
-from proxy.compaction.source import Source, Statement, source_of
+from proxy.compaction.source import Source, Statement, facts_in, is_mentioned, is_prose, source_of, words_of
 from proxy.compaction.transcript import call_lines, text_without_calls
 from proxy.core.history.marks import (
     CLOSE,
@@ -169,7 +168,7 @@ def _earlier(messages: Sequence[Message]) -> list[Statement]:
             for mark in (f"\n{HEADING}", f"\n{NAMES}", f"\n{MORE_QUOTES}"):
                 body = body.split(mark)[0]
             lines += sentences(body, longest=_LINE)
-        found += (Statement(line, tuple(facts_in(line))) for line in lines)
+        found += (Statement(line, facts_in(line)) for line in lines)
     return found
 
 

@@ -1,23 +1,46 @@
-"""Source of a summary, as far as code can check it: what the user said in it, and the facts in that."""
+"""Source of a summary, as far as code can check it: what the user said in it, and the facts in that.
+
+Facts are what can be looked for in another text: names, numbers, dates, paths and rare words.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import log
 from typing import TypeAlias
 
-from proxy.compaction.facts import TextFact, facts_in, is_prose
 from proxy.compaction.transcript import all_text
 from proxy.core.history.embedded import authored_text
 from proxy.core.history.marks import carried_statements, is_summary
-from proxy.core.history.sentences import sentences
+from proxy.core.history.sentences import found_in, sentences
 from proxy.core.history.turns import is_user
 from proxy.core.request import Message, text_of
-from proxy.recall.words import FUNCTION_WORDS, folded
+from proxy.recall.words import ALL_FUNCTION_WORDS, FUNCTION_WORDS, HAN, UNSPACED, folded
 
+_COUNTED = "年月日号歳岁個个人元円分時时点년월일살명개원시"
+# One after the other at each place of a text. Every repetition is bounded.
+_TOKEN = re.compile(
+    rf"(?P<number>(?<![^\W{UNSPACED}])[vV$€£¥₹]?\d{{1,20}}(?:[.,:/-]\d{{1,12}}){{0,6}}(?:\s?[%€£¥°]|[a-zA-Z]{{1,3}}\b|[{_COUNTED}])?)"
+    r"|(?P<katakana>[\u30a1-\u30fa\u30fc・]{2,20})"
+    r"|(?P<quoted>[《「『“„«][^《》「」『』“”„«»\n]{1,40}[》」』”“»])"
+    rf"|(?P<han>[{HAN}]{{2,40}})"
+    r"|(?P<hangul>[\uac00-\ud7a3]{2,20})"
+    rf"|(?P<word>[^\W\d_{UNSPACED}][^\W_{UNSPACED}]{{0,60}}(?:['\u2019-][^\W_{UNSPACED}]{{1,30}}){{0,4}})"
+)
+_WORD = re.compile(rf"[\W_]*(?:[^\W\d_]+[\W_]*){{1,4}}|.*[{UNSPACED}].*")
+
+IDENTIFIER, NUMBER, NAME = 3.0, 2.5, 3.0
+_DIGIT, _QUOTED, _KATAKANA = 0.6, 2.0, 2.0
+_FIRST, _NOUN = 0.8, 0.7
+"""A capital at the beginning of a sentence says little, and on a noun where all have one."""
+_BEFORE_NOUN = re.compile(r"(?:e|en|er|es|em|das|ein|mein|dein|sein|ihr|kein|im|am|zum|vom|beim)$")
+"""How words end that stand before nouns in German: articles, adjectives."""
+_RARE, _LONG, _PAIR = 0.5, 0.7, 0.2
+HARD = 1.5
+"""Weight from which a fact can be told on its own: a name, a number, a path."""
 _LONGEST_TEXT = 20_000
 """Characters of one message in which facts are looked for: what a user means stands in what people type."""
 _LONGEST = 200
@@ -50,6 +73,15 @@ _LEAST_KNOWN, _KNOWN_SHARE, _LEAD = 6, 0.15, 1.4
 """Function words that a language must have: how many, as a share of all words, and how many times those of any other."""
 _Spoken: TypeAlias = tuple[int, str]
 """Which message a sentence stands in, and the sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextFact:
+    """Something that a text tells: as it is written, folded to be compared, and how much it matters."""
+
+    text: str
+    key: str
+    weight: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +145,7 @@ def source_of(messages: Sequence[Message]) -> Source:
     """Find what there is to summarise in these messages; earlier summaries of Spillway's count, too."""
     spoken = _spoken(messages)
     texts = _texts(messages)
-    facts_of = cache(_facts_of)  # what tools print says the same again and again
+    facts_of = cache(facts_in)  # what tools print says the same again and again
     statements = list(_statements(spoken, facts_of))
     by_key: dict[str, Weighed] = {}
     for statement in statements:
@@ -122,33 +154,21 @@ def source_of(messages: Sequence[Message]) -> Source:
     everybody = dict(by_key)
     for message, text in zip(messages, texts, strict=True):
         if not is_user(message):
-            found = {f.key: f for s in _of(text) for f in facts_of(s)[:_OF_A_SENTENCE] if f.hard}
+            found = {f.key: f for s in _of(text) for f in facts_of(s)[:_OF_A_SENTENCE] if f.weight >= HARD}
             for key in found:
                 known[key] = known.get(key, 0) + 1
             _add(everybody, found.values(), 1.0)
-    return replace(
-        _form(messages, spoken, texts),
-        statements=tuple(statements),
-        users=_sorted(by_key.values()),
-        all=_sorted(
-            replace(each, weight=each.weight * (1 + log(known.get(key, 1)))) for key, each in everybody.items()
-        ),
-    )
-
-
-def form_of(messages: Sequence[Message]) -> Source:
-    """The same without what the user said and without facts, which takes a small part of the time."""
-    return _form(messages, _spoken(messages), _texts(messages))
-
-
-def _form(messages: Sequence[Message], spoken: Iterable[_Spoken], texts: Iterable[str]) -> Source:
-    users = " ".join(text for _, text in spoken)
-    answers = _assistants(messages)
+    users, answers = " ".join(text for _, text in spoken), _assistants(messages)
     languages = (script_and_language(users), script_and_language(" ".join((users, *answers))))
     return Source(
         languages=tuple(dict.fromkeys(language for language in languages if language[0])),
         answers=tuple(answers[-_ANSWERS:][::-1]),
         size=sum(map(len, texts)),
+        statements=tuple(statements),
+        users=_sorted(by_key.values()),
+        all=_sorted(
+            replace(each, weight=each.weight * (1 + log(known.get(key, 1)))) for key, each in everybody.items()
+        ),
     )
 
 
@@ -159,7 +179,7 @@ def of_text(text: str) -> Source:
 
 
 def _weightiest(weighed: Sequence[Weighed]) -> list[Weighed]:
-    hard = [each for each in weighed if each.fact.hard]
+    hard = [each for each in weighed if each.fact.weight >= HARD]
     return [each for each in hard if each.weight >= hard[0].weight * _DATA * 1.5]
 
 
@@ -178,15 +198,11 @@ def _spoken(messages: Sequence[Message]) -> list[_Spoken]:
     return spoken[-_MOST_SENTENCES:]
 
 
-def _facts_of(sentence: str) -> tuple[TextFact, ...]:
-    return tuple(facts_in(sentence))
-
-
 def _statements(spoken: Iterable[_Spoken], facts_of: Callable[[str], tuple[TextFact, ...]]) -> Iterator[Statement]:
     found = [(index, text, facts_of(text)) for index, text in spoken]
     often = _often(found)
     for _, text, facts in found:
-        chosen = [fact for fact in facts if fact.hard or often.get(fact.key, 0) <= _COMMON]
+        chosen = [fact for fact in facts if fact.weight >= HARD or often.get(fact.key, 0) <= _COMMON]
         yield Statement(text, tuple(dict.fromkeys(chosen)))
 
 
@@ -247,3 +263,69 @@ def _by_function_words(text: str, word: re.Pattern[str]) -> str:
     best, second = sorted(votes, key=lambda language: votes[language], reverse=True)[:2]
     sure = votes[best] >= max(_LEAST_KNOWN, _KNOWN_SHARE * len(words)) and votes[best] >= _LEAD * votes[second]
     return best if sure else ""
+
+
+def facts_in(sentence: str) -> tuple[TextFact, ...]:
+    """The facts of a sentence, in order, with repetitions."""
+    rest, facts = sentence, list[TextFact]()
+    for name in found_in(sentence):
+        facts.append(TextFact(name, folded(name), IDENTIFIER))
+        rest = rest.replace(name, " ", 1)
+    tokens = list(_TOKEN.finditer(rest))
+    titled = _titled([token["word"] for token in tokens if token["word"]])
+    before = ""
+    for token in tokens:
+        kind, text = token.lastgroup, token.group()
+        if kind == "word":
+            noun = titled and _BEFORE_NOUN.search(before) is not None
+            facts += _of_word(text, capital=(_NOUN if noun else NAME) if before else _FIRST)
+        elif kind == "number":
+            text = text.strip()
+            long = sum(map(str.isdigit, text)) > 1 or not text.isdecimal()
+            facts.append(TextFact(text, folded(text), NUMBER if long else _DIGIT))
+        elif kind == "han":
+            facts += (TextFact(text[at : at + 2], text[at : at + 2], _PAIR) for at in range(len(text) - 1))
+        elif kind == "hangul":
+            # Endings change, stems do not.
+            facts.append(TextFact(text, text[:2], _RARE))
+        else:
+            bare = text if kind == "katakana" else text[1:-1].strip()
+            facts.append(TextFact(bare, folded(bare), _KATAKANA if kind == "katakana" else _QUOTED))
+        before = text
+    return tuple(facts)
+
+
+def is_mentioned(key: str, text: str, words: Collection[str]) -> bool:
+    """Return whether a fact is in a folded text, whose words are `words`; a number or a word only as a whole."""
+    return key in words or (not (key.isalnum() and key.isascii()) and key in text)
+
+
+def words_of(text: str) -> frozenset[str]:
+    """The words and numbers of a folded text."""
+    found = {token.group() for token in _TOKEN.finditer(text)}
+    parts = {part for token in found if not token.isalnum() for part in re.findall(r"\w+", token)}
+    return frozenset(found | parts | set(re.findall(r"[^\W_]+", text)))
+
+
+def is_prose(sentence: str) -> bool:
+    """Return whether most of its words are words, as in what a person says; data has digits and signs in most of them."""
+    words = sentence.split()
+    return 2 * sum(_WORD.fullmatch(word) is not None for word in words) >= len(words)
+
+
+def _of_word(text: str, *, capital: float) -> list[TextFact]:
+    key = folded(text)
+    if key in ALL_FUNCTION_WORDS or re.split("['\u2019]", key)[0] in ALL_FUNCTION_WORDS:
+        return []
+    if any(map(str.isdigit, text)):
+        return [TextFact(text, key, NUMBER)]
+    if text[0].isupper() and len(text) > 1:
+        return [TextFact(text, key, capital)]
+    return [TextFact(text, key, _LONG if len(text) >= 9 else _RARE)] if len(text) >= 5 else []
+
+
+def _titled(words: list[str]) -> bool:
+    """Return whether a sentence has capitals all over: a title, something shouted, or German, whose nouns have them."""
+    content = [word for word in words if folded(word) not in ALL_FUNCTION_WORDS]
+    capitals = sum(word[0].isupper() for word in content)
+    return len(content) >= 4 and capitals > 0.6 * len(content)

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.compaction.extract import extract, missing_facts
-from proxy.compaction.facts import facts_in
-from proxy.compaction.source import source_of
+from proxy.compaction.source import HARD, facts_in, source_of
 from proxy.compaction.summary import block
 from proxy.core.history import marks
 from proxy.core.request import Message
@@ -151,4 +150,4 @@ def test_what_was_appended_survives_the_next_block() -> None:
     ],
 )
 def test_names_numbers_dates_and_paths_are_facts(said: str, facts: set[str]) -> None:
-    assert {fact.text for fact in facts_in(said) if fact.hard} == facts
+    assert {fact.text for fact in facts_in(said) if fact.weight >= HARD} == facts

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.compaction.loops import LoopWatch, loops
-from proxy.compaction.source import NOTHING, Source, form_of, source_of
+from proxy.compaction.source import NOTHING, Source, source_of
 from proxy.compaction.summary import instruction
-from proxy.compaction.verification import SummaryReply, checked
+from proxy.compaction.verification import LoopWatch, SummaryReply, checked, loops
 from tests.histories import assistant, user
 
 SAYS = "The user wants a blue house; the roof is missing."
@@ -272,15 +271,6 @@ def test_it_is_seen_long_before_the_end() -> None:
     watch, unit = LoopWatch(), "The user was told that the assistant is here to help. "
     seen = next(n for n in range(1, 100) if watch.feed(unit))
     assert seen <= 7
-
-
-@pytest.mark.parametrize("spoken", LANGUAGES)
-def test_what_checks_the_form_alone_knows_no_facts_and_all_else(spoken: str) -> None:
-    talk = [*TALK, user(LANGUAGES[spoken])]
-    form = form_of(talk)
-    assert form == source_of(talk).form
-    assert (form.users, form.all) == ((), ())
-    assert form.languages == source_of(talk).languages != ()
 
 
 @given(text=st.text(max_size=400), cut=st.booleans())

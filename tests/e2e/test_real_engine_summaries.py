@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.compaction.loops import loops
+from proxy.compaction.verification import loops
 from proxy.core.history.marks import CLOSE, EXTRACT, OPEN
 from tests.engine.spillway import StartSpillway
 from tests.engine.tap import Tap
