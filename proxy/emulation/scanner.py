@@ -33,7 +33,8 @@ from proxy.emulation.forms import (
 from proxy.emulation.offer import Offer
 from proxy.emulation.values import CUT, UNKNOWN_TOOL, Brackets, Unreadable
 
-_SUSPECT = regex.compile(r"[<\[{`]")
+_SUSPECT = regex.compile(r"<(?![^|｜tfima])|[\[{`]")
+"""What a form, a thought or code may begin with; of tags only those whose first letter is that of one of them."""
 _SPACE = regex.compile(r"\s++")
 _THINK = regex.compile(r"<(think(?:ing)?)>")
 _TICKS = regex.compile(r"`{64}|`{1,63}+(?=[^`])")
