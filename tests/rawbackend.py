@@ -158,12 +158,3 @@ def read_until(sock: socket.socket, mark: bytes) -> bytes:
         assert part, f"{mark!r} did not come: {data!r}"
         data += part
     return data
-
-
-def read_all(sock: socket.socket) -> bytes:
-    """What comes until the other side hangs up."""
-    data = b""
-    with suppress(ConnectionError):
-        while part := sock.recv(65536):
-            data += part
-    return data

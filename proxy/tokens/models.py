@@ -273,7 +273,8 @@ def _believable(expected: Expectation, reported: int) -> bool:
     """Say whether a report can be the count of the whole prompt.
 
     A high one is believed within what an unknown script or a hidden system prompt can cost, a low one within the gate
-    or the margin of the predicted increment, or when most of the prompt is in it; none that falls where the prompt grew.
+    or the margin of the predicted increment, or when most of the prompt is in it; none that falls where the prompt grew,
+    or that is nearer to what is new in the prompt than to the whole: then the rest was cached and not reported.
     """
     grown, predicted, margin = reported - expected.anchor, expected.predicted, expected.margin
     if grown >= predicted - SLACK:
@@ -282,6 +283,8 @@ def _believable(expected: Expectation, reported: int) -> bool:
         return False
     if expected.anchor and reported >= MOST * (expected.anchor + predicted):
         return True
+    if expected.anchor and abs(reported - predicted) < predicted - grown:
+        return False
     return grown > 0 and predicted <= max((1.0 + GATE) * grown, grown + margin)
 
 

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from proxy.core.history.marks import OPEN
+from proxy.store import guard
 from tests.fakes import LlamaCppFake, Question, Reply, qa, summariser
 from tests.fakes.waiting import Gate, wait_until
 from tests.pipeline.talk import MODEL, wait_ahead
@@ -114,7 +115,8 @@ def test_a_rejected_summary_is_gone_and_the_prompt_begins_with_the_one_before() 
         assert BETTER not in shown
 
 
-def test_what_a_busy_store_does_not_forget_still_holds(tmp_path: Path) -> None:
+def test_what_a_busy_store_does_not_forget_still_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "PAUSE", 0.2)
     path = tmp_path / "kept.sqlite3"
     with talking(store=f"sqlite:///{path}") as talk, closing(sqlite3.connect(path)) as other:
         before = talk.summary()

@@ -8,9 +8,9 @@ from typing import Any
 import openai
 import pytest
 
-from tests.fakes import FAKES, FakeBackend, FakeModel, Reply, ToolCall, echo, scripted, walk, words
-from tests.fakes.reading import chunks, deltas, finishes, text, tool_calls, usage
-from tests.fakes.talking import ask, assistant, body, fetch, user
+from tests.fakes import FAKES, FakeBackend, Reply, ToolCall, echo, scripted, words
+from tests.fakes.reading import chunks, finishes, text, tool_calls, usage
+from tests.fakes.talking import ask, assistant, body, user
 
 ASKED = {"stream_options": {"include_usage": True}}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
@@ -25,10 +25,6 @@ def kind(request: pytest.FixtureRequest) -> str:
 def fake(kind: str) -> Iterator[FakeBackend]:
     with FAKES[kind](window=1000) as running:
         yield running
-
-
-def test_the_registry_names_each_kind(kind: str) -> None:
-    assert FAKES[kind].kind == kind
 
 
 def test_stream_and_whole_answer_say_the_same(fake: FakeBackend) -> None:
@@ -51,17 +47,6 @@ def test_usage_counts_the_prompt_as_count_does(fake: FakeBackend) -> None:
 
 def test_streams_end_with_done(fake: FakeBackend) -> None:
     assert ask(fake, stream=True, max_tokens=3).content.endswith(b"\n\ndata: [DONE]\n\n")
-
-
-def test_one_event_per_token(fake: FakeBackend) -> None:
-    fake.tokens_per_chunk = 1
-    said = [delta.get("content") for delta in deltas(chunks(ask(fake, stream=True, max_tokens=6).content))[1:]]
-    assert [piece for piece in said if piece] == ["w", "1", " w", "2", " w", "3"]
-
-
-def test_a_small_prompt_is_neither_refused_nor_cut(fake: FakeBackend) -> None:
-    assert ask(fake, max_tokens=3).status_code == 200
-    assert (fake.overflows, fake.cuts, fake.invalid_histories) == (0, 0, [])
 
 
 def test_a_large_prompt_is_refused_or_cut(fake: FakeBackend) -> None:
@@ -128,47 +113,9 @@ def test_the_sdk_understands_it(kind: str) -> None:
             assert len(made.data) == 2
 
 
-@pytest.mark.parametrize("n", [2])
-def test_several_choices(kind: str, n: int) -> None:
-    if kind in {"llamacpp", "ollama"}:
-        pytest.skip("this kind has one choice")
-    with FAKES[kind](brain=lambda question: Reply(text=f"answer {question.choice}")) as fake:
-        events = chunks(ask(fake, stream=True, n=n).content)
-        assert [text(events, choice) for choice in range(n)] == ["answer 0", "answer 1"]
-        assert finishes(events) == ["stop", "stop"]
-        whole = ask(fake, n=n).json()
-        assert [choice["message"]["content"] for choice in whole["choices"]] == ["answer 0", "answer 1"]
-
-
-def test_text_completions_stream_and_whole(fake: FakeBackend) -> None:
-    path = fake.url + "/v1/completions"
-    request = {"model": "fake-model", "prompt": "w1 w2", "max_tokens": 4}
-    whole = fetch("POST", path, json=request).json()
-    events = chunks(fetch("POST", path, json={**request, "stream": True}).content)
-    said = "".join(choice["text"] for event in events for choice in event["choices"])
-    assert said == whole["choices"][0]["text"] == "w3 w4"
-
-
-def test_the_finish_reason_may_come_with_the_last_text(kind: str) -> None:
-    with FAKES[kind](brain=walk(last=2), finish_with_content=True, double_finish=True) as fake:
-        events = chunks(ask(fake, stream=True).content)
-        assert text(events) == "w1 w2"
-        assert finishes(events) == ["stop", "stop"]
-
-
 def test_earlier_prompts_are_cached(kind: str) -> None:
     with FAKES[kind](brain=echo) as fake:
         history = [user("one"), assistant("one")]
         ask(fake, *history, user("two"))
         ask(fake, *history, user("two"), assistant("two"), user("three"))
         assert fake.prompt_tokens_cached > 0.4 * fake.prompt_tokens_seen / 2
-
-
-def test_models_have_their_own_overhead(kind: str) -> None:
-    models = [FakeModel("fake-model", template_overhead=3), FakeModel("talkative", template_overhead=30)]
-    fake = FAKES[kind](models)
-    if kind == "llamacpp":
-        fake.models.reverse()  # answers with its one model, whatever the name
-        assert fake.count(body()) == 1 + 30 + 2 + 1
-    else:
-        assert fake.count(body(model="talkative")) - fake.count(body()) == 27

@@ -14,7 +14,7 @@ from tests.faults.verdict import NotClear, judged
 
 @pytest.mark.slow
 def test_a_short_run_finds_nothing() -> None:
-    chaos = Chaos(seconds=6, seed=7, clients=6, kinds=list(FAKES), say=print)
+    chaos = Chaos(seconds=3, seed=7, clients=6, kinds=list(FAKES), say=print)
     tally = asyncio.run(chaos.run())
     assert tally.findings == []
     assert tally.requests > 3

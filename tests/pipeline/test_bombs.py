@@ -301,7 +301,7 @@ def test_odd_responses_are_answered_clearly_and_the_next_one_as_well(odd: str, w
     def script(backend: RawBackend, call: Call) -> None:
         if len(backend.calls) == 1:
             call.send(ODD[odd][0])
-            call.left()
+            call.left(0.3)
         else:
             call.send(answering(WHOLE))
 
@@ -326,7 +326,7 @@ def test_the_head_has_the_read_timeout_for_all_of_it() -> None:
                 backend.gone.set()
                 return
 
-    with raw_backend(script) as backend, running_proxy(backend.setting, read_timeout=0.3) as proxy:
+    with raw_backend(script) as backend, running_proxy(backend.setting, read_timeout=0.3, connect_timeout=0.5) as proxy:
         answer = chat(proxy)
         assert (answer.status_code, answer.json()["error"]["code"]) == (504, "upstream_timeout")
         assert backend.gone.wait(DEADLINE)
