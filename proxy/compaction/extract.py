@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 
-from proxy.compaction.source import Source, Statement, facts_in, is_mentioned, is_prose, source_of, words_of
+from proxy.compaction.source import Source, Statement, facts_in, is_mentioned, is_prose, words_of
 from proxy.compaction.transcript import call_lines, text_without_calls
 from proxy.core.history.marks import (
     CLOSE,
@@ -51,11 +51,6 @@ def extract(messages: Sequence[Message], source: Source, *, limit: int) -> str:
     lines[QUOTES] = _picked(source.statements, spare)
     sections = [headed_list(title, items) for title, items in lines.items() if items]
     return "\n".join((EXTRACT, *sections)) if sections else ""
-
-
-def extract_of(messages: Sequence[Message], *, limit: int) -> str:
-    """An extract of messages of which nothing is known yet."""
-    return extract(messages, source_of(messages), limit=limit)
 
 
 def missing_facts(source: Source, text: str, *, limit: int) -> list[str]:

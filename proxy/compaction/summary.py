@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from proxy.compaction.extract import extract_of, missing_facts
+from proxy.compaction.extract import extract, missing_facts
 from proxy.compaction.source import Source, source_of
 from proxy.compaction.transcript import all_text, unlabelled
 from proxy.core.history.embedded import without_calls
@@ -118,7 +118,8 @@ def _unfenced(text: str) -> str:
 def in_words(history: Sequence[Message]) -> str:
     """Put a history in words: its summary, and an extract of what came after that."""
     blocks = [message["content"].replace(OPEN, "").replace(CLOSE, "") for message in history if is_summary(message)]
-    rest = extract_of([message for message in history if not is_summary(message)], limit=_SHORT)
+    newer = [message for message in history if not is_summary(message)]
+    rest = extract(newer, source_of(newer), limit=_SHORT)
     return "\n\n".join(filter(None, (*(each.strip() for each in blocks), rest))) or "Nothing was said yet."
 
 
