@@ -154,7 +154,8 @@ def _choice(choice: dict[str, Any], original: Piece, piece: Piece) -> dict[str, 
     """
     message = choice.get("message")
     if isinstance(message, dict):
-        message = {"refusal": None, "annotations": [], **message}
+        required: dict[str, Any] = {"refusal": None, "annotations": []}
+        message = {**{name: required[name] for name in required if name not in message}, **message}
         choice = {"logprobs": None, **choice, "message": message}
     if piece is original:
         return choice
