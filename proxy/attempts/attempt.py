@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import httpx
 
+from proxy.addon import AddOn
 from proxy.attempts.bounds import bound_first, bounded_answer, lower_bound
 from proxy.attempts.passing import failure
 from proxy.attempts.room import cut_from_newest, too_long
@@ -41,6 +42,7 @@ from proxy.dialects.chat.request import going_on, may_ask_usage, written
 from proxy.job import Job
 from proxy.net.bodies import QUOTED, body_of, error_of, is_event_stream, plain_error, readable, retry_after
 from proxy.net.headers import decodable, uncompressed
+from proxy.outcome import overriding
 from proxy.preparing import Preparer
 from proxy.tokens.meter import Estimate, Meter
 
@@ -85,7 +87,7 @@ class Attempts:
         while True:
             if job.prompt.history is not job.prompt.sent:
                 await self.record_message_cut(job)
-            for addon in job.addons:
+            for addon in overriding(job.addons, AddOn.before_sending):
                 addon.before_sending(job, again=why != "first")
             response = await self._send(job, why)
             if job.prompt.request.stream and is_event_stream(response):

@@ -21,8 +21,16 @@ from proxy.core.request import Message
 from proxy.emulation import calls_as_text
 from proxy.job import Job
 from proxy.outcome import overriding
-from proxy.recall.block import found_text
-from proxy.recall.tool import NO_MORE, NO_QUERY, NO_ROOM, NOTHING_FOUND, NOTHING_LOST, round_of, wanted
+from proxy.recall.block import (
+    NO_MORE,
+    NO_QUERY,
+    NO_ROOM,
+    NOTHING_FOUND,
+    NOTHING_LOST,
+    found_text,
+    query_in,
+    search_messages,
+)
 from proxy.stream.answer import Answer
 from proxy.stream.events import Correct, Search
 from proxy.summariser import drive
@@ -209,7 +217,7 @@ class Resumer:
             return None
         calls = search.calls
         results = [NO_MORE] * len(calls) if rounds == MOST_SEARCHES else await self._results(job, calls)
-        messages = round_of(answer.unplaced, calls, results, [call.id or make_id() for call in calls])
+        messages = search_messages(answer.unplaced, calls, results, [call.id or make_id() for call in calls])
         job.prompt.searched += messages if job.prompt.offer is None else calls_as_text(messages)
         job.prompt.untouched = False
         await self._counting.recount(job)
@@ -241,7 +249,7 @@ class Resumer:
 
     async def _result(self, job: Job, call: CallPart, room: float, before: Sequence[str]) -> str:
         """Return what one search comes to, less what those before it have found."""
-        if not (text := wanted(call)):
+        if not (text := query_in(call)):
             return NO_QUERY
         if job.prompt.checkpoint is None:
             return NOTHING_LOST

@@ -18,7 +18,7 @@ from proxy.core.jsontext import dumps
 from proxy.core.request import Message, Request, leading_system, text_of
 from proxy.core.settings import Settings
 from proxy.core.settings.settings import OFF
-from proxy.recall.tool import definition, unused_name
+from proxy.recall.block import search_tool, unused_tool_name
 from proxy.shaping.agent import is_agent, shortened_prompt
 from proxy.shaping.guide import guided
 from proxy.shaping.tools import diet, diet_from, named_only, tool_name, tool_set
@@ -182,5 +182,5 @@ def with_search(request: Request, profile: ModelProfile, *, alone: bool) -> tupl
     odd = request.structured or prefilled or body.get("logprobs")
     if odd or request.background or request.choices > 1:
         return request, ""
-    name = unused_name([tool_name(tool) for tool in tools])
-    return request.changed(tools=[*tools, definition(name)]), name
+    name = unused_tool_name([tool_name(tool) for tool in tools])
+    return request.changed(tools=[*tools, search_tool(name)]), name

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.recall.tool import NOTHING_FOUND
+from proxy.recall.block import NOTHING_FOUND
 from tests.engine.fixtures import INSTRUCT_WINDOW, StartEngine
 from tests.engine.server import Engine
 from tests.engine.spec import ModelSpec
