@@ -18,7 +18,7 @@ from proxy.core.jsontext import BadText, dumps, loads, loads_text
 from proxy.core.settings import Settings
 from proxy.exchange import Exchange
 from proxy.net.bodies import is_event_stream
-from proxy.net.headers import AS_JSON, Header, headers_of
+from proxy.net.headers import AS_JSON, Header, response_headers
 from proxy.net.tasks import offload_if
 from proxy.outcome import Outcome
 from proxy.reading import LARGE
@@ -77,7 +77,7 @@ async def relay_response(
         raise UpstreamInvalid("The backend's answer came late, and in an encoding that is not known here.")
     data = b""
     try:
-        await exchange.start(response.status_code, [*headers_of(response), *extra])
+        await exchange.start(response.status_code, [*response_headers(response.headers.raw), *extra])
         async for data in stream:
             await exchange.write(data)
     except asyncio.CancelledError:

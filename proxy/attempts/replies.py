@@ -26,7 +26,7 @@ from proxy.core.request import text_of
 from proxy.dialects.chat.reading import as_stream, read_completion
 from proxy.job import Job
 from proxy.net.bodies import ERROR_BYTES, QUOTED, Undecodable, plain_body, plain_error, readable
-from proxy.net.headers import AS_JSON, headers_of
+from proxy.net.headers import AS_JSON, response_headers
 from proxy.reading import Memory
 from proxy.stream.status import FORMS
 
@@ -150,7 +150,7 @@ class ClientReply:
                 await relay_response(job.exchange, response, job.outcome.headers())
                 return
             if client.writer.native:
-                client.head = headers_of(plain, drop=(b"content-length",))
+                client.head = response_headers(plain.headers.raw, drop=(b"content-length",))
             await self._driver.run(job, plain, client)
             await client.end()
             return
@@ -161,10 +161,12 @@ class ClientReply:
             )
         elif isinstance(completion, BodyResponse) or not completion.choices:
             error = completion if isinstance(completion, BodyResponse) else None
-            await self._relay_error(error or BodyResponse(response.status_code, headers_of(response), body))
+            await self._relay_error(
+                error or BodyResponse(response.status_code, response_headers(response.headers.raw), body)
+            )
         else:
             if client.writer.native:
-                client.head = [*client.head, *headers_of(response, drop=_OF_ONE_BODY)]
+                client.head = [*client.head, *response_headers(response.headers.raw, drop=_OF_ONE_BODY)]
             await self._driver.run(job, as_stream(completion, completion.choices), client)
             await client.end()
 
@@ -174,7 +176,7 @@ class ClientReply:
         The first choice goes through a session; others stay as they are.
         """
         job, pieces, usage = self._job, completion.choices, completion.usage
-        original = BodyResponse(response.status_code, headers_of(response), raw)
+        original = BodyResponse(response.status_code, response_headers(response.headers.raw), raw)
         if pieces:
             run = await self._driver.run(job, as_stream(completion, pieces[:1]), self.client)
             if run.failed is not None:
@@ -225,7 +227,7 @@ def read_answer(job: Job, response: httpx.Response, raw: bytes) -> Completion | 
         if completion is None:
             raise UpstreamUnavailable("The backend answered 200 with a body that can't be read as JSON.")
     if completion is None or completion.is_error:
-        return _refused(job, response, BodyResponse(response.status_code, headers_of(response), raw))
+        return _refused(job, response, BodyResponse(response.status_code, response_headers(response.headers.raw), raw))
     job.outcome.add("first_byte")
     if job.native:
         return completion

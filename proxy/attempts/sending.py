@@ -21,7 +21,7 @@ from proxy.dialects.ollama.upstream import UPSTREAM_PATH as OLLAMA_PATH
 from proxy.dialects.ollama.upstream import ollama_body
 from proxy.exchange import unique
 from proxy.net.bodies import body_of, error_of, readable
-from proxy.net.headers import AS_JSON, OF_ENCODING, Accept, headers_of
+from proxy.net.headers import AS_JSON, OF_ENCODING, Accept, response_headers
 from proxy.net.tasks import offload_if
 from proxy.net.upstream import Upstream
 from proxy.routing import OLLAMA
@@ -80,7 +80,9 @@ async def send_chat(
         kind, stream = (b"content-type", b"text/event-stream"), _Frames(stream, lines)
     else:
         stream = httpx.ByteStream(lines.completion(await body_of(plain, _LARGEST)))
-    return httpx.Response(plain.status_code, headers=[*headers_of(plain, drop=_OF_FORM), kind], stream=stream)
+    return httpx.Response(
+        plain.status_code, headers=[*response_headers(plain.headers.raw, drop=_OF_FORM), kind], stream=stream
+    )
 
 
 class _Frames(httpx.AsyncByteStream):

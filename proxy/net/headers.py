@@ -10,8 +10,6 @@ from contextlib import suppress
 from typing import TypeAlias
 from urllib.parse import unquote_to_bytes
 
-import httpx
-
 from proxy.net.bodies import UNDONE
 
 Header = tuple[bytes, bytes]
@@ -191,11 +189,6 @@ def response_headers(headers: Sequence[Header], *, drop: Collection[bytes] = ())
         if name not in _NOT_DOWNSTREAM and name not in drop and not name.startswith(_NOT_DOWNSTREAM_PREFIXES)
     ]
     return _without_named(passing)
-
-
-def headers_of(response: httpx.Response, *, drop: Collection[bytes] = ()) -> list[Header]:
-    """Return the headers of a backend's response as the client may see them."""
-    return response_headers(response.headers.raw, drop=drop)
 
 
 def _without_named(headers: Sequence[Header]) -> list[Header]:

@@ -142,7 +142,7 @@ class Upstream:
         )
         if not isinstance(body, bytes):
             passing += content_length(headers)
-        target = self._prefix + self._proxy_keys.without(target)
+        target = self._prefix + (self._proxy_keys.without(target) if b"?" in target else target)
         try:
             request = httpx.Request(method, _url(self._root, target), headers=passing, content=body)
             response = await self._transport.handle_async_request(request)

@@ -265,11 +265,15 @@ class Meter:
 
     async def _count(self, counter: Counter, parts: Sequence[_Part]) -> list[Vector]:
         """Count each part, in a thread where much of it is new."""
-        known = [self._counts.get((counter.id, digest)) for digest, _, _ in parts]
+        counts = self._counts
+        known = [counts.get((counter.id, digest)) for digest, _, _ in parts]
         new = [value for vector, (_, _, value) in zip(known, parts, strict=True) if vector is None]
         if is_heavy(new, INLINE):
             return await asyncio.to_thread(self._counted, counter, parts)
-        return self._counted(counter, parts)
+        return [
+            counts.put((counter.id, digest), count(value)) if vector is None else vector
+            for vector, (digest, count, value) in zip(known, parts, strict=True)
+        ]
 
     def _counted(self, counter: Counter, parts: Iterable[_Part]) -> list[Vector]:
         counts, vectors = self._counts, list[Vector]()

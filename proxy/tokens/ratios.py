@@ -74,11 +74,6 @@ def add(vectors: Sequence[Vector], size: int = SIZE) -> Vector:
     return tuple(map(sum, zip(*vectors, strict=True)))
 
 
-def _dot(a: Iterable[float], b: Iterable[float]) -> float:
-    total: float = sum(map(mul, a, b))
-    return total
-
-
 class Ratios:
     """Weights and their variances, moved by every report as a Kalman filter would that takes them for independent.
 
@@ -97,7 +92,8 @@ class Ratios:
 
     def predict(self, x: Vector) -> float:
         """Tokens of what `x` counts."""
-        return _dot(self.weights, x)
+        tokens: float = sum(map(mul, self.weights, x))
+        return tokens
 
     def margin(self, x: Vector) -> float:
         """Tokens by which `predict(x)` may be off, up or down: two standard deviations."""
@@ -111,7 +107,7 @@ class Ratios:
         spread, variance = self._spread(x, tokens)
         limit = _CLIP * math.sqrt(variance)
         error = min(max(tokens - self.predict(x), -limit), limit)
-        unexplained = max(0.0, error * error - _dot(map(mul, self.variances, x), x) - _ROUNDING) / tokens**2
+        unexplained = max(0.0, error * error - sum(map(mul, spread, x)) - _ROUNDING) / tokens**2
         self.noise = max(_NOISE, math.sqrt((1.0 - _MEMORY) * self.noise**2 + _MEMORY * unexplained))
         for i, part in enumerate(spread):
             if part:
@@ -139,4 +135,4 @@ class Ratios:
     def _spread(self, x: Vector, tokens: float) -> tuple[list[float], float]:
         """Part of each weight in the variance of what `x` takes, and that variance in tokens²."""
         spread = [*map(mul, self.variances, x)]
-        return spread, _dot(spread, x) + (self.noise * tokens) ** 2 + _ROUNDING
+        return spread, sum(map(mul, spread, x)) + (self.noise * tokens) ** 2 + _ROUNDING
