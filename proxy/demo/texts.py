@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 LARGEST_COUNT = 10_000
 
 _ABOUT = (
@@ -14,19 +12,6 @@ _ABOUT = (
 _REAL = (
     "To talk to a real model, start LM Studio, Ollama, llama-server or vLLM on this machine: it is found within "
     'seconds, and this demo is off. Or name one: SPILLWAY_BACKENDS=\'[{"url": "http://127.0.0.1:11434"}]\'.'
-)
-_WINDOW = (
-    "A request that would fill more than 80% of the window is shortened to about half of it before it is sent, "
-    "and the result is kept, so that the next turns need no new summary. A running answer is paused at 90%."
-)
-_CLIENT = (
-    "Any client that speaks OpenAI's API will do: set its base URL to Spillway's address with /v1 at the end. "
-    "The key may be anything unless SPILLWAY_API_KEYS is set."
-)
-_TOPICS = (
-    (r"\b(ollama|lm studio|llama|vllm|openrouter|real model|backend|connect)\b", _REAL),
-    (r"\b(window|tokens?|context|trigger|compact\w*|full)\b", _WINDOW),
-    (r"\b(client|open webui|aider|cline|sdk|curl|url)\b", _CLIENT),
 )
 _TRY = (
     'To see it work, ask me to "count to 3000" or to "write a long story": neither fits into my window. Number by '
@@ -48,9 +33,10 @@ def short(question: str, *, used: int, window: int) -> str:
     """A reply to a short message; `used` and `window` are in tokens."""
     flat = " ".join(question.split())
     quoted = f'You wrote: "{flat[:80]}{"…" if len(flat) > 80 else ""}"\n\n' if flat else "\n\n"
-    topic = next((text for pattern, text in _TOPICS if re.search(pattern, question, re.IGNORECASE)), _ABOUT)
     fill = f"This prompt takes {used:,} of my {window:,} tokens: my window is {used * 100 // window}% full."
-    return f"I am Spillway's built-in demo: a script, not a language model. {quoted}{topic}\n\n{fill} {_TRY}"
+    return (
+        f"I am Spillway's built-in demo: a script, not a language model. {quoted}{_ABOUT}\n\n{_REAL}\n\n{fill} {_TRY}"
+    )
 
 
 def count(last: int) -> str:

@@ -37,10 +37,6 @@ def test_a_prompt_as_long_as_the_window_is_refused_with_the_numbers() -> None:
     assert refused.value.fields == {"type": "exceed_context_size_error", "n_prompt_tokens": 4096, "n_ctx": 4096}
 
 
-def test_a_large_max_tokens_is_no_reason_to_refuse() -> None:
-    assert generate(body("hello", max_tokens=1_000_000)).finish_reason == "stop"
-
-
 def test_an_answer_that_fills_the_window_ends_for_length_with_the_window_full() -> None:
     answer = generate(body("count to 3000"))
     assert answer.finish_reason == "length"
@@ -85,8 +81,3 @@ def test_a_body_without_messages_is_refused(messages: object) -> None:
     with pytest.raises(RequestRefused) as refused:
         generate({"messages": messages})
     assert refused.value.status == 400
-
-
-def test_tools_take_room_in_the_prompt() -> None:
-    tool = {"type": "function", "function": {"name": "search", "description": "Look it up.", "parameters": {}}}
-    assert prompt_tokens(body("hello", tools=[tool])) > prompt_tokens(body("hello"))
