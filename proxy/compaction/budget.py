@@ -65,8 +65,8 @@ class ContextBudget:
     def due(self) -> float:
         """Prompt tokens at which a compaction is due."""
         base = self.zone * self.trigger
-        left = self.fixed + (self.zone - self.fixed) * self.trigger
-        return max(base, min(self.ceiling, left)) if self.is_tight else base
+        remaining = self.fixed + (self.zone - self.fixed) * self.trigger
+        return max(base, min(self.ceiling, remaining)) if self.is_tight else base
 
     @cached_property
     def limit(self) -> int:

@@ -143,8 +143,8 @@ def _policy_origins(policy: Policy, window: int) -> dict[str, str]:
     """Name the origin of each figure of a policy: `standard` or `local`, or the `window` that allows no more."""
     limits = _of_policy(policy, window)
     named = "standard" if limits is STANDARD else "local"
-    own, capped = _figures(limits, None), _figures(limits, window)
-    origins = {str(name): named if own[name] == capped[name] else "window" for name in own}
+    uncapped, capped = _figures(limits, None), _figures(limits, window)
+    origins = {str(name): named if uncapped[name] == capped[name] else "window" for name in uncapped}
     parts = {
         "guide": (limits.guide, _LAYER_SHARE),
         "tools": (limits.tools, _LAYER_SHARE),
