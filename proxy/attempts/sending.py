@@ -16,9 +16,8 @@ from proxy.core.headers import Headers
 from proxy.core.jsontext import HEAVY, dumps, loads
 from proxy.core.sse import FrameTooLong
 from proxy.dialects.chat import UPSTREAM_PATH
-from proxy.dialects.ollama.reading import LineReader, error_body
 from proxy.dialects.ollama.upstream import UPSTREAM_PATH as OLLAMA_PATH
-from proxy.dialects.ollama.upstream import ollama_body
+from proxy.dialects.ollama.upstream import LineReader, error_body, ollama_body
 from proxy.exchange import unique
 from proxy.net.bodies import body_of, error_of, readable
 from proxy.net.headers import AS_JSON, OF_ENCODING, Accept, response_headers

@@ -62,7 +62,7 @@ class Writer(Protocol):
         """Write the mark that ends the stream."""
         ...
 
-    def body(self, completion: Completion, choices: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
+    def body(self, completion: Completion, choices: Sequence[Piece], usage: dict[str, Any] | None) -> bytes:
         """Write a body like this one, in which the choices are these; the same bytes if nothing differs."""
         ...
 

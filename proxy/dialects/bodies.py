@@ -46,6 +46,17 @@ def model_in(body: Mapping[str, Any]) -> str:
     return model
 
 
+def refuse_fields(form: Mapping[str, Any], elsewhere: Mapping[str, str]) -> None:
+    """Refuse a request that has one of these fields, which ask for this.
+
+    Raises:
+        BadRequest: it has.
+    """
+    for name, what in elsewhere.items():
+        if form.get(name):
+            raise BadRequest(f"`{name}` asks for {what}; this proxy does not have it.", param=name)
+
+
 def pick(body: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Select the fields of these names that are there."""
     return {name: body[name] for name in names if body.get(name) is not None}

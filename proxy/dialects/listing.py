@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from proxy.dialects.messages.managing import EDITS
+from proxy.dialects.messages.context import EDITS
 
 VIRTUAL_WINDOW = 200_000
 """Tokens of the window that Codex and Claude Code get where the true one is smaller: they refuse to run in a small one."""

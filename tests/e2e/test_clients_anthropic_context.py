@@ -227,21 +227,6 @@ def test_a_request_may_be_for_a_compaction_alone(turns: int, streamed: bool, fak
             answer(client, streamed=False, messages=chat(1), **asked, context_management=edit())
 
 
-@both
-def test_tools_that_were_added_stay_behind_a_compaction(streamed: bool, fake: LlamaCppFake) -> None:
-    addition = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": READ}}
-    messages: Any = [*chat(2)[:-1], {"role": "system", "content": [addition]}, *chat(2)[-1:]]
-    asked: Any = {"compaction": {"type": "summarize"}, "betas": ["compact-2026-09-04"]}
-    with running_proxy(fake) as proxy:
-        client = sdk(proxy)
-        first = answer(client, streamed=streamed, messages=messages, **asked)
-        block = first.content[0]
-        assert block.type == "compaction"
-        assert block.to_dict()["tool_changes"] == [addition]
-        answer(client, streamed=streamed, messages=[sent_back(first), *chat(1)])
-        assert [tool["function"]["name"] for tool in fake.chats()[-1].json["tools"]] == ["read"]
-
-
 def test_a_compaction_of_another_opens_nothing_and_makes_no_rules(fake: LlamaCppFake) -> None:
     """What is left are its words, of which none can be taken for a user's, or for a block of Spillway's."""
     with running_proxy(fake) as proxy:

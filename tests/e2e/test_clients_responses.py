@@ -100,65 +100,23 @@ def test_a_tool_is_called_and_its_result_goes_back(streamed: bool, native: bool)
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-def test_a_client_looks_for_tools_when_the_model_asks_for_them(streamed: bool) -> None:
-    """As OpenAI's guide to tool search has it, where the client runs it."""
-    schema = {"type": "object", "properties": {"goal": {"type": "string"}}, "required": ["goal"]}
-    tools: Any = [{"type": "tool_search", "execution": "client", "parameters": schema}]
-    calls = [ToolCall("tool_search", '{"goal": "weather"}'), ToolCall("sky__look", '{"city": "x"}')]
-    with (
-        LlamaCppFake(brain=scripted([*(Reply(tool_calls=[call]) for call in calls), "Sunny."])) as fake,
-        running_proxy(fake) as proxy,
-    ):
-        client = sdk(proxy)
-        given: list[Any] = [{"role": "user", "content": "go"}]
-        (searching,) = answer(client, streamed=streamed, input=given, tools=tools).output
-        assert searching.type == "tool_search_call"
-        assert (searching.execution, searching.arguments) == ("client", {"goal": "weather"})
-        found = {"type": "namespace", "name": "sky", "description": "", "tools": [{**WEATHER, "name": "look"}]}
-        given += [
-            searching.model_dump(exclude_none=True),
-            {
-                "type": "tool_search_output",
-                "call_id": searching.call_id,
-                "execution": "client",
-                "status": "completed",
-                "tools": [found],
-            },
-        ]
-        (looking,) = answer(client, streamed=streamed, input=given, tools=tools).output
-        assert looking.type == "function_call"
-        assert (looking.namespace, looking.name) == ("sky", "look")
-        given.append(looking.model_dump(exclude_none=True))
-        given.append({"type": "function_call_output", "call_id": looking.call_id, "output": "sun"})
-        assert answer(client, streamed=streamed, input=given, tools=tools).output_text == "Sunny."
-        offered = [[tool["function"]["name"] for tool in chat.json["tools"]] for chat in fake.chats()]
-        assert offered == [["tool_search"], ["tool_search", "sky__look"], ["tool_search", "sky__look"]]
-        assert fake.invalid_histories == []
-
-
-@pytest.mark.parametrize("streamed", [True, False])
 def test_codexs_tools_come_back_as_what_they_are(streamed: bool) -> None:
-    """A free text (`apply_patch`), a function in a namespace, a shell; the nameless search is left out."""
+    """A free text (`apply_patch`), a function in a namespace; a shell and the nameless search are left out."""
     tools: Any = [
         {"type": "custom", "name": "patch", "description": "Patches.", "format": {"type": "text"}},
         {"type": "namespace", "name": "agents", "description": "", "tools": [{**WEATHER, "name": "spawn"}]},
         {"type": "local_shell"},
         {"type": "web_search"},
     ]
-    calls = [
-        ToolCall("patch", json.dumps({"input": "*** Begin\n+a"})),
-        ToolCall("agents__spawn", '{"city": "x"}'),
-        ToolCall("local_shell", '{"command": ["ls", "-l"]}'),
-    ]
+    calls = [ToolCall("patch", json.dumps({"input": "*** Begin\n+a"})), ToolCall("agents__spawn", '{"city": "x"}')]
     with LlamaCppFake(brain=scripted([Reply(tool_calls=calls), "Done."])) as fake, running_proxy(fake) as proxy:
         client = sdk(proxy)
         given: list[Any] = [{"role": "developer", "content": "You code."}, {"role": "user", "content": "go"}]
         asked = answer(client, streamed=streamed, input=given, tools=tools)
-        patch, spawn, shell = (item.model_dump(exclude_none=True) for item in asked.output)
+        patch, spawn = (item.model_dump(exclude_none=True) for item in asked.output)
         assert (patch["type"], patch["input"]) == ("custom_tool_call", "*** Begin\n+a")
         assert (spawn["type"], spawn["namespace"], spawn["name"]) == ("function_call", "agents", "spawn")
-        assert (shell["type"], shell["action"]["command"]) == ("local_shell_call", ["ls", "-l"])
-        given += [patch, spawn, shell]
+        given += [patch, spawn]
         given += [
             {"type": "custom_tool_call_output", "call_id": patch["call_id"], "output": "patched"},
             {
@@ -166,14 +124,13 @@ def test_codexs_tools_come_back_as_what_they_are(streamed: bool) -> None:
                 "call_id": spawn["call_id"],
                 "output": [{"type": "input_text", "text": "ok"}],
             },
-            {"type": "local_shell_call_output", "id": shell["call_id"], "output": "total 0"},
         ]
         assert answer(client, streamed=streamed, input=given, tools=tools).output_text == "Done."
         first, second = fake.chats()
-        assert [tool["function"]["name"] for tool in first.json["tools"]] == ["patch", "agents__spawn", "local_shell"]
+        assert [tool["function"]["name"] for tool in first.json["tools"]] == ["patch", "agents__spawn"]
         _, _, called, *results = second.json["messages"]
-        assert [call["function"]["name"] for call in called["tool_calls"]] == ["patch", "agents__spawn", "local_shell"]
-        assert [result["content"] for result in results] == ["patched", "ok", "total 0"]
+        assert [call["function"]["name"] for call in called["tool_calls"]] == ["patch", "agents__spawn"]
+        assert [result["content"] for result in results] == ["patched", "ok"]
         assert fake.invalid_histories == []
 
 

@@ -8,7 +8,7 @@ import anthropic
 import openai
 import pytest
 
-from tests.fakes import LlamaCppFake, Reply, ToolCall, scripted
+from tests.fakes import LlamaCppFake, Reply, scripted
 from tests.proxying import running_proxy
 from tests.sdks import anthropic_sdk, closed, openai_sdk
 
@@ -54,29 +54,6 @@ def test_openais(streamed: bool) -> None:
         assert response.usage is not None
         assert (response.usage.output_tokens, response.usage.input_tokens > 0) == (0, True)
         assert fake.chats()[0].json["max_tokens"] == 1
-
-
-@both
-def test_a_tool_that_was_made_available_on_the_way_is_called_as_what_it_is(streamed: bool) -> None:
-    call = Reply(tool_calls=[ToolCall("mail__send", '{"to": "Ada"}')])
-    with LlamaCppFake(brain=scripted([call])) as fake, running_proxy(fake) as proxy:
-        send = {"type": "function", "name": "send", "parameters": {"type": "object"}}
-        added = {"type": "namespace", "name": "mail", "description": "Mail.", "tools": [send]}
-        items: Any = [
-            {"type": "additional_tools", "role": "developer", "tools": [added]},
-            {"role": "user", "content": "Write to Ada."},
-        ]
-        client: openai.OpenAI = openai_sdk(proxy)
-        response: Any
-        if streamed:
-            with client.responses.stream(model=MODEL, input=items) as stream:
-                response = stream.get_final_response()
-        else:
-            response = client.responses.create(model=MODEL, input=items)
-        (made,) = response.output
-        assert made.type == "function_call"
-        assert (made.name, made.namespace, made.arguments) == ("send", "mail", '{"to": "Ada"}')
-        assert [tool["function"]["name"] for tool in fake.chats()[0].json["tools"]] == ["mail__send"]
 
 
 def test_a_tool_that_was_taken_back_is_not_offered() -> None:

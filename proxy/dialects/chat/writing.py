@@ -94,7 +94,7 @@ class ChatWriter(Writer):
         return DONE
 
     @override
-    def body(self, completion: Completion, choices: Sequence[Piece], usage: Mapping[str, Any] | None) -> bytes:
+    def body(self, completion: Completion, choices: Sequence[Piece], usage: dict[str, Any] | None) -> bytes:
         body = dict(completion.form)
         if isinstance(body.get("choices"), list):
             pairs = iter(zip(completion.choices, choices or completion.choices, strict=True))

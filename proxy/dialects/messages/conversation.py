@@ -5,17 +5,18 @@ Blocks: Anthropic API reference, "Create a Message" (2026), and PyPI `anthropic`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from proxy.core.errors import BadRequest
 from proxy.core.jsontext import dumps
 from proxy.core.request import Message
-from proxy.dialects.bodies import ONLY_SHOWN, joined, split_result, text_in
-from proxy.dialects.messages.managing import COMPACTION
+from proxy.dialects.bodies import ONLY_SHOWN, dict_in, joined, split_result, text_in
+from proxy.dialects.messages.context import COMPACTION
 
 ContentBlock: TypeAlias = Mapping[str, Any]
 
+_ROLES = {"user", "assistant", "system"}
 _OMITTED = {
     *("redacted_thinking", "server_tool_use", "container_upload", "fallback", COMPACTION),
     *("tool_addition", "tool_removal"),
@@ -26,9 +27,8 @@ _BREAK = "\n\n"
 
 def system_of(system: Any) -> list[Message]:
     """The system prompt as one message; none if there is none."""
-    texts = [system] if isinstance(system, str) else [text_in(block, "text") for block in blocks_in(system, "system")]
-    filled = [each for each in texts if each]
-    return [{"role": "system", "content": _BREAK.join(filled)}] if filled else []
+    text = system if isinstance(system, str) else _text_of(blocks_in(system, "system"))
+    return [{"role": "system", "content": text}] if text else []
 
 
 def messages_of(messages: Sequence[Any]) -> list[Message]:
@@ -45,29 +45,23 @@ def messages_of(messages: Sequence[Any]) -> list[Message]:
         if role not in _ROLES:
             raise BadRequest(f"`{where}` must be an object with the role user, assistant or system.", param=where)
         content = message.get("content")
-        if isinstance(content, str):
-            converted: list[Message] = [{"role": role, "content": content}]
-        else:
-            converted = _ROLES[role](blocks_in(content, f"{where}.content"), where)
-        if role == "system" and (not converted[0]["content"] or _is_cleared(messages, index)):
-            continue
+        blocks = [] if isinstance(content, str) else blocks_in(content, f"{where}.content")
         if role == "system" and result:
-            reminders.append(converted[0]["content"])
+            reminders += filter(None, [content if isinstance(content, str) else _text_of(blocks)])
+            continue
+        _remind(result, reminders)
+        if isinstance(content, str):
+            result.append({"role": role, "content": content})
+        elif role == "user":
+            result += _from_user(blocks, where)
         else:
-            _remind(result, reminders)
-            result += converted
+            result += system_of(blocks) if role == "system" else [_from_assistant(blocks, where)]
     _remind(result, reminders)
     return result
 
 
-def _is_cleared(messages: Sequence[Any], index: int) -> bool:
-    """Return whether a system message is of an earlier turn, and was only meant for that."""
-    later = messages[index + 1 :] if messages[index].get("clear_at") == "next_user_message" else ()
-    return any(isinstance(message, dict) and message.get("role") == "user" for message in later)
-
-
 def _remind(result: list[Message], reminders: list[str]) -> None:
-    """System messages in the middle, said with the message before them; none are left.
+    """System messages in the middle, added to the message before them; none are left.
 
     Many chat templates refuse one there. As a user's message it would be the newest, and begin a turn that nobody
     asked for. The tag is the one that Claude Code (2.1) itself puts around what it says in a user's name.
@@ -98,6 +92,10 @@ def blocks_in(content: Any, where: str) -> list[ContentBlock]:
     return content
 
 
+def _text_of(blocks: Sequence[ContentBlock], name: str = "text") -> str:
+    return _BREAK.join(filter(None, (text_in(block, name) for block in blocks)))
+
+
 # -- what each role says
 
 
@@ -117,51 +115,35 @@ def _from_user(blocks: Sequence[ContentBlock], where: str) -> list[Message]:
     return result
 
 
-def _from_assistant(blocks: Sequence[ContentBlock], where: str) -> list[Message]:
-    """One message: what it thought, said and called."""
-    thoughts, texts, calls = list[str](), list[str](), list[dict[str, Any]]()
+def _from_assistant(blocks: Sequence[ContentBlock], where: str) -> Message:
+    """One message: reasoning, text and calls."""
+    by_kind: dict[str, list[ContentBlock]] = {"text": [], "thinking": [], "tool_use": []}
     for block in blocks:
-        match block.get("type"):
-            case "text":
-                texts.append(text_in(block, "text"))
-            case "thinking":
-                thoughts.append(text_in(block, "thinking"))
-            case "tool_use":
-                function = {"name": text_in(block, "name"), "arguments": dumps(block.get("input") or {}).decode()}
-                calls.append({"id": text_in(block, "id"), "type": "function", "function": function})
-            case kind:
-                if not _only_anthropic(kind):
-                    raise _unknown(kind, where)
-    message: Message = {"role": "assistant", "content": _BREAK.join(filter(None, texts))}
+        kind = text_in(block, "type")
+        if kind in by_kind:
+            by_kind[kind].append(block)
+        elif not _is_omitted(kind):
+            raise _unknown(kind, where)
+    calls = [
+        {
+            "id": text_in(block, "id"),
+            "type": "function",
+            "function": {"name": text_in(block, "name"), "arguments": dumps(block.get("input") or {}).decode()},
+        }
+        for block in by_kind["tool_use"]
+    ]
+    message: Message = {"role": "assistant", "content": _text_of(by_kind["text"])}
     if calls:
         message["tool_calls"] = calls
         message["content"] = message["content"] or None
-    if thought := _BREAK.join(filter(None, thoughts)):
+    if thought := _text_of(by_kind["thinking"], "thinking"):
         message["reasoning_content"] = thought
-    return [message]
-
-
-def _from_system(blocks: Sequence[ContentBlock], where: str) -> list[Message]:
-    del where
-    texts = filter(None, (text_in(block, "text") for block in blocks))
-    return [{"role": "system", "content": _BREAK.join(texts)}]
-
-
-_ROLES: dict[str, Callable[[Sequence[ContentBlock], str], list[Message]]] = {
-    "user": _from_user,
-    "assistant": _from_assistant,
-    "system": _from_system,
-}
+    return message
 
 
 def _result(block: ContentBlock, where: str) -> tuple[Message, list[dict[str, Any]]]:
     """A tool message, and the pictures in the result, for which tool messages have no room."""
-    content = block.get("content")
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else []
-    if not parts:
-        for inner in blocks_in(content, where):
-            parts += _parts(inner, where)
-    text, pictures = split_result(parts)
+    text, pictures = split_result(_inner_parts(block.get("content"), where))
     if block.get("is_error") is True and "error" not in text[:200].lower():
         text = f"Error: {text}"
     if pictures and not text:
@@ -169,48 +151,42 @@ def _result(block: ContentBlock, where: str) -> tuple[Message, list[dict[str, An
     return {"role": "tool", "tool_call_id": text_in(block, "tool_use_id"), "content": text}, pictures
 
 
+def _inner_parts(content: Any, where: str) -> list[dict[str, Any]]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [part for block in blocks_in(content, where) for part in _parts(block, where)]
+
+
 def _parts(block: ContentBlock, where: str) -> list[dict[str, Any]]:
     """A block as parts of a user's message."""
-    match block.get("type"):
-        case "text":
-            return [{"type": "text", "text": text_in(block, "text")}]
-        case "image":
-            return [{"type": "image_url", "image_url": {"url": _url(block.get("source"), where)}}]
-        case "document":
-            return _document(block, where)
-        case "search_result":
-            heading = {"type": "text", "text": f"{text_in(block, 'title')} ({text_in(block, 'source')})"}
-            inner = [part for each in blocks_in(block.get("content"), where) for part in _parts(each, where)]
-            return [heading, *inner]
-        case "tool_reference":
-            return [{"type": "text", "text": text_in(block, "tool_name")}]
-        case kind if _only_anthropic(kind):
-            return []
-        case kind:
-            raise _unknown(kind, where)
+    kind = text_in(block, "type")
+    if kind in ("text", "tool_reference"):
+        return [{"type": "text", "text": text_in(block, "text") or text_in(block, "tool_name")}]
+    if kind == "image":
+        return [{"type": "image_url", "image_url": {"url": _url(block, where)}}]
+    if kind in ("document", "search_result"):
+        return _document(block, where)
+    if _is_omitted(kind):
+        return []
+    raise _unknown(kind, where)
 
 
 def _document(block: ContentBlock, where: str) -> list[dict[str, Any]]:
-    title = _BREAK.join(filter(None, (text_in(block, "title"), text_in(block, "context"))))
-    heading = [{"type": "text", "text": title}] if title else []
-    source = block.get("source")
-    source = source if isinstance(source, dict) else {}
-    match source.get("type"):
-        case "text":
-            return [*heading, {"type": "text", "text": text_in(source, "data")}]
-        case "content":
-            content = source.get("content")
-            if isinstance(content, str):
-                return [*heading, {"type": "text", "text": content}]
-            return [*heading, *(part for each in blocks_in(content, where) for part in _parts(each, where))]
-        case _:
-            name = text_in(block, "title") or "document.pdf"
-            return [{"type": "file", "file": {"filename": name, "file_data": _url(source, where)}}]
+    """A document or a search result: its heading, and its text or the file that it is."""
+    source = dict_in(block, "source")
+    heading = _BREAK.join(filter(None, (text_in(block, name) for name in ("title", "source", "context"))))
+    parts = [{"type": "text", "text": heading}] if heading else []
+    if block.get("type") == "search_result" or source.get("type") == "content":
+        return [*parts, *_inner_parts(source.get("content", block.get("content")), where)]
+    if source.get("type") == "text":
+        return [*parts, {"type": "text", "text": text_in(source, "data")}]
+    name = text_in(block, "title") or "document.pdf"
+    return [{"type": "file", "file": {"filename": name, "file_data": _url(block, where)}}]
 
 
-def _url(source: Any, where: str) -> str:
+def _url(block: ContentBlock, where: str) -> str:
     """The URL of a picture or file; one that is sent along becomes a `data:` URL."""
-    source = source if isinstance(source, dict) else {}
+    source = dict_in(block, "source")
     match source.get("type"):
         case "base64":
             return f"data:{text_in(source, 'media_type')};base64,{text_in(source, 'data')}"
@@ -224,12 +200,12 @@ def _url(source: Any, where: str) -> str:
             )
 
 
-def _only_anthropic(kind: Any) -> bool:
-    """Return whether a block tells of something that Anthropic's servers did, and that means nothing elsewhere."""
-    return isinstance(kind, str) and (kind in _OMITTED or kind.endswith("_tool_result"))
+def _is_omitted(kind: str) -> bool:
+    """Return whether a block is of something that Anthropic's servers did, and that means nothing elsewhere."""
+    return kind in _OMITTED or kind.endswith("_tool_result")
 
 
-def _unknown(kind: Any, where: str) -> BadRequest:
+def _unknown(kind: str, where: str) -> BadRequest:
     return BadRequest(
         f"`{where}` has a content block of the type {kind!r}, which is not known here. Send text, image, document, "
         "thinking, tool_use or tool_result blocks.",

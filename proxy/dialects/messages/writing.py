@@ -1,4 +1,4 @@
-"""Writing an answer as a Message: whole, or as the events of a stream.
+"""Writing an answer as a Message: in one body, or as the events of a stream.
 
 Events and fields: Anthropic API reference, "Streaming Messages" (2026), and PyPI `anthropic` 2.12.0, `types/`.
 """
@@ -10,25 +10,20 @@ from typing import Any
 
 from typing_extensions import override
 
-from proxy.core.jsontext import loads
-from proxy.core.managing import Managed
-from proxy.core.piece import NOBODY, CallPart, Identity, Piece, arguments_of, whole_number
+from proxy.core.managing import Managed, SealedCompaction
+from proxy.core.piece import CallPart, Identity, Piece, arguments_of, whole_number
 from proxy.core.request import Request
-from proxy.dialects.messages.managing import COMPACTION, applied, compaction_block, iterations
-from proxy.dialects.messages.tools import changed_in
-from proxy.dialects.translating import CallPieces, Translator, named_event
+from proxy.dialects.bodies import dict_in
+from proxy.dialects.messages.context import COMPACTION, applied, compaction_block, iterations
+from proxy.dialects.translator import Translator, named_event
 
-_REASONS = {
-    "stop": "end_turn",
-    "length": "max_tokens",
-    "tool_calls": "tool_use",
-    "function_call": "tool_use",
-    "content_filter": "refusal",
-}
 ID_PREFIX = "msg_"
+_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 _CALLER = {"type": "direct"}
-_BLANK: Mapping[str, Mapping[str, Any]] = {"text": {"citations": None}, "thinking": {"signature": ""}}
-"""What else a block has by its kind."""
+_BLANK: Mapping[str, Mapping[str, Any]] = {
+    "text": {"type": "text", "text": "", "citations": None},
+    "thinking": {"type": "thinking", "thinking": "", "signature": ""},
+}
 _KINDS = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -48,111 +43,97 @@ _KINDS = {
 class MessagesWriter(Translator):
     """Writes the events of one answer: a message that is opened, its content blocks one after the other, its end.
 
-    The end waits for the usage, which backends report after they gave the reason.
+    Blocks do not interleave: the first call is written while it comes, what comes beside or after it at the end.
     """
 
     media_type = "text/event-stream; charset=utf-8"
 
     def __init__(self, request: Request, unique: str, managed: Managed) -> None:
-        super().__init__(managed)
-        self._silent = "length" if request.form.get("max_tokens") == 0 else None
+        super().__init__(managed, silent="length" if request.form.get("max_tokens") == 0 else None)
         self._id = ID_PREFIX + unique
         self._model = request.model
         self._edits = bool(request.form.get("context_management"))
-        self._tool_changes = None if request.compaction is None else changed_in(request.form)
-        self._compacted = False
-        """Whether the compaction was told."""
-        self._opened = False
-        self._blocks = 0
-        """How many were opened."""
-        self._block = ""
-        """The kind of the open one; empty: none is."""
-        self._calls = CallPieces()
-        self._live: int | None = None
-        """The call that is written while it comes: blocks do not interleave."""
-        self._waiting: list[int] = []
-        """Calls that are written at the end."""
+        self._compacts = request.compaction is not None
+        self._index = -1
+        """Of the newest block."""
         self._later: list[tuple[str, str]] = []
-        """Text that came while a call was only half written, with its kind."""
+        """Kind and text of what came after the first call began."""
 
     @override
     def _failed(self, error: Any) -> bytes:
         return named_event("error", error_body(error))
 
     @override
-    def _ended(self) -> bytes:
-        out = [self._open(NOBODY), *self._compaction(), *self._postponed(), self._close()]
-        out += map(self._complete_call, self._waiting)
-        fields = {
-            "delta": self._reason(self._finish, called=bool(len(self._calls))),
-            "usage": self._used(),
-            **self._applied(),
-        }
-        out.append(named_event("message_delta", fields))
-        return b"".join((*out, named_event("message_stop", {})))
+    def _begin(self, identity: Identity, prompt_tokens: int) -> list[bytes]:
+        return [named_event("message_start", {"message": self._message(identity, {"prompt_tokens": prompt_tokens})})]
+
+    @override
+    def _compaction(self, compaction: SealedCompaction) -> list[bytes]:
+        block = compaction_block(compaction)
+        opened = self._start({**block, "content": None, "encrypted_content": None})
+        return [opened, self._grown({**block, "type": f"{COMPACTION}_delta"}), *self._closed(COMPACTION)]
+
+    @override
+    def _text(self, kind: str, text: str) -> list[bytes]:
+        if self._block == "tool_use":
+            self._later.append((kind, text))
+            return []
+        return super()._text(kind, text)
+
+    @override
+    def _open(self, kind: str) -> list[bytes]:
+        return [self._start(_BLANK[kind])]
+
+    @override
+    def _delta(self, kind: str, text: str) -> bytes:
+        return self._grown({"type": f"{kind}_delta", kind: text})
+
+    @override
+    def _closed(self, kind: str) -> list[bytes]:
+        return [named_event("content_block_stop", {"index": self._index})]
+
+    @override
+    def _call(self, part: CallPart, number: int, begins: bool) -> list[bytes]:
+        if number:
+            return []
+        opened = self._open_call(part) if begins else []
+        return [*opened, *self._arguments(part)]
+
+    @override
+    def _ended(self) -> list[bytes]:
+        out = list[bytes]()
+        for kind, text in self._later:
+            out += super()._text(kind, text)
+        calls = self._calls.complete()
+        for call in calls[1:]:
+            out += (*self._open_call(call), *self._arguments(call))
+        out += self._close()
+        fields = {"delta": self._reason(called=bool(calls)), **self._report()}
+        return [*out, named_event("message_delta", fields), named_event("message_stop", {})]
 
     @override
     def _body(self, piece: Piece, identity: Identity) -> dict[str, Any]:
         compaction = self._managed.sealed_compaction
-        content: list[dict[str, Any]] = [] if compaction is None else [compaction_block(compaction, self._tool_changes)]
+        content: list[Mapping[str, Any]] = [] if compaction is None else [compaction_block(compaction)]
         if piece.thought:
-            content.append({"type": "thinking", "thinking": piece.thought, "signature": ""})
+            content.append({**_BLANK["thinking"], "thinking": piece.thought})
         if piece.text:
-            content.append({"type": "text", "text": piece.text, "citations": None})
-        content += [
-            {**self._call_block(call, index), "input": arguments_of(call.arguments)}
-            for index, call in enumerate(piece.calls)
-        ]
+            content.append({**_BLANK["text"], "text": piece.text})
+        for number, call in enumerate(piece.calls):
+            content.append({**self._call_block(call, number), "input": arguments_of(call.arguments)})
         message = {**self._message(identity, self._usage), "content": content}
-        reason = self._reason(piece.finish, called=bool(piece.calls))
-        return {**message, **reason, "usage": self._used(), **self._applied()}
+        return {**message, **self._reason(called=bool(piece.calls)), **self._report()}
 
-    # -- events
-
-    @override
-    def _events(self, piece: Piece, identity: Identity) -> bytes:
-        out: list[bytes] = []
-        if piece.choice or piece.role or piece.text or piece.thought:
-            out += [self._open(identity, piece.prompt_tokens), *self._compaction()]
-        for kind, text in (("thinking", piece.thought), ("text", piece.text)):
-            if text and self._is_half():
-                self._later.append((kind, text))
-            elif text:
-                out += [*self._postponed(), *self._delta(kind, text)]
-        for part in piece.calls:
-            out += self._call(part)
-        return b"".join(out)
-
-    def _open(self, identity: Identity, prompt_tokens: int = 0) -> bytes:
-        if self._opened:
-            return b""
-        self._opened = True
-        return named_event("message_start", {"message": self._message(identity, {"prompt_tokens": prompt_tokens})})
-
-    def _compaction(self) -> list[bytes]:
-        """The block of a compaction, whole, if there is one that was not told."""
-        compaction = self._managed.sealed_compaction
-        if compaction is None or self._compacted:
-            return []
-        self._compacted = True
-        block = compaction_block(compaction, self._tool_changes)
-        opened = self._begin(COMPACTION, {**block, "content": None, "encrypted_content": None})
-        delta = {name: value for name, value in block.items() if name != "tool_changes"}
-        delta["type"] = f"{COMPACTION}_delta"
-        grown = named_event("content_block_delta", {"index": self._blocks - 1, "delta": delta})
-        return [*opened, grown, self._close()]
-
-    def _used(self) -> dict[str, Any]:
-        """The usage of the answer."""
+    def _report(self) -> dict[str, Any]:
+        """The usage, and what came of the client's edits and compaction."""
         usage = usage_of(self._usage)
-        return {**usage, "iterations": iterations(self._managed, usage)} if self._tool_changes is not None else usage
+        if self._compacts:
+            usage["iterations"] = iterations(self._managed, usage)
+        return {"usage": usage, **({"context_management": applied(self._managed)} if self._edits else {})}
 
-    def _applied(self) -> dict[str, Any]:
-        return {"context_management": applied(self._managed)} if self._edits else {}
-
-    def _reason(self, finish: str | None, *, called: bool) -> dict[str, Any]:
+    def _reason(self, *, called: bool) -> dict[str, Any]:
         """Why the answer ends, and the sequence that ended it, where the backend tells that."""
-        reason = _REASONS.get(finish or "", "end_turn")
+        reason = _REASONS.get(self._finish or "", "end_turn")
         if self._managed.ended:
             reason = COMPACTION
         elif called and reason == "end_turn":
@@ -161,61 +142,20 @@ class MessagesWriter(Translator):
             return {"stop_reason": "stop_sequence", "stop_sequence": self._stopped}
         return {"stop_reason": reason, "stop_sequence": None}
 
-    def _postponed(self) -> list[bytes]:
-        later, self._later = self._later, []
-        return [event for kind, text in later for event in self._delta(kind, text)]
+    def _open_call(self, call: CallPart) -> list[bytes]:
+        out = [*self._close(), self._start(self._call_block(call, self._index + 1))]
+        self._block = "tool_use"
+        return out
 
-    def _delta(self, kind: str, text: str) -> list[bytes]:
-        """A piece of a block that grows, which is opened where another one is."""
-        out: list[bytes] = []
-        if self._block != kind:
-            out += self._begin(kind, {"type": kind, kind: "", **_BLANK[kind]})
-        return [*out, self._delta_event(kind, text)]
+    def _arguments(self, part: CallPart) -> list[bytes]:
+        return [self._grown({"type": "input_json_delta", "partial_json": part.arguments})] if part.arguments else []
 
-    def _delta_event(self, kind: str, text: str) -> bytes:
-        delta = {"type": f"{kind}_delta", kind: text}
-        return named_event("content_block_delta", {"index": self._blocks - 1, "delta": delta})
+    def _start(self, block: Mapping[str, Any]) -> bytes:
+        self._index += 1
+        return named_event("content_block_start", {"index": self._index, "content_block": block})
 
-    def _call(self, part: CallPart) -> list[bytes]:
-        """A piece of a tool call."""
-        number, begins = self._calls.take(part)
-        if begins and self._live is None and not self._waiting:
-            opened = self._begin("tool_use", self._call_block(part, self._blocks))
-            self._live = number
-            return [*opened, self._arguments(part.arguments)]
-        if number == self._live:
-            return [self._arguments(part.arguments)]
-        if number not in self._waiting and (begins or part.arguments):
-            self._waiting.append(number)
-        return []
-
-    def _is_half(self) -> bool:
-        """Return whether arguments of the live call may still come."""
-        return self._live is not None and not _is_complete(self._calls.call(self._live).arguments)
-
-    def _complete_call(self, number: int) -> bytes:
-        call = self._calls.call(number)
-        opened = self._begin("tool_use", self._call_block(call, self._blocks))
-        return b"".join((*opened, self._arguments(call.arguments), self._close()))
-
-    def _arguments(self, text: str) -> bytes:
-        if not text:
-            return b""
-        delta = {"type": "input_json_delta", "partial_json": text}
-        return named_event("content_block_delta", {"index": self._blocks - 1, "delta": delta})
-
-    def _begin(self, kind: str, block: dict[str, Any]) -> list[bytes]:
-        """Open a block."""
-        closed = self._close()
-        self._block = kind
-        self._blocks += 1
-        return [closed, named_event("content_block_start", {"index": self._blocks - 1, "content_block": block})]
-
-    def _close(self) -> bytes:
-        if not self._block:
-            return b""
-        self._block, self._live = "", None
-        return named_event("content_block_stop", {"index": self._blocks - 1})
+    def _grown(self, delta: Mapping[str, Any]) -> bytes:
+        return named_event("content_block_delta", {"index": self._index, "delta": delta})
 
     def _message(self, identity: Identity, usage: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -232,17 +172,8 @@ class MessagesWriter(Translator):
         }
 
     def _call_block(self, call: CallPart, number: int) -> dict[str, Any]:
-        call_id = call.id or f"toolu_{self._id.removeprefix('msg_')}_{number}"
+        call_id = call.id or f"toolu_{self._id.removeprefix(ID_PREFIX)}_{number}"
         return {"type": "tool_use", "id": call_id, "name": call.name, "input": {}, "caller": _CALLER}
-
-
-def _is_complete(arguments: str) -> bool:
-    """Return whether the arguments of a call may be all of them."""
-    try:
-        loads(arguments)
-    except ValueError:
-        return False
-    return True
 
 
 def error_body(error: Any, status: int = 0) -> dict[str, Any]:
@@ -265,11 +196,9 @@ def error_body(error: Any, status: int = 0) -> dict[str, Any]:
 
 def usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:
     """Usage as Anthropic counts it: what came from a cache is no part of the input tokens."""
-    details = usage.get("prompt_tokens_details")
-    cached = whole_number(details.get("cached_tokens")) if isinstance(details, dict) else 0
     prompt = whole_number(usage.get("prompt_tokens"))
-    parts = usage.get("completion_tokens_details")
-    thinking = whole_number(parts.get("reasoning_tokens")) if isinstance(parts, dict) else 0
+    cached = whole_number(dict_in(usage, "prompt_tokens_details").get("cached_tokens"))
+    thinking = whole_number(dict_in(usage, "completion_tokens_details").get("reasoning_tokens"))
     counts: dict[str, Any] = {
         "input_tokens": max(0, prompt - cached),
         "output_tokens": whole_number(usage.get("completion_tokens")),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from proxy.core.dialect import Dialect
-from proxy.dialects.ollama.request import read_chat
-from proxy.dialects.ollama.writing import ChatLines, error_of
+from proxy.dialects.ollama.client import ChatLines, error_of, read_chat
 
 OLLAMA = Dialect(name="ollama", path="/api/chat", read=read_chat, writer=ChatLines, error=error_of, parses_calls=True)

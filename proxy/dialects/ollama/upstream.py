@@ -1,28 +1,37 @@
-"""Bodies of chat completions as requests of Ollama's `/api/chat`, for an Ollama that is the backend.
+"""An Ollama as the backend: bodies of chat completions as requests of its `/api/chat`, and its answers as chat completions.
 
 Its `/v1` takes a dozen of OpenAI's parameters, drops all of Ollama's, and sets a temperature and a top_p of 1 over the model
-file's. Fields: Ollama, `api/types.go` (ChatRequest, Message, Options) and `FromChatRequest` in `openai/openai.go`, 0.33.
+file's. Shapes: Ollama 0.33, `api/types.go` (ChatRequest, Message, Options, ChatResponse, Metrics), `FromChatRequest`,
+`ToStreamChunks`, `FinishChunk`, `NewError` in `openai/openai.go`; errors in mid-stream are lines of their own
+(`streamResponse` in `server/routes.go`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
+from proxy.core import sse
 from proxy.core.errors import BadRequest
-from proxy.core.piece import arguments_of
+from proxy.core.jsontext import dumps, loads
+from proxy.core.piece import arguments_of, whole_number
 from proxy.core.request import NONE, Message, text_of
-from proxy.dialects.bodies import is_count, pick, text_in
-from proxy.dialects.chat.reading import thought_of
-from proxy.dialects.ollama.request import EXTRAS, SHARED_OPTIONS
+from proxy.dialects.bodies import dict_in, dicts_in, is_count, pick, text_in
+from proxy.dialects.chat.reading import DONE, thought_of
+from proxy.dialects.ollama.client import DURATIONS, EXTRAS, SHARED_OPTIONS
 
 UPSTREAM_PATH = b"/api/chat"
 
 _BOUNDS = ("max_tokens", "max_completion_tokens")
 """The newer name last, which wins."""
-_ROLES = {"developer": "system", "function": "tool"}
 _EFFORTS: Mapping[str, str | bool] = {NONE: False, "minimal": "low", "xhigh": "max", "ultra": "max"}
 """Values of `think` for the efforts that Ollama has no word for; any other goes as it is, and is accepted or refused there."""
+_ERROR_TYPES = {400: "invalid_request_error", 404: "not_found_error"}
+_REASONS = {"load": "stop", "unload": "stop", "": "stop"}
+
+
+# -- requests
 
 
 def ollama_body(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,15 +47,14 @@ def ollama_body(body: Mapping[str, Any]) -> dict[str, Any]:
         "stream": body.get("stream") is True,
         "options": _options(body),
         **pick(body, (*EXTRAS, "format", "logprobs", "top_logprobs")),
-        **_format(body.get("response_format")),
+        **_format(dict_in(body, "response_format")),
         **_think(body),
         **({"tools": tools} if tools else {}),
     }
 
 
 def _options(body: Mapping[str, Any]) -> dict[str, Any]:
-    options = body.get("options")
-    merged = {**(options if isinstance(options, dict) else {}), **pick(body, SHARED_OPTIONS)}
+    merged = {**dict_in(body, "options"), **pick(body, SHARED_OPTIONS)}
     if isinstance(stop := merged.get("stop"), str):
         merged["stop"] = [stop]
     for name in _BOUNDS:
@@ -55,18 +63,16 @@ def _options(body: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _format(wanted: Any) -> dict[str, Any]:
-    kind = wanted.get("type") if isinstance(wanted, dict) else None
+def _format(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    kind = wanted.get("type")
     if kind == "json_object":
         return {"format": "json"}
-    schema = wanted.get("json_schema") if kind == "json_schema" else None
-    return {"format": schema["schema"]} if isinstance(schema, dict) and schema.get("schema") else {}
+    schema = dict_in(wanted, "json_schema").get("schema") if kind == "json_schema" else None
+    return {"format": schema} if schema else {}
 
 
 def _think(body: Mapping[str, Any]) -> dict[str, Any]:
-    reasoning = body.get("reasoning")
-    nested = reasoning.get("effort") if isinstance(reasoning, dict) else None
-    effort = nested or body.get("reasoning_effort")
+    effort = dict_in(body, "reasoning").get("effort") or body.get("reasoning_effort")
     if not effort or body.get("think") is not None:
         return {}
     return {"think": _EFFORTS.get(effort, effort) if isinstance(effort, str) else effort}
@@ -75,8 +81,8 @@ def _think(body: Mapping[str, Any]) -> dict[str, Any]:
 def _messages(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
     names: dict[Any, str] = {}
     for message in messages:
-        role = _ROLES.get(message["role"], message["role"])
-        calls = [_call(call) for call in message.get("tool_calls") or ()]
+        role = "system" if message["role"] == "developer" else message["role"]
+        calls = [_call(call) for call in dicts_in(message, "tool_calls")]
         names |= {call["id"]: call["function"]["name"] for call in calls}
         fields: dict[str, Any] = {"content": text_of(message), "images": _images(message), "tool_calls": calls}
         fields["thinking"] = thought_of(message)
@@ -87,16 +93,15 @@ def _messages(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call.get("function") or {}
+    function = dict_in(call, "function")
     arguments = arguments_of(text_in(function, "arguments"))
     return {"id": call.get("id"), "function": {"name": text_in(function, "name"), "arguments": arguments}}
 
 
 def _images(message: Message) -> list[str]:
     """Base64 of pictures and sounds, both of which Ollama takes as `images`."""
-    content = message.get("content")
     found = []
-    for part in content if isinstance(content, list) else ():
+    for part in dicts_in(message, "content"):
         image = part.get("image_url")
         url = image.get("url") if isinstance(image, dict) else image
         if isinstance(url, str):
@@ -111,3 +116,119 @@ def _base64_in(url: str) -> str:
     if comma and scheme.startswith("data:") and scheme.endswith(";base64"):
         return data
     raise BadRequest("Ollama takes images as base64 data only: send `data:image/png;base64,…`.")
+
+
+# -- answers
+
+
+class LineReader:
+    """Translates the lines of one answer as they come; linear however small the pieces are."""
+
+    def __init__(self, answer_id: str, *, usage: bool) -> None:
+        """Begin an answer of that id; `usage`: its stream ends with a chunk of usage."""
+        self._head: dict[str, Any] = {"id": answer_id}
+        self._usage = usage
+        self._calls = 0
+        self._held = bytearray()
+
+    def feed(self, data: bytes) -> bytes:
+        """Frames for all lines that are complete now; maybe none.
+
+        Raises:
+            FrameTooLong: a line has no end.
+        """
+        start = len(self._held)
+        self._held += data
+        end = self._held.rfind(b"\n", start) + 1
+        if not end and len(self._held) > sse.LARGEST_FRAME:
+            raise sse.FrameTooLong(f"a line of more than {sse.LARGEST_FRAME} bytes")
+        lines = self._held[:end].split(b"\n")
+        del self._held[:end]
+        return b"".join(frame for line in lines if line.strip() for frame in self._frames(bytes(line)))
+
+    def completion(self, body: bytes) -> bytes:
+        """The body of an answer that is not streamed; one that is no answer stays as it is."""
+        line = _object_in(body)
+        if line is None or "error" in line:
+            return error_body(200, body)
+        head = self._envelope(line, "chat.completion")
+        return dumps({**head, "choices": [self._choice("message", line)], "usage": _usage(line)})
+
+    def _frames(self, data: bytes) -> Iterator[bytes]:
+        line = _object_in(data)
+        if line is None or "error" in line:  # data that is no JSON is found to be so by who reads the frame
+            yield b"data: " + error_body(500, data) + b"\n\n"
+            return
+        first = "object" not in self._head
+        head = self._envelope(line, "chat.completion.chunk")
+        choice = self._choice("delta", line)
+        if not first:
+            del choice["delta"]["role"]
+        end = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
+        if not end["finish_reason"] or any(choice["delta"].values()):
+            yield sse.encode({**head, "choices": [{**choice, "finish_reason": None}]})
+        if end["finish_reason"]:
+            yield sse.encode({**head, "choices": [end]})
+            if self._usage:
+                yield sse.encode({**head, "choices": [], "usage": _usage(line)})
+            yield DONE
+
+    def _envelope(self, line: Mapping[str, Any], kind: str) -> dict[str, Any]:
+        """Fields that are the same for all chunks; the first line tells them."""
+        if "object" not in self._head:
+            fixed = {"created": _seconds(line.get("created_at")), "model": text_in(line, "model")}
+            self._head |= {"object": kind, **fixed, "system_fingerprint": "fp_ollama"}
+        return self._head
+
+    def _choice(self, name: str, line: Mapping[str, Any]) -> dict[str, Any]:
+        message = dict_in(line, "message")
+        delta: dict[str, Any] = {"role": "assistant", "content": text_in(message, "content")}
+        if thought := text_in(message, "thinking"):
+            delta["reasoning"] = thought
+        if calls := list(map(self._call, dicts_in(message, "tool_calls"))):
+            delta["tool_calls"] = calls
+        reason = text_in(line, "done_reason")
+        finish = _REASONS.get(reason, reason) if line.get("done") is True else None
+        finish = "tool_calls" if finish == "stop" and self._calls else finish
+        more = {"logprobs": {"content": line["logprobs"]}} if line.get("logprobs") else {}
+        return {"index": 0, name: delta, "finish_reason": finish, **more}
+
+    def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        """A call; numbered here, because Ollama (to 0.20) numbers all of an answer 0, and older ones name no id."""
+        index, function = self._calls, dict_in(call, "function")
+        self._calls += 1
+        arguments = dumps(function.get("arguments") or {}).decode()
+        call_id = text_in(call, "id") or f"call_{self._head['id'].rpartition('-')[2]}_{index}"
+        named = {"name": text_in(function, "name"), "arguments": arguments}
+        return {"index": index, "id": call_id, "type": "function", "function": named}
+
+
+def error_body(status: int, body: bytes) -> bytes:
+    """An error's body in OpenAI's form; one that is none of Ollama's stays as it is."""
+    line = _object_in(body)
+    if line is None or not isinstance(line.get("error"), str):
+        return body
+    kind = _ERROR_TYPES.get(status, "api_error")
+    return dumps({**line, "error": {"message": line["error"], "type": kind, "param": None, "code": None}})
+
+
+def _object_in(data: bytes) -> dict[str, Any] | None:
+    try:
+        value = loads(data)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _usage(line: Mapping[str, Any]) -> dict[str, Any]:
+    prompt, completion = whole_number(line.get("prompt_eval_count")), whole_number(line.get("eval_count"))
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    return {**counts, **{name: line[name] for name in DURATIONS if whole_number(line.get(name))}}
+
+
+def _seconds(moment: Any) -> int:
+    """Seconds since the epoch of a time as Ollama writes it; 0 for anything else."""
+    try:
+        return int(datetime.fromisoformat(moment).timestamp())
+    except (TypeError, ValueError, OverflowError):
+        return 0

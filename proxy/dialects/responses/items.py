@@ -1,196 +1,258 @@
-"""The items of a response's output while they are written: each tells the events in which it is added, grows, is done."""
+"""The messages that the items of a conversation come to, and its tools as functions, which is all that models can call.
+
+Kinds: OpenAI API reference, "Create a model response" (2026), and PyPI `openai` 3.54.0, `types/responses/`.
+"""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
-from typing_extensions import override
+from proxy.core.errors import BadRequest
+from proxy.core.jsontext import dumps
+from proxy.core.piece import arguments_of
+from proxy.core.request import Message
+from proxy.dialects.bodies import ONLY_SHOWN, dict_in, dicts_in, joined, split_result, text_in
 
-from proxy.dialects.responses.tools import ToolName, free_text
+Item: TypeAlias = Mapping[str, Any]
 
-Events: TypeAlias = list[tuple[str, dict[str, Any]]]
-"""Kinds, less their `response.`, and fields, less what every event has."""
+_ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+_OMITTED = {
+    *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "tool_search_call"),
+    *("tool_search_output", "computer_call", "computer_call_output", "mcp_list_tools", "mcp_call"),
+    *("mcp_approval_request", "mcp_approval_response", "configuration_update", "program", "program_output"),
+    *("additional_tools", "local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output"),
+    *("apply_patch_call", "apply_patch_call_output"),
+}
+"""Items that tell of something on OpenAI's servers, or of tools that only OpenAI's models know."""
+_SEPARATOR = "__"
+_INPUT = "input"
+"""The parameter of a function that stands for a tool whose input is a text."""
 
 
-class OutputItem:
-    """One item; a kind of item says what it is made of."""
+def items_in(value: Any) -> list[Item]:
+    """The items of an `input`.
 
-    prefix: ClassVar[str]
-    """Of its id."""
-
-    def __init__(self, item_id: str) -> None:
-        self.id = item_id
-        self.status = "in_progress"
-        self._pieces: list[str] = []
-
-    def added(self) -> Events:
-        """Its beginning."""
-        return [("output_item.added", {"item": self.item()}), *self._opening()]
-
-    def take(self, text: str) -> None:
-        """A piece of it, of which somebody else tells."""
-        self._pieces.append(text)
-
-    def grow(self, text: str) -> Events:
-        """A piece of it."""
-        self.take(text)
-        return [self.delta(text)] if text else []
-
-    def done(self, status: str) -> Events:
-        """Its end: `completed` or `incomplete`."""
-        closing = self._closing()
-        self.status = status
-        return [*closing, ("output_item.done", {"item": self.item()})]
-
-    def item(self) -> dict[str, Any]:
-        """Its JSON, as far as it has come."""
-        raise NotImplementedError
-
-    @property
-    def text(self) -> str:
-        """The text that it has."""
-        return "".join(self._pieces)
-
-    def _opening(self) -> Events:
+    Raises:
+        BadRequest: it is neither a text nor a list of objects.
+    """
+    if value is None:
         return []
-
-    def delta(self, text: str) -> tuple[str, dict[str, Any]]:
-        """The event that tells of a piece."""
-        raise NotImplementedError
-
-    def _closing(self) -> Events:
-        raise NotImplementedError
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise BadRequest("`input` must be a string or a list of items.", param="input")
+    return value
 
 
-class _Worded(OutputItem):
-    """An item of one part, which is a text."""
+def messages_of(items: Sequence[Item]) -> list[Message]:
+    """The messages that these items come to.
 
-    place: ClassVar[str]
-    """By which field events tell the part."""
-    kind: ClassVar[str]
-    """Of the events about the text."""
-    part_kind: ClassVar[str] = ""
-    """Of the events about the part; empty: there are none."""
-    extra: ClassVar[dict[str, Any]] = {}
-
-    def _at(self, **fields: Any) -> dict[str, Any]:
-        return {"item_id": self.id, self.place: 0, **fields}
-
-    def _part(self) -> dict[str, Any]:
-        raise NotImplementedError
-
-    @override
-    def _opening(self) -> Events:
-        return [] if not self.part_kind else [(f"{self.part_kind}.added", self._at(part=self._part()))]
-
-    @override
-    def delta(self, text: str) -> tuple[str, dict[str, Any]]:
-        return f"{self.kind}.delta", self._at(delta=text, **self.extra)
-
-    @override
-    def _closing(self) -> Events:
-        done = (f"{self.kind}.done", self._at(text=self.text, **self.extra))
-        return [done] if not self.part_kind else [done, (f"{self.part_kind}.done", self._at(part=self._part()))]
+    Raises:
+        BadRequest: one of them is malformed, or of a kind that is not known.
+    """
+    conversation = _Conversation()
+    for index, item in enumerate(items):
+        conversation.take(item, f"input[{index}]")
+    conversation.show_pictures()
+    return conversation.messages
 
 
-class MessageItem(_Worded):
-    """Text of the assistant."""
+class _Conversation:
+    """Messages made of items: an assistant's reasoning, text and calls are items of their own, and one message."""
 
-    prefix, place, kind, part_kind = "msg", "content_index", "output_text", "content_part"
-    extra: ClassVar[dict[str, Any]] = {"logprobs": []}
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._message: Message | None = None
+        """The assistant's message that is being put together."""
+        self._pictures: list[dict[str, Any]] = []
+        """Of results, for which tool messages have no room."""
 
-    @override
-    def item(self) -> dict[str, Any]:
-        content = [self._part()] if self._pieces else []
-        return {"id": self.id, "type": "message", "status": self.status, "role": "assistant", "content": content}
+    def take(self, item: Item, where: str) -> None:
+        """Add an item, which stands `where`."""
+        match text_in(item, "type") or "message":
+            case "message":
+                self._add_text(item, where)
+            case "reasoning":
+                parts = [*dicts_in(item, "content"), *dicts_in(item, "summary")]
+                if text := "\n\n".join(filter(None, (text_in(part, "text") for part in parts))):
+                    self._open_message()["reasoning_content"] = text
+            case "function_call":
+                self._add_call(item, text_in(item, "arguments"))
+            case "custom_tool_call":
+                self._add_call(item, dumps({_INPUT: text_in(item, "input")}).decode())
+            case "function_call_output" | "custom_tool_call_output":
+                self._add_result(item, where)
+            case kind:
+                if kind not in _OMITTED:
+                    raise BadRequest(f"`{where}` is of the type {kind!r}, which is not known here.", param="input")
 
-    @override
-    def _part(self) -> dict[str, Any]:
-        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": []}
+    def show_pictures(self) -> None:
+        """Add the pictures of the results before."""
+        if self._pictures:
+            self._add({"role": "user", "content": self._pictures})
+            self._pictures = []
 
+    def _add_text(self, item: Item, where: str) -> None:
+        role = _ROLES.get(text_in(item, "role"))
+        if role is None:
+            raise BadRequest(f"`{where}.role` must be user, assistant, system or developer.", param=where)
+        content = _content(item.get("content"), where)
+        if role == "assistant":
+            self._open_message()["content"] = content if isinstance(content, str) else ""
+            return
+        self.show_pictures()
+        self._add({"role": role, "content": content})
 
-class ReasoningItem(_Worded):
-    """Reasoning of the model, as it is."""
+    def _add_call(self, item: Item, arguments: str) -> None:
+        name = function_name(text_in(item, "name"), text_in(item, "namespace"))
+        calls = self._assistant().setdefault("tool_calls", [])
+        calls.append({"id": _call_id(item), "type": "function", "function": {"name": name, "arguments": arguments}})
 
-    prefix, place, kind = "rs", "content_index", "reasoning_text"
+    def _add_result(self, item: Item, where: str) -> None:
+        content = _content(item.get("output"), where)
+        text = content if isinstance(content, str) else ""
+        if isinstance(content, list):
+            text, pictures = split_result(content)
+            self._pictures += pictures
+            text = text or ONLY_SHOWN
+        self._add({"role": "tool", "tool_call_id": _call_id(item), "content": text})
 
-    @override
-    def item(self) -> dict[str, Any]:
-        return {**self._shell(), "summary": [], "content": [self._part()] if self._pieces else []}
+    def _open_message(self) -> Message:
+        """The assistant's message if nothing but reasoning is in it, else another one."""
+        if self._message is not None and (self._message["content"] is not None or "tool_calls" in self._message):
+            self._message = None
+        return self._assistant()
 
-    def _shell(self) -> dict[str, Any]:
-        return {"id": self.id, "type": "reasoning", "status": self.status}
+    def _assistant(self) -> Message:
+        if self._message is None:
+            self.show_pictures()
+            message: Message = {"role": "assistant", "content": None}
+            self._add(message)
+            self._message = message
+        return self._message
 
-    @override
-    def _part(self) -> dict[str, Any]:
-        return {"type": "reasoning_text", "text": self.text}
-
-
-class SummaryItem(ReasoningItem):
-    """The same for clients that show summaries only, and asked for one."""
-
-    place, kind, part_kind = "summary_index", "reasoning_summary_text", "reasoning_summary_part"
-
-    @override
-    def item(self) -> dict[str, Any]:
-        return {**self._shell(), "summary": [self._part()] if self._pieces else []}
-
-    @override
-    def _part(self) -> dict[str, Any]:
-        return {"type": "summary_text", "text": self.text}
-
-
-class CallItem(OutputItem):
-    """A tool call."""
-
-    prefix = "fc"
-
-    def __init__(self, item_id: str, named: ToolName, call_id: str) -> None:
-        super().__init__(item_id)
-        self._named = named
-        self._call_id = call_id
-
-    @override
-    def grow(self, text: str) -> Events:
-        """Only arguments that are JSON on both sides can be told piece by piece."""
-        events = super().grow(text)
-        return events if self._named.kind == "function" else []
-
-    @override
-    def item(self) -> dict[str, Any]:
-        return self._named.item(self._call_id, self.text, self.id, self.status)
-
-    @override
-    def delta(self, text: str) -> tuple[str, dict[str, Any]]:
-        return "function_call_arguments.delta", {"item_id": self.id, "delta": text}
-
-    @override
-    def _closing(self) -> Events:
-        if self._named.kind == "function":
-            done = {"item_id": self.id, "name": self._named.name, "arguments": self.text}
-            return [("function_call_arguments.done", done)]
-        if self._named.kind != "custom":
-            return []
-        text = free_text(self.text)
-        return [
-            ("custom_tool_call_input.delta", {"item_id": self.id, "delta": text}),
-            ("custom_tool_call_input.done", {"item_id": self.id, "input": text}),
-        ]
+    def _add(self, message: Message) -> None:
+        self._message = None
+        self.messages.append(message)
 
 
-class CompactionItem(OutputItem):
-    """A compaction for the client to keep, which comes all at once."""
+def _call_id(item: Item) -> str:
+    return text_in(item, "call_id") or text_in(item, "id")
 
-    prefix = "cmp"
 
-    def __init__(self, item_id: str, seal: str) -> None:
-        super().__init__(item_id)
-        self.seal = seal
+def _content(content: Any, where: str) -> Any:
+    """A text, or parts where there is anything else."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+        raise BadRequest(f"`{where}` must have a string or a list of parts.", param=where)
+    return joined([_part(part, where) for part in content])
 
-    @override
-    def item(self) -> dict[str, Any]:
-        return {"id": self.id, "type": "compaction", "encrypted_content": self.seal}
 
-    @override
-    def _closing(self) -> Events:
-        return []
+def _part(part: Item, where: str) -> dict[str, Any]:
+    match text_in(part, "type"):
+        case "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text":
+            return {"type": "text", "text": text_in(part, "text")}
+        case "refusal":
+            return {"type": "text", "text": text_in(part, "refusal")}
+        case "input_image" if url := text_in(part, "image_url"):
+            detail = text_in(part, "detail")
+            return {"type": "image_url", "image_url": {"url": url, **({"detail": detail} if detail else {})}}
+        case "input_file" if data := text_in(part, "file_data") or text_in(part, "file_url"):
+            return {"type": "file", "file": {"filename": text_in(part, "filename") or "file", "file_data": data}}
+        case "input_audio":
+            return dict(part)
+        case kind:
+            raise BadRequest(
+                f"`{where}` has a part of the type {kind!r} that cannot be read here: send text, or an image or a file "
+                "with its data or URL; files are not kept here.",
+                param=where,
+            )
+
+
+# -- tools
+
+
+@dataclass(frozen=True, slots=True)
+class ToolName:
+    """The tool that a function stands for."""
+
+    kind: str
+    """`function` or `custom`."""
+    name: str
+    namespace: str = ""
+
+    def item(self, call_id: str, arguments: str, item_id: str, status: str) -> dict[str, Any]:
+        """A call as an item of the output, of which `arguments` is the JSON text that the model wrote."""
+        item: dict[str, Any] = {"id": item_id, "call_id": call_id, "status": status, "name": self.name}
+        if self.kind == "function":
+            item |= {"type": "function_call", "arguments": arguments}
+        else:
+            item |= {"type": "custom_tool_call", "input": free_text(arguments)}
+        return {**item, "namespace": self.namespace} if self.namespace else item
+
+
+def functions_offered(tools: Iterable[Item], namespace: str = "") -> dict[str, tuple[dict[str, Any], ToolName]]:
+    """The functions to offer, by their names, each with what it stands for; tools that OpenAI's servers run are left out."""
+    offered: dict[str, tuple[dict[str, Any], ToolName]] = {}
+    for tool in tools:
+        kind, name = text_in(tool, "type"), text_in(tool, "name")
+        if kind == "namespace":
+            offered |= functions_offered(dicts_in(tool, "tools"), name)
+        elif kind in ("function", "custom") and name:
+            full = function_name(name, namespace)
+            offered[full] = (_function(tool, full), ToolName(kind, name, namespace))
+    return offered
+
+
+def run_elsewhere(tools: Iterable[Item]) -> tuple[str, ...]:
+    """Kinds of tools that OpenAI's servers run or only its models know, each once: the client can do without them."""
+    return tuple(dict.fromkeys(text_in(tool, "type") for tool in tools if not functions_offered([tool])))
+
+
+def function_name(name: str, namespace: str) -> str:
+    """The name under which a model knows a tool."""
+    return f"{namespace}{_SEPARATOR}{name}" if namespace else name
+
+
+def free_text(arguments: str) -> str:
+    """The text that a call of a custom tool gives; all that was written where it is not in that form."""
+    text = arguments_of(arguments).get(_INPUT)
+    return text if isinstance(text, str) else arguments
+
+
+def tool_choice(wanted: Any, names: Mapping[str, Any]) -> Any:
+    """`tool_choice` as chat completions has it; None: nothing that it could say.
+
+    Raises:
+        BadRequest: a tool is demanded that is not here.
+    """
+    if not isinstance(wanted, dict):
+        return wanted if isinstance(wanted, str) else None
+    kind = text_in(wanted, "type")
+    if kind == "allowed_tools":
+        # The others stay offered: leaving them out would change the beginning of the prompt.
+        return "required" if wanted.get("mode") == "required" else "auto"
+    name = function_name(text_in(wanted, "name") or kind, text_in(wanted, "namespace"))
+    if name not in names:
+        raise BadRequest(
+            f"`tool_choice` demands {name}, which is not among the tools that can be called here.", param="tool_choice"
+        )
+    return {"type": "function", "function": {"name": name}}
+
+
+def _function(tool: Item, name: str) -> dict[str, Any]:
+    schema = tool.get("parameters")
+    if text_in(tool, "type") == "custom":
+        grammar = text_in(dict_in(tool, "format"), "definition")
+        parameter = {"type": "string", "description": f"Follows this grammar:\n{grammar}" if grammar else "A text."}
+        schema = {"type": "object", "properties": {_INPUT: parameter}, "required": [_INPUT]}
+    function: dict[str, Any] = {"name": name}
+    if description := text_in(tool, "description"):
+        function["description"] = description
+    function["parameters"] = schema if isinstance(schema, dict) else {"type": "object", "properties": {}}
+    if tool.get("strict") is True and text_in(tool, "type") == "function":
+        function["strict"] = True
+    return {"type": "function", "function": function}

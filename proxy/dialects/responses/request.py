@@ -1,6 +1,7 @@
 """Bodies of Responses requests, read into the neutral form.
 
-Fields: OpenAI API reference, "Create a model response" (2026), and PyPI `openai` 3.54.0, `types/responses/`.
+Fields: OpenAI API reference, "Create a model response" and "Compact a response", its guide "Compaction" (2026), and PyPI
+`openai` 3.54.0, `types/responses/`.
 """
 
 from __future__ import annotations
@@ -11,20 +12,22 @@ from functools import partial
 from typing import Any
 
 from proxy.core.errors import BadRequest
-from proxy.core.managing import CompactionRequest
-from proxy.core.request import Fetch, Request, Unseal, in_openais_word, leading_system
-from proxy.dialects.bodies import model_in, object_in, pick, request_of, text_in
-from proxy.dialects.responses import stored
-from proxy.dialects.responses.compaction import (
-    Opened,
-    compaction_in,
-    is_compaction,
-    open_compactions,
-    since_compaction,
-    without_trigger,
+from proxy.core.managing import COMPACTION, CompactionRequest, SealedHistory, fingerprint
+from proxy.core.request import SYSTEM_ROLES, Fetch, Message, Request, Unseal, in_openais_word, leading_system
+from proxy.dialects.bodies import (
+    dict_in,
+    dicts_in,
+    is_count,
+    model_in,
+    object_in,
+    pick,
+    refuse_fields,
+    request_of,
+    text_in,
 )
-from proxy.dialects.responses.conversation import ADDED, Item, items_in, parts_of, tools_added, tools_in, updated
-from proxy.dialects.responses.tools import choice, functions_offered, run_by_openai
+from proxy.dialects.responses import stored
+from proxy.dialects.responses.items import Item, functions_offered, items_in, messages_of, run_elsewhere, tool_choice
+from proxy.dialects.responses.stored import Opened, is_compaction, open_compactions
 
 _SAME = ("temperature", "top_p", "parallel_tool_calls")
 """Options that chat completions has by the same name."""
@@ -36,6 +39,8 @@ _ELSEWHERE = {
     "prompt": "a prompt that OpenAI's servers keep: send it in `instructions` and `input`",
 }
 """Options that need what is not here, with what they ask for."""
+_TRIGGER = "compaction_trigger"
+_UNREAD = "[Earlier messages were compacted by another server, and can't be read here.]"
 
 
 def read(raw: bytes, *, compacts: bool = False) -> Request:
@@ -47,11 +52,10 @@ def read(raw: bytes, *, compacts: bool = False) -> Request:
     form = object_in(raw)
     if compacts:
         form |= {"stream": False, "store": False}
-    _check(form)
+    refuse_fields(form, _ELSEWHERE)
     model = model_in(form)
-    sent, triggered = without_trigger(items_in(form.get("input")))
-    compaction = compaction_in(form, now=compacts or triggered)
-    form.pop(ADDED, None)
+    sent, triggered = _without_trigger(items_in(form.get("input")))
+    compaction = _compaction_in(form, now=compacts or triggered)
     if stored.continues_stored(form) or any(map(is_compaction, sent)):
         return Request(
             body={"model": model, "messages": []},
@@ -82,69 +86,118 @@ def _request(
     opened: Opened,
 ) -> Request:
     """The request for an answer to these items, of which its `sent` are what the client sent with it."""
-    messages, under = since_compaction(items, opened)
+    messages, under = _since_compaction(items, opened)
     if compaction is not None:
         stands_for = () if under is None else under.fingerprints
         compaction = replace(compaction, lead=leading_system(messages), fingerprints=stands_for)
-    body: dict[str, Any] = {"model": model_in(form), **pick(form, _SAME)}
-    instructions = form.get("instructions")
-    lead = [{"role": "system", "content": instructions}] if isinstance(instructions, str) and instructions else []
-    body["messages"] = [*lead, *messages]
-    if added := tools_added(items):
-        form = {**form, ADDED: added}
-    body |= _tools(form)
-    reads = is_prewarming(form)
+    instructions = text_in(form, "instructions")
+    lead = [{"role": "system", "content": instructions}] if instructions else []
+    only_read = is_prewarming(form)
     return request_of(
-        body,
+        {"model": model_in(form), **pick(form, _SAME), "messages": [*lead, *messages], **_tools(form)},
         stream=form.get("stream") is True,
         # One token is the least that every backend generates.
-        bound=1 if reads else form.get("max_output_tokens"),
-        structure=_format(updated(items, "text", form.get("text"))),
-        thinking=in_openais_word(text_in(updated(items, "reasoning", form.get("reasoning")), "effort")),
+        bound=1 if only_read else form.get("max_output_tokens"),
+        structure=_format(dict_in(dict_in(form, "text"), "format")),
+        thinking=in_openais_word(text_in(dict_in(form, "reasoning"), "effort")),
         form=form,
         conversation=text_in(form, "prompt_cache_key"),
         compaction=compaction,
-        unsupported=(*run_by_openai(tools_in(form)), *filter(form.get, _UNMET)),
-        keeping=partial(stored.keeping, form, sent) if stored.is_stored(form) and not reads else None,
+        unsupported=(*run_elsewhere(dicts_in(form, "tools")), *filter(form.get, _UNMET)),
+        keeping=partial(stored.keeping, form, sent) if stored.is_stored(form) and not only_read else None,
     )
-
-
-def is_prewarming(form: Mapping[str, Any]) -> bool:
-    """Return whether the backend is to read the prompt into its cache, without an answer."""
-    options = form.get("prompt_cache_options")
-    return isinstance(options, dict) and options.get("prewarm") is True
-
-
-def _check(form: Mapping[str, Any]) -> None:
-    for name, what in _ELSEWHERE.items():
-        if form.get(name):
-            raise BadRequest(f"`{name}` asks for {what}; this proxy does not have it.", param=name)
 
 
 # -- options
 
 
+def is_prewarming(form: Mapping[str, Any]) -> bool:
+    """Return whether the backend is to read the prompt into its cache, without an answer."""
+    return dict_in(form, "prompt_cache_options").get("prewarm") is True
+
+
 def _tools(form: Mapping[str, Any]) -> dict[str, Any]:
-    found = functions_offered(tools_in(form))
-    if not found:
-        if listed := parts_of(form.get("tools")):
-            kinds = ", ".join(sorted({text_in(tool, "type") for tool in listed}))
+    listed = dicts_in(form, "tools")
+    offered = functions_offered(listed)
+    if not offered:
+        if listed:
+            kinds = ", ".join(sorted(run_elsewhere(listed)))
             raise BadRequest(
                 f"Tools of the type {kinds} run on OpenAI's servers, which are not here: offer functions.",
                 param="tools",
             )
         return {}
-    fields: dict[str, Any] = {"tools": [function for function, _ in found.values()]}
-    if (wanted := choice(form.get("tool_choice"), found)) is not None:
+    fields: dict[str, Any] = {"tools": [function for function, _ in offered.values()]}
+    if (wanted := tool_choice(form.get("tool_choice"), offered)) is not None:
         fields["tool_choice"] = wanted
     return fields
 
 
-def _format(wanted: Any) -> dict[str, Any] | None:
-    format_ = wanted.get("format") if isinstance(wanted, dict) else None
-    if not isinstance(format_, dict) or text_in(format_, "type") in ("", "text"):
+def _format(wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+    kind = text_in(wanted, "type")
+    if kind != "json_schema":
+        return None if kind in ("", "text") else dict(wanted)
+    return {"type": kind, "json_schema": {name: value for name, value in wanted.items() if name != "type"}}
+
+
+# -- compaction
+
+
+def _without_trigger(items: Sequence[Item]) -> tuple[Sequence[Item], bool]:
+    """The items less the one that asks for a compaction, and whether there is one.
+
+    Raises:
+        BadRequest: it is not the last one.
+    """
+    places = [index for index, item in enumerate(items) if text_in(item, "type") == _TRIGGER]
+    if not places:
+        return items, False
+    if places != [len(items) - 1]:
+        raise BadRequest(f"`{_TRIGGER}` must be the last item of `input`.", param="input")
+    return items[:-1], True
+
+
+def _compaction_in(form: Mapping[str, Any], *, now: bool) -> CompactionRequest | None:
+    """The compaction that the client wants of its history; None: it does not ask. `now`: it asks for nothing else.
+
+    Raises:
+        BadRequest: `context_management` is malformed.
+    """
+    wanted = form.get("context_management")
+    if wanted is None and not now:
         return None
-    if format_["type"] != "json_schema":
-        return dict(format_)
-    named = {name: format_[name] for name in ("name", "description", "schema", "strict") if name in format_}
-    return {"type": "json_schema", "json_schema": named}
+    listed, trigger = wanted or [], None
+    for entry in listed if isinstance(listed, list) else [None]:
+        fields = entry if isinstance(entry, dict) else {}
+        trigger = fields.get("compact_threshold")
+        if fields.get("type") != COMPACTION or not (trigger is None or is_count(trigger)):
+            raise BadRequest(
+                '`context_management` must be a list of {"type": "compaction", "compact_threshold": TOKENS}.',
+                param="context_management",
+            )
+    return CompactionRequest(trigger=trigger, now=now, worded=False)
+
+
+def _since_compaction(items: Sequence[Item], opened: Opened) -> tuple[list[Message], SealedHistory | None]:
+    """The messages that items come to, and the compaction that stands for those before it.
+
+    Clients may leave out what a compaction stands for, or send it all the same; what it does not stand for stays.
+
+    Raises:
+        BadRequest: one of them is malformed, or of a kind that is not known.
+    """
+    places = [at for at, item in enumerate(items) if text_in(item, "encrypted_content") in opened]
+    if not places:
+        return messages_of(list(map(_readable, items))), None
+    under = opened[text_in(items[places[-1]], "encrypted_content")]
+    before = messages_of([item for item in items[: places[-1]] if not is_compaction(item)])
+    system = [message for message in before if message["role"] in SYSTEM_ROLES]
+    rest = [
+        message for message in before if message["role"] == "user" and fingerprint(message) not in under.fingerprints
+    ]
+    after = messages_of(list(map(_readable, items[places[-1] + 1 :])))
+    return [*(system or under.lead), *under.messages, *rest, *after], under
+
+
+def _readable(item: Item) -> Item:
+    return {"role": "user", "content": _UNREAD} if is_compaction(item) else item

@@ -12,15 +12,18 @@ from typing import Any, TypeAlias, TypeVar
 
 from proxy.core.errors import BadRequest
 from proxy.core.jsontext import dumps
+from proxy.core.managing import COMPACTION, SealedHistory
 from proxy.core.request import Fetch, Unseal
 from proxy.dialects.bodies import text_in
-from proxy.dialects.responses.compaction import Opened, open_compactions
-from proxy.dialects.responses.conversation import Item, items_in
+from proxy.dialects.responses.items import Item, items_in
 
 T = TypeVar("T")
 Node: TypeAlias = dict[str, Any]
 Fetching: TypeAlias = Generator[Fetch, Any, T]
 Asking: TypeAlias = Generator[Fetch | Unseal, Any, T]
+
+Opened: TypeAlias = dict[str, SealedHistory]
+"""What is under the seals of compactions, as far as they are Spillway's own, for this client."""
 
 _PLACED = re.compile(r"[a-z]+_(.+)_i?\d+")
 """Ids of items that were made here: they hold the one of the response that they belong to."""
@@ -50,6 +53,21 @@ def is_stored(form: Mapping[str, Any]) -> bool:
 
 
 # -- going on from it
+
+
+def is_compaction(item: Item) -> bool:
+    """Return whether it is one, be it Spillway's own or another's."""
+    return text_in(item, "type") in (COMPACTION, "compaction_summary")
+
+
+def open_compactions(items: Sequence[Item], opened: Opened) -> Generator[Unseal, Any, None]:
+    """Open the compactions among these items."""
+    for item in items:
+        seal = text_in(item, "encrypted_content")
+        if is_compaction(item) and seal not in opened:
+            under = SealedHistory.read((yield Unseal(COMPACTION, seal)))
+            if under is not None:
+                opened[seal] = under
 
 
 def items_up_to(head: str, opened: Opened | None = None) -> Asking[list[Item]]:
@@ -134,12 +152,8 @@ def keeping(form: Mapping[str, Any], sent: Sequence[Item], response: dict[str, A
 def identified(item: Item, unique: str, number: int) -> Item:
     """An item under an id that tells where it lies, if it has none of its own."""
     kind = text_in(item, "type") or "message"
-    defaults = {"id": f"{_PREFIXES.get(kind, 'item')}_{unique}_i{number}", "type": kind}
-    return {
-        **defaults,
-        **{name: value for name, value in item.items() if name != "id"},
-        "id": text_in(item, "id") or defaults["id"],
-    }
+    item_id = text_in(item, "id") or f"{_PREFIXES.get(kind, 'item')}_{unique}_i{number}"
+    return {"type": kind, **item, "id": item_id}
 
 
 # -- lists of items

@@ -1,32 +1,138 @@
-"""Writing an answer as a response: whole, or as the events of a stream.
+"""Writing an answer as a response: in one body, or as the events of a stream.
 
-Events: OpenAI API reference, "Streaming events" of Responses (2026), and PyPI `openai` 3.54.0, `types/responses/`.
-Codex (0.169) takes items from `response.output_item.done`, drops deltas of items that were not added, and asks again
-where no `response.completed` comes.
+Events and fields: OpenAI API reference, "Streaming events" and "The response object" (2026), and PyPI `openai` 3.54.0,
+`types/responses/`. Codex (0.169) takes items from `response.output_item.done`, drops deltas of items that were not added,
+and asks again where no `response.completed` comes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from typing_extensions import override
 
-from proxy.core.managing import Managed
-from proxy.core.piece import NOBODY, CallPart, Identity, Piece
+from proxy.core.managing import COMPACTION, Managed, SealedCompaction
+from proxy.core.piece import NOBODY, CallPart, Identity, Piece, whole_number
 from proxy.core.request import Request
-from proxy.dialects.responses.conversation import items_in, tools_in
-from proxy.dialects.responses.items import CallItem, CompactionItem, MessageItem, OutputItem, ReasoningItem, SummaryItem
+from proxy.dialects.bodies import dict_in, dicts_in
+from proxy.dialects.responses.items import ToolName, free_text, functions_offered, items_in
 from proxy.dialects.responses.request import is_prewarming
-from proxy.dialects.responses.response import response_of, usage_of
-from proxy.dialects.responses.stored import identified, listed_item
-from proxy.dialects.responses.tools import ToolName, functions_offered
-from proxy.dialects.translating import CallPieces, Translator, named_event
+from proxy.dialects.responses.stored import identified, is_stored, listed_item
+from proxy.dialects.translator import Translator, named_event
+
+Json: TypeAlias = dict[str, Any]
 
 _CODES = {"context_length_exceeded", "rate_limit_exceeded", "invalid_prompt", "server_error"}
 """Codes of errors that clients look for inside a stream (Codex 0.169, PyPI `openai` 3.54.0)."""
 _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Finish reasons of answers that are not complete."""
+_ECHOED: Mapping[str, Any] = {
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "prompt_cache_key": None,
+    "reasoning": {"effort": None, "summary": None},
+    "safety_identifier": None,
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_logprobs": 0,
+    "top_p": 1.0,
+    "truncation": "disabled",
+    "user": None,
+}
+"""What a response repeats of its request, with its value where that has none."""
+_FUNCTION = dict.fromkeys(("description", "parameters", "strict"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TextForm:
+    """How items of one part, which is a text, are written."""
+
+    prefix: str
+    """Of its id."""
+    item: Json
+    """What is in it besides its id, status and part."""
+    holds: str
+    """The field of the item that holds the part."""
+    part: Json
+    """What is in the part besides its text."""
+    index: str
+    """The field by which events name the part."""
+    event: str
+    """What events about the text begin with."""
+    part_event: str = ""
+    """The same of events about the part; empty: there are none."""
+    extra: Json = field(default_factory=dict)
+    """What is in events about the text besides that."""
+
+
+_MESSAGE = _TextForm(
+    prefix="msg",
+    item={"type": "message", "role": "assistant"},
+    holds="content",
+    part={"type": "output_text", "annotations": [], "logprobs": []},
+    index="content_index",
+    event="output_text",
+    part_event="content_part",
+    extra={"logprobs": []},
+)
+_REASONING = _TextForm(
+    prefix="rs",
+    item={"type": "reasoning", "summary": []},
+    holds="content",
+    part={"type": "reasoning_text"},
+    index="content_index",
+    event="reasoning_text",
+)
+_SUMMARY = _TextForm(
+    prefix="rs",
+    item={"type": "reasoning"},
+    holds="summary",
+    part={"type": "summary_text"},
+    index="summary_index",
+    event="reasoning_summary_text",
+    part_event="reasoning_summary_part",
+)
+"""Reasoning for clients that show summaries only, and asked for one."""
+
+
+@dataclass(slots=True)
+class _Item:
+    """An item of the output while it is written: text, a call, or a compaction."""
+
+    id: str
+    index: int
+    form: _TextForm | ToolName | str
+    """A text's, the tool that is called, or the seal of a compaction."""
+    call_id: str = ""
+    pieces: list[str] = field(default_factory=list)
+    status: str = "in_progress"
+
+    @property
+    def text(self) -> str:
+        """The text, or the arguments of the call, as far as they have come."""
+        return "".join(self.pieces)
+
+    def part(self) -> Json:
+        """The part that holds the text."""
+        assert isinstance(self.form, _TextForm)
+        return {**self.form.part, "text": self.text}
+
+    def written(self) -> Json:
+        """Its JSON, as far as it has come."""
+        if isinstance(self.form, str):
+            return {"id": self.id, "type": COMPACTION, "encrypted_content": self.form}
+        if isinstance(self.form, ToolName):
+            return self.form.item(self.call_id, self.text, self.id, self.status)
+        parts = [self.part()] if self.pieces else []
+        return {"id": self.id, "status": self.status, **self.form.item, self.form.holds: parts}
 
 
 class ResponsesWriter(Translator):
@@ -35,154 +141,171 @@ class ResponsesWriter(Translator):
     media_type = "text/event-stream; charset=utf-8"
 
     def __init__(self, request: Request, unique: str, managed: Managed) -> None:
-        super().__init__(managed)
         self._asked: Mapping[str, Any] = request.form
+        super().__init__(managed, silent="stop" if is_prewarming(self._asked) else None)
         self._model = request.model
         self._unique = unique
-        self._silent = "stop" if is_prewarming(self._asked) else None
-        tools = functions_offered(tools_in(self._asked))
-        self._named: dict[str, ToolName] = {name: named for name, (_, named) in tools.items()}
-        reasoning = self._asked.get("reasoning")
-        summarised = isinstance(reasoning, dict) and bool(reasoning.get("summary"))
-        self._thinking: type[ReasoningItem] = SummaryItem if summarised else ReasoningItem
+        self._tools = {name: tool for name, (_, tool) in functions_offered(dicts_in(self._asked, "tools")).items()}
+        summarised = bool(dict_in(self._asked, "reasoning").get("summary"))
+        self._forms = {"text": _MESSAGE, "thinking": _SUMMARY if summarised else _REASONING}
+        self._created = 0
         self._sequence = 0
-        self._created: int | None = None
-        """When, in seconds since the epoch; None: the response is not opened."""
-        self._items: list[OutputItem] = []
-        self._open: OutputItem | None = None
-        """The message or reasoning that grows."""
-        self._compacted: CompactionItem | None = None
-        self._calls: dict[int, CallItem] = {}
-        self._pieces = CallPieces()
+        self._items: list[_Item] = []
+        self._open_calls: dict[int, _Item] = {}
+
+    @override
+    def _begin(self, identity: Identity, prompt_tokens: int) -> list[bytes]:
+        self._created, self._model = identity.created, identity.model or self._model
+        response = self._response("in_progress")
+        return [
+            self._event("response.created", response=response),
+            self._event("response.in_progress", response=response),
+        ]
+
+    @override
+    def _compaction(self, compaction: SealedCompaction) -> list[bytes]:
+        item, added = self._add("cmp", compaction.seal)
+        # Not before the item is added: OpenAI's npm SDK throws at an output index that it does not know.
+        coming = self._event("response.compaction.compacting", item_id=item.id, output_index=item.index)
+        return [added, coming, self._done(item)]
+
+    @override
+    def _open(self, kind: str) -> list[bytes]:
+        form = self._forms[kind]
+        item, added = self._add(form.prefix, form)
+        return [added, *self._part_event(item, form, "added")]
+
+    @override
+    def _delta(self, kind: str, text: str) -> bytes:
+        item, form = self._items[-1], self._forms[kind]
+        item.pieces.append(text)
+        return self._item_event(item, f"{form.event}.delta", **{form.index: 0}, delta=text, **form.extra)
+
+    @override
+    def _closed(self, kind: str) -> list[bytes]:
+        item, form = self._items[-1], self._forms[kind]
+        done = self._item_event(item, f"{form.event}.done", **{form.index: 0}, text=item.text, **form.extra)
+        return [done, *self._part_event(item, form, "done"), self._done(item)]
+
+    @override
+    def _call(self, part: CallPart, number: int, begins: bool) -> list[bytes]:
+        out = self._close()
+        if begins:
+            tool = self._tools.get(part.name) or ToolName("function", part.name)
+            item, added = self._add("fc", tool, part.id or f"call_{self._unique}_{number}")
+            self._open_calls[number] = item
+            out.append(added)
+        item = self._open_calls[number]
+        item.pieces.append(part.arguments)
+        # Only arguments that are JSON on both sides can be sent piece by piece.
+        if part.arguments and isinstance(item.form, ToolName) and item.form.kind == "function":
+            out.append(self._item_event(item, "function_call_arguments.delta", delta=part.arguments))
+        return out
+
+    @override
+    def _ended(self) -> list[bytes]:
+        out = list[bytes]()
+        for item in self._open_calls.values():
+            out += (*self._call_done(item), self._done(item))
+        self.final = self._complete()
+        return [*out, self._event(f"response.{self.final['status']}", response=self.final)]
 
     @override
     def _failed(self, error: Any) -> bytes:
         fields = error if isinstance(error, dict) else {"message": str(error)}
         message, code = str(fields.get("message") or "The backend failed."), fields.get("code")
-        details = {"code": code if code in _CODES else "server_error", "message": message}
-        self.final = self._response("failed", error=details)
-        return self._begin(NOBODY) + self._event("response.failed", response=self.final)
+        begun = self._beginning(NOBODY)
+        self.final = self._response(
+            "failed", error={"code": code if code in _CODES else "server_error", "message": message}
+        )
+        return b"".join((*begun, self._event("response.failed", response=self.final)))
 
     @override
-    def _ended(self) -> bytes:
-        out = [self._begin(NOBODY), *self._compaction(), *self._done_all()]
-        self.final = self._complete()
-        return b"".join((*out, self._event(f"response.{self.final['status']}", response=self.final)))
-
-    @override
-    def _body(self, piece: Piece, identity: Identity) -> dict[str, Any]:
-        self._begin(identity)
-        self._compaction()
-        self._events(piece, identity)
-        self._done_all()
-        return self._complete()
+    def _body(self, piece: Piece, identity: Identity) -> Json:
+        self._beginning(identity)
+        self._written(piece, identity)
+        self.end()
+        assert self.final is not None
+        return self.final
 
     # -- events
 
-    @override
-    def _events(self, piece: Piece, identity: Identity) -> bytes:
-        says = piece.choice or piece.role or piece.text or piece.thought or piece.calls
-        out = [self._begin(identity)] if says else []
-        if out:
-            out += self._compaction()
-        if piece.thought:
-            out += self._grow(self._thinking, piece.thought)
-        if piece.text:
-            out += self._grow(MessageItem, piece.text)
-        for part in piece.calls:
-            out += self._call(part)
-        return b"".join(out)
-
-    def _begin(self, identity: Identity) -> bytes:
-        if self._created is not None:
-            return b""
-        self._created, self._model = identity.created, identity.model or self._model
-        created = self._event("response.created", response=self._response("in_progress"))
-        return created + self._event("response.in_progress", response=self._response("in_progress"))
-
-    def _compaction(self) -> list[bytes]:
-        """The compaction that the answer begins with, if there is one that was not told."""
-        compaction = self._managed.sealed_compaction
-        if compaction is None or self._compacted is not None:
-            return []
-        item = self._compacted = CompactionItem(self._item_id(CompactionItem.prefix), compaction.seal)
-        out: list[bytes] = []
-        self._add(item, out)
-        # Not before the item is added: OpenAI's npm SDK throws at an output index that it does not know.
-        coming = self._event("response.compaction.compacting", item_id=item.id, output_index=0)
-        return [*out, coming, *self._done(item)]
-
-    def _grow(self, kind: type[MessageItem | ReasoningItem], text: str) -> list[bytes]:
-        out: list[bytes] = []
-        if type(self._open) is not kind:
-            out += self._done_open()
-            self._open = self._add(kind(self._item_id(kind.prefix)), out)
-        item = self._open
-        assert item is not None
-        return out + self._item_events(item, item.grow(text))
-
-    def _call(self, part: CallPart) -> list[bytes]:
-        out = self._done_open()
-        index, begins = self._pieces.take(part)
-        if begins or index not in self._calls:
-            named = self._named.get(part.name) or ToolName("function", part.name)
-            call_id = part.id or f"call_{self._unique}_{index}"
-            self._calls[index] = self._add(CallItem(self._item_id(CallItem.prefix), named, call_id), out)
-        call = self._calls[index]
-        return out + self._item_events(call, call.grow(part.arguments))
-
-    def _done_open(self) -> list[bytes]:
-        item, self._open = self._open, None
-        return [] if item is None else self._done(item)
-
-    def _done_all(self) -> list[bytes]:
-        out = self._done_open()
-        for call in self._calls.values():
-            out += self._done(call)
-        return out
-
-    def _add(self, item: Any, out: list[bytes]) -> Any:
+    def _add(self, prefix: str, form: _TextForm | ToolName | str, call_id: str = "") -> tuple[_Item, bytes]:
+        """Add an item, and write that it is."""
+        item = _Item(f"{prefix}_{self._unique}_{len(self._items)}", len(self._items), form, call_id)
         self._items.append(item)
-        out += self._item_events(item, item.added())
-        return item
+        return item, self._event("response.output_item.added", output_index=item.index, item=item.written())
 
-    def _done(self, item: OutputItem) -> list[bytes]:
+    def _done(self, item: _Item) -> bytes:
         cut = self._finish == "length" and item is self._items[-1]
-        return self._item_events(item, item.done("incomplete" if cut else "completed"))
+        item.status = "incomplete" if cut else "completed"
+        return self._event("response.output_item.done", output_index=item.index, item=item.written())
 
-    def _item_events(self, item: OutputItem, events: Sequence[tuple[str, dict[str, Any]]]) -> list[bytes]:
-        index = self._items.index(item)
-        return [self._event(f"response.{kind}", output_index=index, **fields) for kind, fields in events]
+    def _part_event(self, item: _Item, form: _TextForm, what: str) -> list[bytes]:
+        if not form.part_event:
+            return []
+        return [self._item_event(item, f"{form.part_event}.{what}", **{form.index: 0}, part=item.part())]
+
+    def _call_done(self, item: _Item) -> list[bytes]:
+        assert isinstance(item.form, ToolName)
+        if item.form.kind == "function":
+            fields = {"name": item.form.name, "arguments": item.text}
+            return [self._item_event(item, "function_call_arguments.done", **fields)]
+        text = free_text(item.text)
+        return [
+            self._item_event(item, "custom_tool_call_input.delta", delta=text),
+            self._item_event(item, "custom_tool_call_input.done", input=text),
+        ]
+
+    def _item_event(self, item: _Item, kind: str, **fields: Any) -> bytes:
+        return self._event(f"response.{kind}", output_index=item.index, item_id=item.id, **fields)
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         self._sequence += 1
         return named_event(kind, {"sequence_number": self._sequence - 1, **fields})
 
-    def _used(self) -> Mapping[str, Any]:
-        """The usage of the answer; of the summaries, where there is nothing else in it."""
-        if not self._managed.ended:
-            return self._usage
-        return dict(zip(("prompt_tokens", "completion_tokens"), self._managed.spent, strict=True))
+    # -- the response
 
-    def _item_id(self, prefix: str) -> str:
-        return f"{prefix}_{self._unique}_{len(self._items)}"
-
-    def _complete(self) -> dict[str, Any]:
+    def _complete(self) -> Json:
         """The response at its end, which says why it is not complete if it is not."""
         reason = _CUT.get(self._finish or "")
         if reason is None:
             return self._response("completed")
         return self._response("incomplete", incomplete_details={"reason": reason})
 
-    def _response(self, status: str, **fields: Any) -> dict[str, Any]:
-        created = self._created or 0
-        if status != "in_progress":
-            fields["output"] = [item.item() for item in self._items]
-            fields["completed_at"] = created if status == "completed" else None
-            fields["usage"] = None if status == "failed" else usage_of(self._used())
-        return response_of(
-            self._asked, id=f"resp_{self._unique}", created_at=created, model=self._model, status=status, **fields
-        )
+    def _usage_sent(self) -> Json:
+        """The usage of the answer; of the summaries, where there is nothing else in it."""
+        if not self._managed.ended:
+            return usage_of(self._usage)
+        prompt_tokens, completion_tokens = self._managed.spent
+        return usage_of({"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens})
+
+    def _response(self, status: str, **fields: Any) -> Json:
+        """The object, with every field that the SDKs of OpenAI, Vercel and others ask for."""
+        asked = self._asked
+        echoed = {name: default if asked.get(name) is None else asked[name] for name, default in _ECHOED.items()}
+        if isinstance(echoed["tools"], list):
+            echoed["tools"] = list(map(_echoed_tool, echoed["tools"]))
+        ended = status != "in_progress"
+        return {
+            "id": f"resp_{self._unique}",
+            "object": "response",
+            "created_at": self._created,
+            "completed_at": self._created if status == "completed" else None,
+            "model": self._model,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": None,
+            "output": [item.written() for item in self._items] if ended else [],
+            **echoed,
+            "service_tier": "default",
+            "store": is_stored(asked),
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "usage": self._usage_sent() if ended and status != "failed" else None,
+            **fields,
+        }
 
 
 class CompactedWriter(ResponsesWriter):
@@ -192,7 +315,7 @@ class CompactedWriter(ResponsesWriter):
     """
 
     @override
-    def _body(self, piece: Piece, identity: Identity) -> dict[str, Any]:
+    def _body(self, piece: Piece, identity: Identity) -> Json:
         response = super()._body(piece, identity)
         messages = [item for item in items_in(self._asked.get("input")) if item.get("role") == "user"]
         listed = [listed_item(identified(item, self._unique, number)) for number, item in enumerate(messages)]
@@ -201,5 +324,26 @@ class CompactedWriter(ResponsesWriter):
             "object": "response.compaction",
             "created_at": response["created_at"],
             "output": [*listed, *response["output"]],
-            "usage": usage_of(self._used()),
+            "usage": self._usage_sent(),
         }
+
+
+def _echoed_tool(tool: Any) -> Any:
+    """A tool as it is repeated: a function with all its fields."""
+    is_function = isinstance(tool, dict) and tool.get("type") == "function"
+    return {**_FUNCTION, **tool} if is_function else tool
+
+
+def usage_of(usage: Mapping[str, Any]) -> Json:
+    """Usage by the names that it has here."""
+    prompt, completion = whole_number(usage.get("prompt_tokens")), whole_number(usage.get("completion_tokens"))
+    cached = whole_number(dict_in(usage, "prompt_tokens_details").get("cached_tokens"))
+    reasoning = whole_number(dict_in(usage, "completion_tokens_details").get("reasoning_tokens"))
+    counts: Json = {
+        "input_tokens": prompt,
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
+        "output_tokens": completion,
+        "output_tokens_details": {"reasoning_tokens": reasoning},
+        "total_tokens": prompt + completion,
+    }
+    return {**counts, "spillway": usage["spillway"]} if "spillway" in usage else counts

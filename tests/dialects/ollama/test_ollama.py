@@ -12,8 +12,7 @@ from proxy.core.managing import Managed
 from proxy.core.piece import CallPart, Identity, Piece
 from proxy.core.request import Request
 from proxy.dialects.ollama import OLLAMA
-from proxy.dialects.ollama.request import read_chat
-from proxy.dialects.ollama.writing import ChatLines
+from proxy.dialects.ollama.client import ChatLines, read_chat
 from tests.dialects.streams import SAID, all_of, calling, chunk, failure, usage
 
 WHO = Identity("x", 7, "m")
@@ -89,9 +88,9 @@ def test_what_spillway_says_itself_are_lines_too() -> None:
         to.insert(Piece(finish="stop", usage={"spillway": {"a": 1}}), WHO),
         to.end(),
     ]
-    heartbeat, text, *_, last = lines(b"".join(said))
+    heartbeat, thought, text, *_, last = lines(b"".join(said))
     assert (heartbeat["message"]["content"], heartbeat["done"]) == ("", False)
-    assert (text["message"]["content"], text["message"]["thinking"]) == ("two", "Hm.")
+    assert (thought["message"]["thinking"], text["message"]["content"]) == ("Hm.", "two")
     assert (last["message"]["content"], last["done"], last["spillway"]) == ("", True, {"a": 1})
 
 

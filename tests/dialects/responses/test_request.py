@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.errors import BadRequest, ClientError
-from proxy.core.request import Request, Thinking
+from proxy.core.request import Request
 from proxy.dialects.responses.request import read
 
 FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
@@ -83,56 +83,6 @@ def test_a_session_of_codex() -> None:
     assert "reasoning_effort" not in body, "which backends have different words for"
 
 
-def test_tools_that_are_made_available_on_the_way_are_offered() -> None:
-    late = {"type": "function", "name": "late", "parameters": {"type": "object"}}
-    found = {"type": "namespace", "name": "mail", "tools": [{"type": "function", "name": "send"}]}
-    items: list[dict[str, Any]] = [
-        {"type": "additional_tools", "role": "developer", "tools": [late, {"type": "web_search"}]},
-        {"role": "user", "content": "go"},
-        {"type": "tool_search_call", "call_id": "c", "arguments": {"query": "mail"}, "execution": "client"},
-        {"type": "tool_search_output", "call_id": "c", "execution": "client", "tools": [found], "status": "completed"},
-    ]
-    request = asked(items, tools=[{"type": "custom", "name": "patch"}])
-    names = [tool["function"]["name"] for tool in request.body["tools"]]
-    assert names == ["patch", "late", "mail__send"]
-    assert request.unsupported == ("web_search",)
-    assert request.messages == [
-        {"role": "user", "content": "go"},
-        {"role": "assistant", "content": None, "tool_calls": [call("tool_search", '{"query":"mail"}', "c")]},
-        {"role": "tool", "tool_call_id": "c", "content": "Can be called now: mail__send."},
-    ]
-    nothing = asked([*items[:3], {**items[3], "tools": []}])
-    assert nothing.messages[-1]["content"] == "No tool was found."
-    of_openai = [items[1], *({**item, "execution": "server"} for item in items[2:])]
-    assert asked(of_openai).messages == [{"role": "user", "content": "go"}]
-    assert "tools" not in asked([{**items[0], "tools": [{"type": "web_search"}]}, items[1]]).body
-
-
-def test_a_search_for_tools_is_offered_where_the_client_runs_it() -> None:
-    schema = {"type": "object", "properties": {"goal": {"type": "string"}}}
-    own = {"type": "tool_search", "execution": "client", "description": "Finds tools.", "parameters": schema}
-    request = asked(tools=[own], tool_choice={"type": "tool_search"})
-    (tool,) = request.body["tools"]
-    assert tool["function"] == {"name": "tool_search", "description": "Finds tools.", "parameters": schema}
-    assert request.body["tool_choice"] == {"type": "function", "function": {"name": "tool_search"}}
-    bare = asked(tools=[{"type": "tool_search", "execution": "client"}]).body["tools"][0]["function"]
-    assert bare["description"]
-    assert asked(tools=[FUNCTION, {"type": "tool_search"}]).unsupported == ("tool_search",)
-
-
-def test_a_conversation_may_change_its_configuration() -> None:
-    form = {"type": "json_schema", "name": "x", "schema": {}}
-    updates = [
-        {"type": "configuration_update", "reasoning": {"effort": "low"}, "text": {"format": form}},
-        {"role": "user", "content": "go"},
-        {"type": "configuration_update", "reasoning": {"effort": "high"}},
-    ]
-    request = asked(updates, reasoning={"effort": "none"})
-    assert request.thinking == Thinking(effort="high", openai="high")
-    assert request.structured
-    assert asked(updates[:2]).thinking == Thinking(effort="low", openai="low")
-
-
 def test_a_prompt_may_be_sent_to_be_read_alone() -> None:
     request = asked("go", prompt_cache_options={"prewarm": True}, max_output_tokens=99)
     assert request.body["max_tokens"] == 1
@@ -150,25 +100,16 @@ def test_reasoning_that_is_only_named_is_left_out() -> None:
     assert asked([*named, {"role": "user", "content": "go"}]).messages == [{"role": "user", "content": "go"}]
 
 
-def test_a_shells_output_and_a_picture_are_told_as_text_and_shown() -> None:
-    shell = {"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}}
-    output = [{"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]
+def test_a_picture_of_a_result_is_shown_behind_it() -> None:
     picture = {"type": "input_image", "image_url": "http://x/y.png"}
     made = asked(
         [
-            shell,
-            {"type": "shell_call_output", "call_id": "c", "output": output},
             {"type": "function_call", "name": "f", "arguments": "{}", "call_id": "d"},
             {"type": "function_call_output", "call_id": "d", "output": [picture]},
-            {"type": "apply_patch_call", "call_id": "e", "operation": {"type": "delete_file", "path": "a"}},
-            {"type": "apply_patch_call_output", "call_id": "e", "status": "completed"},
         ]
     ).messages
-    assert made[0]["tool_calls"] == [call("shell", '{"commands":["ls"]}', "c")]
-    assert json.loads(made[1]["content"]) == output
-    assert made[3]["content"].startswith("The result is the picture")
-    assert made[4]["content"] == [{"type": "image_url", "image_url": {"url": "http://x/y.png"}}]
-    assert made[6] == {"role": "tool", "tool_call_id": "e", "content": "completed"}
+    assert made[1]["content"].startswith("The result is the picture")
+    assert made[2]["content"] == [{"type": "image_url", "image_url": {"url": "http://x/y.png"}}]
 
 
 def test_parts_of_every_kind() -> None:
@@ -257,7 +198,7 @@ _JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from((*_NAMES, "type")), inner, max_size=4),
     max_leaves=20,
 )
-_KINDS = ("message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "shell_call_output")
+_KINDS = ("message", "reasoning", "function_call", "function_call_output", "custom_tool_call")
 _ITEM = st.fixed_dictionaries({"type": st.sampled_from(_KINDS)}, optional=dict.fromkeys(_NAMES, _JSON))
 _FIELDS = dict.fromkeys(("tools", "tool_choice", "text", "reasoning", "instructions", "stream"), _JSON)
 
@@ -272,10 +213,11 @@ def test_anything_is_read_or_refused(items: Any, fields: dict[str, Any]) -> None
     assert all(isinstance(message["role"], str) for message in request.messages)
 
 
-def test_tools_of_openais_servers_are_left_out_and_said() -> None:
-    request = asked(tools=[FUNCTION, {"type": "web_search"}, {"type": "file_search", "vector_store_ids": []}])
-    assert request.unsupported == ("web_search", "file_search")
+def test_tools_of_openais_servers_and_models_are_left_out_and_reported() -> None:
+    request = asked(tools=[FUNCTION, {"type": "web_search"}, {"type": "local_shell"}])
+    assert request.unsupported == ("web_search", "local_shell")
     assert [tool["function"]["name"] for tool in request.body["tools"]] == ["f"]
-    assert asked(tools=[FUNCTION]).unsupported == ()
-    assert asked("go", top_logprobs=0).unsupported == ()
+    assert asked("go", tools=[FUNCTION], top_logprobs=0).unsupported == ()
     assert asked("go", top_logprobs=3, moderation={"model": "x"}).unsupported == ("top_logprobs", "moderation")
+    others = [{"type": "shell_call", "call_id": "c"}, {"type": "additional_tools", "tools": [FUNCTION]}]
+    assert asked([*others, {"role": "user", "content": "go"}]).messages == [{"role": "user", "content": "go"}]

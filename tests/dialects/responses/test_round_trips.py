@@ -17,15 +17,13 @@ from proxy.dialects.responses.request import read
 from proxy.dialects.responses.writing import ResponsesWriter
 from tests.dialects.streams import WORDS, Said, answers, piece_of
 
-NAMES = st.sampled_from(["look", "agents__spawn", "patch", "local_shell", "tool_search"])
+NAMES = st.sampled_from(["look", "agents__spawn", "patch"])
 ARGUMENTS = st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integers(-9, 9), max_size=3)
 ANSWERS = answers(NAMES, ARGUMENTS)
 TOOLS: list[Any] = [
     {"type": "function", "name": "look", "parameters": {"type": "object"}},
     {"type": "namespace", "name": "agents", "tools": [{"type": "function", "name": "spawn"}]},
     {"type": "custom", "name": "patch"},
-    {"type": "local_shell"},
-    {"type": "tool_search", "execution": "client"},
 ]
 
 
@@ -33,8 +31,6 @@ def as_sent(name: str, arguments: dict[str, Any]) -> str:
     """The arguments as a model writes them for a tool of that name."""
     if name == "patch":
         return json.dumps({"input": json.dumps(arguments)})
-    if name == "local_shell":
-        return json.dumps({"command": ["ls"], "timeout_ms": len(arguments)})
     return json.dumps(arguments)
 
 
@@ -134,7 +130,7 @@ def drive(flow: Generator[Any, Any, Any], held: dict[str, Any]) -> Any:
 
 
 def results(said: Said, unique: str) -> list[dict[str, Any]]:
-    kinds = {"patch": "custom_tool_call_output", "local_shell": "local_shell_call_output"}
+    kinds = {"patch": "custom_tool_call_output"}
     return [
         {"type": kinds.get(name, "function_call_output"), "call_id": f"call_{unique}_{index}", "output": "done"}
         for index, (name, _) in enumerate(said["calls"])

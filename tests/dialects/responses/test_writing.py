@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from proxy.core.managing import Managed
 from proxy.core.piece import CallPart, Identity, Piece
 from proxy.core.request import Request
-from proxy.dialects.responses.response import usage_of
-from proxy.dialects.responses.writing import ResponsesWriter
+from proxy.dialects.responses.writing import ResponsesWriter, usage_of
 from tests.dialects.streams import SAID, all_of, calling, chunk, events, failure, usage
 
 WHO = Identity("chatcmpl-1", 7, "m")
@@ -105,19 +104,6 @@ def test_a_response_repeats_its_request() -> None:
     [
         ({"type": "custom", "name": "p"}, "p", '{"input": "a\\nb"}', {"type": "custom_tool_call", "input": "a\nb"}),
         ({"type": "custom", "name": "p"}, "p", "bare words", {"type": "custom_tool_call", "input": "bare words"}),
-        (
-            {"type": "local_shell"},
-            "local_shell",
-            '{"command": ["ls"]}',
-            {"type": "local_shell_call", "action": {"type": "exec", "command": ["ls"], "env": {}}},
-        ),
-        ({"type": "shell"}, "shell", '{"commands": ["ls"]}', {"type": "shell_call", "action": {"commands": ["ls"]}}),
-        (
-            {"type": "apply_patch"},
-            "apply_patch",
-            '{"type": "delete_file", "path": "a"}',
-            {"type": "apply_patch_call", "operation": {"type": "delete_file", "path": "a"}},
-        ),
     ],
 )
 def test_calls_come_back_as_the_tools_that_were_offered(

@@ -1,4 +1,4 @@
-"""Bodies of Ollama's own requests, read into the neutral form.
+"""Ollama's clients: bodies of its `/api/chat` read into the neutral form, and answers written as a JSON object a line, or one for all.
 
 Fields: Ollama's API reference (docs/api.md, 0.14) and PyPI `ollama` 0.6.3, `_types.py`.
 """
@@ -10,21 +10,31 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from typing_extensions import override
+
 from proxy.core.errors import BadRequest, NotManaged
 from proxy.core.jsontext import dumps
+from proxy.core.managing import Managed
+from proxy.core.piece import CallPart, Identity, Piece, arguments_of, whole_number
 from proxy.core.request import Message, Request, Thinking, effort_in
-from proxy.dialects.bodies import is_count, model_in, object_in, pick, request_of, text_in
+from proxy.dialects.bodies import dict_in, dicts_in, is_count, model_in, object_in, pick, request_of, text_in
+from proxy.dialects.translator import Translator
 
 SHARED_OPTIONS = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "stop"),
     *("presence_penalty", "frequency_penalty", "repeat_penalty"),
 )
 """Options that other backends have by the same name, as parameters of a chat completion."""
+DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
+"""Nanoseconds, which go into the usage: Ollama's clients show tokens a second by them."""
 EXTRAS = ("keep_alive", "think", "truncate", "shift")
 """Fields that only Ollama has, besides `options`."""
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
 _PICTURES = {"iVBOR": "png", "/9j/": "jpeg", "R0lG": "gif", "UklG": "webp"}
 """How base64 of each kind of picture begins: Ollama's clients do not say which it is."""
+
+
+# -- requests
 
 
 def read_chat(raw: bytes) -> Request:
@@ -40,7 +50,9 @@ def read_chat(raw: bytes) -> Request:
         raise BadRequest("`messages` must be a list of message objects.", param="messages")
     if not messages:
         raise _loading(form)
-    body = {"messages": _conversation(messages), **_tools(form.get("tools"))}
+    body: dict[str, Any] = {"messages": _conversation(messages)}
+    if tools := dicts_in(form, "tools"):
+        body["tools"] = [{"type": "function", **tool} for tool in tools]
     return replace(_request(form, body), native=raw)
 
 
@@ -72,8 +84,7 @@ def moment(seconds: int) -> str:
 
 
 def _request(form: Mapping[str, Any], body: dict[str, Any]) -> Request:
-    options = form.get("options")
-    options = options if isinstance(options, dict) else {}
+    options = dict_in(form, "options")
     bound = options.get("num_predict")
     known = {*SHARED_OPTIONS, "num_predict"} if is_count(bound) else set(SHARED_OPTIONS)
     rest = {name: value for name, value in options.items() if name not in known}
@@ -111,7 +122,7 @@ def _conversation(messages: Sequence[Any]) -> list[Message]:
         elif role == "assistant":
             if thought := text_in(message, "thinking"):
                 converted["reasoning_content"] = thought
-            if listed := _calls(message.get("tool_calls"), calls):
+            if listed := _calls(message, calls):
                 converted["tool_calls"] = listed
                 pending |= {call["id"]: call["function"]["name"] for call in listed}
                 calls += len(listed)
@@ -119,11 +130,10 @@ def _conversation(messages: Sequence[Any]) -> list[Message]:
     return result
 
 
-def _calls(listed: Any, before: int) -> list[dict[str, Any]]:
+def _calls(message: Mapping[str, Any], before: int) -> list[dict[str, Any]]:
     calls: list[dict[str, Any]] = []
-    for call in listed if isinstance(listed, list) else ():
-        function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict):
+    for call in dicts_in(message, "tool_calls"):
+        if function := dict_in(call, "function"):
             arguments = function.get("arguments")
             written = arguments if isinstance(arguments, str) else dumps(arguments or {}).decode()
             call_id = text_in(call, "id") or f"call_{before + len(calls)}"
@@ -159,14 +169,95 @@ def _url(data: str) -> str:
     return f"data:image/{kind};base64,{data}"
 
 
-def _tools(listed: Any) -> dict[str, Any]:
-    tools = [tool for tool in listed if isinstance(tool, dict)] if isinstance(listed, list) else []
-    return {"tools": [{"type": "function", **tool} for tool in tools]} if tools else {}
-
-
 def _format(wanted: Any) -> dict[str, Any] | None:
     if wanted == "json":
         return {"type": "json_object"}
     if isinstance(wanted, dict) and wanted:
         return {"type": "json_schema", "json_schema": {"name": "answer", "schema": wanted}}
     return None
+
+
+# -- answers
+
+
+class ChatLines(Translator):
+    """Writes the lines of an answer to `/api/chat`. Calls are written whole, and before the line that is `done`."""
+
+    media_type = "application/x-ndjson"
+
+    def __init__(self, request: Request, unique: str, managed: Managed) -> None:
+        del unique
+        super().__init__(managed)
+        self._model = request.model
+        self._created = 0
+
+    @override
+    def _aside(self, frame: bytes) -> bytes:
+        """Nothing: lines have no comments."""
+        del frame
+        return b""
+
+    @override
+    def _comment(self, comment: str) -> bytes:
+        """A line without content."""
+        del comment
+        return b"" if self._over else self._line(content="")
+
+    @override
+    def _begin(self, identity: Identity, prompt_tokens: int) -> list[bytes]:
+        self._created = identity.created
+        return []
+
+    @override
+    def _delta(self, kind: str, text: str) -> bytes:
+        return self._line(content="", thinking=text) if kind == "thinking" else self._line(content=text)
+
+    @override
+    def _call(self, part: CallPart, number: int, begins: bool) -> list[bytes]:
+        return []
+
+    @override
+    def _ended(self) -> list[bytes]:
+        calls = list(map(_call, range(len(self._calls.complete())), self._calls.complete()))
+        out = [self._line(content="", tool_calls=calls)] if calls else []
+        return [*out, dumps(self._object({"content": ""}, done=True)) + b"\n"]
+
+    @override
+    def _failed(self, error: Any) -> bytes:
+        return dumps(error_of(error)) + b"\n"
+
+    @override
+    def _body(self, piece: Piece, identity: Identity) -> dict[str, Any]:
+        self._created = identity.created
+        fields = {"thinking": piece.thought, "tool_calls": list(map(_call, range(len(piece.calls)), piece.calls))}
+        said = {name: value for name, value in fields.items() if value}
+        return self._object({"content": piece.text, **said}, done=True)
+
+    def _line(self, **message: Any) -> bytes:
+        return dumps(self._object(message, done=False)) + b"\n"
+
+    def _object(self, message: Mapping[str, Any], *, done: bool) -> dict[str, Any]:
+        head = {"model": self._model, "created_at": moment(self._created)}
+        fields = {**head, "message": {"role": "assistant", **message}, "done": done}
+        if not done:
+            return fields
+        return {
+            **fields,
+            "done_reason": "length" if self._finish == "length" else "stop",
+            **{name: whole_number(self._usage.get(name)) for name in DURATIONS},
+            "prompt_eval_count": whole_number(self._usage.get("prompt_tokens")),
+            "eval_count": whole_number(self._usage.get("completion_tokens")),
+            **pick(self._usage, ("spillway",)),
+        }
+
+
+def error_of(error: Any, status: int = 0) -> dict[str, str]:
+    """Return an error as Ollama has it."""
+    del status
+    message = error.get("message") if isinstance(error, dict) else error
+    return {"error": str(message or "The backend failed.")}
+
+
+def _call(index: int, call: CallPart) -> dict[str, Any]:
+    function = {"index": index, "name": call.name, "arguments": arguments_of(call.arguments)}
+    return {"id": call.id, "function": function} if call.id else {"function": function}

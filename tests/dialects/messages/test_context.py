@@ -9,7 +9,7 @@ from proxy.core.dialect import Completion
 from proxy.core.managing import Cleared, ClearResults, ClearThoughts, CompactionRequest, Managed, SealedCompaction
 from proxy.core.piece import NOBODY, Piece
 from proxy.core.request import Request
-from proxy.dialects.messages.managing import unknown_edits
+from proxy.dialects.messages.context import unknown_edits
 from proxy.dialects.messages.writing import MessagesWriter
 from tests.dialects.messages.test_request import HELLO, asked, refused
 from tests.dialects.streams import chunk, events, usage
@@ -107,14 +107,13 @@ MANAGED = Managed(cleared=[Cleared("thoughts", 2, 50), Cleared("results", 3, 700
 
 def test_a_stream_tells_the_compaction_first_and_the_edits_at_its_end() -> None:
     managed = Managed(MANAGED.cleared, SealedCompaction("seal", "In short."), spent=MANAGED.spent)
-    removal = {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "f"}}
-    making = writer(managed, edits=True, tools=[{"name": "f"}], messages=[{"role": "user", "content": [removal]}])
+    making = writer(managed, edits=True)
     came = (chunk({"content": "Hi."}), chunk({}, "stop"), usage(prompt_tokens=100, completion_tokens=5))
     out = b"".join(making.relay(piece, None, role_sent=True) for piece in came) + making.end()
     start, *blocks, end, stop = events(out)
     assert (start["type"], stop["type"]) == ("message_start", "message_stop")
     assert [event["type"].removeprefix("content_block_") for event in blocks] == ["start", "delta", "stop"] * 2
-    assert blocks[0]["content_block"] == block(None) | {"encrypted_content": None, "tool_changes": [removal]}
+    assert blocks[0]["content_block"] == block(None) | {"encrypted_content": None}
     assert blocks[1]["delta"] == {**block("In short.", "seal"), "type": "compaction_delta"}
     assert [event["index"] for event in blocks] == [0, 0, 0, 1, 1, 1]
     assert end["context_management"]["applied_edits"] == [
@@ -141,7 +140,7 @@ def test_a_compaction_that_comes_after_a_notice_is_told_all_the_same() -> None:
 def test_an_answer_that_is_a_compaction(compacts: bool) -> None:
     managed = Managed(sealed_compaction=SealedCompaction("seal", "In short."), ended=True, spent=(9, 4))
     message = json.loads(writer(managed, compacts=compacts).body(Completion(), (), None))
-    assert message["content"] == [block("In short.", "seal") | ({"tool_changes": []} if compacts else {})]
+    assert message["content"] == [block("In short.", "seal")]
     assert (message["stop_reason"], message["model"]) == ("compaction", "asked")
     assert "context_management" not in message
     told = message["usage"].get("iterations")

@@ -11,7 +11,7 @@ from typing import Any
 
 from proxy.core.errors import BadRequest
 from proxy.core.managing import Cleared, ClearResults, ClearThoughts, CompactionRequest, Edit, Managed, SealedCompaction
-from proxy.dialects.bodies import is_count, text_in
+from proxy.dialects.bodies import dicts_in, is_count, text_in
 
 _RESULTS, _THOUGHTS, _COMPACT = "clear_tool_uses_20250919", "clear_thinking_20251015", "compact_20260112"
 EDITS = (_RESULTS, _THOUGHTS, _COMPACT)
@@ -73,12 +73,12 @@ def since_compaction(messages: Sequence[Any]) -> tuple[SealedCompaction | None, 
     One without content has failed, and says nothing.
     """
     for index in reversed(range(len(messages))):
-        content = messages[index].get("content") if isinstance(messages[index], dict) else None
-        blocks = content if isinstance(content, list) else []
+        message = messages[index] if isinstance(messages[index], dict) else {}
+        blocks = dicts_in(message, "content")
         for at in reversed(range(len(blocks))):
-            block = blocks[at] if isinstance(blocks[at], dict) else {}
+            block = blocks[at]
             if block.get("type") == COMPACTION and (words := text_in(block, "content")):
-                rest = [{**messages[index], "content": blocks[at + 1 :]}] if blocks[at + 1 :] else []
+                rest = [{**message, "content": blocks[at + 1 :]}] if blocks[at + 1 :] else []
                 return SealedCompaction(text_in(block, "encrypted_content"), words), [*rest, *messages[index + 1 :]]
     return None, list(messages)
 
@@ -86,12 +86,9 @@ def since_compaction(messages: Sequence[Any]) -> tuple[SealedCompaction | None, 
 # -- what came of it
 
 
-def compaction_block(
-    compaction: SealedCompaction, tool_changes: Sequence[Mapping[str, Any]] | None = None
-) -> dict[str, Any]:
-    """A compaction as a content block; `tool_changes` are those of what it stands for, None: nobody looked for them."""
-    block: dict[str, Any] = {"type": COMPACTION, "content": compaction.words, "encrypted_content": compaction.seal}
-    return block if tool_changes is None else {**block, "tool_changes": list(tool_changes)}
+def compaction_block(compaction: SealedCompaction) -> dict[str, Any]:
+    """A compaction as a content block."""
+    return {"type": COMPACTION, "content": compaction.words, "encrypted_content": compaction.seal}
 
 
 def applied(managed: Managed) -> dict[str, Any]:
@@ -149,9 +146,10 @@ def _results(edit: Mapping[str, Any]) -> ClearResults:
 
 def _thinking_keep(keep: Any) -> int | None:
     """In how many turns thoughts stay; None: in all. As it is by default, in the newest."""
-    if keep == "all" or (isinstance(keep, dict) and keep.get("type") == "all"):
+    fields = keep if isinstance(keep, dict) else {"type": keep}
+    if fields.get("type") == "all":
         return None
-    value = keep.get("value") if isinstance(keep, dict) else None
+    value = fields.get("value")
     return value if is_count(value) else 1
 
 
