@@ -97,6 +97,8 @@ class Counting:
         possible = budget.needs_compaction(estimate.upper, estimate.upper, passing=passing)
         if doubtful and possible and estimate.source != "backend":
             await self._count_exactly(job, EXACT_TIMEOUT)
+        elif estimate.source != "backend":
+            self.count_soon(job)  # while the history is shortened: recall may fill more where the margin is small
         return True
 
     async def confirm_count(self, job: Job) -> None:
