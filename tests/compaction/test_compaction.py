@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from proxy.compaction import summary
 from proxy.compaction.asking import Summariser, SummaryAsk
 from proxy.compaction.compaction import Compaction, compact
-from proxy.compaction.condensing import head_end
 from proxy.compaction.ladder import OMITTED, Reduction
 from proxy.core.history import marks
 from proxy.core.history.marks import is_summary
-from proxy.core.history.turns import cut_points, newest_user
+from proxy.core.history.turns import cut_points
 from proxy.core.request import Message, text_of
 from tests.histories import assistant, call, cost, flaws, histories, reduction_of, tool, user
 
@@ -61,59 +60,12 @@ def agent(steps: int, words: int = 60) -> list[Message]:
 # -- the invariants, over random histories
 
 
-@pytest.mark.no_cover
-@given(histories(), st.floats(0.05, 1.1), st.floats(0.2, 1.5), st.booleans(), st.integers(0, 3))
-def test_every_compaction_keeps_the_invariants(
-    messages: list[Message], share: float, limit_share: float, fails: bool, gain: int
-) -> None:
-    before = deepcopy(messages)
-    reduction = reduction_of(messages, total(messages) * share, gain=gain * 10)
-    limit = total(messages) * share * limit_share
-    done, _ = run(reduction, ["no", "no"] if fails else [], limit=limit)
-    after = list(done.messages)
-    assert messages == before, "the client's messages are not touched"
-    assert flaws(after) == flaws(messages) == []
-    assert_mapping(messages, done)
-    assert done.before == total(messages)
-    assert done.after == pytest.approx(total(after))
-    if done.covered:
-        assert done.after < done.before
-    else:
-        assert after == messages
-    if "trim" not in done.rungs:
-        newest = newest_user(messages)
-        assert newest is not None
-        assert any(message is messages[newest] for message in after), "the newest user message is untouched"
-
-
 def assert_mapping(messages: Sequence[Message], done: Compaction) -> None:
     """The new history is the replacement and then the very messages that are not covered."""
     rest = messages[done.covered :]
     assert len(done.messages) == done.replaced + len(rest)
     assert all(a is b for a, b in zip(done.messages[done.replaced :], rest, strict=True))
     assert done.covered in cut_points(messages)
-
-
-@pytest.mark.no_cover
-@given(histories(), st.floats(0.05, 1.1), st.floats(0.2, 1.5))
-def test_the_same_history_comes_out_the_same(messages: list[Message], share: float, limit: float) -> None:
-    reduction = reduction_of(messages, total(messages) * share)
-    again = reduction_of(deepcopy(messages), total(messages) * share)
-    first, _ = run(reduction, limit=total(messages) * limit)
-    second, _ = run(again, limit=total(messages) * limit)
-    assert (list(first.messages), first.covered) == (list(second.messages), second.covered)
-
-
-@pytest.mark.no_cover
-@given(histories(), st.floats(0.05, 1.1), st.floats(0.2, 1.5))
-def test_a_history_that_was_brought_down_stays_as_it_is(messages: list[Message], share: float, limit: float) -> None:
-    budget = total(messages) * share
-    done, _ = run(reduction_of(messages, budget), limit=budget * limit)
-    again, asked = run(reduction_of(done.messages, max(budget, done.after)), limit=budget * limit)
-    if done.after <= max(budget, budget * limit):
-        assert again.covered == 0
-        assert again.messages == done.messages
-        assert asked == []
 
 
 @pytest.mark.no_cover
@@ -145,14 +97,6 @@ def test_below_the_budget_nothing_happens() -> None:
     done, asked = run(reduction_of(messages, 1e9))
     assert (done.covered, done.replaced, done.rungs, asked) == (0, 0, (), [])
     assert list(done.messages) == messages
-
-
-def test_old_tool_results_go_first_and_no_model_is_asked() -> None:
-    messages = [*agent(6, words=300), assistant("Done."), user("Thanks")]
-    done, asked = run(reduction_of(messages, total(messages) * 0.7, protect=0))
-    assert (done.kind, done.rungs, asked) == ("pruned", ("mask",), [])
-    assert done.after <= total(messages) * 0.7
-    assert [m["role"] for m in done.messages] == [m["role"] for m in messages]
 
 
 def test_a_rewrite_inside_a_batch_covers_the_whole_batch() -> None:
@@ -401,15 +345,6 @@ def test_no_model_is_asked_to_tell_much_in_next_to_nothing() -> None:
 # -- shapes of conversations that have no obvious answer
 
 
-def test_an_agent_loop_with_one_question_keeps_the_question_and_the_last_step() -> None:
-    messages = agent(12)
-    done, _ = run(reduction_of(messages, total(messages) * 0.5, protect=10_000))
-    assert done.messages[0] is messages[0]
-    assert list(done.messages[-2:]) == messages[-2:]
-    assert done.messages[2]["content"] == summary.BRIDGE
-    assert flaws(done.messages) == []
-
-
 def test_the_next_compaction_of_that_loop_extends_it() -> None:
     done, _ = run(reduction_of(agent(12), total(agent(12)) * 0.5, protect=10_000))
     step = [m for n in range(20, 30) for m in (assistant(None, tool_calls=[call(n)]), tool(n, "x " * 60))]
@@ -418,12 +353,6 @@ def test_the_next_compaction_of_that_loop_extends_it() -> None:
     assert again.messages[0] is grown[0]
     assert sum(m.get("content") == summary.BRIDGE for m in again.messages) == 1
     assert flaws(again.messages) == []
-
-
-def test_results_that_the_model_has_not_read_are_never_masked() -> None:
-    messages = [*agent(4), assistant(None, tool_calls=[call(8), call(9)]), tool(8, "a " * 900), tool(9, "b " * 900)]
-    done, _ = run(reduction_of(messages, total(messages) * 0.3, protect=0))
-    assert list(done.messages[-2:]) == messages[-2:]
 
 
 def test_one_message_alone_is_cut_in_its_middle_only_when_it_must_be() -> None:
@@ -528,17 +457,6 @@ def test_a_first_message_that_reads_like_ours_is_still_the_users() -> None:
     messages = [user(summary.BRIDGE), *chat(6)[1:]]
     done, _ = run(reduction_of(messages, total(messages) * 0.5))
     assert done.messages[0] is messages[0]
-
-
-def test_head_end_counts_the_first_question_the_block_and_its_bridge() -> None:
-    block = assistant(summary.block("text", [], limit=0))
-    bridge = user(summary.BRIDGE)
-    assert head_end([]) == 0
-    assert head_end([assistant("a")]) == 0
-    assert head_end([user("a"), assistant("b")]) == 1
-    assert head_end([user("a"), block, bridge, assistant("b")]) == 3
-    assert head_end([user("a"), block, user("mine")]) == 2
-    assert head_end([user("a"), bridge]) == 1
 
 
 def test_dropped_turns_are_said_in_place() -> None:

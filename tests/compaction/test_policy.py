@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 
-from proxy.compaction.policy import LOCAL, SMALL_WINDOW, STANDARD, PruneLimits, limit_origins, limits_for
+from proxy.compaction.policy import SMALL_WINDOW, PruneLimits, limit_origins, limits_for
 from proxy.core.settings import Limit, Policy, Settings
 
 
@@ -27,11 +27,6 @@ def test_limits_are_capped_by_shares_of_the_window(
 ) -> None:
     limits = limits_for(policy, window)
     assert (limits.protect_newest, limits.minimum_gain, limits.answer_cap) == (protect, gain, cap)
-
-
-def test_the_tables_own_figures() -> None:
-    assert (STANDARD.protect_newest, STANDARD.minimum_gain, STANDARD.answer_cap) == (40_000, 20_000, None)
-    assert (LOCAL.protect_newest, LOCAL.minimum_gain, LOCAL.answer_cap) == (2_000, 500, 1_000)
 
 
 NAMES = get_args(Limit)

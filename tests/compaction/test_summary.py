@@ -37,11 +37,6 @@ def test_identifiers_that_the_summary_has_are_not_repeated() -> None:
     assert "Identifiers" not in block(SAYS, [user("src/house.py")], limit=0)
 
 
-def test_marks_that_a_model_copied_do_not_nest() -> None:
-    made = block(block(SAYS, [], limit=0), [], limit=0)
-    assert made.count(marks.OPEN) == made.count(marks.CLOSE) == 1
-
-
 def test_a_bridge_is_one_only_behind_a_summary() -> None:
     messages = [user("a"), assistant(block(SAYS, [], limit=0)), user(summary.BRIDGE), user(summary.BRIDGE)]
     assert [is_bridge(messages, at) for at in range(-1, 5)] == [False, False, False, True, False, False]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from proxy.compaction.cap import cap_results, cap_unread
 from proxy.compaction.ladder import Reduction
 from proxy.compaction.middles import water_level
-from proxy.compaction.policy import LOCAL, ResultLimits, limits_for
+from proxy.compaction.policy import ResultLimits
 from proxy.core.request import Message
 from tests.histories import assistant, call, cost, reduction_of, tool, user
 
@@ -34,12 +34,6 @@ def capped(text: str, name: str = "read_file", arguments: str = "{}", **limits: 
 
 def numbered(count: int) -> list[str]:
     return [f"line {n} of the file" for n in range(count)]
-
-
-def test_within_the_limits_nothing_changes() -> None:
-    given_job = reduction([user("a"), assistant(None, tool_calls=[call(1)]), tool(1, "\n".join(numbered(40)))])
-    assert cap_results(given_job) is given_job
-    assert capped("y" * 200 + "\n" + "z" * 200) == "y" * 200 + "\n" + "z" * 200
 
 
 def test_beginning_and_end_stay_and_the_cut_says_its_size() -> None:
@@ -124,15 +118,6 @@ def test_a_result_of_one_line_fills_its_room_too() -> None:
     size = sum(cost(messages))
     done = cap_unread(replace(reduction_of(messages, 0), enough=size * 0.8, unread=0.0))
     assert 0.7 * size < done.total <= 0.8 * size
-
-
-def test_the_standard_limits_let_a_large_file_pass_in_a_large_window() -> None:
-    results = limits_for("standard", 1_000_000).results
-    assert results is not None
-    assert (results.tokens, results.lines, results.entries) == (40_000, 2_000, 50)
-    assert LOCAL.results == ResultLimits(
-        lines=200, line_characters=500, output_characters=1_500, entries=20, tokens=2_000
-    )
 
 
 def test_what_the_model_has_not_read_is_shortened_last_and_no_more_than_it_must_be() -> None:

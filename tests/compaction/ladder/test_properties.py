@@ -156,10 +156,6 @@ def test_a_budget_that_is_kept_is_left_alone(reduction: Reduction) -> None:
     assert descend(kept, [*RUNGS.values()]) is kept
 
 
-def test_the_rungs_stand_in_the_order_of_what_they_take_away() -> None:
-    assert [*RUNGS] == ["cap", "mask", "duplicates"]
-
-
 def test_a_compaction_names_the_rungs_that_it_took() -> None:
     big = {"type": "text", "text": "\n".join(f"line {n}" for n in range(2000))}
     messages = [

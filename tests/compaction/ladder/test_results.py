@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.compaction.results import NOTE, by_message, note_for, results_of, unread_from, with_texts
+from proxy.compaction.results import NOTE, note_for, results_of, with_texts
 from proxy.core.request import Message
 from tests.histories import assistant, call, tool, user
 
@@ -44,16 +44,6 @@ def test_results_are_found_in_every_form_and_know_their_call() -> None:
     ]
 
 
-def test_an_id_that_is_used_again_names_the_newest_call() -> None:
-    messages = [
-        assistant(None, tool_calls=[call(1, "a")]),
-        tool(1, "x"),
-        assistant(None, tool_calls=[call(1, "b")]),
-        tool(1, "y"),
-    ]
-    assert [r.name for r in results_of(messages)] == ["a", "b"]
-
-
 @pytest.mark.parametrize(
     ("text", "found"),
     [
@@ -71,11 +61,6 @@ def test_an_id_that_is_used_again_names_the_newest_call() -> None:
 )
 def test_only_what_is_surely_between_marks_is_a_result(text: str, found: list[str]) -> None:
     assert texts(user(text)) == found
-
-
-def test_the_arguments_of_a_tag_are_read() -> None:
-    (result,) = results_of([user("<tool_result arguments='{\"p\":1}' name='n'>a</tool_result>")])
-    assert (result.name, result.arguments) == ("n", '{"p":1}')
 
 
 @pytest.mark.parametrize(
@@ -145,18 +130,6 @@ def test_a_note_is_known_by_its_beginning_and_its_size() -> None:
     noted, large = results_of([tool(1, f"{NOTE} …]"), tool(2, f"{NOTE} " + "x" * 900 + "]")])
     assert noted.is_note
     assert not large.is_note
-
-
-def test_the_newest_results_are_unread_until_somebody_speaks() -> None:
-    messages = [user("a"), assistant(None, tool_calls=[call(1), call(2)]), tool(1, "x"), tool(2, "y")]
-    assert unread_from(messages) == 2
-    assert unread_from([*messages, assistant("z")]) == 5
-    assert unread_from([]) == 0
-
-
-def test_results_of_one_message_stay_together() -> None:
-    grouped = by_message(results_of([user(TAGGED), tool(1, "x")]))
-    assert [(index, len(own)) for index, own in grouped.items()] == [(0, 2), (1, 1)]
 
 
 FILE = "<path>/src/a.py</path>\n<type>file</type>\n<content>\n" + "1: import os\n" * 90 + "</content>"

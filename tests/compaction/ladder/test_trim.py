@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.compaction.ladder import OMITTED, Reduction, drop_oldest
+from proxy.compaction.ladder import OMITTED, drop_oldest
 from proxy.compaction.middles import cut_middles
 from proxy.core.request import Message
 from tests.histories import assistant, call, cost, flaws, histories, reduction_of, tool, user
@@ -14,10 +14,6 @@ from tests.histories import assistant, call, cost, flaws, histories, reduction_o
 
 def chat(turns: int) -> list[Message]:
     return [m for n in range(turns) for m in (user(f"Question {n} " * 20), assistant(f"Answer {n} " * 20))]
-
-
-def dropping(messages: list[Message], budget: float) -> Reduction:
-    return drop_oldest(reduction_of(messages, budget))
 
 
 @given(histories(), st.floats(0.01, 1.2))
@@ -40,18 +36,6 @@ def test_no_more_is_dropped_than_it_takes() -> None:
     reduction = reduction_of(messages, 0)
     done = drop_oldest(replace(reduction, budget=reduction.total - 1))
     assert [m["content"][:10] for m in done.messages[:3]] == ["Question 0", OMITTED[:10], "Question 1"]
-
-
-def test_where_two_users_would_meet_a_message_says_what_happened() -> None:
-    done = dropping([*chat(6), user("And now?")], 10)
-    assert list(done.messages[1:]) == [assistant(OMITTED), user("And now?")]
-
-
-def test_a_batch_is_dropped_or_kept_whole() -> None:
-    batch = [assistant(None, tool_calls=[call(1), call(2)]), tool(1, "x " * 300), tool(2, "y " * 300)]
-    messages = [user("a"), *batch, assistant("b"), user("c")]
-    for budget in range(0, int(sum(cost(messages))), 40):
-        assert flaws(dropping(messages, budget).messages) == []
 
 
 def test_nothing_to_drop_is_the_same_job() -> None:
