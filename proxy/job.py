@@ -226,8 +226,8 @@ class Job:
 
     @property
     def offers_tools(self) -> bool:
-        """Return whether the client offers tools, in the current form or the older one (`functions`)."""
-        return bool(self.asked.body.get("tools") or self.asked.body.get("functions"))
+        """Return whether the client offers tools."""
+        return bool(self.asked.body.get("tools"))
 
     @property
     def may_emulate(self) -> bool:

@@ -69,7 +69,7 @@ def check_bounds(request: Request) -> None:
             code="array_above_max_length",
         )
     values = [message.get(name) for message in messages for name in ("content", "tool_calls")]
-    values += [request.body.get(form) for form in ("tools", "functions")]
+    values.append(request.body.get("tools"))
     parts = sum(len(value) for value in values if isinstance(value, list))
     if parts > MOST_PARTS:
         raise BadRequest(

@@ -259,7 +259,7 @@ class HistoryView:
         rows = await offload_if(
             True, diff_rows, sent.get("messages") or [], messages, self._meter.costs(key, messages), full
         )
-        tools, forwarded_tools = ((body.get("tools") or body.get("functions") or []) for body in (sent, forwarded))
+        tools, forwarded_tools = (body.get("tools") or [] for body in (sent, forwarded))
         return {
             "request": record.outcome.id,
             "same": wire is received,

@@ -42,7 +42,7 @@ async def prompt_parts(meter: Meter, key: ModelKey, body: bytes, total: int) -> 
     messages = value["messages"]
     await meter.measure(key, value)  # off the loop, so that the costs are known
     costs = meter.costs(key, messages)
-    lead, tools = leading_system(messages), bool(value.get("tools") or value.get("functions"))
+    lead, tools = leading_system(messages), bool(value.get("tools"))
     summary = recalled = 0.0
     for at, message in enumerate(messages):
         if is_summary(message) or is_bridge(messages, at):

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from proxy.compaction.policy import PruneLimits
 from proxy.compaction.results import NOTE, Cost, Result, by_message, note_for, results_of, unread_from, with_texts
 from proxy.core.history.embedded import IMAGE_OMITTED
-from proxy.core.history.turns import RESULT_ROLES, bridge_needed, cut_points, is_result, newest_user
+from proxy.core.history.turns import bridge_needed, cut_points, is_result, newest_user
 from proxy.core.request import SYSTEM_ROLES, Message
 
 NEWEST_IMAGES = 3
@@ -153,7 +153,7 @@ def _stale_images(messages: Sequence[Message]) -> dict[int, set[int]]:
     found: list[tuple[int, int]] = []
     for index, message in enumerate(messages):
         content = message.get("content")
-        if isinstance(content, list) and (message.get("role") == "user" or message.get("role") in RESULT_ROLES):
+        if isinstance(content, list) and message.get("role") in ("user", "tool"):
             found += ((index, at) for at, part in enumerate(content) if _is_image(part))
     stale: dict[int, set[int]] = {}
     for index, at in found[:-NEWEST_IMAGES]:

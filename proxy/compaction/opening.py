@@ -150,7 +150,7 @@ def _parts(messages: Sequence[Message], end: int) -> Iterator[_Part]:
 
 def beginning(messages: Sequence[Message]) -> int:
     """Index at which the work begins: before the first call, and not far from the first message."""
-    work = (i for i, m in enumerate(messages[:_MOST]) if calls_of(m) or m.get("function_call") or is_result(m))
+    work = (i for i, m in enumerate(messages[:_MOST]) if calls_of(m) or is_result(m))
     return min(_MOST, next(work, len(messages)))
 
 

@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import Any, TypeAlias
 
 from proxy.core.history.embedded import WrittenResult, calls_in, results_in, texts_of
-from proxy.core.history.turns import RESULT_ROLES, Pending, calls_of, is_result, is_user
+from proxy.core.history.turns import Pending, calls_of, is_result, is_user
 from proxy.core.jsontext import dumps
 from proxy.core.managing import Cleared, ClearResults, ClearThoughts, Edit
 from proxy.core.request import THOUGHT_FIELDS, Message
@@ -65,22 +65,19 @@ class Result:
 
 @dataclass(slots=True)
 class _Calls:
-    """The calls so far. Ids and names may be used again: the newest call is the one that is answered."""
+    """The calls so far. Ids may be used again: the newest call is the one that is answered."""
 
-    known: dict[tuple[str, str], KnownCall] = field(default_factory=dict)
+    known: dict[str, KnownCall] = field(default_factory=dict)
     written: Pending[KnownCall] = field(default_factory=Pending)
     """Those that the assistant wrote last as text and that have no result yet: results as text have no ids."""
 
     def read(self, message: Message) -> None:
         self.written = Pending()
-        for call in (call for _, text in texts_of(message) for call in calls_in(text)):
-            self.written.add(call.name, (call.name, call.arguments))
-        functions = [(("id", str(call.get("id"))), call.get("function")) for call in calls_of(message)]
-        if isinstance(function := message.get("function_call"), dict):
-            functions.append((("name", str(function.get("name"))), function))
-        for key, function in functions:
-            if isinstance(function, dict):
-                self.known[key] = str(function.get("name")), _written(function.get("arguments"))
+        for written in (call for _, text in texts_of(message) for call in calls_in(text)):
+            self.written.add(written.name, (written.name, written.arguments))
+        for call in calls_of(message):
+            if isinstance(function := call.get("function"), dict):
+                self.known[str(call.get("id"))] = str(function.get("name")), _written(function.get("arguments"))
 
     def answered_by_text(self, result: WrittenResult) -> KnownCall:
         """The first open call of that name; of any name if the result has none."""
@@ -90,8 +87,7 @@ class _Calls:
 
     def answered_by(self, message: Message) -> KnownCall:
         name = message.get("name")
-        key = ("name", str(name)) if message.get("role") == "function" else ("id", str(message.get("tool_call_id")))
-        known, arguments = self.known.get(key, (_UNNAMED, None))
+        known, arguments = self.known.get(str(message.get("tool_call_id")), (_UNNAMED, None))
         return (name if isinstance(name, str) and name else known)[:_LONGEST_NAME], arguments
 
 
@@ -107,7 +103,7 @@ def results_of(messages: Sequence[Message]) -> list[Result]:
     found: list[Result] = []
     for index, message in enumerate(messages):
         role = message.get("role")
-        if role in RESULT_ROLES:
+        if role == "tool":
             name, arguments = calls.answered_by(message)
             found += (Result(index, part, 0, len(text), text, name, arguments) for part, text in texts_of(message))
         elif role == "user":
@@ -226,9 +222,7 @@ def _without_results(messages: Sequence[Message], edit: ClearResults, tokens: in
     """The history with notes in place of old results, and the number of calls whose results they were."""
     results = results_of(messages)
     # Several parts of a tool message are the result of one call.
-    uses = {
-        r: (r.index,) if messages[r.index].get("role") in RESULT_ROLES else (r.index, r.part, r.start) for r in results
-    }
+    uses = {r: (r.index,) if messages[r.index].get("role") == "tool" else (r.index, r.part, r.start) for r in results}
     ordered = list(dict.fromkeys(uses.values()))
     over_tokens = edit.over_tokens is not None and tokens > edit.over_tokens
     over_results = edit.over_results is not None and len(ordered) > edit.over_results

@@ -34,8 +34,6 @@ class CallPart:
     index: int | None = None
     """Index of the call in the answer."""
     kind: str = "function"
-    legacy: bool = False
-    """Whether it is the one call of the older form (`function_call`)."""
 
     def joined(self, more: CallPart) -> CallPart:
         """Put more of the same call behind it."""
@@ -116,11 +114,6 @@ class Piece:
         blank.bare, blank.role, blank.more = True, False, False
         blank.text, blank.thought, blank.calls, blank.finish = "", "", (), None
         return blank
-
-
-def calls_finish(*, legacy: bool) -> str:
-    """The finish reason of an answer that ends in calls; `legacy`: in the one of the older form."""
-    return "function_call" if legacy else "tool_calls"
 
 
 def arguments_of(written: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from proxy.core.history.embedded import RULE
-from proxy.core.history.turns import RESULT_ROLES, calls_of
+from proxy.core.history.turns import calls_of
 from proxy.core.jsontext import dumps, loads
 from proxy.core.request import Message, is_text_part, leading_system
 from proxy.emulation.forms import CLOSING, OPENING, Malformed
@@ -174,7 +174,7 @@ def _as_text(message: Message, called: dict[str, tuple[str, str]]) -> Message:
 
     `called` are names and arguments by the ids of calls; arguments only where the name does not tell which call it was.
     """
-    if message.get("role") in RESULT_ROLES:
+    if message.get("role") == "tool":
         return _result(message, called)
     calls = [(str(call.get("id")), call.get("function")) for call in calls_of(message)]
     if not calls:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from proxy.backends.profile import ModelProfile
-from proxy.core.history.turns import RESULT_ROLES
 from proxy.core.request import Message, Request
 from proxy.core.settings import Settings
 from proxy.emulation.offer import NO_TOOLS, Offer, offer_of
@@ -23,9 +22,7 @@ def offer_to_emulate(request: Request, profile: ModelProfile, settings: Settings
     if not lacks or settings.tool_mode == "native":
         return None
     offer = offer_of(request.body)
-    if offer is None and any(
-        message.get("tool_calls") or message["role"] in RESULT_ROLES for message in request.messages
-    ):
+    if offer is None and any(message.get("tool_calls") or message["role"] == "tool" for message in request.messages):
         return NO_TOOLS
     return offer
 

@@ -19,7 +19,7 @@ from operator import is_not
 from typing import Any
 
 from proxy.core.history.marks import INSTRUCTION, defanged, forges_block, is_instruction
-from proxy.core.history.turns import RESULT_ROLES, Pending, calls_of, is_result
+from proxy.core.history.turns import Pending, calls_of, is_result
 from proxy.core.jsontext import dumps, loads
 from proxy.core.request import SYSTEM_ROLES, THOUGHT_FIELDS, Message, is_text_part, leading_system, text_of
 from proxy.emulation import NO_TOOLS, as_text
@@ -136,8 +136,8 @@ def _paired(messages: Sequence[Message], kinds: set[str]) -> list[Message]:
             lost, late = Pending(), []
 
     for message in messages:
-        if message.get("role") in RESULT_ROLES:
-            # What names no call answers the first one (Ollama, function role).
+        if message.get("role") == "tool":
+            # What names no call answers the first one (Ollama).
             wanted = message.get("tool_call_id")
             answered = lost.take_first() if wanted is None else lost.take(wanted) or lost.take(None)
             if answered is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.core.jsontext import loads
-from proxy.core.piece import CallPart, Identity, Piece, calls_finish
+from proxy.core.piece import CallPart, Identity, Piece
 
 _LONGEST_TOKEN = 24
 """Characters up to which one word is taken for one token."""
@@ -82,9 +82,9 @@ class Answer:
         self._text = _Buffer()
         self._reasoning = _Buffer()
         self._calls: list[CallPart] = []
-        self._places: dict[tuple[int, int | None, bool], int] = {}
-        """Where calls stand in that list, by choice, index and form."""
-        self._mark: tuple[int, int, int, list[CallPart], dict[tuple[int, int | None, bool], int]] | None = None
+        self._places: dict[tuple[int, int | None], int] = {}
+        """Where calls stand in that list, by choice and index."""
+        self._mark: tuple[int, int, int, list[CallPart], dict[tuple[int, int | None], int]] | None = None
         self.placed = 0
         """Characters of the text that stand in the prompt: what came before the newest search."""
         self.thinking = False
@@ -128,13 +128,8 @@ class Answer:
 
     @property
     def calls(self) -> tuple[CallPart, ...]:
-        """The calls, put together; one of the older form only where it is alone."""
-        return tuple(call for call in self._calls if not call.legacy) or tuple(self._calls)
-
-    @property
-    def calls_finish(self) -> str:
-        """The finish reason of an answer that ends in these calls."""
-        return calls_finish(legacy=all(call.legacy for call in self._calls))
+        """The calls, put together."""
+        return tuple(self._calls)
 
     @property
     def calls_are_complete(self) -> bool:
@@ -296,7 +291,7 @@ class Answer:
     def _add_calls(self, piece: Piece) -> None:
         """Take in parts of calls. They belong to a call by its index; where that is always the same, a new id is a new call (Ollama)."""
         for part in piece.calls:
-            place = (piece.index, part.index, part.legacy)
+            place = (piece.index, part.index)
             call = self._calls[self._places[place]] if place in self._places else None
             if call is None or (part.id and part.id != call.id and call.id):
                 self._places[place] = len(self._calls)

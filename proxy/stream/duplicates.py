@@ -52,8 +52,6 @@ class RepeatedCalls:
 
     def _part(self, part: CallPart) -> list[CallPart]:
         call = self._call
-        if part.legacy:
-            return [part]
         if call is not None and part.index == call.index and part.id in ("", call.id):
             self._call, before = call.joined(part), []
         else:

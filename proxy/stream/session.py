@@ -293,7 +293,7 @@ class StreamSession:
         if self.watch.outgrown(answer):
             attempt.finish = "length"
         elif marked and attempt.spoke and (not attempt.calling or answer.calls_are_complete):
-            attempt.finish = answer.calls_finish if attempt.calling else "stop"
+            attempt.finish = "tool_calls" if attempt.calling else "stop"
         return attempt.finish is not None
 
     def _next_attempt_needed(self, out: list[bytes], *, marked: bool, supplied: bool) -> Stop | None:
@@ -329,7 +329,7 @@ class StreamSession:
             return self._finish(outlet.final("length"), out)
         finish, ends_in_calls = attempt.finish or "stop", watch.cut_after_calls(self.answer)
         if ends_in_calls:
-            finish = self.answer.calls_finish
+            finish = "tool_calls"
             outlet.drop_end(out)
         outlet.release(out)
         if ends_in_calls or outlet.rewriting or supplied:

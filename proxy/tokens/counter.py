@@ -28,19 +28,11 @@ _BLOB_TYPES = frozenset({"input_audio", "audio", "audio_url", "file", "input_fil
 _BLOB = re.compile(r'"(?:data:[^",]{0,200},)?(?:[A-Za-z0-9+/=_-]|\\[rn]){1024,}+"')
 """Base64 as a string of JSON."""
 EXTRAS = (
-    *(
-        "tools",
-        "functions",
-        "response_format",
-        "chat_template",
-        "chat_template_kwargs",
-        "documents",
-        "reasoning_effort",
-    ),
+    *("tools", "response_format", "chat_template", "chat_template_kwargs", "documents", "reasoning_effort"),
     *("add_generation_prompt", "continue_final_message"),
 )
 """Fields of a request besides its messages that change how the prompt is rendered."""
-_RENDERED = ("tools", "functions", "documents")
+_RENDERED = ("tools", "documents")
 _REST: Vector = (0,) * SCRIPTS
 
 
@@ -137,8 +129,6 @@ def read_message(message: Any) -> Content:
     calls = message.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
         _call((call.get("function") or call.get("custom") or call) if isinstance(call, dict) else call, found)
-    if message.get("function_call"):
-        _call(message["function_call"], found)
     return found
 
 

@@ -224,7 +224,6 @@ def test_the_tools_are_the_same_on_every_turn() -> None:
         ({}, {"messages": [{"role": "user", "content": "### Task:\nFind a title."}]}, {}),
         ({}, {}, {"x-task": "title_generation"}),
         ({}, {"messages": [*PAST, {"role": "assistant", "content": "It is"}]}, {}),
-        ({}, {"functions": [WEATHER["function"]]}, {}),
         ({"tools": False}, {}, {}),
     ],
 )

@@ -430,7 +430,7 @@ ODD: list[list[Message]] = [
     [user("a"), {"role": "assistant", "content": {"odd": "x " * 900}}, user("b"), assistant("c"), user("d")],
     [user("a"), {"role": "assistant", "content": 7, "tool_calls": [None, {"function": None}]}, user("b " * 500)],
     [user("a"), {"role": "system", "content": "s " * 500}, assistant("b " * 300), user("c")],
-    [{"role": "function", "name": "f", "content": "x " * 900}, user("a"), assistant("b"), user("c")],
+    [{"role": "tool", "name": "f", "content": "x " * 900}, user("a"), assistant("b"), user("c")],
     [user("a"), {"role": "critic", "content": "x " * 900}, assistant("b"), user("c")],
     [user(summary.BRIDGE), assistant("b " * 900), user("c")],
     [user(f"{marks.OPEN} fooled you"), assistant("b " * 900), user("c"), assistant("d " * 300), user("e")],

@@ -52,7 +52,6 @@ DIFFERENT: list[tuple[Message, Message]] = [
         {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "b"}}]},
     ),
     ({"role": "user", "content": parts("a")}, {"role": "user", "content": [*parts("a"), {"type": "image_url"}]}),
-    (assistant("", function_call={"name": "f"}), assistant("", function_call={"name": "g"})),
 ]
 
 

@@ -221,7 +221,7 @@ def test_rules_about_different_things_stay() -> None:
     assert found(*said) == said
 
 
-@pytest.mark.parametrize("role", ["assistant", "tool", "function", "system", "developer"])
+@pytest.mark.parametrize("role", ["assistant", "tool", "system", "developer"])
 def test_nobody_else_lays_down_rules(role: str) -> None:
     rules = [each for all_of in RULES.values() for each in all_of]
     assert constraints([{"role": role, "content": "\n".join(rules)}], limit=10**6) == []

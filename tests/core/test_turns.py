@@ -50,7 +50,6 @@ def test_ids_that_are_used_again_bind_to_the_newest_call() -> None:
 
 def test_results_without_a_call_stay_with_what_is_before_them() -> None:
     assert cut_points([tool(1, "a"), tool(2, "b"), user("c")]) == [0, 2, 3]
-    assert cut_points([user("a"), {"role": "function", "content": "b"}, user("c")]) == [0, 2, 3]
 
 
 def test_calls_without_results_can_be_cut_off() -> None:

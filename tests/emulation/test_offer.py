@@ -19,7 +19,6 @@ NAMES = frozenset({"get_weather", "write_file", "search", "now"})
         {"tools": "x"},
         {"tools": [1, {}, {"type": "custom", "custom": {"name": "x"}}, {"function": {"name": 5}}]},
         {"tools": [{"function": {"name": ""}}]},
-        {"functions": [{"name": "f"}]},
     ],
 )
 def test_no_offer(body: dict[str, Any]) -> None:

@@ -124,7 +124,7 @@ def test_what_is_written_for_a_call_is_read_back(arguments: dict[str, Any], asci
 
 @st.composite
 def messages_of_any_kind(draw: st.DrawFn) -> list[dict[str, Any]]:
-    kinds = st.sampled_from(["system", "user", "assistant", "calls", "tool", "function"])
+    kinds = st.sampled_from(["system", "user", "assistant", "calls", "tool"])
     contents = st.none() | st.text(max_size=5) | st.just([{"type": "text", "text": "t"}])
     made: list[dict[str, Any]] = []
     for kind in draw(st.lists(kinds, max_size=8)):
@@ -145,7 +145,7 @@ OFFERS = [OFFER, *(offer(tool_choice=c) for c in ("none", "required")), offer(pa
 def test_one_message_for_each(messages: list[dict[str, Any]], of: Offer, system: bool) -> None:
     done = as_text(messages, of, system=system)
     leads = bool(messages) and messages[0]["role"] == "system"
-    speaks = any(m["role"] in {"user", "tool", "function"} for m in messages)
+    speaks = any(m["role"] in {"user", "tool"} for m in messages)
     assert len(done) == len(messages) + (not leads and (system or not speaks))
     assert all(not m.get("tool_calls") and m["role"] in {"system", "user", "assistant"} for m in done)
     plain = [m for m in messages if m["role"] in {"user", "assistant"} and "tool_calls" not in m]

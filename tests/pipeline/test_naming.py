@@ -187,3 +187,20 @@ def test_a_large_upload_that_is_no_json_is_not_held() -> None:
         parts = [b"GGUF" * 1000] * 50
         proxy.client.post("/v1/files", content=iter(parts), headers={"content-type": "application/json"})
         assert fake.requests[-1].body == b"".join(parts)
+
+
+@pytest.mark.parametrize(
+    "older",
+    [
+        {"messages": [{"role": "user", "content": "hi"}], "functions": [{"name": "f", "parameters": {}}]},
+        {"messages": [{"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}]},
+        {"messages": [{"role": "user", "content": "hi"}, {"role": "function", "name": "f", "content": "x"}]},
+    ],
+)
+def test_the_older_form_of_tools_passes_unchanged(older: dict[str, Any]) -> None:
+    body = json.dumps({"model": "second", **older}).encode()
+    with two() as (proxy, _, second):
+        answer = proxy.client.post("/v1/chat/completions", content=body)
+        (request,) = second.chats()
+        assert request.body == body
+        assert answer.status_code == 200

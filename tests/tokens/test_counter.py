@@ -21,7 +21,7 @@ JSON = st.recursive(
 )
 KEYS = st.sampled_from(
     [
-        *("role", "content", "name", "tool_calls", "function_call", "reasoning_content", "reasoning", "refusal"),
+        *("role", "content", "name", "tool_calls", "reasoning_content", "reasoning", "refusal"),
         *("reasoning_details", "type", "text", "image_url", "function", "arguments", "file", "input_audio"),
     ]
 )  # fmt: skip
@@ -84,7 +84,6 @@ def test_calls_count_with_name_and_arguments() -> None:
     )
     assert found.calls == 3
     assert found.texts == ["", "f", '{"a": 1}', "g", '{"b":2}', "h", "text"]
-    assert texts({"function_call": {"name": "f", "arguments": "{}"}}) == ["f", "{}"]
 
 
 def test_reasoning_is_kept_apart() -> None:

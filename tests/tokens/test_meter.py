@@ -265,11 +265,7 @@ async def test_tools_schemas_and_images_count(meter: Meter) -> None:
     tools = [{"type": "function", "function": {"name": "f", "description": WORDS * 10}}]
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 500_000}}
     schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"description": WORDS * 10}}}
-    for more in (
-        body(user("hi"), tools=tools),
-        body(user("hi"), functions=[tool["function"] for tool in tools]),
-        body(user("hi"), response_format=schema),
-    ):
+    for more in (body(user("hi"), tools=tools), body(user("hi"), response_format=schema)):
         assert 120 < (await meter.measure(KEY, more)).tokens - plain.tokens < 400
     seen = await meter.measure(KEY, body({"role": "user", "content": [{"type": "text", "text": "hi"}, image]}))
     assert 900 < seen.tokens - plain.tokens < 1100
@@ -342,7 +338,7 @@ ODD: list[Any] = [
 
 
 async def test_odd_input_is_counted(meter: Meter) -> None:
-    options = {"tools": {"a": ["b"]}, "response_format": 5, "functions": "x", "documents": [1], "chat_template": 7}
+    options = {"tools": {"a": ["b"]}, "response_format": 5, "documents": [1], "chat_template": 7}
     estimate = await meter.measure(KEY, body(*ODD, **options))
     assert 100 < estimate.tokens < 2000
     assert len(meter.costs(KEY, ODD)) == len(ODD)

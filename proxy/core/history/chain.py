@@ -51,7 +51,7 @@ def without_cache_marks(value: Any) -> Any:
 
 
 def _canonical(message: Message) -> list[Any]:
-    content, calls = message.get("content"), message.get("tool_calls") or message.get("function_call")
+    content, calls = message.get("content"), message.get("tool_calls")
     if isinstance(content, list):
         texts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
         only_text = len(texts) == len(content) and all(isinstance(text, str) for text in texts)

@@ -16,7 +16,6 @@ from proxy.core.request import SYSTEM_ROLES, Message
 
 T = TypeVar("T")
 
-RESULT_ROLES = frozenset({"tool", "function"})
 _OTHER_SPEAKER = {"user": "assistant", "assistant": "user"}
 
 
@@ -40,7 +39,7 @@ def cut_points(messages: Sequence[Message]) -> list[int]:
 def is_result(message: Message) -> bool:
     """Return whether a message holds tool results and nothing else, in either form."""
     role = message.get("role")
-    return role in RESULT_ROLES or (role == "user" and only_results(message))
+    return role == "tool" or (role == "user" and only_results(message))
 
 
 def is_user(message: Message) -> bool:
@@ -73,10 +72,10 @@ def _last_results(messages: Sequence[Message]) -> dict[int, int]:
     last: dict[int, int] = {}
     for index, message in enumerate(messages):
         role = message.get("role")
-        call = callers.get(str(message.get("tool_call_id"))) if role in RESULT_ROLES else written
+        call = callers.get(str(message.get("tool_call_id"))) if role == "tool" else written
         if role == "assistant":
             written = index if any(calls_in(text) for _, text in texts_of(message)) else None
-        if role not in RESULT_ROLES:
+        if role != "tool":
             callers.update((str(call.get("id")), index) for call in calls_of(message))
         if call is not None and is_result(message):
             last[call] = index

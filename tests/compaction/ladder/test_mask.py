@@ -65,7 +65,6 @@ def test_short_results_stay() -> None:
     "result",
     [
         {"role": "tool", "tool_call_id": "gone", "content": "x " * 900},
-        {"role": "function", "name": "old_style", "content": "x " * 900},
         {"role": "tool", "content": [{"type": "text", "text": "x " * 900}, {"type": "image_url"}]},
         {"role": "tool", "name": 5, "tool_call_id": None, "content": "x " * 900},
     ],

@@ -75,7 +75,7 @@ def tool_histories(draw: st.DrawFn) -> list[Message]:
                 calls.append(call(number := number + 1, name, f'{{"path":"{where}"}}'))
             messages.append(assistant(None, tool_calls=calls))
             messages += (
-                {"role": draw(st.sampled_from(["tool", "function"])), "tool_call_id": c["id"]}
+                {"role": "tool", "tool_call_id": c["id"]}
                 | {"name": c["function"]["name"], "content": draw(contents(outputs)), **draw(unknown)}
                 for c in calls
             )

@@ -27,8 +27,8 @@ def test_results_are_found_in_every_form_and_know_their_call() -> None:
         assistant(None, tool_calls=[call(1, "grep", '{"q": 1} '), call(2, "ls")]),
         tool(1, "one"),
         {"role": "tool", "tool_call_id": "call_2", "name": "renamed", "content": [{"type": "text", "text": "two"}]},
-        assistant(None, function_call={"name": "old", "arguments": {"deep": 1}}),
-        {"role": "function", "name": "old", "content": "three"},
+        assistant(None, tool_calls=[{"id": "call_3", "function": {"name": "deep", "arguments": {"deep": 1}}}]),
+        tool(3, "three"),
         user(TAGGED),
         {"role": "user", "content": [{"type": "image_url"}, {"type": "text", "text": TAGGED}]},
     ]
@@ -36,7 +36,7 @@ def test_results_are_found_in_every_form_and_know_their_call() -> None:
     assert found == [
         (2, None, "grep", '{"q": 1}', "one"),
         (3, 0, "renamed", '{"path":"a.py"}', "two"),
-        (5, None, "old", '{"deep":1}', "three"),
+        (5, None, "deep", '{"deep":1}', "three"),
         (6, None, "read", None, "\nfirst\n"),
         (6, None, "tool", None, "second"),
         (7, 1, "read", None, "\nfirst\n"),
