@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -14,8 +15,8 @@ from proxy.core.dialect import Dialect
 from proxy.core.managing import Managed
 from proxy.core.request import Request
 from proxy.dialects import DIALECTS
-from proxy.stream.events import Reopened
-from proxy.stream.session import StreamSession, Watch
+from proxy.stream.events import ChunkReceived, Pause, Reopened, ResumeFailed, StreamEvent, UpstreamFailed
+from proxy.stream.session import State, StreamSession, Watch
 from tests.dialects.streams import SAID, calling
 from tests.stream.support import (
     DONE,
@@ -28,9 +29,12 @@ from tests.stream.support import (
     frame,
     opening,
     said,
+    sent,
     sizes,
     usage,
 )
+from tests.stream.test_withholding import WATCH as WITHHELD
+from tests.stream.test_withholding import call
 
 every = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
 
@@ -86,3 +90,29 @@ def test_an_answer_that_is_resumed_is_one(dialect: Dialect, at: int, cuts: list[
     watch = Watch(window=1000, pause_point=100 + at, resumable=True)
     data = conversation(session(dialect, watch), first, Attempt(rest, Reopened(40)), sizes=cuts)
     assert text_in(dialect, data) == "".join(words)
+
+
+@every
+def test_a_call_that_is_taken_back_was_never_written(dialect: Dialect) -> None:
+    """It does not fit, so it is withheld and asked for again; where frames are numbered, none is missing."""
+    first = opening() + said("Well.") + call("x" * 120, pieces=4)
+    again = call('{"b": 2}', name="two") + ending("tool_calls", name="two") + DONE
+    data = conversation(session(dialect, WITHHELD), first, Attempt(again, Reopened(40)))
+    assert text_in(dialect, data) == "Well."
+    assert b"xx" not in data
+    assert b'"b' in data.replace(b"\\", b"")
+    numbers = [int(number) for number in re.findall(rb'"sequence_number": ?(\d+)', data)]
+    assert numbers == [*range(len(numbers))]
+
+
+@every
+@pytest.mark.parametrize("event", [ResumeFailed(), UpstreamFailed("gone")], ids=lambda event: type(event).__name__)
+def test_an_end_of_spillways_own_is_written_in_the_clients_dialect(dialect: Dialect, event: StreamEvent) -> None:
+    of = session(dialect, Watch(window=1000, pause_point=105, resumable=True))
+    words = [f" word{number}" for number in range(30)]
+    out = of.handle(ChunkReceived(opening() + b"".join(map(said, words))))
+    assert isinstance(out[-1], Pause)
+    data = sent([*out, *of.handle(event)])
+    assert of.state is State.DONE
+    assert text_in(dialect, data) == "".join(words[:5])
+    assert (b"gone" in data) is isinstance(event, UpstreamFailed)

@@ -38,11 +38,6 @@ def test_anything_in_any_place(value: Any) -> None:
     answer(chunk({"tool_calls": [{"function": value}, {"function": {"name": value, "arguments": value}}]}))
 
 
-def test_the_identity_is_the_first_chunks() -> None:
-    made = answer(chunk(system_fingerprint="fp"), chunk(name="two"))
-    assert made.identity == Identity("one", 5, "m", {"system_fingerprint": "fp"})
-
-
 @pytest.mark.parametrize("value", [{}, {"error": {"message": "x"}}, {"choices": []}])
 def test_what_is_no_chunk_has_no_identity(value: dict[str, Any]) -> None:
     assert answer(value).identity is None
@@ -106,24 +101,6 @@ def test_timings_tell_the_prompt_only_with_its_cached_part() -> None:
     assert (made.attempt.prompt_tokens, made.completion_tokens) == (85, 9)
     made = answer(chunk({"content": "a"}, timings={"prompt_n": 5, "predicted_n": 9}))
     assert (made.attempt.prompt_tokens, made.completion_tokens) == (100, 9)
-
-
-def test_a_resume_is_an_attempt_after_one_that_said_something() -> None:
-    made = answer(chunk({"role": "assistant"}))
-    made.attempts.append(type(made.attempt)(50))
-    assert made.resumes == 0
-    made.add(piece_of(chunk({"content": "a"}), b""))
-    made.attempts.append(type(made.attempt)(50))
-    assert made.resumes == 1
-
-
-def test_a_long_answer_is_kept_as_one_text() -> None:
-    made = Answer(100, count)
-    for number in range(5000):
-        made.add_plain(f" {number}")
-    made.add_text("!")
-    assert made.text == "".join(f" {number}" for number in range(5000)) + "!"
-    assert len(made._text._pieces) < 600
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,11 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.stream.events import Reopened
 from proxy.stream.seam import EchoFilter, OverlapFilter, Seam, SpacedFilter
 from proxy.stream.thinking import Filter
-from tests.stream.support import Attempt, conversation, ending, one_answer, opening, read, said, session
-from tests.stream.test_session import CLOSE
 
 PROSE = (
     "The river rises in the hills north of the town, and for eleven miles it runs between meadows.\n\n"
@@ -187,36 +182,3 @@ def test_the_space_comes_after_the_repetition() -> None:
 
 
 # -- in an answer: every split, every form, every way to read it
-
-FORMS = {
-    "goes on": ("", Reopened(100)),
-    "repeats all": ("all", Reopened(100, exact=False)),
-    "may repeat all": ("", Reopened(100, exact=False)),
-    "repeats the end": ("end", Reopened(100, exact=False)),
-    "may repeat the end": ("", Reopened(100, exact=False)),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sizes", [[1], [5], [100_000]])
-@pytest.mark.parametrize("form", FORMS)
-def test_every_split_of_an_answer_joins_without_a_seam(form: str, sizes: list[int]) -> None:
-    repeats, event = FORMS[form]
-    step = 7 if sizes == [1] else 2
-    for at in range(17, len(PROSE) - 1, step):
-        head, rest = PROSE[:at], PROSE[at:]
-        quote = head[-300:]
-        resumed = Reopened(
-            100,
-            echo=head if form.endswith("all") else "",
-            quote=quote if form.endswith("end") else "",
-            exact=event.exact,
-        )
-        again = {"": rest, "all": head + rest, "end": quote[-60:] + rest}[repeats]
-        pieces = [again[n : n + 5] for n in range(0, len(again), 5)]
-        more = opening(name="two") + b"".join(said(piece, name="two") for piece in pieces) + ending(name="two")
-        of = session(replace(CLOSE, pause_point=10**6), prompt=190)
-        first = opening() + said(head) + ending("length")
-        client = read(conversation(of, first, Attempt(more, resumed), sizes=sizes))
-        one_answer(client, PROSE)
-        assert of.answer.text == PROSE
