@@ -14,10 +14,9 @@ from typing import Any, NoReturn
 from starlette.types import Message, Receive, Scope, Send
 
 from proxy.core.errors import ClientError, Forbidden, ShuttingDown
-from proxy.core.headers import Headers
 from proxy.core.jsontext import dumps
 from proxy.net.bodies import body_too_large, decoded
-from proxy.net.headers import AS_JSON
+from proxy.net.headers import AS_JSON, Headers
 from proxy.net.tasks import offload_if, spawn
 
 _ID = b"x-request-id"

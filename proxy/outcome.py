@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from proxy.backends.profile import ModelKey
-from proxy.core.headers import Headers
+from proxy.net.headers import Headers
 
 Activity: TypeAlias = Literal["idle", "reading", "compacting", "waiting", "answering", "paused"]
 CLIENT_DISCONNECTED = 499

@@ -13,14 +13,14 @@ from proxy.compaction.cap import within_limits
 from proxy.compaction.continuation import with_resume_flags
 from proxy.compaction.policy import prune_limits
 from proxy.core.dialect import Dialect
-from proxy.core.history.chain import chain
-from proxy.core.history.checkpoint import Checkpoint
+from proxy.core.history.checkpoint import Checkpoint, chain
 from proxy.core.history.client_compaction import asks_to_compact, unfolded
 from proxy.core.jsontext import HEAVY, is_heavy
 from proxy.core.request import Message, Request, leading_system
 from proxy.core.settings import Settings
 from proxy.emulation import Offer
-from proxy.emulation.requesting import emulated, offer_to_emulate
+from proxy.emulation.offer import offer_to_emulate
+from proxy.emulation.prompt import emulated
 from proxy.exchange import Exchange
 from proxy.job import Expected, Job, Prompt
 from proxy.net.tasks import offload_if

@@ -17,8 +17,7 @@ from proxy.backends.base import Listed
 from proxy.backends.profile import ModelKey, ModelProfile, Trust
 from proxy.core.errors import BadRequest
 from proxy.core.request import Request
-from proxy.core.settings import Settings
-from proxy.core.settings.settings import OFF
+from proxy.core.settings import OFF, Settings
 from proxy.net.upstream import Upstream
 
 _log = logging.getLogger("spillway")

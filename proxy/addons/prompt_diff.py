@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from proxy.backends.profile import ModelKey
 from proxy.compaction.results import NOTE
 from proxy.compaction.summary import is_bridge
-from proxy.core.history.chain import message_digest
+from proxy.core.history.checkpoint import message_digest
 from proxy.core.history.marks import RECALLED, RECALLED_END, is_summary
 from proxy.core.jsontext import HEAVY, loads
 from proxy.core.request import Message, leading_system, text_of

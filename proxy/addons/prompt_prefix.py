@@ -10,7 +10,7 @@ from typing import Any
 from typing_extensions import override
 
 from proxy.addon import AddOn
-from proxy.core.history.chain import CACHE_MARK, without_cache_marks
+from proxy.core.history.checkpoint import CACHE_MARK, without_cache_marks
 from proxy.core.request import SYSTEM_ROLES, Message, Request
 from proxy.core.settings import Settings
 from proxy.job import Job

@@ -22,8 +22,8 @@ from typing_extensions import override
 
 from proxy import __version__
 from proxy.addon import AddOn
-from proxy.core.headers import Headers
 from proxy.core.piece import whole_number
+from proxy.net.headers import Headers
 from proxy.net.upstream import Upstream
 from proxy.outcome import CLIENT_DISCONNECTED, Event, Outcome
 

@@ -17,10 +17,9 @@ from hashlib import blake2b
 from proxy.addons.history_view import Viewer
 from proxy.api.paths import is_admin, normalized
 from proxy.core.errors import BadRequest, Forbidden, Unauthorized
-from proxy.core.headers import Headers
 from proxy.core.settings import LOOPBACK, Settings
 from proxy.exchange import Exchange
-from proxy.net.headers import credential, is_credential, key_bytes
+from proxy.net.headers import Headers, credential, is_credential, key_bytes
 
 _KEY_HEADERS = (b"authorization", b"x-api-key")
 _FORWARDED = (b"x-forwarded-for", b"forwarded", b"x-real-ip")

@@ -10,9 +10,9 @@ from typing import Any
 
 from proxy.core.dialect import Writer
 from proxy.core.errors import FAILED, ClientError, InternalError
-from proxy.core.headers import Headers
 from proxy.core.piece import NOBODY, Identity, Piece
 from proxy.exchange import Exchange
+from proxy.net.headers import Headers
 from proxy.net.tasks import spawn
 from proxy.stream.status import FORMS, Form, Notice, carries_chunks
 

@@ -12,7 +12,6 @@ import httpx
 from typing_extensions import override
 
 from proxy.core.errors import UpstreamInvalid
-from proxy.core.headers import Headers
 from proxy.core.jsontext import HEAVY, dumps, loads
 from proxy.core.sse import FrameTooLong
 from proxy.dialects.chat import UPSTREAM_PATH
@@ -20,7 +19,7 @@ from proxy.dialects.ollama.upstream import UPSTREAM_PATH as OLLAMA_PATH
 from proxy.dialects.ollama.upstream import LineReader, error_body, ollama_body
 from proxy.exchange import unique
 from proxy.net.bodies import body_of, error_of, readable
-from proxy.net.headers import AS_JSON, OF_ENCODING, Accept, response_headers
+from proxy.net.headers import AS_JSON, OF_ENCODING, Accept, Headers, response_headers
 from proxy.net.tasks import offload_if
 from proxy.net.upstream import Upstream
 from proxy.routing import OLLAMA

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from proxy.core.settings import Settings
-from proxy.core.settings.settings import DEFAULT_TARGET, DEFAULT_TRIGGER
+from proxy.core.settings import DEFAULT_TARGET, DEFAULT_TRIGGER, Settings
 
 _SAFE = 0.97
 """Share of the window that the upper bound of a prompt may fill: a prompt of exactly the window is refused

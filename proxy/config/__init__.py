@@ -8,9 +8,12 @@ import re
 import shutil
 from collections.abc import Mapping
 from difflib import get_close_matches
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
 from pathlib import Path
 from textwrap import fill
 from typing import Any, get_origin
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -24,7 +27,6 @@ from pydantic_settings import (
 )
 from typing_extensions import override
 
-from proxy.config.places import is_here, is_nearby, proxy_for
 from proxy.core.errors import SettingError
 from proxy.core.settings import BackendSetting, ModelOverrides, ModelSettings, Settings
 
@@ -55,6 +57,8 @@ _INJECTED = re.compile(
 )
 _INJECTED_VALUES = re.compile(r"SPILLWAY_(?:\w+_)?(?:PORT=(?:tcp|udp|sctp)://|NAME=/)")
 """Where the name alone is ambiguous: `SPILLWAY_PORT` is a setting too."""
+_LOCAL_NAMES = (".local", ".localdomain", ".lan", ".home.arpa", ".internal", ".intranet", ".home")
+_OVERLAY = IPv4Network("100.64.0.0/10")
 
 
 def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
@@ -217,3 +221,49 @@ def state_folder() -> Path:
     """Return the folder for data of this user that outlasts a run (XDG Base Directory Specification 0.8)."""
     named = environment().get("XDG_STATE_HOME", "")
     return (Path(named) if named.startswith("/") else Path.home() / ".local/state") / "spillway"
+
+
+def proxy_for(url: str) -> str | None:
+    """Return the proxy that the environment names for a backend (`HTTPS_PROXY` and its like); None: it is reached directly.
+
+    A backend on this machine always is.
+    """
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    proxies = getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or is_here(host) or proxy_bypass(f"{host}:{parts.port}" if parts.port else host):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def is_here(host: str) -> bool:
+    """Return whether a host is this machine, or the one that a container runs on by Docker's name for it."""
+    host = host.removesuffix(".")
+    if (address := _address(host)) is None:
+        return host in {"localhost", "host.docker.internal"} or host.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
+
+
+def is_nearby(host: str) -> bool:
+    """Return whether a host is this machine or in its network, where tokens cost nothing.
+
+    By its address (RFC 1918, 4193, 6598 for overlay networks, and link-local), or a name that is none of the public ones: of
+    one word, as the services of a compose file have, or under a domain for local use (RFC 6762, 8375, and ICANN's `.internal`).
+    """
+    host = host.removesuffix(".").lower()
+    if is_here(host):
+        return True
+    if (address := _address(host)) is None:
+        return "." not in host or host.endswith(_LOCAL_NAMES)
+    return address.is_private or address.is_link_local or address in _OVERLAY
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    """Parse a host that is an address; None for a name."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address

@@ -15,8 +15,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal
 
+from proxy.backends.profile import ModelProfile
 from proxy.core.jsontext import dumps
 from proxy.core.piece import CallPart
+from proxy.core.request import Request
+from proxy.core.settings import Settings
 from proxy.emulation.forms import CallFault, Written, fault
 from proxy.emulation.values import CUT, NOT_JSON, UNKNOWN_TOOL, WRONG_ARGUMENTS, Unreadable, json_text, read_json
 
@@ -291,3 +294,17 @@ def _names(names: Sequence[Any]) -> str:
 def _short(value: Any) -> str:
     text = dumps(value).decode()
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
+
+def offer_to_emulate(request: Request, profile: ModelProfile, settings: Settings, *, now: bool) -> Offer | None:
+    """Build the offer of tools for a model that has none of its own; None where nothing is to be emulated.
+
+    `now`: the backend has just refused them. A history of calls is rewritten although none is offered any more.
+    """
+    lacks = now or (profile.tools is not None and not profile.tools.value)
+    if not lacks or settings.tool_mode == "native":
+        return None
+    offer = offer_of(request.body)
+    if offer is None and any(message.get("tool_calls") or message["role"] == "tool" for message in request.messages):
+        return NO_TOOLS
+    return offer

@@ -13,11 +13,12 @@ from typing import Any
 from proxy.core.history.embedded import RULE
 from proxy.core.history.turns import calls_of
 from proxy.core.jsontext import dumps, loads
-from proxy.core.request import Message, is_text_part, leading_system
+from proxy.core.request import Message, Request, is_text_part, leading_system
 from proxy.emulation.forms import CLOSING, OPENING, Malformed
 from proxy.emulation.offer import Offer, Tool, alternatives, resolved
 from proxy.emulation.values import CUT
 
+_TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
 _RESULT = "tool_result"
 """Tag of a result; `proxy.core.history.embedded` reads it."""
 _TEXT = """\
@@ -240,3 +241,12 @@ def _result(message: Message, called: Mapping[str, tuple[str, str]]) -> Message:
         "role": "user",
         "content": new,
     }
+
+
+def emulated(request: Request, offer: Offer, messages: Sequence[Message], *, system: bool) -> Request:
+    """The request with its tools, and the calls and results in these messages, as text.
+
+    `system`: the model's template may know the role, so that a system message may be added.
+    """
+    gone = {name: None for name in _TOOL_FIELDS if name in request.body}
+    return request.changed(messages=as_text(messages, offer, system=system), **gone)

@@ -13,6 +13,8 @@ from urllib.parse import unquote_to_bytes
 from proxy.net.bodies import UNDONE
 
 Header = tuple[bytes, bytes]
+Headers: TypeAlias = Sequence[Header]
+"""Names, in lower case where they were read or are sent to a backend, and values."""
 Accept: TypeAlias = Callable[[bytes], bytes]
 """Makes the value of an `accept-encoding` another one."""
 

@@ -14,8 +14,16 @@ import httpx
 
 from proxy.backends.base import Backend
 from proxy.core.errors import ClientError, UpstreamInvalid, UpstreamTimeout, UpstreamUnavailable
-from proxy.core.headers import Headers
-from proxy.net.headers import Accept, Header, ProxyKeys, content_length, is_credential, openai_headers, request_headers
+from proxy.net.headers import (
+    Accept,
+    Header,
+    Headers,
+    ProxyKeys,
+    content_length,
+    is_credential,
+    openai_headers,
+    request_headers,
+)
 from proxy.net.prober import Prober
 from proxy.net.tasks import spawn
 from proxy.net.transport import InvalidResponse

@@ -16,8 +16,7 @@ from proxy.compaction.policy import BYTES_PER_TOKEN, answer_cap_for, prune_limit
 from proxy.core.history.turns import calls_of, newest_user
 from proxy.core.jsontext import dumps
 from proxy.core.request import Message, Request, leading_system, text_of
-from proxy.core.settings import Settings
-from proxy.core.settings.settings import OFF
+from proxy.core.settings import OFF, Settings
 from proxy.recall.block import search_tool, unused_tool_name
 from proxy.shaping.agent import is_agent, shortened_prompt
 from proxy.shaping.guide import guided

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from proxy.store.documents import Documents
 from proxy.store.driver import Driver, StoreLimits, refusal
-from proxy.store.guard import Store
+from proxy.store.guard import Documents, Store
 from proxy.store.memory import MemoryDriver
 
 __all__ = ["Documents", "Store", "open_store"]

@@ -1,4 +1,4 @@
-"""A store that never fails a request: operations are bounded in time, and a database in trouble is left alone.
+"""Checkpoints and documents in a store that never fails a request: operations are bounded in time, and a database in trouble is left alone.
 
 After a failure nothing is tried for `PAUSE` seconds. Meanwhile reads answer as if nothing were stored, and what is new
 is held in memory.
@@ -13,10 +13,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from hashlib import blake2b
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from proxy.core.history.checkpoint import Checkpoint
+from proxy.core.history.checkpoint import DIGEST_BYTES, Checkpoint
 from proxy.store.driver import Driver, StoreLimits, encode
 from proxy.store.memory import MemoryDriver
 
@@ -35,6 +36,7 @@ SHELTER_BYTES = 2**24
 """Bytes of checkpoints held in memory while the database does not take them."""
 
 _log = logging.getLogger("spillway.store")
+_DOCUMENT = "document"
 
 
 @dataclass(slots=True)
@@ -182,3 +184,43 @@ class Store:
 def _reason(error: Exception) -> str:
     """Describe an error in a word or two that never quote what was stored."""
     return getattr(error, "sqlite_errorname", None) or getattr(error, "strerror", None) or type(error).__name__
+
+
+class Documents:
+    """A document is stored as a checkpoint that covers nothing; no history leads to it."""
+
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+        """`clock` gives seconds since the epoch."""
+        self._store = store
+        self._clock = clock
+
+    async def fetch(self, owner: str, name: str) -> dict[str, Any] | None:
+        """Return what `owner` stored under that name; None where there is nothing, or the store can't be reached."""
+        scope, digest = _place(owner, name)
+        found = await self._store.find(scope, [digest])
+        return None if found is None else found.replacement[-1]
+
+    async def keep(self, owner: str, name: str, document: dict[str, Any]) -> bool:
+        """Store it, in place of what had that name. False: it is nothing that the store takes, and is left out."""
+        scope, digest = _place(owner, name)
+        checkpoint = Checkpoint(
+            scope=scope,
+            digest=digest,
+            covered=0,
+            replacement=({"name": name}, document),
+            tokens_before=0,
+            tokens_after=0,
+            kind=_DOCUMENT,
+            created=self._clock(),
+        )
+        return await self._store.put(checkpoint)
+
+    async def drop(self, owner: str, name: str) -> bool:
+        """Delete it, if it is there; False: the store does not take that now."""
+        return await self._store.drop(*_place(owner, name))
+
+
+def _place(owner: str, name: str) -> tuple[str, bytes]:
+    """Return the scope and the digest under which a document is stored."""
+    digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
+    return f"{_DOCUMENT}|{owner}", digest

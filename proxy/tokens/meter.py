@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from proxy.backends.profile import ModelKey
 from proxy.core.errors import BadRequest
-from proxy.core.history.chain import CACHE_MARK, without_cache_marks
+from proxy.core.history.checkpoint import CACHE_MARK, without_cache_marks
 from proxy.core.jsontext import is_heavy
 from proxy.core.request import SYSTEM_ROLES
 from proxy.tokens.counter import EXTRAS, Counter, dump

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.addons.prompt_prefix import stabilised
-from proxy.core.history.chain import chain
+from proxy.core.history.checkpoint import chain
 from proxy.core.jsontext import dumps
 from proxy.core.request import Request
 from proxy.tokens.meter import digest_of

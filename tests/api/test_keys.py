@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.api.access import credentials_tenant
-from proxy.core.headers import Headers
-from proxy.net.headers import response_headers
+from proxy.net.headers import Headers, response_headers
 
 _OTHERS = st.tuples(st.sampled_from([b"host", b"accept", b"x-csrf-token", b"x-1"]), st.binary(max_size=3))
 _CREDENTIALS = st.tuples(

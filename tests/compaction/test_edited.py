@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.compaction.asking import Summariser
 from proxy.compaction.compaction import Compaction, compact
-from proxy.core.history.chain import chain
+from proxy.core.history.checkpoint import chain
 from proxy.core.jsontext import dumps
 from proxy.core.request import Message
 from tests.histories import FORMS, assistant, call, cost, reduction_of, tool, user

@@ -23,7 +23,7 @@ from proxy.compaction.source import source_of
 from proxy.compaction.summary import block
 from proxy.compaction.transcript import transcripts
 from proxy.core.history import marks
-from proxy.core.history.chain import chain
+from proxy.core.history.checkpoint import chain
 from proxy.core.history.rules import constraints
 from proxy.core.history.turns import cut_points
 from proxy.core.request import Message

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from proxy.compaction import summary as core_summary
 from proxy.compaction.source import NOTHING
 from proxy.compaction.verification import SummaryReply, checked
-from proxy.demo import texts
+from proxy.demo import model
 from proxy.demo.model import LOST, WINDOW, reply, tokens_of
 
-COUNT = texts.count(3000)
-STORY = texts.story()
+COUNT = model.numbers_up_to(3000)
+STORY = model.story()
 
 
 def say(*turns: str, last_role: str = "user") -> str:
@@ -86,7 +86,7 @@ def test_a_user_can_ask_to_go_on(asked: str) -> None:
 
 
 def test_going_on_after_the_end_says_so() -> None:
-    assert say("count to 3", texts.count(3), "go on") == "That was all of it."
+    assert say("count to 3", model.numbers_up_to(3), "go on") == "That was all of it."
 
 
 def test_a_text_it_never_said_is_not_continued() -> None:

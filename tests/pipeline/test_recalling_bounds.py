@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from proxy.addons.recall import Recaller
 from proxy.compaction.budget import budget_for
-from proxy.core.history.chain import chain
-from proxy.core.history.checkpoint import Checkpoint
+from proxy.core.history.checkpoint import Checkpoint, chain
 from proxy.core.history.marks import RECALLED, RECALLED_END
 from proxy.core.managing import Managed
 from proxy.core.request import text_of

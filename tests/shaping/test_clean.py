@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.history.chain import chain
+from proxy.core.history.checkpoint import chain
 from proxy.core.request import Message
 from proxy.shaping.repair import clean_history
 from proxy.stream.status import Notice, quoted, strip_status

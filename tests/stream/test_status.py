@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from proxy.core import sse
 from proxy.core.jsontext import loads
 from proxy.core.piece import Identity
-from proxy.core.settings import STATUS_FORMS
+from proxy.core.settings.entries import StatusForm
 from proxy.dialects.chat.writing import ChatWriter
 from proxy.shaping.repair import clean_history
 from proxy.stream.status import FORMS, Notice, carries_chunks, strip_status
@@ -26,7 +28,7 @@ def chunks(form: str, notice: Notice) -> list[dict[str, object]]:
 
 
 def test_there_is_a_form_for_every_value_of_the_setting() -> None:
-    assert set(FORMS) == set(STATUS_FORMS)
+    assert set(FORMS) == set(get_args(StatusForm))
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -1,17 +1,29 @@
-"""Checkpoints: stored prefix rewrites, and the chain of digests that finds them again.
+"""Checkpoints: stored prefix rewrites, and the chain of digests by which a history is recognised when a client sends it again.
 
-A checkpoint says "a history that begins with these k messages may begin with these others instead".
+A checkpoint says "a history that begins with these k messages may begin with these others instead". Clients are stateless
+and send nearly, not exactly, what they got: answers lose white space at their ends, reasoning is dropped, text content
+becomes a list of parts. The canonical form leaves out what they change. So do the marks by which they tell where a cache of
+the prompt may end (`cache_control`, Anthropic's, also taken by OpenRouter): those say nothing to the model, and move from
+turn to turn.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
 
 from proxy.core.history.marks import is_extract, is_summary
+from proxy.core.jsontext import dumps
+from proxy.core.request import Message
 
 By: TypeAlias = Literal["written", "extract"]
 """Author of a summary: a model, or code."""
+DIGEST_BYTES = 16
+CACHE_MARK = "cache_control"
+_NESTED = frozenset({"content", "tool_calls", "function"})
+"""Fields of messages, calls and tools in which such marks may stand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,3 +54,51 @@ class Checkpoint:
         if not any(map(is_summary, self.replacement)):
             return None
         return "extract" if any(map(is_extract, self.replacement)) else "written"
+
+
+def message_digest(message: Message) -> bytes:
+    """16 bytes that stand for what a message says: role, text, other parts, tool calls and their ids."""
+    return blake2b(dumps(_canonical(message)), digest_size=DIGEST_BYTES).digest()
+
+
+def chain(messages: Sequence[Message]) -> list[bytes]:
+    """Digest of every prefix: the n-th (from 0) stands for the first n+1 messages. 400 kB take 0.8 ms."""
+    link, links = b"", []
+    for message in messages:
+        link = blake2b(link + message_digest(message), digest_size=DIGEST_BYTES).digest()
+        links.append(link)
+    return links
+
+
+def without_cache_marks(value: Any) -> Any:
+    """Messages, tools, or one of these, without cache marks; the same object if there are none."""
+    if isinstance(value, Mapping):
+        bare = {
+            name: without_cache_marks(each) if name in _NESTED else each
+            for name, each in value.items()
+            if name != CACHE_MARK
+        }
+        return value if len(bare) == len(value) and all(bare[name] is value[name] for name in bare) else bare
+    if isinstance(value, list):
+        parts = [without_cache_marks(each) for each in value]
+        return value if all(new is old for new, old in zip(parts, value, strict=True)) else parts
+    return value
+
+
+def _canonical(message: Message) -> list[Any]:
+    content, calls = message.get("content"), message.get("tool_calls")
+    if isinstance(content, list):
+        texts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
+        only_text = len(texts) == len(content) and all(isinstance(text, str) for text in texts)
+        content = "\n".join(map(str, texts)) if only_text else without_cache_marks(content)
+    content = content.strip() if isinstance(content, str) else content
+    calls = list(map(_canonical_call, calls)) if isinstance(calls, list) else calls
+    return [message.get("role"), content or None, calls or None, message.get("tool_call_id"), message.get("name")]
+
+
+def _canonical_call(call: Any) -> Any:
+    """Id, name and arguments, in whatever order and with whatever beside them they are sent back."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return call
+    return [call.get("id"), function.get("name"), function.get("arguments")]

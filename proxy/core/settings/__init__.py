@@ -1,13 +1,41 @@
-"""Settings as a frozen value: what can be set, its bounds and its default."""
+"""Settings as one frozen value: the server's, and those that can differ from model to model."""
 
 from __future__ import annotations
 
-from proxy.core.settings.entries import STATUS_FORMS, BackendSetting, Limit, Policy
-from proxy.core.settings.settings import LOOPBACK, ModelOverrides, ModelSettings, Settings
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from typing_extensions import override
+
+from proxy.core.settings.entries import (
+    LEAST_TOKENS,
+    AheadMode,
+    BackendSetting,
+    Fill,
+    Fraction,
+    HostGlobs,
+    Limit,
+    NonBlank,
+    OriginGlobs,
+    Permissions,
+    Policy,
+    Recall,
+    SingleLimits,
+    StatusForm,
+    StrategyName,
+    ToolMode,
+    WordList,
+    numbered,
+)
 
 __all__ = [
+    "DEFAULT_TARGET",
+    "DEFAULT_TRIGGER",
     "LOOPBACK",
-    "STATUS_FORMS",
+    "OFF",
     "BackendSetting",
     "Limit",
     "ModelOverrides",
@@ -15,3 +43,245 @@ __all__ = [
     "Policy",
     "Settings",
 ]
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+OFF = "off"
+"""Value of a setting that names something: nothing."""
+DEFAULT_TRIGGER = 0.8
+DEFAULT_TARGET = 0.5
+
+
+class ModelSettings(BaseModel):
+    """Settings that can differ from model to model."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    trigger: Fill = Field(
+        default=DEFAULT_TRIGGER,
+        description="Fill at which a request is compacted before it is sent: a share of the window, or tokens (24000), then at most 0.8 of it.",
+    )
+    target: Fill = Field(
+        default=DEFAULT_TARGET,
+        description="Fill to come down to when compacting: a share of the window, or tokens, then at most 0.5 of it.",
+    )
+    pause: Fraction = Field(default=0.9, description="Fill at which a running answer is paused and compacted.")
+    strategy: StrategyName = Field(
+        default="auto",
+        description="How histories are shortened: auto (without a model as far as that goes), summarize (always), truncate (the oldest turns go), mask (tool results, then an extract).",
+    )
+    summary_model: str | None = Field(
+        examples=["qwen3-4b"], default=None, description="Model that summarises; default: the request's own."
+    )
+    recall: Recall = Field(
+        default="auto",
+        description="Bring back what was taken out of a conversation where a turn needs it: auto, tool (the model can search it too), off.",
+    )
+    recall_model: str | None = Field(
+        examples=["nomic-embed-text"],
+        default=None,
+        description="Embedding model that helps to find what was put in other words; default: words alone are compared.",
+    )
+    ahead: AheadMode = Field(
+        default="auto",
+        description="Compact after an answer, while nobody waits: auto (with backends on this machine or in its network), on, off.",
+    )
+    tool_mode: ToolMode = Field(
+        default="auto",
+        description="How tools reach models: auto or hybrid (as the model takes them, as text where it has none, and calls that it "
+        "writes as text are read), native (as they came), emulated (as text).",
+    )
+    policy: Policy = Field(
+        default="auto",
+        description="How much is kept of tool output, and of what agents send with every prompt: auto, standard, local.",
+    )
+    limits: SingleLimits = Field(
+        examples=[{"lines": 400}],
+        default_factory=dict,
+        description="Single limits of the policy, as in `SPILLWAY_LIMITS__LINES=400`.",
+    )
+    tools_allowed: WordList = Field(
+        examples=[["read_file", "search_*"]],
+        default=(),
+        description="Names of tools, or globs, that models are offered; empty: all.",
+    )
+    system_prompt: NonBlank | None = Field(
+        examples=["You are a terse assistant."],
+        default=None,
+        description="Text that replaces the client's system prompt under local, or `off`: leave it; default: a short one for coding agents.",
+    )
+
+
+class ModelOverrides(ModelSettings):
+    """Settings of the models whose id matches a glob, and facts about them; only fields that were set count.
+
+    A fact that is None is left to what the backend reports.
+    """
+
+    managed: bool | None = None
+    window: Annotated[int, Field(ge=LEAST_TOKENS)] | None = None
+    tools: bool | None = None
+    vision: bool | None = None
+    tokenizer: str | None = None
+    continuation: Literal["continue_final_message", "trailing_assistant", "user_turn"] | None = None
+
+
+class Settings(ModelSettings):
+    """Everything that can be set. Names in the environment: `SPILLWAY_` and the field in capitals."""
+
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: int = Field(default=8484, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
+    backends: Annotated[tuple[BackendSetting, ...], BeforeValidator(numbered)] = Field(
+        examples=[[{"name": "ollama", "url": "http://127.0.0.1:11434"}]],
+        default=(),
+        description="List of `{name, kind, url, api_key, managed}`; empty: look on the usual ports.",
+    )
+    discover: WordList = Field(
+        default=("127.0.0.1",), description="Hosts on which backends are looked for when none is configured."
+    )
+    default_model: NonBlank | None = Field(
+        examples=["qwen3-8b"],
+        default=None,
+        description="Model that answers requests which name none, or `off`: refuse them; default: the only or the loaded one.",
+    )
+    api_keys: WordList = Field(
+        examples=[["sk-mine"]],
+        default=(),
+        repr=False,
+        description="Keys that clients must present; empty: none, on loopback only. They are never sent to a backend.",
+    )
+    admin_keys: WordList = Field(
+        examples=[["sk-admin"]],
+        default=(),
+        repr=False,
+        description="Keys that show all conversations and answer no request.",
+    )
+    allow: Permissions = Field(
+        default=(),
+        examples=[["metrics"]],
+        description="What is allowed beyond the safe default: `open` (anybody, on an address other than loopback), `admin` "
+        "(to load, change and delete models of a backend without keys), `metrics` (`/metrics` without a key, where there are "
+        "keys), `content` (holders of admin keys see conversations, not only figures).",
+    )
+    allowed_hosts: HostGlobs = Field(
+        examples=[["spillway", "*.example.com"]],
+        default=(),
+        description="Host names, or globs, that clients without keys may use besides localhost and IP addresses.",
+    )
+    cors: OriginGlobs = Field(
+        examples=[["https://chat.example.com", "http://localhost:*"]],
+        default=(),
+        description="Origins of web pages that may use Spillway from a browser, or globs; `*`: all.",
+    )
+    store: str = Field(
+        default="sqlite:///spillway.sqlite3",
+        description="Where checkpoints are stored: `sqlite:///PATH`, `memory://`, or `redis://HOST:PORT/DB` for several replicas.",
+    )
+    answer_windows: float = Field(
+        default=16.0, gt=0, description="Windows that an answer without a `max_tokens` of its client may fill."
+    )
+    summary_timeout: float = Field(
+        default=300.0, gt=0, description="Seconds a summary may take; then the history is shortened without one."
+    )
+    stabilise: bool = Field(
+        default=True, description="Strip Claude Code's billing line and `cache_control` marks from prompts."
+    )
+    status: StatusForm = Field(
+        default="auto",
+        description="How users see that Spillway is at work: auto, event, reasoning, content, comment, off.",
+    )
+    models: dict[str, ModelOverrides] = Field(
+        examples=[{"qwen3*": {"window": 32768}}],
+        default_factory=dict,
+        description="Overrides by glob on the model id: managed, window, tools, tokenizer, trigger … (config/models.example.toml).",
+    )
+    store_ttl: float = Field(default=30 * 86400.0, gt=0, description="Seconds a checkpoint is kept after its last use.")
+    store_bytes: int = Field(default=256 * 2**20, gt=0, description="Bytes of checkpoints kept; the oldest go first.")
+    live_bytes: int = Field(
+        default=64 * 2**20, ge=0, description="Bytes of recent requests kept in memory to be looked at; 0: none."
+    )
+    max_body: int = Field(
+        default=64 * 2**20,
+        gt=0,
+        description="Bytes of the largest request accepted, and of the largest answer taken whole from a backend.",
+    )
+    max_connections: int = Field(default=1000, gt=0, description="Connections of clients at a time.")
+    graceful_timeout: float = Field(
+        default=8.0,
+        ge=0,
+        description="Seconds that running answers get to end when the server stops; below the 10 after which Docker kills.",
+    )
+    read_timeout: float = Field(
+        default=900.0, gt=0, description="Seconds of silence after which a backend is given up."
+    )
+    heartbeat: float = Field(default=10.0, gt=0, description="Seconds between heartbeats on a silent stream.")
+    demo: bool = Field(default=True, description="Serve the built-in demo model until a backend is found.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least severity logged."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Settings:
+        _check_order(dict(self), "")
+        for glob, model in self.models.items():
+            _check_order({**dict(self), **_set_fields(model)}, f"for models {glob}: ")
+        names = [backend.name for backend in self.backends]
+        if len(set(names)) != len(names):
+            msg = f"backends must have different names, not {names}"
+            raise ValueError(msg)
+        if self.host not in LOOPBACK and not self.api_keys and "open" not in self.allow:
+            msg = (
+                f"host {self.host} is not loopback and api_keys is empty; "
+                "set SPILLWAY_API_KEYS, or SPILLWAY_ALLOW=open to let everybody in"
+            )
+            raise ValueError(msg)
+        return self
+
+    @override
+    def __hash__(self) -> int:
+        """Hash a few fields, since tables can't be hashed: enough for a cache with one key or two."""
+        return hash((self.port, self.policy, self.trigger, self.target))
+
+    def for_model(self, model: str) -> Settings:
+        """Return the settings in force for one model id; the same object where nothing differs."""
+        return _for_model(self, model) if self.models else self
+
+    def matching(self, model: str) -> list[ModelOverrides]:
+        """List the overrides for a model id; later ones win."""
+        return [each for glob, each in self.models.items() if fnmatchcase(model, glob)]
+
+    @property
+    def manages_all(self) -> bool:
+        """Return whether no model passes through unmanaged."""
+        return all(model.managed is not False for model in self.models.values())
+
+    @property
+    def helpers(self) -> frozenset[tuple[str, str]]:
+        """All models that the settings name, each with the name of its setting."""
+        named = [("default_model", self.default_model)] if self.default_model != OFF else []
+        for each in (self, *self.models.values()):
+            named += [("summary_model", each.summary_model), ("recall_model", each.recall_model)]
+        return frozenset((setting, model) for setting, model in named if model)
+
+
+@lru_cache(maxsize=1024)
+def _for_model(settings: Settings, model: str) -> Settings:
+    chosen: dict[str, Any] = {}
+    for each in settings.matching(model):
+        set_here = {name: value for name, value in _set_fields(each).items() if name in Settings.model_fields}
+        limits = {**chosen.get("limits", settings.limits), **set_here.get("limits", {})}
+        chosen |= {**set_here, "limits": limits}
+    if not chosen:
+        return settings
+    return settings.model_copy(update=chosen)
+
+
+def _set_fields(model: ModelOverrides) -> dict[str, Any]:
+    return {name: getattr(model, name) for name in model.model_fields_set}
+
+
+def _check_order(values: Mapping[str, Any], where: str) -> None:
+    target, trigger, pause = values["target"], values["trigger"], values["pause"]
+    if target >= trigger and (target > 1) == (trigger > 1):
+        raise ValueError(f"{where}target {target} must be below trigger {trigger}")
+    if pause < trigger <= 1:
+        raise ValueError(f"{where}trigger {trigger} must be at most pause {pause}")

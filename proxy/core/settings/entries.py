@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from pydantic import (
@@ -45,7 +45,6 @@ Limit = Literal[
 
 LEAST_TOKENS = 256
 """Tokens of the smallest window that anything can be done in."""
-STATUS_FORMS: tuple[str, ...] = get_args(StatusForm)
 
 
 def listed(value: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from proxy.core.history.chain import DIGEST_BYTES, chain, message_digest
+from proxy.core.history.checkpoint import DIGEST_BYTES, chain, message_digest
 from proxy.core.request import Message
 from tests.histories import assistant, call, histories, tool, user
 
