@@ -41,10 +41,6 @@ def profiles(trusts: list[Trust]) -> st.SearchStrategy[ModelProfile]:
     )
 
 
-def test_nothing_merged_is_nothing_known() -> None:
-    assert merge_profiles() == ModelProfile()
-
-
 @pytest.mark.parametrize("lower", PROBED[:-1])
 def test_the_more_trusted_window_wins_in_either_order(lower: Trust) -> None:
     less, more = window(8192, lower), window(4096, Trust(lower + 1))
@@ -54,11 +50,6 @@ def test_the_more_trusted_window_wins_in_either_order(lower: Trust) -> None:
 
 def test_of_equally_trusted_facts_the_later_wins() -> None:
     assert value_of(merge_profiles(window(1, Trust.LOADED), window(2, Trust.LOADED))) == 2
-
-
-def test_a_field_that_nobody_told_takes_nothing_away() -> None:
-    told = ModelProfile(tools=Fact(value=True, origin="test", trust=Trust.LISTED))
-    assert merge_profiles(told, ModelProfile()).tools == told.tools
 
 
 @pytest.mark.parametrize(

@@ -25,12 +25,6 @@ def test_no_offer(body: dict[str, Any]) -> None:
     assert offer_of(body) is None
 
 
-def test_tools_are_offered() -> None:
-    found = offer()
-    assert tuple(found.tools) == ("get_weather", "write_file", "search", "now")
-    assert (found.choice, found.callable, found.parallel) == ("auto", NAMES, True)
-
-
 @pytest.mark.parametrize(
     ("choice", "kind", "names"),
     [
@@ -58,8 +52,3 @@ def test_tool_choice(choice: Any, kind: str, names: frozenset[str]) -> None:
     found = offer(tool_choice=choice)
     assert (found.choice, found.callable) == (kind, names)
     assert frozenset(found.tools) == NAMES
-
-
-def test_one_call_at_a_time() -> None:
-    assert not offer(parallel_tool_calls=False).parallel
-    assert offer(parallel_tool_calls=None).parallel

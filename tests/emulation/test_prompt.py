@@ -46,12 +46,6 @@ def test_the_protocol_goes_into_the_last_leading_system_message() -> None:
     assert done[2] is user
 
 
-def test_without_a_system_message_one_comes_first() -> None:
-    user = {"role": "user", "content": "hi"}
-    done = as_text([user], OFFER)
-    assert done == [{"role": "system", "content": PROTOCOL}, user]
-
-
 def test_calls_stand_behind_the_content() -> None:
     message = asked("I look.", call(), call("now", ""), reasoning_content="hm", name="bot")
     now = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'

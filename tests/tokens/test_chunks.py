@@ -20,8 +20,3 @@ def test_cuts_before_a_word_or_at_the_start_of_a_line() -> None:
 
 def test_cuts_anywhere_where_there_is_no_word() -> None:
     assert list(chunks("=" * 25, 8, 4)) == ["=" * 8, "=" * 8, "=" * 9]
-
-
-def test_short_text_stays_whole() -> None:
-    assert list(chunks("")) == [""]
-    assert list(chunks("a" * 65_536)) == ["a" * 65_536]

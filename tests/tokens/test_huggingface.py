@@ -99,12 +99,6 @@ def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
         from_file("x", path)
 
 
-@pytest.mark.parametrize("changes", [{"normalizer": UNPARSABLE}, {"pre_tokenizer": ENDLESS}])
-def test_a_file_on_which_the_library_panics_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="not a tokenizer"):
-        load(byte_level(), tmp_path, **changes)
-
-
 def test_a_tokenizer_that_knows_no_common_word_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Missing"):
         load(words(known="b"), tmp_path)

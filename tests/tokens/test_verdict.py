@@ -13,9 +13,9 @@ def expect(anchor: int, predicted: float, *, margin: float = 0) -> Expectation:
     return Expectation(anchor, predicted, margin, trusted=True)
 
 
-@pytest.mark.parametrize(
-    ("expected", "reported", "verdict"),
-    [
+ROWS: dict[int | None, list[tuple[Expectation, int, Observation]]] = {
+    # of a window that nobody knows
+    None: [
         (expect(0, 1000), 1100, ACCEPTED),
         (expect(0, 1000), 3000, ACCEPTED),  # an unknown script
         (expect(0, 1000), 800, ACCEPTED),
@@ -32,43 +32,27 @@ def expect(anchor: int, predicted: float, *, margin: float = 0) -> Expectation:
         (expect(0, 9400, margin=8000), 2050, ACCEPTED),  # tools that the backend ignores
         (expect(0, 600), 300, REJECTED),
     ],
-)
-def test_verdicts(expected: Expectation, reported: int, verdict: Observation) -> None:
-    assert verdict_on(expected, reported, None) is verdict
-
-
-@pytest.mark.parametrize(
-    ("expected", "reported", "verdict"),
-    [
+    # half of a window is where a prompt is cut, unless it fits by any reading
+    4096: [
         (expect(4000, 300), 2050, CUT),
         (expect(4000, 300), 2046, CUT),
         (expect(0, 4300, margin=100), 2054, CUT),
-        (expect(0, 2600, margin=100), 2054, ACCEPTED),  # a prompt that fits is never cut,
+        (expect(0, 2600, margin=100), 2054, ACCEPTED),  # a prompt that fits is never cut
         (expect(0, 2060), 2050, ACCEPTED),  # it is as long as that
         (expect(1900, 180), 2050, ACCEPTED),
         (expect(0, 2600, margin=800), 2050, ACCEPTED),
         (expect(0, 2600), 2100, ACCEPTED),
+        (expect(3000, 700), 2050, REJECTED),
+        (expect(0, 5000, margin=1000), 2050, REJECTED),
     ],
-)
-def test_half_of_the_window_is_where_a_prompt_is_cut(
-    expected: Expectation, reported: int, verdict: Observation
-) -> None:
-    assert verdict_on(expected, reported, 4096) is verdict
+    16_384: [(expect(0, 1550), 525, REJECTED), (expect(9000, 400), 4700, REJECTED), (expect(0, 20_000), 2050, CUT)],
+}
 
 
 @pytest.mark.parametrize(
-    ("expected", "reported", "window", "verdict"),
-    [
-        (expect(0, 1550), 525, 16_384, REJECTED),
-        (expect(9000, 400), 4700, 16_384, REJECTED),
-        (expect(3000, 700), 2050, 4096, REJECTED),
-        (expect(0, 5000, margin=1000), 2050, 4096, REJECTED),
-        (expect(0, 20_000), 2050, 16_384, CUT),
-    ],
+    ("window", "expected", "reported", "verdict"), [(window, *row) for window, rows in ROWS.items() for row in rows]
 )
-def test_a_prompt_that_fits_by_any_reading_was_not_cut(
-    expected: Expectation, reported: int, window: int, verdict: Observation
-) -> None:
+def test_verdicts(window: int | None, expected: Expectation, reported: int, verdict: Observation) -> None:
     assert verdict_on(expected, reported, window) is verdict
 
 
