@@ -10,14 +10,14 @@ import asyncio
 import logging
 import re
 from array import array
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from math import sqrt
 from operator import mul
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 from proxy.backends.profile import ModelKey
-from proxy.core.cache import SizedCache
 from proxy.core.errors import UpstreamUnavailable
 from proxy.core.history.embedded import authored_text
 from proxy.core.jsontext import dumps, loads
@@ -69,6 +69,8 @@ _LONGEST_QUERY = 1_000
 
 Embedding: TypeAlias = "array[float]"
 """A vector of length 1, in 32 bits; empty where the model gives none."""
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class _Failed(Exception):
@@ -235,3 +237,28 @@ async def _request_vectors(job: Job, route: Route, texts: Sequence[str]) -> list
 def _parse_vectors(body: bytes, count: int) -> list[Embedding]:
     found = {each["index"]: vector_of(each["embedding"]) for each in loads(body)["data"]}
     return [found[number] for number in range(count)]
+
+
+class SizedCache(Generic[K, V]):
+    """Values up to a total size, in units of the caller's; the least recently used go first."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self.size = 0
+
+    def get(self, key: K) -> V | None:
+        """Return a value, which counts as used now."""
+        if (entry := self._entries.get(key)) is None:
+            return None
+        self._entries.move_to_end(key)
+        return entry[0]
+
+    def put(self, key: K, value: V, size: int) -> None:
+        """Store a value of this size, in place of an earlier one."""
+        _, before = self._entries.pop(key, (None, 0))
+        self._entries[key] = (value, size)
+        self.size += size - before
+        while self.size > self._limit:
+            _, (_, gone) = self._entries.popitem(last=False)
+            self.size -= gone

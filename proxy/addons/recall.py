@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from proxy.addon import AddOn
-from proxy.addons.embedding import Embedder, query_text
+from proxy.addons.embedding import Embedder, SizedCache, query_text
 from proxy.compaction.budget import ContextBudget
 from proxy.compaction.middles import newest_cut
 from proxy.compaction.policy import prune_limits
-from proxy.core.cache import SizedCache
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.history.turns import is_user, newest_user
 from proxy.core.jsontext import is_heavy

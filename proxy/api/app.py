@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy import __version__
-from proxy.api import live, models, ollama, own, page, stored
+from proxy.api import live, models, ollama, own, stored
 from proxy.api.access import globs_pattern
 from proxy.api.dependencies import EXCHANGE, AlreadySent, Services, authorized
 from proxy.api.models import ANTHROPIC
@@ -50,7 +50,7 @@ def _route(path: str, handler: Handler, methods: Collection[str]) -> Route:
 ROUTES: tuple[BaseRoute, ...] = (
     *(_route(path, partial(Relay.answer, dialect=dialect), ["POST"]) for path, dialect in DIALECTS.items()),
     *(_route(path, partial(Relay.count, dialect=dialect), ["POST"]) for path, dialect in COUNTING.items()),
-    *chain.from_iterable(each.router.routes for each in (own, models, ollama, stored, live, page)),
+    *chain.from_iterable(each.router.routes for each in (own, models, ollama, stored, live)),
     _route("/{path:path}", Relay.passthrough, ()),  # whatever the method
 )
 """In the order in which they are tried; made once for all applications of a process."""

@@ -1,24 +1,59 @@
-"""Health, readiness and metrics."""
+"""Spillway's own: health, readiness, metrics, and the files of the page, which hold nothing but the program."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+from typing_extensions import override
 
-from proxy.api.dependencies import EXCHANGE, On, Public, bearer
+from proxy.api.dependencies import EXCHANGE, AlreadySent, On, Public, authorized, bearer, public
 
-router = APIRouter(tags=["health"])
+_FOLDER = Path(__file__).parents[1] / "page" / "static"
+_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+    "vary": "accept",
+}
 
 
-@router.get("/healthz")
+class PageFiles(StaticFiles):
+    """Static files with the headers that guard a page."""
+
+    @override
+    def file_response(
+        self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        response.headers.update(_HEADERS)
+        return response
+
+
+_files = PageFiles(directory=_FOLDER)
+router = APIRouter(routes=[Mount("/ui", GZipMiddleware(_files))])
+
+
+@router.get("/healthz", tags=["health"])
 @router.head("/healthz", include_in_schema=False)
 async def healthz(_: Public) -> dict[str, str]:
     """Answer while the process runs."""
     return {"status": "ok"}
 
 
-@router.get("/readyz", responses={503: {"description": "No backend answers, or the server is being stopped."}})
+@router.get(
+    "/readyz", tags=["health"], responses={503: {"description": "No backend answers, or the server is being stopped."}}
+)
 @router.head("/readyz", include_in_schema=False)
 async def readyz(on: On, exchange: Public, response: Response) -> dict[str, Any]:
     """Ask the backends whether one answers. A store that fails is reported to those with a key, but does not count."""
@@ -29,8 +64,18 @@ async def readyz(on: On, exchange: Public, response: Response) -> dict[str, Any]
     return {"status": status, **details}
 
 
-@router.get("/metrics", response_class=Response, dependencies=[Depends(bearer)])
+@router.get("/metrics", tags=["health"], response_class=Response, dependencies=[Depends(bearer)])
 async def metrics(on: On, request: Request) -> Response:
     """Counters in Prometheus' text format."""
     on.access.authorize(request.scope[EXCHANGE], optional="metrics" in on.settings.allow)
     return Response(on.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@router.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+async def root(on: On, request: Request) -> Response:
+    """Show the page to browsers; to programs the root of a backend stays what it is."""
+    if "text/html" in request.headers.get("accept", "").lower():
+        await public(request, on)
+        return await _files.get_response("index.html", request.scope)
+    await on.relay.passthrough(await authorized(request, on))
+    return AlreadySent()

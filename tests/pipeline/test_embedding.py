@@ -12,8 +12,7 @@ import pytest
 from typing_extensions import override
 
 from proxy.addons import embedding
-from proxy.addons.embedding import compare, query_text, texts_for, vector_of
-from proxy.core.cache import SizedCache
+from proxy.addons.embedding import SizedCache, compare, query_text, texts_for, vector_of
 from proxy.core.jsontext import dumps
 from proxy.core.request import text_of
 from proxy.core.settings import BackendSetting
