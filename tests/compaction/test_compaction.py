@@ -16,6 +16,7 @@ from proxy.core.history import marks
 from proxy.core.history.marks import is_summary
 from proxy.core.history.turns import cut_points
 from proxy.core.request import Message, text_of
+from tests.compaction.driver import driven
 from tests.histories import assistant, call, cost, flaws, histories, reduction_of, tool, user
 
 GOOD = "The user builds a house of words and wants it blue. The roof is still missing."
@@ -27,16 +28,7 @@ def run(
 ) -> tuple[Compaction, list[SummaryAsk]]:
     """Drive a compaction; after the given replies every further one is a good summary."""
     answers = iter(replies)
-    asked: list[SummaryAsk] = []
-    flow = compact(reduction, by, limit=limit)
-    try:
-        ask = next(flow)
-        while True:
-            asked.append(ask)
-            ask = flow.send(next(answers, GOOD))
-    except StopIteration as stop:
-        done: Compaction = stop.value
-        return done, asked
+    return driven(compact(reduction, by, limit=limit), lambda _: next(answers, GOOD))
 
 
 def total(messages: Sequence[Message]) -> float:

@@ -10,6 +10,7 @@ from proxy.backends.profile import Continuation
 from proxy.compaction.asking import Summariser, SummaryAsk
 from proxy.compaction.continuation import Partial, SummarisedStart, continuation, shorten_partial
 from proxy.core.history import marks
+from tests.compaction.driver import driven
 from tests.histories import assistant, cost, user
 
 HISTORY = [user("Tell me a long story")]
@@ -22,15 +23,7 @@ def run(
     text: str, said: SummarisedStart, room: float, replies: Iterable[str] = (), by: Summariser = BY
 ) -> tuple[str, list[SummaryAsk]]:
     answers = iter(replies)
-    asked: list[SummaryAsk] = []
-    flow = shorten_partial(text, said, room=room, by=by, cost=cost)
-    try:
-        ask = next(flow)
-        while True:
-            asked.append(ask)
-            ask = flow.send(next(answers, SAYS))
-    except StopIteration as stop:
-        return str(stop.value), asked
+    return driven(shorten_partial(text, said, room=room, by=by, cost=cost), lambda _: next(answers, SAYS))
 
 
 # -- asking

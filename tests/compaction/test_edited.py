@@ -13,6 +13,7 @@ from proxy.compaction.compaction import Compaction, compact
 from proxy.core.history.checkpoint import chain
 from proxy.core.jsontext import dumps
 from proxy.core.request import Message
+from tests.compaction.driver import driven
 from tests.histories import FORMS, assistant, call, cost, reduction_of, tool, user
 from tests.marked import MARK, conversations, without_mark
 
@@ -29,13 +30,7 @@ def compacted(
     total = sum(cost(messages))
     by = Summariser(window=int(total * 2), tokens=300, overhead=0.0, same_model=same_model)
     flow = compact(reduction_of(messages, total * share, gain=5, protect=protect), by, limit=total * limit)
-    try:
-        ask = next(flow)
-        while True:
-            ask = flow.send(repeating(ask.messages))
-    except StopIteration as stop:
-        done: Compaction = stop.value
-        return done
+    return driven(flow, lambda ask: repeating(ask.messages))[0]
 
 
 def assert_no_trace(messages: Sequence[Message], links: list[bytes], made: Compaction, covered: int) -> None:

@@ -25,6 +25,7 @@ from proxy.core.history.turns import newest_user
 from proxy.core.jsontext import dumps
 from proxy.core.request import Message, text_of
 from proxy.shaping.repair import RepairRules, clean_history, repair
+from tests.compaction.driver import driven
 from tests.histories import assistant, call, cost, reduction_of, tool, user
 
 ALL = (marks.OPEN, marks.CLOSE, marks.FENCE, marks.FENCE_END, marks.SHORTENED, marks.CONTINUED, HEADING)
@@ -61,13 +62,7 @@ def echoing(messages: Sequence[Message]) -> str:
 def shortened(messages: Sequence[Message], budget: float, chance: random.Random) -> Compaction:
     by = Summariser(window=4000, tokens=300, overhead=0.0, same_model=chance.random() < 0.5)
     flow = compact(reduction_of(messages, budget), by, limit=budget * 1.5)
-    try:
-        ask = next(flow)
-        while True:
-            ask = flow.send("" if chance.random() < 0.2 else echoing(ask.messages))
-    except StopIteration as stop:
-        done: Compaction = stop.value
-        return done
+    return driven(flow, lambda ask: "" if chance.random() < 0.2 else echoing(ask.messages))[0]
 
 
 def blocks_of(message: Message) -> list[str]:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import cycle
 from types import FrameType
 from typing import Any
 
@@ -29,6 +30,7 @@ from proxy.core.history.turns import cut_points
 from proxy.core.request import Message
 from proxy.shaping.repair import RepairRules, clean_history, repair
 from proxy.tokens.counter import read_message
+from tests.compaction.driver import driven
 from tests.histories import assistant, call, reduction_of, tool, user
 
 pytestmark = pytest.mark.slow
@@ -90,14 +92,8 @@ def shortened(rung: Rung, messages: Sequence[Message]) -> Reduction:
 
 def compacted(messages: Sequence[Message], answer: str, by: Summariser, count: Cost = cost) -> int:
     """Shorten a history; how often a summary was asked for."""
-    asked, flow = 0, compact(replace(reduction(messages), cost=count), by, limit=100)
-    try:
-        next(flow)
-        while True:
-            asked += 1
-            flow.send(answer)
-    except StopIteration:
-        return asked
+    flow = compact(replace(reduction(messages), cost=count), by, limit=100)
+    return len(driven(flow, lambda _: answer)[1])
 
 
 BY = Summariser(window=3000, tokens=100, overhead=0.0, same_model=True)
@@ -191,15 +187,7 @@ def test_a_summariser_that_fails_at_every_piece_is_left_alone() -> None:
     """Every other answer fails, so that each piece is asked for twice."""
     messages = [m for i in range(60) for m in (user(f"Question {i} " * 9), assistant(f"Answer {i} " * 9))]
     by = replace(BY, window=900, same_model=False)
-    asked, done = 0, None
-    flow = compact(reduction(messages), by, limit=100)
-    try:
-        next(flow)
-        while True:
-            asked += 1
-            flow.send("A summary that says something about all of it." if asked % 2 == 0 else "")
-    except StopIteration as stop:
-        done = stop.value
-    assert done is not None
+    answers = cycle(["", "A summary that says something about all of it."])
+    done, asked = driven(compact(reduction(messages), by, limit=100), lambda _: next(answers))
     assert done.covered
-    assert 2 < asked <= MOST_ASKS
+    assert 2 < len(asked) <= MOST_ASKS

@@ -9,17 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.compaction.asking import Summariser, SummaryAsk
+from proxy.compaction.asking import SummaryAsk
 from proxy.compaction.compaction import STRATEGIES, Compaction, compact
 from proxy.compaction.ladder import OMITTED
 from proxy.compaction.results import cleaned
 from proxy.core.history.marks import is_summary
 from proxy.core.history.turns import newest_user
 from proxy.core.request import Message
-from tests.histories import assistant, call, cost, flaws, histories, reduction_of, tool, user
+from tests.compaction.driver import driven
+from tests.compaction.test_compaction import BY, GOOD, chat
+from tests.compaction.test_compaction import agent as agent_of
+from tests.histories import assistant, call, cost, flaws, histories, reduction_of, tool
 
-GOOD = "The user builds a house of words and wants it blue. The roof is still missing."
-BY = Summariser(window=4000, tokens=60, overhead=0.0, same_model=True)
 EVERY = sorted(STRATEGIES)
 WITHOUT_A_MODEL = [name for name in EVERY if not STRATEGIES[name].asks]
 
@@ -29,28 +30,12 @@ def shortened(
 ) -> tuple[Compaction, list[SummaryAsk]]:
     """A history brought down to a share of its tokens by a strategy, and what a model was asked."""
     reduction = reduction_of(messages, sum(cost(messages)) * share, protect=protect)
-    asked: list[SummaryAsk] = []
     flow = compact(reduction, BY, limit=1e9, summarised=summarised, strategy=STRATEGIES[name])
-    try:
-        ask = next(flow)
-        while True:
-            asked.append(ask)
-            ask = flow.send(GOOD)
-    except StopIteration as stop:
-        done: Compaction = stop.value
-        return done, asked
-
-
-def chat(turns: int) -> list[Message]:
-    said = [(user(f"Question {n}: {'why ' * 60}"), assistant(f"Answer {n}: {'so ' * 60}")) for n in range(turns)]
-    return [*(message for turn in said for message in turn), user("And now?")]
+    return driven(flow, lambda _: GOOD)
 
 
 def agent(steps: int) -> list[Message]:
-    messages = [user("Fix the bug in a.py")]
-    for n in range(steps):
-        messages += [assistant(None, tool_calls=[call(n)]), tool(n, f"line {n} " * 300)]
-    return messages
+    return agent_of(steps, words=300)
 
 
 @pytest.mark.no_cover

@@ -1,0 +1,23 @@
+"""A model that answers whatever a compaction asks it for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+from proxy.compaction.asking import SummaryAsk
+
+Made = TypeVar("Made")
+
+
+def driven(flow: Generator[SummaryAsk, str, Made], reply: Callable[[SummaryAsk], str]) -> tuple[Made, list[SummaryAsk]]:
+    """What comes out in the end, and all that was asked for."""
+    asked: list[SummaryAsk] = []
+    try:
+        ask = next(flow)
+        while True:
+            asked.append(ask)
+            ask = flow.send(reply(ask))
+    except StopIteration as stop:
+        made: Made = stop.value
+        return made, asked
