@@ -16,6 +16,7 @@ from tests.histories import assistant
 OWN = Identity("own", 7, "asked")
 BEGUN = Notice(done=False)
 ENDED = Notice(done=True, before=41_200, after=980)
+NOTICES = [BEGUN, ENDED, *(Notice(done=True, **how) for how in ({}, {"failed": True}, {"ended": True}))]
 
 
 def written(form: str, notice: Notice) -> bytes:
@@ -32,9 +33,7 @@ def test_there_is_a_form_for_every_value_of_the_setting() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(
-    "notice", [BEGUN, ENDED, Notice(done=True), Notice(done=True, failed=True), Notice(done=True, ended=True)]
-)
+@pytest.mark.parametrize("notice", NOTICES)
 def test_every_form_is_a_chunk_that_any_client_can_read(form: str, notice: Notice) -> None:
     for chunk in chunks(form, notice):
         assert (chunk["id"], chunk["model"], chunk["object"]) == ("own", "asked", "chat.completion.chunk")
@@ -66,10 +65,12 @@ def test_auto_is_an_event_and_a_comment() -> None:
     assert [sse.data_of(frame) is None for frame in sse.frames(made)] == [False, True]
 
 
+FIGURES = [0, 1, 999, 1000, 1050, 41_234, 999_949, 1_048_576, 10_000_000]
+COUNTED = [Notice(done=True, before=before, after=after) for n in FIGURES for before, after in ((n, 0), (0, n))]
+
+
 @pytest.mark.parametrize(("form", "field"), [("content", "content"), ("reasoning", "reasoning_content")])
-@pytest.mark.parametrize(
-    "notice", [BEGUN, ENDED, Notice(done=True), Notice(done=True, failed=True), Notice(done=True, ended=True)]
-)
+@pytest.mark.parametrize("notice", [*NOTICES, *COUNTED])
 def test_what_is_written_into_an_answer_is_taken_out_of_the_history(form: str, field: str, notice: Notice) -> None:
     (chunk,) = chunks(form, notice)
     choices = chunk["choices"]
@@ -78,18 +79,6 @@ def test_what_is_written_into_an_answer_is_taken_out_of_the_history(form: str, f
     assert notice.text in text
     assert clean_history([assistant("x", **{field: text})])[0][field] == "onetwo"
     assert strip_status(text) == "onetwo"
-
-
-@pytest.mark.parametrize("tokens", [0, 1, 999, 1000, 1050, 41_234, 999_949, 1_048_576, 10_000_000])
-@pytest.mark.parametrize("form", ["content", "reasoning"])
-def test_whatever_the_figures_are_it_is_taken_out_again(form: str, tokens: int) -> None:
-    for notice in (Notice(done=True, before=tokens, after=0), Notice(done=True, before=0, after=tokens)):
-        (chunk,) = chunks(form, notice)
-        choices = chunk["choices"]
-        assert isinstance(choices, list)
-        ((name, text),) = choices[0]["delta"].items()
-        sent_back = assistant("", **{name: f"so{text}on"})
-        assert clean_history([sent_back])[0][name] == "soon"
 
 
 def test_what_was_left_out_of_a_message_is_told() -> None:
