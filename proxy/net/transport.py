@@ -32,7 +32,8 @@ class HttpTransport(httpx.AsyncBaseTransport):
     """A pool of HTTP/1.1 connections without a limit, cookies, redirects or decompression.
 
     llama-server closes each connection after a stream without a word, and any server may close one just as it is used
-    again. So what fails on such a connection before a byte of the response is sent once more, over a new one.
+    again. So what fails at once on such a connection, before a byte of the response, is sent once more over a new one; a
+    server that breaks off later may have worked on it.
 
     Args:
         connect_timeout: seconds to look the host up, connect and shake hands.
@@ -94,10 +95,12 @@ class HttpTransport(httpx.AsyncBaseTransport):
             httpx.LocalProtocolError: a header contains a line break.
         """
         reused: list[bool] = []
+        now = asyncio.get_running_loop().time
+        began = now()
         try:
             return await self._send(request, reused)
         except httpx.ReadError:
-            if not (reused and isinstance(request.stream, httpx.ByteStream)):
+            if not reused or now() - began > KEEP_ALIVE or not isinstance(request.stream, httpx.ByteStream):
                 raise
         return await self._send(request, [])
 
