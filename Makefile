@@ -9,10 +9,10 @@ VOCAB := tests/engine/vocab/ggml-vocab
 INSTRUCT := tests/engine/instruct.txt
 # What needs no network, no store and no clock; its tests lie in folders of the same names.
 PURE := core shaping recall compaction stream emulation backends dialects
-PURE_TESTS := $(wildcard $(PURE:%=tests/%) $(addprefix tests/tokens/test_,anchors.py content.py images.py ratios.py verdict.py windows.py)) \
+PURE_TESTS := $(wildcard $(PURE:%=tests/%) $(addprefix tests/tokens/test_,counter.py images.py ratios.py verdict.py)) \
 	tests/contracts/test_backends.py
 # What says so little that only its answers tell whether it is right: these go through the whole stack.
-WHOLE_TESTS := tests/config tests/attempts/test_searching.py tests/attempts/test_dialects_whole.py \
+WHOLE_TESTS := tests/config tests/pipeline/test_local.py tests/attempts/test_searching.py tests/attempts/test_dialects_whole.py \
 	tests/api/test_listing.py tests/api/test_stored.py tests/e2e/test_clients_responses_compaction.py tests/e2e/test_clients_ollama.py
 COVERED := $(PURE_TESTS) $(WHOLE_TESTS)
 # What is marked `no_cover` is run with the others but not traced: many examples, which reach what single ones reach.
