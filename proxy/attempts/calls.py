@@ -58,7 +58,12 @@ class AnswerCalls:
             return None
         before, text = len(answer.calls), answer.text
         reader = WrittenCallReader(
-            offer, make_id, emulated=emulated, calls_before=before if emulated else 0, text_before=text
+            offer,
+            make_id,
+            emulated=emulated,
+            count=answer.count,
+            calls_before=before if emulated else 0,
+            text_before=text,
         )
         self._readers.append(reader)
         return reader

@@ -58,10 +58,29 @@ class WrittenCallReader:
     """Reads the calls of the first choice; what may become one is held, with the piece that it came in, and nothing else is."""
 
     def __init__(
-        self, offer: Offer, make_id: Callable[[], str], *, emulated: bool, text_before: str = "", calls_before: int = 0
+        self,
+        offer: Offer,
+        make_id: Callable[[], str],
+        *,
+        emulated: bool,
+        count: Callable[[str], int] = lambda text: len(text) // 4,
+        text_before: str = "",
+        calls_before: int = 0,
     ) -> None:
-        """`make_id` makes ids of calls; earlier attempts at the answer have sent `text_before` and made `calls_before`."""
+        """Begin an attempt at an answer.
+
+        Args:
+            offer: the tools.
+            make_id: makes ids of calls.
+            emulated: whether the model was told to write calls as text.
+            count: counts tokens of a text.
+            text_before: text that earlier attempts have sent.
+            calls_before: number of calls that earlier attempts have made.
+        """
         self._offer = offer
+        self._count = count
+        self._counted = (0, 0)
+        """Characters of what was held when it was counted last, and their tokens."""
         self._make_id = make_id
         self._emulated = emulated
         self._scanner = CallScanner(offer)
@@ -95,9 +114,15 @@ class WrittenCallReader:
 
     @property
     def unseen(self) -> int:
-        """Tokens of what is held, about; a piece is one, or of some characters each."""
+        """Tokens of what is held; counted anew when it is half as long again, so that a long call costs its length."""
         size = self._end - self._held_from + self._tail_size
-        return max(len(self._held) + len(self._tail), size // 4) if size else 0
+        if not size:
+            return 0
+        length, tokens = self._counted
+        if not length <= size < length * 1.5:
+            tokens = max(1, self._count("".join(piece.text for piece in (*self._held, *self._tail))))
+            length, _ = self._counted = size, tokens
+        return max(1, tokens * size // length)
 
     def skip(self, text: str) -> bool:
         """Take in a text that can't be part of a call, and is sent unread; False: its piece has to be fed."""
