@@ -143,7 +143,9 @@ class Attempts:
         bound: dict[str, int] = {}
         if (budget := job.budget) is not None:
             end = budget.window if job.cancels else budget.pause_point
-            bound = bounded_answer(job, end - estimate.upper, delivered_tokens)
+            # Of a new model the estimate may be far too high: no call, or word, is to end there in its middle.
+            least = 0 if backend is not None and backend.ends_at_window and job.cancels else estimate.upper
+            bound = bounded_answer(job, end - least, delivered_tokens)
         content = ChatBody(dumps(body | bound))
         while True:
             try:

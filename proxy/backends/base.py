@@ -77,6 +77,8 @@ class Backend:
     """Whether a prompt is shortened without a word until the answer's bound fits into the window beside it."""
     refuses_long_answers = False
     """Whether a request is refused whose answer may be longer than the window, instead of ending the answer there."""
+    ends_at_window = False
+    """Whether an answer ends where the window does, however large a bound its request allows."""
     takes_marks = False
     """Whether it may know what marks for caches (`cache_control`) mean; others ignore them, or refuse them."""
     continues_reasoning = False

@@ -49,6 +49,7 @@ class LlamaCpp(Backend):
     wider = "start llama-server with `-c 16384` (its slots, `--parallel`, share that), or `-c 0` for all that the model was made for"
     continuations = (Continuation.FLAGS, Continuation.TRAILING, Continuation.QUOTE)
     ask_running_counts: Mapping[str, Any] = {"timings_per_token": True}
+    ends_at_window = True
     continues_reasoning = True
     repeats_prefill = True
     native = (
