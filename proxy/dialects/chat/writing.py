@@ -154,9 +154,8 @@ def _choice(choice: dict[str, Any], original: Piece, piece: Piece) -> dict[str, 
     """
     message = choice.get("message")
     if isinstance(message, dict):
-        required: dict[str, Any] = {"refusal": None, "annotations": []}
-        message = {**{name: required[name] for name in required if name not in message}, **message}
-        choice = {"logprobs": None, **choice, "message": message}
+        message = _missing(message, {"refusal": None, "annotations": []}) | message
+        choice = _missing(choice, {"logprobs": None}) | choice | {"message": message}
     if piece is original:
         return choice
     fields = _without(message if isinstance(message, dict) else {}, ("tool_calls",))
@@ -167,6 +166,11 @@ def _choice(choice: dict[str, Any], original: Piece, piece: Piece) -> dict[str, 
     if piece.calls:
         fields["tool_calls"] = [_call(replace(call, index=None)) for call in piece.calls]
     return {**choice, "message": fields, "finish_reason": piece.finish}
+
+
+def _missing(found: Mapping[str, Any], required: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the required fields that are missing; those that are there keep their places."""
+    return {name: value for name, value in required.items() if name not in found}
 
 
 def _stamped(chunk: dict[str, Any], identity: Identity) -> dict[str, Any]:
