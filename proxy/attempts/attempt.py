@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import httpx
 
 from proxy.addon import AddOn
-from proxy.attempts.bounds import bound_first, bounded_answer, lower_bound
+from proxy.attempts.bounds import bound_first, bound_resumed, lower_bound
 from proxy.attempts.passing import failure
 from proxy.attempts.room import cut_from_newest, too_long
 from proxy.attempts.sending import ChatBody, send_chat
@@ -140,12 +140,7 @@ class Attempts:
         counts = backend.ask_running_counts if backend is not None else {}
         body = going_on(job.body(), ask.messages, ask.fields, counts)
         estimate = await self._meter.measure(job.key, body, tenant=job.exchange.tenant)
-        bound: dict[str, int] = {}
-        if (budget := job.budget) is not None:
-            end = budget.window if job.cancels else budget.pause_point
-            # Of a new model the estimate may be far too high: no call, or word, is to end there in its middle.
-            least = 0 if backend is not None and backend.ends_at_window and job.cancels else estimate.upper
-            bound = bounded_answer(job, end - least, delivered_tokens)
+        bound = bound_resumed(job, estimate.upper, delivered_tokens)
         content = ChatBody(dumps(body | bound))
         while True:
             try:

@@ -57,6 +57,16 @@ def bounded_answer(job: Job, room: int, tokens_so_far: int) -> dict[str, int]:
     return dict.fromkeys(request.bounds, max(1, min(remaining, room)))
 
 
+def bound_resumed(job: Job, prompt_tokens: int, tokens_so_far: int) -> dict[str, int]:
+    """Build the options that bound an attempt to continue an answer: `prompt_tokens` at most, and of the answer `tokens_so_far`."""
+    budget, backend = job.budget, job.known_backend
+    if budget is None:
+        return {}
+    if job.cancels and backend is not None and backend.ends_at_window:
+        prompt_tokens = 0  # of a new model that may be far too high: no call, or word, is to end there in its middle
+    return bounded_answer(job, (budget.window if job.cancels else budget.pause_point) - prompt_tokens, tokens_so_far)
+
+
 def _stop_by_bound(job: Job, budget: ContextBudget) -> None:
     """Have an answer that would be paused end at a bound instead: the backend generates on after a disconnect.
 

@@ -67,16 +67,7 @@ class WrittenCallReader:
         text_before: str = "",
         calls_before: int = 0,
     ) -> None:
-        """Begin an attempt at an answer.
-
-        Args:
-            offer: the tools.
-            make_id: makes ids of calls.
-            emulated: whether the model was told to write calls as text.
-            count: counts tokens of a text.
-            text_before: text that earlier attempts have sent.
-            calls_before: number of calls that earlier attempts have made.
-        """
+        """`make_id` makes ids of calls; earlier attempts at the answer have sent `text_before` and made `calls_before`."""
         self._offer = offer
         self._count = count
         self._counted = (0, 0)
