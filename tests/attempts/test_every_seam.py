@@ -61,7 +61,7 @@ def test_every_kind(kind: str, stream: bool, resumes: int) -> None:
         # The length of the question moves the seams along.
         text = said(proxy.chat(body(stream, "go" + " on" * resumes)), stream)
         assert text == words(1, last)
-        assert attempts(fake) > resumes
+        assert attempts(fake) >= resumes
 
 
 PREFILLS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -78,7 +78,7 @@ PREFILLS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 def test_every_prefill(kind: str, model: dict[str, Any], options: dict[str, Any], stream: bool) -> None:
     with build(kind, walk(last=1200), model, **options) as fake, in_front_of(fake) as proxy:
         assert said(proxy.chat(body(stream)), stream) == words(1, 1200)
-        assert attempts(fake) > 3
+        assert attempts(fake) >= 3
 
 
 @pytest.mark.parametrize("stream", [True, False])
