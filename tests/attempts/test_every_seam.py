@@ -15,7 +15,7 @@ from tests.proxying import read_stream, running_proxy
 pytestmark = pytest.mark.slow
 
 WINDOW = 1024
-LENGTHS = {1: 600, 2: 950, 3: 1200, 4: 1450}
+LENGTHS = {1: 650, 2: 1050, 3: 1350, 4: 1650}
 """Words of an answer that takes so many resumes, or more where the window is only guessed at."""
 BOUND = 20_000
 """More tokens than any of these answers has: a client that sets no bound gets three resumes at most."""
@@ -61,7 +61,7 @@ def test_every_kind(kind: str, stream: bool, resumes: int) -> None:
         # The length of the question moves the seams along.
         text = said(proxy.chat(body(stream, "go" + " on" * resumes)), stream)
         assert text == words(1, last)
-        assert attempts(fake) >= resumes
+        assert attempts(fake) > resumes
 
 
 PREFILLS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -76,9 +76,9 @@ PREFILLS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(("kind", "model", "options"), PREFILLS)
 def test_every_prefill(kind: str, model: dict[str, Any], options: dict[str, Any], stream: bool) -> None:
-    with build(kind, walk(last=1200), model, **options) as fake, in_front_of(fake) as proxy:
-        assert said(proxy.chat(body(stream)), stream) == words(1, 1200)
-        assert attempts(fake) >= 3
+    with build(kind, walk(last=1350), model, **options) as fake, in_front_of(fake) as proxy:
+        assert said(proxy.chat(body(stream)), stream) == words(1, 1350)
+        assert attempts(fake) > 3
 
 
 @pytest.mark.parametrize("stream", [True, False])
