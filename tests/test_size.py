@@ -35,8 +35,8 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(187, 160),
-    "lines of code": Bound(22_910, 18_500),
-    "Python tokens": Bound(228_950, 175_000),
+    "lines of code": Bound(22_925, 18_500),
+    "Python tokens": Bound(229_090, 175_000),
     "settings": Bound(39, 40),
     "lines of tests": Bound(58_460, 40_000),
     "functions entered by a short streamed request": Bound(364, 250),

@@ -6,12 +6,16 @@ aiohttp parses, pools, races addresses (RFC 8305) and goes through proxies; http
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 
 import aiohttp
 import httpx
+from aiohttp.client_proto import ResponseHandler
 from typing_extensions import override
 from yarl import URL
 
@@ -74,8 +78,11 @@ class HttpTransport(httpx.AsyncBaseTransport):
             raise httpx.ConnectError("the transport is closed")
         reuse = aiohttp.TraceConfig()
         reuse.on_connection_reuseconn.append(_note_reuse)
+        connector = aiohttp.TCPConnector(limit=0, ssl=self._ssl, keepalive_timeout=KEEP_ALIVE)
+        # There is no public way to have connections of one's own class.
+        connector._factory = partial(_Connection, loop=asyncio.get_running_loop())  # type: ignore[assignment]  # noqa: SLF001
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, ssl=self._ssl, keepalive_timeout=KEEP_ALIVE),
+            connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             skip_auto_headers=_ADDED_BY_AIOHTTP,
@@ -141,6 +148,20 @@ class HttpTransport(httpx.AsyncBaseTransport):
             await self._session.close()
 
 
+class _Connection(ResponseHandler):
+    """A connection whose server may refuse a request and hang up before it has read all of it."""
+
+    @override
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Read what the server sent: a write that fails ends the connection with its response unread."""
+        transport = self.transport
+        if transport is not None and isinstance(exc, OSError) and transport.get_extra_info("ssl_object") is None:
+            with suppress(OSError):
+                while data := os.read(transport.get_extra_info("socket").fileno(), HEADER_BYTES):
+                    self.data_received(data)
+        super().connection_lost(exc)
+
+
 async def _note_reuse(session: object, context: SimpleNamespace, params: object) -> None:
     del session, params
     context.trace_request_ctx.append(True)
@@ -151,6 +172,7 @@ async def _pieces(request: httpx.Request, deadline: asyncio.Timeout, seconds: fl
     assert isinstance(request.stream, httpx.AsyncByteStream)
     async for data in request.stream:
         for at in range(0, len(data), PIECE):
+            await asyncio.sleep(0)  # a connection that ends tells so before the next write fails
             deadline.reschedule(asyncio.get_running_loop().time() + seconds)
             yield data[at : at + PIECE]
 
