@@ -79,8 +79,8 @@ class HttpTransport(httpx.AsyncBaseTransport):
         reuse = aiohttp.TraceConfig()
         reuse.on_connection_reuseconn.append(_note_reuse)
         connector = aiohttp.TCPConnector(limit=0, ssl=self._ssl, keepalive_timeout=KEEP_ALIVE)
-        # There is no public way to have connections of one's own class.
-        connector._factory = partial(_Connection, loop=asyncio.get_running_loop())  # type: ignore[assignment]  # noqa: SLF001
+        factory = partial(_Connection, loop=asyncio.get_running_loop())
+        connector._factory = factory  # type: ignore[assignment]  # noqa: SLF001 - aiohttp has no public way
         self._session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
