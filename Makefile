@@ -45,7 +45,7 @@ PINNED := Dockerfile docker-compose.yml
 # vLLM on the CPU is built for this one.
 ENGINES_TORCH ?= torch==2.13.0
 
-.PHONY: help run check test lint format coverage fuzz chaos oldest lock pin audit sbom image wheel pictures docs site bench e2e e2e-agents e2e-openwebui e2e-engines clean
+.PHONY: help run check test lint format coverage fuzz chaos oldest lock pin audit sbom image wheel pictures docs site bench e2e e2e-npm e2e-agents e2e-openwebui e2e-engines clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -131,8 +131,14 @@ bench: $(VENV)/.dev $(LITELLM)/.ready $(CTXKEEPER)/.ready ## measure: against ng
 	$(PY) -m benchmarks.hostile
 	$(PY) -m benchmarks.waiting
 
+# Each within its minutes; the others are run whatever becomes of one.
 e2e: $(VENV)/.dev ## use what users use: the npm SDKs, coding agents, Open WebUI in a browser, in half an hour at most (ARGS="npm agents")
-	@$(PY) -m tests.e2e $(ARGS)
+	@failed=; for part in $(or $(ARGS),npm agents openwebui); do \
+		timeout --kill-after 30 900 $(MAKE) --no-print-directory --silent e2e-$$part ARGS= || failed="$$failed $$part"; done; \
+		test -z "$$failed" || { echo "failed, or could not be run:$$failed"; exit 1; }
+
+e2e-npm: $(VENV)/.dev ## have the SDKs for npm chat past a small window (needs npm)
+	$(PY) -m pytest -q -n $(WORKERS) tests/e2e/test_clients_npm.py $(ARGS)
 
 e2e-agents: $(VENV)/.dev $(AGENTS)/.ready ## have Claude Code, Codex, opencode and Qwen Code work past a small window (needs npm; 1 GB of packages)
 	$(PY) -m tests.agents $(ARGS)

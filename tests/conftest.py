@@ -1,4 +1,4 @@
-"""For every test: the event loop, hypothesis profiles, no network but loopback; and what to install for those skipped."""
+"""For every test: the event loop, hypothesis profiles, no network but loopback."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import os
 import socket
 import ssl
 import time
-from collections import Counter
 from collections.abc import Generator, Iterator
 from functools import cache
 from typing import Any
@@ -19,7 +18,6 @@ from hypothesis import HealthCheck, settings
 
 from proxy.addons.log import FORMAT, OneLine
 from proxy.tokens.families import VOCABULARIES
-from tests.skips import left_out
 
 # The ordinary run draws the same examples every time, so that it fails for everyone or for no one;
 # new ones are looked for with HYPOTHESIS_PROFILE=deep.
@@ -69,17 +67,6 @@ def pytest_runtest_setup() -> None:
     gc.enable()  # which `spillway serve` does when it listens: where a test had it refused, nothing was freed from there on
     if time.monotonic() > FUZZ_UNTIL:
         pytest.skip("FUZZ_MINUTES were over")
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what was left out, why, and the command that brings it."""
-    reasons = Counter(
-        report.longrepr[2].removeprefix("Skipped: ")
-        for report in terminalreporter.getreports("skipped")
-        if isinstance(report.longrepr, tuple)
-    )
-    for line in left_out(reasons):
-        terminalreporter.line(line)
 
 
 @pytest.fixture(scope="session")

@@ -1,42 +1,42 @@
-"""What can be known of the container files without a Docker engine: their steps are run, their structure is checked."""
+"""What can be known of the container files without a Docker engine, and of the make targets that look after them."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
-import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import yaml
 from packaging.requirements import Requirement
 
+from benchmarks.process import free_port, running
 from proxy.core.settings import Settings
-from proxy.demo import serve_on_loopback
-from tests.fakes.waiting import await_until, wait_until
+from tests.fakes import Gate, LlamaCppFake, wait_until
 
 ROOT = Path(__file__).parent.parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
-USER = 10001
-NO_INDEX = re.compile(r"NewConnectionError|name resolution|dns error|Network is unreachable|timed out", re.IGNORECASE)
+LOCKED = (ROOT / "config/requirements.lock").read_text()
+PINNED = ("Dockerfile", "docker-compose.yml")
+DIGEST = "sha256:[0-9a-f]{64}"
+NEW = "sha256:" + "ab" * 32
+SIZES = {"m": 2**20, "mb": 2**20, "g": 2**30}
 
 
-def instructions(name: str, text: str = DOCKERFILE) -> list[str]:
+def instructions(name: str) -> list[str]:
     """The arguments of all instructions of this name, continuation lines joined."""
-    joined = re.sub(r"\\\n\s*", " ", text)
+    joined = re.sub(r"\\\n\s*", " ", DOCKERFILE)
     return [line.split(None, 1)[1] for line in joined.split("\n") if line.startswith(f"{name} ")]
 
 
@@ -44,188 +44,97 @@ def environment() -> dict[str, str]:
     return dict(item.split("=", 1) for line in instructions("ENV") for item in shlex.split(line))
 
 
-def copied() -> list[str]:
-    return [name for line in instructions("COPY") if "--from" not in line for name in line.split()[:-1]]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
 # The image
 
 
 def test_the_image_runs_as_an_unprivileged_user_with_its_store_on_a_volume() -> None:
-    assert instructions("USER") == [str(USER)]
-    assert instructions("VOLUME") == ["/data"]
+    assert (instructions("USER"), instructions("VOLUME")) == (["10001"], ["/data"])
     assert environment()["SPILLWAY_STORE"] == "sqlite:////data/spillway.sqlite3"
     assert environment()["SPILLWAY_HOST"] == "0.0.0.0"
     assert "SPILLWAY_ALLOW" not in environment()
 
 
 def test_only_what_is_copied_is_sent_to_the_builder() -> None:
+    copied = [name for line in instructions("COPY") if "--from" not in line for name in line.split()[:-1]]
     lines = [line for line in (ROOT / ".dockerignore").read_text().split("\n") if not line.startswith("#")]
     assert lines[0] == "*"
-    assert {line for line in lines if line.startswith("!")} == {f"!{name}" for name in copied()}
-    assert all((ROOT / name).exists() for name in copied())
+    assert {line for line in lines if line.startswith("!")} == {f"!{name}" for name in copied}
+    assert all((ROOT / name).exists() for name in copied)
 
 
-def locked() -> dict[str, str]:
-    """The versions that the image gets, by package."""
-    text = (ROOT / "config/requirements.lock").read_text()
-    return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", text, re.MULTILINE))
-
-
-def test_what_is_locked_satisfies_the_project() -> None:
+def test_what_is_locked_satisfies_the_project_and_has_a_digest() -> None:
+    locked = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", LOCKED, re.MULTILINE))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = map(Requirement, [*project["dependencies"], *chain(*project["optional-dependencies"].values())])
-    unfit = [str(each) for each in wanted if not each.specifier.contains(locked().get(each.name, "0"))]
+    unfit = [str(each) for each in wanted if not each.specifier.contains(locked.get(each.name, "0"))]
     assert unfit == [], "run `make lock`"
-
-
-def test_everything_locked_has_a_digest() -> None:
-    text = (ROOT / "config/requirements.lock").read_text()
-    entries = re.split(r"\n(?=\S)", text.strip())
-    assert len(entries) == len(locked()) > 20
+    entries = re.split(r"\n(?=\S)", LOCKED.strip())
+    assert len(entries) == len(locked) > 20
     assert [entry for entry in entries if "--hash=sha256:" not in entry] == []
 
 
-@dataclass(frozen=True)
-class Account:
-    """Runs commands in a folder of its own, as a user without rights where the tests run as root."""
-
-    place: Path
-    python: str
-    ids: Mapping[str, Any]
-
-    def run(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        argv = self._argv(command, variables)
-        return subprocess.run(
-            argv, cwd=self.place / "src", capture_output=True, text=True, check=False, timeout=200, **self.ids
-        )
-
-    def start(self, *command: str, **variables: str) -> subprocess.Popen[str]:
-        out = subprocess.PIPE
-        argv = self._argv(command, variables)
-        return subprocess.Popen(
-            argv, cwd=self.place / "data", stdout=out, stderr=subprocess.STDOUT, text=True, **self.ids
-        )
-
-    def local(self, text: str) -> str:
-        """A text of the Dockerfile with the image's folders moved below `place`."""
-        return re.sub(r"(?<![\w.])/(opt|data)\b", lambda found: f"{self.place}/{found[1]}", text)
-
-    def _argv(self, command: tuple[str, ...], variables: Mapping[str, str]) -> list[str]:
-        variables = {"HOME": str(self.place / "home"), "PYTHONPATH": "", **variables}
-        return ["env", *(f"{name}={value}" for name, value in variables.items()), *command]
+def test_the_image_is_built_on_digests_of_nothing_but_what_is_locked() -> None:
+    names = dict(re.findall(r"^ARG (\w+)=(\S+)", DOCKERFILE, re.MULTILINE))
+    bases = [re.sub(r"\$\{(\w+)\}", lambda found: names[found[1]], line.split()[0]) for line in instructions("FROM")]
+    assert len(bases) == 2
+    assert [base for base in bases if not re.fullmatch(rf"python:[\w.-]+@{DIGEST}", base)] == []
+    installs = re.findall(r"pip install (.*)", DOCKERFILE)
+    assert len(installs) == 2
+    assert all("--require-hashes" in install or "--no-deps ." in install for install in installs)
 
 
-@contextmanager
-def account() -> Iterator[Account]:
-    """An account with empty folders; outside of pytest's own, which are closed to other users."""
-    with tempfile.TemporaryDirectory(prefix="spillway-image-") as name:
-        place = Path(name)
-        python, ids = interpreter()
-        for folder in (place, *(place / name for name in ("src", "opt", "data", "home"))):
-            folder.mkdir(exist_ok=True)
-            folder.chmod(0o755)
-            if ids:
-                os.chown(folder, USER, USER)
-        yield Account(place, python, ids)
+def test_it_starts_healthy_once_it_has_a_key(tmp_path: Path) -> None:
+    """With the environment of the image and its own commands, but for the folders: what is installed here is run."""
+    programs = Path(sys.executable).parent
+    variables = {name: value.replace("/data", str(tmp_path)) for name, value in environment().items()}
+    variables |= {"PATH": f"{programs}:/usr/bin:/bin", "SPILLWAY_PORT": str(free_port())}
+    variables["SPILLWAY_BACKENDS"] = '[{"url": "http://127.0.0.1:9"}]'
+    program, command = json.loads(instructions("ENTRYPOINT")[0])[0], json.loads(instructions("CMD")[0])
+    start = [str(programs / program), *command]
+    check = json.loads(instructions("HEALTHCHECK")[0].partition("CMD ")[2])
 
+    refused = subprocess.run(start, env=variables, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert refused.returncode != 0
+    assert "SPILLWAY_API_KEYS" in refused.stdout + refused.stderr
 
-def interpreter() -> tuple[str, dict[str, Any]]:
-    """A Python that can make environments, and the ids to run it with."""
-    own = str(Path(sys.executable).resolve())
-    ids: dict[str, Any] = {"user": USER, "group": USER, "extra_groups": []}
-    fit = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))"
-    for python in (own, "/usr/local/bin/python3", "/usr/bin/python3") if os.geteuid() == 0 else ():
+    def healthy() -> bool:
+        return subprocess.run([sys.executable, *check[1:]], env=variables, check=False, stderr=-3).returncode == 0
+
+    assert not healthy()
+    variables["SPILLWAY_API_KEYS"] = '["a-key"]'
+    with subprocess.Popen(start, env=variables, cwd=tmp_path, stderr=subprocess.DEVNULL) as server:
         try:
-            if subprocess.run([python, "-c", fit], check=False, cwd="/", **ids).returncode == 0:
-                return python, ids
-        except OSError:
-            continue  # it lies where others may not look
-    return own, {}
-
-
-@pytest.mark.timeout(300)
-def test_its_steps_install_and_start_a_healthy_server_as_an_unprivileged_user() -> None:
-    with account() as user:
-        install(user)
-        port = free_port()
-        variables = {name: user.local(value) for name, value in environment().items() if name != "PATH"}
-        variables |= {"SPILLWAY_PORT": str(port), "SPILLWAY_BACKENDS": '[{"url": "http://127.0.0.1:9"}]'}
-        programs = user.place / "opt/spillway/bin"
-        command: list[str] = json.loads(instructions("ENTRYPOINT")[0]) + json.loads(instructions("CMD")[0])
-        start = [str(programs / command[0]), *command[1:]]
-        check = instructions("HEALTHCHECK")[0]
-
-        refused = user.run(*start, **variables)
-        assert refused.returncode != 0
-        assert "SPILLWAY_API_KEYS" in refused.stdout + refused.stderr
-
-        def healthy() -> bool:
-            python, *script = json.loads(check[check.index("CMD ") + 4 :])
-            return user.run(str(programs / python), *script, **variables).returncode == 0
-
-        assert not healthy()
-        variables["SPILLWAY_API_KEYS"] = '["a-key"]'
-        with user.start(*start, **variables) as server:
-            try:
-                wait_until(lambda: healthy() or server.poll() is not None, timeout=40)
-                assert server.poll() is None, server.communicate()[0]
-            finally:
-                server.terminate()
-            server.communicate(timeout=20)
-        assert (user.place / "data/spillway.sqlite3").exists()
-
-
-def install(user: Account) -> None:
-    """The Dockerfile's first stage: copy, make an environment, install."""
-    for name in copied():
-        target = user.place / "src" / name
-        target.parent.mkdir(exist_ok=True)
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, target, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
-        else:
-            shutil.copy(ROOT / name, target)
-    first_stage = re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)[1]
-    for step in instructions("RUN", first_stage):
-        program, *arguments = shlex.split(user.local(step))
-        if "compileall" in arguments:
-            continue  # it would take longer than the rest, and nothing here needs it
-        done = user.run(user.python if program == "python" else program, *arguments)
-        if done.returncode and NO_INDEX.search(done.stderr):
-            pytest.skip(f"no package index within reach: {done.stderr[-200:]}")
-        assert done.returncode == 0, done.stderr[-2000:]
+            wait_until(lambda: healthy() or server.poll() is not None, timeout=40)
+            assert server.poll() is None
+        finally:
+            server.terminate()
+    assert (tmp_path / "spillway.sqlite3").exists()
 
 
 # The composition
 
-PROFILES = ("default", "openwebui", "scale", "monitoring")
-
 
 @pytest.fixture(scope="module")
 def composition() -> dict[str, Any]:
-    yaml = pytest.importorskip("yaml", reason="PyYAML comes with tokenizers, but is not there")
     loaded: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     return loaded
 
 
-def test_nothing_is_published_but_on_loopback(composition: dict[str, Any]) -> None:
-    ports = [port for service in composition["services"].values() for port in service.get("ports", [])]
-    assert len(ports) == 4
+@pytest.fixture
+def services(composition: dict[str, Any]) -> dict[str, Any]:
+    services: dict[str, Any] = composition["services"]
+    return services
+
+
+def test_nothing_is_published_but_on_loopback(services: dict[str, Any]) -> None:
+    ports = [port for service in services.values() for port in service.get("ports", [])]
+    assert len(ports) == len({port.split(":")[1] for port in ports}) == 4
     assert all(port.startswith("127.0.0.1:") for port in ports)
-    assert len({port.split(":")[1] for port in ports}) == 4
 
 
-def test_plain_up_starts_spillway_alone(composition: dict[str, Any]) -> None:
-    services = composition["services"]
-    assert [name for name, service in services.items() if "profiles" not in service] == ["spillway"]
-    profiles = {name: service["profiles"] for name, service in services.items() if "profiles" in service}
-    assert profiles == {
+def test_plain_up_starts_spillway_alone(services: dict[str, Any]) -> None:
+    assert {name: service.get("profiles", []) for name, service in services.items()} == {
+        "spillway": [],
         "openwebui": ["openwebui"],
         "replica": ["scale"],
         "redis": ["scale"],
@@ -235,71 +144,58 @@ def test_plain_up_starts_spillway_alone(composition: dict[str, Any]) -> None:
     }
 
 
-def test_spillway_reaches_the_host_and_keeps_its_store(composition: dict[str, Any]) -> None:
-    spillway = composition["services"]["spillway"]
-    assert spillway["extra_hosts"] == ["host.docker.internal:host-gateway"]
-    assert spillway["volumes"] == ["checkpoints:/data", "./config:/config:ro"]
-    assert spillway["environment"]["SPILLWAY_ALLOW"] == "${SPILLWAY_ALLOW:-open}"
+def test_services_find_one_another(services: dict[str, Any]) -> None:
+    spillway, replica = services["spillway"], services["replica"]
     (port,) = instructions("EXPOSE")
     assert spillway["ports"] == [f"127.0.0.1:8484:{port}"]
-
-
-@pytest.mark.parametrize("service", ["spillway", "replica"])
-def test_every_setting_reaches_the_container(composition: dict[str, Any], service: str) -> None:
-    described = composition["services"][service]
-    given: dict[str, str | None] = described["environment"]
-    settings = {f"SPILLWAY_{name.upper()}" for name in (*Settings.model_fields, "config")}
-    assert set(given) == {*settings, "OTEL_EXPORTER_OTLP_ENDPOINT"}
-    set_here = {"SPILLWAY_HOST", "SPILLWAY_PORT"}
-    set_here |= {"SPILLWAY_STORE"} if service == "replica" else set()
-    for name in settings - set_here:
-        value = given[name]
-        assert value is None or value.startswith(f"${{{name}:-"), name
-    # Compose takes a variable without a value away where nobody sets it, the image's own too.
-    assert all(given[name] is not None for name in environment() if name.startswith("SPILLWAY_"))
-    assert described["env_file"] == [{"path": ".env", "required": False}]
-    assert "./config:/config:ro" in described["volumes"]
-
-
-def test_the_compositions_own_values_are_the_images(composition: dict[str, Any]) -> None:
-    given = composition["services"]["spillway"]["environment"]
-    for name, value in environment().items():
-        if name.startswith("SPILLWAY_"):
-            assert given[name] in (value, f"${{{name}:-{value}}}")
-
-
-def test_open_webui_is_pointed_at_spillway(composition: dict[str, Any]) -> None:
-    settings = composition["services"]["openwebui"]["environment"]
-    assert settings["OPENAI_API_BASE_URL"] == "http://spillway:8484/v1"
-
-
-def test_two_replicas_share_a_store(composition: dict[str, Any]) -> None:
-    services = composition["services"]
-    assert services["replica"]["deploy"]["replicas"] == 2
-    assert services["replica"]["environment"]["SPILLWAY_STORE"].startswith("redis://redis:")
-    assert services["replica"]["environment"]["SPILLWAY_ALLOW"] == "${SPILLWAY_ALLOW:-open}"
+    assert spillway["extra_hosts"] == ["host.docker.internal:host-gateway"]
+    assert spillway["volumes"] == ["checkpoints:/data", "./config:/config:ro"]
+    assert services["openwebui"]["environment"]["OPENAI_API_BASE_URL"] == "http://spillway:8484/v1"
+    assert replica["deploy"]["replicas"] == 2
+    assert replica["environment"]["SPILLWAY_STORE"].startswith("redis://redis:")
     (mount,) = services["gateway"]["volumes"]
     assert (ROOT / mount.split(":")[0]).is_file()
 
 
-def test_named_volumes_and_dependencies_exist(composition: dict[str, Any]) -> None:
-    services = composition["services"]
+@pytest.mark.parametrize("service", ["spillway", "replica"])
+def test_every_setting_reaches_the_container(services: dict[str, Any], service: str) -> None:
+    given: dict[str, str | None] = services[service]["environment"]
+    settings = {f"SPILLWAY_{name.upper()}" for name in (*Settings.model_fields, "config")}
+    assert set(given) == {*settings, "OTEL_EXPORTER_OTLP_ENDPOINT"}
+    assert given["SPILLWAY_ALLOW"] == "${SPILLWAY_ALLOW:-open}"
+    for name in settings - {"SPILLWAY_HOST", "SPILLWAY_PORT", "SPILLWAY_STORE"}:
+        value = given[name]
+        assert value is None or value.startswith(f"${{{name}:-"), name
+    # Compose takes a variable without a value away where nobody sets it, the image's own too.
+    own = {name: value for name, value in environment().items() if name.startswith("SPILLWAY_")}
+    assert all(given[name] is not None for name in own)
+    if service == "spillway":
+        assert all(given[name] in (value, f"${{{name}:-{value}}}") for name, value in own.items())
+
+
+def test_named_volumes_and_dependencies_exist(composition: dict[str, Any], services: dict[str, Any]) -> None:
     for service in services.values():
         named = [mount.split(":")[0] for mount in service.get("volumes", []) if not mount.startswith(".")]
         assert set(named) <= set(composition["volumes"])
         for name in service.get("depends_on", {}):
-            same = set(services[name].get("profiles", [])) >= set(service.get("profiles", []))
-            assert same or "profiles" not in services[name]
+            profiles = services[name].get("profiles", [])
+            assert not profiles or set(profiles) >= set(service.get("profiles", []))
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-def test_compose_accepts_it(profile: str) -> None:
-    docker = shutil.which("docker")
-    if docker is None or subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode:
-        pytest.skip("the compose plugin is not installed")
-    command = [docker, "compose", "--profile", profile, "config", "--quiet"]
-    checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-    assert checked.returncode == 0, checked.stderr
+def test_containers_are_named_by_digest_or_release_and_bounded(services: dict[str, Any]) -> None:
+    images = {name: service["image"] for name, service in services.items() if "build" not in service}
+    assert set(images) == {"openwebui", "redis", "gateway", "prometheus", "grafana"}
+    for name in ("openwebui", "prometheus", "grafana"):  # whose releases stay what they are
+        assert re.fullmatch(r"\S+:v?\d+\.\d+\.\d+(@\S+)?", images.pop(name))
+    assert [image for image in images.values() if not re.fullmatch(rf"\S+:\S+@{DIGEST}", image)] == []
+    redis = services["redis"]["command"]
+    assert size(services["redis"]["mem_limit"]) >= 2 * size(redis[redis.index("--maxmemory") + 1])
+    assert all(size(service["mem_limit"]) for service in services.values())
+
+
+def size(text: str) -> int:
+    number, unit = re.fullmatch(r"(\d+)([a-z]+)", text).groups()  # type: ignore[union-attr]
+    return int(number) * SIZES[unit]
 
 
 # nginx in front
@@ -311,8 +207,7 @@ def gateway(folder: Path, upstream: str) -> Iterator[str]:
     nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
     if nginx is None:
         pytest.skip("nginx is not installed")
-    port = free_port()
-    config = (ROOT / "config/nginx.conf").read_text()
+    port, config = free_port(), (ROOT / "config/nginx.conf").read_text()
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     paths = "".join(f"    {kind}_temp_path {folder}/{kind};\n" for kind in kinds)
     for shipped, local in (
@@ -323,62 +218,87 @@ def gateway(folder: Path, upstream: str) -> Iterator[str]:
         assert config.count(shipped) == 1
         config = config.replace(shipped, local)
     (folder / "nginx.conf").write_text(config)
-    files = f"pid {folder}/nginx.pid;"
-    command = [nginx, "-c", str(folder / "nginx.conf"), "-p", str(folder), "-e", "stderr", "-g"]
-    checked = subprocess.run([*command, files, "-t"], capture_output=True, text=True, check=False, timeout=30)
-    assert checked.returncode == 0, checked.stderr
-    assert "[warn]" not in checked.stderr
-    with subprocess.Popen([*command, f"daemon off; {files}"], stderr=subprocess.DEVNULL) as process:
-        try:
-            wait_until(lambda: accepts(port) or process.poll() is not None, timeout=20)
-            assert process.poll() is None
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
+    files = f"daemon off; pid {folder}/nginx.pid;"
+    command = [nginx, "-c", str(folder / "nginx.conf"), "-p", str(folder), "-e", "stderr", "-g", files]
+    with running(command, folder / "nginx.log") as process:
+        process.wait_until_listening(port)
+        yield f"http://127.0.0.1:{port}"
+    assert "[warn]" not in (folder / "nginx.log").read_text()
 
 
-def accepts(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
+def test_nginx_passes_every_event_on_at_once_and_tells_when_the_client_leaves(tmp_path: Path) -> None:
+    gate = Gate()
+    body = {"model": "fake-model", "stream": True, "messages": [{"role": "user", "content": "w1 "}]}
+    body["padding"] = "x" * 3_000_000  # more than nginx takes by default
+    with LlamaCppFake(gate=gate) as fake, gateway(tmp_path, fake.url) as url:
+        with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=20, trust_env=False) as answer:
+            chunks, seen = answer.iter_bytes(), b""
+            while b'"4"' not in seen:
+                gate.release(1)
+                seen += next(chunks)
+        wait_until(lambda: fake.cancelled == 1)
+        assert len(fake.requests[0].body) > 3_000_000
 
 
-class Stream:
-    """A backend that sends one event after the other, each when it is told to."""
-
-    def __init__(self) -> None:
-        self.steps: asyncio.Queue[bytes] = asyncio.Queue()
-        self.left = False
-        self.received = 0
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        more = True
-        while more:
-            message = await receive()
-            self.received += len(message.get("body", b""))
-            more = message.get("more_body", False)
-        headers = [(b"content-type", b"text/event-stream")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        leaving = asyncio.ensure_future(receive())
-        while not leaving.done():
-            step = asyncio.ensure_future(self.steps.get())
-            await asyncio.wait({step, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if step.done():
-                await send({"type": "http.response.body", "body": step.result(), "more_body": True})
-            step.cancel()
-        self.left = True
+# What make does
 
 
-@pytest.mark.anyio
-async def test_nginx_passes_every_event_on_at_once_and_tells_when_the_client_leaves(tmp_path: Path) -> None:
-    stream = Stream()
-    body = b"x" * 3_000_000  # more than nginx takes by default
-    async with serve_on_loopback(stream) as upstream, httpx.AsyncClient(timeout=20) as client:
-        with gateway(tmp_path, upstream) as url:
-            async with client.stream("POST", url, content=body) as answer:
-                chunks = answer.aiter_bytes()
-                for number in range(5):
-                    event = b"data: %d\n\n" % number
-                    stream.steps.put_nowait(event)
-                    assert await anext(chunks) == event
-            await await_until(lambda: stream.left)
-    assert stream.received == len(body)
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of what the targets work on, with an environment that is ready."""
+    for name in (*PINNED, "Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    for folder in (".venv/bin", ".venv-audit/bin", "programs"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").symlink_to(sys.executable)
+    (tmp_path / ".venv-audit/.ready").touch()
+    return tmp_path
+
+
+def make(project: Path, target: str, program: str, script: str) -> subprocess.CompletedProcess[str]:
+    """Make a target with this script in a program's place."""
+    place = project / program
+    place.write_text(f"#!/bin/sh\n{script}\n")
+    place.chmod(0o755)
+    path = f"{project}/programs{os.pathsep}{os.environ['PATH']}"  # noqa: TID251 - of the test
+    command = ["make", "-s", "-o", ".venv/bin/python", target]
+    env = {"PATH": path, "HOME": str(project)}
+    return subprocess.run(command, cwd=project, env=env, capture_output=True, text=True, check=False, timeout=60)
+
+
+def images(project: Path) -> list[str]:
+    text = "".join((project / name).read_text() for name in PINNED)
+    return re.findall(r"^[^#\n]*(?:image: |=)([a-z0-9./-]+:[\w.-]+@?\S*)$", text, re.MULTILINE)
+
+
+def test_pinning_names_every_image_by_what_the_registry_says(project: Path) -> None:
+    before = images(project)
+    assert make(project, "pin", "programs/docker", "echo no route to host >&2; exit 1").returncode != 0
+    assert images(project) == before
+    script = f'[ "$1 $2 $3" = "buildx imagetools inspect" ] && echo {NEW}'
+    done = make(project, "pin", "programs/docker", script)
+    assert done.returncode == 0, done.stderr
+    after = images(project)
+    assert [image.split("@")[0] for image in after] == [image.split("@")[0] for image in before]
+    assert [image for image in after if not image.endswith(f"@{NEW}")] == []
+    assert len(after) == 6
+
+
+def test_an_audit_is_strict_and_has_not_passed_where_it_could_not_ask(project: Path) -> None:
+    audit = ".venv-audit/bin/pip-audit"
+    failed = make(project, "audit", audit, "echo ERROR: cannot reach pypi.org >&2; exit 1")
+    assert failed.returncode != 0
+    assert "cannot reach pypi.org" in failed.stderr
+    done = make(project, "audit", audit, 'echo "$@"')
+    assert done.returncode == 0, done.stderr
+    assert {"--strict", "--require-hashes", "config/requirements.lock"} <= set(done.stdout.split())
+
+
+def test_the_bill_of_materials_lists_what_is_locked(project: Path) -> None:
+    done = make(project, "sbom", ".venv-audit/bin/python", 'echo "$@"')
+    assert done.returncode == 0, done.stderr
+    command, written = done.stdout.strip().split("\n")
+    assert "cyclonedx_py requirements" in command
+    assert command.endswith("config/requirements.lock")
+    assert written in command
