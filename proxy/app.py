@@ -32,9 +32,9 @@ from proxy.attempts.driver import StreamDriver
 from proxy.attempts.replies import Replies
 from proxy.attempts.resuming import Resumer
 from proxy.backends.profile import profile_from_settings
-from proxy.client_histories import ClientHistories, Sealer
 from proxy.compactor import Compactor
 from proxy.config import is_nearby, proxy_for, wants_traces
+from proxy.conversation_state import ConversationState
 from proxy.core.errors import SettingError
 from proxy.core.settings import BackendSetting, Settings
 from proxy.net.flows import PROBE_TIMEOUT, FlowRunner
@@ -47,7 +47,6 @@ from proxy.net.upstream import ReadinessProbe, Upstream
 from proxy.outcome import Telemetry
 from proxy.pipeline import Pipeline
 from proxy.preparing import Preparer
-from proxy.reading import Memory
 from proxy.relay import Relay
 from proxy.routing import Router
 from proxy.store import Documents, Store, open_store
@@ -214,29 +213,24 @@ def _pipeline(
     grace: float,
 ) -> Pipeline:
     """Put the stages together."""
-    meter, sealer = counting.meter, Sealer(store)
+    state = ConversationState(store=store, documents=documents, counting=counting, max_body=settings.max_body)
     compactor = Compactor(counting=counting, store=store, router=router, clock=clock)
-    client_histories = ClientHistories(sealer=sealer, counting=counting)
-    preparer = Preparer(
-        counting=counting, store=store, client_histories=client_histories, settings=settings, addons=addons
-    )
-    attempts = Attempts(preparer=preparer, compactor=compactor, pool=SharedPool(), meter=meter)
+    preparer = Preparer(counting=counting, store=store, state=state, settings=settings, addons=addons)
+    attempts = Attempts(preparer=preparer, compactor=compactor, pool=SharedPool(), meter=counting.meter)
     driver = StreamDriver(
         attempts=attempts,
         resumer=Resumer(compactor=compactor, attempts=attempts, counting=counting),
         counting=counting,
         ledger=CallLedger(),
     )
-    memory = Memory(documents, sealer, store, settings)
     return Pipeline(
-        memory=memory,
+        state=state,
         router=router,
         preparer=preparer,
         counting=counting,
         compactor=compactor,
-        client_histories=client_histories,
         attempts=attempts,
-        replies=Replies(driver=driver, memory=memory, clock=clock, grace=grace),
+        replies=Replies(driver=driver, state=state, clock=clock, grace=grace),
         addons=addons,
     )
 

@@ -13,9 +13,9 @@ from proxy.attempts.attempt import Attempts, leave
 from proxy.attempts.client import ClientStream
 from proxy.attempts.replies import Replies
 from proxy.attempts.room import cannot_fit, is_worth_a_summary, too_long
-from proxy.client_histories import ClientHistories, requested_goal
 from proxy.compaction.budget import ContextBudget
 from proxy.compactor import Compactor
+from proxy.conversation_state import ConversationState, conversation_of
 from proxy.core.dialect import Dialect
 from proxy.dialects import CHAT
 from proxy.exchange import Exchange
@@ -23,7 +23,6 @@ from proxy.job import Job
 from proxy.net.headers import openai_headers
 from proxy.outcome import Outcome, overriding
 from proxy.preparing import Preparer
-from proxy.reading import Memory, conversation_of
 from proxy.routing import Router
 from proxy.stream.status import Notice
 from proxy.tokens.counting import Counting
@@ -33,12 +32,11 @@ from proxy.tokens.counting import Counting
 class Pipeline:
     """Serves chat requests."""
 
-    memory: Memory
+    state: ConversationState
     router: Router
     preparer: Preparer
     counting: Counting
     compactor: Compactor
-    client_histories: ClientHistories
     attempts: Attempts
     replies: Replies
     addons: tuple[AddOn, ...]
@@ -66,7 +64,7 @@ class Pipeline:
 
     async def prepare(self, exchange: Exchange, outcome: Outcome, dialect: Dialect, wire: bytes) -> Job:
         """Read, route and prepare a request up to the decision what to do with it; raises as `serve`."""
-        request = await self.memory.read(exchange, wire, dialect.read)
+        request = await self.state.read(exchange, wire, dialect.read)
         if dialect is not CHAT:
             exchange.headers, exchange.query = openai_headers(exchange.headers), b""
         request, route = await self.router.routed(request)
@@ -90,14 +88,18 @@ class Pipeline:
         compacted = job.outcome.compactions > 0 and job.outcome.kind != "pruned"
         if wanted is not None and (wanted.now or compacted):
             words = await self.compactor.write_summary(job) if wanted.worded and not compacted else ""
-            await self.client_histories.attach_compaction(job, words)
+            job.managed.sealed_compaction = await self.state.seal_history(
+                job.exchange.tenant, job.asked, job.prompt.history, words
+            )
             job.managed.ended = wanted.now or wanted.pauses
 
     async def _compact_if_due(self, job: Job, client: ClientStream) -> None:
         may_be_due = await self.counting.refine(job)
         if (budget := job.budget) is None:
             return
-        goal = requested_goal(job, budget)
+        goal = budget.requested_goal(
+            job.prompt.estimate.tokens, job.asked.compaction, hands_over=job.managed.hands_over and job.is_due
+        )
         due = may_be_due and job.is_due and not await make_way(job, refused=False)
         if not due and goal is None and not self.counting.was_cut(job):
             return

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from proxy.addon import AddOn
-from proxy.client_histories import ClientHistories
 from proxy.compaction.budget import budget_for
 from proxy.compaction.cap import within_limits
 from proxy.compaction.continuation import with_resume_flags
 from proxy.compaction.policy import prune_limits
+from proxy.conversation_state import ConversationState
 from proxy.core.dialect import Dialect
 from proxy.core.history.checkpoint import Checkpoint, chain
 from proxy.core.history.client_compaction import asks_to_compact, unfolded
@@ -25,7 +25,7 @@ from proxy.exchange import Exchange
 from proxy.job import Expected, Job, Prompt
 from proxy.net.tasks import offload_if
 from proxy.outcome import Outcome, overriding
-from proxy.routing import Route, with_backend_options
+from proxy.routing import Route
 from proxy.shaping.repair import RepairRules, repair, rules_for, tidied
 from proxy.shaping.shape import ShapedPart, narrowed, shaped, steps, with_search
 from proxy.store import Store
@@ -61,12 +61,12 @@ class Preparer:
         *,
         counting: Counting,
         store: Store,
-        client_histories: ClientHistories,
+        state: ConversationState,
         settings: Settings,
         addons: tuple[AddOn, ...] = (),
     ) -> None:
         self._counting = counting
-        self._client_histories = client_histories
+        self._state = state
         self._store = store
         self._settings = settings
         self._addons = addons
@@ -83,7 +83,7 @@ class Preparer:
     ) -> Job:
         """Prepare a job up to the decision what to do; `expected`: it is done before a client asks for it."""
         settings = self._settings.for_model(route.model)
-        request = await with_backend_options(request, route)
+        request = await route.with_options(request)
         for addon in overriding(self._addons, AddOn.shape):
             request = addon.shape(request, route, settings, outcome)
         job = Job(
@@ -98,7 +98,7 @@ class Preparer:
             expected=expected,
         )
         if request.sealed_compaction is not None:
-            job.managed.restored = await self._client_histories.restore(exchange.tenant, request.sealed_compaction)
+            job.managed.restored = await self._state.restore(exchange.tenant, request.sealed_compaction)
         job.managed.hands_over = asks_to_compact(request.messages)
         await self._prepare_to_read(job)
         return job
@@ -140,7 +140,7 @@ class Preparer:
         if form.mended:
             job.outcome.add("mended", kinds=tuple(form.mended))
         request, system, sent = form.request, form.system, form.sent
-        edited = await self._client_histories.edit(job, request, system, sent) if request.edits else sent
+        edited, job.managed.cleared = await self._state.edit(job.route, request, system, sent)
         shown = await _limited(job, edited)
         checkpoint = await self._checkpoint(job, form, shown)
         history = _rewritten(shown, checkpoint)

@@ -22,7 +22,6 @@ from proxy.net.bodies import decoded
 from proxy.net.headers import AS_JSON
 from proxy.outcome import CLIENT_DISCONNECTED, Outcome, Telemetry
 from proxy.pipeline import Pipeline
-from proxy.reading import Memory
 from proxy.routing import Router, is_managed
 from proxy.tokens.counting import Counting
 
@@ -41,11 +40,6 @@ class Relay:
     def router(self) -> Router:
         """Routes models to backends."""
         return self.pipeline.router
-
-    @property
-    def memory(self) -> Memory:
-        """Keeps what clients have stored."""
-        return self.pipeline.memory
 
     @property
     def manages_all(self) -> bool:
@@ -98,9 +92,9 @@ class Relay:
                 return
             count = dialect.count
             assert count is not None  # it is its path
-            request = await line.memory.read(exchange, wire, count.read)
+            request = await line.state.read(exchange, wire, count.read)
             request, route = await self.router.routed(request)
-            body, cleared = await line.client_histories.body_to_count(exchange.tenant, request, route)
+            body, cleared = await line.state.body_to_count(exchange.tenant, request, route)
             tokens = await line.counting.exact_count(route, body)
             before = await line.counting.exact_count(route, request.body) if cleared else tokens
             counted = dumps(count.reply(tokens, before if request.edits else None))

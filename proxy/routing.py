@@ -22,6 +22,9 @@ from proxy.net.upstream import Upstream
 
 _log = logging.getLogger("spillway")
 
+OLLAMA = "ollama"
+"""The chat dialect of backends that take Ollama's own fields."""
+
 _NOT_FOR_CHATS = re.compile("embed|rerank", re.IGNORECASE)
 """Names of models that can't chat; LM Studio ships with one, and lists it among the others."""
 
@@ -49,6 +52,20 @@ class Route:
         profile = await known
         backend = prober.known_backend
         return profile if backend is None else backend.profile_for(body, profile)
+
+    async def with_options(self, request: Request) -> Request:
+        """Add the fields that only this backend has to a request; the same object where there are none."""
+        if request.thinking is None and not request.for_ollama:
+            return request
+        backend = await self.upstream.prober.backend()
+        if backend is None:
+            return request
+        if backend.chat_dialect == OLLAMA and request.for_ollama:
+            request = replace(request, body={**request.body, **request.for_ollama})
+        if request.thinking is None or "think" in request.body:
+            return request
+        options = backend.thinking_options(request.thinking, await self.upstream.prober.profile(self.model))
+        return request.changed(**options) if options else request
 
 
 def _readiness(route: Route) -> int:
@@ -199,23 +216,3 @@ class Router:
                 if held[listed.id] > 1:
                     table.setdefault(f"{upstream.name}/{listed.id}", route)
         return table
-
-
-OLLAMA = "ollama"
-"""The chat dialect of backends that take Ollama's own fields."""
-
-
-async def with_backend_options(request: Request, route: Route) -> Request:
-    """Add the fields that only this backend has to a request; the same object where there are none."""
-    if request.thinking is None and not request.for_ollama:
-        return request
-    backend = await route.upstream.prober.backend()
-    if backend is None:
-        return request
-    if backend.chat_dialect == OLLAMA and request.for_ollama:
-        request = replace(request, body={**request.body, **request.for_ollama})
-    if request.thinking is None or "think" in request.body:
-        return request
-    profile = await route.upstream.prober.profile(route.model)
-    options = backend.thinking_options(request.thinking, profile)
-    return request.changed(**options) if options else request

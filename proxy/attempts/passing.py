@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import httpx
 
+from proxy.conversation_state import LARGE
 from proxy.core.errors import BadRequest, BrokenOff, ClientError, UpstreamInvalid, UpstreamUnavailable
 from proxy.core.jsontext import BadText, dumps, loads, loads_text
 from proxy.core.settings import Settings
@@ -21,7 +22,6 @@ from proxy.net.bodies import is_event_stream
 from proxy.net.headers import AS_JSON, Header, response_headers
 from proxy.net.tasks import offload_if
 from proxy.outcome import Outcome
-from proxy.reading import LARGE
 from proxy.routing import Route, Router, has_path, is_managed
 
 ErrorEnding: TypeAlias = Callable[[ClientError], bytes]

@@ -18,6 +18,7 @@ import httpx
 from proxy.attempts.client import ClientStream, stream_error
 from proxy.attempts.driver import Run, StreamDriver
 from proxy.attempts.passing import failure, relay_response
+from proxy.conversation_state import ConversationState
 from proxy.core.dialect import Completion
 from proxy.core.errors import UpstreamInvalid, UpstreamUnavailable
 from proxy.core.jsontext import dumps, loads
@@ -27,7 +28,6 @@ from proxy.dialects.chat.reading import as_stream, read_completion
 from proxy.job import Job
 from proxy.net.bodies import ERROR_BYTES, QUOTED, Undecodable, plain_body, plain_error, readable
 from proxy.net.headers import AS_JSON, response_headers
-from proxy.reading import Memory
 from proxy.stream.status import FORMS
 
 _OF_BODY = (b"content-length", b"content-encoding")
@@ -78,7 +78,7 @@ class Replies:
     """Opens replies."""
 
     driver: StreamDriver
-    memory: Memory
+    state: ConversationState
     clock: Callable[[], float]
     """Seconds since the epoch."""
     grace: float
@@ -125,7 +125,7 @@ class ClientReply:
         )
         """Who is shown notices while the answer is made."""
         if job.asked.keeping is not None:
-            self.client.keep = partial(replies.memory.keep_answer, job.exchange.tenant, job.asked)
+            self.client.keep = partial(replies.state.keep_answer, job.exchange.tenant, job.asked)
 
     async def write_nothing(self) -> None:
         """Answer without a word, and without a backend."""

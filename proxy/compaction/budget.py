@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from proxy.core.managing import CompactionRequest
 from proxy.core.settings import DEFAULT_TARGET, DEFAULT_TRIGGER, Settings
 
 _SAFE = 0.97
@@ -97,6 +98,22 @@ class ContextBudget:
         `passing` of the tokens are there for this turn alone.
         """
         return tokens - passing >= self.due or upper > self.limit or (passing > 0 and tokens > self.ceiling)
+
+    def requested_goal(self, tokens: int, wanted: CompactionRequest | None, *, hands_over: bool) -> int | None:
+        """Return the prompt tokens to compact a prompt of `tokens` to on the client's request; None: not, or not yet.
+
+        `hands_over`: the client asks for a compaction of its own, of a history that is due.
+        """
+        if hands_over:
+            # As much as may be is read as it is, and room is left for a long answer.
+            return int(self.zone * (self.target + self.trigger) / 2)
+        if wanted is None:
+            return None
+        if wanted.now:
+            return min(self.goal, int(tokens * self.target))
+        if wanted.trigger is None or tokens < wanted.trigger:
+            return None
+        return min(self.goal, int(wanted.trigger * self.target))
 
 
 def budget_for(settings: Settings, window: int, fixed: int = 0) -> ContextBudget:

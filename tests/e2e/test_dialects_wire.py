@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 
 from proxy.api.paths import COUNTING
-from proxy.core.settings import BackendSetting, Settings
+from proxy.conversation_state import ConversationState
+from proxy.core.settings import BackendSetting
 from proxy.dialects import DIALECTS
 from proxy.exchange import Exchange
-from proxy.reading import read
+from proxy.store import Documents
+from proxy.tokens.counting import Counting
+from proxy.tokens.meter import Meter
 from tests.fakes import GenericFake, LlamaCppFake, scripted
 from tests.proxying import running_proxy
+from tests.store.support import HandClock, open_with
 
 HELLO = [{"role": "user", "content": "hello"}]
 ASKED: dict[str, dict[str, Any]] = {
@@ -76,11 +80,17 @@ async def test_many_values_are_not_read_on_the_loop() -> None:
         threads.append(threading.current_thread())
         return dialect.read(body)
 
-    dialect = DIALECTS["/v1/responses"]
+    dialect, store = DIALECTS["/v1/responses"], open_with("memory://", HandClock())
+    state = ConversationState(
+        store=store,
+        documents=Documents(store, HandClock()),
+        counting=Counting(meter=Meter(), store=store),
+        max_body=2**20,
+    )
     exchange = Exchange({"type": "http", "method": "POST", "path": "/", "headers": []}, nothing, send)
     few = b'{"model":"m","input":"%b"}' % (b"x" * 100_000)
     many = b'{"model":"m","input":[%b]}' % b",".join([b'{"role":"user","content":"x"}'] * 2000)
     for body in (few, many):
-        await read(exchange, body, reads, Settings())
+        await state.read(exchange, body, reads)
     assert threads[0] is threading.current_thread()
     assert threads[1] is not threads[0]

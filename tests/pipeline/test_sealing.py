@@ -3,14 +3,21 @@ from __future__ import annotations
 import pytest
 from typing_extensions import override
 
-from proxy.client_histories import Sealer
-from proxy.store import Store
+from proxy.conversation_state import ConversationState
+from proxy.store import Documents, Store
 from proxy.store.driver import StoreLimits
 from proxy.store.memory import MemoryDriver
+from proxy.tokens.counting import Counting
+from proxy.tokens.meter import Meter
 from tests.fakes.waiting import PATIENT
 from tests.store.support import DAY, HandClock, open_with
 
 pytestmark = pytest.mark.anyio
+
+
+def state_of(store: Store) -> ConversationState:
+    counting = Counting(meter=Meter(), store=store)
+    return ConversationState(store=store, documents=Documents(store, HandClock()), counting=counting, max_body=2**20)
 
 
 class LostStore(MemoryDriver):
@@ -27,11 +34,11 @@ class LostStore(MemoryDriver):
 
 async def test_replicas_open_what_another_one_sealed() -> None:
     store = open_with("memory://", HandClock())
-    one, two = Sealer(store), Sealer(store)
+    one, two = state_of(store), state_of(store)
     blob = await one.seal("me", "history", {"said": "hello"})
     assert await two.open("me", "history", blob) == {"said": "hello"}
     assert await two.open("you", "history", blob) is None
-    assert await Sealer(open_with("memory://", HandClock())).open("me", "history", blob) is None
+    assert await state_of(open_with("memory://", HandClock())).open("me", "history", blob) is None
 
 
 async def test_what_was_sealed_while_the_store_was_lost_still_opens() -> None:
@@ -39,7 +46,7 @@ async def test_what_was_sealed_while_the_store_was_lost_still_opens() -> None:
     limits = StoreLimits(clock=clock, ttl=DAY, max_bytes=2**20, timeout=PATIENT)
     lost = LostStore(limits)
     store = Store(lost, limits, now=clock)
-    one, two = Sealer(store), Sealer(store)
+    one, two = state_of(store), state_of(store)
     mine, other = await one.seal("me", "history", 1), await two.seal("me", "history", 2)
     lost.lost = False
     clock.advance(30)
@@ -49,5 +56,8 @@ async def test_what_was_sealed_while_the_store_was_lost_still_opens() -> None:
 
 
 async def test_large_values_are_sealed_and_opened() -> None:
-    sealer, value = (Sealer(open_with("memory://", HandClock())), {"said": "hello " * 50_000, "n": list(range(50_000))})
+    sealer, value = (
+        state_of(open_with("memory://", HandClock())),
+        {"said": "hello " * 50_000, "n": list(range(50_000))},
+    )
     assert await sealer.open("me", "history", await sealer.seal("me", "history", value)) == value

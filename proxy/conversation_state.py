@@ -1,0 +1,259 @@
+"""Requests as they are read, with the state that they refer to: stored responses, sealed compactions, edits of the history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
+from functools import partial
+from hashlib import blake2b
+from secrets import token_bytes
+from typing import Any, TypeVar
+
+from proxy.compaction.results import edited
+from proxy.compaction.summary import foreign, in_words
+from proxy.core.errors import BadRequest, BodyTooLarge, StoreUnavailable
+from proxy.core.history.sealed import KEY_BYTES, is_sealed, opened, seal
+from proxy.core.jsontext import HEAVY, holds_more, is_heavy, may_hold_more
+from proxy.core.managing import COMPACTION, Cleared, CompactionRequest, SealedCompaction, SealedHistory, fingerprint
+from proxy.core.request import Fetch, Message, Request, Unseal, leading_system
+from proxy.exchange import Exchange
+from proxy.net.tasks import offload_if
+from proxy.routing import Route
+from proxy.store import Documents, Store
+from proxy.tokens.counting import Counting
+
+LARGE = 512 * 1024
+"""Bytes from which a body is not read on the loop."""
+_SMALL = 32 * 1024
+"""Bytes up to which it always is."""
+_MANY = 5_000
+"""The same for JSON values: most dialects rebuild each of them, which takes one or two microseconds."""
+MOST_VALUES = 250_000
+"""JSON values in a body, lists and objects counted twice: they are read at once, five million in a second."""
+MOST_MESSAGES = 10_000
+MOST_PARTS = 20_000
+"""Parts of contents, tool calls and tools together."""
+_SMALLEST_MESSAGE = 3
+"""Bytes that a message takes at least."""
+_SEALING_KEY = "sealing"
+"""Name of the secret in the store that replicas share."""
+_CONVERSATION_HEADERS = (
+    b"x-claude-code-session-id",  # Claude Code 2.1
+    b"thread-id",  # Codex 0.169; its session may hold several
+    b"session-id",
+    b"session_id",  # Codex before 0.100
+    b"x-openwebui-chat-id",  # Open WebUI 0.12, where it forwards what it knows of the user
+)
+"""Headers in which a client names the conversation, the most exact first."""
+
+T = TypeVar("T")
+
+
+class ConversationState:
+    """Reads requests with the documents that they refer to; seals and opens histories. Everything is one credential's own.
+
+    While the store has no sealing key to tell, one of this process alone is used. It becomes the store's if that has
+    none; else what was sealed with it opens until the process ends.
+    """
+
+    def __init__(self, *, store: Store, documents: Documents, counting: Counting, max_body: int) -> None:
+        self._store = store
+        self._documents = documents
+        self._counting = counting
+        self._max_body = max_body
+        self._keys = [token_bytes(KEY_BYTES)]
+        """Sealing keys, the one to seal with first."""
+        self._has_shared_key = False
+
+    async def read(self, exchange: Exchange, wire: bytes, reads: Callable[[bytes], Request]) -> Request:
+        """Read the request in a body that came as `wire`; `reads` takes it without content-encoding.
+
+        Raises:
+            BadRequest, NotFound: it is malformed, holds more than is taken, or refers to what does not exist.
+            BodyTooLarge, Overloaded: it is more than is taken.
+            StoreUnavailable: what it refers to can't be looked up now.
+        """
+        body = await exchange.decoded(wire, self._max_body)
+        large = len(body) > LARGE or (len(body) > _SMALL and may_hold_more(body, _MANY))
+        request = await offload_if(large, _parsed, body, reads)
+        if body is not wire and request.raw is not None:
+            request = replace(request, wire=wire)
+        if request.reading is not None:
+            request = await self.run(exchange.tenant, request.reading())
+        if request.raw is None or len(request.raw) >= _SMALLEST_MESSAGE * MOST_MESSAGES:
+            _check_bounds(request)
+        return request
+
+    async def run(self, tenant: str, flow: Generator[Fetch | Unseal, Any, T]) -> T:
+        """Run a dialect's flow that looks up documents to its result; raises what it raises, and as `read`."""
+        reply: Any = None
+        remaining, heavy = self._max_body, False
+        while True:
+            step = await offload_if(heavy, _next_step, flow, reply)
+            if isinstance(step, tuple):
+                result: T = step[0]
+                return result
+            if isinstance(step, Unseal):
+                reply = await self.open(tenant, step.purpose, step.text)
+            else:
+                reply = await self.fetch(tenant, step.name)
+                remaining -= 0 if reply is None else reply.get("size", 0)
+            heavy = heavy or is_heavy(reply)
+            if remaining < 0:
+                raise BodyTooLarge(
+                    f"What this request goes on from is larger than the {self._max_body} bytes accepted here "
+                    "(SPILLWAY_MAX_BODY). Begin a new conversation."
+                )
+
+    # -- documents
+
+    async def fetch(self, tenant: str, name: str) -> dict[str, Any] | None:
+        """Fetch a document; None if there is none.
+
+        Raises:
+            StoreUnavailable: the store can't tell.
+        """
+        found = await self._documents.fetch(tenant, name)
+        if found is None and not self._store.healthy:
+            raise StoreUnavailable(
+                f"The store does not answer now, so {name!r} can't be looked up: try again later, or send the whole "
+                "conversation in the request."
+            )
+        return found
+
+    async def keep_answer(self, tenant: str, request: Request, answer: dict[str, Any]) -> None:
+        """Store an answer, if its request wants that; one that the store never takes is left out."""
+        if request.keeping is not None:
+            name, document = await offload_if(is_heavy(request.messages), request.keeping, answer)
+            await self._documents.keep(tenant, name, document)
+
+    async def drop(self, tenant: str, name: str) -> None:
+        """Delete a document.
+
+        Raises:
+            StoreUnavailable: the store does not take that now.
+        """
+        if not await self._documents.drop(tenant, name):
+            raise StoreUnavailable(f"The store takes no changes now, so {name!r} is not deleted: try again later.")
+
+    # -- sealed values, see `proxy.core.history.sealed`
+
+    async def seal(self, tenant: str, purpose: str, value: Any) -> str:
+        """Seal a JSON value, which opens for this tenant and purpose alone.
+
+        Raises:
+            TypeError, ValueError: it is not JSON.
+        """
+        keys = await self._known_keys()
+        return await offload_if(is_heavy(value), seal, keys[0], tenant, purpose, value)
+
+    async def open(self, tenant: str, purpose: str, text: Any) -> Any:
+        """Return the value under a seal; None for what is no seal, or one for another tenant or purpose."""
+        if not is_sealed(text):
+            return None
+        keys = await self._known_keys()
+        return await offload_if(len(text) > HEAVY, opened, keys, tenant, purpose, text)
+
+    async def _known_keys(self) -> list[bytes]:
+        if not self._has_shared_key:
+            shared = await self._store.value(_SEALING_KEY, self._keys[0], once=True)
+            if shared is not None:
+                self._has_shared_key = True
+                self._keys = [shared, *(key for key in self._keys if key != shared)]
+        return self._keys
+
+    # -- the client's own management of its history
+
+    async def restore(self, tenant: str, compaction: SealedCompaction | None) -> Sequence[Message]:
+        """Open a compaction into the messages it replaces; only its words, if it is none of this tenant's."""
+        if compaction is None:
+            return ()
+        history = SealedHistory.read(await self.open(tenant, COMPACTION, compaction.seal))
+        if history is not None:
+            return history.messages
+        return foreign(compaction.words) if compaction.words else ()
+
+    async def seal_history(
+        self, tenant: str, request: Request, history: Sequence[Message], words: str = ""
+    ) -> SealedCompaction:
+        """Seal what the history of a request was compacted to, with these words or those of its summary."""
+        messages, wanted = request.messages, request.compaction or CompactionRequest()
+        lead = leading_system(messages)
+        fingerprints = (fingerprint(message) for message in messages if message.get("role") == "user")
+        content = SealedHistory(
+            messages=history,
+            lead=messages[lead - wanted.lead : lead],
+            fingerprints=list(dict.fromkeys([*wanted.fingerprints, *fingerprints])),
+        )
+        return SealedCompaction(await self.seal(tenant, COMPACTION, content.written()), words or in_words(history))
+
+    async def edit(
+        self, route: Route, request: Request, system: Sequence[Message], sent: Sequence[Message]
+    ) -> tuple[Sequence[Message], Sequence[Cleared]]:
+        """Apply the client's context edits to its history, and return what they cleared; its length stays the same."""
+        if not request.edits:
+            return sent, ()
+        # What is left out depends on the size of the prompt.
+        body = {**request.body, "messages": [*system, *sent]}
+        tokens = (await self._counting.measure(route, await route.profile(request.body), body)).tokens
+        meter, key = self._counting.meter, route.key
+        apply = partial(edited, sent, request.edits, tokens=tokens, cost=lambda messages: meter.costs(key, messages))
+        history, cleared = await offload_if(is_heavy(list(sent)), apply)
+        return (history, cleared) if cleared else (sent, ())
+
+    async def body_to_count(self, tenant: str, request: Request, route: Route) -> tuple[dict[str, Any], bool]:
+        """Build the body to count for a request: with the client's own edits, without Spillway's changes.
+
+        The second value is whether the edits left anything out.
+        """
+        request = await route.with_options(request)
+        lead = leading_system(request.messages)
+        system, sent = request.messages[:lead], request.messages[lead:]
+        restored = await self.restore(tenant, request.sealed_compaction)
+        history, cleared = await self.edit(route, request, system, [*restored, *sent])
+        return {**request.body, "messages": [*system, *history]}, bool(cleared)
+
+
+def conversation_of(exchange: Exchange, request: Request) -> str:
+    """Return a digest of the client's name for the conversation, and of whose it is; empty: it has none.
+
+    Another client may give the same name to another conversation: checkpoints are found by content alone.
+    """
+    name = next(filter(None, map(exchange.header, _CONVERSATION_HEADERS)), request.conversation)
+    if not name:
+        return ""
+    identity = f"{exchange.tenant}|{name}".encode("utf-8", "surrogatepass")
+    return blake2b(identity, digest_size=8, person=b"spillway-conv").hexdigest()
+
+
+def _parsed(body: bytes, reads: Callable[[bytes], Request]) -> Request:
+    if len(body) > LARGE and holds_more(body, MOST_VALUES):
+        raise BadRequest(
+            f"The request body holds more than {MOST_VALUES} JSON values. Send a shorter history, or fewer tools."
+        )
+    return reads(body)
+
+
+def _check_bounds(request: Request) -> None:
+    messages = request.messages
+    values = [message.get(name) for message in messages for name in ("content", "tool_calls")]
+    values.append(request.body.get("tools"))
+    parts = sum(len(value) for value in values if isinstance(value, list))
+    for number, most, what in (
+        (len(messages), MOST_MESSAGES, "messages"),
+        (parts, MOST_PARTS, "parts, counting parts of contents, tool calls and tools"),
+    ):
+        if number > most:
+            raise BadRequest(
+                f"The request has {number} {what}; at most {most} are taken. Leave out the oldest messages.",
+                param="messages",
+                code="array_above_max_length",
+            )
+
+
+def _next_step(flow: Generator[Any, Any, T], reply: Any) -> Any:
+    """Return the flow's next step, or its result in a tuple."""
+    try:
+        return flow.send(reply)
+    except StopIteration as stop:
+        return (stop.value,)
