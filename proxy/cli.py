@@ -6,14 +6,14 @@ Each command is imported when it is run: `spillway --help` answers at once, and 
 from __future__ import annotations
 
 import argparse
-import gc
-import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxy import __version__
+from proxy.commands import CommandError
 from proxy.core.errors import SettingError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ COMMANDS = {
     "top": "show conversations live: windows, speed, compactions; Ctrl-C ends it",
     "tail": "print a line for each request that ends; Ctrl-C ends it",
     "show": "print one request or conversation: timeline, difference, summary",
-    "explain": "print what the Spillway that runs would do to a saved request, without asking a model",
+    "explain": "print, as JSON, what the Spillway that runs would do to a saved request, without asking a model",
 }
 """What each does, for its help."""
 
@@ -54,66 +54,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(shtab.complete(parser, args.shell))  # noqa: T201 - a command line tool prints
         return 0
+    args.rest = arguments[end + 1 :]
+    module = "live" if args.command in ("top", "tail", "show", "explain") else args.command
     try:
-        return _run(args, _settings(args), arguments[end + 1 :])
-    except SettingError as error:
+        status: int = import_module(f"proxy.commands.{module}").run(_settings(args), args)
+    except (SettingError, CommandError) as error:
         print(f"spillway: {error}", file=sys.stderr)  # noqa: T201 - as above
-        return 2
+        return 2 if isinstance(error, SettingError) else 1
     except KeyboardInterrupt:
         return 130
-
-
-def _run(args: argparse.Namespace, settings: Settings, rest: Sequence[str]) -> int:
-    import asyncio
-
-    match args.command:
-        case "serve":
-            gc.disable()  # until all is imported and made: nothing of that becomes free
-            from proxy.commands.serve import serve
-
-            return serve(settings)
-        case "check":
-            from proxy.commands.check import check
-
-            return asyncio.run(check(settings, as_json=args.json))
-        case "store":
-            from proxy.commands.store import store
-
-            return asyncio.run(store(settings, args.action, args.older_than))
-        case "launch":
-            from proxy.commands.launch import launch
-
-            config = [] if args.config is None else ["--config", str(args.config.absolute())]
-            serving = [*config, *(part for url in args.backend or () for part in ("--backend", url))]
-            return launch(settings, args.program, model=args.model, serving=serving, arguments=rest)
-        case _:
-            return _look(args, settings)
-
-
-def _look(args: argparse.Namespace, settings: Settings) -> int:
-    """Look at the Spillway that runs; 1 if it does not answer."""
-    from proxy.commands.launch import url_of
-    from proxy.commands.live import LiveClient, LiveError, explain, show, tail, top
-
-    client, as_json = LiveClient(args.url or url_of(settings), settings), args.json
-    try:
-        match args.command:
-            case "top":
-                top(client, as_json=as_json)
-            case "tail":
-                tail(client, last=args.last, follow=not args.no_follow, as_json=as_json)
-            case "show":
-                show(client, args.id, as_json=as_json)
-            case _:
-                explain(client, args.file, as_json=as_json)
-    except LiveError as error:
-        print(f"spillway: {error}", file=sys.stderr)  # noqa: T201 - as above
-        return 1
-    except KeyboardInterrupt:  # what follows has no other end
-        pass
-    except BrokenPipeError:  # `| head`: nobody reads on, and Python would complain once more at the end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+    return status
 
 
 def _settings(args: argparse.Namespace) -> Settings:
@@ -169,7 +119,7 @@ def _parser(*, help_on_settings: bool) -> argparse.ArgumentParser:
     named["explain"].add_argument("file", help="JSON of a request for chat completions; -: standard input")
     for name in ("top", "tail", "show", "explain"):
         named[name].add_argument("--url", help="where Spillway runs (default: where `spillway serve` would listen)")
-    for name in ("check", "top", "tail", "show", "explain"):
+    for name in ("check", "top", "tail", "show"):
         named[name].add_argument("--json", action="store_true", help="print it as JSON, for programs")
     for name in ("serve", "check", "launch"):
         named[name].add_argument(

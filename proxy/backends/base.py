@@ -156,12 +156,6 @@ class Backend:
         yield from ()
         return None
 
-    def is_for_chats(self, model: str) -> Flow[bool | None]:
-        """Ask whether the model has a chat template of its own, so that it can tell roles apart; None if unknown."""
-        del model
-        yield from ()
-        return None
-
 
 class Generic(Backend):
     """Any other server with OpenAI's API."""

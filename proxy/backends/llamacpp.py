@@ -31,15 +31,6 @@ from proxy.core.jsontext import JsonObject
 from proxy.core.request import Thinking
 
 _RUNNING = frozenset({"loaded", "sleeping"})
-_INSTEAD = (
-    "{%- for message in messages -%}\n"
-    "  {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' -}}\n"
-    "{%- endfor -%}\n"
-    "{%- if add_generation_prompt -%}\n"
-    "  {{- '<|im_start|>assistant\n' -}}\n"
-    "{%- endif -%}"
-)
-"""The template of a model that has none."""
 
 
 class LlamaCpp(Backend):
@@ -144,12 +135,6 @@ class LlamaCpp(Backend):
             return None
         reply = yield Probe("POST", "/v1/chat/completions/input_tokens?autoload=false", body)
         return tokens(dig(reply.json, "input_tokens"))
-
-    @override
-    def is_for_chats(self, model: str) -> Flow[bool | None]:
-        """For a file without a template llama-server has one of its own, and does not say that it is (seen on b11549)."""
-        template = nonblank(mapping((yield _props(model)).json).get("chat_template"))
-        return None if template is None else template.strip() != _INSTEAD
 
 
 def _props(model: str) -> Probe:

@@ -108,15 +108,6 @@ class Ollama(Backend):
         effort = thinking.nearest(_EFFORTS) if thinks else ""
         return {"think": effort} if effort else {}
 
-    @override
-    def is_for_chats(self, model: str) -> Flow[bool | None]:
-        """Compare the template with the bare one that `ollama create` gives to a file without a template."""
-        shown = mapping((yield Probe("POST", "/api/show", {"model": model})).json)
-        template = nonblank(shown.get("template"))
-        if template is None or _RENDERER.search(nonblank(shown.get("modelfile")) or ""):
-            return None
-        return template.replace(" ", "") != "{{.Prompt}}"
-
 
 def _canonical(name: str) -> str:
     """A model name as Ollama compares it: with its tag, in lower case."""

@@ -101,12 +101,3 @@ class Vllm(Backend):
         """Exact, chat template and tools included."""
         question = {name: body[name] for name in _COUNTED if name in body}
         return tokens(dig((yield Probe("POST", "/tokenize", question)).json, "count"))
-
-    @override
-    def is_for_chats(self, model: str) -> Flow[bool | None]:
-        """Ask it to count a chat: without a template it refuses that, as it refuses all chats."""
-        question = {"model": model, "messages": [{"role": "user", "content": "a"}]}
-        reply = yield Probe("POST", "/tokenize", question)
-        if reply.status == 400 and "chat template" in str(reply.json):
-            return False
-        return True if tokens(dig(reply.json, "count")) is not None else None

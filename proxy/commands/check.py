@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
-import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from proxy.app import open_wire, upstreams
-from proxy.backends.profile import Fact, ModelProfile
-from proxy.commands.launch import listens, url_of
+from proxy.backends.profile import ModelProfile
 from proxy.config import is_here
 from proxy.core.settings import BackendSetting, Settings
 from proxy.net.flows import DEFAULT_PORTS, discover_all
@@ -39,9 +37,6 @@ class KnownServer:
     start: str
     listen: str = "start it with `--host 0.0.0.0`"
     load: str = "have it load one"
-    program: str = ""
-    folder: str = ""
-    """That its installation makes."""
 
 
 UNKNOWN = KnownServer("the backend", "start it", "have it listen on all addresses (0.0.0.0)")
@@ -51,52 +46,35 @@ SERVERS = {
         "start its server (Developer, Status: Running; or `lms server start`)",
         'switch on "Serve on Local Network" in its server settings (or `lms server start --bind 0.0.0.0`)',
         "download one in LM Studio, or `lms get MODEL`",
-        program="lms",
-        folder="~/.lmstudio",
     ),
     "ollama": KnownServer(
         "Ollama",
         "start it (the application, or `ollama serve`)",
         'start it with OLLAMA_HOST=0.0.0.0 (in the application: "Expose Ollama to the network")',
         "`ollama pull MODEL`",
-        program="ollama",
-        folder="~/.ollama",
     ),
-    "llamacpp": KnownServer("llama-server", "start it: `llama-server -m MODEL.gguf`", program="llama-server"),
-    "vllm": KnownServer("vLLM", "start it: `vllm serve MODEL`", program="vllm"),
+    "llamacpp": KnownServer("llama-server", "start it: `llama-server -m MODEL.gguf`"),
+    "vllm": KnownServer("vLLM", "start it: `vllm serve MODEL`"),
 }
 """By kind, in the order of `DEFAULT_PORTS`."""
 
 
-@dataclass(frozen=True, slots=True)
-class SeenModel:
-    """A model that a backend lists."""
-
-    id: str
-    profile: ModelProfile
-    reported: int | None
-    """Tokens of the window that the backend itself reports; None: it reports none."""
-    for_chats: bool | None
-    """Whether it has a chat template; None: the backend does not say."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SeenBackend:
     """A backend that was asked for its models."""
 
     name: str
     url: str
-    expected: str
-    """The kind that is configured, or usual at its port; empty: any."""
-    kind: str = ""
-    """Empty: it does not answer."""
+    kind: str
+    """Of one that does not answer the configured kind, or the usual one at its port; empty: any."""
+    answers: bool = False
     enlarge: str = ""
     """How its windows are made larger."""
     status: int = 200
     """Of its list of models."""
-    models: tuple[SeenModel, ...] = ()
     listed: int = 0
-    """How many models it lists; `models` are the first of them."""
+    """Models that it lists, of which the first are looked at."""
+    models: dict[str, ModelProfile] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,38 +85,53 @@ class Finding:
     text: str
     cure: str
     backend: str = ""
-    models: tuple[str, ...] = ()
 
 
-async def check(settings: Settings, *, as_json: bool = False) -> int:
+def run(settings: Settings, args: argparse.Namespace) -> int:
     """Print what was found; 0 if any backend answered, else 1."""
-    backends = settings.backends or await _discovered(settings)
-    async with open_wire(backends, connect_timeout=5.0, read_timeout=10.0) as wire:
-        found = upstreams(backends, settings, wire)
-        seen = [await _seen(each, backend) for each, backend in zip(found, backends, strict=True)]
-        table = await Router(found).table() if found else {}
-    answers = any(backend.kind for backend in seen)
-    findings = [*findings_of(settings, seen), *await asyncio.to_thread(_findings_of_machine, settings, seen)]
+    seen, unlisted = asyncio.run(_look(settings))
+    answers, findings = any(backend.answers for backend in seen), list(findings_of(settings, seen))
     if answers:
         cure = "name one of those that are listed, or have it loaded"
-        findings += [Finding("model_not_listed", text, cure) for text in not_listed(settings.helpers, table)]
-    if as_json:
-        report = {"answers": answers, "backends": list(map(_as_json, seen)), "findings": list(map(asdict, findings))}
+        findings += [Finding("model_not_listed", text, cure) for text in unlisted]
+    if args.json:
+        report = {"answers": answers, "backends": list(map(asdict, seen)), "findings": list(map(asdict, findings))}
         _print(json.dumps(report, indent=2, ensure_ascii=False))
     else:
         _print_all(settings, seen, findings)
     return 0 if answers else 1
 
 
-# What is wrong
+async def _look(settings: Settings) -> tuple[list[SeenBackend], list[str]]:
+    """Probe the backends; the second part warns of models in the settings that none of them lists."""
+    backends = settings.backends
+    if not backends:
+        async with HttpTransport(connect_timeout=5.0, read_timeout=10.0) as transport:
+            found = await discover_all(transport, settings.discover)
+        backends = tuple(BackendSetting(url=each.url, name=each.name) for each in found)
+    async with open_wire(backends, connect_timeout=5.0, read_timeout=10.0) as wire:
+        known = upstreams(backends, settings, wire)
+        seen = [await _seen(each, backend) for each, backend in zip(known, backends, strict=True)]
+        return seen, list(not_listed(settings.helpers, await Router(known).table() if known else {}))
+
+
+async def _seen(upstream: Upstream, setting: BackendSetting) -> SeenBackend:
+    prober, usual = upstream.prober, dict(zip(DEFAULT_PORTS, SERVERS, strict=True))
+    is_kind = setting.kind not in ("auto", "generic")
+    kind = setting.kind if is_kind else usual.get(urlsplit(upstream.url).port or 0, "")
+    seen = SeenBackend(upstream.name, upstream.url, kind)
+    if (backend := await prober.backend()) is not None:
+        seen.answers, seen.kind, seen.enlarge = True, backend.kind, backend.wider
+        listed = [model.id for model in await prober.listed()]
+        seen.listed = len(listed)
+        seen.models = {model: await prober.profile(model) for model in listed[:MOST_MODELS]}
+        seen.status = 200 if listed else (await prober.ask("/v1/models")).status
+    return seen
 
 
 def findings_of(settings: Settings, seen: Sequence[SeenBackend]) -> Iterator[Finding]:
     """Yield what is wrong with backends and models, what keeps them from working first."""
     in_container = any(mark.exists() for mark in CONTAINERS)
-    for backend in seen:
-        if not backend.kind:
-            yield _silent(backend, in_container=in_container)
     if not seen and in_container:
         listen = "; ".join(f"{server.name}: {server.listen}" for server in SERVERS.values())
         yield Finding(
@@ -146,34 +139,16 @@ def findings_of(settings: Settings, seen: Sequence[SeenBackend]) -> Iterator[Fin
             f"this is a container, and no backend takes connections from it at {', '.join(settings.discover)}.",
             f"have it listen on more than its own loopback ({listen}), and look for it at host.docker.internal (SPILLWAY_DISCOVER)",
         )
-    for backend in seen:
-        if backend.kind:
+    for backend in sorted(seen, key=lambda each: each.answers):
+        if backend.answers:
             yield from _of_backend(backend)
+        else:
+            yield _unreachable(backend, in_container=in_container)
 
 
-def _findings_of_machine(settings: Settings, seen: Sequence[SeenBackend]) -> list[Finding]:
-    """Look for servers that are installed and do not serve, and at the port that Spillway is to listen on."""
-    found = []
-    for kind, server in SERVERS.items() if not seen and not any(mark.exists() for mark in CONTAINERS) else ():
-        folder = Path(server.folder).expanduser()
-        where = shutil.which(server.program) or (str(folder) if server.folder and folder.exists() else "")
-        if where:
-            text = f"{server.name} is installed ({where}), but does not serve."
-            found.append(Finding("not_serving", text, server.start, kind))
-    if listens(url_of(settings)) is False:
-        found.append(
-            Finding(
-                "port_taken",
-                f"something else listens on {settings.host}:{settings.port}.",
-                "stop it, or start Spillway with `--port 8485`, and give that port to clients",
-            )
-        )
-    return found
-
-
-def _silent(backend: SeenBackend, *, in_container: bool) -> Finding:
+def _unreachable(backend: SeenBackend, *, in_container: bool) -> Finding:
     """Why one that is configured does not answer."""
-    host, server = urlsplit(backend.url).hostname or "", SERVERS.get(backend.expected, UNKNOWN)
+    host, server = urlsplit(backend.url).hostname or "", SERVERS.get(backend.kind, UNKNOWN)
     text = f"{backend.name} does not answer at {backend.url}"
     if host in _DOCKER_HOSTS:
         cure = (
@@ -197,88 +172,24 @@ def _of_backend(backend: SeenBackend) -> Iterator[Finding]:
     elif not backend.listed:
         cure = SERVERS.get(backend.kind, UNKNOWN).load
         yield Finding("no_models", f"{place} lists no models.", cure, backend.name)
-
-    def about(code: str, models: Sequence[SeenModel], text: str, cure: str) -> Finding:
-        ids = tuple(model.id for model in models)
-        listed = ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
-        return Finding(code, f"{listed} on {backend.name}: {text}", cure, backend.name, ids)
-
-    unknown = [model for model in backend.models if model.profile.window is None and not model.profile.provisional]
+    unknown, small = list[str](), list[str]()
+    for model, profile in backend.models.items():
+        window, trained = profile.window, profile.trained_window
+        if window is None and not profile.provisional:
+            unknown.append(model)
+        elif window and trained and window.value <= SMALL < trained.value:
+            small.append(model)
     if unknown:
-        cure = f'set it: SPILLWAY_MODELS=\'{{"{unknown[0].id}": {{"window": 32768}}}}\''
-        yield about("unknown_window", unknown, "nobody reports the window, so that it is not managed.", cure)
-    small = {model.id: trained for model in backend.models if (trained := _trained_above_small(model))}
+        text = f"nobody reports the window of {_listed(unknown)}, so that it is not managed."
+        cure = f'set it: SPILLWAY_MODELS=\'{{"{unknown[0]}": {{"window": 32768}}}}\''
+        yield Finding("unknown_window", text, cure, backend.name)
     if small and backend.enlarge:
-        text = (
-            f"a window of {SMALL:,} tokens or less, though made for up to {max(small.values()):,}: often a default that "
-            "nobody chose, and little for tools or documents."
-        )
-        yield about("small_window", [m for m in backend.models if m.id in small], text, backend.enlarge)
-    for model in backend.models:
-        window = model.profile.window
-        if model.reported is not None and window is not None and window.value > model.reported:
-            text = f"your setting is a window of {window.value:,} tokens; the backend reports {model.reported:,}."
-            cure = f"take the window out of SPILLWAY_MODELS, or {backend.enlarge or 'have it loaded with that much'}"
-            yield about("window_too_large", [model], text, cure)
-    if untemplated := [model for model in backend.models if model.for_chats is False]:
-        yield about(
-            "no_chat_template",
-            untemplated,
-            "no chat template: such a model gets words, not who wrote them, and answers like a book that goes on.",
-            "take the -instruct or -chat variant, or give it the template of its family "
-            "(llama-server and vLLM: `--chat-template`; Ollama: TEMPLATE in the Modelfile)",
-        )
+        text = f"{_listed(small)}: a window of {SMALL:,} tokens or less, though made for more; often nobody chose that."
+        yield Finding("small_window", text, backend.enlarge, backend.name)
 
 
-def _trained_above_small(model: SeenModel) -> int:
-    """Return the tokens that a model with a small window was made for; 0: it is not small, or was made small."""
-    window, trained = model.profile.window, model.profile.trained_window
-    return trained.value if window and trained and window.value <= SMALL < trained.value else 0
-
-
-# What there is
-
-
-async def _discovered(settings: Settings) -> tuple[BackendSetting, ...]:
-    async with HttpTransport(connect_timeout=5.0, read_timeout=10.0) as transport:
-        found = await discover_all(transport, settings.discover)
-    return tuple(BackendSetting(url=each.url, name=each.name) for each in found)
-
-
-async def _seen(upstream: Upstream, setting: BackendSetting) -> SeenBackend:
-    prober, usual = upstream.prober, dict(zip(DEFAULT_PORTS, SERVERS, strict=True))
-    is_kind = setting.kind not in ("auto", "generic")
-    expected = setting.kind if is_kind else usual.get(urlsplit(upstream.url).port or 0, "")
-    backend = await prober.backend()
-    if backend is None:
-        return SeenBackend(upstream.name, upstream.url, expected)
-    listed = await prober.listed()
-    models = []
-    for model in listed[:MOST_MODELS]:
-        profile, reported = await prober.profile(model.id), prober.reported_window(model.id)
-        for_chats = await prober.is_for_chats(model.id)
-        models.append(SeenModel(model.id, profile, None if reported is None else reported.value, for_chats))
-    status = 200 if listed else (await prober.ask("/v1/models")).status
-    return SeenBackend(
-        upstream.name, upstream.url, expected, backend.kind, backend.wider, status, tuple(models), len(listed)
-    )
-
-
-# How it is printed
-
-
-def _as_json(backend: SeenBackend) -> dict[str, Any]:
-    models = [{"id": model.id, **_facts(model.profile), "chat_template": model.for_chats} for model in backend.models]
-    head = {"name": backend.name, "url": backend.url, "kind": backend.kind or None, "listed": backend.listed}
-    return {**head, "models": models}
-
-
-def _facts(profile: ModelProfile) -> dict[str, Any]:
-    facts: dict[str, Fact[Any] | None] = {
-        name: getattr(profile, name) for name in ("window", "trained_window", "tools", "vision")
-    }
-    shown = {name: None if each is None else {"value": each.value, "from": each.origin} for name, each in facts.items()}
-    return {**shown, "loaded": not profile.provisional}
+def _listed(models: Sequence[str]) -> str:
+    return ", ".join(models[:3]) + (f" and {len(models) - 3} more" if len(models) > 3 else "")
 
 
 def _print_all(settings: Settings, seen: Sequence[SeenBackend], findings: Sequence[Finding]) -> None:
@@ -287,7 +198,7 @@ def _print_all(settings: Settings, seen: Sequence[SeenBackend], findings: Sequen
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
         _print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    if not any(backend.kind for backend in seen):
+    if not any(backend.answers for backend in seen):
         ports = ", ".join(f"{host}:{port}" for host in settings.discover for port in DEFAULT_PORTS)
         where = ", ".join(each.url for each in seen) or f"the usual ports ({ports})"
         _print(
@@ -301,25 +212,16 @@ def _print_all(settings: Settings, seen: Sequence[SeenBackend], findings: Sequen
         _print("\nNothing is wrong with that.")
 
 
-def _rows(backend: SeenBackend) -> list[tuple[str, ...]]:
-    head = (backend.name, backend.kind or "-")
-    rows: list[tuple[str, ...]] = [(*head, model.id, *_cells(model.profile)) for model in backend.models]
-    note = f"… and {backend.listed - len(rows)} more" if backend.listed > len(rows) else ""
-    if not rows:
-        note = "(lists no models)" if backend.kind else f"does not answer at {backend.url}"
-    return rows + ([(*head, note, "", "", "", "")] if note else [])
-
-
-def _cells(profile: ModelProfile) -> tuple[str, str, str, str]:
-    window = profile.window
-    size, origin = ("unknown", "set SPILLWAY_MODELS") if window is None else (str(window.value), window.origin)
-    if profile.provisional:
-        origin = "not loaded" if window is None else f"not loaded; {origin}"
-    return size, origin, _yes_no(profile.tools), _yes_no(profile.vision)
-
-
-def _yes_no(fact: Fact[bool] | None) -> str:
-    return "?" if fact is None else ("yes" if fact.value else "no")
+def _rows(backend: SeenBackend) -> Iterator[tuple[str, ...]]:
+    for model, profile in backend.models.items():
+        window, unloaded = profile.window, "not loaded" if profile.provisional else ""
+        size, origin = ("unknown", "") if window is None else (str(window.value), window.origin)
+        flags = ("?" if fact is None else "yes" if fact.value else "no" for fact in (profile.tools, profile.vision))
+        yield (backend.name, backend.kind, model, size, "; ".join(filter(None, (unloaded, origin))), *flags)
+    if not backend.models or backend.listed > len(backend.models):
+        note = f"… and {backend.listed - len(backend.models)} more" if backend.models else "(lists no models)"
+        kind, note = (backend.kind, note) if backend.answers else ("-", f"does not answer at {backend.url}")
+        yield (backend.name, kind, note, "", "", "", "")
 
 
 def _print(text: str) -> None:

@@ -5,6 +5,7 @@ A new program is a function that prepares its start, and a row in `PROGRAMS`.
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import shutil
@@ -20,6 +21,7 @@ from typing import Any
 
 import httpx
 
+from proxy.commands import CommandError
 from proxy.config import environment, state_folder
 from proxy.core.settings import Settings
 from proxy.dialects.listing import CODEX_QUERY
@@ -35,10 +37,6 @@ ANSWER = 8_192
 """Tokens of an answer, for programs that want to know a limit."""
 _NO_CHAT = re.compile(r"embed|rerank|whisper|tts|ocr|guard|bge-|moderation", re.IGNORECASE)
 """Names of models that do not chat."""
-
-
-class LaunchError(Exception):
-    """There is no Spillway or no model; the text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,52 +172,41 @@ PROGRAMS: dict[str, tuple[Callable[[Target], Start], str]] = {
 """By the name of its command: how each program is started, and the command that installs it."""
 
 
-def launch(
-    settings: Settings, name: str, *, model: str | None, serving: Sequence[str], arguments: Sequence[str]
-) -> int:
-    """Run a program with the user's `arguments`, and return its exit status.
+def run(settings: Settings, args: argparse.Namespace) -> int:
+    """Run `args.program` with the user's arguments for it, `args.rest`, and return its exit status.
 
-    Args:
-        settings: where Spillway is, and its keys.
-        name: of the program, one of `PROGRAMS`.
-        model: id of the model that it is given; None: the one that suits it best.
-        serving: arguments of `spillway serve`, for one that has to be started.
-        arguments: the program's own.
+    Raises:
+        CommandError: there is no Spillway or no model.
     """
-    (prepare, install), path = PROGRAMS[name], shutil.which(name)
+    (prepare, install), path = PROGRAMS[args.program], shutil.which(args.program)
     if path is None:
-        _print(f"{name} is not installed; this installs it: {install}")
+        _print(f"{args.program} is not installed; this installs it: {install}")
         return NOT_INSTALLED
-    try:
-        with (
-            _running_spillway(settings, serving) as url,
-            tempfile.TemporaryDirectory(prefix="spillway-launch-") as folder,
-        ):
-            target = _target(url, next(iter(settings.api_keys), None), model, Path(folder))
-            first, variables = prepare(target)
-            window = "unknown" if target.window is None else f"{target.window:,} tokens"
-            _print(f"{name} works with {target.model} (window: {window}) through {url}")
-            chosen = {key: value for key, value in {**environment(), **variables}.items() if value is not None}
-            return _run([path, *first, *arguments], chosen)
-    except LaunchError as error:
-        _print(str(error))
-        return 1
+    config = [] if args.config is None else ["--config", str(args.config.absolute())]
+    serving = [*config, *(part for url in args.backend or () for part in ("--backend", url))]
+    with _running_spillway(settings, serving) as url, tempfile.TemporaryDirectory(prefix="spillway-launch-") as folder:
+        target = _target(url, next(iter(settings.api_keys), None), args.model, Path(folder))
+        first, variables = prepare(target)
+        window = "unknown" if target.window is None else f"{target.window:,} tokens"
+        _print(f"{args.program} works with {target.model} (window: {window}) through {url}")
+        chosen = {key: value for key, value in {**environment(), **variables}.items() if value is not None}
+        return _run([path, *first, *args.rest], chosen)
 
 
 def choose_model(models: Sequence[Mapping[str, Any]], wanted: str | None) -> Mapping[str, Any]:
     """Return the model that is `wanted`, else the one that suits an agent best: managed, with tools of its own, a large window.
 
     Raises:
-        LaunchError: there is no such model, or none at all; its text says what to do.
+        CommandError: there is no such model, or none at all; its text says what to do.
     """
     if not models:
-        raise LaunchError("no backend lists a model: load one, and see `spillway check`")
+        raise CommandError("no backend lists a model: load one, and see `spillway check`")
     if wanted is None:
         return max(models, key=_suitability)
     found = next((model for model in models if model["id"] in (wanted, f"{wanted}:latest")), None)
     if found is None:
         ids = ", ".join(model["id"] for model in models[:5])
-        raise LaunchError(f"no backend lists the model {wanted!r}; there are {ids}")
+        raise CommandError(f"no backend lists the model {wanted!r}; there are {ids}")
     return found
 
 
@@ -233,19 +220,17 @@ def _target(url: str, key: str | None, model: str | None, folder: Path) -> Targe
     """Ask Spillway for its models, as OpenAI lists them and in Codex's catalog, and choose one.
 
     Raises:
-        LaunchError: there is no such model, or Spillway lists none.
+        CommandError: there is no such model, or Spillway lists none.
     """
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
-    try:  # backends are probed first
-        answer = httpx.get(
-            f"{url}/v1/models", params={CODEX_QUERY: "0"}, headers=headers, timeout=60.0, trust_env=False
-        )
+    path = f"{url}/v1/models?{CODEX_QUERY}=0"
+    try:
+        answer = httpx.get(path, headers=headers, timeout=60.0, trust_env=False)  # backends are probed first
     except httpx.HTTPError as error:
-        raise LaunchError(f"the Spillway at {url} does not answer: {error}") from None
-    if answer.status_code == 401:
-        raise LaunchError(f"the Spillway at {url} wants a key: set SPILLWAY_API_KEYS to the one it was started with")
+        raise CommandError(f"the Spillway at {url} does not answer: {error}") from None
     if answer.status_code != 200:
-        raise LaunchError(f"the Spillway at {url} lists no models: {answer.text[:200]}")
+        key_needed = "; set SPILLWAY_API_KEYS to the one it was started with" if answer.status_code == 401 else ""
+        raise CommandError(f"the Spillway at {url} lists no models: {answer.text[:200]}{key_needed}")
     chosen = choose_model(answer.json()["data"], model)
     return Target(
         url=url,
@@ -261,16 +246,15 @@ def _target(url: str, key: str | None, model: str | None, folder: Path) -> Targe
 def _run(command: Sequence[str], variables: Mapping[str, str]) -> int:
     """Run to its end whatever the keyboard sends, which goes to the program too; SIGTERM is passed on."""
     with subprocess.Popen(command, env=variables) as process:  # noqa: S603 - the user's own program
-        before = signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
+        before = {
+            signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
+            signal.SIGTERM: signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number)),
+        }
         try:
-            while True:
-                try:
-                    status = process.wait()
-                    break
-                except KeyboardInterrupt:
-                    continue
+            status = process.wait()
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
     return status if status >= 0 else 128 - status
 
 
@@ -283,13 +267,11 @@ def url_of(settings: Settings) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
 
 
-def listens(url: str) -> bool | None:
-    """Return whether Spillway answers there; None: nothing listens."""
+def _answers(url: str) -> bool:
+    """Return whether Spillway answers there, and nothing else."""
     try:
         answer = httpx.get(f"{url}/healthz", timeout=5.0, trust_env=False)
         return bool(answer.json() == {"status": "ok"} and "x-request-id" in answer.headers)
-    except httpx.ConnectError:
-        return None
     except (httpx.HTTPError, ValueError):
         return False
 
@@ -301,9 +283,9 @@ def _running_spillway(settings: Settings, arguments: Sequence[str]) -> Iterator[
     That one has a free port, and a store that lasts; it writes its log beside it.
 
     Raises:
-        LaunchError: none could be started.
+        CommandError: none could be started.
     """
-    if settings.port and listens(url_of(settings)):
+    if settings.port and _answers(url_of(settings)):
         yield url_of(settings)
         return
     folder = state_folder()
@@ -331,10 +313,6 @@ def _running_spillway(settings: Settings, arguments: Sequence[str]) -> Iterator[
             yield _address(process, log)
         finally:
             process.terminate()
-            try:
-                process.wait(15.0)
-            except subprocess.TimeoutExpired:
-                process.kill()
 
 
 def _address(process: subprocess.Popen[str], log: Path) -> str:
@@ -343,7 +321,7 @@ def _address(process: subprocess.Popen[str], log: Path) -> str:
         if line.startswith(LISTENING):
             return line.removeprefix(LISTENING).strip().removesuffix("/v1")
     last = log.read_text(encoding="utf-8", errors="replace").strip().split("\n")[-1]
-    raise LaunchError(last.removeprefix("spillway: ") or "Spillway ended as it was started")
+    raise CommandError(last.removeprefix("spillway: ") or "Spillway ended as it was started")
 
 
 def _print(text: str) -> None:

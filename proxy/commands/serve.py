@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 
-from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
 from proxy.addons.log import FORMAT, OneLine
@@ -38,72 +37,50 @@ DISCOVERY_INTERVAL = 2.0
 """Seconds between two looks for backends while the demo is served."""
 
 
-def serve(settings: Settings) -> int:
-    """Serve until interrupted; the exit status.
+def run(settings: Settings, _: object) -> int:
+    """Serve until interrupted.
 
     Raises:
         SettingError: no backend and no demo, a store that cannot be opened, an address that is taken.
     """
-    _log_to_stderr(settings)
-    _raise_file_limit()
-    return _run(_serve(settings))
-
-
-def _log_to_stderr(settings: Settings) -> None:
-    """Have the log of this process written, as it was set."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine(FORMAT))
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
     # The server's own start-up lines say nothing that ours do not.
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
+    try:  # not on Windows
+        import resource  # noqa: PLC0415 - see above
 
-
-def _raise_file_limit() -> None:
-    """Allow as many open files as the system permits: a client takes two, and shells permit 1,024 (macOS: 256)."""
-    try:
-        import resource  # noqa: PLC0415 - not on Windows
+        import uvloop  # noqa: PLC0415 - see above
     except ModuleNotFoundError:
-        return
+        return asyncio.run(_serve(settings))
+    # A client takes two open files, and shells permit 1,024 (macOS: 256).
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _run(main: object) -> int:
-    """Run a coroutine on uvloop where it exists (not on Windows)."""
-    try:
-        import uvloop  # noqa: PLC0415 - not installable on Windows
-    except ModuleNotFoundError:
-        return asyncio.run(main)  # type: ignore[arg-type]  # a coroutine, see serve
-    return int(uvloop.run(main))  # type: ignore[arg-type]  # a coroutine, see serve
-
-
-class _Replaceable:
-    """An ASGI application in whose place another may be put; the server starts and stops the first."""
-
-    def __init__(self, first: FastAPI) -> None:
-        self._first = self.current = first
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await (self._first if scope["type"] == "lifespan" else self.current)(scope, receive, send)
-
-
-async def _replace_demo(app: _Replaceable, settings: Settings) -> None:
-    """Look for backends until one answers, and serve those found in place of the demo, until cancelled."""
-    while not (found := await _discovered(settings)):  # noqa: ASYNC110 - a program that starts sets no event
-        await asyncio.sleep(DISCOVERY_INTERVAL)
-    real = create_app(_with(settings, found))
-    async with real.router.lifespan_context(real):
-        app.current = real
-        _say(f"{_found_note(found)} The demo is off.")
-        await asyncio.Event().wait()
+    return uvloop.run(_serve(settings))
 
 
 async def _serve(configured: Settings) -> int:
     async with AsyncExitStack() as stack:
         settings, note = await with_backends(configured, stack)
-        app = _Replaceable(create_app(settings))
+        first = current = create_app(settings)
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await (first if scope["type"] == "lifespan" else current)(scope, receive, send)
+
+        async def replace_demo() -> None:
+            """Look for backends until one answers, and serve those found in place of the demo, until cancelled."""
+            nonlocal current
+            while not (found := await _discovered(configured)):  # noqa: ASYNC110 - a program that starts sets no event
+                await asyncio.sleep(DISCOVERY_INTERVAL)
+            real = create_app(_with(configured, found))
+            async with real.router.lifespan_context(real):
+                current = real
+                _print(f"{_found_note(found)} The demo is off.")
+                await asyncio.Event().wait()
+
         server = Server(
             app,
             host=settings.host,
@@ -113,7 +90,7 @@ async def _serve(configured: Settings) -> int:
             on_started=partial(_ready, settings.host, note=note),
         )
         if note == _DEMO_NOTE:
-            spawn(_replace_demo(app, configured), name="discovery")
+            spawn(replace_demo(), name="discovery")
         await server.serve()
         return 0 if server.started else 1
 
@@ -154,21 +131,18 @@ def _found_note(found: Sequence[Discovered]) -> str:
 def _ready(host: str, port: int, *, note: str) -> None:
     """Say where it listens, and what to type next."""
     gc.freeze()  # the collector need not look through what was made at the start
-    gc.enable()
-    host = f"[{host}]" if ":" in host else host
-    root = f"http://{host}:{port}"
-    base = f"{root}/v1"
-    _say(f"{LISTENING}{base}")
+    root = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    _print(f"{LISTENING}{root}/v1")
     if note:
-        _say(note)
-    _say(f"Watch it work in a browser: {root}/")
-    _say(
-        f"Point any OpenAI client at {base}, or try:\n"
-        f"  curl {base}/models\n"
-        f"  curl -N {base}/chat/completions -H 'content-type: application/json' "
+        _print(note)
+    _print(
+        f"Watch it work in a browser: {root}/\n"
+        f"Point any OpenAI client at {root}/v1, or try:\n"
+        f"  curl {root}/v1/models\n"
+        f"  curl -N {root}/v1/chat/completions -H 'content-type: application/json' "
         """-d '{"stream": true, "messages": [{"role": "user", "content": "Count to 3000"}]}'"""
     )
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(text, flush=True)  # noqa: T201 - for the person who started it

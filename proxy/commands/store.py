@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import math
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Literal
 
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.settings import Settings
@@ -19,8 +20,19 @@ _TIMEOUT = 5.0
 """Seconds that reaching the store may take: somebody waits at a terminal, not a chat request."""
 
 
-async def store(settings: Settings, action: Literal["stats", "purge", "export"], days: float | None) -> int:
-    """Run one action and print its lines; `days` bounds a purge to checkpoints older than that.
+def run(settings: Settings, args: argparse.Namespace) -> int:
+    """Run one action and print its lines.
+
+    Raises:
+        SettingError: there is no such store, or it can't be reached.
+    """
+    lines = asyncio.run(_lines(settings, args.action, args.older_than))
+    print(*lines, sep="\n", end="\n" if lines else "")  # noqa: T201 - a command line tool prints
+    return 0
+
+
+async def _lines(settings: Settings, action: str, days: float | None) -> list[str]:
+    """Run `stats`, `purge` or `export`; `days` bounds a purge to checkpoints older than that.
 
     Raises:
         SettingError: there is no such store, or it can't be reached.
@@ -43,8 +55,7 @@ async def store(settings: Settings, action: Literal["stats", "purge", "export"],
             raise refusal(url, "the store can't be reached")
     finally:
         await opened.close()
-    print(*lines, sep="\n", end="\n" if lines else "")  # noqa: T201 - a command line tool prints
-    return 0
+    return lines
 
 
 def _statistics(found: Sequence[Checkpoint]) -> list[str]:

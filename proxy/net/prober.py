@@ -140,11 +140,6 @@ class Prober:
         backend = await self.backend()
         return None if backend is None else await self.runner.run(backend.count(body))
 
-    async def is_for_chats(self, model: str) -> bool | None:
-        """See `Backend.is_for_chats`."""
-        backend = await self.backend()
-        return None if backend is None else await self.runner.run(backend.is_for_chats(model))
-
     async def busy(self, model: str) -> bool:
         """Return whether the backend says that it is at work, for whichever client."""
         backend = await self.backend()

@@ -11,8 +11,6 @@ from proxy.backends.base import Probe, Reply
 from proxy.backends.openrouter import cancels, is_openrouter
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from tests.backends.driver import paths, payloads, play
-from tests.fakes.llamacpp_info import INSTEAD
-from tests.fakes.vllm import UNTEMPLATED
 
 LMSTUDIO, OLLAMA, LLAMACPP, SWAP, VLLM, ROUTER = (
     payloads(kind) for kind in ("lmstudio", "ollama", "llamacpp", "llamaswap", "vllm", "openrouter")
@@ -562,33 +560,6 @@ def test_nothing_is_done_ahead_on_a_busy_backend_or_at_the_cost_of_another_model
     kind: str, model: str, replies: Replies, expected: bool
 ) -> None:
     assert play(backend_of(kind).busy(model), replies)[0] is expected
-
-
-TEMPLATES: dict[str, tuple[str, Any, Any, Any]] = {
-    "llamacpp": (
-        "/props?model=m&autoload=false",
-        {"chat_template": "{{ messages }}"},
-        {"chat_template": INSTEAD},
-        {"role": "router"},
-    ),
-    "ollama": (
-        "/api/show",
-        {"template": "{{ .System }}{{ .Prompt }}"},
-        {"template": "{{ .Prompt }}"},
-        {"template": "{{ .Prompt }}", "modelfile": "FROM x\nRENDERER qwen3-coder\n"},
-    ),
-    "vllm": ("/tokenize", {"count": 7}, Reply(400, {"error": {"message": UNTEMPLATED}}), Reply(404)),
-}
-
-
-@pytest.mark.parametrize("kind", [backend.kind for backend in BACKENDS])
-def test_whether_a_model_has_a_chat_template_is_told_by_those_that_know(kind: str) -> None:
-    backend = backend_of(kind)
-    if kind not in TEMPLATES:
-        assert play(backend.is_for_chats("m"), {}) == (None, [])
-        return
-    path, *answers = TEMPLATES[kind]
-    assert [play(backend.is_for_chats("m"), {path: each})[0] for each in answers] == [True, False, None]
 
 
 # -- OpenRouter's providers

@@ -12,10 +12,6 @@ from tests.fakes.http import Exchange
 from tests.fakes.model import FakeModel, Refused
 
 BUILD = "b11549-fake"
-INSTEAD = (
-    "{%- for message in messages -%}\n  {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' -}}\n"
-    "{%- endfor -%}\n{%- if add_generation_prompt -%}\n  {{- '<|im_start|>assistant\n' -}}\n{%- endif -%}"
-)
 """What `/props` tells of a file that has no template, as b11549 does."""
 
 
@@ -85,7 +81,7 @@ class LlamaCppInfo(FakeBackend):
             "endpoint_slots": True,
             "endpoint_props": True,
             "endpoint_metrics": True,
-            "chat_template": "{%- for m in messages -%}{{- m.content -}}{%- endfor -%}" if model.templated else INSTEAD,
+            "chat_template": "{%- for m in messages -%}{{- m.content -}}{%- endfor -%}",
             "bos_token": "<|bos|>",
             "eos_token": "<|end|>",
             "build_info": BUILD,

@@ -43,8 +43,6 @@ class FakeModel:
     """Whether generation goes on, silently, when the window is full."""
     template_drops_last: bool = False
     """vLLM: the chat template removes a final message that is to be continued."""
-    templated: bool = True
-    """Whether its file has a chat template."""
     embedding: bool = False
     instance_of: str | None = None
     """LM Studio: this is one more instance of the model of that key."""

@@ -125,7 +125,6 @@ class OllamaNative(FakeBackend):
             lines.insert(0, f"num_ctx                        {model.num_ctx}")
         info = {"general.architecture": "llama", "llama.context_length": model.trained_window}
         template = ("{{ .Tools }}" if model.tools else "") + "{{ .Prompt }}{{ .Response }}"
-        template = template if model.templated else "{{ .Prompt }}"
         whole = {"modelfile": "", "parameters": "\n".join(lines), "template": template}
         shown = {"details": _details(), "model_info": info, **self._told(model)}
         await exchange.answer(200, {**whole, **shown, "modified_at": WHEN})

@@ -14,10 +14,6 @@ from tests.fakes.http import Exchange
 from tests.fakes.intake import last_is_assistant
 from tests.fakes.model import FakeModel, Message, Prompt, Refused
 
-UNTEMPLATED = (
-    "As of transformers v4.44, default chat template is no longer allowed, so you must provide a chat template "
-    "if the tokenizer does not define one."
-)
 VERSION = "0.33.0"
 TYPES = {400: "BadRequestError", 404: "NotFoundError", 500: "InternalServerError"}
 
@@ -118,8 +114,6 @@ class VllmFake(Extras):
         """`POST /tokenize`, of a prompt or of a whole chat."""
         body = exchange.json_object()
         model = self.find_model(body)
-        if "messages" in body and not model.templated:
-            raise Refused(400, self.error(400, UNTEMPLATED))
         parts = self.parts(self.parse(body, model)) if "messages" in body else [str(body.get("prompt", ""))]
         pieces = [piece for part in parts for piece in self.template(model).tokenizer.pieces(part)]
         ids = [self._ids.setdefault(piece, len(self._ids) + 1) for piece in pieces]

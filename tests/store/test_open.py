@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from proxy.commands.store import store as command
+from proxy.commands import store as command
 from proxy.core.errors import SettingError
 from proxy.core.settings import Settings
 from proxy.store.driver import public_url
@@ -72,7 +73,7 @@ Run = Callable[..., list[str]]
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
     def run_(url: str, action: str, days: float | None = None) -> list[str]:
         settings = Settings.model_construct(store=url)
-        assert asyncio.run(command(settings, action, days)) == 0  # type: ignore[arg-type]
+        assert command.run(settings, Namespace(action=action, older_than=days)) == 0
         return capsys.readouterr().out.splitlines()
 
     return run_
