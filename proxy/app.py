@@ -49,7 +49,7 @@ from proxy.pipeline import Pipeline
 from proxy.preparing import Preparer
 from proxy.relay import Relay
 from proxy.routing import Router
-from proxy.store import Documents, Store, open_store
+from proxy.store import Documents, Store, StoreLimits, open_store
 from proxy.tokens.counting import Counting
 from proxy.tokens.meter import Meter
 
@@ -101,9 +101,10 @@ def create_app(
     wire = transport or open_wire(
         settings.backends, connect_timeout=times.connect_timeout, read_timeout=settings.read_timeout
     )
-    store = store or open_store(
-        settings.store, clock=clock, ttl=settings.store_ttl, max_bytes=settings.store_bytes, timeout=times.store_timeout
+    limits = StoreLimits(
+        clock=clock, ttl=settings.store_ttl, max_bytes=settings.store_bytes, timeout=times.store_timeout
     )
+    store = store or open_store(settings.store, limits)
     counting, documents = Counting(meter=Meter(), store=store), Documents(store, clock)
     telemetry, spans = Telemetry(clock=time.monotonic), spans or _spans()
     known = upstreams(settings.backends, settings, wire, store, times.profile_ttl)

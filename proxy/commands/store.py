@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.settings import Settings
-from proxy.store import open_store
+from proxy.store import StoreLimits, open_store
 from proxy.store.driver import encode, refusal
 from proxy.store.sqlite import sqlite_path
 
@@ -43,7 +43,7 @@ async def _lines(settings: Settings, action: str, days: float | None) -> list[st
     if url.startswith("sqlite:") and not sqlite_path(url).is_file():
         raise refusal(url, "there is no such file yet")
     # No TTL and no cap: what is there is shown, and nothing goes but what is purged.
-    opened = open_store(url, clock=clock, ttl=math.inf, max_bytes=2**62, timeout=_TIMEOUT)
+    opened = open_store(url, StoreLimits(clock=clock, ttl=math.inf, max_bytes=2**62, timeout=_TIMEOUT))
     try:
         if action == "purge":
             count = await opened.purge(older_than=None if days is None else clock() - days * _DAY)

@@ -1,15 +1,18 @@
-"""Interface of a database that checkpoints are stored in, and their form there: one JSON object each."""
+"""Interface of a database that checkpoints are stored in, their form there (one JSON object each), and the simplest database: memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 from proxy.core.errors import SettingError
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.jsontext import dumps, loads
+
+Found: TypeAlias = tuple[int, bytes] | None
+"""Index of the digest that was found, and the body that is stored under it."""
 
 VERSION = 1
 MAX_VALUES = 4096
@@ -21,7 +24,8 @@ class StoreLimits:
     """Limits of a store.
 
     `clock` gives seconds since the epoch; `ttl` is how many seconds a checkpoint is stored after its last use;
-    `max_bytes` caps the encoded checkpoints; `timeout` is the most seconds an operation may cost a request.
+    `max_bytes` caps the encoded checkpoints, of which the longest unused go first (Redis limits itself, by `maxmemory`);
+    `timeout` is the most seconds an operation of a dead or slow store may cost a request.
     """
 
     clock: Callable[[], float]
@@ -35,8 +39,8 @@ class Driver(Protocol):
 
     name: str
 
-    async def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
-        """Return the checkpoint of the first of `digests` that is stored, and note the use."""
+    async def find(self, scope: str, digests: Sequence[bytes]) -> Found:
+        """Look up the first of `digests` that is stored, and note the use."""
         ...
 
     async def put(self, checkpoint: Checkpoint, body: bytes) -> None:
@@ -55,8 +59,8 @@ class Driver(Protocol):
         """Hold `key` for so many seconds, 0 to release it; False: another process holds it."""
         ...
 
-    async def export(self) -> list[Checkpoint]:
-        """Return all checkpoints, in any order."""
+    async def export(self) -> list[bytes]:
+        """Return the bodies of all checkpoints, in any order."""
         ...
 
     async def purge(self, older_than: float | None) -> int:
@@ -66,6 +70,76 @@ class Driver(Protocol):
     async def close(self) -> None:
         """Release files and connections."""
         ...
+
+
+class MemoryDriver:
+    """See `Driver`: dictionaries, for tests and for those who want nothing on disk. Gone with the process."""
+
+    name = "memory"
+
+    def __init__(self, limits: StoreLimits) -> None:
+        self._limits = limits
+        self._stored: dict[tuple[str, bytes], tuple[float, float, bytes]] = {}
+        """Time of last use, time of making and body, in the order of the last use."""
+        self._bytes = 0
+        self._values: dict[tuple[str, bool], bytes] = {}
+
+    async def find(self, scope: str, digests: Sequence[bytes]) -> Found:
+        """See `Driver.find`."""
+        now = self._limits.clock()
+        for at, digest in enumerate(digests if self._stored else ()):
+            used, created, body = self._stored.get((scope, digest), (0.0, 0.0, b""))
+            if body and used > now - self._limits.ttl:
+                del self._stored[scope, digest]
+                self._stored[scope, digest] = now, created, body
+                return at, body
+        return None
+
+    async def put(self, checkpoint: Checkpoint, body: bytes) -> None:
+        """See `Driver.put`."""
+        now = self._limits.clock()
+        await self.drop(checkpoint.scope, checkpoint.digest)
+        self._stored[checkpoint.scope, checkpoint.digest] = now, checkpoint.created, body
+        self._bytes += len(body)
+        for key, (used, _, _) in tuple(self._stored.items()):
+            if self._bytes <= self._limits.max_bytes and used > now - self._limits.ttl:
+                break
+            await self.drop(*key)
+
+    async def drop(self, scope: str, digest: bytes) -> None:
+        """See `Driver.drop`."""
+        _, _, body = self._stored.pop((scope, digest), (0.0, 0.0, b""))
+        self._bytes -= len(body)
+
+    async def value(self, key: str, new: bytes | None = None, *, once: bool = False) -> bytes | None:
+        """See `Driver.value`."""
+        known = self._values.get((key, once))
+        if new is None or (once and known is not None):
+            return known
+        if known is None and not once and len(self._values) >= MAX_VALUES:
+            self._values = {name: value for name, value in self._values.items() if name[1]}
+        self._values[key, once] = new
+        return new
+
+    async def lease(self, key: str, seconds: float) -> bool:
+        """See `Driver.lease`. Nobody else has this memory."""
+        del key, seconds
+        return True
+
+    async def export(self) -> list[bytes]:
+        """See `Driver.export`."""
+        after = self._limits.clock() - self._limits.ttl
+        return [body for used, _, body in self._stored.values() if used > after]
+
+    async def purge(self, older_than: float | None) -> int:
+        """See `Driver.purge`."""
+        old = [key for key, (_, created, _) in self._stored.items() if older_than is None or created < older_than]
+        for key in old:
+            await self.drop(*key)
+        return len(old)
+
+    async def close(self) -> None:
+        """See `Driver.close`."""
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
@@ -84,29 +158,13 @@ def decode(body: bytes, scope: str | None = None, digest: bytes | None = None) -
     That check is the last line of defence against showing one credential what another one sent.
     """
     try:
-        checkpoint = _checkpoint(loads(body))
-    except (KeyError, TypeError, ValueError, OverflowError):
+        fields = loads(body)
+        version, digest_written = fields.pop("v"), bytes.fromhex(fields.pop("digest"))
+        checkpoint = Checkpoint(**{**fields, "digest": digest_written, "replacement": tuple(fields["replacement"])})
+    except (KeyError, TypeError, ValueError, AttributeError):
         return None
-    is_right = scope in (None, checkpoint.scope) and digest in (None, checkpoint.digest)
+    is_right = version == VERSION and scope in (None, checkpoint.scope) and digest in (None, checkpoint.digest)
     return checkpoint if is_right else None
-
-
-def _checkpoint(document: Any) -> Checkpoint:
-    replacement, covered = document["replacement"], int(document["covered"])
-    messages = isinstance(replacement, list) and all(isinstance(message, dict) for message in replacement)
-    if document["v"] != VERSION or covered < 0 or not messages:
-        raise ValueError("unknown version, or not the messages that stand for others")
-    return Checkpoint(
-        scope=document["scope"],
-        digest=bytes.fromhex(document["digest"]),
-        kind=document["kind"],
-        created=float(document["created"]),
-        covered=covered,
-        tokens_before=int(document["tokens_before"]),
-        tokens_after=int(document["tokens_after"]),
-        window=int(document.get("window", 0)),
-        replacement=tuple(replacement),
-    )
 
 
 def refusal(url: str, reason: object) -> SettingError:

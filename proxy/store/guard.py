@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from proxy.core.history.checkpoint import DIGEST_BYTES, Checkpoint
-from proxy.store.driver import Driver, StoreLimits, encode
-from proxy.store.memory import MemoryDriver
+from proxy.store.driver import Driver, MemoryDriver, StoreLimits, decode, encode
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -88,10 +87,16 @@ class Store:
     async def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
         """Return the stored checkpoint of `scope` whose digest comes first in `digests` (longest prefix first)."""
         sheltered = await self._shelter.find(scope, digests)
-        if sheltered is not None:
-            digests = digests[: digests.index(sheltered.digest)]
-        found = await self._run(partial(self._driver.find, scope, digests), None) if digests else None
-        return found or sheltered
+        end = len(digests) if sheltered is None else sheltered[0]
+        start = 0
+        while start < end:
+            found = await self._run(partial(self._driver.find, scope, digests[start:end]), None)
+            if found is None:
+                break
+            start += found[0] + 1
+            if (checkpoint := decode(found[1], scope, digests[start - 1])) is not None:
+                return checkpoint
+        return None if sheltered is None else decode(sheltered[1], scope, digests[end])
 
     async def put(self, checkpoint: Checkpoint) -> bool:
         """Store it; one of the same scope and digest is replaced. False: it never can be, and is left out."""
@@ -141,8 +146,8 @@ class Store:
 
     async def export(self) -> list[Checkpoint]:
         """Return all checkpoints, oldest first."""
-        found = await self._run(self._driver.export, (), seconds=BULK_TIMEOUT)
-        return sorted(found, key=lambda checkpoint: checkpoint.created)
+        bodies = await self._run(self._driver.export, (), seconds=BULK_TIMEOUT)
+        return sorted(filter(None, map(decode, bodies)), key=lambda checkpoint: checkpoint.created)
 
     async def purge(self, *, older_than: float | None = None) -> int:
         """Delete checkpoints made before `older_than` (seconds since the epoch), or all; return how many."""
@@ -203,16 +208,9 @@ class Documents:
     async def keep(self, owner: str, name: str, document: dict[str, Any]) -> bool:
         """Store it, in place of what had that name. False: it is nothing that the store takes, and is left out."""
         scope, digest = _place(owner, name)
-        checkpoint = Checkpoint(
-            scope=scope,
-            digest=digest,
-            covered=0,
-            replacement=({"name": name}, document),
-            tokens_before=0,
-            tokens_after=0,
-            kind=_DOCUMENT,
-            created=self._clock(),
-        )
+        fields: dict[str, Any] = {"covered": 0, "tokens_before": 0, "tokens_after": 0, "kind": _DOCUMENT}
+        pair = ({"name": name}, document)
+        checkpoint = Checkpoint(scope=scope, digest=digest, replacement=pair, created=self._clock(), **fields)
         return await self._store.put(checkpoint)
 
     async def drop(self, owner: str, name: str) -> bool:

@@ -12,7 +12,7 @@ the script that looks up a checkpoint makes the keys that it reads.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -21,12 +21,12 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from proxy.core.history.checkpoint import Checkpoint
-from proxy.store.driver import StoreLimits, decode
+from proxy.store.driver import Found, StoreLimits
 
 PREFIX = "spillway:"
 MAX_CONNECTIONS = 32
 _CHUNK = 500
-"""Keys that a scan looks at in one round trip."""
+"""Keys that are looked at, or deleted, in one round trip."""
 _MAX_MS = 2**53
 
 # Scripts, because one round trip then does. A server that is full, or a replica that may not write, does not take the
@@ -58,26 +58,29 @@ class RedisDriver:
         """Read the address. Nothing is connected yet: the server may start later.
 
         Raises:
-            ValueError, TypeError: it is wrong; the text may quote it.
+            ValueError: it is malformed.
         """
-        pool = aioredis.BlockingConnectionPool.from_url(
-            url,
-            max_connections=MAX_CONNECTIONS,
-            socket_connect_timeout=limits.timeout,
-            socket_timeout=None,  # the caller's own time limit ends a command
-            retry=Retry(NoBackoff(), 1),  # once: the server was restarted and this connection did not know
-            protocol=2,
-        )
-        pool.connection_kwargs["decode_responses"] = False
-        pool.make_connection()  # type: ignore[no-untyped-call]  # connects nothing, but refuses options that do not exist
+        try:
+            pool = aioredis.BlockingConnectionPool.from_url(
+                url,
+                max_connections=MAX_CONNECTIONS,
+                socket_connect_timeout=limits.timeout,
+                socket_timeout=None,  # the caller's own time limit ends a command
+                retry=Retry(NoBackoff(), 1),  # once: the server was restarted and this connection did not know
+                protocol=2,
+            )
+            pool.connection_kwargs["decode_responses"] = False
+            pool.make_connection()  # type: ignore[no-untyped-call]  # connects nothing, but refuses options that do not exist
+        except (ValueError, TypeError):  # its text may quote the password
+            raise ValueError("malformed; write redis://[[user]:password@]host[:port][/database]") from None
         self._client = aioredis.Redis.from_pool(pool)
         self._ttl = _milliseconds(limits.ttl)
 
-    async def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
+    async def find(self, scope: str, digests: Sequence[bytes]) -> Found:
         """See `Driver.find`."""
         joined = "".join(digest.hex() for digest in digests)
         found = await self._call("EVAL", _FIND, 1, _name(scope, b""), joined, self._ttl, 2 * len(digests[0]))
-        return None if found is None else decode(found[1], scope, digests[found[0]])
+        return None if found is None else (found[0], found[1])
 
     async def put(self, checkpoint: Checkpoint, body: bytes) -> None:
         """See `Driver.put`."""
@@ -103,26 +106,20 @@ class RedisDriver:
             return bool(await self._call("DEL", name))
         return bool(await self._call("SET", name, b"", "NX", "PX", _milliseconds(seconds)))
 
-    async def export(self) -> list[Checkpoint]:
+    async def export(self) -> list[bytes]:
         """See `Driver.export`."""
-        found = dict[bytes, Any]()
-        async for names in self._names():
-            found |= zip(names, await self._fields(names, "body"), strict=True)
-        bodies = [body for body in found.values() if isinstance(body, bytes)]
-        return [checkpoint for body in bodies if (checkpoint := decode(body)) is not None]
+        bodies = await self._fields("body")
+        return [body for body in bodies.values() if isinstance(body, bytes)]
 
     async def purge(self, older_than: float | None) -> int:
         """See `Driver.purge`."""
-        count = 0
-        async for names in self._names():
-            times = await self._fields(names, "created")
-            old = [
-                name
-                for name, created in zip(names, times, strict=True)
-                if older_than is None or (isinstance(created, bytes) and float(created) < older_than)
-            ]
-            count += await self._call("UNLINK", *old) if old else 0
-        return count
+        old = [
+            name
+            for name, created in (await self._fields("created")).items()
+            if older_than is None or (isinstance(created, bytes) and float(created) < older_than)
+        ]
+        portions = [old[at : at + _CHUNK] for at in range(0, len(old), _CHUNK)]
+        return sum([await self._call("UNLINK", *portion) for portion in portions])
 
     async def close(self) -> None:
         """See `Driver.close`."""
@@ -131,22 +128,17 @@ class RedisDriver:
     async def _call(self, *command: str | bytes | float) -> Any:
         return await self._client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py's
 
-    async def _names(self) -> AsyncIterator[list[bytes]]:
-        """Yield the names of checkpoints, in portions; a scan may give one twice."""
-        cursor = 0
-        while True:
-            cursor, names = await self._call("SCAN", cursor, "MATCH", f"{PREFIX}cp:*", "COUNT", _CHUNK)
-            if names:
-                yield names
-            if not int(cursor):
-                return
-
-    async def _fields(self, names: Sequence[bytes], field: str) -> list[Any]:
-        """Return one field of each; an error in place of one that can't be read."""
-        async with self._client.pipeline(transaction=False) as pipe:
-            for name in names:
-                pipe.hget(name, field)
-            return list(await pipe.execute(raise_on_error=False))
+    async def _fields(self, field: str) -> dict[bytes, Any]:
+        """Return one field of each checkpoint by its name; an error in place of one that can't be read."""
+        found: dict[bytes, Any] = {}
+        cursor: Any = None
+        while cursor != 0:
+            cursor, names = await self._call("SCAN", cursor or 0, "MATCH", f"{PREFIX}cp:*", "COUNT", _CHUNK)
+            async with self._client.pipeline(transaction=False) as pipe:
+                for name in names:
+                    pipe.hget(name, field)
+                found |= zip(names, await pipe.execute(raise_on_error=False), strict=True)
+        return found
 
 
 def _name(scope: str, digest: bytes) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from proxy.core.history.checkpoint import Checkpoint
-from proxy.store.driver import MAX_VALUES, Driver, StoreLimits, decode
+from proxy.store.driver import MAX_VALUES, Driver, Found, StoreLimits
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ def open_sqlite(url: str, limits: StoreLimits) -> Driver:
     path = sqlite_path(url)
     driver = SqliteDriver(path, limits)
     try:
-        driver.open()
+        driver.execute(lambda _: None)
     except OSError as error:
         raise ValueError(f"can't open {path} for writing: {(error.strerror or '').lower()}") from None
     except sqlite3.Error as error:
@@ -90,15 +90,7 @@ class SqliteDriver:
         self._thread = ThreadPoolExecutor(1, "spillway-sqlite")
         self._db: sqlite3.Connection | None = None
 
-    def open(self) -> None:
-        """Open the file.
-
-        Raises:
-            OSError, sqlite3.Error, ValueError: it can't be opened now, or is another program's.
-        """
-        self._thread.submit(self._execute, lambda _: None).result()
-
-    async def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
+    async def find(self, scope: str, digests: Sequence[bytes]) -> Found:
         """See `Driver.find`."""
         return await self._call(partial(self._find, scope=scope, digests=digests))
 
@@ -119,13 +111,13 @@ class SqliteDriver:
         del key, seconds
         return True
 
-    async def export(self) -> list[Checkpoint]:
+    async def export(self) -> list[bytes]:
         """See `Driver.export`."""
         after = self._limits.clock() - self._limits.ttl
         rows = await self._call(
             lambda db: db.execute("SELECT body FROM checkpoints WHERE used > ?", (after,)).fetchall()
         )
-        return [checkpoint for (body,) in rows if (checkpoint := decode(body)) is not None]
+        return [body for (body,) in rows]
 
     async def purge(self, older_than: float | None) -> int:
         """See `Driver.purge`. What is deleted is overwritten."""
@@ -137,10 +129,14 @@ class SqliteDriver:
         self._thread.shutdown(wait=False)
 
     async def _call(self, statement: Callable[[sqlite3.Connection], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._execute, statement)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self.execute, statement)
 
-    def _execute(self, statement: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a statement as one transaction."""
+    def execute(self, statement: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a statement as one transaction. Blocks; in the driver's thread once that serves.
+
+        Raises:
+            OSError, sqlite3.Error, ValueError: the file can't be opened or used now, or is another program's.
+        """
         self._db = self._db or self._connect()
         try:
             with self._db:
@@ -153,7 +149,8 @@ class SqliteDriver:
     def _connect(self) -> sqlite3.Connection:
         make_private(self._path)
         wait = LOCK_SHARE * self._limits.timeout
-        db = sqlite3.connect(self._path, timeout=wait, isolation_level="IMMEDIATE")
+        # Opened by the thread that starts the proxy, used by the driver's from then on.
+        db = sqlite3.connect(self._path, timeout=wait, isolation_level="IMMEDIATE", check_same_thread=False)
         try:
             db.executescript(_OPEN + ("" if _is_ours(db) else _MARK) + "COMMIT")
         except BaseException:
@@ -166,17 +163,15 @@ class SqliteDriver:
             self._db.close()
             self._db = None
 
-    def _find(self, db: sqlite3.Connection, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
+    def _find(self, db: sqlite3.Connection, scope: str, digests: Sequence[bytes]) -> Found:
         now, ttl = self._limits.clock(), self._limits.ttl
-        for digest in digests:
+        for at, digest in enumerate(digests):
             row = db.execute(_FIND, (scope, digest, now - ttl)).fetchone()
-            checkpoint = None if row is None else decode(row[0], scope, digest)
-            if checkpoint is None:
-                continue
-            if abs(now - row[1]) > min(ttl / 20, 3600.0):  # a find should not cost a write
-                with suppress(sqlite3.Error), db:
-                    db.execute(_USE, (now, scope, digest))
-            return checkpoint
+            if row is not None:
+                if abs(now - row[1]) > min(ttl / 20, 3600.0):  # a find should not cost a write
+                    with suppress(sqlite3.Error), db:
+                        db.execute(_USE, (now, scope, digest))
+                return at, row[0]
         return None
 
     def _put(self, db: sqlite3.Connection, checkpoint: Checkpoint, body: bytes) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxy.store import Documents, Store, memory, sqlite
+from proxy.store import Documents, Store, driver, sqlite
 from proxy.store.driver import encode
 from tests.store.support import NOW, HandClock, RedisServer, checkpoint, digest, finds, open_with, redis_server
 
@@ -181,7 +181,7 @@ async def test_values_are_stored_and_replaced(opened: Open, url: str) -> None:
 
 @pytest.mark.parametrize("url", CAPPED, indirect=True)
 async def test_values_have_an_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (sqlite, memory):
+    for module in (sqlite, driver):
         monkeypatch.setattr(module, "MAX_VALUES", 10)
     for number in range(25):
         await store.value(f"model {number}", b"value")

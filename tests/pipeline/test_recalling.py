@@ -13,7 +13,7 @@ import pytest
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.history.marks import RECALLED, RECALLED_END
 from proxy.core.request import text_of
-from proxy.store import open_store
+from proxy.store import StoreLimits, open_store
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Question, Reply
 from tests.proxying import Proxy, read_stream, running_proxy
 
@@ -276,7 +276,7 @@ def test_nothing_recalled_enters_a_checkpoint_or_a_summary(tmp_path: Path) -> No
 
 
 async def exported(url: str) -> list[Checkpoint]:
-    store = open_store(url, clock=lambda: 0.0, ttl=1e9, max_bytes=2**20, timeout=5.0)
+    store = open_store(url, StoreLimits(clock=lambda: 0.0, ttl=1e9, max_bytes=2**20, timeout=5.0))
     try:
         return await store.export()
     finally:

@@ -5,8 +5,7 @@ from typing_extensions import override
 
 from proxy.conversation_state import ConversationState
 from proxy.store import Documents, Store
-from proxy.store.driver import StoreLimits
-from proxy.store.memory import MemoryDriver
+from proxy.store.driver import MemoryDriver, StoreLimits
 from proxy.tokens.counting import Counting
 from proxy.tokens.meter import Meter
 from tests.fakes.waiting import PATIENT

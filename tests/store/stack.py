@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from tests.fakes import FakeBackend, FakeModel, Gate, LlamaCppFake, Question, Reply, qa, summariser
+from tests.fakes import FakeModel, Gate, LlamaCppFake, Question, Reply, qa, summariser
 from tests.fakes.brains import asks_summary
 from tests.fakes.waiting import wait_until
 
@@ -89,11 +89,6 @@ def ready(url: str) -> str:
 def healed(url: str) -> None:
     """Wait until `/readyz` says that the store works."""
     wait_until(lambda: ready(url) == "ok", timeout=HEALED)
-
-
-def summaries(fake: FakeBackend) -> int:
-    """How many summaries were asked for."""
-    return sum("summar" in str(request.json["messages"][-1]).lower() for request in fake.chats())
 
 
 def survives(url: str, name: str) -> Conversation:

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from proxy.core.history.checkpoint import Checkpoint
-from proxy.store import Store, open_store
+from proxy.store import Store, StoreLimits, open_store
 from tests.fakes.waiting import PATIENT, wait_until
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ def checkpoint(number: int = 1, *, scope: str = "scope", text: str = "hello", **
 def open_with(url: str, clock: HandClock, **limits: Any) -> Store:
     """Open with generous limits."""
     generous: dict[str, Any] = {"ttl": DAY, "max_bytes": 2**30, "timeout": PATIENT}
-    return open_store(url, clock=clock, **generous | limits)
+    return open_store(url, StoreLimits(clock=clock, **generous | limits))
 
 
 async def finds(store: Store, *numbers: int) -> int | None:

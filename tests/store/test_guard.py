@@ -11,8 +11,7 @@ from typing_extensions import override
 
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.store import Store
-from proxy.store.driver import StoreLimits
-from proxy.store.memory import MemoryDriver
+from proxy.store.driver import Found, MemoryDriver, StoreLimits, decode
 from tests.store.support import DAY, HandClock, checkpoint, finds
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +26,7 @@ class Troubled(MemoryDriver):
     tries = 0
 
     @override
-    async def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
+    async def find(self, scope: str, digests: Sequence[bytes]) -> Found:
         self.tries += 1
         if self.reads is not None:
             raise self.reads
@@ -95,7 +94,7 @@ async def test_what_is_not_taken_is_found_in_memory(
     clock.advance(0.5)
     await store.put(checkpoint(3, text="again"))
     assert await store.check() == "ok"
-    assert [each.covered for each in await driver.export()] == [1, 3]
+    assert sorted(each.covered for each in map(decode, await driver.export()) if each) == [1, 3]
     assert caplog.messages == [
         "store test takes no writes (ValueError): what is new is kept in memory",
         "store test works again",

@@ -17,7 +17,7 @@ from proxy.core.errors import SettingError
 from proxy.store import Store
 from proxy.store.driver import encode
 from proxy.store.sqlite import APPLICATION_ID
-from tests.store.support import DAY, NOW, HandClock, checkpoint, digest, eventually, finds, open_with
+from tests.store.support import NOW, HandClock, checkpoint, digest, eventually, finds, open_with
 
 pytestmark = pytest.mark.anyio
 
@@ -36,10 +36,6 @@ def no_umask() -> Iterator[None]:
 
 def on_disk(path: Path) -> bytes:
     return b"".join(file.read_bytes() for file in path.parent.iterdir())
-
-
-def names(path: Path) -> list[str]:
-    return sorted(file.name for file in path.parent.iterdir())
 
 
 def mode(path: Path) -> int:
@@ -81,11 +77,6 @@ async def test_a_file_that_others_can_read_is_taken_from_them(path: Path, clock:
     await store.close()
 
 
-async def test_after_closing_everything_is_in_the_one_file(path: Path, clock: HandClock) -> None:
-    await filled(path, clock)
-    assert names(path) == ["spillway.sqlite3"]
-
-
 OLD = f"""
 PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL;
 CREATE TABLE checkpoints (scope TEXT NOT NULL, digest BLOB NOT NULL, size INTEGER NOT NULL,
@@ -113,16 +104,6 @@ async def test_the_file_of_an_older_version_is_read(path: Path, clock: HandClock
     assert await store.export() == [checkpoint(1, text="again")]
     assert await works(store)
     await store.close()
-
-
-async def test_expired_checkpoints_leave_the_disk_with_the_next_put(path: Path, clock: HandClock) -> None:
-    await filled(path, clock, 5)
-    clock.advance(2 * DAY)
-    store = open_with(f"sqlite:///{path}", clock)
-    await store.put(checkpoint(1000))
-    await store.close()
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        assert db.execute("SELECT count(*) FROM checkpoints").fetchone() == (1,)
 
 
 async def test_what_is_purged_is_in_no_file_any_more(path: Path, clock: HandClock) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import resource
 import signal
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from tests.engine.spillway import spillway_server
 from tests.fakes import Gate
 from tests.fakes.waiting import wait_until
 from tests.proxying import running_proxy
-from tests.store.stack import Conversation, backend, healed, ready, stalling, summaries, survives
+from tests.store.stack import Conversation, backend, healed, ready, stalling, survives
 from tests.store.support import RedisServer
 from tests.store.support import own_redis as server
 
@@ -171,21 +170,6 @@ def test_damaged_while_running(how: str, path: Path) -> None:
         survives(proxy.url, "after")
 
 
-def test_files_that_may_not_grow(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real process whose files the system keeps from growing, as a quota does."""
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # cut short, it would break what is run after this
-    with backend() as fake, spillway_server([fake.url], log=tmp_path / "log", store=f"sqlite:///{path}") as server:
-        before = Conversation(server.url, "before")
-        before.turn()
-        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
-        survives(server.url, "meanwhile")
-        assert [before.turn() for _ in range(2)] == ["forwarded"] * 2
-        assert ready(server.url).startswith("takes no writes (")
-        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
-        healed(server.url)
-        assert server.log.count("takes no writes (") == 1
-
-
 def command(*words: str, store: str) -> str:
     """What `spillway store …` prints."""
     env = {**os.environ, "SPILLWAY_STORE": store}  # noqa: TID251 - handed to a child process, not read
@@ -212,17 +196,6 @@ def test_purged_by_another_process_while_it_serves(path: Path, caplog: pytest.Lo
     assert said(caplog) == []
 
 
-def test_many_conversations_at_once_keep_within_size_and_age(path: Path) -> None:
-    url = f"sqlite:///{path}"
-    with backend() as fake, running_proxy(fake, store=url, store_bytes=20_000, store_ttl=3600) as proxy:
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda number: Conversation(proxy.url, f"c {number}").turn(), range(40)))
-        assert ready(proxy.url) == "ok"
-        lines = dict(line.split(" ", 1) for line in command("stats", store=url).splitlines())
-        assert 0 < int(lines["bytes"]) <= 20_000
-        assert int(lines["checkpoints"]) < 40
-
-
 # A kill
 
 
@@ -241,30 +214,3 @@ def test_killed_while_a_summary_is_being_written(path: Path, tmp_path: Path) -> 
             assert [again.turn() != "forwarded" for _ in range(3)] == [True, False, False]
     assert soundness(path) == "ok"
     assert stored(path) == 1
-
-
-def test_killed_again_and_again_while_many_histories_are_shortened(path: Path, tmp_path: Path) -> None:
-    url = f"sqlite:///{path}"
-    finished: list[Conversation] = []
-    with backend() as fake:
-        for life in range(2):
-            with (
-                ThreadPoolExecutor(4) as pool,
-                spillway_server([fake.url], log=tmp_path / f"life {life}", store=url) as server,
-            ):
-                each = [Conversation(server.url, f"life {life} {n}", bound=60) for n in range(12)]
-                turns = [pool.submit(one.turn) for one in each]
-                for _, turn in zip(range(4), as_completed(turns, timeout=60), strict=False):
-                    turn.result()
-                os.kill(server.pid, signal.SIGKILL)
-                wait(turns, timeout=60)
-                finished += [one for one in each if one.actions]
-        assert len(finished) >= 8
-        with spillway_server([fake.url], log=tmp_path / "last", store=url) as server:
-            before = summaries(fake)
-            for conversation in finished[:-4]:  # the newest may have been answered before they were written
-                conversation.url = server.url
-            actions = [conversation.turn() for conversation in finished[:-4]]
-            assert actions.count("forwarded") >= len(actions) - 4 * 2
-            assert summaries(fake) - before <= 4 * 2
-    assert soundness(path) == "ok"
