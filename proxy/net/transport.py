@@ -10,12 +10,15 @@ import os
 import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import aiohttp
 import httpx
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.http_exceptions import BadHttpMessage
 from typing_extensions import override
 from yarl import URL
 
@@ -41,8 +44,8 @@ class HttpTransport(httpx.AsyncBaseTransport):
 
     Args:
         connect_timeout: seconds to look the host up, connect and shake hands.
-        read_timeout: seconds in which the server has to take a request and begin its response, and of silence in the
-            body of a response; there is no limit on the total.
+        read_timeout: seconds in which the server has to take a request and send the head of its response, and of silence
+            in the body of a response; there is no limit on the total.
         ssl_context: for https; default: certifi's roots, verified.
         proxies: URLs of HTTP proxies by that of the origin that is reached through them, e.g. `https://openrouter.ai`.
 
@@ -76,8 +79,9 @@ class HttpTransport(httpx.AsyncBaseTransport):
     def _open(self) -> aiohttp.ClientSession:
         if self._closed:
             raise httpx.ConnectError("the transport is closed")
-        reuse = aiohttp.TraceConfig()
-        reuse.on_connection_reuseconn.append(_note_reuse)
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_reuseconn.append(_note_connected)
+        trace.on_connection_create_end.append(_note_connected)
         connector = aiohttp.TCPConnector(limit=0, ssl=self._ssl, keepalive_timeout=KEEP_ALIVE)
         factory = partial(_Connection, loop=asyncio.get_running_loop())
         connector._factory = factory  # type: ignore[assignment]  # noqa: SLF001 - aiohttp has no public way
@@ -88,7 +92,7 @@ class HttpTransport(httpx.AsyncBaseTransport):
             skip_auto_headers=_ADDED_BY_AIOHTTP,
             max_line_size=HEADER_BYTES,
             max_field_size=HEADER_BYTES,
-            trace_configs=[reuse],
+            trace_configs=[trace],
         )
         return self._session
 
@@ -101,28 +105,26 @@ class HttpTransport(httpx.AsyncBaseTransport):
             httpx.ReadTimeout, httpx.ReadError, InvalidResponse: no response.
             httpx.LocalProtocolError: a header contains a line break.
         """
-        reused: list[bool] = []
+        timeouts = request.extensions.get("timeout", self._timeouts)
+        sending = _Sending(timeouts["read"])
         now = asyncio.get_running_loop().time
         began = now()
         try:
-            return await self._send(request, reused)
+            return await self._send(request, sending, timeouts["connect"])
         except httpx.ReadError:
-            if not reused or now() - began > KEEP_ALIVE or not isinstance(request.stream, httpx.ByteStream):
+            if not sending.reused or now() - began > KEEP_ALIVE or not isinstance(request.stream, httpx.ByteStream):
                 raise
-        return await self._send(request, [])
+        return await self._send(request, _Sending(timeouts["read"]), timeouts["connect"])
 
-    async def _send(self, request: httpx.Request, reused: list[bool]) -> httpx.Response:
-        """Send the request once; `reused` becomes true where the connection was used before."""
-        session = self._session or self._open()
-        timeouts, url = request.extensions.get("timeout", self._timeouts), URL(str(request.url), encoded=True)
+    async def _send(self, request: httpx.Request, sending: _Sending, connect_timeout: float) -> httpx.Response:
+        session, url = self._session or self._open(), URL(str(request.url), encoded=True)
         headers = request.headers.multi_items()
-        seconds: float = timeouts["connect"] + timeouts["read"]
         try:
-            async with asyncio.timeout(seconds) as deadline:
+            async with sending.deadline:
                 if isinstance(request.stream, httpx.ByteStream) and len(request.content) <= PIECE:
                     data: bytes | AsyncIterable[bytes] = request.content
                 else:
-                    data = _pieces(request, deadline, seconds)
+                    data = sending.pieces(request)
                     headers = [(name, value) for name, value in headers if name != "transfer-encoding"]  # aiohttp's own
                 response = await session.request(
                     request.method,
@@ -131,13 +133,13 @@ class HttpTransport(httpx.AsyncBaseTransport):
                     data=data or None,
                     allow_redirects=False,
                     proxy=self._proxies.get(url.origin()) if self._proxies else None,
-                    timeout=aiohttp.ClientTimeout(sock_connect=timeouts["connect"]),
-                    trace_request_ctx=reused,
+                    timeout=aiohttp.ClientTimeout(connect=connect_timeout),
+                    trace_request_ctx=sending,
                 )
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise _translated(error, seconds) from error
+            raise _translated(error, sending.seconds) from error
         return httpx.Response(
-            response.status, headers=response.raw_headers, stream=_Body(response, timeouts["read"]), request=request
+            response.status, headers=response.raw_headers, stream=_Body(response, sending.seconds), request=request
         )
 
     @override
@@ -148,8 +150,46 @@ class HttpTransport(httpx.AsyncBaseTransport):
             await self._session.close()
 
 
+@dataclass(slots=True)
+class _Sending:
+    """The sending of one request: from the connection on, each piece that the server takes moves the deadline of its response."""
+
+    seconds: float
+    deadline: asyncio.Timeout = field(default_factory=partial(asyncio.timeout, None))
+    reused: bool = False
+    """Whether the connection was used before."""
+
+    def extend(self) -> None:
+        """Give the server the full time from now on."""
+        self.deadline.reschedule(asyncio.get_running_loop().time() + self.seconds)
+
+    async def pieces(self, request: httpx.Request) -> AsyncIterator[bytes]:
+        """Yield a large body, or one that is produced meanwhile."""
+        assert isinstance(request.stream, httpx.AsyncByteStream)
+        async for data in request.stream:
+            for at in range(0, len(data), PIECE):
+                await asyncio.sleep(0)  # a connection that ends tells so before the next write fails
+                self.extend()
+                yield data[at : at + PIECE]
+
+
+async def _note_connected(session: object, context: SimpleNamespace, params: object) -> None:
+    del session
+    sending: _Sending = context.trace_request_ctx
+    sending.reused = isinstance(params, aiohttp.TraceConnectionReuseconnParams)
+    sending.extend()
+
+
 class _Connection(ResponseHandler):
     """A connection whose server may refuse a request and hang up before it has read all of it."""
+
+    @override
+    async def read(self) -> Any:
+        """Read the head of a response; an error keeps the connection out of the pool."""
+        head, body = await super().read()
+        if not 100 <= head.code < 600 or head.code == 101:
+            raise BadHttpMessage(f"a status of {head.code:03}")
+        return head, body
 
     @override
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -160,21 +200,6 @@ class _Connection(ResponseHandler):
                 while data := os.read(transport.get_extra_info("socket").fileno(), HEADER_BYTES):
                     self.data_received(data)
         super().connection_lost(exc)
-
-
-async def _note_reuse(session: object, context: SimpleNamespace, params: object) -> None:
-    del session, params
-    context.trace_request_ctx.append(True)
-
-
-async def _pieces(request: httpx.Request, deadline: asyncio.Timeout, seconds: float) -> AsyncIterator[bytes]:
-    """A large body, or one that is produced meanwhile; each piece that the server takes moves the deadline."""
-    assert isinstance(request.stream, httpx.AsyncByteStream)
-    async for data in request.stream:
-        for at in range(0, len(data), PIECE):
-            await asyncio.sleep(0)  # a connection that ends tells so before the next write fails
-            deadline.reschedule(asyncio.get_running_loop().time() + seconds)
-            yield data[at : at + PIECE]
 
 
 class _Body(httpx.AsyncByteStream):

@@ -156,11 +156,7 @@ class Upstream:
             response = await self._transport.handle_async_request(request)
         except httpx.TransportError as error:
             raise self._failed(error) from None
-        status = response.status_code
-        if not 200 <= status < 600:
-            await response.aclose()
-            raise self._invalid(f"a status of {status:03}")
-        if status in BODILESS:
+        if response.status_code in BODILESS:
             response.headers.pop("content-length", None)  # of a body that does not come
         return response
 
@@ -176,14 +172,11 @@ class Upstream:
         for prober in (self._prober, *self._probers.values()):
             prober.forget()
         if isinstance(error, InvalidResponse):
-            return self._invalid(error)
+            return UpstreamInvalid(f"Backend {self.name} at {self.url} gave no valid HTTP response: {error}.")
         return UpstreamUnavailable(
             f"Backend {self.name} at {self.url} cannot be reached ({type(error).__name__}). "
             "Is it running? `spillway check` shows what answers."
         )
-
-    def _invalid(self, what: object) -> UpstreamInvalid:
-        return UpstreamInvalid(f"Backend {self.name} at {self.url} gave no valid HTTP response: {what}.")
 
 
 class ReadinessProbe:

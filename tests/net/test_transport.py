@@ -19,6 +19,7 @@ BROKEN = {
     "no answer": ([], httpx.ReadError),
     "half a head": ([b"HTTP/1.1 200 OK\r\nContent-"], httpx.ReadError),
     "no HTTP": ([b"SSH-2.0-OpenSSH_9.2\r\n\r\n"], InvalidResponse),
+    "an impossible status": ([b"HTTP/1.1 999 What\r\nContent-Length: 0\r\n\r\n"], InvalidResponse),
     "two lengths": ([b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"], InvalidResponse),
     "half a body": ([b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", b"half"], httpx.ReadError),
     "half a chunk": ([CHUNKED, b"9\r\nhalf"], httpx.ReadError),
@@ -63,6 +64,20 @@ async def test_silence_is_a_read_timeout() -> None:
         for _ in range(2):
             with pytest.raises(httpx.ReadTimeout):
                 await read(transport, post(served))
+
+
+@pytest.mark.parametrize("status", ["999", "600", "000", "101"])
+async def test_a_connection_with_an_impossible_status_is_not_used_again(status: str) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(f"HTTP/1.1 {status} What\r\nContent-Length: 0\r\n\r\n".encode() if peer.number == 1 else OK)
+        await peer.gone()
+
+    async with serving(script) as served, opened() as transport:
+        with pytest.raises(InvalidResponse, match=f"a status of {status}"):
+            await read(transport, post(served))
+        assert await read(transport, post(served)) == b"ok"
+    assert served.connections == 2
 
 
 async def test_a_line_break_in_a_header_is_refused() -> None:
