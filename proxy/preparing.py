@@ -252,9 +252,9 @@ async def _limited(job: Job, messages: Sequence[Message]) -> Sequence[Message]:
     """Bring the results of a history within the limits, where these hold from the first request on."""
     window = job.profile.window
     limits = None if window is None else prune_limits(job.settings, window.value)
-    if limits is None or limits.results is None or not limits.from_the_first:
+    if limits is None or not limits.from_the_first:
         return messages
-    return await offload_if(is_heavy(messages), within_limits, messages, limits.results)
+    return await offload_if(is_heavy(messages), within_limits, messages, limits)
 
 
 def _rewritten(shown: Sequence[Message], checkpoint: Checkpoint | None) -> Sequence[Message]:

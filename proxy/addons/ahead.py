@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from proxy.addon import AddOn
 from proxy.attempts.sending import ChatBody, send_chat
-from proxy.compaction.ahead import growth, history_next, is_due_next, may_be_due
+from proxy.compaction.budget import growth, history_next, is_due_next, may_be_due
 from proxy.core.dialect import Dialect
 from proxy.core.errors import ClientError
 from proxy.core.history.turns import newest_user

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from proxy.compaction.ladder import Reduction
 from proxy.compaction.middles import water_level
-from proxy.compaction.policy import BYTES_PER_TOKEN, ResultLimits
+from proxy.compaction.policy import BYTES_PER_TOKEN, PruneLimits
 from proxy.compaction.results import Result, by_message, results_of, unread_from, with_texts
 from proxy.core.history.turns import is_result
 from proxy.core.request import Message
@@ -48,15 +48,12 @@ class _Bounds:
 
 def cap_results(reduction: Reduction) -> Reduction:
     """Cap oversize results between `floor` and `tail` until the budget is kept; never what the model has not read yet."""
-    limits = reduction.limits.results
-    if limits is None or reduction.floor >= reduction.tail:
-        return reduction
     messages, excess = list(reduction.messages), reduction.total - reduction.budget
     for index, results in reduction.old(results_of(messages)).items():
         if excess <= 0:
             break
         room = reduction.costs[index] - excess
-        short = {r: text for r in results if (text := _capped(r, reduction, limits, room)) != r.text}
+        short = {r: text for r in results if (text := _capped(r, reduction, room)) != r.text}
         if short:
             messages[index] = with_texts(messages[index], short)
             excess -= reduction.costs[index] - sum(reduction.cost([messages[index]]))
@@ -81,7 +78,7 @@ def cap_unread(reduction: Reduction) -> Reduction:
     return reduction.with_messages(messages)
 
 
-def within_limits(messages: Sequence[Message], limits: ResultLimits) -> Sequence[Message]:
+def within_limits(messages: Sequence[Message], limits: PruneLimits) -> Sequence[Message]:
     """The history with each tool result within the limits, however much room there is; the same object if all are.
 
     What becomes of a result depends on it and its call alone, so it is the same on every turn. A message with words of the
@@ -95,11 +92,11 @@ def within_limits(messages: Sequence[Message], limits: ResultLimits) -> Sequence
     return [changed.get(index, each) for index, each in enumerate(messages)] if changed else messages
 
 
-def _limited(result: Result, limits: ResultLimits) -> str:
+def _limited(result: Result, limits: PruneLimits) -> str:
     text = result.text
     if len(text) <= _LEAST or result.is_note:
         return text
-    bounds, room = _bounds(result, limits), limits.tokens * BYTES_PER_TOKEN
+    bounds, room = _bounds(result, limits), limits.result_tokens * BYTES_PER_TOKEN
     for _ in range(_TRIES):
         size = len(text.encode(errors="surrogatepass"))
         characters = bounds.characters if size <= room else max(_LEAST, len(text) * room // size)
@@ -109,16 +106,17 @@ def _limited(result: Result, limits: ResultLimits) -> str:
     return text
 
 
-def _capped(result: Result, reduction: Reduction, limits: ResultLimits, room: float) -> str:
+def _capped(result: Result, reduction: Reduction, room: float) -> str:
     """The text in `room` tokens, or if that is less within all limits; the text itself if capping would not save tokens."""
     text = result.text
     if len(text) <= _LEAST:
         return text
+    limits = reduction.limits
     bounds = _bounds(result, limits)
     short = _shortened(text, bounds, bounds.characters)
-    if short == text and reduction.costs[result.index] <= limits.tokens:
+    if short == text and reduction.costs[result.index] <= limits.result_tokens:
         return text
-    least = _within_tokens(short, reduction, limits.tokens, bounds)
+    least = _within_tokens(short, reduction, limits.result_tokens, bounds)
     if room > (tokens := _tokens(least, reduction)):
         short = _filled(result, reduction, room)
         least = short if _tokens(short, reduction) <= room else least
@@ -150,7 +148,7 @@ def _within_tokens(text: str, reduction: Reduction, most: float, bounds: _Bounds
     return short
 
 
-def _bounds(result: Result, limits: ResultLimits) -> _Bounds:
+def _bounds(result: Result, limits: PruneLimits) -> _Bounds:
     words = {word.lower() for word in _WORDS.findall(result.name)}
     command = bool(words & _COMMANDS)
     listing = (bool(words & _LISTINGS) or {"list", "files"} <= words) and not words & _SEARCHES

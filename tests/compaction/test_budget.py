@@ -1,9 +1,15 @@
+"""The window and its fractions; when the next turn would be due, and the history that it will come with."""
+
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.compaction.budget import ContextBudget
+from proxy.compaction.budget import NEXT, ContextBudget, Growth, growth, history_next, is_due_next, may_be_due
+from proxy.core.piece import CallPart, Piece
 
 BUDGET = ContextBudget(window=1000)
 
@@ -57,3 +63,91 @@ def test_what_can_not_be_shortened_never_fills_that(window: int, within: int, fi
     assert budget.zone <= window
     assert budget.goal <= budget.enough <= budget.limit or fixed > 0.75
     assert fixed > 0.45 or budget.fixed < budget.goal < budget.due
+
+
+# -- the next turn
+
+NEXT_BUDGET = ContextBudget(window=2000)
+SMALL = Growth(20, 40)
+
+
+def said(role: str, text: str = "x") -> dict[str, Any]:
+    return {"role": role, "content": text}
+
+
+TALK = [said("user"), said("assistant")] * 6
+
+
+def test_growth_is_the_most_of_the_latest_turns() -> None:
+    costs = [900.0, 10.0, 5.0, 99.0, 7.0, 20.0, 30.0, 21.0, 12.0, 22.0, 8.0, 23.0]
+    # The opening message, and an answer of five turns ago, say nothing of the next turn.
+    assert growth(TALK, costs, 2000) == Growth(30, 23)
+
+
+def test_growth_is_bounded_by_a_share_of_the_window() -> None:
+    assert growth(TALK, [1000.0] * len(TALK), 800) == Growth(100, 100)
+
+
+def test_the_results_of_one_step_grow_a_history_together() -> None:
+    messages = [said("user"), said("assistant"), said("tool"), said("tool"), said("assistant"), said("user")]
+    assert growth(messages, [5.0, 1.0, 30.0, 40.0, 2.0, 3.0], 2000) == Growth(70, 2)
+
+
+def test_of_a_history_without_turns_nothing_is_known() -> None:
+    assert growth([said("user")], [50.0], 2000) == Growth(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "upper", "grown", "recalled", "due"),
+    [
+        (1000, 1010, SMALL, 0, False),
+        (1575, 1585, SMALL, 0, False),
+        (1576, 1585, SMALL, 0, True),  # with what the client will say it reaches the trigger
+        (1400, 1930, SMALL, 0, True),  # it might not fit
+        (1560, 1570, Growth(20, 240), 0, True),  # the answer would be paused
+        (1200, 1210, Growth(20, 900), 0, False),  # that alone is not worth it yet
+        (1500, 1510, SMALL, 200, True),  # what was recalled for this turn would not fit beside it
+        (1200, 1210, SMALL, 1000, False),
+    ],
+)
+def test_it_is_due_if_the_next_turn_would_be(tokens: int, upper: int, grown: Growth, recalled: int, due: bool) -> None:
+    assert is_due_next(NEXT_BUDGET, tokens, upper, grown, recalled=recalled) is due
+
+
+@given(st.integers(0, 4000), st.integers(0, 500), st.integers(0, 500), st.integers(0, 600))
+def test_what_would_be_compacted_in_front_of_a_client_is_compacted_ahead(
+    tokens: int, asked: int, answered: int, recalled: int
+) -> None:
+    due = is_due_next(NEXT_BUDGET, tokens, tokens, Growth(asked, answered), recalled=recalled)
+    if NEXT_BUDGET.needs_compaction(tokens + asked, tokens + asked):
+        assert due
+    if due and asked + answered <= NEXT_BUDGET.window // 4:
+        assert may_be_due(NEXT_BUDGET, tokens)
+
+
+def test_the_next_history_has_the_answer_and_something_in_place_of_the_newest_message() -> None:
+    messages = [said("user", "Hello")]
+    expected = [*messages, said("assistant", "Hi!"), said("user", NEXT)]
+    assert history_next(messages, Piece(text="Hi!", thought="hm"), parsed=False) == (expected, [])
+    assert len(messages) == 1
+
+
+@pytest.mark.parametrize(("parsed", "arguments"), [(False, '{"a":  1}'), (True, '{"a":1}')])
+def test_calls_and_their_results_come_after_what_can_be_compacted(parsed: bool, arguments: str) -> None:
+    call = CallPart(name="f", arguments='{"a":  1}', id="c1")
+    history, (answer, result) = history_next([said("user")], Piece(calls=(call,)), parsed=parsed)
+    assert history == [said("user")]
+    assert answer["content"] is None
+    (made,) = answer["tool_calls"]
+    assert made["function"] == {"name": "f", "arguments": arguments}
+    assert result == {"role": "tool", "tool_call_id": "c1", "content": NEXT}
+
+
+def test_thoughts_come_back_only_where_they_came_back_before() -> None:
+    thinks = Piece(text="<think>hm</think>\n\nHi!", thought="well")
+    without = [said("user"), said("assistant", "So."), said("user")]
+    assert history_next(without, thinks, parsed=False)[0][3] == said("assistant", "Hi!")
+    inside = [said("user"), said("assistant", "<think>a</think>So."), said("user")]
+    assert history_next(inside, thinks, parsed=False)[0][3]["content"] == thinks.text
+    beside = [said("user"), {**said("assistant"), "reasoning_content": "a"}, said("user")]
+    assert history_next(beside, thinks, parsed=False)[0][3]["reasoning_content"] == "well"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import cycle
+from math import inf
 from types import FrameType
 from typing import Any
 
@@ -18,7 +19,7 @@ from proxy.compaction.compaction import RUNGS, compact
 from proxy.compaction.extract import extract
 from proxy.compaction.ladder import Reduction, Rung, drop_oldest
 from proxy.compaction.middles import cut_middles
-from proxy.compaction.policy import LOCAL
+from proxy.compaction.policy import prune_limits
 from proxy.compaction.results import Cost
 from proxy.compaction.source import source_of
 from proxy.compaction.summary import block
@@ -28,6 +29,7 @@ from proxy.core.history.checkpoint import chain
 from proxy.core.history.rules import constraints
 from proxy.core.history.turns import cut_points
 from proxy.core.request import Message
+from proxy.core.settings import Settings
 from proxy.shaping.repair import RepairRules, clean_history, repair
 from proxy.tokens.counter import read_message
 from tests.compaction.driver import driven
@@ -77,13 +79,16 @@ HISTORIES: dict[str, Callable[[int], list[Message]]] = {
 }
 
 
+LIMITS = replace(prune_limits(Settings(policy="local"), 2**20), message=inf, worth=0.0)
+
+
 def cost(messages: Sequence[Message]) -> list[float]:
     return [4.0 + len(str(message.get("content"))) / 4 for message in messages]
 
 
 def reduction(messages: Sequence[Message]) -> Reduction:
     made = replace(reduction_of(messages, 50), costs=cost(messages), cost=cost, floor=min(1, len(messages)))
-    return replace(made, tail=len(messages), limits=LOCAL)
+    return replace(made, tail=len(messages), limits=LIMITS)
 
 
 def shortened(rung: Rung, messages: Sequence[Message]) -> Reduction:

@@ -193,7 +193,7 @@ def test_each_limit_is_the_most_special_that_was_set_and_tells_where_it_comes_fr
     with LlamaCppFake([FakeModel("m", 8192)], walk()) as fake, running_proxy(fake, **settings) as proxy:
         shown = effective(proxy)
         explained = proxy.client.post("/spillway/explain", json={"model": "m", "messages": HELLO}).json()
-    assert (shown["results"]["lines"], shown["results"]["entries"]) == (50, 9)
+    assert (shown["lines"], shown["entries"]) == (50, 9)
     assert (shown["minimum_gain"], shown["protect_newest"]) == (60, 1638)
     assert shown["limits_from"] == {
         "protect_newest": "window",
@@ -208,7 +208,7 @@ def test_each_limit_is_the_most_special_that_was_set_and_tells_where_it_comes_fr
         "answer_cap": "local",
         "recall": "window",
     }
-    assert explained["limits"]["results"] == shown["results"]
+    assert explained["limits"].items() <= shown.items()
 
 
 @pytest.mark.parametrize("wrong", [{"line": 4}, {"lines": -1}, {"lines": "many"}])

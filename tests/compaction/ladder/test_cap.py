@@ -11,16 +11,15 @@ from hypothesis import strategies as st
 from proxy.compaction.cap import cap_results, cap_unread
 from proxy.compaction.ladder import Reduction
 from proxy.compaction.middles import water_level
-from proxy.compaction.policy import ResultLimits
 from proxy.core.request import Message
 from tests.histories import assistant, call, cost, reduction_of, tool, user
 
-LIMITS = ResultLimits(lines=40, line_characters=200, output_characters=1_500, entries=10, tokens=10_000)
+LIMITS = {"lines": 40, "line_characters": 200, "output_characters": 1_500, "entries": 10, "result_tokens": 10_000}
 
 
 def reduction(messages: list[Message], budget: float = 0.0, **limits: int) -> Reduction:
     plain = reduction_of(messages, budget)
-    return replace(plain, tail=len(messages), limits=replace(plain.limits, results=replace(LIMITS, **limits)))
+    return replace(plain, tail=len(messages), limits=replace(plain.limits, **{**LIMITS, **limits}))  # type: ignore[arg-type] # a table of fields
 
 
 def capped(text: str, name: str = "read_file", arguments: str = "{}", **limits: int) -> str:
@@ -226,7 +225,7 @@ def test_what_was_capped_is_within_the_limits_and_stays_as_it_is(
     text: str, name: str, lines: int, line: int, output: int, tokens: int
 ) -> None:
     def again(text: str) -> str:
-        return capped(text, name, lines=lines, line_characters=line, output_characters=output, tokens=tokens)
+        return capped(text, name, lines=lines, line_characters=line, output_characters=output, result_tokens=tokens)
 
     once = again(text)
     assert again(once) == once

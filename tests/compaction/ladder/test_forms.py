@@ -14,7 +14,6 @@ from proxy.compaction.cap import cap_results
 from proxy.compaction.compaction import RUNGS
 from proxy.compaction.ladder import Reduction, drop_duplicates, drop_oldest, mask_results
 from proxy.compaction.middles import cut_middles
-from proxy.compaction.policy import ResultLimits
 from proxy.compaction.results import NOTE, results_of, unread_from
 from proxy.core.history.turns import cut_points, first_user, newest_user
 from proxy.core.request import Message
@@ -117,11 +116,11 @@ def test_cap_goes_by_the_tool_and_its_arguments(form: str) -> None:
         *step(3, lines, "bash", '{"command":"ls -l"}'),
         assistant("b"),
     ]
-    limits = ResultLimits(lines=40, line_characters=200, output_characters=500, entries=10, tokens=10_000)
-    native = results(cap_results(whole(messages, results=limits)).messages)
+    limits = {"lines": 40, "line_characters": 200, "output_characters": 500, "entries": 10, "result_tokens": 10_000}
+    native = results(cap_results(whole(messages, **limits)).messages)
     assert [len(text.split("\n")) <= most for (_, _, text), most in zip(native, (40, 40, 11), strict=True)]
     assert len({text for _, _, text in native}) == 3
-    done = cap_results(whole(FORMS[form](messages), results=limits))
+    done = cap_results(whole(FORMS[form](messages), **limits))
     assert results(done.messages) == native
     assert mixed_flaws(done.messages) == []
 

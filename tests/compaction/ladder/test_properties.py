@@ -15,7 +15,7 @@ from proxy.compaction.asking import Summariser
 from proxy.compaction.cap import within_limits
 from proxy.compaction.compaction import RUNGS, compact
 from proxy.compaction.ladder import Reduction, Rung
-from proxy.compaction.policy import ResultLimits
+from proxy.compaction.policy import PruneLimits
 from proxy.compaction.results import results_of, with_texts
 from proxy.core.history.turns import is_result, newest_user
 from proxy.core.request import Message
@@ -29,12 +29,14 @@ outputs = st.one_of(
 )
 image = {"type": "image_url", "image_url": {"url": "https://example.org/" + "x" * 400}, "detail": "low"}
 results_limits = st.builds(
-    ResultLimits,
+    PruneLimits,
+    protect_newest=st.integers(0, 300),
+    minimum_gain=st.integers(0, 100),
     lines=st.integers(1, 100),
     line_characters=st.integers(1, 500),
     output_characters=st.integers(1, 2000),
     entries=st.integers(1, 50),
-    tokens=st.integers(1, 400),
+    result_tokens=st.integers(1, 400),
 )
 
 
@@ -93,9 +95,8 @@ def descend(reduction: Reduction, rungs: Sequence[Rung]) -> Reduction:
 @st.composite
 def jobs(draw: st.DrawFn) -> Reduction:
     messages = draw(st.one_of(tool_histories(), histories(longest=5)))
-    reduction = reduction_of(messages, 0, gain=draw(st.integers(0, 100)), protect=draw(st.integers(0, 300)))
-    limits = replace(reduction.limits, results=draw(st.none() | results_limits))
-    return replace(reduction, budget=reduction.total * draw(st.floats(0.01, 1.1)), limits=limits)
+    reduction = replace(reduction_of(messages, 0), limits=draw(results_limits))
+    return replace(reduction, budget=reduction.total * draw(st.floats(0.01, 1.1)))
 
 
 def outside(messages: Sequence[Message]) -> list[Message]:
@@ -167,11 +168,10 @@ def test_a_compaction_names_the_rungs_that_it_took() -> None:
         *(m for _ in range(2) for m in (user("See [TOOL_RESULT]" + "same " * 60 + "[/TOOL_RESULT]"), assistant("ok"))),
         user("And?"),
     ]
-    limits = ResultLimits(lines=50, line_characters=200, output_characters=900, entries=9, tokens=200)
     for share, rungs in ((0.3, ("cap",)), (0.11, ("cap", "mask"))):
         reduction = reduction_of(messages, sum(cost(messages)) * share, protect=250)
         flow = compact(
-            replace(reduction, limits=replace(reduction.limits, results=limits)),
+            replace(reduction, limits=replace(reduction.limits, lines=50, line_characters=200, result_tokens=200)),
             Summariser(window=4000, tokens=60, overhead=0.0, same_model=True),
             limit=1e9,
         )
@@ -183,7 +183,7 @@ def test_a_compaction_names_the_rungs_that_it_took() -> None:
 
 @pytest.mark.no_cover
 @given(tool_histories(), results_limits)
-def test_results_within_limits_are_the_same_on_every_turn(history: list[Message], limits: ResultLimits) -> None:
+def test_results_within_limits_are_the_same_on_every_turn(history: list[Message], limits: PruneLimits) -> None:
     before = deepcopy(history)
     within = within_limits(history, limits)
     assert history == before
