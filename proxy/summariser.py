@@ -22,7 +22,7 @@ from proxy.core.piece import whole_number
 from proxy.dialects.chat.reading import read_frame
 from proxy.dialects.chat.request import LOADING, summarising
 from proxy.job import Job, Progress
-from proxy.net.bodies import readable, retry_after
+from proxy.net.bodies import retry_after
 from proxy.net.headers import AS_JSON, is_credential
 from proxy.net.tasks import offload_if
 from proxy.routing import Route
@@ -256,13 +256,11 @@ class _Reading:
 
         The caller closes the connection, so that a model that loops, or does not end, is stopped there.
         """
-        plain, size, before = readable(self._response), 0, self._progress.written
+        stream, size, before = self._response.stream, 0, self._progress.written
         limit = SMALLEST_BOUND + self._tokens * BYTES_PER_TOKEN
-        if plain is None:
-            return FAILED
         answer, splitter = self.answer, sse.FrameSplitter(limit)
-        assert isinstance(plain.stream, httpx.AsyncByteStream)
-        async for data in plain.stream:
+        assert isinstance(stream, httpx.AsyncByteStream)
+        async for data in stream:
             size += len(data)
             if size > limit:
                 _log.warning("a summary was given up after %d bytes", limit)

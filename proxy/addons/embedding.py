@@ -23,7 +23,7 @@ from proxy.core.history.embedded import authored_text
 from proxy.core.jsontext import dumps, loads
 from proxy.core.request import Message, text_of
 from proxy.job import Job
-from proxy.net.bodies import Undecodable, body_of, plain_body
+from proxy.net.bodies import body_of
 from proxy.net.tasks import offload_if, spawn
 from proxy.recall.words import terms
 from proxy.routing import Route, Router
@@ -220,6 +220,7 @@ async def _request_vectors(job: Job, route: Route, texts: Sequence[str]) -> list
         b"/v1/embeddings",
         credential_headers(job, same=route.upstream is job.route.upstream),
         dumps({"model": route.model, "input": list(texts), "encoding_format": "float"}),
+        plain=True,
     )
     if response.status_code != 200:
         await response.aclose()
@@ -228,9 +229,8 @@ async def _request_vectors(job: Job, route: Route, texts: Sequence[str]) -> list
         raise _Failed(f"status {response.status_code}")
     body = await body_of(response, _LONGEST_ANSWER)
     try:
-        plain = plain_body(response, body, _LONGEST_ANSWER)
-        return await offload_if(len(body) > 2**17, _parse_vectors, plain or b"", len(texts))
-    except (Undecodable, LookupError, TypeError, ValueError, OverflowError):
+        return await offload_if(len(body) > 2**17, _parse_vectors, body, len(texts))
+    except (LookupError, TypeError, ValueError, OverflowError):
         raise _Failed("its answer holds no vectors") from None
 
 

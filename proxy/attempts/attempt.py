@@ -40,8 +40,7 @@ from proxy.core.errors import UpstreamRefused, UpstreamTimeout, UpstreamUnavaila
 from proxy.core.jsontext import dumps
 from proxy.dialects.chat.request import going_on, may_ask_usage, written
 from proxy.job import Job
-from proxy.net.bodies import QUOTED, body_of, error_of, is_event_stream, plain_error, readable, retry_after
-from proxy.net.headers import decodable, uncompressed
+from proxy.net.bodies import QUOTED, body_of, is_event_stream, retry_after
 from proxy.outcome import overriding
 from proxy.preparing import Preparer
 from proxy.tokens.meter import Estimate, Meter
@@ -165,10 +164,9 @@ class Attempts:
             UpstreamRefused: it refuses, and no other request would change that.
         """
         response = await self._post(job, content, why, stream=True)
-        plain = readable(response) if is_event_stream(response) else None
-        if plain is not None:
-            return plain
-        status, body = response.status_code, plain_error(response, await self._read(job, response))
+        if is_event_stream(response):
+            return response
+        status, body = response.status_code, await self._read(job, response)
         overflow, not_ready = await self._overflow(job, status, body, estimate), is_not_ready(status, body)
         if overflow is not None or not (not_ready or status in _FINAL or status >= 500):
             return self._refusal(job, overflow, None)
@@ -211,7 +209,7 @@ class Attempts:
 
     async def _judged(self, job: Job, response: httpx.Response, body: bytes) -> Refusal | None:
         """Read the refusal in a response that is no stream; None: it is an answer, or an error without a remedy."""
-        status, body = response.status_code, plain_error(response, body)
+        status = response.status_code
         if status < 400 and status != 0 and not is_refusal(body):
             return None
         overflow, tools = await self._reasons(job, status, body)
@@ -292,8 +290,6 @@ class Attempts:
         return self._post(job, forms, why, stream=request.stream)
 
     async def _post(self, job: Job, body: ChatBody, why: str, *, stream: bool) -> httpx.Response:
-        # A stream is watched as it comes; no local backend compresses one.
-        accept = uncompressed if stream else decodable
         job.state.posted, job.state.posts = body.wire or body.content, job.state.posts + 1
         job.outcome.add("sent", why=why, stream=stream)
         headers = job.outcome.traced(job.exchange.headers)
@@ -301,15 +297,13 @@ class Attempts:
             job.route.upstream.prober.load_for_one(job.route.model, job.profile.window.value)
         try:
             # A client's query (`?api-version=…`) goes with it.
-            return await send_chat(job.route.upstream, headers, body, query=job.exchange.query, accept=accept)
+            return await send_chat(job.route.upstream, headers, body, query=job.exchange.query)
         except UpstreamUnavailable as error:
             job.outcome.add("backend_failed", error=failure(error))
             raise
 
     async def _read(self, job: Job, response: httpx.Response) -> bytes:
         try:
-            if not 200 <= response.status_code < 300:
-                return await error_of(response)
             return await body_of(response, job.settings.max_body)
         except UpstreamUnavailable as error:
             job.outcome.add("backend_failed", error=failure(error))

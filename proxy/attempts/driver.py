@@ -24,7 +24,6 @@ from proxy.core.jsontext import dumps
 from proxy.core.piece import Piece
 from proxy.core.sse import FrameTooLong
 from proxy.job import Job
-from proxy.net.bodies import Undecoded
 from proxy.net.transport import InvalidResponse
 from proxy.stream.answer import Answer
 from proxy.stream.events import (
@@ -180,7 +179,7 @@ class StreamDriver:
             return await self._handle(run, UpstreamEnded())
         except (httpx.TransportError, FrameTooLong) as error:
             run.job.outcome.add("backend_failed", error=type(error).__name__)
-            speaks = isinstance(error, FrameTooLong | InvalidResponse | Undecoded)
+            speaks = isinstance(error, FrameTooLong | InvalidResponse)
             reason = str(error) if speaks else type(error).__name__
             return await self._handle(run, UpstreamFailed(f"The backend broke off the answer ({reason})."))
         finally:

@@ -14,12 +14,12 @@ from typing import TypeAlias
 import httpx
 
 from proxy.conversation_state import LARGE
-from proxy.core.errors import BadRequest, BrokenOff, ClientError, UpstreamInvalid, UpstreamUnavailable
+from proxy.core.errors import BadRequest, BrokenOff, ClientError, UpstreamUnavailable
 from proxy.core.jsontext import BadText, dumps, loads, loads_text
 from proxy.core.settings import Settings
 from proxy.exchange import Exchange
 from proxy.net.bodies import is_event_stream
-from proxy.net.headers import AS_JSON, Header, response_headers
+from proxy.net.headers import AS_JSON, response_headers
 from proxy.net.tasks import offload_if
 from proxy.outcome import Outcome
 from proxy.routing import Route, Router, has_path, is_managed
@@ -46,6 +46,8 @@ async def pass_through(
 
     Raises:
         UpstreamUnavailable: the backend can't be reached, or broke off before anything was sent.
+        ShuttingDown: the server is being stopped; the stream has its ending, if it is one and stood between two frames.
+        BrokenOff: the body broke off after the status went out.
     """
     upstream = route.upstream
     outcome.record_route(upstream.name, route.model)
@@ -57,27 +59,10 @@ async def pass_through(
         outcome.add("backend_failed", error=failure(error))
         raise
     outcome.add("first_byte")
-    await relay_response(exchange, response, ending=ending)
-
-
-async def relay_response(
-    exchange: Exchange, response: httpx.Response, extra: Sequence[Header] = (), *, ending: ErrorEnding | None = None
-) -> None:
-    """Pass a response on as it comes, with `extra` headers added.
-
-    Raises:
-        UpstreamInvalid: it can't be passed on, because a heartbeat has opened an answer of Spillway's own.
-        ShuttingDown: the server is being stopped; the stream has its ending, if it is one and stood between two frames.
-        BrokenOff: the body broke off after the status went out.
-    """
-    stream = response.stream
+    stream, data = response.stream, b""
     assert isinstance(stream, httpx.AsyncByteStream)
-    if exchange.started:
-        await response.aclose()
-        raise UpstreamInvalid("The backend's answer came late, and in an encoding that is not known here.")
-    data = b""
     try:
-        await exchange.start(response.status_code, [*response_headers(response.headers.raw), *extra])
+        await exchange.start(response.status_code, response_headers(response.headers.raw))
         async for data in stream:
             await exchange.write(data)
     except asyncio.CancelledError:

@@ -17,7 +17,6 @@ import httpx
 
 from proxy.attempts.client import ClientStream, stream_error
 from proxy.attempts.driver import Run, StreamDriver
-from proxy.attempts.passing import failure, relay_response
 from proxy.conversation_state import ConversationState
 from proxy.core.dialect import Completion
 from proxy.core.errors import UpstreamInvalid, UpstreamUnavailable
@@ -26,7 +25,7 @@ from proxy.core.piece import Identity, Piece
 from proxy.core.request import text_of
 from proxy.dialects.chat.reading import as_stream, read_completion
 from proxy.job import Job
-from proxy.net.bodies import ERROR_BYTES, QUOTED, Undecodable, plain_body, plain_error, readable
+from proxy.net.bodies import QUOTED
 from proxy.net.headers import AS_JSON, response_headers
 from proxy.stream.status import FORMS
 
@@ -145,13 +144,9 @@ class ClientReply:
         """
         job, client = self._job, self.client
         if body is None:
-            if (plain := readable(response)) is None:
-                client.stop()
-                await relay_response(job.exchange, response, job.outcome.headers())
-                return
             if client.writer.native:
-                client.head = response_headers(plain.headers.raw, drop=(b"content-length",))
-            await self._driver.run(job, plain, client)
+                client.head = response_headers(response.headers.raw, drop=(b"content-length",))
+            await self._driver.run(job, response, client)
             await client.end()
             return
         completion = read_answer(job, response, body)
@@ -222,12 +217,12 @@ def read_answer(job: Job, response: httpx.Response, raw: bytes) -> Completion | 
         UpstreamInvalid: there is no choice in an answer for another dialect, which would look like one that says nothing.
     """
     completion = None
-    if response.status_code == 200 and (plain := _plain(job, response, raw)) is not None:
-        completion = read_completion(plain)
+    if response.status_code == 200:
+        completion = read_completion(raw)
         if completion is None:
             raise UpstreamUnavailable("The backend answered 200 with a body that can't be read as JSON.")
     if completion is None or completion.is_error:
-        return _refused(job, response, BodyResponse(response.status_code, response_headers(response.headers.raw), raw))
+        return _refused(job, BodyResponse(response.status_code, response_headers(response.headers.raw), raw))
     job.outcome.add("first_byte")
     if job.native:
         return completion
@@ -257,16 +252,7 @@ def _changed(run: Run, completion: Piece) -> Piece:
     return replace(completion, text=joined.text, thought=joined.thought, calls=joined.calls, finish=finish, bare=True)
 
 
-def _plain(job: Job, response: httpx.Response, raw: bytes) -> bytes | None:
-    try:
-        return plain_body(response, raw, job.settings.max_body)
-    except Undecodable as error:
-        wrong = UpstreamInvalid(f"The backend's answer can't be decompressed: {error}.")
-        job.outcome.add("backend_failed", error=failure(wrong))
-        raise wrong from None
-
-
-def _refused(job: Job, response: httpx.Response, original: BodyResponse) -> BodyResponse:
+def _refused(job: Job, original: BodyResponse) -> BodyResponse:
     """An error as the client gets it: as it came, if that can be read.
 
     One that came as 200 is an error of its own status for clients that get it in other words than the backend's.
@@ -275,14 +261,10 @@ def _refused(job: Job, response: httpx.Response, original: BodyResponse) -> Body
         return replace(original, status=original.error_status).with_body(
             job.dialect.refused(dumps(original.error())), json=True
         )
-    plain = plain_error(response, original.body)
-    if (translated := job.dialect.refused(plain)) is not plain:
+    if (translated := job.dialect.refused(original.body)) is not original.body:
         return original.with_body(translated)
     try:
-        body = plain_body(response, original.body, ERROR_BYTES)
-        readable_json = (
-            body is None or loads(body) is not None
-        )  # in an encoding that is not known here it may be anything
+        readable_json = loads(original.body) is not None
     except ValueError:
         readable_json = False
     if original.status < 400 or readable_json:

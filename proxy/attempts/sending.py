@@ -11,15 +11,14 @@ from dataclasses import dataclass
 import httpx
 from typing_extensions import override
 
-from proxy.core.errors import UpstreamInvalid
 from proxy.core.jsontext import HEAVY, dumps, loads
 from proxy.core.sse import FrameTooLong
 from proxy.dialects.chat import UPSTREAM_PATH
 from proxy.dialects.ollama.upstream import UPSTREAM_PATH as OLLAMA_PATH
 from proxy.dialects.ollama.upstream import LineReader, error_body, ollama_body
 from proxy.exchange import unique
-from proxy.net.bodies import body_of, error_of, readable
-from proxy.net.headers import AS_JSON, OF_ENCODING, Accept, Headers, response_headers
+from proxy.net.bodies import body_of
+from proxy.net.headers import AS_JSON, OF_ENCODING, Headers, response_headers
 from proxy.net.tasks import offload_if
 from proxy.net.upstream import Upstream
 from proxy.routing import OLLAMA
@@ -41,13 +40,7 @@ class ChatBody:
 
 
 async def send_chat(
-    upstream: Upstream,
-    headers: Headers,
-    body: ChatBody,
-    *,
-    query: bytes = b"",
-    accept: Accept | None = None,
-    ahead: bool = False,
+    upstream: Upstream, headers: Headers, body: ChatBody, *, query: bytes = b"", ahead: bool = False
 ) -> httpx.Response:
     """Send a request for a chat, and return a response of chat completions with its body unread: close it when done.
 
@@ -61,25 +54,21 @@ async def send_chat(
     if backend is None or backend.chat_dialect != OLLAMA:
         drop: frozenset[bytes] = OF_ENCODING if body.wire is None else frozenset()
         target, content = UPSTREAM_PATH + (b"?" + query if query else b""), body.wire or body.content
-        return await upstream.send("POST", target, headers, content, drop=drop, accept=accept, ahead=ahead)
+        return await upstream.send("POST", target, headers, content, drop=drop, plain=True, ahead=ahead)
     content, usage = await offload_if(len(body.content) > 8 * HEAVY, _translate, body.content)
     response = await upstream.send(
-        "POST", OLLAMA_PATH, headers, body.native or content, drop=OF_ENCODING, accept=accept, ahead=ahead
+        "POST", OLLAMA_PATH, headers, body.native or content, drop=OF_ENCODING, plain=True, ahead=ahead
     )
-    plain = readable(response)
-    if plain is None:
-        await response.aclose()
-        raise UpstreamInvalid("The backend's answer is in an encoding that is not known here.")
-    lines, kind, stream = LineReader(f"chatcmpl-{unique()}", usage=usage), AS_JSON, plain.stream
-    if plain.status_code != 200:
-        stream = httpx.ByteStream(error_body(plain.status_code, await error_of(plain)))
-    elif plain.headers.get("content-type", "").startswith("application/x-ndjson"):
+    lines, kind, stream = LineReader(f"chatcmpl-{unique()}", usage=usage), AS_JSON, response.stream
+    if response.status_code != 200:
+        stream = httpx.ByteStream(error_body(response.status_code, await body_of(response, _LARGEST)))
+    elif response.headers.get("content-type", "").startswith("application/x-ndjson"):
         assert isinstance(stream, httpx.AsyncByteStream)
         kind, stream = (b"content-type", b"text/event-stream"), _Frames(stream, lines)
     else:
-        stream = httpx.ByteStream(lines.completion(await body_of(plain, _LARGEST)))
+        stream = httpx.ByteStream(lines.completion(await body_of(response, _LARGEST)))
     return httpx.Response(
-        plain.status_code, headers=[*response_headers(plain.headers.raw, drop=_OF_FORM), kind], stream=stream
+        response.status_code, headers=[*response_headers(response.headers.raw, drop=_OF_FORM), kind], stream=stream
     )
 
 

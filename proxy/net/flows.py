@@ -13,7 +13,6 @@ from proxy.backends import backend_of, detect
 from proxy.backends.base import Flow, Probe, Reply
 from proxy.backends.fields import dig, nonblank
 from proxy.core import jsontext
-from proxy.net.bodies import readable
 
 T = TypeVar("T")
 
@@ -65,7 +64,7 @@ class FlowRunner:
     ) -> None:
         self.url = url.rstrip("/")
         self._transport = transport
-        self._headers = [(b"accept", b"application/json"), (b"accept-encoding", b"gzip, deflate"), *headers]
+        self._headers = [(b"accept", b"application/json"), (b"accept-encoding", b"identity"), *headers]
         self._timeout = timeout
         self._load_timeout = load_timeout
         self.unauthorized = False
@@ -119,12 +118,9 @@ class FlowRunner:
 
 
 async def _read(response: httpx.Response) -> Reply:
-    plain = readable(response)
-    if plain is None:
-        return Reply(response.status_code)
-    assert isinstance(plain.stream, httpx.AsyncByteStream)
+    assert isinstance(response.stream, httpx.AsyncByteStream)
     body = bytearray()
-    async for piece in plain.stream:
+    async for piece in response.stream:
         body += piece
         if len(body) > LARGEST_REPLY:
             return Reply(response.status_code)

@@ -5,18 +5,14 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from binascii import Error
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 from urllib.parse import unquote_to_bytes
 
-from proxy.net.bodies import UNDONE
-
 Header = tuple[bytes, bytes]
 Headers: TypeAlias = Sequence[Header]
 """Names, in lower case where they were read or are sent to a backend, and values."""
-Accept: TypeAlias = Callable[[bytes], bytes]
-"""Makes the value of an `accept-encoding` another one."""
 
 AS_JSON: Header = (b"content-type", b"application/json")
 """Of a body that is JSON."""
@@ -53,8 +49,6 @@ _OF_ANTHROPIC = b"anthropic-"
 _NOT_DOWNSTREAM = HOP_BY_HOP - {b"connection"}
 _NOT_DOWNSTREAM_PREFIXES = (_PROXY_PREFIX, b"access-control-")
 """Which pages may read an answer is for Spillway to say: it knows who asked."""
-_UNDOABLE = frozenset({b"identity", *(name.encode() for name in UNDONE)})
-
 
 _CREDENTIAL = re.compile(rb"(?:.*-)?(?:authorization|auth|api-?key|subscription-key|token|secret)")
 _NOT_ONE = re.compile(rb".*(?:csrf|xsrf).*")
@@ -116,12 +110,7 @@ class ProxyKeys:
 
 
 def request_headers(
-    headers: Iterable[Header],
-    *,
-    authorization: bytes | None,
-    proxy_keys: ProxyKeys,
-    drop: Collection[bytes] = (),
-    accept: Accept | None = None,
+    headers: Iterable[Header], *, authorization: bytes | None, proxy_keys: ProxyKeys, drop: Collection[bytes] = ()
 ) -> list[Header]:
     """Return what a backend may see of a client's headers, and the backend's own authorization.
 
@@ -130,10 +119,9 @@ def request_headers(
         authorization: the backend's own, if one is configured; the client's credentials pass where there is none.
         proxy_keys: Spillway's; what holds one of them never passes.
         drop: further headers, in lower case.
-        accept: what becomes of the value of `accept-encoding`; None: it passes as it is.
     """
     passing = [
-        (name, accept(value) if accept is not None and name == b"accept-encoding" else value)
+        (name, value)
         for name, value in headers
         if not (
             name in _NOT_UPSTREAM
@@ -152,19 +140,6 @@ def content_length(headers: Sequence[Header]) -> list[Header]:
     if any(name == b"transfer-encoding" for name, _ in headers):
         return []
     return [(name, value) for name, value in headers if name == b"content-length"][:1]
-
-
-def uncompressed(accepted: bytes) -> bytes:
-    """Ask for a plain answer, where the client would take a compressed one."""
-    del accepted
-    return b"identity"
-
-
-def decodable(accepted: bytes) -> bytes:
-    """Return an accept-encoding field (RFC 9110, section 12.5.3) without what can't be undone here; weights stay."""
-    parts = [part.strip() for part in accepted.split(b",")]
-    supported = [part for part in parts if part.partition(b";")[0].strip().lower() in _UNDOABLE]
-    return b", ".join(supported) or b"identity"
 
 
 def openai_headers(headers: Sequence[Header]) -> list[Header]:

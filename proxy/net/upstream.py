@@ -14,16 +14,7 @@ import httpx
 
 from proxy.backends.base import Backend
 from proxy.core.errors import ClientError, UpstreamInvalid, UpstreamTimeout, UpstreamUnavailable
-from proxy.net.headers import (
-    Accept,
-    Header,
-    Headers,
-    ProxyKeys,
-    content_length,
-    is_credential,
-    openai_headers,
-    request_headers,
-)
+from proxy.net.headers import Header, Headers, ProxyKeys, content_length, is_credential, openai_headers, request_headers
 from proxy.net.prober import Prober
 from proxy.net.tasks import spawn
 from proxy.net.transport import InvalidResponse
@@ -39,6 +30,7 @@ _AWAY = frozenset({502, 503, 504})
 BODILESS = frozenset({204, 304})
 """Statuses of responses without a body, whatever their headers say (RFC 9110, section 6.4.1)."""
 _NOTHING: frozenset[bytes] = frozenset()
+_ACCEPT_ENCODING = b"accept-encoding"
 _MOST_CLIENTS = 64
 """Credentials whose knowledge of one backend is remembered."""
 
@@ -129,25 +121,27 @@ class Upstream:
         body: bytes | AsyncIterable[bytes],
         *,
         drop: frozenset[bytes] = _NOTHING,
-        accept: Accept | None = None,
+        plain: bool = False,
         ahead: bool = False,
     ) -> httpx.Response:
         """Send a request and return the response with its body unread; close it when done.
 
-        `target` is path and query as the client sent them; `drop` names headers to leave out, `accept` makes the
-        `accept-encoding` another one; for what is sent `ahead` of time nobody waits. A body that is produced while it is
+        `target` is path and query as the client sent them; `drop` names headers to leave out, `plain` asks for
+        an answer without a content-encoding; for what is sent `ahead` of time nobody waits. A body that is produced while it is
         sent has the length that the client's headers tell.
 
         Raises:
             UpstreamUnavailable: no connection, or it broke before the response.
-            UpstreamInvalid: it is no response of HTTP/1.1.
+            UpstreamInvalid: it is no response of HTTP/1.1, or not `plain`.
             UpstreamTimeout: it took nothing of the request, or said nothing, for the read timeout.
         """
         if self.ahead and not ahead:
             self._make_way(method)
-        passing = request_headers(
-            headers, authorization=self._authorization, proxy_keys=self._proxy_keys, drop=drop, accept=accept
-        )
+        if plain:
+            drop |= {_ACCEPT_ENCODING}
+        passing = request_headers(headers, authorization=self._authorization, proxy_keys=self._proxy_keys, drop=drop)
+        if plain:
+            passing.append((_ACCEPT_ENCODING, b"identity"))
         if not isinstance(body, bytes):
             passing += content_length(headers)
         target = self._prefix + (self._proxy_keys.without(target) if b"?" in target else target)
@@ -156,6 +150,11 @@ class Upstream:
             response = await self._transport.handle_async_request(request)
         except httpx.TransportError as error:
             raise self._failed(error) from None
+        if plain and response.headers.get("content-encoding", "identity").lower() != "identity":
+            await response.aclose()
+            raise UpstreamInvalid(
+                f"Backend {self.name} at {self.url} compressed its answer, although it was asked not to."
+            )
         if response.status_code in BODILESS:
             response.headers.pop("content-length", None)  # of a body that does not come
         return response

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from typing import Any
@@ -67,18 +66,6 @@ def test_what_is_no_answer_is_not_told_as_an_empty_one(path: str, body: dict[str
     told = asked(path, answering(body), streamed=streamed)
     assert told.status_code == 502
     assert "no answer" in message_in(told.json())
-
-
-@every
-@both
-def test_a_compressed_error_is_told_in_the_clients_words(path: str, *, streamed: bool) -> None:
-    body = gzip.compress(dumps({"error": {"message": "who are you?", "code": 401}}))
-    head = b"HTTP/1.1 401 No\r\ncontent-encoding: gzip\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
-    told = asked(path, head % len(body) + body, streamed=streamed)
-    assert told.status_code == 401
-    assert message_in(told.json()) == "who are you?"
-    if path == "/v1/messages":
-        assert told.json()["error"]["type"] == "authentication_error"
 
 
 @every

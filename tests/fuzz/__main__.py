@@ -17,7 +17,7 @@ from pathlib import Path
 
 CORPUS = Path(__file__).parent / "corpus"
 FOUND = Path(".fuzz")
-NAMES = ("events", "chunks", "streams", "compressed", "calls")
+NAMES = ("events", "chunks", "streams", "calls")
 LARGEST = 1024
 """Bytes of an input."""
 SLOWEST = 10

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from pathlib import Path
 
 from tests.emulation.broken import MALFORMED, REPAIRED
@@ -33,14 +31,11 @@ STREAMS = (
 def seeds() -> dict[str, list[bytes]]:
     """For each target the inputs to begin with."""
     texts = [row.text.encode() for row in (*CLEAN, *REPAIRED, *MALFORMED)]
-    packed = [gzip.compress(ANSWER, mtime=0), gzip.compress(b"a", mtime=0) * 2, gzip.compress(b"a" * 9000, mtime=0)]
-    deflated = [zlib.compress(ANSWER), zlib.compress(ANSWER, wbits=-15)]
     cuts = (NOWHERE, EVERYWHERE)
     return {
         "events": [c + s for c in cuts for s in STREAMS[:6]],
         "chunks": [frame_of for s in STREAMS for frame_of in s.split(b"\n\n") if frame_of][:24],
         "streams": [c + s for c in cuts for s in STREAMS],
-        "compressed": [NOWHERE + d for d in packed] + [b"\x01" + NOWHERE[1:] + d for d in deflated],
         "calls": [NOWHERE + text for text in texts],
     }
 

@@ -14,7 +14,6 @@ from proxy.core import sse
 from proxy.core.piece import Piece
 from proxy.dialects.chat.reading import is_torn, read_completion, read_frame
 from proxy.emulation import WrittenCallReader
-from proxy.net.bodies import FREE, MOST_TIMES, PIECE, Inflater, Undecodable
 from proxy.stream.answer import Answer
 from proxy.stream.events import ChunkReceived, Finish, Send, StreamCommand, UpstreamEnded, UpstreamFailed
 from proxy.stream.session import State
@@ -116,31 +115,6 @@ def driven(pieces: Sequence[bytes], end: UpstreamEnded | UpstreamFailed | None =
     return joined_commands(out)
 
 
-# -- compressed bodies
-
-
-def compressed(data: bytes) -> None:
-    """What is decompressed is the same wherever it is cut, comes in small pieces, and stays within bounds."""
-    encoding = "deflate" if data[:1] == b"\x01" else "gzip"
-    data, pieces = cut(data)
-    out, ended = inflated(pieces, encoding)
-    assert (out, ended) == inflated([data] if data else [], encoding)
-    assert len(out) <= max(FREE, MOST_TIMES * len(data)) + PIECE
-
-
-def inflated(pieces: Sequence[bytes], encoding: str) -> tuple[bytes, bool]:
-    inflater, out = Inflater(encoding), bytearray()
-    try:
-        for piece in pieces:
-            for plain in inflater.feed(piece):
-                assert 0 < len(plain) <= PIECE
-                out += plain
-        inflater.close()
-    except Undecodable:
-        return b"", False
-    return bytes(out), True
-
-
 # -- tool calls that were written as text
 
 
@@ -164,4 +138,4 @@ def leaked(texts: Iterable[str]) -> tuple[str, list[tuple[str, str]]]:
     return "".join(piece.text for piece in out), made
 
 
-TARGETS: dict[str, Target] = {target.__name__: target for target in (events, chunks, streams, compressed, calls)}
+TARGETS: dict[str, Target] = {target.__name__: target for target in (events, chunks, streams, calls)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import time
 from collections.abc import Callable
 from typing import Any
@@ -85,16 +84,10 @@ def one_event_without_end(backend: RawBackend, call: Call) -> None:
     flood(backend, call, SSE + b"data: ", b"x" * 65536)
 
 
-def explodes(backend: RawBackend, call: Call) -> None:
-    body = gzip.compress(b": " + b"x" * 100_000_000 + b"\n\n", 9)
-    call.send(SSE[:-2] + b"content-encoding: gzip\r\n\r\n" + body)
-    hangs(backend, call)
-
-
-@pytest.mark.parametrize("script", [hangs, hangs_in_the_middle, drips, never_ends, one_event_without_end, explodes])
+@pytest.mark.parametrize("script", [hangs, hangs_in_the_middle, drips, never_ends, one_event_without_end])
 def test_it_is_given_up_once_for_the_whole_request(script: Callable[[RawBackend, Call], None]) -> None:
     summariser = Summariser(script)
-    timeout = DEADLINE if script in (never_ends, one_event_without_end, explodes) else 0.3
+    timeout = DEADLINE if script in (never_ends, one_event_without_end) else 0.3
     with (
         raw_backend(summariser, lists=False) as backend,
         running_proxy(backend.setting, models=MODELS, summary_model="s", summary_timeout=timeout) as proxy,
@@ -145,7 +138,7 @@ def test_a_rest_is_followed_by_the_summary() -> None:
             refuses("429 Too Many Requests", "retry-after: 0")(backend, call)
             return
         frame = b'data: {"choices": [{"index": 0, "delta": {"content": "%b"}}]}\n\n' % summary.encode()
-        call.send(SSE[:-2] + b"content-encoding: gzip\r\n\r\n" + gzip.compress(frame + b"data: [DONE]\n\n"))
+        call.send(SSE + frame + b"data: [DONE]\n\n")
 
     summariser = Summariser(script)
     with (
