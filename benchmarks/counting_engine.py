@@ -44,7 +44,7 @@ async def measured(vocab: Path | None, *, known: bool, seeds: Sequence[int], tur
     found, meter, key = Figures(), Meter(), ("llama.cpp", "tiny")
     await meter.warm()
     if known:
-        meter.set_tokenizer(key, hint=vocab.stem if vocab is not None else None)
+        meter.model(key).resolve(hint=vocab.stem if vocab is not None else None)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "llama-server.log"
         with llama_server(model.path, log=log, ctx=65536, cache_ram=0) as engine:

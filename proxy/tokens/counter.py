@@ -63,21 +63,16 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """Counts messages with one vocabulary (`exact`: the model's own) and rule for images. Usable from threads."""
+    """Counts messages with one vocabulary and rule for images. Usable from threads."""
 
-    vocabulary: Vocabulary
-    exact: bool
-    rule: ImageRule
-    id: str = field(init=False)
+    id: str
     """Name under which its counts are cached."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "id", f"{self.vocabulary.id} {self.exact} {self.rule.__name__}")
+    vocabulary: Vocabulary
+    rule: ImageRule
 
     def text(self, text: str) -> Vector:
-        """Tokens of a text by script; all under the first one where the count is exact."""
-        tokens = self.vocabulary.count(text)
-        return (tokens, *_REST[1:]) if self.exact else by_script(text, tokens)
+        """Tokens of a text by script."""
+        return by_script(text, self.vocabulary.count(text))
 
     def message(self, message: Any) -> Vector:
         """Count a message (any parsed JSON).

@@ -51,12 +51,13 @@ class Counting:
         key, tokenizer = route.key, profile.tokenizer
         name = None if tokenizer is None else tokenizer.value
         chosen = tokenizer is not None and tokenizer.trust is Trust.USER
-        self.meter.set_tokenizer(key, hint=None if chosen else name, override=name if chosen else None)
+        model = self.meter.model(key)
+        model.resolve(hint=None if chosen else name, override=name if chosen else None)
         if key not in self._loaded:
             self._loaded.add(key)
             try:
                 if (learned := await self._store.value(_state_key(key))) is not None:
-                    self.meter.load(key, learned)
+                    model.load(learned)
             except asyncio.CancelledError:  # the client has left: the next one finds it not loaded yet
                 self._loaded.discard(key)
                 raise
@@ -140,7 +141,21 @@ class Counting:
         if not isinstance(reported, int) or reported <= 0:
             return
         _record_reused(job, usage)
-        if self._believed(job, estimate, reported) and not job.loads_window:
+        prober, model, backend = job.route.upstream.prober, job.route.model, job.known_backend
+        window = job.profile.window if job.loads_window else prober.reported_window(model)
+        told = None if window is None else window.value
+        may_cut = backend is not None and backend.shifts_silently
+        verdict = self.meter.observe(estimate, reported, window=told, may_cut=may_cut)
+        if told is not None and reported > told:
+            prober.expire(model)
+        if verdict is Observation.CUT:
+            self._learn_cut(job, estimate, reported)
+        if verdict is not Observation.ACCEPTED:
+            return
+        key, now = job.key, job.outcome.clock()
+        if now - self._unsaved.setdefault(key, now) >= SAVE_EVERY:
+            spawn(self._save(key), name="save-weights")
+        if not job.loads_window:
             _learn_fitted(job, reported, whole_number(usage.get("completion_tokens")), finish)
 
     def was_cut(self, job: Job) -> bool:
@@ -158,27 +173,6 @@ class Counting:
         for key in list(self._unsaved):
             await self._save(key)
 
-    def _believed(self, job: Job, estimate: Estimate, reported: int) -> bool:
-        """Check a report against the estimate and learn from it; False: it is not believed."""
-        prober = job.route.upstream.prober
-        window = job.profile.window if job.loads_window else prober.reported_window(job.route.model)
-        verdict = self.meter.observe(
-            estimate,
-            reported,
-            window=window.value if window is not None else None,
-            may_cut=job.known_backend is not None and job.known_backend.shifts_silently,
-        )
-        if verdict is Observation.CUT:
-            self._learn_cut(job, estimate, reported)
-        if window is not None and reported > window.value:
-            prober.expire(job.route.model)
-        if verdict is not Observation.ACCEPTED:
-            return False
-        key, now = job.key, job.outcome.clock()
-        if now - self._unsaved.setdefault(key, now) >= SAVE_EVERY:
-            spawn(self._save(key), name="save-weights")
-        return True
-
     def _learn_cut(self, job: Job, estimate: Estimate, reported: int) -> None:
         """Learn from a prompt that the backend cut in silence."""
         job.outcome.add("cut", expected=estimate.tokens, reported=reported)
@@ -195,7 +189,7 @@ class Counting:
 
     async def _save(self, key: ModelKey) -> None:
         self._unsaved.pop(key, None)
-        await self._store.value(_state_key(key), self.meter.dump(key))
+        await self._store.value(_state_key(key), self.meter.model(key).dump())
 
 
 async def _count(route: Route, body: dict[str, Any], seconds: float) -> int | None:

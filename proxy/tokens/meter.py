@@ -6,23 +6,23 @@ plus a prediction of the rest, the model's own vocabulary, another vocabulary wi
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
-from threading import Lock
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from proxy.backends.profile import ModelKey
 from proxy.core.errors import BadRequest
 from proxy.core.history.checkpoint import CACHE_MARK, without_cache_marks
 from proxy.core.jsontext import is_heavy
 from proxy.core.request import SYSTEM_ROLES
+from proxy.net.tasks import offload_if
 from proxy.tokens.counter import EXTRAS, Counter, dump
 from proxy.tokens.families import GENERAL, VOCABULARIES
 from proxy.tokens.images import image_rule
-from proxy.tokens.models import TRUSTED_SAMPLES, Estimate, EstimateSource, Expectation, Model, Observation
-from proxy.tokens.ratios import EMPTY, ROOM, SCRIPTS, Vector, add
+from proxy.tokens.models import Estimate, EstimateSource, Model, Observation
+from proxy.tokens.ratios import EMPTY, SCRIPTS, Vector, add
 from proxy.tokens.vocabulary import Coarse, Library
 
 K = TypeVar("K", bound=Hashable)
@@ -65,28 +65,26 @@ def chain(digests: Iterable[bytes]) -> list[bytes]:
     return [link := blake2b(link + digest, digest_size=DIGEST_BYTES).digest() for digest in digests]
 
 
-class Recent(Generic[K, V]):
-    """What was used last, up to a limit. Usable from threads."""
+class Recent(dict[K, V]):
+    """Least recently used cache of so many values. Usable from threads."""
 
     def __init__(self, limit: int) -> None:
+        super().__init__()
         self._limit = limit
-        self._known: dict[K, V] = {}
-        self._lock = Lock()
 
-    def get(self, key: K) -> V | None:
+    def use(self, key: K) -> V | None:
         """Find a value, which counts as a use."""
-        with self._lock:
-            if (value := self._known.pop(key, None)) is not None:
-                self._known[key] = value
-            return value
+        if (value := self.pop(key, None)) is not None:
+            self[key] = value
+        return value
 
     def put(self, key: K, value: V) -> V:
         """Remember a value, and return it."""
-        with self._lock:
-            self._known.pop(key, None)
-            self._known[key] = value
-            if len(self._known) > self._limit:
-                del self._known[next(iter(self._known))]
+        self.pop(key, None)
+        self[key] = value
+        if len(self) > self._limit:
+            with suppress(RuntimeError, KeyError):  # another thread was quicker
+                del self[next(iter(self))]
         return value
 
 
@@ -124,7 +122,11 @@ class Meter:
         if key is None:
             await self._library.load(GENERAL, VOCABULARIES[GENERAL])
         else:
-            await self._load_counter(self._model(key))
+            await self._load_counter(self.model(key))
+
+    def model(self, key: ModelKey) -> Model:
+        """What is known of how a model counts."""
+        return self._models.use(key) or self._models.put(key, Model(key))
 
     async def measure(self, key: ModelKey, body: Mapping[str, Any], *, tenant: str = "") -> Estimate:
         """Estimate the prompt tokens of a chat completion body. Reports for other tenants are no anchors.
@@ -135,12 +137,11 @@ class Meter:
         messages = body.get("messages") or []
         if not isinstance(messages, list):
             raise BadRequest("messages must be a list", param="messages")
-        model = self._model(key)
+        model = self.model(key)
         counter = model.counter or await self._load_counter(model)
         extras = {name: body[name] for name in EXTRAS if body.get(name) is not None}
         options, digests = digest_of(extras), [*map(digest_of, messages)]
-        roles = (message.get("role") if isinstance(message, dict) else None for message in messages)
-        lead = next((at for at, role in enumerate(roles) if role not in SYSTEM_ROLES), len(messages))
+        lead = next((at for at, message in enumerate(messages) if not _is_system(message)), len(messages))
         scope = blake2b(repr((*key, options, tenant)).encode(), digest_size=DIGEST_BYTES).digest()
         links, system_digest = chain(digests[lead:]), b"".join(chain(digests[:lead])[-1:])
         anchor = self._longest_anchor(scope, system_digest, links)
@@ -148,22 +149,23 @@ class Meter:
         first = lead + (0 if anchor is None else anchor.covered)
         parts: list[_Part] = [(options, counter.extras, extras)]
         parts += [(digests[at], counter.message, messages[at]) for at in (*range(lead), *range(first, len(messages)))]
-        vectors = await self._count(counter, parts)
+        new = [value for digest, _, value in parts if (counter.id, digest) not in self._counts]
+        vectors = await offload_if(is_heavy(new, INLINE), self._count, counter.id, parts)
         system, x = add(vectors[1 : lead + 1]), add(vectors[lead + 1 :])
         fixed = add((vectors[0], system))
         if anchor is None:
             x = add((fixed, x))
         elif anchor.system != system:
             x = tuple(a + b - c for a, b, c in zip(x, system, anchor.system, strict=True))
-        expected = _expected(model, anchor, x)
-        known = anchor is not None and x == EMPTY
+        expected = model.expected(0 if anchor is None else anchor.tokens, x)
         source: EstimateSource = "exact" if model.exact else "calibrated"
         if anchor is not None:
-            source = "backend" if known else "anchored"
+            source = "anchored" if any(x) else "backend"
         tokens = max(1, round(expected.anchor + expected.predicted))
+        certain = source == "backend" and anchor is not None and anchor.requested
         return Estimate(
             tokens=tokens,
-            upper=tokens if known and anchor and anchor.requested else tokens + round(expected.margin),
+            upper=tokens if certain else tokens + round(expected.margin),
             source=source,
             fixed=min(tokens, max(0, round(model.ratios.predict(fixed)))),
             expected=expected,
@@ -172,8 +174,7 @@ class Meter:
             system_digest=system_digest,
             digests=links,
             system=system,
-            x=None if known else x,
-            counted_by=counter.id,
+            x=None if source == "backend" else x,
         )
 
     def costs(self, key: ModelKey, messages: Sequence[Any]) -> list[float]:
@@ -182,10 +183,10 @@ class Meter:
         Their sum, with the base and the tools, is what a fresh `measure` says. Synchronous: messages that
         were never measured are counted on the spot, 5 MB of text per second.
         """
-        model = self._model(key)
+        model = self.model(key)
         counter = self._counter(model)
-        vectors = self._counted(counter, [(digest_of(message), counter.message, message) for message in messages])
-        return [*map(model.ratios.predict, vectors)]
+        parts: list[_Part] = [(digest_of(message), counter.message, message) for message in messages]
+        return [*map(model.ratios.predict, self._count(counter.id, parts))]
 
     def count_text(self, key: ModelKey, text: str, *, cautious: bool = False) -> int:
         """Count the tokens of a piece of text, at least 1 unless it is empty. Not cached.
@@ -195,7 +196,7 @@ class Meter:
         """
         if not text:
             return 0
-        model = self._model(key)
+        model = self.model(key)
         counted = self._counter(model).text(text)
         least = sum(counted) if cautious else 1
         return max(1, round(max(least, model.ratios.predict((*counted, *EMPTY[SCRIPTS:])))))
@@ -211,7 +212,7 @@ class Meter:
             window: context window in tokens as the backend tells it, if it does; helps to tell a silent cut.
             may_cut: whether it is a backend that cuts prompts without a word.
         """
-        verdict = self._model(estimate.key).judge(estimate, prompt_tokens, window, may_cut=may_cut)
+        verdict = self.model(estimate.key).judge(estimate, prompt_tokens, window, may_cut=may_cut)
         if verdict is Observation.ACCEPTED:
             self._learn(estimate, prompt_tokens, requested=estimate.counted and prompt_tokens == estimate.tokens)
         return verdict
@@ -221,29 +222,11 @@ class Meter:
         if tokens > 0:
             self._learn(estimate, tokens, requested=True)
 
-    def set_tokenizer(self, key: ModelKey, *, hint: str | None = None, override: str | None = None) -> None:
-        """Say which tokenizer a model has by the backend (`hint`), or by the user, who wins over everything."""
-        self._model(key).resolve(hint=hint, override=override)
-
-    def dump(self, key: ModelKey) -> bytes:
-        """Write what was learned of a model, to survive a restart."""
-        return self._model(key).dump()
-
-    def load(self, key: ModelKey, data: bytes) -> bool:
-        """Continue with what `dump` wrote; False where it does not fit the model's vocabulary (any more).
-
-        To be called after `set_tokenizer`, which chooses the vocabulary.
-        """
-        return self._model(key).load(data)
-
     def describe(self, key: ModelKey) -> dict[str, Any]:
         """Describe how a model is counted, and how well, for people."""
-        model = self._model(key)
+        model = self.model(key)
         problem = self._library.failures.get(model.family or GENERAL)
         return {**model.describe(), **({"problem": problem} if problem else {})}
-
-    def _model(self, key: ModelKey) -> Model:
-        return self._models.get(key) or self._models.put(key, Model(key))
 
     async def _load_counter(self, model: Model) -> Counter:
         """Load the vocabulary of a model, or the general one where that fails."""
@@ -259,53 +242,35 @@ class Meter:
         if model.counter is None:
             rule, vocabulary = image_rule(model.key[1]), self._library.get(model.vocabulary)
             if vocabulary is None:
-                return Counter(Coarse(), exact=False, rule=rule)
-            model.counter = Counter(vocabulary, exact=model.exact, rule=rule)
+                return Counter("coarse", Coarse(), rule)
+            model.counter = Counter(f"{vocabulary.id} {rule.__name__}", vocabulary, rule)
         return model.counter
 
-    async def _count(self, counter: Counter, parts: Sequence[_Part]) -> list[Vector]:
-        """Count each part, in a thread where much of it is new."""
+    def _count(self, counter: str, parts: Iterable[_Part]) -> list[Vector]:
+        """Count each part by the counter of that id. Takes long where much of it is new; usable from threads."""
         counts = self._counts
-        known = [counts.get((counter.id, digest)) for digest, _, _ in parts]
-        new = [value for vector, (_, _, value) in zip(known, parts, strict=True) if vector is None]
-        if is_heavy(new, INLINE):
-            return await asyncio.to_thread(self._counted, counter, parts)
         return [
-            counts.put((counter.id, digest), count(value)) if vector is None else vector
-            for vector, (digest, count, value) in zip(known, parts, strict=True)
+            counts.use((counter, digest)) or counts.put((counter, digest), count(value))
+            for digest, count, value in parts
         ]
-
-    def _counted(self, counter: Counter, parts: Iterable[_Part]) -> list[Vector]:
-        counts, vectors = self._counts, list[Vector]()
-        for digest, count, value in parts:
-            vector = counts.get((counter.id, digest))
-            vectors.append(vector if vector is not None else counts.put((counter.id, digest), count(value)))
-        return vectors
 
     def _longest_anchor(self, scope: bytes, system: bytes, digests: Sequence[bytes]) -> Anchor | None:
         """Find the anchor of the longest prefix, one with the same system messages before any other."""
-        for start in (scope + system, scope):
-            for digest in reversed(digests):
-                if (anchor := self._anchors.get(start + digest)) is not None:
-                    return anchor
-        return None
+        starts = (start + digest for start in (scope + system, scope) for digest in reversed(digests))
+        found = next((key for key in starts if key in self._anchors), None)
+        return None if found is None else self._anchors.use(found)
 
     def _learn(self, estimate: Estimate, tokens: int, *, requested: bool) -> None:
         """Learn from a count that is believed, and anchor what goes on with this prompt."""
-        self._model(estimate.key).learn(estimate, tokens)
+        self.model(estimate.key).learn(estimate, tokens)
         if estimate.digests:
             anchor = Anchor(len(estimate.digests), tokens, estimate.system, requested)
             for start in {estimate.scope + estimate.system_digest, estimate.scope}:
                 self._anchors.put(start + estimate.digests[-1], anchor)
 
 
-def _expected(model: Model, anchor: Anchor | None, x: Vector) -> Expectation:
-    """Tokens expected of a report, where an anchor covers all but `x`."""
-    if anchor is not None and x == EMPTY:
-        return Expectation(anchor.tokens, 0.0, ROOM, trusted=True)
-    predicted = model.ratios.predict(x)
-    trusted = model.exact or model.samples >= TRUSTED_SAMPLES
-    return Expectation(anchor.tokens if anchor else 0, predicted, model.ratios.margin(x), trusted)
+def _is_system(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("role") in SYSTEM_ROLES
 
 
 __all__ = ["Estimate", "Meter", "Observation"]

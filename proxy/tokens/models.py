@@ -30,18 +30,10 @@ HIDDEN = 512
 """Tokens that a server may add to each prompt (its template, a system prompt of its own) and nobody predicts."""
 CUT_RATIO, CUT_LEAST = 0.6, 512
 """Share of the lowest reading below which a report shows a cut, and tokens that must be missing."""
-DIFFERENT = 0.05
-"""Share of its estimate by which another prompt has to differ to bear a report out."""
-CONSISTENT = 0.2
-"""Relative difference of the ratios of two disputed reports up to which they bear each other out."""
-LEAST_CONSISTENT = 0.25
-"""Share of the estimate below which no low report is borne out."""
-BIAS_SAMPLES, BIAS_LIMIT = 20, 0.03
-"""Mean relative error over so many reports at which a vocabulary is found not to be the model's own."""
 TRUSTED_SAMPLES = 3
 """Reports from which a low one is called a cut."""
-FITTED_DOUBT = 0.5
-"""Doubt in the ratios of a family that is known."""
+OWN_DOUBT, FITTED_DOUBT = 0.1, 0.5
+"""Doubt in the ratios of a family: of one that counts by its own vocabulary, where the name may mislead, and of one with fitted ratios."""
 LEAST_SHARE = 0.5
 """Share of the lowest reading below which a report teaches nothing: the template dropped something older."""
 
@@ -89,7 +81,7 @@ class Estimate:
 
     The rest is for the meter: `scope`, `system_digest` and the last of `digests` (of every prefix of the messages after the
     system's) are where the count will be an anchor, `system` counts the system messages, `x` what was predicted (None:
-    all of it was counted), `counted_by` names what counted it.
+    all of it was counted).
     """
 
     tokens: int
@@ -103,7 +95,6 @@ class Estimate:
     digests: Sequence[bytes] = field(repr=False)
     system: Vector = field(repr=False)
     x: Vector | None = field(repr=False)
-    counted_by: str = field(repr=False)
 
     @property
     def counted(self) -> bool:
@@ -121,18 +112,13 @@ class Model:
     override: str | None = None
     vocabulary: str = field(init=False)
     exact: bool = field(init=False)
+    """Whether that is believed to be the model's own."""
     ratios: Ratios = field(init=False)
     counter: Counter | None = field(init=False)
     """None until the vocabulary is loaded."""
-    samples: int = 0
+    samples: int = field(init=False)
     errors: deque[float] = field(default_factory=lambda: deque(maxlen=128))
     """Relative errors of whole prompts."""
-    held: deque[bool] = field(default_factory=lambda: deque(maxlen=128))
-    """Whether each was within the upper bound."""
-    recent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=BIAS_SAMPLES))
-    """Error and prediction of the last increments, in tokens."""
-    dispute: Dispute | None = None
-    """The last report that was rejected."""
     rejections: int = 0
     cuts: int = 0
 
@@ -155,35 +141,31 @@ class Model:
             "vocabulary": self.vocabulary,
             "samples": self.samples,
             "p95_error": round(ordered[int(0.95 * (len(ordered) - 1))], 5) if ordered else None,
-            "bound_held": round(sum(self.held) / len(self.held), 4) if self.held else None,
             "rejected": self.rejections,
             "cuts": self.cuts,
         }
 
     def dump(self) -> bytes:
-        """Write what was learned, as JSON."""
+        """Write what was learned, as JSON, to survive a restart."""
         ratios = self.ratios
         learned = {"weights": ratios.weights, "variances": ratios.variances, "noise": ratios.noise}
         return orjson.dumps({"family": self.family, "exact": self.exact, "samples": self.samples, **learned})
 
     def load(self, data: bytes) -> bool:
         """Continue with what `dump` wrote; False where it does not fit what the model is resolved to now."""
-        ratios = Ratios()
         try:
             stored = orjson.loads(data)
-            family, exact, samples = stored["family"], bool(stored["exact"]), int(stored["samples"])
-            ratios.restore(stored["weights"], stored["variances"], stored["noise"])
+            if (stored["family"], stored["exact"]) != (self.family, self.exact):
+                return False
+            samples = int(stored["samples"])
+            self.ratios.restore(stored["weights"], stored["variances"], stored["noise"])
         except (ValueError, KeyError, TypeError):
             return False
-        if family != self.family or (exact and not self.exact):
-            return False
-        self.begin(exact=exact)
-        self.ratios.restore(ratios.weights, ratios.variances, ratios.noise)
         self.samples = samples
         return True
 
-    def resolve(self, *, hint: str | None, override: str | None) -> None:
-        """Choose the family again after a word of the backend's or the user's; cheap where nothing changed."""
+    def resolve(self, *, hint: str | None = None, override: str | None = None) -> None:
+        """Choose the family again after a word of the backend's (`hint`) or the user's, who wins over everything."""
         if (hint, override) == (self.hint, self.override):
             return
         before = self.family
@@ -192,53 +174,37 @@ class Model:
         if self.family != before:
             self.begin()
 
+    def expected(self, anchor: int, x: Vector) -> Expectation:
+        """What is expected of a report, of which an earlier one covers `anchor` tokens and `x` counts the rest."""
+        trusted = self.exact or self.samples >= TRUSTED_SAMPLES
+        return Expectation(anchor, self.ratios.predict(x), self.ratios.margin(x), trusted)
+
     def judge(self, estimate: Estimate, reported: int, window: int | None, *, may_cut: bool) -> Observation:
-        """Judge a report in the light of those before it."""
+        """Judge a report, and count those that are not believed."""
         verdict = verdict_on(estimate.expected, reported, window, may_cut=may_cut)
-        possible = reported > 0 and (window is None or reported <= window)
-        if verdict is Observation.REJECTED and possible:
-            if self.dispute is not None and self.dispute.borne_out(reported, estimate.tokens):
-                self.begin(exact=False) if self._may_give_up() else self.ratios.widen()
-                verdict = Observation.ACCEPTED
-            else:
-                self.dispute = Dispute(estimate.digests, reported, estimate.tokens)
-        if verdict is Observation.ACCEPTED and self.dispute is not None:
-            settled = bool(self.dispute.digests) and self.dispute.digests[-1] in estimate.digests
-            self.dispute = None if settled else self.dispute
         self.cuts += verdict is Observation.CUT
         self.rejections += verdict is Observation.REJECTED
         return verdict
 
     def learn(self, estimate: Estimate, tokens: int) -> None:
-        """Learn from an accepted report; a vocabulary that reports contradict is given up."""
+        """Learn from a count that is believed."""
         self.errors.append(abs(estimate.tokens - tokens) / tokens)
-        self.held.append(tokens <= estimate.upper)
-        expected, increment = estimate.expected, tokens - estimate.expected.anchor
-        if estimate.x is None or self.counter is None or estimate.counted_by != self.counter.id:
+        if estimate.x is None:
             return
         self.samples += 1
-        if increment < LEAST_SHARE * (expected.predicted - expected.margin) or expected.predicted <= 0:
-            return
-        self.ratios.learn(estimate.x, increment)
-        self.recent.append((increment - expected.predicted, expected.predicted))
-        error, total = map(sum, zip(*self.recent, strict=True))
-        if len(self.recent) == BIAS_SAMPLES and abs(error) > BIAS_LIMIT * total and self._may_give_up():
-            self.begin(exact=False)
+        expected, increment = estimate.expected, tokens - estimate.expected.anchor
+        if expected.predicted > 0 and increment >= LEAST_SHARE * (expected.predicted - expected.margin):
+            self.ratios.learn(estimate.x, increment)
 
-    def _may_give_up(self) -> bool:
-        """Say whether the vocabulary is only believed to be the model's own."""
-        return self.exact and self.resolution.origin != "user"
-
-    def begin(self, *, exact: bool = True, general: bool = False) -> None:
-        """Begin without anything learned: by the family's own vocabulary, as one like any other, or by the general one."""
+    def begin(self, *, general: bool = False) -> None:
+        """Begin without anything learned: by the vocabulary of the family, or by the general one."""
         family = None if general else self.resolution.family
         ratios = GENERAL_RATIOS if family is None else family.ratios
         self.vocabulary = GENERAL if family is None else family.vocabulary
-        self.exact = exact and not ratios
-        doubt = 0.0 if self.exact else FITTED_DOUBT if exact and family is not None else 1.0
+        self.exact = not ratios
+        doubt = OWN_DOUBT if self.exact else FITTED_DOUBT if family is not None else 1.0
         self.ratios = Ratios(ratios or SAME, doubt=doubt)
         self.counter = None
-        self.recent.clear()
         self.samples = 0
 
 
@@ -286,26 +252,3 @@ def _believable(expected: Expectation, reported: int) -> bool:
     if expected.anchor and abs(reported - predicted) < predicted - grown:
         return False
     return grown > 0 and predicted <= max((1.0 + GATE) * grown, grown + margin)
-
-
-@dataclass(frozen=True, slots=True)
-class Dispute:
-    """A report that was not believed, and the estimate it was held against; tokens."""
-
-    digests: Sequence[bytes]
-    reported: int
-    estimated: int
-
-    def borne_out(self, reported: int, estimated: int) -> bool:
-        """Say whether the report of a prompt of another length is off by the same ratio, or is too high by as much.
-
-        Corrupt reports stay the same, or tell only what was not cached; those of a model that takes a script otherwise, or
-        of a server with a system prompt of its own, grow with the prompt.
-        """
-        grown, expected = reported - self.reported, estimated - self.estimated
-        if abs(expected) < max(SLACK, DIFFERENT * self.estimated):
-            return False
-        ratio, before = grown / expected, self.reported / max(1, self.estimated)
-        if before > 1.0 and reported > estimated and 1.0 / HIGHEST <= ratio <= HIGHEST:
-            return True
-        return before >= LEAST_CONSISTENT and abs(ratio - before) <= CONSISTENT * before

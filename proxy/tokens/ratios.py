@@ -79,14 +79,13 @@ class Ratios:
 
     Args:
         ratios: where the scripts begin.
-        doubt: share of the usual doubt in them; 0 where the vocabulary is the model's own, and counts are right as they are.
+        doubt: share of the usual doubt in them.
     """
 
     def __init__(self, ratios: Sequence[float] = SAME, *, doubt: float = 1.0) -> None:
         deviations = (*(doubt * each for each in _GUESSED), *(deviation for _, deviation in _TEMPLATE))
         self.weights = [*ratios, *(weight for weight, _ in _TEMPLATE)]
-        self._first = [deviation**2 for deviation in deviations]
-        self.variances = list(self._first)
+        self.variances = [deviation**2 for deviation in deviations]
         self.noise = max(_NOISE, _UNKNOWN_NOISE * doubt)
         """Relative error that no ratio explains, as reports show it: prose and code may have different ratios."""
 
@@ -115,10 +114,6 @@ class Ratios:
                 self.weights[i] = max(least, self.weights[i] + part * error / variance)
                 drift = _DRIFT * self.weights[i] ** 2
                 self.variances[i] = self.variances[i] * (1.0 - part * x[i] / variance) + drift
-
-    def widen(self) -> None:
-        """Take what was learned of texts as a guess again: the model seems to have changed."""
-        self.variances[:SCRIPTS] = self._first[:SCRIPTS]
 
     def restore(self, weights: Iterable[float], variances: Iterable[float], noise: float) -> None:
         """Continue with values that were stored.

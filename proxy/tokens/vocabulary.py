@@ -165,26 +165,17 @@ def _without_surrogates(text: str) -> str:
 
 
 def _guarded(call: Callable[[], _T]) -> _T:
-    """Call into a library.
+    """Call into the library.
 
     Raises:
         ValueError: it failed, in whichever way.
     """
     try:
         return call()
-    except BaseException as error:  # see `_failure`
-        raise ValueError(f"not a tokenizer: {_failure(error)}") from error
-
-
-def _failure(error: BaseException) -> str:
-    """Message of an error; one that is no failure of the call is raised again.
-
-    Libraries written in Rust panic as `pyo3_runtime.PanicException`, which is no Exception and in no module from which it
-    could be imported.
-    """
-    if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-        return str(error)
-    raise error
+    except BaseException as error:  # it panics as `pyo3_runtime.PanicException`, in no module to import that from
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(f"not a tokenizer: {error}") from error
 
 
 class Library:
@@ -192,7 +183,7 @@ class Library:
 
     def __init__(self) -> None:
         self._loaded: dict[str, Vocabulary] = {}
-        self._loading: dict[str, asyncio.Future[None]] = {}
+        self._loading = asyncio.Lock()
         self.failures: dict[str, str] = {}
 
     def get(self, name: str) -> Vocabulary | None:
@@ -200,17 +191,11 @@ class Library:
         return self._loaded.get(name)
 
     async def load(self, name: str, load: Callable[[], Vocabulary]) -> Vocabulary | None:
-        """Load a vocabulary, or wait for who does; None when it can't be loaded."""
-        if name not in self._loaded and name not in self.failures:
-            loading = self._loading.get(name)
-            if loading is None or loading.cancelled():
-                loading = asyncio.get_running_loop().run_in_executor(None, self._load, name, load)
-                self._loading[name] = loading
-            await asyncio.shield(loading)
+        """Load a vocabulary in a thread, one at a time; None when it can't be loaded."""
+        async with self._loading:
+            if name not in self._loaded and name not in self.failures:
+                try:
+                    self._loaded[name] = await asyncio.to_thread(load)
+                except Exception as error:  # noqa: BLE001 - a broken file of the user's must not stop the proxy
+                    self.failures[name] = str(error)
         return self._loaded.get(name)
-
-    def _load(self, name: str, load: Callable[[], Vocabulary]) -> None:
-        try:
-            self._loaded[name] = load()
-        except BaseException as error:  # noqa: BLE001 - a broken file of the user's must not stop the proxy
-            self.failures[name] = _failure(error)

@@ -119,7 +119,7 @@ async def test_a_request_is_measured_although_the_users_file_is_broken(tmp_path:
     path, key = write(byte_level(), tmp_path / "tokenizer.json", **changes), ("local", "mine")
     meter = Meter(library=Library())
     await meter.warm()
-    meter.set_tokenizer(key, override=str(path))
+    meter.model(key).resolve(override=str(path))
     estimate = await meter.measure(key, {"messages": [{"role": "user", "content": sections()["english"]}]})
     assert estimate.source == "calibrated"
     assert estimate.tokens > 100

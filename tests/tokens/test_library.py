@@ -50,17 +50,3 @@ async def test_who_gives_up_waiting_does_not_stop_the_others() -> None:
     go.set()
     assert await library.load("x", load) is not None
     assert waiting.cancelled()
-
-
-class PanicException(BaseException):
-    """What libraries written in Rust raise; the real one is in no module from which it could be imported."""
-
-
-async def test_a_panic_is_a_failure_like_any_other() -> None:
-    library = Library()
-
-    def load() -> Vocabulary:
-        raise PanicException("index out of bounds")
-
-    assert await library.load("x", load) is None
-    assert library.failures == {"x": "index out of bounds"}

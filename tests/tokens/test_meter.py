@@ -141,39 +141,28 @@ async def test_a_known_family_is_exact_after_a_few_requests(meter: Meter) -> Non
     assert (described["family"], described["family_by"], described["samples"]) == ("qwen", "name", 5)
 
 
-async def test_a_name_that_misleads_is_given_up(meter: Meter) -> None:
+async def test_a_name_that_misleads_is_corrected_by_reports(meter: Meter) -> None:
     key = ("local", "gpt-4o-finetuned-from-something")
-    for number in range(60):
-        digits = body(user(f"{number} " + "31415926535897932384 " * (3 + 7 * number % 40)))
-        meter.observe(await meter.measure(key, digits), truth(digits["messages"]))
-    described = meter.describe(key)
-    assert (described["source"], described["vocabulary"]) == ("calibrated", "o200k")
-    digits = body(user("again " + "27182818284590452353 " * 30))
-    estimate = await meter.measure(key, digits)
-    assert estimate.tokens == pytest.approx(truth(digits["messages"]), rel=0.05)
-
-
-async def test_what_the_user_says_is_not_given_up(meter: Meter) -> None:
-    meter.set_tokenizer(KEY, override="o200k")
-    for number in range(40):
-        digits = body(user(f"{number} " + "31415926535897932384 " * (3 + 7 * number % 40)))
-        meter.observe(await meter.measure(KEY, digits), truth(digits["messages"]))
-    assert meter.describe(KEY)["source"] == "exact"
+    prompts = [body(user(f"{number} " + WORDS * (3 + 7 * number % 40))) for number in range(21)]
+    true = [round(11 + 1.25 * loaded("o200k").count(prompt["messages"][0]["content"])) for prompt in prompts]
+    for prompt, tokens in zip(prompts[:20], true, strict=False):
+        assert meter.observe(await meter.measure(key, prompt), tokens) is Observation.ACCEPTED
+    assert (await meter.measure(key, prompts[20])).tokens == pytest.approx(true[20], rel=0.08)
 
 
 async def test_hint_and_override_choose_the_vocabulary(meter: Meter) -> None:
-    meter.set_tokenizer(KEY, hint="qwen2")
+    meter.model(KEY).resolve(hint="qwen2")
     assert (await meter.measure(KEY, body(user("12345")))).source == "exact"
     assert meter.describe(KEY)["vocabulary"] == "qwen"
-    meter.set_tokenizer(KEY, hint="qwen2", override="llama3")
+    meter.model(KEY).resolve(hint="qwen2", override="llama3")
     assert (await meter.measure(KEY, body(user("12345")))).source == "calibrated"
-    meter.set_tokenizer(KEY, hint="qwen2")
+    meter.model(KEY).resolve(hint="qwen2")
     assert (await meter.measure(KEY, body(user("12345")))).source == "exact"
 
 
 async def test_a_tokenizer_file_that_cannot_be_read_is_told_of(meter: Meter, tmp_path: Any) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
-    meter.set_tokenizer(KEY, override=str(tmp_path / "tokenizer.json"))
+    meter.model(KEY).resolve(override=str(tmp_path / "tokenizer.json"))
     estimate = await meter.measure(KEY, body(user("hello")))
     assert estimate.source == "calibrated"
     assert "not a tokenizer" in meter.describe(KEY)["problem"]
@@ -185,47 +174,12 @@ async def test_a_corrupt_report_changes_nothing(meter: Meter) -> None:
     meter.observe(await meter.measure(QWEN, body(*messages[:30])), truth(messages[:30]))
     estimate = await meter.measure(QWEN, body(*messages))
     assert estimate.source == "anchored"
-    before = meter.dump(QWEN)
+    before = meter.model(QWEN).dump()
     assert meter.observe(estimate, truth(messages[30:])) is Observation.REJECTED  # without the cached part
     assert meter.observe(estimate, 0) is Observation.REJECTED
-    assert meter.dump(QWEN) == before
+    assert meter.model(QWEN).dump() == before
     assert await meter.measure(QWEN, body(*messages)) == estimate
     assert meter.describe(QWEN)["rejected"] == 2
-
-
-@pytest.mark.parametrize("key", [QWEN, KEY])
-async def test_a_model_that_was_swapped_is_followed(meter: Meter, key: tuple[str, str]) -> None:
-    await teach(meter, key, 6)
-    verdicts, ratios = [], []
-    for number in range(40):
-        text = f"{number} " + WORDS * (20 + 7 * number % 50)
-        estimate = await meter.measure(key, body(user(text)))
-        swapped = int(loaded("qwen").count(text) * 0.65)
-        verdicts.append(meter.observe(estimate, swapped))
-        ratios.append(estimate.tokens / swapped)
-    assert (verdicts[0], verdicts[-1]) == (Observation.REJECTED, Observation.ACCEPTED)
-    assert ratios[-1] == pytest.approx(1, abs=0.1)
-
-
-async def test_a_second_low_report_of_a_conversation_bears_the_first_out(meter: Meter) -> None:
-    await teach(meter, QWEN, 6)
-    messages = [user("head " + WORDS * 40)]
-    estimate = await meter.measure(QWEN, body(*messages))
-    assert meter.observe(estimate, estimate.tokens * 13 // 20) is Observation.REJECTED
-    longer = await meter.measure(QWEN, body(*messages, user(WORDS * 40)))
-    assert meter.observe(longer, longer.tokens * 13 // 20) is Observation.ACCEPTED
-
-
-async def test_what_is_reported_of_other_conversations_meanwhile_says_nothing_of_it(meter: Meter) -> None:
-    await teach(meter, QWEN, 6)
-    messages = [user("head " + WORDS * 40)]
-    estimate = await meter.measure(QWEN, body(*messages))
-    low = estimate.tokens // 3
-    assert meter.observe(estimate, low, may_cut=False) is Observation.REJECTED
-    other = [user("another " + WORDS)]
-    assert meter.observe(await meter.measure(QWEN, body(*other)), truth(other)) is Observation.ACCEPTED
-    longer = await meter.measure(QWEN, body(*messages, user(WORDS * 40)))
-    assert meter.observe(longer, longer.tokens // 3, may_cut=False) is Observation.ACCEPTED
 
 
 async def test_a_backend_that_does_not_cut_is_not_said_to(meter: Meter) -> None:
@@ -240,10 +194,10 @@ async def test_a_silent_cut_is_recognised_and_teaches_nothing(meter: Meter) -> N
     await teach(meter, QWEN, 6)
     messages = chat(150)
     estimate = await meter.measure(QWEN, body(*messages))
-    before = meter.dump(QWEN)
+    before = meter.model(QWEN).dump()
     assert meter.observe(estimate, 2050, window=None) is Observation.CUT
     assert meter.observe(estimate, 2048, window=4096) is Observation.CUT
-    assert meter.dump(QWEN) == before
+    assert meter.model(QWEN).dump() == before
     assert meter.describe(QWEN)["cuts"] == 2
     assert (await meter.measure(QWEN, body(*messages))).tokens == estimate.tokens
 
@@ -292,21 +246,11 @@ async def test_completion_text(meter: Meter, shipped: Shipped) -> None:
 async def test_what_was_learned_survives_a_restart(meter: Meter) -> None:
     await teach(meter, KEY, 8)
     again = Meter()
-    assert again.load(KEY, meter.dump(KEY))
+    assert again.model(KEY).load(meter.model(KEY).dump())
     await again.warm()
     fresh = body(user("a new conversation " + WORDS))
     assert await again.measure(KEY, fresh) == await meter.measure(KEY, fresh)
     assert again.describe(KEY)["samples"] == 8
-
-
-async def test_that_a_name_misled_survives_a_restart_too(meter: Meter) -> None:
-    key = ("local", "gpt-4o-something")
-    for number in range(60):
-        digits = body(user(f"{number} " + "31415926535897932384 " * (3 + 7 * number % 40)))
-        meter.observe(await meter.measure(key, digits), truth(digits["messages"]))
-    again = Meter()
-    assert again.load(key, meter.dump(key))
-    assert again.describe(key)["source"] == "calibrated"
 
 
 @pytest.mark.parametrize(
@@ -314,11 +258,11 @@ async def test_that_a_name_misled_survives_a_restart_too(meter: Meter) -> None:
     [b"", b"null", b"[]", b"{}", b'{"family": null, "exact": false, "samples": 1, "weights": [1], "variances": [1]}'],
 )
 async def test_other_data_is_not_taken(meter: Meter, data: bytes) -> None:
-    assert not meter.load(KEY, data)
+    assert not meter.model(KEY).load(data)
 
 
 async def test_data_of_another_family_is_not_taken(meter: Meter) -> None:
-    assert not meter.load(QWEN, meter.dump(KEY))
+    assert not meter.model(QWEN).load(meter.model(KEY).dump())
 
 
 async def test_many_models_are_forgotten(meter: Meter) -> None:

@@ -57,14 +57,6 @@ def test_a_script_that_was_not_seen_stays_as_it_was() -> None:
     assert ratios.predict(vector(ascii=1000)) == 1000
 
 
-def test_a_models_own_vocabulary_stays_certain() -> None:
-    ratios = Ratios(doubt=0)
-    for _ in range(50):
-        ratios.learn(vector(ascii=1000, messages=10, first=1), 1300)
-    assert ratios.predict(vector(ascii=1000)) == 1000
-    assert ratios.predict(vector(messages=10, first=1)) == pytest.approx(300, rel=0.1)
-
-
 def test_the_margin_narrows_with_reports_and_covers_what_may_be_left_out() -> None:
     ratios, x = Ratios(), vector(ascii=1000, messages=5, first=1)
     before = ratios.margin(x)
@@ -82,16 +74,6 @@ def test_one_small_report_does_not_settle_the_ratio_of_an_unknown_model(tokens: 
     ratios.learn(vector(ascii=100), tokens)
     long = vector(ascii=6000)
     assert ratios.predict(long) + ratios.margin(long) >= 6000 >= ratios.predict(long) - ratios.margin(long)
-
-
-def test_a_model_that_changed_is_followed() -> None:
-    ratios, x = Ratios(), vector(ascii=1000, messages=5, first=1)
-    for _ in range(200):
-        ratios.learn(x, 1100)
-    ratios.widen()
-    for _ in range(5):
-        ratios.learn(x, 1500)
-    assert ratios.predict(x) == pytest.approx(1500, rel=0.02)
 
 
 COUNTS = st.lists(st.integers(-1000, 10**5), min_size=SIZE, max_size=SIZE)

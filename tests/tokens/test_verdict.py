@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.tokens.models import Dispute, Expectation, Observation, verdict_on
+from proxy.tokens.models import Expectation, Observation, verdict_on
 
 ACCEPTED, REJECTED, CUT = Observation.ACCEPTED, Observation.REJECTED, Observation.CUT
 
@@ -70,11 +70,3 @@ def test_a_backend_that_refuses_what_is_too_long_never_cuts(
 def test_of_an_unknown_model_a_low_report_is_only_doubted() -> None:
     unknown = Expectation(0, 9000, 200, trusted=False)
     assert verdict_on(unknown, 3000, None) is REJECTED
-
-
-def test_a_second_report_that_is_low_by_the_same_ratio_bears_the_first_out() -> None:
-    dispute = Dispute([], reported=1200, estimated=2600)
-    assert dispute.borne_out(2000, 4300)
-    assert not dispute.borne_out(3000, 4300)  # now as expected: the first was corrupt
-    assert not dispute.borne_out(1200, 4300)  # it does not grow: it is cut
-    assert not Dispute([], reported=300, estimated=2600).borne_out(500, 4300)
