@@ -45,8 +45,6 @@ class HttpFake:
     """Requests kept in `requests`; older ones are forgotten, the counters are not."""
     gzip: bool = False
     """Compress whole responses for clients that accept it."""
-    gzip_streams: bool = False
-    """Compress streams too, flushing after each event."""
     tokens_per_chunk: int | tuple[int, ...] = 1
     """Several numbers take turns."""
     delay: float = 0.0
@@ -177,7 +175,7 @@ class HttpFake:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = self.exchange(scope, receive, send)
-        exchange.zip_json, exchange.zip_stream = self.gzip, self.gzip_streams
+        exchange.zip_json = self.gzip
         exchange.headers = self.common_headers()
         task = asyncio.current_task()
         assert task is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,10 +12,12 @@ from typing_extensions import override
 from tests.fakes.base import CHAT
 from tests.fakes.brains import walk
 from tests.fakes.generation import Broken, Delta, Dropped, Generation
-from tests.fakes.http import Exchange
+from tests.fakes.http import EVENT_STREAM, Exchange
 from tests.fakes.intake import Intake
 from tests.fakes.model import Brain, Prompt, Question
-from tests.fakes.stream import ChatStream, pace
+from tests.fakes.stream import DONE, ChatStream, pace
+from tests.fakes.tokens import BOS
+from tests.fakes.waiting import Gate
 
 CREATED = 1_700_000_000
 """Every response claims this time (seconds since the epoch), so that the same test gives the same bytes."""
@@ -52,10 +55,16 @@ class FakeBackend(Intake):
     def default_brain(self) -> Brain:
         return walk()
 
+    embedding_gate: Gate | None = None
+    """Holds every answer with vectors."""
+
     @override
     def add_routes(self) -> None:
         super().add_routes()
         self.routes[f"POST {CHAT}"] = self.chat
+        self.routes["POST /v1/completions"] = self.completions
+        self.routes["POST /v1/embeddings"] = self.embeddings
+        self.routes["POST /v1/audio/transcriptions"] = self.transcriptions
 
     # Answering
 
@@ -225,6 +234,66 @@ class FakeBackend(Intake):
     def stream_headers(self) -> list[tuple[str, str]]:
         """Headers of a stream, besides its type."""
         return []
+
+    # The endpoints beside chat: deterministic answers, so that passing them through can be compared byte for byte
+
+    async def completions(self, exchange: Exchange) -> None:
+        """`POST /v1/completions`: the brain is shown the prompt as a user message."""
+        body = exchange.json_object()
+        model = self.find_model(body)
+        self.load(model)
+        messages = [{"role": "user", "content": str(body.get("prompt"))}]
+        prompt = Prompt(model, self.reply_name(body, model), body, messages, limit=self.limit(body) or 16)
+        prompt.tokens = self.template(model).count([BOS + messages[0]["content"]])
+        self.fit(prompt)
+        generation = self.generation(prompt)
+        head = self.head(prompt, "text_completion")
+
+        def choices(text: str, finish: str | None) -> list[dict[str, Any]]:
+            return [{"text": text, "index": 0, "logprobs": None, "finish_reason": finish}]
+
+        if body.get("stream") is not True:
+            text = joined(await self.collect(generation), "content")
+            whole = self.envelope(head, choices(text, generation.finish))
+            await exchange.answer(200, {**whole, "usage": self.usage(prompt, [generation])})
+            return
+        await exchange.open(200, EVENT_STREAM, self.stream_headers())
+        for index, delta in enumerate(generation):
+            await pace(self, generation, index)
+            await exchange.event(self.envelope(head, choices(delta.text, None)))
+        await exchange.event(self.envelope(head, choices("", generation.finish)))
+        await exchange.write(DONE)
+        await exchange.close(hang_up=self.hangs_up)
+
+    @staticmethod
+    def embedding_of(text: str) -> list[float]:
+        """The vector of a text."""
+        return vector(text)
+
+    async def embeddings(self, exchange: Exchange) -> None:
+        """`POST /v1/embeddings`: vectors made of the input's digest."""
+        body = exchange.json_object()
+        given = body.get("input")
+        texts = given if isinstance(given, list) else [given]
+        if self.embedding_gate is not None:
+            await self.embedding_gate.passage(self.embedding_gate.at)
+        data = [
+            {"object": "embedding", "index": index, "embedding": self.embedding_of(str(text))}
+            for index, text in enumerate(texts)
+        ]
+        tokens = sum(len(str(text)) for text in texts)
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        await exchange.answer(200, {"object": "list", "data": data, "model": str(body.get("model")), "usage": usage})
+
+    async def transcriptions(self, exchange: Exchange) -> None:
+        """`POST /v1/audio/transcriptions`: the digest of the body as it came."""
+        body = exchange.request.body
+        await exchange.answer(200, {"text": f"{len(body)} bytes {hashlib.sha256(body).hexdigest()}"})
+
+
+def vector(text: str) -> list[float]:
+    """An embedding made of the text's digest, in halves of a 256th so that JSON gives it back exactly."""
+    return [byte / 256 for byte in hashlib.sha256(text.encode()).digest()[:8]]
 
 
 def joined(deltas: Sequence[Delta], kind: str) -> str:

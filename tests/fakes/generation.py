@@ -47,18 +47,8 @@ class Generation:
         self._echo = echo
         self.on_token: Callable[[], None] | None = None
         """Called after each delta has been made."""
-        self.full_window = "length"
-        """Finish reason when the window is full, as opposed to `max_tokens` being reached."""
-        self.over = False
-        self.broken: str | None = None
 
     def __iter__(self) -> Iterator[Delta]:
-        try:
-            yield from self._deltas()
-        finally:
-            self.over = True
-
-    def _deltas(self) -> Iterator[Delta]:
         budget = self.prompt.budget
         for delta in self._until_stop(self._said()):
             self._accident()
@@ -76,8 +66,7 @@ class Generation:
         self._accident(end=True)
 
     def _run_out(self) -> None:
-        limit = self.prompt.limit
-        self.finish = "length" if limit is not None and self.tokens >= limit else self.full_window
+        self.finish = "length"
 
     def _accident(self, *, end: bool = False) -> None:
         if end or self.tokens >= self.reply.after:

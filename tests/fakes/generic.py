@@ -6,9 +6,8 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from tests.fakes.chat import CREATED
-from tests.fakes.extras import Extras
-from tests.fakes.http import EVENT_STREAM, Exchange
+from tests.fakes.chat import CREATED, FakeBackend
+from tests.fakes.http import Exchange
 from tests.fakes.model import FakeModel, Prompt, Refused
 
 KNOWN = """model messages stream stream_options max_tokens max_completion_tokens n stop seed temperature top_p
@@ -18,7 +17,7 @@ function_call web_search_options verbosity safety_identifier prompt_cache_key"""
 """Fields of OpenAI's chat completion requests."""
 
 
-class GenericFake(Extras):
+class GenericFake(FakeBackend):
     """A trailing assistant message is a finished turn."""
 
     kind: ClassVar[str] = "generic"
@@ -29,8 +28,6 @@ class GenericFake(Extras):
     """Refuse when the prompt and `max_tokens` together exceed the window."""
     stream_usage: bool = True
     """Answer `include_usage`; llama-cpp-python does not."""
-    empty_overflow: bool = False
-    """Answer a stream that does not fit with 200 and an empty body, as llama-cpp-python does."""
     window_field: str = ""
     """Field of the model list that tells the window: `context_length`, `meta.n_ctx` …; empty: none does."""
 
@@ -38,8 +35,6 @@ class GenericFake(Extras):
     def add_routes(self) -> None:
         super().add_routes()
         self.routes["GET /v1/models"] = self.model_list
-        self.prefix_routes["GET /v1/models/"] = self.one_model
-        self.add_extra_routes("completions", "embeddings", "responses", "transcriptions", "speech", "images", "rerank")
 
     @override
     def error(self, status: int, message: str, type_: str = "", **extra: Any) -> Any:
@@ -61,19 +56,14 @@ class GenericFake(Extras):
 
     async def model_list(self, exchange: Exchange) -> None:
         """`GET /v1/models`."""
-        await exchange.answer(200, {"object": "list", "data": [self._listed(model) for model in self.models]})
-
-    async def one_model(self, exchange: Exchange) -> None:
-        """`GET /v1/models/{id}`."""
-        name = exchange.request.path.removeprefix("/v1/models/")
-        await exchange.answer(200, self._listed(self.find_model({"model": name})))
-
-    def _listed(self, model: FakeModel) -> dict[str, Any]:
-        entry: dict[str, Any] = {"id": model.id, "object": "model", "created": CREATED, "owned_by": "fake"}
-        outer, _, inner = self.window_field.partition(".")
-        if outer:
-            entry[outer] = {inner: model.window} if inner else model.window
-        return entry
+        data = []
+        for model in self.models:
+            entry: dict[str, Any] = {"id": model.id, "object": "model", "created": CREATED, "owned_by": "fake"}
+            outer, _, inner = self.window_field.partition(".")
+            if outer:
+                entry[outer] = {inner: model.window} if inner else model.window
+            data.append(entry)
+        await exchange.answer(200, {"object": "list", "data": data})
 
     @override
     def parse(self, body: dict[str, Any], model: FakeModel) -> Prompt:
@@ -91,25 +81,12 @@ class GenericFake(Extras):
 
     @override
     def overflow(self, prompt: Prompt) -> Refused:
-        told = f"your messages resulted in {prompt.tokens} tokens"
-        if self.counts_max_tokens and prompt.limit:
-            told = (
-                f"you requested {prompt.tokens + prompt.limit} tokens "
-                f"({prompt.tokens} in the messages, {prompt.limit} in the completion)"
-            )
         text = (
-            f"This model's maximum context length is {prompt.model.window} tokens. However, {told}. "
-            "Please reduce the length of the messages."
+            f"This model's maximum context length is {prompt.model.window} tokens. However, your messages resulted in "
+            f"{prompt.tokens} tokens. Please reduce the length of the messages."
         )
         body = self.error(400, text, param="messages", code="context_length_exceeded")
         return Refused(400, body, overflow=True)
-
-    @override
-    async def refuse(self, exchange: Exchange, refused: Refused) -> None:
-        if refused.overflow and self.empty_overflow and exchange.json_object().get("stream"):
-            await exchange.answer(200, b"", [("content-type", EVENT_STREAM)])
-            return
-        await super().refuse(exchange, refused)
 
     @override
     def wants_usage(self, prompt: Prompt) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,8 +77,7 @@ class Exchange:
         self.request = Recorded(scope["method"], scope["path"], scope["query_string"].decode("latin-1"), headers)
         self.gone = False
         self._scope, self._receive, self._send = scope, receive, send
-        self._zip: zlib._Compress | None = None
-        self.zip_json = self.zip_stream = False
+        self.zip_json = False
         self.headers: list[tuple[str, str]] = []
         """Headers of every response of this kind."""
         self.sticky = False
@@ -133,20 +131,19 @@ class Exchange:
     async def open(self, status: int, content_type: str, headers: Iterable[tuple[str, str]] = ()) -> None:
         """Send status line and headers of a response of unknown length."""
         own = [("content-type", content_type), *headers]
-        if self.zip_stream and self._accepts_gzip():
-            self._zip = zlib.compressobj(6, zlib.DEFLATED, 31)
-            own.append(("content-encoding", "gzip"))
         await self._start(status, own)
 
     async def write(self, data: bytes) -> None:
         """Send a piece of the body at once."""
-        if self._zip is not None:
-            data = self._zip.compress(data) + self._zip.flush(zlib.Z_SYNC_FLUSH)
         await self._write(data, more=True)
+
+    async def event(self, data: Any, name: bytes = b"") -> None:
+        """Send a server-sent event."""
+        await self.write((b"event: " + name + b"\n" if name else b"") + b"data: " + orjson.dumps(data) + b"\n\n")
 
     async def close(self, *, hang_up: bool = False) -> None:
         """End the body in good order, and hang up without having said so, if asked to."""
-        await self._write(b"" if self._zip is None else self._zip.flush(), more=False)
+        await self._write(b"", more=False)
         self.request.ended = "complete"
         if hang_up:
             self._scope["transport"].close()

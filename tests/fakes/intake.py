@@ -23,10 +23,6 @@ class Intake(HttpFake):
     @override
     def add_routes(self) -> None:
         self.caches: dict[str, deque[list[str]]] = {}
-        self.prompt_tokens_seen = 0
-        """Prompt tokens of all chat requests taken in."""
-        self.prompt_tokens_cached = 0
-        """Those of them that an earlier prompt began with, as far as whole messages go."""
 
     def count(self, body: dict[str, Any]) -> int:
         """Prompt tokens of a chat request, before anything is cut off."""
@@ -146,8 +142,6 @@ class Intake(HttpFake):
             counted = self.template(prompt.model).count(parts[:shared])
             prompt.cached = min(counted, prompt.tokens - 1)  # the last token is always read again
         caches.append(parts)
-        self.prompt_tokens_seen += prompt.tokens
-        self.prompt_tokens_cached += prompt.cached
 
 
 def last_is_assistant(messages: Sequence[Message]) -> bool:

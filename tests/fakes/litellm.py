@@ -39,33 +39,13 @@ class LiteLlmFake(Forwarding):
 
     kind: ClassVar[str] = "litellm"
 
-    lists_windows: bool = True
-    """Whether `/v1/models` has `max_input_tokens`; in older versions only `/model/info` has."""
-
     def __init__(self, deployments: Mapping[str, Deployment], **options: Any) -> None:
         self.deployments = dict(deployments)
         super().__init__([], **options)
 
     @override
     def add_routes(self) -> None:
-        self.routes |= {
-            "GET /": self.home,
-            "GET /health/liveliness": self.alive,
-            "GET /v1/models": self.model_list,
-            "GET /models": self.model_list,
-            "GET /model/info": self.model_info,
-            "GET /v1/model/info": self.model_info,
-            f"POST {CHAT}": self.chat,
-        }
-
-    @override
-    def open_paths(self) -> set[str]:
-        return {"/", "/health/liveliness"}
-
-    @override
-    def unauthorized(self) -> Refused:
-        # It would look the key up in the database that it does not have.
-        return Refused(500, b"Internal Server Error", headers=[("content-type", "text/plain; charset=utf-8")])
+        self.routes |= {"GET /v1/models": self.model_list, "GET /models": self.model_list, f"POST {CHAT}": self.chat}
 
     @override
     async def unknown(self, exchange: Exchange) -> None:
@@ -76,47 +56,15 @@ class LiteLlmFake(Forwarding):
         own = type_ or ("invalid_request_error" if status < 500 else "internal_server_error")
         return {"error": {"message": message, "type": own, "param": None, "code": str(status), **extra}}
 
-    async def home(self, exchange: Exchange) -> None:
-        """`GET /`."""
-        await exchange.answer(200, b'"LiteLLM: RUNNING"')
-
-    async def alive(self, exchange: Exchange) -> None:
-        """`GET /health/liveliness`, which asks for no key."""
-        await exchange.answer(200, b'"I\'m alive!"')
-
     async def model_list(self, exchange: Exchange) -> None:
         """`GET /v1/models`."""
         data = []
         for name, one in self.deployments.items():
             entry: dict[str, Any] = {"id": name, "object": "model", "created": _CREATED, "owned_by": "openai"}
-            if self.lists_windows and one.max_input_tokens is not None:
+            if one.max_input_tokens is not None:
                 entry["max_input_tokens"] = one.max_input_tokens
             data.append(entry)
         await exchange.answer(200, {"data": data, "object": "list"})
-
-    async def model_info(self, exchange: Exchange) -> None:
-        """`GET /model/info`."""
-        data = [
-            {
-                "model_name": name,
-                "litellm_params": {
-                    "api_base": one.server.url + "/v1",
-                    "use_in_pass_through": False,
-                    "model": f"{one.provider}/{one.model}",
-                },
-                "model_info": {
-                    "id": f"{name}-id",
-                    "db_model": False,
-                    "key": f"{one.provider}/{one.model}",
-                    "max_tokens": one.max_input_tokens,
-                    "max_input_tokens": one.max_input_tokens,
-                    "max_output_tokens": None,
-                    "litellm_provider": one.provider,
-                },
-            }
-            for name, one in self.deployments.items()
-        ]
-        await exchange.answer(200, {"data": data})
 
     async def chat(self, exchange: Exchange) -> None:
         """`POST /v1/chat/completions`: to the server behind the name, with the server's name for the model."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -10,20 +9,20 @@ from typing_extensions import override
 
 from proxy.core.request import text_of
 from tests.fakes import llamacpp_wire as wire
-from tests.fakes.chat import CREATED
-from tests.fakes.extras import Extras
-from tests.fakes.generation import Broken, Delta, Generation
+from tests.fakes.chat import CREATED, FakeBackend
+from tests.fakes.generation import Delta, Generation
 from tests.fakes.http import Exchange
 from tests.fakes.intake import last_is_assistant
-from tests.fakes.llamacpp_info import LlamaCppRouter
 from tests.fakes.model import FakeModel, Prompt, Refused
 
 PROGRESS_STEPS = 2
 """Chunks of progress sent while a prompt is being read."""
+BUILD = "b11549-fake"
 POOL_FULL = "Context size has been exceeded."
+"""What ends all that run in slots which share a window."""
 
 
-class LlamaCppFake(LlamaCppRouter, Extras):
+class LlamaCppFake(FakeBackend):
     """`n_ctx` of a slot is the model's window; a trailing assistant message is continued without being asked.
 
     The text continued is repeated in whole answers only. Prompts of `n_ctx` tokens and more are refused.
@@ -38,23 +37,32 @@ class LlamaCppFake(LlamaCppRouter, Extras):
 
     prefill_assistant: bool = True
     """`--no-prefill-assistant` makes a trailing assistant message a finished turn."""
-    context_shift: bool = False
-    """`--context-shift`: generation goes on when the window is full."""
-    queue: bool = False
-    """Requests wait for one of `slots`, in silence."""
-    unified: bool = False
-    """All slots share the memory of one window."""
-    jinja: bool = True
+    slots: int = 1
+    """Number of slots reported; each has the model's window."""
+    router: bool = False
+    """Started without a model, it loads those that are asked for."""
 
     @override
     def add_routes(self) -> None:
         super().add_routes()
-        self.running: list[tuple[Prompt, Generation]] = []
-        self._pool_broken: set[int] = set()
-        self._free: asyncio.Semaphore | None = None
-        self.add_info_routes()
-        self.add_router_routes()
-        self.add_extra_routes("completions", "embeddings", "responses", "messages", "rerank", "transcriptions")
+        self.loads: list[str] = []
+        """Models loaded since the start, by whatever request."""
+        gets = {
+            "/health": self.health,
+            "/props": self.props,
+            "/slots": self.slot_list,
+            "/models": self.model_list,
+            "/v1/models": self.model_list,
+        }
+        posts = {
+            "/v1/chat/completions/input_tokens": self.input_tokens,
+            "/v1/messages/count_tokens": self.input_tokens,
+            "/chat/completions": self.chat,
+        }
+        self.routes |= {f"GET {path}": handler for path, handler in gets.items()}
+        self.routes |= {f"POST {path}": handler for path, handler in posts.items()}
+        if self.router:
+            self.routes["POST /models/unload"] = self.unload_model
 
     @override
     def common_headers(self) -> list[tuple[str, str]]:
@@ -79,11 +87,106 @@ class LlamaCppFake(LlamaCppRouter, Extras):
 
     @override
     def open_paths(self) -> set[str]:
-        return {"/health", "/v1/health"}
+        return {"/health"}
 
     @override
     async def unknown(self, exchange: Exchange) -> None:
         await exchange.answer(404, self.error(404, "File Not Found"))
+
+    # Telling of itself
+
+    @override
+    def same_name(self, model: FakeModel, name: object) -> bool:
+        return not self.router or model.id == name  # without a router one model, whatever name the request gives
+
+    @override
+    def reply_name(self, body: dict[str, Any], model: FakeModel) -> str:
+        return model.id
+
+    @override
+    def no_model(self, name: object) -> Refused:
+        return Refused(400, self.error(400, f"model '{name}' not found"))
+
+    @override
+    def load(self, model: FakeModel) -> None:
+        if self.router and not model.loaded:
+            self.loads.append(model.id)
+        super().load(model)
+
+    async def health(self, exchange: Exchange) -> None:
+        """`GET /health`."""
+        await exchange.answer(200, {"status": "ok"})
+
+    async def props(self, exchange: Exchange) -> None:
+        """`GET /props`."""
+        if not self.router:
+            await exchange.answer(200, self.properties(self.models[0]))
+            return
+        name = exchange.request.params.get("model")
+        if name is None:
+            settings = {"params": None, "n_ctx": 0}
+            whole = {"role": "router", "max_instances": 4, "default_generation_settings": settings}
+            await exchange.answer(200, {**whole, "model_alias": "llama-server", "build_info": BUILD})
+            return
+        model = self.find_model({"model": name})
+        if not model.loaded and exchange.request.params.get("autoload") == "false":
+            raise Refused(400, self.error(400, "model is not loaded"))
+        self.load(model)
+        await exchange.answer(200, self.properties(model))
+
+    def properties(self, model: FakeModel) -> dict[str, Any]:
+        """The object of `/props`."""
+        told = wire.properties(model.id, model.window, slots=self.slots, tools=model.tools, vision=model.vision)
+        return told | {
+            "endpoint_slots": True,
+            "endpoint_props": True,
+            "endpoint_metrics": True,
+            "chat_template": "{%- for m in messages -%}{{- m.content -}}{%- endfor -%}",
+            "bos_token": "<|bos|>",
+            "eos_token": "<|end|>",
+            "build_info": BUILD,
+        }
+
+    async def slot_list(self, exchange: Exchange) -> None:
+        """`GET /slots`."""
+        busy = self.active - 1
+        window = self.models[0].window
+        slots = [wire.slot(number, window, busy=number < busy) for number in range(self.slots)]
+        await exchange.answer(200, slots)
+
+    async def model_list(self, exchange: Exchange) -> None:
+        """`GET /v1/models`."""
+        if self.router:
+            await exchange.answer(200, {"object": "list", "data": [self._routed(model) for model in self.models]})
+            return
+        model = self.models[0]
+        empty = dict.fromkeys(("modified_at", "size", "digest", "description", "parameters"), "")
+        ollama_like: dict[str, Any] = {"name": model.id, "model": model.id, **empty, "type": "model", "tags": [""]}
+        ollama_like |= {"capabilities": ["completion"], "details": {"format": "gguf", "family": ""}}
+        data = [{**wire.model_object(model.id, CREATED), "meta": self.meta(model)}]
+        await exchange.answer(200, {"models": [ollama_like], "object": "list", "data": data})
+
+    def meta(self, model: FakeModel) -> dict[str, Any]:
+        """What a loaded model tells."""
+        meta = {"vocab_type": 2, "n_vocab": 32000, "n_ctx": model.window, "n_ctx_train": model.trained_window}
+        return {**meta, "n_embd": 128, "n_params": 1_000_000, "size": 2_000_000, "ftype": "F16"}
+
+    async def input_tokens(self, exchange: Exchange) -> None:
+        """`POST /v1/chat/completions/input_tokens` and `/v1/messages/count_tokens`."""
+        count = self.count(exchange.json_object())
+        whole = {"input_tokens": count, "object": "response.input_tokens"}
+        anthropic = exchange.request.path.endswith("count_tokens")
+        await exchange.answer(200, {"input_tokens": count} if anthropic else whole)
+
+    def _routed(self, model: FakeModel) -> dict[str, Any]:
+        state = {"value": "loaded" if model.loaded else "unloaded", "args": ["llama-server"]}
+        entry = {**wire.model_object(model.id, CREATED), "status": state}
+        return {**entry, "meta": self.meta(model)} if model.loaded else entry
+
+    async def unload_model(self, exchange: Exchange) -> None:
+        """`POST /models/unload`."""
+        self.find_model(exchange.json_object()).loaded = False
+        await exchange.answer(200, {"success": True})
 
     # Taking a request in
 
@@ -93,8 +196,6 @@ class LlamaCppFake(LlamaCppRouter, Extras):
 
     @override
     def parse(self, body: dict[str, Any], model: FakeModel) -> Prompt:
-        if body.get("tools") and not self.jinja:
-            raise Refused(500, self.error(500, "tools param requires --jinja flag"))
         try:
             wire.check_body(body, vision=model.vision, prefill=self.prefill_assistant)
         except wire.RequestRefused as refused:
@@ -116,12 +217,6 @@ class LlamaCppFake(LlamaCppRouter, Extras):
         prompt.prefix = parts
 
     @override
-    def fit(self, prompt: Prompt) -> None:
-        super().fit(prompt)
-        if self.context_shift:
-            prompt.room = None
-
-    @override
     def overflow(self, prompt: Prompt) -> Refused:
         return Refused(400, wire.window_exceeded(prompt.tokens, prompt.model.window), overflow=True)
 
@@ -129,34 +224,8 @@ class LlamaCppFake(LlamaCppRouter, Extras):
 
     @override
     async def chat(self, exchange: Exchange) -> None:
-        request = exchange.request
-        exchange.sticky = request.header("x-conversation-id") is not None
-        if not self.queue:
-            await super().chat(exchange)
-            return
-        if self._free is None:
-            self._free = asyncio.Semaphore(self.slots)
-        async with self._free:
-            await super().chat(exchange)
-
-    @override
-    def generation(self, prompt: Prompt, choice: int = 0) -> Generation:
-        generation = super().generation(prompt, choice)
-        if self.unified:
-            entry = (prompt, generation)
-            self.running.append(entry)
-            generation.on_token = lambda: self._watch_pool(entry)
-        return generation
-
-    def _watch_pool(self, entry: tuple[Prompt, Generation]) -> None:
-        """End all answers with an error when together they hold more tokens than the window."""
-        self.running = [other for other in self.running if not other[1].over]
-        used = sum(prompt.tokens + generation.tokens for prompt, generation in self.running)
-        if len(self.running) > 1 and used > entry[0].model.window:
-            for _, generation in self.running:
-                generation.broken = POOL_FULL
-        if entry[1].broken is not None:
-            raise Broken(entry[1].broken)
+        exchange.sticky = exchange.request.header("x-conversation-id") is not None
+        await super().chat(exchange)
 
     @override
     def content_beside_calls(self) -> str | None:

@@ -61,16 +61,13 @@ class LlamaSwapFake(Forwarding):
         for path in (CHAT, "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages"):
             self.routes[f"POST {path}"] = self.dispatch
         self.routes |= {
-            "GET /health": self.health,
             "GET /api/version": self.version,
             "GET /running": self.list_running,
-            "GET /unload": self.unload_all,
             "POST /api/models/unload": self.unload_all,
             "GET /props": self.props,
         }
         for method in ("GET", "POST"):
             self.prefix_routes[f"{method} /upstream/"] = self.upstream
-        self.prefix_routes["POST /api/models/unload/"] = self.unload_one
 
     @override
     def error(self, status: int, message: str, type_: str = "", **extra: Any) -> Any:
@@ -85,10 +82,6 @@ class LlamaSwapFake(Forwarding):
                 entry.server.stop()
 
     # Telling of itself
-
-    async def health(self, exchange: Exchange) -> None:
-        """`GET /health`: always."""
-        await exchange.answer(200, b"OK", [("content-type", "text/plain; charset=utf-8")])
 
     async def version(self, exchange: Exchange) -> None:
         """`GET /api/version`, where Ollama has one too."""
@@ -128,19 +121,8 @@ class LlamaSwapFake(Forwarding):
     # Unloading, which waits for nobody
 
     async def unload_all(self, exchange: Exchange) -> None:
-        """`GET /unload` and `POST /api/models/unload`."""
+        """`POST /api/models/unload`."""
         await self._unload(self.entries)
-        if exchange.request.method == "GET":
-            await exchange.answer(200, b"OK", [("content-type", "text/plain; charset=utf-8")])
-        else:
-            await exchange.answer(200, {"msg": "ok"})
-
-    async def unload_one(self, exchange: Exchange) -> None:
-        """`POST /api/models/unload/{model}`."""
-        name = exchange.request.path.removeprefix("/api/models/unload/")
-        if name not in self.entries:
-            raise Refused(404, self.error(404, "model not found"))
-        await self._unload([name])
         await exchange.answer(200, {"msg": "ok"})
 
     async def _unload(self, names: Any) -> None:

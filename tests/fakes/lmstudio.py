@@ -9,33 +9,16 @@ import orjson
 from typing_extensions import override
 
 from proxy.core.request import text_of
-from tests.fakes.extras import Extras
-from tests.fakes.generation import Delta, Generation
+from tests.fakes.chat import FakeBackend
+from tests.fakes.generation import Generation
 from tests.fakes.http import EVENT_STREAM, Exchange
 from tests.fakes.intake import last_is_assistant
 from tests.fakes.model import FakeModel, Prompt, Refused
 
-WORDINGS = {
-    "input": (
-        "Input does not fit in context length. The input has {n} tokens, "
-        "but the context length only supports {m} tokens."
-    ),
-    "n_keep": (
-        "The number of tokens to keep from the initial prompt is greater than the context length "
-        "(n_keep: {n}>= n_ctx: {m}). Try to load the model with a larger context length."
-    ),
-    "truncate": "Cannot truncate prompt with n_keep ({n}) >= n_ctx ({m})",
-    "first": (
-        "Trying to keep the first {n} tokens when context the overflows. However, the model is loaded with "
-        "context length of only {m} tokens, which is not enough."
-    ),
-}
-"""Texts of versions and engines for a prompt that does not fit."""
-
 NOT_LOADED = "No models loaded. Please load a model in the developer page or use the 'lms load' command."
 
 
-class LmStudioFake(Extras):
+class LmStudioFake(FakeBackend):
     """Unknown paths answer 200 with an error; a stream that does not fit answers 200 with an error event.
 
     Before a model is loaded the lists tell its trained window only; the first request loads it with `window`.
@@ -45,34 +28,16 @@ class LmStudioFake(Extras):
 
     jit: bool = True
     """Models are loaded by requests; else they must be loaded already."""
-    api_v0: bool = True
-    """Has `/api/v0` (0.3.6 and later)."""
-    api_v1: bool = True
-    """Has `/api/v1` (0.4.0 and later)."""
     parallel: int = 4
-    wording: str = "input"
-    """Which of `WORDINGS` tells of a prompt that does not fit."""
-    empty_overflow: bool = False
-    """A stream that does not fit has no events at all."""
-    full_window: str = "length"
-    """Finish reason when the window fills up during the answer; some versions say `stop`."""
-    empty_fields: bool = False
-    """Whole answers carry an empty `reasoning_content` and `tool_calls`, as in 0.4.14."""
 
     @override
     def add_routes(self) -> None:
         super().add_routes()
         self.routes["GET /v1/models"] = self.openai_list
-        if self.api_v0:
-            self.routes["GET /api/v0/models"] = self.v0_list
-            self.routes["POST /api/v0/chat/completions"] = self.chat
-            self.prefix_routes["GET /api/v0/models/"] = self.v0_one
-        if self.api_v1:
-            self.routes["GET /api/v1/models"] = self.v1_list
-            self.routes["POST /api/v1/models/load"] = self.load_model
-            self.routes["POST /api/v1/models/unload"] = self.unload_model
-            self.routes["POST /api/v1/chat"] = self.native_chat
-        self.add_extra_routes("completions", "embeddings", "responses", "messages")
+        self.routes["GET /api/v0/models"] = self.v0_list
+        self.routes["GET /api/v1/models"] = self.v1_list
+        self.routes["POST /api/v1/models/load"] = self.load_model
+        self.routes["POST /api/v1/models/unload"] = self.unload_model
 
     @override
     def error(self, status: int, message: str, type_: str = "", **extra: Any) -> Any:
@@ -113,39 +78,29 @@ class LmStudioFake(Extras):
         """`GET /api/v0/models`."""
         await exchange.answer(200, {"object": "list", "data": [v0_entry(model) for model in self.models]})
 
-    async def v0_one(self, exchange: Exchange) -> None:
-        """`GET /api/v0/models/{id}`."""
-        name = exchange.request.path.removeprefix("/api/v0/models/")
-        await exchange.answer(200, v0_entry(self.find_model({"model": name})))
-
     async def v1_list(self, exchange: Exchange) -> None:
-        """`GET /api/v1/models`: instances of one model stand together."""
-        groups: dict[str, list[FakeModel]] = {}
-        for model in self.models:
-            groups.setdefault(model.instance_of or model.id, []).append(model)
-        models = [self._v1_entry(key, group) for key, group in groups.items()]
-        await exchange.answer(200, {"models": models})
+        """`GET /api/v1/models`."""
+        await exchange.answer(200, {"models": [self._v1_entry(model) for model in self.models]})
 
-    def _v1_entry(self, key: str, group: Sequence[FakeModel]) -> dict[str, Any]:
-        model = group[0]
+    def _v1_entry(self, model: FakeModel) -> dict[str, Any]:
+        config = {"context_length": model.window, "eval_batch_size": 512, "parallel": self.parallel}
+        instance = {"id": model.id, "config": {**config, "flash_attention": True, "offload_kv_cache_to_gpu": True}}
+        # Only models that can be told to think, or not, have it (0.4.8 and later).
+        reasoning = {"reasoning": {"allowed_options": ["off", "on"], "default": "on"}} if model.thinking else {}
         return {
             "type": "embedding" if model.embedding else "llm",
             "publisher": "fake",
-            "key": key,
-            "display_name": key,
+            "key": model.id,
+            "display_name": model.id,
             "architecture": "qwen2",
             "quantization": {"name": "Q4_K_M", "bits_per_weight": 4},
             "format": "gguf",
             "size_bytes": 1_000_000,
             "params_string": "1B",
             "max_context_length": model.trained_window,
-            "loaded_instances": [self._instance(one) for one in group if one.loaded],
-            "capabilities": {"vision": model.vision, "trained_for_tool_use": model.tools, **_reasoning(model)},
+            "loaded_instances": [instance] if model.loaded else [],
+            "capabilities": {"vision": model.vision, "trained_for_tool_use": model.tools, **reasoning},
         }
-
-    def _instance(self, model: FakeModel) -> dict[str, Any]:
-        config = {"context_length": model.window, "eval_batch_size": 512, "parallel": self.parallel}
-        return {"id": model.id, "config": {**config, "flash_attention": True, "offload_kv_cache_to_gpu": True}}
 
     async def load_model(self, exchange: Exchange) -> None:
         """`POST /api/v1/models/load`."""
@@ -162,24 +117,6 @@ class LmStudioFake(Extras):
         name = exchange.json_object().get("instance_id")
         self.find_model({"model": name}).loaded = False
         await exchange.answer(200, {"instance_id": name})
-
-    async def native_chat(self, exchange: Exchange) -> None:
-        """`POST /api/v1/chat`: events with names, which go through a proxy as they are."""
-        body = exchange.json_object()
-        model = self.find_model(body)
-        self.load(model)
-        text = f"seen {body.get('input')}"
-        stats = {"input_tokens": 3, "total_output_tokens": 2, "tokens_per_second": 50.0}
-        result = {"model_instance_id": model.id, "output": [{"type": "message", "content": text}], "stats": stats}
-        events: list[tuple[str, dict[str, Any]]] = [
-            ("chat.start", {"model_instance_id": model.id}),
-            ("prompt_processing.progress", {"progress": 1.0}),
-            ("message.start", {}),
-            ("message.delta", {"content": text}),
-            ("message.end", {}),
-            ("chat.end", {"result": result}),
-        ]
-        await self.named_events(exchange, body, result, events)
 
     # Taking a request in
 
@@ -204,7 +141,10 @@ class LmStudioFake(Extras):
 
     @override
     def overflow(self, prompt: Prompt) -> Refused:
-        text = WORDINGS[self.wording].format(n=prompt.tokens, m=prompt.model.window)
+        text = (
+            f"Input does not fit in context length. The input has {prompt.tokens} tokens, "
+            f"but the context length only supports {prompt.model.window} tokens."
+        )
         return Refused(400, {"error": text}, overflow=True)
 
     @override
@@ -214,22 +154,10 @@ class LmStudioFake(Extras):
             await super().refuse(exchange, refused)
             return
         await exchange.open(200, EVENT_STREAM)
-        if not self.empty_overflow:
-            await exchange.write(_error_event(refused.body["error"]))
+        await exchange.write(_error_event(refused.body["error"]))
         await exchange.close()
 
     # Answering
-
-    @override
-    def generation(self, prompt: Prompt, choice: int = 0) -> Generation:
-        generation = super().generation(prompt, choice)
-        generation.full_window = self.full_window
-        return generation
-
-    @override
-    def message(self, deltas: Sequence[Delta]) -> dict[str, Any]:
-        message = super().message(deltas)
-        return {"reasoning_content": "", "tool_calls": [], **message} if self.empty_fields else message
 
     @override
     def completion(
@@ -263,8 +191,3 @@ def v0_entry(model: FakeModel) -> dict[str, Any]:
     }
     loaded = {"loaded_context_length": model.window} if model.loaded else {}
     return {**entry, **loaded, "capabilities": ["tool_use"] if model.tools else []}
-
-
-def _reasoning(model: FakeModel) -> dict[str, Any]:
-    """Only models that can be told to think, or not, have it (0.4.8 and later)."""
-    return {"reasoning": {"allowed_options": ["off", "on"], "default": "on"}} if model.thinking else {}

@@ -44,8 +44,6 @@ class FakeModel:
     template_drops_last: bool = False
     """vLLM: the chat template removes a final message that is to be continued."""
     embedding: bool = False
-    instance_of: str | None = None
-    """LM Studio: this is one more instance of the model of that key."""
     providers: tuple[Provider, ...] = ()
 
     def __post_init__(self) -> None:
@@ -59,7 +57,6 @@ class Provider:
     name: str
     window: int
     max_output: int | None = None
-    max_prompt: int | None = None
     tools: bool = True
 
 

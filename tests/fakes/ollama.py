@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import orjson
@@ -10,22 +10,23 @@ from typing_extensions import override
 
 from proxy.core.request import text_of
 from tests.fakes.base import CHAT
-from tests.fakes.extras import Extras
 from tests.fakes.generation import Delta, Generation
 from tests.fakes.http import Exchange, Recorded
 from tests.fakes.intake import last_is_assistant
 from tests.fakes.model import FakeModel, Message, Prompt, Refused
-from tests.fakes.ollama_cut import cut_tokens, drop_oldest, token_limit
 from tests.fakes.ollama_native import OllamaNative
+from tests.fakes.tokens import Template
 
 MAX_WINDOWS = 10
 """An answer that shifts ends after this many windows."""
 TOO_LONG = "the prompt is longer than the context length currently available to the model"
 LOCAL = ("localhost", "127.", "[::1]")
+NUM_KEEP = 5
+"""Tokens kept from the start: the default of four, and BOS."""
 EFFORTS = {"none", "minimal", "low", "medium", "high", "xhigh", "max"}
 
 
-class OllamaFake(OllamaNative, Extras):
+class OllamaFake(OllamaNative):
     """`num_ctx` is the model's window, the Modelfile's line, or what a native request asks for.
 
     What becomes of a trailing assistant message depends on the model: `prefill`.
@@ -38,10 +39,7 @@ class OllamaFake(OllamaNative, Extras):
     late_headers = True
     fingerprint = "fp_ollama"
 
-    context_shift: bool = True
-    """Generation goes on when the window is full; a model's `shifts` overrides it."""
     default_prefill: str = "new"
-    checks_host: bool = True
 
     @override
     def chats(self) -> list[Recorded]:
@@ -53,7 +51,6 @@ class OllamaFake(OllamaNative, Extras):
         self.shifts = 0
         """Answers that went on past the window."""
         self.add_native_routes()
-        self.add_extra_routes("completions", "embeddings", "responses", "messages", "transcriptions")
 
     @override
     def error(self, status: int, message: str, type_: str = "", **extra: Any) -> Any:
@@ -63,9 +60,8 @@ class OllamaFake(OllamaNative, Extras):
 
     @override
     def precheck(self, exchange: Exchange) -> None:
-        host = exchange.request.header("host") or ""
-        name = host.rsplit(":", 1)[0]
-        if self.checks_host and not (name.startswith(LOCAL) or name.endswith((".localhost", ".local", ".internal"))):
+        name = (exchange.request.header("host") or "").rsplit(":", 1)[0]
+        if not name.startswith(LOCAL):
             raise Refused(403, b"", headers=[("content-type", "text/plain")])
 
     @override
@@ -147,8 +143,7 @@ class OllamaFake(OllamaNative, Extras):
             if prompt.model.native:
                 raise self.overflow(prompt)
             self._cut_tokens(prompt)
-        shifts = self.context_shift if prompt.model.shifts is None else prompt.model.shifts
-        if shifts and prompt.body.get("shift") is not False:
+        if prompt.model.shifts is not False and prompt.body.get("shift") is not False:
             most = MAX_WINDOWS * prompt.window
             prompt.limit = min(prompt.limit or most, most)
         else:
@@ -225,11 +220,6 @@ class OllamaFake(OllamaNative, Extras):
         return own if delta.kind == "content" else {"content": "", **own}
 
     @override
-    def text_chunk_fields(self, prompt: Prompt) -> dict[str, Any]:
-        zero = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-        return {"usage": zero} if self.wants_usage(prompt) else {}
-
-    @override
     def error_frame(self, message: str, head: dict[str, Any]) -> bytes:
         choice = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
         return b"data: " + orjson.dumps({**head, "model": "", "choices": [choice]}) + b"\n\n"
@@ -258,3 +248,58 @@ def _is_object(arguments: Any) -> bool:
         return isinstance(arguments if isinstance(arguments, dict) else orjson.loads(arguments), dict)
     except (orjson.JSONDecodeError, TypeError):
         return False
+
+
+# How Ollama makes a prompt fit without a word: first whole messages, then tokens.
+
+
+def drop_oldest(messages: Sequence[Message], fits: Callable[[list[Message]], bool]) -> list[Message]:
+    """The message stage: drop the oldest until the rest fits.
+
+    System messages and the last message always stay; tool results may lose their call.
+    """
+    kept = list(messages)
+    for start in range(len(messages)):
+        systems = [message for message in messages[:start] if message.get("role") == "system"]
+        kept = [*systems, *messages[start:]]
+        if fits(kept):
+            break
+    return kept
+
+
+def token_limit(num_ctx: int) -> int:
+    """Tokens that the token stage leaves: about half of the window."""
+    return num_ctx // 2 + 2
+
+
+def cut_tokens(
+    messages: Sequence[Message], parts: Sequence[str], template: Template, limit: int
+) -> tuple[list[Message], list[str]]:
+    """The token stage: keep the first few tokens and the last ones, `limit` in all.
+
+    `parts` is the rendered prompt: head, one part per message, tail. What is left of the messages and parts is returned.
+    """
+    pieces = [template.tokenizer.pieces(part) for part in parts]
+    total = sum(map(len, pieces))
+    resume = total - (limit - NUM_KEEP)
+    kept_parts: list[str] = []
+    at = 0
+    for part in pieces:
+        kept_parts.append(
+            "".join(piece for index, piece in enumerate(part, start=at) if index < NUM_KEEP or index >= resume)
+        )
+        at += len(part)
+    rest = [_remains(message, part) for message, part in zip(messages, kept_parts[1:-1], strict=True)]
+    return [message for message in rest if message is not None], kept_parts
+
+
+def _remains(message: Message, rendered: str) -> Message | None:
+    """The message as far as its rendering survived; None if none of its text did."""
+    text = rendered
+    while text.startswith("<|") and "|>" in text:
+        text = text[text.index("|>") + 2 :]
+    text = text.split("<|.|>", 1)[0].split("<|end|>", 1)[0]
+    if not text:
+        return None
+    whole = {key: value for key, value in message.items() if key != "tool_calls"}
+    return {**whole, "content": text}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
-from tests.fakes.chat import CREATED, FakeBackend, joined
-from tests.fakes.extras import vector
+from tests.fakes.chat import CREATED, FakeBackend, joined, vector
 from tests.fakes.generation import Broken, Delta, Dropped, Generation, grouped
 from tests.fakes.http import NDJSON, Exchange
 from tests.fakes.model import FakeModel, Prompt, Refused
@@ -54,14 +52,9 @@ class OllamaNative(FakeBackend):
             "/api/chat": self.native_chat,
             "/api/generate": self.generate,
             "/api/embed": self.embed,
-            "/api/embeddings": self.embed,
-            "/api/pull": self.pull,
         }
         self.routes |= {f"GET {path}": handler for path, handler in gets.items()}
-        self.routes |= {f"HEAD {path}": handler for path, handler in gets.items()}
         self.routes |= {f"POST {path}": handler for path, handler in posts.items()}
-        self.prefix_routes["GET /v1/models/"] = self.openai_one
-        self.prefix_routes["POST /api/blobs/"] = self.blob
         for model in self.models:
             if model.loaded:
                 self.running[model.id] = self.num_ctx(model, {})
@@ -77,8 +70,7 @@ class OllamaNative(FakeBackend):
 
     async def hello(self, exchange: Exchange) -> None:
         """`GET /`."""
-        text = b"" if exchange.request.method == "HEAD" else b"Ollama is running"
-        await exchange.answer(200, text, [("content-type", "text/plain; charset=utf-8")])
+        await exchange.answer(200, b"Ollama is running", [("content-type", "text/plain; charset=utf-8")])
 
     async def version(self, exchange: Exchange) -> None:
         """`GET /api/version`."""
@@ -136,11 +128,6 @@ class OllamaNative(FakeBackend):
         """`GET /v1/models`."""
         await exchange.answer(200, {"object": "list", "data": [_openai_entry(model) for model in self.models]})
 
-    async def openai_one(self, exchange: Exchange) -> None:
-        """`GET /v1/models/{id}`."""
-        name = exchange.request.path.removeprefix("/v1/models/")
-        await exchange.answer(200, _openai_entry(self.find_model({"model": name})))
-
     # Chat and generate
 
     async def native_chat(self, exchange: Exchange) -> None:
@@ -187,10 +174,6 @@ class OllamaNative(FakeBackend):
 
     async def _answer_natively(self, exchange: Exchange, prompt: Prompt, fields: Any) -> None:
         head = {"model": prompt.name, "created_at": WHEN}
-        if prompt.body.get("_debug_render_only"):
-            info = {"rendered_template": "".join(self.parts(prompt))}
-            await exchange.answer(200, {**head, "_debug_info": info})
-            return
         generation = self.generation(prompt)
         lines = _Lines(exchange)
         if prompt.stream and not self.late_headers:
@@ -249,29 +232,12 @@ class OllamaNative(FakeBackend):
     # The rest
 
     async def embed(self, exchange: Exchange) -> None:
-        """`POST /api/embed` and `/api/embeddings`."""
+        """`POST /api/embed`."""
         body = exchange.json_object()
-        if exchange.request.path.endswith("embeddings"):
-            await exchange.answer(200, {"embedding": vector(str(body.get("prompt")))})
-            return
         given = body.get("input")
         texts = given if isinstance(given, list) else [given]
         vectors = [vector(str(text)) for text in texts]
         await exchange.answer(200, {"model": body.get("model"), "embeddings": vectors})
-
-    async def pull(self, exchange: Exchange) -> None:
-        """`POST /api/pull`: lines of progress."""
-        await exchange.open(200, NDJSON)
-        for status in ("pulling manifest", "verifying sha256 digest", "success"):
-            await exchange.write(_line({"status": status}))
-        await exchange.close()
-
-    async def blob(self, exchange: Exchange) -> None:
-        """`POST /api/blobs/sha256:…`: the digest must be that of the body."""
-        digest = exchange.request.path.rsplit(":", 1)[-1]
-        if hashlib.sha256(exchange.request.body).hexdigest() != digest:
-            raise Refused(400, {"error": "digest mismatch"})
-        await exchange.answer(201, b"", [("content-type", "text/plain")])
 
 
 def capabilities(model: FakeModel) -> list[str]:
@@ -314,8 +280,6 @@ def _as_chat(message: Any, index: int) -> dict[str, Any]:
     if message.get("thinking"):
         said["reasoning"] = message["thinking"]
     if images := message.get("images"):
-        for image in images:
-            _check_base64(image)
         parts = [{"type": "image_url", "image_url": {"url": image}} for image in images]
         said["content"] = [{"type": "text", "text": message.get("content", "")}, *parts]
     if calls := message.get("tool_calls"):
@@ -337,13 +301,6 @@ def _is_json(text: str) -> bool:
     except orjson.JSONDecodeError:
         return False
     return True
-
-
-def _check_base64(image: str) -> None:
-    try:
-        base64.b64decode(image, validate=True)
-    except ValueError:
-        raise Refused(400, {"error": "illegal base64 data at input byte 0"}) from None
 
 
 def _entry(model: FakeModel) -> dict[str, Any]:

@@ -8,12 +8,11 @@ from typing import Any, ClassVar
 import orjson
 from typing_extensions import override
 
-from tests.fakes.extras import Extras
+from tests.fakes.chat import CREATED, FakeBackend
 from tests.fakes.generation import Delta, Generation
 from tests.fakes.http import Exchange
 from tests.fakes.intake import last_is_assistant
-from tests.fakes.model import FakeModel, Prompt, Refused
-from tests.fakes.openrouter_catalog import Catalog, chosen
+from tests.fakes.model import FakeModel, Prompt, Provider, Refused
 
 COMPRESSED_UP_TO = 8192
 """Endpoints of at most this window shorten prompts without being asked."""
@@ -21,7 +20,7 @@ ROUTING = "To learn more about provider routing, visit: https://openrouter.ai/do
 NO_PREFILL = "This model does not support assistant message prefill. The conversation must end with a user message."
 
 
-class OpenRouterFake(Catalog, Extras):
+class OpenRouterFake(FakeBackend):
     """The window is that of the provider that serves the request; `max_tokens` counts against it at admission.
 
     Small endpoints drop the middle of a prompt that does not fit, unless the request forbids it.
@@ -37,24 +36,15 @@ class OpenRouterFake(Catalog, Extras):
 
     compression: bool = True
     """Context compression is on for small endpoints, as it is by default."""
-    provider_errors: bool = False
-    """A prompt that does not fit is refused by the provider, whose own error is quoted."""
-    provider_status: int = 400
-    """Status around a provider's error."""
-    error_types: bool = False
-    """Errors tell their kind in `metadata.error_type`."""
-    usage_on_choice: bool = False
-    """The usage chunk has a choice, with the finish reason again."""
-    forced_choice: bool = True
-    """Providers take a `tool_choice` that forces a call."""
     cancels: bool = True
     """The provider stops when the client of a stream leaves."""
 
     @override
     def add_routes(self) -> None:
         super().add_routes()
-        self.add_catalog_routes()
-        self.add_extra_routes("completions", "embeddings", "responses", "messages", "rerank")
+        self.routes["GET /v1/models"] = self.model_list
+        self.routes["GET /v1/models/user"] = self.model_list
+        self.prefix_routes["GET /v1/models/"] = self.endpoints
 
     @override
     def unauthorized(self) -> Refused:
@@ -62,7 +52,7 @@ class OpenRouterFake(Catalog, Extras):
 
     @override
     def open_paths(self) -> set[str]:
-        return {"/api/v1/models", "/api/v1/models/count"}
+        return {"/api/v1/models"}
 
     @override
     def no_model(self, name: object) -> Refused:
@@ -71,6 +61,21 @@ class OpenRouterFake(Catalog, Extras):
     @override
     def common_headers(self) -> list[tuple[str, str]]:
         return [("x-generation-id", f"gen-{self.kind}{self.served:06d}")]
+
+    # Telling of itself
+
+    async def model_list(self, exchange: Exchange) -> None:
+        """`GET /v1/models`."""
+        data = [entry(model) for model in self.models]
+        await exchange.answer(200, {"data": data, "total_count": len(data), "links": {"next": None}})
+
+    async def endpoints(self, exchange: Exchange) -> None:
+        """`GET /v1/models/{author}/{slug}/endpoints`."""
+        name = exchange.request.path.removeprefix("/api/v1/models/").removesuffix("/endpoints")
+        model = self.find_model({"model": name})
+        listed = [_endpoint(model, provider) for provider in providers(model)]
+        whole = {"id": model.id, "name": model.id, "created": CREATED, "architecture": _architecture(model)}
+        await exchange.answer(200, {"data": {**whole, "endpoints": listed}})
 
     # Taking a request in
 
@@ -81,9 +86,6 @@ class OpenRouterFake(Catalog, Extras):
             name = (tools[0].get("function") or {}).get("name")
             text = f'No endpoints found that support tool use. Try disabling "{name}". {ROUTING}'
             raise Refused(404, self.error(404, text))
-        if tools and not self.forced_choice and body.get("tool_choice", "auto") not in ("auto", "none"):
-            text = f"No endpoints found that support the provided 'tool_choice' value. {ROUTING}"
-            raise Refused(404, self.error(404, text))
         return super().parse(body, model)
 
     @override
@@ -93,7 +95,8 @@ class OpenRouterFake(Catalog, Extras):
             return
         if prefill == "refuse":
             raw = {"type": "error", "error": {"type": "invalid_request_error", "message": NO_PREFILL}}
-            raise self._by_provider(prompt, 400, raw)
+            metadata = {"raw": orjson.dumps(raw).decode(), "provider_name": chosen(prompt.model, prompt.body).name}
+            raise Refused(400, self.error(400, "Provider returned error", metadata=metadata))
         self.take_trailing(prompt)
         prompt.echo = prefill == "echo"
 
@@ -102,10 +105,11 @@ class OpenRouterFake(Catalog, Extras):
         wanted = prompt.limit or 0
         provider = chosen(prompt.model, prompt.body, prompt.tokens + wanted)
         prompt.window = provider.window
-        limits = [prompt.window - wanted, provider.max_prompt or prompt.window]
-        if prompt.tokens > min(limits) and self._compresses(prompt):
-            self._compress(prompt, min(limits))
-        if prompt.tokens > min(limits) or prompt.tokens >= prompt.window:
+        most = prompt.window - wanted
+        if prompt.tokens > most and self._compresses(prompt):  # it drops messages from the middle
+            prompt.tokens, prompt.lossy = most, True
+            self.cuts += 1
+        if prompt.tokens > most or prompt.tokens >= prompt.window:
             raise self.overflow(prompt)
         prompt.room = min(prompt.window - prompt.tokens, provider.max_output or prompt.window)
 
@@ -116,21 +120,8 @@ class OpenRouterFake(Catalog, Extras):
             return plugin.get("enabled", True) is True
         return self.compression and prompt.window <= COMPRESSED_UP_TO
 
-    def _compress(self, prompt: Prompt, most: int) -> None:
-        """Drop messages from the middle until the prompt has at most this many tokens."""
-        template = self.template(prompt.model)
-        while prompt.tokens > most and len(prompt.messages) > 2:
-            dropped = prompt.messages.pop(len(prompt.messages) // 2)
-            prompt.tokens -= template.count([template.message(dropped)])
-            prompt.lossy = True
-        self.cuts += prompt.lossy
-
     @override
     def overflow(self, prompt: Prompt) -> Refused:
-        if self.provider_errors:
-            text = f"prompt is too long: {prompt.tokens} tokens > {prompt.window} maximum"
-            raw = {"type": "error", "error": {"type": "invalid_request_error", "message": text}}
-            return self._by_provider(prompt, self.provider_status, raw, overflow=True)
         wanted = prompt.limit or 0
         tools = self.tool_tokens(prompt)
         text = (
@@ -139,21 +130,12 @@ class OpenRouterFake(Catalog, Extras):
             f"{wanted} in the output). Please reduce the length of either one, or use the context-compression "
             "plugin to compress your prompt automatically."
         )
-        metadata: dict[str, Any] = {"provider_name": None}
-        if self.error_types:
-            metadata["error_type"] = "context_length_exceeded"
-        return Refused(400, self.error(400, text, metadata=metadata), overflow=True)
+        return Refused(400, self.error(400, text, metadata={"provider_name": None}), overflow=True)
 
     def tool_tokens(self, prompt: Prompt) -> int:
         """Tokens of the tool schemas in a prompt."""
         template = self.template(prompt.model)
         return template.count(template.render([], prompt.tools)) - template.count(template.render([]))
-
-    def _by_provider(self, prompt: Prompt, status: int, raw: Any, *, overflow: bool = False) -> Refused:
-        name = chosen(prompt.model, prompt.body).name
-        metadata = {"raw": orjson.dumps(raw).decode(), "provider_name": name}
-        body = self.error(status, "Provider returned error", metadata=metadata)
-        return Refused(status, body, overflow=overflow)
 
     # Answering
 
@@ -198,12 +180,77 @@ class OpenRouterFake(Catalog, Extras):
         }
 
     @override
-    def usage_choices(self, generations: Sequence[Generation]) -> list[dict[str, Any]]:
-        return [self.choice(0, {}, generations[0].finish)] if self.usage_on_choice else []
-
-    @override
     def error_frame(self, message: str, head: dict[str, Any]) -> bytes:
         metadata = {"error_type": "provider_unavailable", "provider_code": None}
         choices = [self.choice(0, {}, "error")]
         chunk = {**head, **self.error(502, message, metadata=metadata), "choices": choices}
         return b"data: " + orjson.dumps(chunk) + b"\n\n"
+
+
+def providers(model: FakeModel) -> tuple[Provider, ...]:
+    """The endpoints of a model; one of its own window if the test named none."""
+    return model.providers or (Provider("Fake", model.window, model.max_output, tools=model.tools),)
+
+
+def chosen(model: FakeModel, body: dict[str, Any], tokens: int = 0) -> Provider:
+    """The endpoint that serves a request: the first allowed one whose window takes it, else the largest."""
+    wishes = body.get("provider") or {}
+    known = {_slug(provider.name): provider for provider in providers(model)}
+    order = [_slug(name) for name in wishes.get("order") or ()]
+    names = order if order and wishes.get("allow_fallbacks") is False else [*order, *known]
+    only = [_slug(name) for name in wishes.get("only") or known]
+    ignored = [_slug(name) for name in wishes.get("ignore") or ()]
+    allowed = [known[name] for name in names if name in known and name in only and name not in ignored]
+    allowed = allowed or [providers(model)[0]]
+    taking = (provider for provider in allowed if tokens < provider.window)
+    return next(taking, max(allowed, key=lambda provider: provider.window))
+
+
+def entry(model: FakeModel) -> dict[str, Any]:
+    """A model in the list: the advertised window, and that of the first provider."""
+    top = providers(model)[0]
+    return {
+        "id": model.id,
+        "canonical_slug": model.id,
+        "name": model.id,
+        "created": CREATED,
+        "context_length": model.trained_window,
+        "architecture": _architecture(model),
+        "pricing": {"prompt": "0.000001", "completion": "0.000002"},
+        "top_provider": {"context_length": top.window, "max_completion_tokens": top.max_output, "is_moderated": False},
+        "per_request_limits": None,
+        "supported_parameters": _parameters(any(provider.tools for provider in providers(model)), model.thinking),
+        "default_parameters": {},
+        "expiration_date": None,
+        "links": {"details": f"/api/v1/models/{model.id}/endpoints"},
+    }
+
+
+def _endpoint(model: FakeModel, provider: Provider) -> dict[str, Any]:
+    return {
+        "name": f"{provider.name} | {model.id}",
+        "context_length": provider.window,
+        "max_completion_tokens": provider.max_output,
+        "max_prompt_tokens": None,
+        "provider_name": provider.name,
+        "tag": _slug(provider.name),
+        "quantization": "unknown",
+        "supported_parameters": _parameters(provider.tools),
+        "status": 0,
+        "uptime_last_30m": 99.9,
+        "pricing": {"prompt": "0.000001", "completion": "0.000002"},
+    }
+
+
+def _architecture(model: FakeModel) -> dict[str, Any]:
+    inputs = ["text", "image"] if model.vision else ["text"]
+    return {"input_modalities": inputs, "output_modalities": ["text"], "tokenizer": "Other"}
+
+
+def _parameters(tools: bool, thinking: bool = False) -> list[str]:
+    more = [*(["tools", "tool_choice"] if tools else []), *(["reasoning"] if thinking else [])]
+    return ["max_tokens", "temperature", "stop", *more]
+
+
+def _slug(name: str) -> str:
+    return name.lower().replace(" ", "-")

@@ -7,18 +7,16 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from tests.fakes.chat import CREATED
-from tests.fakes.extras import Extras
+from tests.fakes.chat import CREATED, FakeBackend
 from tests.fakes.generation import Delta, Generation
 from tests.fakes.http import Exchange
 from tests.fakes.intake import last_is_assistant
-from tests.fakes.model import FakeModel, Message, Prompt, Refused
+from tests.fakes.model import FakeModel, Prompt, Refused
 
-VERSION = "0.33.0"
 TYPES = {400: "BadRequestError", 404: "NotFoundError", 500: "InternalServerError"}
 
 
-class VllmFake(Extras):
+class VllmFake(FakeBackend):
     """`max_model_len` is the model's window. Partial answers are continued only when flags ask for it.
 
     A prompt longer than the window is refused, one of exactly its length gets an answer of no tokens, and
@@ -35,32 +33,14 @@ class VllmFake(Extras):
 
     tool_parser: bool = True
     """Started with `--enable-auto-tool-choice` and a parser."""
-    force_usage: bool = False
-    """`--enable-force-include-usage`."""
-    char_limit: int | None = None
-    """Characters from which a prompt is refused without being counted."""
     strips_prefix: bool = True
     """White space at the end of what is continued is lost, as with templates that trim."""
-    prompt_details: bool = False
-    """`--enable-prompt-tokens-details`."""
 
     @override
     def add_routes(self) -> None:
         super().add_routes()
-        for path in ("/health", "/ping", "/load", "/metrics"):
-            self.routes[f"GET {path}"] = self.health
-        self.routes |= {
-            "GET /version": self.version,
-            "GET /v1/models": self.model_list,
-            "POST /tokenize": self.tokenize,
-            "POST /detokenize": self.detokenize,
-            "POST /v1/messages/count_tokens": self.count_tokens,
-            "POST /v1/chat/completions/render": self.render,
-        }
-        self._ids: dict[str, int] = {}
-        self.add_extra_routes(
-            "completions", "embeddings", "responses", "messages", "rerank", "transcriptions", "speech"
-        )
+        self.routes["GET /v1/models"] = self.model_list
+        self.routes["POST /tokenize"] = self.tokenize
 
     @override
     def error(self, status: int, message: str, type_: str = "", **extra: Any) -> Any:
@@ -73,7 +53,7 @@ class VllmFake(Extras):
 
     @override
     def open_paths(self) -> set[str]:
-        return {"/health", "/ping", "/load", "/metrics", "/version", "/tokenize", "/detokenize"}
+        return {"/tokenize"}
 
     @override
     async def unknown(self, exchange: Exchange) -> None:
@@ -84,14 +64,6 @@ class VllmFake(Extras):
         return Refused(404, self.error(404, f"The model `{name}` does not exist.", param="model"))
 
     # Telling of itself
-
-    async def health(self, exchange: Exchange) -> None:
-        """`GET /health` and its like."""
-        await exchange.answer(200, b"", [("content-type", "text/plain")])
-
-    async def version(self, exchange: Exchange) -> None:
-        """`GET /version`."""
-        await exchange.answer(200, {"version": VERSION})
 
     async def model_list(self, exchange: Exchange) -> None:
         """`GET /v1/models`."""
@@ -115,28 +87,9 @@ class VllmFake(Extras):
         body = exchange.json_object()
         model = self.find_model(body)
         parts = self.parts(self.parse(body, model)) if "messages" in body else [str(body.get("prompt", ""))]
-        pieces = [piece for part in parts for piece in self.template(model).tokenizer.pieces(part)]
-        ids = [self._ids.setdefault(piece, len(self._ids) + 1) for piece in pieces]
-        strings = pieces if body.get("return_token_strs") else None
-        counts = {"count": len(ids), "max_model_len": model.window}
-        await exchange.answer(200, {**counts, "tokens": ids, "token_strs": strings})
-
-    async def detokenize(self, exchange: Exchange) -> None:
-        """`POST /detokenize`: of tokens that `/tokenize` gave."""
-        known = {id_: piece for piece, id_ in self._ids.items()}
-        tokens = exchange.json_object().get("tokens") or []
-        await exchange.answer(200, {"prompt": "".join(known.get(token, "") for token in tokens)})
-
-    async def count_tokens(self, exchange: Exchange) -> None:
-        """`POST /v1/messages/count_tokens`."""
-        count = self.count(exchange.json_object())
-        await exchange.answer(200, {"input_tokens": count, "context_management": None})
-
-    async def render(self, exchange: Exchange) -> None:
-        """`POST /v1/chat/completions/render`."""
-        body = exchange.json_object()
-        prompt = self.parse(body, self.find_model(body))
-        await exchange.answer(200, {"prompt": "".join(self.parts(prompt))})
+        count = self.template(model).count(parts)
+        counts = {"count": count, "max_model_len": model.window}
+        await exchange.answer(200, {**counts, "tokens": list(range(count)), "token_strs": None})
 
     # Taking a request in
 
@@ -174,10 +127,6 @@ class VllmFake(Extras):
         window = prompt.model.window
         if (prompt.limit or 0) > window:
             raise Refused(400, self._too_long_answer(prompt), overflow=True)
-        size = _characters(prompt.messages)
-        if self.char_limit is not None and size > self.char_limit:
-            told = f"contains {size} characters (more than {self.char_limit} characters, which is the upper bound)"
-            raise Refused(400, self._too_long(window, told, "input_text"), overflow=True)
         if prompt.tokens > window:
             raise self.overflow(prompt)
         prompt.room = window - prompt.tokens
@@ -185,8 +134,12 @@ class VllmFake(Extras):
     @override
     def overflow(self, prompt: Prompt) -> Refused:
         window = prompt.model.window
-        told = f"contains at least {window + 1} input tokens, which exceeds this limit even without any output tokens"
-        return Refused(400, self._too_long(window, told, "input_tokens"), overflow=True)
+        text = (
+            f"This model's maximum context length is {window} tokens. However, your prompt contains at least {window + 1} "
+            "input tokens, which exceeds this limit even without any output tokens. "
+            "Please reduce the length of the input prompt."
+        )
+        return Refused(400, self.error(400, text, param="input_tokens"), overflow=True)
 
     def _too_short_answer(self, limit: int) -> Any:
         text = f"max_tokens must be at least 1, got {limit}. (parameter=max_tokens, value={limit})"
@@ -199,13 +152,6 @@ class VllmFake(Extras):
             f"Please request fewer output tokens. (parameter={name}, value={prompt.limit})"
         )
         return self.error(400, text, param=name)
-
-    def _too_long(self, window: int, told: str, param: str) -> Any:
-        text = (
-            f"This model's maximum context length is {window} tokens. However, your prompt {told}. "
-            "Please reduce the length of the input prompt."
-        )
-        return self.error(400, text, param=param)
 
     # Answering
 
@@ -226,12 +172,7 @@ class VllmFake(Extras):
 
     @override
     def usage_details(self, prompt: Prompt, generations: Sequence[Generation]) -> dict[str, Any]:
-        details = {"cached_tokens": prompt.cached} if self.prompt_details else None
-        return {"prompt_tokens_details": details}
-
-    @override
-    def wants_usage(self, prompt: Prompt) -> bool:
-        return self.force_usage or super().wants_usage(prompt)
+        return {"prompt_tokens_details": None}
 
     @override
     def decorate(self, chunk: dict[str, Any], prompt: Prompt, generation: Generation | None) -> None:
@@ -241,7 +182,3 @@ class VllmFake(Extras):
         made = 0 if generation is None else generation.sent
         counts = {"prompt_tokens": prompt.tokens, "total_tokens": prompt.tokens + made}
         chunk["usage"] = {**counts, "completion_tokens": made, "completion_tokens_details": None}
-
-
-def _characters(messages: Sequence[Message]) -> int:
-    return sum(len(str(message.get("content") or "")) for message in messages)

@@ -20,7 +20,7 @@ from proxy.net.transport import HttpTransport
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Reply, qa, summariser, wait_until, walk
 from tests.fakes.model import Brain
 from tests.fakes.waiting import Gate
-from tests.faults.objects import all_of
+from tests.faults.leftovers import locked
 from tests.proxying import Proxy, running_proxy
 from tests.raw import Raw, asking, connected
 
@@ -206,4 +206,4 @@ def test_nothing_is_left_of_a_request_whose_client_leaves_at_any_step(kind: str)
                 client.send(ask(f"at {step}"))
                 is_over(client)
             wait_until(lambda: not left_over(proxy, transport, fake))
-        assert not [lock for lock in all_of(asyncio.Lock) if lock.locked()]
+        assert not locked()

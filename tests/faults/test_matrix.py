@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
 from hypothesis import settings
 
 from proxy.backends.refusals import MOST_RETRIES
-from tests.fakes import wait_until
+from tests.fakes import FAKES, wait_until
+from tests.faults.chaos import Chaos
 from tests.faults.stage import BOUND, Stage, on_stage, planned
 from tests.faults.table import RETRY_AFTER, STATUSES, Fault, Point
 
@@ -99,3 +101,11 @@ def test_who_is_gone_is_a_clear_error_until_there_is_one_again(stream: bool) -> 
         assert stage.settled() == []
         stage.fake.heal()
         assert stage.ask(Point.BEFORE, stream=stream).kind == "whole"
+
+
+@pytest.mark.slow
+def test_a_short_run_of_chaos_finds_nothing() -> None:
+    chaos = Chaos(seconds=3, seed=7, clients=6, kinds=list(FAKES), say=print)
+    asyncio.run(chaos.run())
+    assert chaos.findings == []
+    assert chaos.outcomes.total() > 3

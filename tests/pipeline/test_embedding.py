@@ -16,8 +16,8 @@ from proxy.addons.embedding import SizedCache, compare, query_text, texts_for, v
 from proxy.core.jsontext import dumps
 from proxy.core.request import text_of
 from proxy.core.settings import BackendSetting
-from tests.fakes import FAKES, FakeModel, Gate, LlamaCppFake, OllamaFake, VllmFake
-from tests.fakes.extras import Extras, vector
+from tests.fakes import FAKES, FakeBackend, FakeModel, Gate, LlamaCppFake, OllamaFake, VllmFake
+from tests.fakes.chat import vector
 from tests.fakes.model import Refused
 from tests.fakes.waiting import wait_until
 from tests.pipeline.test_recalling import FACT, WINDOW, ask, brain, long_chat, prompts
@@ -46,7 +46,7 @@ def meaning(text: str) -> list[float]:
 
 
 @contextmanager
-def staged(chat: Extras, vectors: Extras, **settings: Any) -> Iterator[Proxy]:
+def staged(chat: FakeBackend, vectors: FakeBackend, **settings: Any) -> Iterator[Proxy]:
     """A model that talks behind one backend, and one that embeds behind another."""
     with chat, vectors:
         backends = [BackendSetting(url=fake.url, name=name) for name, fake in (("talks", chat), ("embeds", vectors))]
@@ -58,17 +58,15 @@ def talker(**options: Any) -> LlamaCppFake:
     return LlamaCppFake([FakeModel("m", WINDOW)], brain, **options)
 
 
-def embedder(kind: str = "ollama", **options: Any) -> Extras:
-    fake = FAKES[kind]([FakeModel(MODEL, embedding=True)], embedding_of=meaning, **options)
-    assert isinstance(fake, Extras)
-    return fake
+def embedder(kind: str = "ollama", **options: Any) -> FakeBackend:
+    return FAKES[kind]([FakeModel(MODEL, embedding=True)], embedding_of=meaning, **options)
 
 
-def asked(fake: Extras) -> list[Any]:
+def asked(fake: FakeBackend) -> list[Any]:
     return [request for request in fake.requests if request.path.endswith(PATH)]
 
 
-def embedded(fake: Extras) -> list[str]:
+def embedded(fake: FakeBackend) -> list[str]:
     return [text for request in asked(fake) for text in request.json["input"]]
 
 
