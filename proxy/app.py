@@ -121,7 +121,7 @@ def create_app(
     pipeline = _pipeline(settings, router, store, counting, documents, addons, clock, times.grace)
     for addon in addons:
         addon.install(pipeline)
-    relay = Relay(settings=settings, pipeline=pipeline, telemetry=telemetry, clock=clock)
+    relay = Relay(settings=settings, pipeline=pipeline, telemetry=telemetry)
     services = _services(settings, relay, metrics, history, store)
     return create_api(services, _lifespan(wire, store, counting, addons, spans))
 

@@ -10,12 +10,21 @@ from secrets import token_bytes
 from typing import Any, TypeVar
 
 from proxy.compaction.results import edited
-from proxy.compaction.summary import foreign, in_words
+from proxy.compaction.summary import in_words
 from proxy.core.errors import BadRequest, BodyTooLarge, StoreUnavailable
-from proxy.core.history.sealed import KEY_BYTES, is_sealed, opened, seal
+from proxy.core.history.sealed import KEY_BYTES, SealedHistory, fingerprint, is_sealed, opened, seal
 from proxy.core.jsontext import HEAVY, holds_more, is_heavy, may_hold_more
-from proxy.core.managing import COMPACTION, Cleared, CompactionRequest, SealedCompaction, SealedHistory, fingerprint
-from proxy.core.request import Fetch, Message, Request, Unseal, leading_system
+from proxy.core.request import (
+    COMPACTION,
+    Cleared,
+    CompactionRequest,
+    Fetch,
+    Message,
+    Request,
+    SealedCompaction,
+    Unseal,
+    leading_system,
+)
 from proxy.exchange import Exchange
 from proxy.net.tasks import offload_if
 from proxy.routing import Route
@@ -164,15 +173,6 @@ class ConversationState:
 
     # -- the client's own management of its history
 
-    async def restore(self, tenant: str, compaction: SealedCompaction | None) -> Sequence[Message]:
-        """Open a compaction into the messages it replaces; only its words, if it is none of this tenant's."""
-        if compaction is None:
-            return ()
-        history = SealedHistory.read(await self.open(tenant, COMPACTION, compaction.seal))
-        if history is not None:
-            return history.messages
-        return foreign(compaction.words) if compaction.words else ()
-
     async def seal_history(
         self, tenant: str, request: Request, history: Sequence[Message], words: str = ""
     ) -> SealedCompaction:
@@ -201,7 +201,7 @@ class ConversationState:
         history, cleared = await offload_if(is_heavy(list(sent)), apply)
         return (history, cleared) if cleared else (sent, ())
 
-    async def body_to_count(self, tenant: str, request: Request, route: Route) -> tuple[dict[str, Any], bool]:
+    async def body_to_count(self, request: Request, route: Route) -> tuple[dict[str, Any], bool]:
         """Build the body to count for a request: with the client's own edits, without Spillway's changes.
 
         The second value is whether the edits left anything out.
@@ -209,8 +209,7 @@ class ConversationState:
         request = await route.with_options(request)
         lead = leading_system(request.messages)
         system, sent = request.messages[:lead], request.messages[lead:]
-        restored = await self.restore(tenant, request.sealed_compaction)
-        history, cleared = await self.edit(route, request, system, [*restored, *sent])
+        history, cleared = await self.edit(route, request, system, [*request.restored, *sent])
         return {**request.body, "messages": [*system, *history]}, bool(cleared)
 
 

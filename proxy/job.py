@@ -16,9 +16,8 @@ from proxy.backends.refusals import Spent
 from proxy.compaction.budget import ContextBudget, budget_for
 from proxy.core.dialect import Dialect, Writer
 from proxy.core.history.checkpoint import Checkpoint
-from proxy.core.managing import Managed
 from proxy.core.piece import Piece
-from proxy.core.request import Message, Request
+from proxy.core.request import Managed, Message, Request
 from proxy.core.settings import Settings
 from proxy.dialects import CHAT
 from proxy.emulation import Offer

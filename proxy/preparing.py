@@ -97,8 +97,6 @@ class Preparer:
             addons=self._addons,
             expected=expected,
         )
-        if request.sealed_compaction is not None:
-            job.managed.restored = await self._state.restore(exchange.tenant, request.sealed_compaction)
         job.managed.hands_over = asks_to_compact(request.messages)
         await self._prepare_to_read(job)
         return job
@@ -238,13 +236,13 @@ def _form(job: Job, *, emulate: bool) -> _Form:
         request = emulated(request, offer, messages, system=not rules.alternate)
         messages, more = repair(request.messages, rules)
         mended = (*mended, *more)
-    untouched = messages is request.messages and not job.managed.restored
+    untouched = messages is request.messages and not request.restored
     if request.continues:
         request = with_resume_flags(request, job.ways[0])
     lead = leading_system(messages)
     sent = messages[lead:]
-    if job.managed.restored:
-        sent, _ = repair([*job.managed.restored, *sent], rules)
+    if request.restored:
+        sent, _ = repair([*request.restored, *sent], rules)
     return _Form(request, offer, search, parts, mended, messages[:lead], sent, chain(sent), untouched)
 
 

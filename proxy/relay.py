@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from proxy.attempts.passing import ErrorEnding, pass_by_model, pass_on, pass_through, unmanaged_route
+from proxy.attempts.passing import ErrorEnding, address_read, pass_by_model, pass_through, pass_to, unmanaged_route
 from proxy.compaction.policy import prune_limits
 from proxy.core.dialect import Dialect
 from proxy.core.errors import ClientError, NotManaged
 from proxy.core.jsontext import dumps
-from proxy.core.managing import Managed
+from proxy.core.request import Managed
 from proxy.core.settings import Settings
 from proxy.dialects import CHAT
 from proxy.emulation import protocol
@@ -33,8 +33,6 @@ class Relay:
     settings: Settings
     pipeline: Pipeline
     telemetry: Telemetry
-    clock: Callable[[], float]
-    """Seconds since the epoch."""
 
     @property
     def router(self) -> Router:
@@ -90,15 +88,15 @@ class Relay:
             if (unmanaged := await unmanaged_route(exchange, wire, self.router, self.settings)) is not None:
                 await pass_through(exchange, self.telemetry.silent(), *unmanaged)
                 return
-            count = dialect.count
-            assert count is not None  # it is its path
-            request = await line.state.read(exchange, wire, count.read)
+            request = await line.state.read(exchange, wire, dialect.read)
             request, route = await self.router.routed(request)
-            body, cleared = await line.state.body_to_count(exchange.tenant, request, route)
+            body, cleared = await line.state.body_to_count(request, route)
             tokens = await line.counting.exact_count(route, body)
-            before = await line.counting.exact_count(route, request.body) if cleared else tokens
-            counted = dumps(count.reply(tokens, before if request.edits else None))
-            await exchange.reply(200, [AS_JSON], counted)
+            counted: dict[str, Any] = {**dialect.count_head, "input_tokens": tokens}
+            if request.edits:
+                before = await line.counting.exact_count(route, request.body) if cleared else tokens
+                counted["context_management"] = {"original_input_tokens": before}
+            await exchange.reply(200, [AS_JSON], dumps(counted))
 
     async def _answer(self, exchange: Exchange, dialect: Dialect, outcome: Outcome) -> None:
         limit = self.settings.max_body
@@ -109,10 +107,8 @@ class Relay:
                 return
             try:
                 await self.pipeline.serve(exchange, outcome, dialect, wire)
-            except NotManaged as error:
-                build = error.fallback
-                fallback = None if build is None else lambda: dumps(build(int(self.clock())))
-                await pass_on(exchange, outcome, self.router, wire, limit, fallback)
+            except NotManaged:
+                await pass_to(exchange, outcome, await address_read(exchange, self.router, wire, limit, asks=True))
 
     async def _recorded(self, exchange: Exchange, dialect: str, serve: Callable[[Outcome], Awaitable[None]]) -> None:
         """Have a request served, and complete its outcome whatever happens."""

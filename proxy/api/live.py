@@ -15,7 +15,6 @@ from proxy.addons.history_view import HistoryView
 from proxy.api.dependencies import On, Public, Services, bearer
 from proxy.core.errors import BadRequest, Conflict, Forbidden, Overloaded
 from proxy.core.jsontext import dumps
-from proxy.dialects.bodies import limit_in
 from proxy.exchange import Exchange
 
 _log = logging.getLogger("spillway.live")
@@ -35,6 +34,15 @@ _HEARTBEAT = 40
 """Looks without news after which a comment shows that the feed is still there."""
 
 router = APIRouter(dependencies=[Depends(bearer)], tags=["live"])
+
+
+def _limit(request: Request) -> int:
+    """The number of entries of a list that a query asks for."""
+    limit = request.query_params.get("limit", str(_USUAL))
+    # Python refuses to read very many digits, with an error of its own.
+    if not limit.isdecimal() or len(limit) > len(str(_MOST)) or not 1 <= int(limit) <= _MOST:
+        raise BadRequest(f"`limit` must be a number from 1 to {_MOST}.", param="limit")
+    return int(limit)
 
 
 async def _view(on: On, exchange: Public) -> HistoryView:
@@ -121,7 +129,7 @@ async def forget_lesson(on: On, view: View, backend: str = "", model: str = "", 
 @router.get("/spillway/conversations")
 async def conversations(view: View, request: Request) -> Response:
     """List conversations, newest first."""
-    found = view.conversations(limit_in(request.query_params, usual=_USUAL, most=_MOST))
+    found = view.conversations(_limit(request))
     return _json({"conversations": await view.rows(found)})
 
 
@@ -134,8 +142,7 @@ async def conversation(view: View, conversation: str) -> Response:
 @router.get("/spillway/outcomes")
 async def outcomes(view: View, request: Request) -> Response:
     """List requests, newest first."""
-    query = request.query_params
-    return _json(view.outcomes(query, limit_in(query, usual=_USUAL, most=_MOST)))
+    return _json(view.outcomes(request.query_params, _limit(request)))
 
 
 @router.get("/spillway/requests/{name:path}")

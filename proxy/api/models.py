@@ -11,6 +11,7 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from proxy.api.catalogs import CODEX_QUERY, VIRTUAL_WINDOW, anthropic_model, anthropic_page, codex_catalog
 from proxy.api.dependencies import AlreadySent, On, Viewing, bearer, viewing
 from proxy.api.paths import MODELS
 from proxy.backends.base import Listed
@@ -20,7 +21,6 @@ from proxy.compaction.policy import SMALL_WINDOW, answer_cap_for, limit_origins,
 from proxy.core.errors import ModelNotFound
 from proxy.core.jsontext import dumps
 from proxy.core.settings import Settings
-from proxy.dialects.listing import CODEX_QUERY, VIRTUAL_WINDOW, Offered, anthropic_model, anthropic_page, codex_catalog
 from proxy.net.upstream import Upstream
 from proxy.routing import Route, is_managed
 
@@ -28,8 +28,6 @@ ANTHROPIC = "anthropic-version"
 """The header that all who speak to Anthropic's API send, and nobody else."""
 _CLAUDE_CODE = re.compile("claude-(cli|code)/")
 """How the user agent of Claude Code (2.1) begins: `cli` where it sends messages, `code` where it lists models."""
-_YEAR_3000 = 32_503_680_000
-"""Seconds since the epoch; a moment after that is none."""
 PROBED = 24
 """Models of one backend that are probed one by one for the list; longer lists tell enough themselves."""
 
@@ -50,10 +48,10 @@ async def list_models(on: On, request: Request) -> Response:
     data = [_object(public, route, known[id(route.upstream)], on.settings) for public, route in table.items()]
     listed = {"object": "list", "data": data}
     if ANTHROPIC in request.headers:
-        return _json(anthropic_page(list(map(_offered, data)), virtual=_is_claude_code(request)))
+        return _json(anthropic_page(data, virtual=_is_claude_code(request)))
     if CODEX_QUERY not in request.query_params:
         return _json(listed)
-    response = _json({**listed, **codex_catalog(list(map(_offered, data)))})
+    response = _json({**listed, **codex_catalog(data)})
     # Codex keeps its catalog until this changes.
     response.headers["etag"] = f'"{blake2b(bytes(response.body), digest_size=12).hexdigest()}"'
     return response
@@ -70,7 +68,7 @@ async def get_model(on: On, request: Request, model: str) -> Response:
     known = {route.model: Listed(listed.id, listed.raw, await route.upstream.prober.profile(route.model))}
     found = _object(model, route, known, on.settings)
     if ANTHROPIC in request.headers:
-        return _json(anthropic_model(_offered(found), virtual=_is_claude_code(request)))
+        return _json(anthropic_model(found, virtual=_is_claude_code(request)))
     return _json(found)
 
 
@@ -109,18 +107,6 @@ def _json(body: Any) -> Response:
 
 def _is_claude_code(request: Request) -> bool:
     return _CLAUDE_CODE.match(request.headers.get("user-agent", "")) is not None
-
-
-def _offered(listed: Mapping[str, Any]) -> Offered:
-    """Read an object of the list for a dialect that has a list of its own."""
-    created, spillway = listed.get("created"), listed["spillway"]
-    return Offered(
-        id=listed["id"],
-        window=spillway["window"],
-        virtual_window=spillway["virtual_window"],
-        created=created if isinstance(created, int) and 0 < created < _YEAR_3000 else 0,
-        vision=bool(spillway["vision"]),
-    )
 
 
 async def _known(upstream: Upstream) -> dict[str, Listed]:

@@ -13,7 +13,7 @@ from proxy.dialects import DIALECTS
 MODELS = "/v1/models"
 PREFIXES = ("/v1", "/api/v1", "")
 """Ends of base URLs: OpenAI's, OpenRouter's and LM Studio's, and none."""
-COUNTING = {dialect.count.path: dialect for dialect in DIALECTS.values() if dialect.count is not None}
+COUNTING = {dialect.count_path: dialect for dialect in DIALECTS.values() if dialect.count_path}
 """Paths that count the tokens of a request, by dialect."""
 _MANAGED = {"POST": frozenset({*DIALECTS, *COUNTING}), "GET": frozenset({MODELS})}
 _SLASHES = re.compile("//+")

@@ -14,12 +14,8 @@ from proxy.api.dependencies import AlreadySent, Authorized, On
 from proxy.api.paths import PREFIXES
 from proxy.conversation_state import ConversationState
 from proxy.core.errors import BadRequest, NotFound
-from proxy.dialects.bodies import limit_in
-from proxy.dialects.responses import stored as nodes
 
 Parameters: TypeAlias = Mapping[str, str]
-_MOST, _USUAL = 100, 20
-"""Items in a list."""
 
 router = APIRouter(include_in_schema=False)  # OpenAI describes them
 
@@ -68,23 +64,12 @@ async def _cancel(state: ConversationState, tenant: str, name: str, _: Parameter
     )
 
 
-async def _input_items(state: ConversationState, tenant: str, name: str, query: Parameters) -> dict[str, Any]:
-    node = await _node(state, tenant, name)
-    before = await state.run(tenant, nodes.items_up_to(node["previous"]))
-    limit, order = limit_in(query, usual=_USUAL, most=_MOST), query.get("order", "desc")
-    if order not in ("asc", "desc"):
-        raise BadRequest("`order` must be asc or desc.", param="order")
-    items, after = [*before, *node["input"]], query.get("after", "")
-    return nodes.page_of_items(items, after=after, limit=limit, newest_first=order == "desc")
-
-
 _add("GET", "", _response)
 _add("DELETE", "", _delete)
 _add("POST", "/cancel", _cancel)
-_add("GET", "/input_items", _input_items)
 
 
-async def _node(state: ConversationState, tenant: str, name: str) -> nodes.Node:
+async def _node(state: ConversationState, tenant: str, name: str) -> dict[str, Any]:
     node = await state.fetch(tenant, name)
     if node is None:
         raise NotFound(f"Response with id {name!r} not found.")

@@ -19,10 +19,10 @@ from proxy.core.jsontext import BadText, dumps, loads, loads_text
 from proxy.core.settings import Settings
 from proxy.exchange import Exchange
 from proxy.net.bodies import is_event_stream
-from proxy.net.headers import AS_JSON, response_headers
+from proxy.net.headers import response_headers
 from proxy.net.tasks import offload_if
 from proxy.outcome import Outcome
-from proxy.routing import Route, Router, has_path, is_managed
+from proxy.routing import Route, Router, is_managed
 
 ErrorEnding: TypeAlias = Callable[[ClientError], bytes]
 """Makes the end of a stream that ends with an error."""
@@ -109,23 +109,6 @@ async def pass_by_model(exchange: Exchange, outcome: Outcome, router: Router, li
     to = await address(exchange, router, limit)
     with exchange.watched():
         await pass_to(exchange, outcome, to)
-
-
-async def pass_on(
-    exchange: Exchange, outcome: Outcome, router: Router, wire: bytes, limit: int, fallback: Callable[[], bytes] | None
-) -> None:
-    """Pass on a request whose body was read; `fallback` builds the answer for a backend that has no such path, if there is one.
-
-    Raises:
-        BadRequest, BodyTooLarge: see `address_read`.
-        UpstreamUnavailable, UpstreamTimeout: see `pass_through`.
-    """
-    to = await address_read(exchange, router, wire, limit, asks=True)
-    if fallback is not None and not await has_path(to.route.upstream, exchange.path):
-        outcome.record_route(to.route.upstream.name, to.route.model)
-        await exchange.reply(200, [AS_JSON], fallback())
-        return
-    await pass_to(exchange, outcome, to)
 
 
 async def pass_to(exchange: Exchange, outcome: Outcome, to: Addressed) -> None:

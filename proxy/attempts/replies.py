@@ -107,9 +107,7 @@ class ClientReply:
     def __init__(self, job: Job, replies: Replies) -> None:
         self._job = job
         self._driver = replies.driver
-        self._identity = Identity(
-            job.dialect.id_prefix + job.state.unique, int(replies.clock()), job.prompt.request.model
-        )
+        self._identity = Identity(f"chatcmpl-{job.state.unique}", int(replies.clock()), job.prompt.request.model)
         """Of an answer that no backend has given one."""
         streams, requested = job.prompt.request.stream, job.exchange.header(b"x-spillway-status")
         form = requested if requested in FORMS else job.settings.status

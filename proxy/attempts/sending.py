@@ -14,8 +14,8 @@ from typing_extensions import override
 from proxy.core.jsontext import HEAVY, dumps, loads
 from proxy.core.sse import FrameTooLong
 from proxy.dialects.chat import UPSTREAM_PATH
-from proxy.dialects.ollama.upstream import UPSTREAM_PATH as OLLAMA_PATH
-from proxy.dialects.ollama.upstream import LineReader, error_body, ollama_body
+from proxy.dialects.ollama_upstream import UPSTREAM_PATH as OLLAMA_PATH
+from proxy.dialects.ollama_upstream import LineReader, error_body, ollama_body
 from proxy.exchange import unique
 from proxy.net.bodies import body_of
 from proxy.net.headers import AS_JSON, OF_ENCODING, Headers, response_headers

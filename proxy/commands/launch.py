@@ -21,10 +21,10 @@ from typing import Any
 
 import httpx
 
+from proxy.api.catalogs import CODEX_QUERY
 from proxy.commands import CommandError
 from proxy.config import environment, state_folder
 from proxy.core.settings import Settings
-from proxy.dialects.listing import CODEX_QUERY
 from proxy.shaping.agent import SHORT
 
 LISTENING = "Spillway listening on "

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from proxy.core.jsontext import dumps, loads
-from proxy.core.managing import CompactionRequest
 from proxy.core.piece import CallPart, Piece
-from proxy.core.request import Message, text_of
+from proxy.core.request import CompactionRequest, Message, text_of
 from proxy.core.settings import DEFAULT_TARGET, DEFAULT_TRIGGER, Settings
 
 _SAFE = 0.97

@@ -20,8 +20,7 @@ from typing import Any, TypeAlias
 from proxy.core.history.embedded import WrittenResult, calls_in, results_in, texts_of
 from proxy.core.history.turns import Pending, calls_of, is_result, is_user
 from proxy.core.jsontext import dumps
-from proxy.core.managing import Cleared, ClearResults, ClearThoughts, Edit
-from proxy.core.request import THOUGHT_FIELDS, Message
+from proxy.core.request import THOUGHT_FIELDS, Cleared, ClearResults, ClearThoughts, Edit, Message
 
 NOTE = "[Tool result left out"
 """How every note begins that stands in place of a result."""

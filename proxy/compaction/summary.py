@@ -44,8 +44,6 @@ _CUSTOM = (
 )
 _SHORT = 6_000
 """Characters in which is told what is no summary yet."""
-_LONGEST_FOREIGN = 400_000
-"""Characters of a summary from elsewhere that are taken."""
 _FENCES = re.compile(
     "|".join(r"\s{1,4}".join(map(re.escape, mark.split())) for mark in (FENCE, FENCE_END)), re.IGNORECASE
 )
@@ -121,8 +119,3 @@ def in_words(history: Sequence[Message]) -> str:
     newer = [message for message in history if not is_summary(message)]
     rest = extract(newer, source_of(newer), limit=_SHORT)
     return "\n\n".join(filter(None, (*(each.strip() for each in blocks), rest))) or "Nothing was said yet."
-
-
-def foreign(words: str) -> list[Message]:
-    """A summary that somebody else wrote, in place of the messages it stands for: as background, with no rules in it."""
-    return [{"role": "user", "content": block(words[:_LONGEST_FOREIGN], (), limit=0)}]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from proxy.core.errors import ClientError
 from proxy.core.jsontext import dumps, loads
-from proxy.core.managing import Managed
 from proxy.core.piece import Identity, Piece
-from proxy.core.request import Request
+from proxy.core.request import Managed, Request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +48,6 @@ class Writer(Protocol):
         """Write a piece that Spillway made."""
         ...
 
-    def with_usage(self, finish: Piece, usage: Piece) -> Piece:
-        """Return the finish with what it lacks because usage was asked for."""
-        del usage
-        return finish
-
     def error(self, body: Mapping[str, Any]) -> bytes:
         """Write an error (`{"error": {"message": …}}`), and the end of the stream."""
         ...
@@ -65,17 +59,6 @@ class Writer(Protocol):
     def body(self, completion: Completion, choices: Sequence[Piece], usage: dict[str, Any] | None) -> bytes:
         """Write a body like this one, in which the choices are these; the same bytes if nothing differs."""
         ...
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenCount:
-    """An endpoint that counts the tokens of a prompt."""
-
-    path: str
-    read: Callable[[bytes], Request]
-    """Reads the prompt; raises BadRequest."""
-    reply: Callable[[int, int | None], dict[str, Any]]
-    """Builds the answer of the tokens, and of those before anything was left out (None: nothing was to be)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,17 +78,19 @@ class Dialect:
 
     It reports the results of the client's edits and compaction, which are filled in while the answer is made.
     """
-    error: Callable[[Any, int], dict[str, Any]] | None = None
-    """Builds the body of an error from OpenAI's error object and a status (0: none is known); None: in OpenAI's form."""
-    count: TokenCount | None = None
-    id_prefix: str = ""
+    error: Callable[[Any], dict[str, Any]] | None = None
+    """Builds the body of an error from OpenAI's error object, whose code may be an HTTP status; None: in OpenAI's form."""
+    count_path: str = ""
+    """Of requests for the number of tokens in a prompt; empty: there are none."""
+    count_head: Mapping[str, Any] = field(default_factory=dict)
+    """What their answers hold besides that."""
     parses_calls: bool = False
     """Whether clients get the arguments of calls as objects, and send them back so."""
 
     def refusal(self, error: ClientError) -> dict[str, Any]:
         """Build the body of the answer to a request that can't be served."""
         body = error.body()
-        return body if self.error is None else self.error(body["error"], error.status)
+        return body if self.error is None else self.error({**body["error"], "code": error.status})
 
     def refused(self, body: bytes) -> bytes:
         """Translate a backend's error from the dialect spoken upstream; anything else stays as it came."""
@@ -116,4 +101,4 @@ class Dialect:
         except ValueError:
             return body
         error = parsed.get("error") if isinstance(parsed, dict) else None
-        return body if error is None else dumps(self.error(error, 0))
+        return body if error is None else dumps(self.error(error))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from typing_extensions import override
@@ -56,11 +55,6 @@ class BadRequest(ClientError):
 
 class NotManaged(BadRequest):
     """A request that has no neutral form, and is passed to the backend as it came."""
-
-    def __init__(self, message: str, *, fallback: Callable[[int], dict[str, Any]] | None = None) -> None:
-        """`fallback` builds the answer for a backend without such requests, given the seconds since the epoch."""
-        super().__init__(message)
-        self.fallback = fallback
 
 
 class BodyTooLarge(ClientError, status=413, code="request_too_large"):

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
-
-from proxy.core.managing import CompactionRequest, Edit, SealedCompaction
+from typing import Any, Literal, TypeAlias
 
 Message: TypeAlias = dict[str, Any]
 
@@ -25,6 +23,8 @@ EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 """The least first (OpenAI's `reasoning.effort`, Anthropic's `output_config.effort`, Ollama's `think`)."""
 NONE = "none"
 """The word of OpenAI for a model that is not to think."""
+COMPACTION = "compaction"
+"""What clients call a history that was compacted, and the purpose under which it is sealed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,95 @@ class Unseal:
 
     purpose: str
     text: str
+
+
+# -- a client's own management of its history: edits and compactions, and their results
+#
+# Contracts: Anthropic's context editing and compaction (PyPI `anthropic` 2.12.0, `types/beta/`), OpenAI's compaction
+# (PyPI `openai` 3.54.0, `types/responses/`). Figures are prompt tokens unless they say otherwise.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClearResults:
+    """Leave out old tool results, once the prompt has more than so many tokens, or the history more than so many results."""
+
+    over_tokens: int | None = None
+    over_results: int | None = None
+    keep: int = 3
+    """The newest ones, which stay."""
+    at_least: int = 0
+    """Tokens to be won; nothing is left out for less."""
+    spared: frozenset[str] = frozenset()
+    """Tools whose results stay."""
+    arguments: frozenset[str] | bool = False
+    """Tools whose calls lose their arguments too; True: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClearThoughts:
+    """Leave out what the model thought, but for that of the newest `keep` turns in which it did."""
+
+    keep: int
+
+
+Edit: TypeAlias = ClearResults | ClearThoughts
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """Result of one edit: the number of results, or of turns whose thoughts were removed, and their tokens."""
+
+    what: Literal["results", "thoughts"]
+    number: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionRequest:
+    """Client's request to compact its history; it gets the compaction, and sends that back."""
+
+    trigger: int | None = None
+    """Tokens from which on it is, though the window may be larger; None: where Spillway does it anyway."""
+    instructions: str = ""
+    """Instructions for the summary, instead of Spillway's; empty: those."""
+    pauses: bool = False
+    """Whether the answer ends behind a compaction."""
+    now: bool = False
+    """Whether the request is for a compaction and nothing else."""
+    worded: bool = True
+    """Whether the client is given the compaction in words, too."""
+    lead: int = 0
+    """How many of the leading system messages, the last ones, are part of the history: clients leave them out with it."""
+    fingerprints: Sequence[str] = ()
+    """Fingerprints of messages that earlier compactions replaced, which this one builds on."""
+
+
+@dataclass(frozen=True, slots=True)
+class SealedCompaction:
+    """A compaction that a client sends back: it replaces all of the history before it."""
+
+    seal: str
+    """Of the messages that take the place of those before (`proxy.core.history.sealed`); empty: there is none."""
+    words: str
+    """The same in words, for who can't open the seal; empty: there are none."""
+
+
+@dataclass(slots=True)
+class Managed:
+    """Results of a client's edits and compaction, as its answer reports them."""
+
+    cleared: Sequence[Cleared] = ()
+    sealed_compaction: SealedCompaction | None = None
+    """The compaction that the answer begins with."""
+    ended: bool = False
+    """Whether the answer holds nothing else."""
+    spent: tuple[int, int] = (0, 0)
+    """Prompt and completion tokens of the summaries for it."""
+    hands_over: bool = False
+    """Whether the client asks for a compaction of its own."""
+
+
+# -- requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +186,8 @@ class Request:
     """Edits that the client asks for in its history, in this order."""
     compaction: CompactionRequest | None = None
     """Client's request for compaction; None: it knows nothing of compactions."""
-    sealed_compaction: SealedCompaction | None = None
-    """The compaction that it sends back, which stands before all messages but the leading system messages."""
+    restored: Sequence[Message] = ()
+    """Messages under the seal of the compaction that it sends back, which stand behind its leading system messages."""
     conversation: str = ""
     """Client's name of the conversation in the body; empty: it gives none."""
     raw: bytes | None = None

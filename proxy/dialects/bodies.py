@@ -13,8 +13,6 @@ _Part: TypeAlias = dict[str, Any]
 
 ONLY_SHOWN = "The result is the picture in the next message."
 """What a result says that says nothing."""
-_DIGITS = 9
-"""Of a number in a query."""
 
 
 def object_in(raw: bytes) -> dict[str, Any]:
@@ -88,6 +86,17 @@ def request_of(
     )
 
 
+def function_of(name: str, tool: Mapping[str, Any], schema: Any) -> dict[str, Any]:
+    """The function that stands for a client's tool."""
+    function: dict[str, Any] = {"name": name}
+    if description := text_in(tool, "description"):
+        function["description"] = description
+    function["parameters"] = schema if isinstance(schema, dict) else {"type": "object", "properties": {}}
+    if tool.get("strict") is True:
+        function["strict"] = True
+    return {"type": "function", "function": function}
+
+
 def joined(parts: Sequence[_Part]) -> Any:
     """One text where there is nothing else, because some chat templates know only that."""
     return _texts(parts) if all(map(_is_text, parts)) else list(parts)
@@ -109,19 +118,6 @@ def _texts(parts: Sequence[_Part]) -> str:
 def is_count(value: Any) -> bool:
     """Return whether it is a number of tokens that bounds anything."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def limit_in(query: Mapping[str, str], *, usual: int, most: int) -> int:
-    """The number of entries of a list that a query asks for.
-
-    Raises:
-        BadRequest: none, more than `most`, or it is no number.
-    """
-    limit = query.get("limit", str(usual))
-    # Python refuses to read very many digits, with an error of its own.
-    if not limit.isdecimal() or len(limit) > _DIGITS or not 1 <= int(limit) <= most:
-        raise BadRequest(f"`limit` must be a number from 1 to {most}.", param="limit")
-    return int(limit)
 
 
 def text_in(value: Mapping[str, Any], name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from typing_extensions import override
@@ -11,24 +11,56 @@ from typing_extensions import override
 from proxy.core import sse
 from proxy.core.dialect import Completion, Writer
 from proxy.core.jsontext import dumps
-from proxy.core.managing import Managed, SealedCompaction
 from proxy.core.piece import NOBODY, CallPart, Identity, Piece
+from proxy.core.request import COMPACTION, Managed, Request
+
+
+@dataclass(slots=True)
+class ContentBlock:
+    """A part of an answer: `text`, `thinking`, a `call`, or the `compaction` that it begins with."""
+
+    kind: str
+    name: str = ""
+    """Of the function that a call is of."""
+    id: str = ""
+    """Of a call, as the backend gave it with its first piece; empty: it gave none."""
+    index: int = 0
+    """Its place in the answer."""
+    pieces: list[str] = field(default_factory=list)
+    """Of the text, or of the JSON of a call's arguments."""
+    status: str = "in_progress"
+
+    @property
+    def text(self) -> str:
+        """The text, or the arguments, as far as they have come."""
+        return "".join(self.pieces)
 
 
 class Translator(Writer):
-    """Writes one answer as a beginning, blocks of text or reasoning that are opened, grow and are closed, calls, and an end.
+    """Writes one answer as a beginning, blocks that are opened, grow and are closed one after the other, and an end.
 
-    Nothing comes after the end. The finish reason and the usage are kept until then: backends report them apart.
+    Blocks do not interleave: the first call is written while it comes, what comes beside or after it at the end.
+    The finish reason and the usage wait for the end, too: backends report them apart.
     """
 
-    def __init__(self, managed: Managed, silent: str | None = None) -> None:
-        """`silent` is the finish reason of an answer of which nothing else is sent: its prompt was only to be read."""
+    media_type = "text/event-stream; charset=utf-8"
+    call_prefix = "call"
+    """How ids of calls begin to which the backend gave none."""
+
+    def __init__(self, request: Request, unique: str, managed: Managed) -> None:
+        self._request = request
+        self._unique = unique
         self._managed = managed
-        self._silent = silent
-        self._begun = self._compacted = self._over = False
-        self._block = ""
-        """The kind of the open block, `text` or `thinking` or a dialect's own; empty: none is open."""
-        self._calls = Calls()
+        self._identity = NOBODY
+        self._begun = self._over = False
+        self._blocks: list[ContentBlock] = []
+        """Those that were opened."""
+        self._open: ContentBlock | None = None
+        self._calls: list[ContentBlock] = []
+        self._calls_by_index: dict[int, ContentBlock] = {}
+        """The latest call of each index that the backend gave."""
+        self._later: list[tuple[str, str]] = []
+        """Kind and text of what came after the first call began."""
         self._finish: str | None = None
         self._stopped = ""
         self._usage: Mapping[str, Any] = {}
@@ -65,155 +97,143 @@ class Translator(Writer):
         if self._over:
             return b""
         self._over = True
-        return b"".join((*self._beginning(NOBODY), *self._close(), *self._ended()))
+        out = self._beginning(NOBODY)
+        for kind, text in self._later:
+            out += self._text(kind, text)
+        for call in self._calls[1:]:
+            out += self._start(call)
+            if call.pieces:
+                out.append(self._delta(call, call.text))
+        out += self._close("incomplete" if self._finish == "length" else "completed")
+        return b"".join((*out, *self._ended()))
 
     @override
     def body(self, completion: Completion, choices: Sequence[Piece], usage: dict[str, Any] | None) -> bytes:
         first = [*choices, *completion.choices, Piece()][0]
-        piece = self._noted(replace(first, index=0, usage=usage or first.usage))
-        return dumps(self._body(piece, (completion.choices[0].identity if completion.choices else None) or NOBODY))
+        identity = completion.choices[0].identity if completion.choices else None
+        self._written(replace(first, index=0, choice=True, usage=usage or first.usage), identity or NOBODY)
+        self.end()
+        return dumps(self._answer())
 
     def _written(self, piece: Piece, identity: Identity) -> bytes:
-        """A piece of the first choice; of others, and after the end, nothing."""
+        """Write a piece of the first choice; of others, and after the end, nothing."""
         if piece.index or self._over:
             return b""
-        piece, out = self._noted(piece), list[bytes]()
+        self._usage = piece.usage or self._usage
+        self._finish, self._stopped = piece.finish or self._finish, piece.stopped or self._stopped
+        out = list[bytes]()
         if piece.choice or piece.role or piece.text or piece.thought or piece.calls:
             out += self._beginning(identity, piece.prompt_tokens)
         for kind, text in (("thinking", piece.thought), ("text", piece.text)):
-            if text:
+            if text and self._calls:
+                self._later.append((kind, text))
+            elif text:
                 out += self._text(kind, text)
         for part in piece.calls:
-            out += self._call(part, *self._calls.take(part))
+            call = self._call_of(part)
+            if call is self._calls[0]:
+                out += self._grow(call, part.arguments)
+            else:
+                call.pieces.append(part.arguments)
         return b"".join(out)
-
-    def _noted(self, piece: Piece) -> Piece:
-        """Keep the finish reason and the usage of a piece, and return it less what is not sent."""
-        usage = piece.usage
-        if self._silent is not None:
-            piece = replace(
-                piece, text="", thought="", calls=(), finish=piece.finish and self._silent, stopped="", usage=None
-            )
-            usage = usage and {**usage, "completion_tokens": 0}
-        self._usage = usage or self._usage
-        self._finish, self._stopped = piece.finish or self._finish, piece.stopped or self._stopped
-        return piece
 
     def _beginning(self, identity: Identity, prompt_tokens: int = 0) -> list[bytes]:
         """What comes before all else, once: the head of the answer, and the compaction that it begins with."""
         out = list[bytes]()
         if not self._begun:
-            self._begun = True
-            out += self._begin(identity, prompt_tokens)
+            self._begun, self._identity = True, identity
+            out += self._begin(prompt_tokens)
         compaction = self._managed.sealed_compaction
-        if compaction is not None and not self._compacted:
-            self._compacted = True
-            out += (*self._close(), *self._compaction(compaction))
+        if compaction is not None and not any(block.kind == COMPACTION for block in self._blocks):
+            out += (*self._grow(ContentBlock(COMPACTION), compaction.words), *self._close())
         return out
 
     def _text(self, kind: str, text: str) -> list[bytes]:
-        """A piece of a block, which is opened where another one is."""
-        out = list[bytes]()
-        if kind != self._block:
-            out += (*self._close(), *self._open(kind))
-            self._block = kind
-        return [*out, self._delta(kind, text)]
+        block = self._open
+        return self._grow(block if block is not None and block.kind == kind else ContentBlock(kind), text)
 
-    def _close(self) -> list[bytes]:
-        kind, self._block = self._block, ""
-        return self._closed(kind) if kind else []
+    def _grow(self, block: ContentBlock, text: str) -> list[bytes]:
+        """Write a piece of a block, which is opened if it is not open."""
+        out = [] if block is self._open else self._start(block)
+        if text:
+            block.pieces.append(text)
+            out.append(self._delta(block, text))
+        return out
 
-    # -- how a stream of events has it; another kind of stream has neither comments nor these
+    def _start(self, block: ContentBlock) -> list[bytes]:
+        out, block.index = self._close(), len(self._blocks)
+        self._blocks.append(block)
+        self._open = block
+        return [*out, *self._opened(block)]
 
-    def _aside(self, frame: bytes) -> bytes:
-        """A frame of the backend's that says nothing of the answer."""
-        return frame if frame.startswith(b":") else b""
+    def _close(self, status: str = "completed") -> list[bytes]:
+        block, self._open = self._open, None
+        if block is None:
+            return []
+        block.status = status
+        return self._closed(block)
 
-    def _comment(self, comment: str) -> bytes:
-        """A comment that keeps the connection alive, or tells something besides the answer."""
-        return sse.comment(comment)
+    def _call_id(self, call: ContentBlock) -> str:
+        return call.id or f"{self.call_prefix}_{self._unique}_{call.index}"
 
-    # -- what a dialect says
-
-    def _begin(self, identity: Identity, prompt_tokens: int) -> list[bytes]:
-        """The head of the answer."""
-        del identity, prompt_tokens
-        return []
-
-    def _compaction(self, compaction: SealedCompaction) -> list[bytes]:
-        """The compaction that the answer begins with."""
-        del compaction
-        return []
-
-    def _open(self, kind: str) -> list[bytes]:
-        """The beginning of a block."""
-        del kind
-        return []
-
-    def _delta(self, kind: str, text: str) -> bytes:
-        """A piece of the open block."""
-        raise NotImplementedError
-
-    def _closed(self, kind: str) -> list[bytes]:
-        """The end of a block."""
-        del kind
-        return []
-
-    def _call(self, part: CallPart, number: int, begins: bool) -> list[bytes]:  # noqa: FBT001 - of a pair that is unpacked
-        """A piece of the call of this number, which it may begin."""
-        raise NotImplementedError
-
-    def _ended(self) -> list[bytes]:
-        """The end of the answer."""
-        raise NotImplementedError
-
-    def _failed(self, error: Any) -> bytes:
-        """An error, after which nothing comes."""
-        raise NotImplementedError
-
-    def _body(self, piece: Piece, identity: Identity) -> dict[str, Any]:
-        """An answer in one body."""
-        raise NotImplementedError
-
-
-def named_event(kind: str, fields: Mapping[str, Any]) -> bytes:
-    """An event that is named, and says its kind once more in its data."""
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), dumps({"type": kind, **fields}))
-
-
-class Calls:
-    """Puts together the calls of an answer, numbered in the order in which they begin."""
-
-    def __init__(self) -> None:
-        self._first: list[CallPart] = []
-        """The first piece of each call, with its id as soon as that is known."""
-        self._arguments: list[list[str]] = []
-        self._numbers: dict[int, int] = {}
-        """By the backend's own index, the latest call that had it."""
-
-    def take(self, part: CallPart) -> tuple[int, bool]:
-        """The number of the call that a piece belongs to, and whether it begins that.
+    def _call_of(self, part: CallPart) -> ContentBlock:
+        """Find the call that a piece belongs to, or begin one.
 
         A piece that is not numbered (Ollama, and calls that were read off text) begins one if it names a function. Where
         the index is always the same, a new id is a new call (older Ollama, Gemini).
         """
-        if part.index is None:
-            number = None if part.name or not self._first else len(self._first) - 1
-        else:
-            number = self._numbers.get(part.index)
-        if number is not None and not (part.id and self._first[number].id not in ("", part.id)):
-            first = self._first[number]
-            self._first[number] = replace(first, name=first.name or part.name, id=first.id or part.id)
-            self._arguments[number].append(part.arguments)
-            return number, False
-        self._first.append(part)
-        self._arguments.append([part.arguments])
         if part.index is not None:
-            self._numbers[part.index] = len(self._first) - 1
-        return len(self._first) - 1, True
+            call = self._calls_by_index.get(part.index)
+        else:
+            call = None if part.name or not self._calls else self._calls[-1]
+        if call is None or (part.id and call.id not in ("", part.id)):
+            call = ContentBlock("call", part.name, part.id)
+            self._calls.append(call)
+            if part.index is not None:
+                self._calls_by_index[part.index] = call
+        return call
 
-    def complete(self) -> list[CallPart]:
-        """All calls, as far as they have come."""
-        return [
-            replace(first, arguments="".join(parts)) for first, parts in zip(self._first, self._arguments, strict=True)
-        ]
+    # -- how a stream of events has it; another kind of stream has neither comments nor these
+
+    def _aside(self, frame: bytes) -> bytes:
+        """Write a frame of the backend's that says nothing of the answer."""
+        return frame if frame.startswith(b":") else b""
+
+    def _comment(self, comment: str) -> bytes:
+        """Write a comment that keeps the connection alive, or tells something besides the answer."""
+        return sse.comment(comment)
+
+    # -- what differs from dialect to dialect
+
+    def _begin(self, prompt_tokens: int) -> list[bytes]:
+        """Write the head of the answer."""
+        raise NotImplementedError
+
+    def _opened(self, block: ContentBlock) -> list[bytes]:
+        """Write the beginning of a block."""
+        raise NotImplementedError
+
+    def _delta(self, block: ContentBlock, text: str) -> bytes:
+        """Write a piece of the open block, which is in it already."""
+        raise NotImplementedError
+
+    def _closed(self, block: ContentBlock) -> list[bytes]:
+        """Write the end of a block."""
+        raise NotImplementedError
+
+    def _ended(self) -> list[bytes]:
+        """Write the end of the answer, behind its blocks."""
+        raise NotImplementedError
+
+    def _failed(self, error: Any) -> bytes:
+        """Write an error, after which nothing comes."""
+        raise NotImplementedError
+
+    def _answer(self) -> dict[str, Any]:
+        """Build the complete answer as one body."""
+        raise NotImplementedError
+
+
+def event(kind: str, **fields: Any) -> bytes:
+    """Write an event that is named, and says its kind once more in its data."""
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), dumps({"type": kind, **fields}))

@@ -89,8 +89,6 @@ class Outlet:
         watch, answer = self._watch, self._answer
         answer.add(piece)
         if watch.strip_usage and piece.trailer:
-            held = self._held or ()
-            self._held = [self._writer.with_usage(each, piece) if each.finish else each for each in held] or self._held
             return True
         if piece.usage is not None and (piece.trailer or piece.finish):
             usage = watch.with_details(piece.usage)

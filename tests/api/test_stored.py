@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -107,32 +107,6 @@ def test_every_spelling_of_a_base_url_leads_there(path: str) -> None:
         assert (streamed.status_code, streamed.json()["error"]["param"]) == (400, "stream")
 
 
-def test_what_a_response_was_made_of_is_listed_in_pages() -> None:
-    with talking("Blue.", "Red.") as (_, proxy):
-        client = sdk(proxy)
-        one = ask(client, [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "sky?"}])
-        two = ask(client, "rose?", previous_response_id=one.id)
-
-        def texts(items: Sequence[Any]) -> list[str]:
-            return [item.content[0].text for item in items]
-
-        in_order = ["Be brief.", "sky?", "Blue.", "rose?"]
-        assert texts(client.responses.input_items.list(two.id, order="asc").data) == in_order
-        assert texts(client.responses.input_items.list(two.id).data) == in_order[::-1]
-        page = client.responses.input_items.list(two.id, order="asc", limit=3)
-        assert (texts(page.data), page.has_more) == (in_order[:3], True)
-        rest = client.responses.input_items.list(two.id, order="asc", limit=3, after=page.data[-1].id)
-        assert (texts(rest.data), rest.has_more) == (["rose?"], False)
-        # The package asks for further pages by itself.
-        assert texts(list(client.responses.input_items.list(two.id, limit=1))) == in_order[::-1]
-        assert texts(client.responses.input_items.list(one.id, order="asc").data) == in_order[:2]
-        kinds = [item.type for item in client.responses.input_items.list(two.id).data]
-        assert kinds == ["message"] * 4
-        for wrong in ("limit=0", "limit=101", f"limit={'9' * 5000}", "limit=x", "order=up", "after=msg_nothing"):
-            told = proxy.client.get(f"/v1/responses/{two.id}/input_items?{wrong}", headers=BEARER)
-            assert (told.status_code, told.json()["error"]["param"]) == (400, wrong.partition("=")[0])
-
-
 @both
 def test_nothing_of_one_key_is_seen_with_another(streamed: bool) -> None:
     with talking("Blue.", "Red.", "Green.", api_keys=KEYS) as (fake, proxy):
@@ -140,8 +114,6 @@ def test_nothing_of_one_key_is_seen_with_another(streamed: bool) -> None:
         made = ask(mine, "sky?", streamed=streamed)
         with pytest.raises(openai.NotFoundError):
             other.responses.retrieve(made.id)
-        with pytest.raises(openai.NotFoundError):
-            other.responses.input_items.list(made.id)
         with pytest.raises(openai.NotFoundError):
             other.responses.delete(made.id)
         with pytest.raises(openai.BadRequestError):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.compaction.results import edited
 from proxy.core.history.turns import cut_points
-from proxy.core.managing import Cleared, ClearResults, ClearThoughts, Edit
+from proxy.core.request import Cleared, ClearResults, ClearThoughts, Edit
 
 Message = dict[str, Any]
 

@@ -9,8 +9,7 @@ import pytest
 
 from proxy.core import sse
 from proxy.core.dialect import Dialect
-from proxy.core.managing import Managed
-from proxy.core.request import Request
+from proxy.core.request import Managed, Request
 from proxy.dialects import DIALECTS
 from tests.dialects.streams import called, chunk
 from tests.dialects.test_streams import text_in

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from proxy.core.errors import ClientError
-from proxy.core.managing import Managed
 from proxy.core.piece import Identity, Piece
+from proxy.core.request import Managed
 from proxy.dialects import DIALECTS
 from tests.faults.hostile import places, replaced
 
@@ -31,8 +31,6 @@ def test_each_field_may_be_anything(path: str) -> None:
             body = replaced(asked, at, json.dumps(odd))
             try:
                 request = dialect.read(body)
-                if dialect.count is not None:
-                    dialect.count.read(body)
             except ClientError:
                 continue
             writer = dialect.writer(request, "0a1b", Managed())

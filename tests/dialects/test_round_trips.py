@@ -14,10 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.dialect import Completion, Dialect
-from proxy.core.managing import Managed
-from proxy.core.request import Message, Request
-from proxy.dialects.messages import MESSAGES
-from proxy.dialects.ollama import OLLAMA
+from proxy.core.request import Managed, Message, Request
+from proxy.dialects import DIALECTS
 from tests.dialects.messages.test_writing import message_of
 from tests.dialects.streams import WORDS, Said, answers, events, piece_of
 
@@ -32,6 +30,7 @@ ARGUMENTS = st.dictionaries(
     max_size=3,
 )
 ANSWERS = answers(NAMES, ARGUMENTS)
+MESSAGES, OLLAMA = DIALECTS["/v1/messages"], DIALECTS["/api/chat"]
 PICTURE = "iVBORw0KGgo="
 
 

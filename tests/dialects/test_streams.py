@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from proxy.core import sse
 from proxy.core.dialect import Dialect
-from proxy.core.managing import Managed
-from proxy.core.request import Request
+from proxy.core.request import Managed, Request
 from proxy.dialects import DIALECTS
 from proxy.stream.events import ChunkReceived, Pause, Reopened, ResumeFailed, StreamEvent, UpstreamFailed
 from proxy.stream.session import State, StreamSession, Watch

@@ -164,19 +164,6 @@ def test_a_spillway_behind_is_not_taken_for_an_ollama() -> None:
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-def test_a_model_is_loaded_and_let_go_of_where_nobody_has_a_word_for_it(streamed: bool, sdk: Sdk) -> None:
-    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
-        client = sdk(proxy)
-        for keep_alive, reason in ((None, "load"), ("5m", "load"), (-1, "load"), (0, "unload"), ("0", "unload")):
-            asked: Any = {"model": MODEL, "keep_alive": keep_alive, "stream": streamed}
-            said: Any = client.chat(**asked)
-            (last,) = said if streamed else [said]
-            assert (last.done, last.done_reason, last.model) == (True, reason, MODEL)
-            assert last.created_at
-        assert fake.chats() == []
-
-
-@pytest.mark.parametrize("streamed", [True, False])
 def test_a_chat_goes_on_past_the_window_and_forgets_nothing(streamed: bool, sdk: Sdk) -> None:
     """What Ollama's own path forgets without a word."""
     brain = summariser(qa(filler=60))

@@ -134,18 +134,15 @@ def test_codexs_tools_come_back_as_what_they_are(streamed: bool) -> None:
         assert fake.invalid_histories == []
 
 
-@pytest.mark.parametrize("summary", [None, "auto"])
-def test_reasoning_is_shown_as_the_client_wants_it_and_may_come_back(summary: str | None) -> None:
+def test_reasoning_is_shown_as_a_summary_and_may_come_back() -> None:
     replies: list[Any] = [Reply(reasoning="Let me think.", text="Yes."), "Sure."]
     with LlamaCppFake(brain=scripted(replies)) as fake, running_proxy(fake) as proxy:
         client = sdk(proxy)
-        reasoning: Any = {"summary": summary} if summary else None
-        said = answer(client, streamed=True, input="really?", reasoning=reasoning)
+        said = answer(client, streamed=True, input="really?")
         thought, message = said.output
         assert thought.type == "reasoning"
         assert message.type == "message"
-        parts: Any = thought.summary if summary else thought.content
-        assert [part.text for part in parts] == ["Let me think."]
+        assert [part.text for part in thought.summary] == ["Let me think."]
         given: Any = [{"role": "user", "content": "really?"}, *(item.model_dump() for item in said.output)]
         answer(client, streamed=False, input=[*given, {"role": "user", "content": "sure?"}])
         assert fake.chats()[-1].json["messages"][1]["content"] == "Yes."

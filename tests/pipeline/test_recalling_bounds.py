@@ -16,8 +16,7 @@ from proxy.addons.recall import Recaller
 from proxy.compaction.budget import budget_for
 from proxy.core.history.checkpoint import Checkpoint, chain
 from proxy.core.history.marks import RECALLED, RECALLED_END
-from proxy.core.managing import Managed
-from proxy.core.request import text_of
+from proxy.core.request import Managed, text_of
 from proxy.core.settings import Settings
 from proxy.outcome import Telemetry
 from proxy.recall.block import NOTHING

@@ -11,7 +11,9 @@ import hmac
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as NotBase64
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 from proxy.core.jsontext import dumps, loads
@@ -66,3 +68,35 @@ def opened(keys: Iterable[bytes], owner: str, purpose: str, text: Any) -> Any:
 def _mac(key: bytes, owner: str, purpose: str, packed: bytes) -> bytes:
     bound = b"%d:%b%d:%b" % (len(owner), owner.encode(), len(purpose), purpose.encode())
     return hmac.digest(key, bound + packed, "sha256")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedHistory:
+    """Content of a seal: the history as it was when it was compacted."""
+
+    messages: Sequence[dict[str, Any]]
+    """Those that take the place of the history."""
+    lead: Sequence[dict[str, Any]] = ()
+    """System messages in front of it that were part of it."""
+    fingerprints: Sequence[str] = ()
+    """Fingerprints of the user's messages that it stands for."""
+
+    @classmethod
+    def read(cls, value: Any) -> SealedHistory | None:
+        """Parse the opened value of a seal; None for anything else."""
+        if not isinstance(value, dict) or not all(_messages(value.get(name)) for name in ("messages", "lead")):
+            return None
+        return cls(messages=value["messages"], lead=value["lead"], fingerprints=value.get("said") or ())
+
+    def written(self) -> dict[str, Any]:
+        """Build the value to seal."""
+        return {"messages": list(self.messages), "lead": list(self.lead), "said": list(self.fingerprints)}
+
+
+def fingerprint(message: Mapping[str, Any]) -> str:
+    """Compute the digest by which a message that was sent before is recognised."""
+    return blake2b(dumps([message.get("role"), message.get("content")]), digest_size=8).hexdigest()
+
+
+def _messages(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, dict) for each in value)

@@ -5,16 +5,13 @@ Blocks: Anthropic API reference, "Create a Message" (2026), and PyPI `anthropic`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 from proxy.core.errors import BadRequest
-from proxy.core.jsontext import dumps
-from proxy.core.request import Message
+from proxy.core.jsontext import JsonObject, dumps
+from proxy.core.request import COMPACTION, Message
 from proxy.dialects.bodies import ONLY_SHOWN, dict_in, joined, split_result, text_in
-from proxy.dialects.messages.context import COMPACTION
-
-ContentBlock: TypeAlias = Mapping[str, Any]
 
 _ROLES = {"user", "assistant", "system"}
 _OMITTED = {
@@ -79,7 +76,7 @@ def _remind(result: list[Message], reminders: list[str]) -> None:
         before["content"] = _BREAK.join((before["content"], *tagged))
 
 
-def blocks_in(content: Any, where: str) -> list[ContentBlock]:
+def blocks_in(content: Any, where: str) -> list[JsonObject]:
     """The blocks of a content, which stands `where`; none where there is no content.
 
     Raises:
@@ -92,14 +89,14 @@ def blocks_in(content: Any, where: str) -> list[ContentBlock]:
     return content
 
 
-def _text_of(blocks: Sequence[ContentBlock], name: str = "text") -> str:
+def _text_of(blocks: Sequence[JsonObject], name: str = "text") -> str:
     return _BREAK.join(filter(None, (text_in(block, name) for block in blocks)))
 
 
 # -- what each role says
 
 
-def _from_user(blocks: Sequence[ContentBlock], where: str) -> list[Message]:
+def _from_user(blocks: Sequence[JsonObject], where: str) -> list[Message]:
     """Results first, as the call before them wants it; then what the user says. A result's pictures go with that."""
     result: list[Message] = []
     parts: list[dict[str, Any]] = []
@@ -115,9 +112,9 @@ def _from_user(blocks: Sequence[ContentBlock], where: str) -> list[Message]:
     return result
 
 
-def _from_assistant(blocks: Sequence[ContentBlock], where: str) -> Message:
+def _from_assistant(blocks: Sequence[JsonObject], where: str) -> Message:
     """One message: reasoning, text and calls."""
-    by_kind: dict[str, list[ContentBlock]] = {"text": [], "thinking": [], "tool_use": []}
+    by_kind: dict[str, list[JsonObject]] = {"text": [], "thinking": [], "tool_use": []}
     for block in blocks:
         kind = text_in(block, "type")
         if kind in by_kind:
@@ -141,7 +138,7 @@ def _from_assistant(blocks: Sequence[ContentBlock], where: str) -> Message:
     return message
 
 
-def _result(block: ContentBlock, where: str) -> tuple[Message, list[dict[str, Any]]]:
+def _result(block: JsonObject, where: str) -> tuple[Message, list[dict[str, Any]]]:
     """A tool message, and the pictures in the result, for which tool messages have no room."""
     text, pictures = split_result(_inner_parts(block.get("content"), where))
     if block.get("is_error") is True and "error" not in text[:200].lower():
@@ -157,7 +154,7 @@ def _inner_parts(content: Any, where: str) -> list[dict[str, Any]]:
     return [part for block in blocks_in(content, where) for part in _parts(block, where)]
 
 
-def _parts(block: ContentBlock, where: str) -> list[dict[str, Any]]:
+def _parts(block: JsonObject, where: str) -> list[dict[str, Any]]:
     """A block as parts of a user's message."""
     kind = text_in(block, "type")
     if kind in ("text", "tool_reference"):
@@ -171,7 +168,7 @@ def _parts(block: ContentBlock, where: str) -> list[dict[str, Any]]:
     raise _unknown(kind, where)
 
 
-def _document(block: ContentBlock, where: str) -> list[dict[str, Any]]:
+def _document(block: JsonObject, where: str) -> list[dict[str, Any]]:
     """A document or a search result: its heading, and its text or the file that it is."""
     source = dict_in(block, "source")
     heading = _BREAK.join(filter(None, (text_in(block, name) for name in ("title", "source", "context"))))
@@ -184,7 +181,7 @@ def _document(block: ContentBlock, where: str) -> list[dict[str, Any]]:
     return [{"type": "file", "file": {"filename": name, "file_data": _url(block, where)}}]
 
 
-def _url(block: ContentBlock, where: str) -> str:
+def _url(block: JsonObject, where: str) -> str:
     """The URL of a picture or file; one that is sent along becomes a `data:` URL."""
     source = dict_in(block, "source")
     match source.get("type"):

@@ -1,18 +1,37 @@
 """Bodies of Messages requests, read into the neutral form.
 
-Fields: Anthropic API reference, "Create a Message" and "Tool use" (2026), and PyPI `anthropic` 2.12.0, `types/beta/`.
+Fields: Anthropic API reference, "Create a Message", "Tool use", "Context editing" and "Compaction" (2026), and PyPI
+`anthropic` 2.12.0, `types/beta/`. The betas that ask for some of them in a header are taken without being looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from proxy.core.errors import BadRequest
-from proxy.core.request import Request, Thinking, effort_in
+from proxy.core.history.embedded import without_calls
+from proxy.core.history.marks import CLOSE, OPEN, defanged
+from proxy.core.history.sealed import SealedHistory
+from proxy.core.jsontext import JsonObject
+from proxy.core.request import (
+    COMPACTION,
+    ClearResults,
+    ClearThoughts,
+    CompactionRequest,
+    Edit,
+    Message,
+    Request,
+    Thinking,
+    Unseal,
+    effort_in,
+)
 from proxy.dialects.bodies import (
     dict_in,
     dicts_in,
+    function_of,
     is_count,
     model_in,
     object_in,
@@ -21,9 +40,13 @@ from proxy.dialects.bodies import (
     request_of,
     text_in,
 )
-from proxy.dialects.messages.context import compaction_in, edits_in, since_compaction, unknown_edits
-from proxy.dialects.messages.conversation import ContentBlock, blocks_in, messages_of, system_of
+from proxy.dialects.messages.conversation import blocks_in, messages_of, system_of
 
+CLEAR_RESULTS, CLEAR_THOUGHTS, _COMPACT = "clear_tool_uses_20250919", "clear_thinking_20251015", "compact_20260112"
+EDITS = (CLEAR_RESULTS, CLEAR_THOUGHTS, _COMPACT)
+"""The kinds of edits that are known here."""
+_DEFAULT_CLEARING, _DEFAULT_KEEP = 100_000, 3
+_DEFAULT_COMPACTING = 150_000
 _SAME = ("temperature", "top_p", "top_k")
 """Options that chat completions has by the same name (`top_k`: llama.cpp, vLLM, Ollama, LM Studio, OpenRouter)."""
 _UNMET = ("container", "fallbacks", "diagnostics")
@@ -34,11 +57,12 @@ _ELSEWHERE = {
 }
 """Options that need what is not here, with what they ask for."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-_ADDITION, _REMOVAL = "tool_addition", "tool_removal"
+_LONGEST_FOREIGN = 400_000
+"""Characters of a summary from elsewhere that are taken."""
 
 
-def read(raw: bytes, *, bounded: bool = True) -> Request:
-    """Read a request body. `bounded`: it has to bound its answer, as all have that want one.
+def read(raw: bytes) -> Request:
+    """Read a request body.
 
     Raises:
         BadRequest: it is malformed, or asks for what only Anthropic's servers can do.
@@ -47,36 +71,33 @@ def read(raw: bytes, *, bounded: bool = True) -> Request:
     if not isinstance(form.get("messages"), list):
         raise BadRequest("`messages` must be a list of message objects.", param="messages")
     refuse_fields(form, _ELSEWHERE)
-    body: dict[str, Any] = {"model": model_in(form), **pick(form, _SAME)}
-    compaction, messages = since_compaction(form["messages"])
-    body["messages"] = [*system_of(form.get("system")), *messages_of(messages)]
-    bound = form.get("max_tokens")
-    only_read = bound == 0 and not isinstance(bound, bool)
-    if bounded and not (is_count(bound) or only_read):
-        raise BadRequest(
-            "`max_tokens` must be a positive number of tokens, or 0 to have the prompt read alone.", param="max_tokens"
-        )
-    if stops := form.get("stop_sequences"):
-        body["stop"] = stops
+    bound, config = form.get("max_tokens"), dict_in(form, "output_config")
+    if bound is not None and not is_count(bound):
+        raise BadRequest("`max_tokens` must be a positive number of tokens.", param="max_tokens")
+    compaction, messages = _since_compaction(form["messages"])
     offered = _offered_in(form)
-    body |= _tools(form, offered)
-    config = dict_in(form, "output_config")
     elsewhere = [text_in(tool, "type") for tool in offered if not _is_function(tool)]
+    edits = [text_in(edit, "type") for edit in _listed(form)]
     unmet = [*filter(form.get, _UNMET), *(["task_budget"] if config.get("task_budget") else [])]
-    return request_of(
-        body,
+    request = request_of(
+        {
+            "model": model_in(form),
+            **pick(form, _SAME),
+            "messages": [*system_of(form.get("system")), *messages_of(messages)],
+            **({"stop": form["stop_sequences"]} if form.get("stop_sequences") else {}),
+            **_tools(form, offered),
+        },
         stream=form.get("stream") is True,
-        # One token is the least that every backend generates.
-        bound=1 if only_read else bound,
-        structure=_format(form),
+        bound=bound,
+        structure=_format(dict_in(config, "format") or dict_in(form, "output_format")),
         continues=bool(messages) and messages[-1].get("role") == "assistant",
-        edits=edits_in(form),
-        compaction=compaction_in(form),
-        sealed_compaction=compaction,
+        edits=_edits(form),
+        compaction=_compaction(form),
         thinking=_thinking(form),
-        unsupported=tuple(dict.fromkeys((*elsewhere, *unknown_edits(form), *unmet))),
+        unsupported=tuple(dict.fromkeys((*elsewhere, *(kind for kind in edits if kind not in EDITS), *unmet))),
         form=form,
     )
+    return request if compaction is None else replace(request, reading=partial(_restored, request, compaction))
 
 
 # -- options
@@ -94,29 +115,126 @@ def _thinking(form: Mapping[str, Any]) -> Thinking | None:
     return Thinking(effort=effort) if effort else None
 
 
-def _format(form: Mapping[str, Any]) -> dict[str, Any] | None:
+def _format(wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     """The JSON schema that the answer has to follow, if any; it moved from `output_format` to `output_config`."""
-    for format_ in (dict_in(dict_in(form, "output_config"), "format"), dict_in(form, "output_format")):
-        if format_.get("type") == "json_schema":
-            named = {"name": "answer", "schema": format_.get("schema") or {}, "strict": True}
-            return {"type": "json_schema", "json_schema": named}
-    return None
+    if wanted.get("type") != "json_schema":
+        return None
+    return {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "schema": wanted.get("schema") or {}, "strict": True},
+    }
+
+
+# -- context management
+
+
+def _listed(form: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return dicts_in(dict_in(form, "context_management"), "edits")
+
+
+def _edits(form: Mapping[str, Any]) -> list[Edit]:
+    """Edits that leave something out of the history."""
+    edits: list[Edit] = []
+    for edit in _listed(form):
+        kind, keep = edit.get("type"), edit.get("keep")
+        if kind == CLEAR_RESULTS:
+            edits.append(_clear_results(edit))
+        elif kind == CLEAR_THOUGHTS and keep != "all" and dict_in(edit, "keep").get("type") != "all":
+            edits.append(ClearThoughts(_figure(edit, "keep", "thinking_turns") or 1))
+    return edits
+
+
+def _clear_results(edit: Mapping[str, Any]) -> ClearResults:
+    over_tokens, over_results = _figure(edit, "trigger", "input_tokens"), _figure(edit, "trigger", "tool_uses")
+    if over_tokens is None and over_results is None:
+        over_tokens = _DEFAULT_CLEARING
+    keep, inputs = _figure(edit, "keep", "tool_uses"), edit.get("clear_tool_inputs")
+    return ClearResults(
+        over_tokens=over_tokens,
+        over_results=over_results,
+        keep=_DEFAULT_KEEP if keep is None else keep,
+        at_least=_figure(edit, "clear_at_least", "input_tokens") or 0,
+        spared=_names(edit.get("exclude_tools")),
+        arguments=_names(inputs) if isinstance(inputs, list) else inputs is True,
+    )
+
+
+def _figure(edit: Mapping[str, Any], name: str, kind: str) -> int | None:
+    """The figure in a field of the form `{"type": kind, "value": figure}`; None where it is not there, or malformed."""
+    field = dict_in(edit, name)
+    value = field.get("value")
+    return value if field.get("type") == kind and type(value) is int and value >= 0 else None
+
+
+def _names(listed: Any) -> frozenset[str]:
+    return frozenset(name for name in listed if isinstance(name, str)) if isinstance(listed, list) else frozenset()
+
+
+def _compaction(form: Mapping[str, Any]) -> CompactionRequest | None:
+    """The compaction that the client wants of its history; None: it does not ask.
+
+    Raises:
+        BadRequest: it asks for two things that do not go together, or for a kind that is not known.
+    """
+    wanted = form.get("compaction")
+    if wanted is not None:
+        if form.get("context_management"):
+            raise BadRequest("`compaction` cannot be combined with `context_management`.", param="compaction")
+        if not isinstance(wanted, dict) or wanted.get("type") != "summarize":
+            raise BadRequest('`compaction` must be {"type": "summarize"}.', param="compaction")
+        return CompactionRequest(now=True, instructions=text_in(wanted, "instructions").strip())
+    edit = next((edit for edit in _listed(form) if edit.get("type") == _COMPACT), None)
+    if edit is None:
+        return None
+    return CompactionRequest(
+        trigger=_figure(edit, "trigger", "input_tokens") or _DEFAULT_COMPACTING,
+        instructions=text_in(edit, "instructions").strip(),
+        pauses=edit.get("pause_after_compaction") is True,
+    )
+
+
+def _since_compaction(messages: Sequence[Any]) -> tuple[JsonObject | None, Sequence[Any]]:
+    """The newest compaction that is sent back, and what comes after it; all of the messages if there is none.
+
+    One without content has failed, and says nothing.
+    """
+    for index in reversed(range(len(messages))):
+        message = messages[index] if isinstance(messages[index], dict) else {}
+        blocks = dicts_in(message, "content")
+        for at in reversed(range(len(blocks))):
+            if blocks[at].get("type") == COMPACTION and text_in(blocks[at], "content"):
+                rest = [{**message, "content": blocks[at + 1 :]}] if blocks[at + 1 :] else []
+                return blocks[at], [*rest, *messages[index + 1 :]]
+    return None, messages
+
+
+def _restored(request: Request, compaction: JsonObject) -> Generator[Unseal, Any, Request]:
+    """The request with the messages that its compaction stands for; one made elsewhere is background, with no rules in it."""
+    under = SealedHistory.read((yield Unseal(COMPACTION, text_in(compaction, "encrypted_content"))))
+    if under is not None:
+        return replace(request, restored=under.messages, reading=None)
+    words = defanged(without_calls(text_in(compaction, "content")[:_LONGEST_FOREIGN])).strip()
+    background: Message = {"role": "user", "content": f"{OPEN}\n{words}\n{CLOSE}"}
+    return replace(request, restored=[background], reading=None)
 
 
 # -- tools, as functions, which is all that models behind chat completions can call
 
 
-def _tools(form: Mapping[str, Any], offered: Iterable[ContentBlock]) -> dict[str, Any]:
+def _tools(form: Mapping[str, Any], offered: Sequence[JsonObject]) -> dict[str, Any]:
     """The functions to offer, with how they may be called.
 
     Raises:
         BadRequest: there are only tools that Anthropic's servers run, or whose parameters only its models know.
     """
-    listed = list(offered)
-    tools = {text_in(tool, "name"): _function(tool) for tool in listed if _is_function(tool)}
+    tools = {
+        text_in(tool, "name"): function_of(text_in(tool, "name"), tool, tool.get("input_schema"))
+        for tool in offered
+        if _is_function(tool)
+    }
     if not tools:
-        if listed:
-            names = ", ".join(text_in(tool, "name") or text_in(tool, "type") for tool in listed)
+        if offered:
+            names = ", ".join(text_in(tool, "name") or text_in(tool, "type") for tool in offered)
             raise BadRequest(
                 f"The tools {names} are Anthropic's own, which are not here: offer tools with an `input_schema`.",
                 param="tools",
@@ -134,23 +252,12 @@ def _tools(form: Mapping[str, Any], offered: Iterable[ContentBlock]) -> dict[str
     return fields
 
 
-def _is_function(tool: ContentBlock) -> bool:
+def _is_function(tool: JsonObject) -> bool:
     """Return whether the client runs a tool and says what its parameters are; Anthropic's own have a type of their own."""
     return text_in(tool, "type") in ("", "custom")
 
 
-def _function(tool: ContentBlock) -> dict[str, Any]:
-    schema, description = tool.get("input_schema"), text_in(tool, "description")
-    function: dict[str, Any] = {"name": text_in(tool, "name")}
-    if description:
-        function["description"] = description
-    function["parameters"] = schema if isinstance(schema, dict) else {"type": "object", "properties": {}}
-    if tool.get("strict") is True:
-        function["strict"] = True
-    return {"type": "function", "function": function}
-
-
-def _offered_in(form: Mapping[str, Any]) -> list[ContentBlock]:
+def _offered_in(form: Mapping[str, Any]) -> list[JsonObject]:
     """The tools of a request, with those that were added in the middle of the conversation, less those that were removed.
 
     In the order in which they were first known, so that the beginning of the prompt changes as little as may be.
@@ -158,26 +265,19 @@ def _offered_in(form: Mapping[str, Any]) -> list[ContentBlock]:
     Raises:
         BadRequest: `tools` is malformed.
     """
-    known = {
-        text_in(tool, "name") or str(place): tool for place, tool in enumerate(blocks_in(form.get("tools"), "tools"))
-    }
+    tools = blocks_in(form.get("tools"), "tools")
+    known = {text_in(tool, "name") or str(place): tool for place, tool in enumerate(tools)}
     removed = set[str]()
-    for change in _changes(form["messages"]):
-        tool = dict_in(change, "tool")
+    blocks = (
+        block for message in form["messages"] if isinstance(message, dict) for block in dicts_in(message, "content")
+    )
+    for block in blocks:
+        tool = dict_in(block, "tool")
         definition = dict_in(tool, "definition")
         name = text_in(definition or tool, "name")
-        if change["type"] == _REMOVAL:
+        if block.get("type") == "tool_removal":
             removed.add(name)
-            continue
-        removed.discard(name)
-        if definition:
-            known[name] = definition
+        elif block.get("type") == "tool_addition":
+            removed.discard(name)
+            known |= {name: definition} if definition else {}
     return [tool for name, tool in known.items() if name not in removed]
-
-
-def _changes(messages: Iterable[Any]) -> Iterator[ContentBlock]:
-    """Additions and removals of tools, oldest first."""
-    for message in messages:
-        for block in dicts_in(message, "content") if isinstance(message, dict) else ():
-            if text_in(block, "type") in (_ADDITION, _REMOVAL):
-                yield block

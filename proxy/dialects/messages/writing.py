@@ -10,20 +10,19 @@ from typing import Any
 
 from typing_extensions import override
 
-from proxy.core.managing import Managed, SealedCompaction
-from proxy.core.piece import CallPart, Identity, Piece, arguments_of, whole_number
-from proxy.core.request import Request
+from proxy.core.piece import arguments_of, whole_number
+from proxy.core.request import COMPACTION, Cleared
 from proxy.dialects.bodies import dict_in
-from proxy.dialects.messages.context import COMPACTION, applied, compaction_block, iterations
-from proxy.dialects.translator import Translator, named_event
+from proxy.dialects.messages.request import CLEAR_RESULTS, CLEAR_THOUGHTS
+from proxy.dialects.translator import ContentBlock, Translator, event
 
-ID_PREFIX = "msg_"
 _REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
-_CALLER = {"type": "direct"}
-_BLANK: Mapping[str, Mapping[str, Any]] = {
-    "text": {"type": "text", "text": "", "citations": None},
-    "thinking": {"type": "thinking", "thinking": "", "signature": ""},
+_DELTAS = {
+    "text": ("text_delta", "text"),
+    "thinking": ("thinking_delta", "thinking"),
+    "call": ("input_json_delta", "partial_json"),
 }
+"""Type of the delta of a kind of block, and the field for its text."""
 _KINDS = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -41,128 +40,92 @@ _KINDS = {
 
 
 class MessagesWriter(Translator):
-    """Writes the events of one answer: a message that is opened, its content blocks one after the other, its end.
+    """Writes the events of one answer: a message that is opened, its content blocks one after the other, its end."""
 
-    Blocks do not interleave: the first call is written while it comes, what comes beside or after it at the end.
-    """
-
-    media_type = "text/event-stream; charset=utf-8"
-
-    def __init__(self, request: Request, unique: str, managed: Managed) -> None:
-        super().__init__(managed, silent="length" if request.form.get("max_tokens") == 0 else None)
-        self._id = ID_PREFIX + unique
-        self._model = request.model
-        self._edits = bool(request.form.get("context_management"))
-        self._compacts = request.compaction is not None
-        self._index = -1
-        """Of the newest block."""
-        self._later: list[tuple[str, str]] = []
-        """Kind and text of what came after the first call began."""
+    call_prefix = "toolu"
 
     @override
-    def _failed(self, error: Any) -> bytes:
-        return named_event("error", error_body(error))
+    def _begin(self, prompt_tokens: int) -> list[bytes]:
+        return [event("message_start", message=self._message({"prompt_tokens": prompt_tokens}))]
 
     @override
-    def _begin(self, identity: Identity, prompt_tokens: int) -> list[bytes]:
-        return [named_event("message_start", {"message": self._message(identity, {"prompt_tokens": prompt_tokens})})]
+    def _opened(self, block: ContentBlock) -> list[bytes]:
+        return [event("content_block_start", index=block.index, content_block=self._content(block, ""))]
 
     @override
-    def _compaction(self, compaction: SealedCompaction) -> list[bytes]:
-        block = compaction_block(compaction)
-        opened = self._start({**block, "content": None, "encrypted_content": None})
-        return [opened, self._grown({**block, "type": f"{COMPACTION}_delta"}), *self._closed(COMPACTION)]
+    def _delta(self, block: ContentBlock, text: str) -> bytes:
+        if block.kind == COMPACTION:
+            delta = {**self._content(block, text), "type": "compaction_delta"}
+        else:
+            kind, name = _DELTAS[block.kind]
+            delta = {"type": kind, name: text}
+        return event("content_block_delta", index=block.index, delta=delta)
 
     @override
-    def _text(self, kind: str, text: str) -> list[bytes]:
-        if self._block == "tool_use":
-            self._later.append((kind, text))
-            return []
-        return super()._text(kind, text)
-
-    @override
-    def _open(self, kind: str) -> list[bytes]:
-        return [self._start(_BLANK[kind])]
-
-    @override
-    def _delta(self, kind: str, text: str) -> bytes:
-        return self._grown({"type": f"{kind}_delta", kind: text})
-
-    @override
-    def _closed(self, kind: str) -> list[bytes]:
-        return [named_event("content_block_stop", {"index": self._index})]
-
-    @override
-    def _call(self, part: CallPart, number: int, begins: bool) -> list[bytes]:
-        if number:
-            return []
-        opened = self._open_call(part) if begins else []
-        return [*opened, *self._arguments(part)]
+    def _closed(self, block: ContentBlock) -> list[bytes]:
+        return [event("content_block_stop", index=block.index)]
 
     @override
     def _ended(self) -> list[bytes]:
-        out = list[bytes]()
-        for kind, text in self._later:
-            out += super()._text(kind, text)
-        calls = self._calls.complete()
-        for call in calls[1:]:
-            out += (*self._open_call(call), *self._arguments(call))
-        out += self._close()
-        fields = {"delta": self._reason(called=bool(calls)), **self._report()}
-        return [*out, named_event("message_delta", fields), named_event("message_stop", {})]
+        return [event("message_delta", delta=self._reason(), **self._report()), event("message_stop")]
 
     @override
-    def _body(self, piece: Piece, identity: Identity) -> dict[str, Any]:
+    def _failed(self, error: Any) -> bytes:
+        return event("error", error=error_body(error)["error"])
+
+    @override
+    def _answer(self) -> dict[str, Any]:
+        content = [self._content(block, block.text) for block in self._blocks]
+        return {**self._message(self._usage), "content": content, **self._reason(), **self._report()}
+
+    def _content(self, block: ContentBlock, text: str) -> dict[str, Any]:
+        """A content block with this text, or arguments."""
+        if block.kind == "text":
+            return {"type": "text", "text": text, "citations": None}
+        if block.kind == "thinking":
+            return {"type": "thinking", "thinking": text, "signature": ""}
+        if block.kind == "call":
+            call = {"type": "tool_use", "id": self._call_id(block), "name": block.name, "input": arguments_of(text)}
+            return {**call, "caller": {"type": "direct"}}
         compaction = self._managed.sealed_compaction
-        content: list[Mapping[str, Any]] = [] if compaction is None else [compaction_block(compaction)]
-        if piece.thought:
-            content.append({**_BLANK["thinking"], "thinking": piece.thought})
-        if piece.text:
-            content.append({**_BLANK["text"], "text": piece.text})
-        for number, call in enumerate(piece.calls):
-            content.append({**self._call_block(call, number), "input": arguments_of(call.arguments)})
-        message = {**self._message(identity, self._usage), "content": content}
-        return {**message, **self._reason(called=bool(piece.calls)), **self._report()}
+        seal = compaction.seal if compaction is not None and text else None
+        return {"type": COMPACTION, "content": text or None, "encrypted_content": seal}
 
-    def _report(self) -> dict[str, Any]:
-        """The usage, and what came of the client's edits and compaction."""
-        usage = usage_of(self._usage)
-        if self._compacts:
-            usage["iterations"] = iterations(self._managed, usage)
-        return {"usage": usage, **({"context_management": applied(self._managed)} if self._edits else {})}
-
-    def _reason(self, *, called: bool) -> dict[str, Any]:
+    def _reason(self) -> dict[str, Any]:
         """Why the answer ends, and the sequence that ended it, where the backend tells that."""
         reason = _REASONS.get(self._finish or "", "end_turn")
         if self._managed.ended:
             reason = COMPACTION
-        elif called and reason == "end_turn":
+        elif self._calls and reason == "end_turn":
             reason = "tool_use"
         elif self._stopped and reason == "end_turn":
             return {"stop_reason": "stop_sequence", "stop_sequence": self._stopped}
         return {"stop_reason": reason, "stop_sequence": None}
 
-    def _open_call(self, call: CallPart) -> list[bytes]:
-        out = [*self._close(), self._start(self._call_block(call, self._index + 1))]
-        self._block = "tool_use"
-        return out
+    def _report(self) -> dict[str, Any]:
+        """The usage, and what came of the client's edits and compaction."""
+        usage = usage_of(self._usage)
+        if self._request.compaction is not None:
+            usage["iterations"] = self._iterations(usage)
+        if not self._request.form.get("context_management"):
+            return {"usage": usage}
+        return {"usage": usage, "context_management": {"applied_edits": list(map(_applied, self._managed.cleared))}}
 
-    def _arguments(self, part: CallPart) -> list[bytes]:
-        return [self._grown({"type": "input_json_delta", "partial_json": part.arguments})] if part.arguments else []
+    def _iterations(self, usage: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The usage of each step: of the compaction, which the usage of the answer leaves out, and of the answer."""
+        counted = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+        answered = {name: usage[name] for name in (*counted, "cache_creation")}
+        spent = {**dict.fromkeys(counted, 0), "cache_creation": answered["cache_creation"]}
+        spent["input_tokens"], spent["output_tokens"] = self._managed.spent
+        compacting = [{"type": COMPACTION, **spent}] if self._managed.sealed_compaction is not None else []
+        return [*compacting, *([] if self._managed.ended else [{"type": "message", **answered}])]
 
-    def _start(self, block: Mapping[str, Any]) -> bytes:
-        self._index += 1
-        return named_event("content_block_start", {"index": self._index, "content_block": block})
-
-    def _grown(self, delta: Mapping[str, Any]) -> bytes:
-        return named_event("content_block_delta", {"index": self._index, "delta": delta})
-
-    def _message(self, identity: Identity, usage: Mapping[str, Any]) -> dict[str, Any]:
+    def _message(self, usage: Mapping[str, Any]) -> dict[str, Any]:
         return {
-            "id": self._id,
+            "id": f"msg_{self._unique}",
             "type": "message",
             "role": "assistant",
-            "model": identity.model or self._model,
+            "model": self._identity.model or self._request.model,
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
@@ -171,22 +134,23 @@ class MessagesWriter(Translator):
             "usage": usage_of(usage),
         }
 
-    def _call_block(self, call: CallPart, number: int) -> dict[str, Any]:
-        call_id = call.id or f"toolu_{self._id.removeprefix(ID_PREFIX)}_{number}"
-        return {"type": "tool_use", "id": call_id, "name": call.name, "input": {}, "caller": _CALLER}
+
+def _applied(cleared: Cleared) -> dict[str, Any]:
+    tokens = {"cleared_input_tokens": cleared.tokens}
+    if cleared.what == "thoughts":
+        return {"type": CLEAR_THOUGHTS, "cleared_thinking_turns": cleared.number, **tokens}
+    return {"type": CLEAR_RESULTS, "cleared_tool_uses": cleared.number, **tokens}
 
 
-def error_body(error: Any, status: int = 0) -> dict[str, Any]:
-    """An error in Anthropic's shape; `status` is the HTTP status where there is one.
+def error_body(error: Any) -> dict[str, Any]:
+    """An error in Anthropic's shape; its `code` may be an HTTP status.
 
     Of a prompt that is too long it begins in the words by which Claude Code (2.1) knows that, and compacts.
     """
     fields = error if isinstance(error, dict) else {"message": str(error)}
-    code = status or whole_number(fields.get("code"))
+    code, known = whole_number(fields.get("code")), str(fields.get("type"))
     kind = _KINDS.get(code) or ("invalid_request_error" if 400 <= code < 500 else "")
-    if not kind:
-        known = str(fields.get("type"))
-        kind = known if known in _KINDS.values() else "api_error"
+    kind = kind or (known if known in _KINDS.values() else "api_error")
     message = str(fields.get("message") or "The backend failed.")
     tokens, window = whole_number(fields.get("n_prompt_tokens")), whole_number(fields.get("n_ctx"))
     if tokens and window:

@@ -13,7 +13,7 @@ from proxy.core.errors import BadRequest
 from proxy.core.jsontext import dumps
 from proxy.core.piece import arguments_of
 from proxy.core.request import Message
-from proxy.dialects.bodies import ONLY_SHOWN, dict_in, dicts_in, joined, split_result, text_in
+from proxy.dialects.bodies import ONLY_SHOWN, dict_in, dicts_in, function_of, joined, split_result, text_in
 
 Item: TypeAlias = Mapping[str, Any]
 
@@ -47,95 +47,81 @@ def items_in(value: Any) -> list[Item]:
 
 
 def messages_of(items: Sequence[Item]) -> list[Message]:
-    """The messages that these items come to.
+    """The messages that these items come to: an assistant's reasoning, text and calls are items of their own, and one message.
 
     Raises:
         BadRequest: one of them is malformed, or of a kind that is not known.
     """
-    conversation = _Conversation()
+    messages: list[Message] = []
+    pictures: list[dict[str, Any]] = []
     for index, item in enumerate(items):
-        conversation.take(item, f"input[{index}]")
-    conversation.show_pictures()
-    return conversation.messages
+        where, kind = f"input[{index}]", text_in(item, "type") or "message"
+        if kind in ("function_call_output", "custom_tool_call_output"):
+            text, shown = _result(item, where)
+            messages.append({"role": "tool", "tool_call_id": _call_id(item), "content": text})
+            pictures += shown
+        elif kind in _OMITTED:
+            continue
+        elif kind == "message" and item.get("role") != "assistant":
+            _show(pictures, messages)
+            messages.append(_message(item, where))
+        else:
+            _add_to_answer(messages, pictures, item, kind, where)
+    _show(pictures, messages)
+    return messages
 
 
-class _Conversation:
-    """Messages made of items: an assistant's reasoning, text and calls are items of their own, and one message."""
+def _show(pictures: list[dict[str, Any]], messages: list[Message]) -> None:
+    """Add the pictures of the results before, for which tool messages have no room."""
+    if pictures:
+        messages.append({"role": "user", "content": [*pictures]})
+        pictures.clear()
 
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self._message: Message | None = None
-        """The assistant's message that is being put together."""
-        self._pictures: list[dict[str, Any]] = []
-        """Of results, for which tool messages have no room."""
 
-    def take(self, item: Item, where: str) -> None:
-        """Add an item, which stands `where`."""
-        match text_in(item, "type") or "message":
-            case "message":
-                self._add_text(item, where)
-            case "reasoning":
-                parts = [*dicts_in(item, "content"), *dicts_in(item, "summary")]
-                if text := "\n\n".join(filter(None, (text_in(part, "text") for part in parts))):
-                    self._open_message()["reasoning_content"] = text
-            case "function_call":
-                self._add_call(item, text_in(item, "arguments"))
-            case "custom_tool_call":
-                self._add_call(item, dumps({_INPUT: text_in(item, "input")}).decode())
-            case "function_call_output" | "custom_tool_call_output":
-                self._add_result(item, where)
-            case kind:
-                if kind not in _OMITTED:
-                    raise BadRequest(f"`{where}` is of the type {kind!r}, which is not known here.", param="input")
+def _message(item: Item, where: str) -> Message:
+    role = _ROLES.get(text_in(item, "role"))
+    if role is None:
+        raise BadRequest(f"`{where}.role` must be user, assistant, system or developer.", param=where)
+    return {"role": role, "content": _content(item.get("content"), where)}
 
-    def show_pictures(self) -> None:
-        """Add the pictures of the results before."""
-        if self._pictures:
-            self._add({"role": "user", "content": self._pictures})
-            self._pictures = []
 
-    def _add_text(self, item: Item, where: str) -> None:
-        role = _ROLES.get(text_in(item, "role"))
-        if role is None:
-            raise BadRequest(f"`{where}.role` must be user, assistant, system or developer.", param=where)
+def _add_to_answer(messages: list[Message], pictures: list[dict[str, Any]], item: Item, kind: str, where: str) -> None:
+    """Add an item of the assistant's to its message; text and reasoning open another one if anything but reasoning is in it."""
+    fields: Message = {}
+    if kind == "message":
         content = _content(item.get("content"), where)
-        if role == "assistant":
-            self._open_message()["content"] = content if isinstance(content, str) else ""
+        fields["content"] = content if isinstance(content, str) else ""
+    elif kind == "reasoning":
+        parts = [*dicts_in(item, "content"), *dicts_in(item, "summary")]
+        if not (text := "\n\n".join(filter(None, (text_in(part, "text") for part in parts)))):
             return
-        self.show_pictures()
-        self._add({"role": role, "content": content})
+        fields["reasoning_content"] = text
+    elif kind not in ("function_call", "custom_tool_call"):
+        raise BadRequest(f"`{where}` is of the type {kind!r}, which is not known here.", param="input")
+    last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
+    if last is None or (fields and (last["content"] is not None or "tool_calls" in last)):
+        _show(pictures, messages)
+        last = {"role": "assistant", "content": None}
+        messages.append(last)
+    last |= fields
+    if not fields:
+        last.setdefault("tool_calls", []).append(_call(item, kind))
 
-    def _add_call(self, item: Item, arguments: str) -> None:
-        name = function_name(text_in(item, "name"), text_in(item, "namespace"))
-        calls = self._assistant().setdefault("tool_calls", [])
-        calls.append({"id": _call_id(item), "type": "function", "function": {"name": name, "arguments": arguments}})
 
-    def _add_result(self, item: Item, where: str) -> None:
-        content = _content(item.get("output"), where)
-        text = content if isinstance(content, str) else ""
-        if isinstance(content, list):
-            text, pictures = split_result(content)
-            self._pictures += pictures
-            text = text or ONLY_SHOWN
-        self._add({"role": "tool", "tool_call_id": _call_id(item), "content": text})
+def _call(item: Item, kind: str) -> dict[str, Any]:
+    name = function_name(text_in(item, "name"), text_in(item, "namespace"))
+    custom = kind == "custom_tool_call"
+    arguments = dumps({_INPUT: text_in(item, "input")}).decode() if custom else text_in(item, "arguments")
+    return {"id": _call_id(item), "type": "function", "function": {"name": name, "arguments": arguments}}
 
-    def _open_message(self) -> Message:
-        """The assistant's message if nothing but reasoning is in it, else another one."""
-        if self._message is not None and (self._message["content"] is not None or "tool_calls" in self._message):
-            self._message = None
-        return self._assistant()
 
-    def _assistant(self) -> Message:
-        if self._message is None:
-            self.show_pictures()
-            message: Message = {"role": "assistant", "content": None}
-            self._add(message)
-            self._message = message
-        return self._message
-
-    def _add(self, message: Message) -> None:
-        self._message = None
-        self.messages.append(message)
+def _result(item: Item, where: str) -> tuple[str, list[dict[str, Any]]]:
+    """The text of a result, and its pictures."""
+    content = _content(item.get("output"), where)
+    if not isinstance(content, list):
+        return content, []
+    text, pictures = split_result(content)
+    return text or ONLY_SHOWN, pictures
 
 
 def _call_id(item: Item) -> str:
@@ -207,11 +193,6 @@ def functions_offered(tools: Iterable[Item], namespace: str = "") -> dict[str, t
     return offered
 
 
-def run_elsewhere(tools: Iterable[Item]) -> tuple[str, ...]:
-    """Kinds of tools that OpenAI's servers run or only its models know, each once: the client can do without them."""
-    return tuple(dict.fromkeys(text_in(tool, "type") for tool in tools if not functions_offered([tool])))
-
-
 def function_name(name: str, namespace: str) -> str:
     """The name under which a model knows a tool."""
     return f"{namespace}{_SEPARATOR}{name}" if namespace else name
@@ -249,10 +230,4 @@ def _function(tool: Item, name: str) -> dict[str, Any]:
         grammar = text_in(dict_in(tool, "format"), "definition")
         parameter = {"type": "string", "description": f"Follows this grammar:\n{grammar}" if grammar else "A text."}
         schema = {"type": "object", "properties": {_INPUT: parameter}, "required": [_INPUT]}
-    function: dict[str, Any] = {"name": name}
-    if description := text_in(tool, "description"):
-        function["description"] = description
-    function["parameters"] = schema if isinstance(schema, dict) else {"type": "object", "properties": {}}
-    if tool.get("strict") is True and text_in(tool, "type") == "function":
-        function["strict"] = True
-    return {"type": "function", "function": function}
+    return function_of(name, tool, schema)

@@ -12,8 +12,17 @@ from functools import partial
 from typing import Any
 
 from proxy.core.errors import BadRequest
-from proxy.core.managing import COMPACTION, CompactionRequest, SealedHistory, fingerprint
-from proxy.core.request import SYSTEM_ROLES, Fetch, Message, Request, Unseal, in_openais_word, leading_system
+from proxy.core.history.sealed import fingerprint
+from proxy.core.request import (
+    COMPACTION,
+    SYSTEM_ROLES,
+    CompactionRequest,
+    Fetch,
+    Request,
+    Unseal,
+    in_openais_word,
+    leading_system,
+)
 from proxy.dialects.bodies import (
     dict_in,
     dicts_in,
@@ -26,8 +35,8 @@ from proxy.dialects.bodies import (
     text_in,
 )
 from proxy.dialects.responses import stored
-from proxy.dialects.responses.items import Item, functions_offered, items_in, messages_of, run_elsewhere, tool_choice
-from proxy.dialects.responses.stored import Opened, is_compaction, open_compactions
+from proxy.dialects.responses.items import Item, functions_offered, items_in, messages_of, tool_choice
+from proxy.dialects.responses.stored import Opened, is_compaction
 
 _SAME = ("temperature", "top_p", "parallel_tool_calls")
 """Options that chat completions has by the same name."""
@@ -40,7 +49,7 @@ _ELSEWHERE = {
 }
 """Options that need what is not here, with what they ask for."""
 _TRIGGER = "compaction_trigger"
-_UNREAD = "[Earlier messages were compacted by another server, and can't be read here.]"
+_UNREAD = {"role": "user", "content": "[Earlier messages were compacted by another server, and can't be read here.]"}
 
 
 def read(raw: bytes, *, compacts: bool = False) -> Request:
@@ -53,10 +62,12 @@ def read(raw: bytes, *, compacts: bool = False) -> Request:
     if compacts:
         form |= {"stream": False, "store": False}
     refuse_fields(form, _ELSEWHERE)
-    model = model_in(form)
-    sent, triggered = _without_trigger(items_in(form.get("input")))
+    model, sent = model_in(form), items_in(form.get("input"))
+    if triggered := bool(sent) and text_in(sent[-1], "type") == _TRIGGER:
+        sent = sent[:-1]
     compaction = _compaction_in(form, now=compacts or triggered)
-    if stored.continues_stored(form) or any(map(is_compaction, sent)):
+    refers = text_in(form, "previous_response_id") or any(map(stored.referred, sent))
+    if refers or any(map(is_compaction, sent)):
         return Request(
             body={"model": model, "messages": []},
             model=model,
@@ -73,7 +84,7 @@ def _recollected(
     """The request, once what it names is there."""
     opened: Opened = {}
     sent = yield from stored.in_place_of_references(sent)
-    yield from open_compactions(sent, opened)
+    yield from stored.open_compactions(sent, opened)
     before = yield from stored.items_up_to(text_in(form, "previous_response_id"), opened)
     return _request(form, [*before, *sent], sent, compaction, opened)
 
@@ -82,48 +93,64 @@ def _request(
     form: Mapping[str, Any],
     items: Sequence[Item],
     sent: Sequence[Item],
-    compaction: CompactionRequest | None,
+    wanted: CompactionRequest | None,
     opened: Opened,
 ) -> Request:
-    """The request for an answer to these items, of which its `sent` are what the client sent with it."""
-    messages, under = _since_compaction(items, opened)
-    if compaction is not None:
+    """The request for an answer to these items, of which its `sent` are what the client sent with it.
+
+    Clients may leave out what a compaction stands for, or send it all the same; what it does not stand for stays.
+
+    Raises:
+        BadRequest: one of them is malformed, or of a kind that is not known.
+    """
+    seals = [text_in(item, "encrypted_content") for item in items]
+    at = max((at for at, seal in enumerate(seals) if seal in opened), default=-1)
+    under = opened[seals[at]] if at >= 0 else None
+    messages = messages_of([_UNREAD if is_compaction(item) else item for item in items[at + 1 :]])
+    if under is not None:
+        before = messages_of([item for item in items[:at] if not is_compaction(item)])
+        lead = [message for message in before if message["role"] in SYSTEM_ROLES] or under.lead
+        users = [message for message in before if message["role"] == "user"]
+        rest = [message for message in users if fingerprint(message) not in under.fingerprints]
+        messages = [*lead, *rest, *messages]
+    compaction = None
+    if wanted is not None:
         stands_for = () if under is None else under.fingerprints
-        compaction = replace(compaction, lead=leading_system(messages), fingerprints=stands_for)
+        compaction = replace(wanted, lead=leading_system(messages), fingerprints=stands_for)
     instructions = text_in(form, "instructions")
-    lead = [{"role": "system", "content": instructions}] if instructions else []
-    only_read = is_prewarming(form)
+    system = [{"role": "system", "content": instructions}] if instructions else []
+    tools = dicts_in(form, "tools")
+    elsewhere = dict.fromkeys(text_in(tool, "type") for tool in tools if not functions_offered([tool]))
     return request_of(
-        {"model": model_in(form), **pick(form, _SAME), "messages": [*lead, *messages], **_tools(form)},
+        {
+            "model": model_in(form),
+            **pick(form, _SAME),
+            "messages": [*system, *messages],
+            **_tools(form, tools, list(elsewhere)),
+        },
         stream=form.get("stream") is True,
-        # One token is the least that every backend generates.
-        bound=1 if only_read else form.get("max_output_tokens"),
+        bound=form.get("max_output_tokens"),
         structure=_format(dict_in(dict_in(form, "text"), "format")),
         thinking=in_openais_word(text_in(dict_in(form, "reasoning"), "effort")),
         form=form,
         conversation=text_in(form, "prompt_cache_key"),
         compaction=compaction,
-        unsupported=(*run_elsewhere(dicts_in(form, "tools")), *filter(form.get, _UNMET)),
-        keeping=partial(stored.keeping, form, sent) if stored.is_stored(form) and not only_read else None,
+        restored=() if under is None else under.messages,
+        unsupported=(*elsewhere, *filter(form.get, _UNMET)),
+        keeping=partial(stored.keeping, form, sent) if stored.is_stored(form) else None,
     )
 
 
 # -- options
 
 
-def is_prewarming(form: Mapping[str, Any]) -> bool:
-    """Return whether the backend is to read the prompt into its cache, without an answer."""
-    return dict_in(form, "prompt_cache_options").get("prewarm") is True
-
-
-def _tools(form: Mapping[str, Any]) -> dict[str, Any]:
-    listed = dicts_in(form, "tools")
+def _tools(form: Mapping[str, Any], listed: Sequence[Item], elsewhere: Sequence[str]) -> dict[str, Any]:
+    """The functions to offer, with how they may be called; kinds of tools that run `elsewhere` are left out."""
     offered = functions_offered(listed)
     if not offered:
         if listed:
-            kinds = ", ".join(sorted(run_elsewhere(listed)))
             raise BadRequest(
-                f"Tools of the type {kinds} run on OpenAI's servers, which are not here: offer functions.",
+                f"Tools of the type {', '.join(elsewhere)} run on OpenAI's servers, which are not here: offer functions.",
                 param="tools",
             )
         return {}
@@ -138,23 +165,6 @@ def _format(wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     if kind != "json_schema":
         return None if kind in ("", "text") else dict(wanted)
     return {"type": kind, "json_schema": {name: value for name, value in wanted.items() if name != "type"}}
-
-
-# -- compaction
-
-
-def _without_trigger(items: Sequence[Item]) -> tuple[Sequence[Item], bool]:
-    """The items less the one that asks for a compaction, and whether there is one.
-
-    Raises:
-        BadRequest: it is not the last one.
-    """
-    places = [index for index, item in enumerate(items) if text_in(item, "type") == _TRIGGER]
-    if not places:
-        return items, False
-    if places != [len(items) - 1]:
-        raise BadRequest(f"`{_TRIGGER}` must be the last item of `input`.", param="input")
-    return items[:-1], True
 
 
 def _compaction_in(form: Mapping[str, Any], *, now: bool) -> CompactionRequest | None:
@@ -176,28 +186,3 @@ def _compaction_in(form: Mapping[str, Any], *, now: bool) -> CompactionRequest |
                 param="context_management",
             )
     return CompactionRequest(trigger=trigger, now=now, worded=False)
-
-
-def _since_compaction(items: Sequence[Item], opened: Opened) -> tuple[list[Message], SealedHistory | None]:
-    """The messages that items come to, and the compaction that stands for those before it.
-
-    Clients may leave out what a compaction stands for, or send it all the same; what it does not stand for stays.
-
-    Raises:
-        BadRequest: one of them is malformed, or of a kind that is not known.
-    """
-    places = [at for at, item in enumerate(items) if text_in(item, "encrypted_content") in opened]
-    if not places:
-        return messages_of(list(map(_readable, items))), None
-    under = opened[text_in(items[places[-1]], "encrypted_content")]
-    before = messages_of([item for item in items[: places[-1]] if not is_compaction(item)])
-    system = [message for message in before if message["role"] in SYSTEM_ROLES]
-    rest = [
-        message for message in before if message["role"] == "user" and fingerprint(message) not in under.fingerprints
-    ]
-    after = messages_of(list(map(_readable, items[places[-1] + 1 :])))
-    return [*(system or under.lead), *under.messages, *rest, *after], under
-
-
-def _readable(item: Item) -> Item:
-    return {"role": "user", "content": _UNREAD} if is_compaction(item) else item

@@ -8,29 +8,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from proxy.core.errors import BadRequest
+from proxy.core.history.sealed import SealedHistory
 from proxy.core.jsontext import dumps
-from proxy.core.managing import COMPACTION, SealedHistory
-from proxy.core.request import Fetch, Unseal
+from proxy.core.request import COMPACTION, Fetch, Unseal
 from proxy.dialects.bodies import text_in
-from proxy.dialects.responses.items import Item, items_in
-
-T = TypeVar("T")
-Node: TypeAlias = dict[str, Any]
-Fetching: TypeAlias = Generator[Fetch, Any, T]
-Asking: TypeAlias = Generator[Fetch | Unseal, Any, T]
+from proxy.dialects.responses.items import Item
 
 Opened: TypeAlias = dict[str, SealedHistory]
 """What is under the seals of compactions, as far as they are Spillway's own, for this client."""
 
 _PLACED = re.compile(r"[a-z]+_(.+)_i?\d+")
 """Ids of items that were made here: they hold the one of the response that they belong to."""
-_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "compaction": "cmp"}
+_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", COMPACTION: "cmp"}
 
 
-# -- what a request names
+# -- going on from what is stored
 
 
 def referred(item: Item) -> str:
@@ -42,17 +37,9 @@ def referred(item: Item) -> str:
     return text_in(item, "id") if kind == "item_reference" or (not kind and "role" not in item) else ""
 
 
-def continues_stored(form: Mapping[str, Any]) -> bool:
-    """Return whether a request goes on from a stored response."""
-    return bool(text_in(form, "previous_response_id")) or any(map(referred, items_in(form.get("input"))))
-
-
 def is_stored(form: Mapping[str, Any]) -> bool:
     """Return whether the response is to be stored; it is unless the client says otherwise."""
     return form.get("store") is not False
-
-
-# -- going on from it
 
 
 def is_compaction(item: Item) -> bool:
@@ -70,8 +57,8 @@ def open_compactions(items: Sequence[Item], opened: Opened) -> Generator[Unseal,
                 opened[seal] = under
 
 
-def items_up_to(head: str, opened: Opened | None = None) -> Asking[list[Item]]:
-    """The items up to and with those of a node, oldest first: all, or with `opened` from the newest compaction on.
+def items_up_to(head: str, opened: Opened) -> Generator[Fetch | Unseal, Any, list[Item]]:
+    """The items up to and with those of a node, oldest first, from the newest compaction on, which is opened.
 
     Raises:
         BadRequest: a part of them is gone.
@@ -84,10 +71,9 @@ def items_up_to(head: str, opened: Opened | None = None) -> Asking[list[Item]]:
             raise _gone(head, name)
         parts.append([*node["input"], *node["output"]])
         name = node["previous"]
-        if opened is not None:
-            yield from open_compactions(parts[-1], opened)
-            if any(text_in(item, "encrypted_content") in opened for item in parts[-1]):
-                break
+        yield from open_compactions(parts[-1], opened)
+        if any(text_in(item, "encrypted_content") in opened for item in parts[-1]):
+            break
     return [item for part in reversed(parts) for item in part]
 
 
@@ -103,13 +89,13 @@ def _gone(head: str, name: str) -> BadRequest:
     )
 
 
-def in_place_of_references(items: Sequence[Item]) -> Fetching[list[Item]]:
+def in_place_of_references(items: Sequence[Item]) -> Generator[Fetch, Any, list[Item]]:
     """The items, with those that are only named put in their places; reasoning that is not kept is left out.
 
     Raises:
         BadRequest: something else is not kept; to leave that out would tear a hole into the conversation.
     """
-    fetched: dict[str, Node | None] = {}
+    fetched: dict[str, list[Item]] = {}
     found: list[Item] = []
     for index, item in enumerate(items):
         name = referred(item)
@@ -119,9 +105,9 @@ def in_place_of_references(items: Sequence[Item]) -> Fetching[list[Item]]:
         match = _PLACED.fullmatch(name)
         owner = f"resp_{match[1]}" if match is not None else ""
         if owner and owner not in fetched:
-            fetched[owner] = yield Fetch(owner)
-        node = fetched.get(owner) or {"input": [], "output": []}
-        named = [each for each in (*node["input"], *node["output"]) if each.get("id") == name]
+            node = (yield Fetch(owner)) or {"input": [], "output": []}
+            fetched[owner] = [*node["input"], *node["output"]]
+        named = [each for each in fetched.get(owner, ()) if each.get("id") == name]
         if not named and not name.startswith("rs_"):
             raise BadRequest(
                 f"`input[{index}]` refers to the item {name!r}, which is not stored here, or not any more: send the items "
@@ -154,39 +140,3 @@ def identified(item: Item, unique: str, number: int) -> Item:
     kind = text_in(item, "type") or "message"
     item_id = text_in(item, "id") or f"{_PREFIXES.get(kind, 'item')}_{unique}_i{number}"
     return {"type": kind, **item, "id": item_id}
-
-
-# -- lists of items
-
-
-def listed_item(item: Item) -> dict[str, Any]:
-    """An item with what clients expect on those that are listed."""
-    listed = dict(item)
-    if listed.get("type") == "message":
-        listed = {"status": "completed", **listed}
-        if isinstance(content := listed.get("content"), str):
-            kind = "output_text" if listed.get("role") == "assistant" else "input_text"
-            part: dict[str, Any] = {"type": kind, "text": content}
-            listed["content"] = [part | {"annotations": []} if kind == "output_text" else part]
-    return listed
-
-
-def page_of_items(items: Sequence[Item], *, after: str, limit: int, newest_first: bool) -> dict[str, Any]:
-    """A list of at most `limit` items behind the one whose id is `after`.
-
-    Raises:
-        BadRequest: there is no such item.
-    """
-    ordered = list(reversed(items)) if newest_first else list(items)
-    ids = [text_in(item, "id") for item in ordered]
-    if after and after not in ids:
-        raise BadRequest(f"`after` names no item of this list: {after!r}.", param="after")
-    start = ids.index(after) + 1 if after else 0
-    shown = [listed_item(item) for item in ordered[start : start + limit]]
-    return {
-        "object": "list",
-        "data": shown,
-        "first_id": shown[0]["id"] if shown else None,
-        "last_id": shown[-1]["id"] if shown else None,
-        "has_more": start + limit < len(ordered),
-    }

@@ -15,7 +15,7 @@ from proxy.core.jsontext import loads
 from proxy.core.piece import Identity, Piece
 from proxy.dialects.chat.reading import is_torn, piece_of, read_completion, read_frame
 from proxy.dialects.chat.writing import ChatWriter
-from tests.stream.support import DONE, chunk, ending, frame, odd_chunks, said, usage
+from tests.stream.support import DONE, chunk, frame, odd_chunks, said
 
 WRITER = ChatWriter()
 OWN = Identity("own", 7, "asked", {"system_fingerprint": "fp"})
@@ -164,24 +164,6 @@ def test_text_with_anything_beside_it_is_not_alone(value: dict[str, Any]) -> Non
 def test_text_alone() -> None:
     assert piece_of(chunk({"role": "assistant", "content": "a"}), b"").alone == "content"
     assert piece_of(chunk({"content": None, "reasoning": "b"}), b"").alone == "reasoning"
-
-
-TIMED = frame({**chunk(), "choices": [], "usage": {"prompt_tokens": 1}, "timings": {"cache_n": 1}})
-
-
-def test_timings_move_back_to_the_finish_and_nothing_else_does() -> None:
-    def moved(finish: bytes, used: bytes) -> bytes:
-        return WRITER.with_usage(read_frame(finish), read_frame(used)).frame
-
-    assert moved(ending(), TIMED) == frame(chunk({}, "stop", timings={"cache_n": 1}))
-    assert moved(ending(), usage(1, 2)) == moved(ending(), b'data: ,"timings":x\n\n') == ending()
-    timed = frame(chunk({}, "stop", timings={"cache_n": 2}))
-    assert moved(timed, TIMED) == timed
-    assert moved(ending(), TIMED.replace(b"}\n\n", b',"event":{"type":"execute"}}\n\n')) == moved(ending(), TIMED)
-    anew = WRITER.with_usage(replace(read_frame(ending()), frame=b"", finish="tool_calls"), read_frame(TIMED))
-    expected = chunk({}, "tool_calls", timings={"cache_n": 1})
-    assert WRITER.relay(anew, None, role_sent=True) == frame(expected)
-    assert WRITER.relay(anew, OWN, role_sent=True) == frame({**expected, **STAMP})
 
 
 # -- bodies

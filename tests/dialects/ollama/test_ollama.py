@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.errors import BadRequest, ModelNotFound, NotManaged
-from proxy.core.managing import Managed
 from proxy.core.piece import CallPart, Identity, Piece
-from proxy.core.request import Request
-from proxy.dialects.ollama import OLLAMA
-from proxy.dialects.ollama.client import ChatLines, read_chat
+from proxy.core.request import Managed, Request
+from proxy.dialects import DIALECTS
+from proxy.dialects.ollama import OllamaWriter, read
 from tests.dialects.streams import SAID, all_of, calling, chunk, failure, usage
 
 WHO = Identity("x", 7, "m")
@@ -20,7 +19,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 
 def chatting(messages: Any = HELLO, **fields: Any) -> Request:
-    return read_chat(json.dumps({"model": "m", "messages": messages} | fields).encode())
+    return read(json.dumps({"model": "m", "messages": messages} | fields).encode())
 
 
 def test_calls_and_results_find_each_other_without_ids() -> None:
@@ -62,7 +61,7 @@ def lines(stream: bytes) -> list[dict[str, Any]]:
 
 @given(SAID, st.integers(0, 3))
 def test_whatever_is_said_is_said_once_and_in_order(said: list[dict[str, Any]], calls: int) -> None:
-    to = ChatLines(Request(body={}, model="asked"), "", Managed())
+    to = OllamaWriter(Request(body={}, model="asked"), "", Managed())
     pieces = [*map(chunk, said), *map(chunk, calling(calls)), chunk({}, "tool_calls" if calls else "length")]
     counted = usage(prompt_tokens=5, completion_tokens=2)
     found = lines(b"".join(to.relay(each, None, role_sent=True) for each in (*pieces, counted)) + to.end())
@@ -80,7 +79,7 @@ def test_whatever_is_said_is_said_once_and_in_order(said: list[dict[str, Any]], 
 
 
 def test_what_spillway_says_itself_are_lines_too() -> None:
-    to = ChatLines(Request(body={}, model="m"), "", Managed())
+    to = OllamaWriter(Request(body={}, model="m"), "", Managed())
     said = [
         to.insert(Piece(comment="spillway"), WHO),
         to.part(chunk({"content": "two", "reasoning_content": "Hm."}, "length"), WHO, role_sent=True),
@@ -95,13 +94,13 @@ def test_what_spillway_says_itself_are_lines_too() -> None:
 
 
 def test_nothing_comes_after_an_error() -> None:
-    to = ChatLines(Request(body={}, model="m"), "", Managed())
+    to = OllamaWriter(Request(body={}, model="m"), "", Managed())
     assert lines(to.relay(failure(message="broken"), None, role_sent=True)) == [{"error": "broken"}]
     assert to.end() == to.error({"error": "again"}) == to.insert(Piece(text="x"), WHO) == b""
 
 
 def test_errors_are_told_in_a_word() -> None:
-    dialect = OLLAMA
+    dialect = DIALECTS["/api/chat"]
     assert dialect.refusal(ModelNotFound("No such model.")) == {"error": "No such model."}
     assert json.loads(dialect.refused(b'{"error": {"message": "no"}}')) == {"error": "no"}
     assert dialect.refused(b"plain") == b"plain"

@@ -83,13 +83,6 @@ def test_a_session_of_codex() -> None:
     assert "reasoning_effort" not in body, "which backends have different words for"
 
 
-def test_a_prompt_may_be_sent_to_be_read_alone() -> None:
-    request = asked("go", prompt_cache_options={"prewarm": True}, max_output_tokens=99)
-    assert request.body["max_tokens"] == 1
-    assert request.keeping is None
-    assert asked("go", prompt_cache_options={"prewarm": False}, max_output_tokens=99).max_tokens == 99
-
-
 def test_two_answers_in_a_row_are_two_messages() -> None:
     said = [{"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}]
     assert [message["content"] for message in asked(said).messages] == ["a", "b"]

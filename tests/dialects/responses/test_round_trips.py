@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.dialect import Completion
-from proxy.core.managing import Managed
 from proxy.core.piece import Piece
-from proxy.core.request import Fetch, Message, Request, Thinking
+from proxy.core.request import Fetch, Managed, Message, Request, Thinking
 from proxy.dialects.responses.request import read
 from proxy.dialects.responses.writing import ResponsesWriter
 from tests.dialects.streams import WORDS, Said, answers, piece_of

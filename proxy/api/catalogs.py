@@ -1,17 +1,17 @@
 """Lists of models: Anthropic's, and the catalog in which Codex looks models up (`model_catalog_json`, or `GET /models`).
 
 Fields: PyPI `anthropic` 2.12.0, `types/model_info.py`, `types/model_capabilities.py`; what Codex 0.169 refuses to start
-without, by trial, and what `codex debug models` shows of its own.
+without, by trial, and what `codex debug models` shows of its own. Models are read off OpenAI's list, as `proxy.api.models`
+makes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from proxy.dialects.messages.context import EDITS
+from proxy.dialects.messages.request import EDITS
 
 VIRTUAL_WINDOW = 200_000
 """Tokens of the window that Codex and Claude Code get where the true one is smaller: they refuse to run in a small one."""
@@ -19,6 +19,8 @@ _ANSWER = 32_000
 """Tokens of the longest answer that clients are told to ask for: as many as Claude Code (2.1) asks for of a model it does not know."""
 _ANSWER_SHARE = 1 / 4
 """Of the window that is told: clients take what answers may need off what they put into a prompt."""
+_YEAR_3000 = 32_503_680_000
+"""Seconds since the epoch; a moment after that is none."""
 CODEX_QUERY = "client_version"
 """The query by which Codex asks for its catalog, and nobody for anything else."""
 _CODEX_WINDOW = 272_000
@@ -41,32 +43,18 @@ and leave what does not belong to the task alone.
 """Codex's own are 4,000 tokens: a quarter of a small window."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offered:
-    """A model as clients are told of it, in whichever form they ask."""
-
-    id: str
-    window: int | None
-    """Tokens of its true window; None: nobody tells."""
-    virtual_window: int | None
-    """Tokens of the window in which Codex and Claude Code run; None: not known."""
-    created: int = 0
-    """Seconds since the epoch; 0: nobody tells."""
-    vision: bool = False
-    """Whether it is known to take pictures."""
-
-
-def anthropic_model(offered: Offered, *, virtual: bool) -> dict[str, Any]:
+def anthropic_model(listed: Mapping[str, Any], *, virtual: bool) -> dict[str, Any]:
     """One model's object, with its `virtual` window or the true one."""
-    window = offered.virtual_window if virtual else offered.window
+    window, created = listed["spillway"]["virtual_window" if virtual else "window"], listed.get("created")
+    created = created if isinstance(created, int) and 0 < created < _YEAR_3000 else 0
     return {
         "type": "model",
-        "id": offered.id,
-        "display_name": offered.id,
-        "created_at": datetime.fromtimestamp(offered.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "id": listed["id"],
+        "display_name": listed["id"],
+        "created_at": datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "max_input_tokens": window,
         "max_tokens": None if window is None else min(_ANSWER, int(window * _ANSWER_SHARE)),
-        "capabilities": _capabilities(offered),
+        "capabilities": _capabilities(listed),
         "lifecycle": "active",
         "deprecated_at": None,
         "retires_at": None,
@@ -74,17 +62,17 @@ def anthropic_model(offered: Offered, *, virtual: bool) -> dict[str, Any]:
     }
 
 
-def anthropic_page(offered: Sequence[Offered], *, virtual: bool) -> dict[str, Any]:
+def anthropic_page(models: Sequence[Mapping[str, Any]], *, virtual: bool) -> dict[str, Any]:
     """All models as the only page there is, whatever page a client asks for; `virtual` as for one."""
     return {
-        "data": [anthropic_model(each, virtual=virtual) for each in offered],
+        "data": [anthropic_model(each, virtual=virtual) for each in models],
         "has_more": False,
-        "first_id": offered[0].id if offered else None,
-        "last_id": offered[-1].id if offered else None,
+        "first_id": models[0]["id"] if models else None,
+        "last_id": models[-1]["id"] if models else None,
     }
 
 
-def _capabilities(offered: Offered) -> dict[str, Any]:
+def _capabilities(listed: Mapping[str, Any]) -> dict[str, Any]:
     """All keys that there are, as Anthropic has them; what is true is what Spillway does for every model.
 
     How much is to be thought is told to every backend that has words for it; models that do not think pass it over.
@@ -98,7 +86,7 @@ def _capabilities(offered: Offered) -> dict[str, Any]:
         "compaction": {**yes, "summarize": yes},
         "context_management": {**yes, **dict.fromkeys(EDITS, yes)},
         "effort": {**yes, **dict.fromkeys(efforts, yes)},
-        "image_input": {"supported": offered.vision},
+        "image_input": {"supported": bool(listed["spillway"]["vision"])},
         "pdf_input": no,
         "server_tools": {**no, "code_execution": no, "web_search": no},
         "structured_outputs": yes,
@@ -106,18 +94,19 @@ def _capabilities(offered: Offered) -> dict[str, Any]:
     }
 
 
-def codex_catalog(offered: Sequence[Offered]) -> dict[str, Any]:
+def codex_catalog(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """All models, the first of the list first."""
-    return {"models": [_codex_entry(each, place) for place, each in enumerate(offered)]}
+    return {"models": [_codex_entry(each, place) for place, each in enumerate(models)]}
 
 
-def _codex_entry(offered: Offered, place: int) -> dict[str, Any]:
-    window = offered.virtual_window or _CODEX_WINDOW
+def _codex_entry(listed: Mapping[str, Any], place: int) -> dict[str, Any]:
+    known = listed["spillway"]
+    window, true_window = known["virtual_window"] or _CODEX_WINDOW, known["window"]
     least, most = _TOOL_OUTPUT
-    output = most if offered.window is None else max(least, min(most, int(offered.window * _TOOL_OUTPUT_SHARE)))
+    output = most if true_window is None else max(least, min(most, int(true_window * _TOOL_OUTPUT_SHARE)))
     return {
-        "slug": offered.id,
-        "display_name": offered.id,
+        "slug": listed["id"],
+        "display_name": listed["id"],
         "description": None,
         "base_instructions": _INSTRUCTIONS,
         "context_window": window,
@@ -131,7 +120,7 @@ def _codex_entry(offered: Offered, place: int) -> dict[str, Any]:
         "supports_reasoning_summaries": False,
         "support_verbosity": False,
         "supports_parallel_tool_calls": True,
-        "input_modalities": ["text", "image"] if offered.vision else ["text"],
+        "input_modalities": ["text", "image"] if known["vision"] else ["text"],
         "experimental_supported_tools": [],
         "visibility": "list",
         "supported_in_api": True,

@@ -19,7 +19,7 @@ from proxy.core.piece import arguments_of, whole_number
 from proxy.core.request import NONE, Message, text_of
 from proxy.dialects.bodies import dict_in, dicts_in, is_count, pick, text_in
 from proxy.dialects.chat.reading import DONE, thought_of
-from proxy.dialects.ollama.client import DURATIONS, EXTRAS, SHARED_OPTIONS
+from proxy.dialects.ollama import DURATIONS, EXTRAS, SHARED_OPTIONS
 
 UPSTREAM_PATH = b"/api/chat"
 

@@ -1,4 +1,4 @@
-"""Ollama's clients: bodies of its `/api/chat` read into the neutral form, and answers written as a JSON object a line, or one for all.
+"""Ollama's `/api/chat`, in which its clients speak, in front of any backend: a body is read into the neutral form, and the answer written as a JSON object a line, or one for all.
 
 Fields: Ollama's API reference (docs/api.md, 0.14) and PyPI `ollama` 0.6.3, `_types.py`.
 """
@@ -14,11 +14,10 @@ from typing_extensions import override
 
 from proxy.core.errors import BadRequest, NotManaged
 from proxy.core.jsontext import dumps
-from proxy.core.managing import Managed
-from proxy.core.piece import CallPart, Identity, Piece, arguments_of, whole_number
+from proxy.core.piece import arguments_of, whole_number
 from proxy.core.request import Message, Request, Thinking, effort_in
 from proxy.dialects.bodies import dict_in, dicts_in, is_count, model_in, object_in, pick, request_of, text_in
-from proxy.dialects.translator import Translator
+from proxy.dialects.translator import ContentBlock, Translator
 
 SHARED_OPTIONS = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "stop"),
@@ -37,7 +36,7 @@ _PICTURES = {"iVBOR": "png", "/9j/": "jpeg", "R0lG": "gif", "UklG": "webp"}
 # -- requests
 
 
-def read_chat(raw: bytes) -> Request:
+def read(raw: bytes) -> Request:
     """Read a body of `/api/chat`.
 
     Raises:
@@ -49,62 +48,26 @@ def read_chat(raw: bytes) -> Request:
     if not isinstance(messages, list):
         raise BadRequest("`messages` must be a list of message objects.", param="messages")
     if not messages:
-        raise _loading(form)
-    body: dict[str, Any] = {"messages": _conversation(messages)}
-    if tools := dicts_in(form, "tools"):
-        body["tools"] = [{"type": "function", **tool} for tool in tools]
-    return replace(_request(form, body), native=raw)
-
-
-def _loading(form: Mapping[str, Any]) -> NotManaged:
-    """Answer a request without messages as done, for a backend that loads models by itself.
-
-    Raises:
-        BadRequest: it names no model.
-    """
-    keep_alive, model = form.get("keep_alive"), model_in(form)
-    if not model:
-        raise BadRequest("`model` is missing: GET /v1/models shows what there is.", param="model")
-    reason = "unload" if keep_alive in (0, "0", "0s", "0m") and keep_alive is not False else "load"
-    return NotManaged(
-        "The request only loads or unloads a model.",
-        fallback=lambda created: {
-            "model": model,
-            "created_at": moment(created),
-            "message": {"role": "assistant", "content": ""},
-            "done": True,
-            "done_reason": reason,
-        },
-    )
-
-
-def moment(seconds: int) -> str:
-    """A point in time as Ollama writes it; since the epoch."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
-
-
-def _request(form: Mapping[str, Any], body: dict[str, Any]) -> Request:
-    options = dict_in(form, "options")
-    bound = options.get("num_predict")
+        raise NotManaged("The request only loads or unloads a model.")
+    options, tools = dict_in(form, "options"), dicts_in(form, "tools")
+    bound, think = options.get("num_predict"), form.get("think")
     known = {*SHARED_OPTIONS, "num_predict"} if is_count(bound) else set(SHARED_OPTIONS)
     rest = {name: value for name, value in options.items() if name not in known}
-    body = {"model": model_in(form), **body, **pick(options, SHARED_OPTIONS)}
-    return request_of(
-        body,
+    effort = effort_in(form, "think")
+    request = request_of(
+        {
+            "model": model_in(form),
+            "messages": _conversation(messages),
+            **({"tools": [{"type": "function", **tool} for tool in tools]} if tools else {}),
+            **pick(options, SHARED_OPTIONS),
+        },
         stream=form.get("stream") is not False,
         bound=bound,
         structure=_format(form.get("format")),
-        thinking=_thinking(form),
+        thinking=Thinking(on=think) if isinstance(think, bool) else Thinking(effort=effort) if effort else None,
         for_ollama={**pick(form, EXTRAS), **({"options": rest} if rest else {})} or None,
     )
-
-
-def _thinking(form: Mapping[str, Any]) -> Thinking | None:
-    """Ollama's `think`: a switch, or an effort."""
-    think = form.get("think")
-    if isinstance(think, bool):
-        return Thinking(on=think)
-    return Thinking(effort=effort) if (effort := effort_in(form, "think")) else None
+    return replace(request, native=raw)
 
 
 def _conversation(messages: Sequence[Any]) -> list[Message]:
@@ -180,64 +143,70 @@ def _format(wanted: Any) -> dict[str, Any] | None:
 # -- answers
 
 
-class ChatLines(Translator):
-    """Writes the lines of an answer to `/api/chat`. Calls are written whole, and before the line that is `done`."""
+class OllamaWriter(Translator):
+    """Writes the lines of an answer to `/api/chat`. A call is a line, written when it is complete."""
 
     media_type = "application/x-ndjson"
-
-    def __init__(self, request: Request, unique: str, managed: Managed) -> None:
-        del unique
-        super().__init__(managed)
-        self._model = request.model
-        self._created = 0
 
     @override
     def _aside(self, frame: bytes) -> bytes:
         """Nothing: lines have no comments."""
-        del frame
         return b""
 
     @override
     def _comment(self, comment: str) -> bytes:
         """A line without content."""
-        del comment
-        return b"" if self._over else self._line(content="")
+        return b"" if self._over else self._line({"content": ""})
 
     @override
-    def _begin(self, identity: Identity, prompt_tokens: int) -> list[bytes]:
-        self._created = identity.created
+    def _begin(self, prompt_tokens: int) -> list[bytes]:
         return []
 
     @override
-    def _delta(self, kind: str, text: str) -> bytes:
-        return self._line(content="", thinking=text) if kind == "thinking" else self._line(content=text)
+    def _opened(self, block: ContentBlock) -> list[bytes]:
+        return []
 
     @override
-    def _call(self, part: CallPart, number: int, begins: bool) -> list[bytes]:
-        return []
+    def _delta(self, block: ContentBlock, text: str) -> bytes:
+        if block.kind == "call":
+            return b""
+        return self._line({"content": "", "thinking": text} if block.kind == "thinking" else {"content": text})
+
+    @override
+    def _closed(self, block: ContentBlock) -> list[bytes]:
+        return [self._line({"content": "", "tool_calls": [self._call(block)]})] if block.kind == "call" else []
 
     @override
     def _ended(self) -> list[bytes]:
-        calls = list(map(_call, range(len(self._calls.complete())), self._calls.complete()))
-        out = [self._line(content="", tool_calls=calls)] if calls else []
-        return [*out, dumps(self._object({"content": ""}, done=True)) + b"\n"]
+        return [self._line({"content": ""}, done=True)]
 
     @override
     def _failed(self, error: Any) -> bytes:
-        return dumps(error_of(error)) + b"\n"
+        return dumps(error_body(error)) + b"\n"
 
     @override
-    def _body(self, piece: Piece, identity: Identity) -> dict[str, Any]:
-        self._created = identity.created
-        fields = {"thinking": piece.thought, "tool_calls": list(map(_call, range(len(piece.calls)), piece.calls))}
-        said = {name: value for name, value in fields.items() if value}
-        return self._object({"content": piece.text, **said}, done=True)
+    def _answer(self) -> dict[str, Any]:
+        texts = {
+            kind: "".join(block.text for block in self._blocks if block.kind == kind) for kind in ("text", "thinking")
+        }
+        fields = {"thinking": texts["thinking"], "tool_calls": list(map(self._call, self._calls))}
+        return self._object(
+            {"content": texts["text"], **{name: value for name, value in fields.items() if value}}, done=True
+        )
 
-    def _line(self, **message: Any) -> bytes:
-        return dumps(self._object(message, done=False)) + b"\n"
+    def _call(self, block: ContentBlock) -> dict[str, Any]:
+        arguments = arguments_of(block.text)
+        return {
+            "id": self._call_id(block),
+            "function": {"index": self._calls.index(block), "name": block.name, "arguments": arguments},
+        }
+
+    def _line(self, message: Mapping[str, Any], *, done: bool = False) -> bytes:
+        return dumps(self._object(message, done=done)) + b"\n"
 
     def _object(self, message: Mapping[str, Any], *, done: bool) -> dict[str, Any]:
-        head = {"model": self._model, "created_at": moment(self._created)}
+        created = datetime.fromtimestamp(self._identity.created, UTC).isoformat().replace("+00:00", "Z")
+        head = {"model": self._request.model, "created_at": created}
         fields = {**head, "message": {"role": "assistant", **message}, "done": done}
         if not done:
             return fields
@@ -251,13 +220,7 @@ class ChatLines(Translator):
         }
 
 
-def error_of(error: Any, status: int = 0) -> dict[str, str]:
-    """Return an error as Ollama has it."""
-    del status
+def error_body(error: Any) -> dict[str, str]:
+    """An error as Ollama has it."""
     message = error.get("message") if isinstance(error, dict) else error
     return {"error": str(message or "The backend failed.")}
-
-
-def _call(index: int, call: CallPart) -> dict[str, Any]:
-    function = {"index": index, "name": call.name, "arguments": arguments_of(call.arguments)}
-    return {"id": call.id, "function": function} if call.id else {"function": function}
