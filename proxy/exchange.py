@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import count
 from secrets import token_hex
 from typing import Any, NoReturn
@@ -25,16 +24,6 @@ _VALID_ID = re.compile(rb"[\w.:/+=@~-]{1,128}")
 _PROCESS = token_hex(8)
 _NUMBERS = count(1)
 _BODILESS = (204, 304)
-
-
-@dataclass(slots=True)
-class Shutdown:
-    """Progress of the server's graceful stop; in the state of every request's scope as `shutdown`."""
-
-    draining: bool = False
-    """Whether new requests are refused."""
-    stopping: bool = False
-    """Whether running requests are cancelled."""
 
 
 class Exchange:
@@ -66,27 +55,12 @@ class Exchange:
         """Whether a viewer stopped it."""
         self._receive = receive
         self._send = send
-        self._shutdown: Shutdown = scope.get("state", {}).get("shutdown") or Shutdown()
         self._task: asyncio.Task[Any] | None = None
-        self._pushed_back: tuple[bytes, bool] | None = None
-        """A piece of the body that was read too early, and whether more follows."""
+        self._chunks = self._stream()
+        self._beginning = b""
+        """What was read of the body and is to be read again."""
         self._uploaded: asyncio.Event | None = None
         """Set once nobody reads the body any more; None: it is not being passed on."""
-
-    @property
-    def draining(self) -> bool:
-        """Return whether the server is being stopped."""
-        return self._shutdown.draining
-
-    def admit(self) -> None:
-        """Begin to serve it, in the current task.
-
-        Raises:
-            ShuttingDown: the server is being stopped.
-        """
-        if self._shutdown.draining:
-            raise ShuttingDown("The server is being stopped; send the request to whatever takes its place.")
-        self._task = asyncio.current_task()
 
     def halt(self) -> bool:
         """Cancel it on behalf of a viewer; False: it is over."""
@@ -102,20 +76,13 @@ class Exchange:
         The task is no longer cancelled then, so that the error can be sent.
         """
         task = asyncio.current_task()
-        if self.gone or not (self._shutdown.stopping or self.halted) or task is None:
+        if self.gone or task is None:
             return None
         while task.cancelling():
             task.uncancel()
         if self.halted:
             return Forbidden("Somebody who looks at this Spillway stopped the request.", code="stopped")
         return ShuttingDown("The server is being stopped; send the request again, to whatever takes its place.")
-
-    def left(self) -> bool:
-        """Return whether the client has left; the request's task is no longer cancelled then."""
-        task = asyncio.current_task()
-        if self.gone and task is not None:
-            task.uncancel()
-        return self.gone
 
     def detached(self) -> Exchange:
         """A copy for background work after this request, on which nothing can be sent."""
@@ -135,13 +102,6 @@ class Exchange:
         """Return what all headers of that name say."""
         return [value for header, value in self.headers if header == name]
 
-    @property
-    def trace(self) -> tuple[str, str] | None:
-        """`traceparent` and `tracestate` (W3C Trace Context); None: the client sent none."""
-        if b"traceparent" not in self._first:
-            return None
-        return self.header(b"traceparent") or "", self.header(b"tracestate") or ""
-
     def is_longer_than(self, limit: int) -> bool:
         """Return whether content-length is above `limit` bytes."""
         length = self._first.get(b"content-length")
@@ -153,9 +113,14 @@ class Exchange:
         Raises:
             BodyTooLarge: it is larger than `limit` bytes.
         """
+        body, error = bytearray(), body_too_large(limit)
         if self.is_longer_than(limit):
-            raise body_too_large(limit)
-        return b"".join([part async for part in self._parts(limit)])
+            raise error
+        async for part in self._parts():
+            body += part
+            if len(body) > limit:
+                raise error
+        return bytes(body)
 
     async def decoded(self, body: bytes, limit: int) -> bytes:
         """Undo the body's content-encoding, in a thread.
@@ -172,21 +137,20 @@ class Exchange:
 
         Reading stops early once `open_` is false for what has come: the client may wait for an answer to it.
         """
-        part, more = b"", True
-        while more and len(part) < least and open_(part):
-            piece, more = await self._part()
-            part += piece
-        self._pushed_back = (part, more)
-        return part
+        while len(self._beginning) < least and open_(self._beginning):
+            part = await anext(self._chunks, None)
+            if part is None:
+                break
+            self._beginning += part
+        return self._beginning
 
     def unread(self, body: bytes) -> None:
         """Have a body that was read be read once more."""
-        self._pushed_back = (body, False)
+        self._beginning = body
 
-    def replace_beginning(self, part: bytes, longer: int) -> None:
-        """Replace what `peek` returned; the body is `longer` by so many bytes then."""
-        assert self._pushed_back is not None
-        self._pushed_back = (part, self._pushed_back[1])
+    def replace_beginning(self, part: bytes) -> None:
+        """Replace what `peek` returned."""
+        longer, self._beginning = len(part) - len(self._beginning), part
         self.headers = [
             (name, b"%d" % (int(value) + longer)) if name == b"content-length" else (name, value)
             for name, value in self.headers
@@ -195,38 +159,34 @@ class Exchange:
     def upload(self) -> AsyncIterator[bytes]:
         """The body as it arrives, to be passed on; nobody reads more of it once the answer begins."""
         self._uploaded = asyncio.Event()
-        return self._upload(self._uploaded)
+        return self._parts()
 
-    async def _upload(self, uploaded: asyncio.Event) -> AsyncIterator[bytes]:
-        async for part in self._parts():
+    async def _parts(self) -> AsyncIterator[bytes]:
+        """Yield what was read already, and the rest as it arrives."""
+        beginning, self._beginning = self._beginning, b""
+        if beginning:
+            yield beginning
+        async for part in self._chunks:
             yield part
-        uploaded.set()
+        if self._uploaded is not None:
+            self._uploaded.set()
 
-    async def _parts(self, limit: int | None = None) -> AsyncIterator[bytes]:
-        size, more = 0, True
+    async def _stream(self) -> AsyncGenerator[bytes]:
+        """Yield the pieces of the body as they arrive, none of them empty."""
+        more = True
         while more:
-            part, more = await self._part()
-            size += len(part)
-            if limit is not None and size > limit:
-                raise body_too_large(limit)
-            if part:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self.gone = True
+                raise asyncio.CancelledError
+            more = message.get("more_body", False)
+            if part := message.get("body", b""):
                 yield part
-
-    async def _part(self) -> tuple[bytes, bool]:
-        """The next piece of the body, and whether more follows."""
-        if self._pushed_back is not None:
-            pushed_back, self._pushed_back = self._pushed_back, None
-            return pushed_back
-        message = await self._receive()
-        if message["type"] == "http.disconnect":
-            self.gone = True
-            raise asyncio.CancelledError
-        return message.get("body", b""), message.get("more_body", False)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Cancel what runs inside when the client disconnects. The body must have been read, or be an `upload`."""
-        task = self._task or asyncio.current_task()
+        task = self._task = asyncio.current_task()
         assert task is not None
         watcher = spawn(self._cancel_on_disconnect(task), name="client-watch")
         try:
@@ -288,7 +248,9 @@ class Exchange:
         """Answer with an error, whose `body` is in the client's dialect."""
         headers = [AS_JSON]
         if error.retry_after is not None:
-            headers.append((b"retry-after", str(error.retry_after).encode()))
+            headers.append((b"retry-after", b"%d" % error.retry_after))
+        if error.status == 426:  # RFC 9110, section 15.5.22: it names the protocol to use
+            headers.append((b"upgrade", b"HTTP/1.1"))
         await self.reply(error.status, headers, dumps(body))
 
 

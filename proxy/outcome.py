@@ -86,8 +86,8 @@ class MalformedCall:
 class Observer:
     """Base of whatever follows outcomes. Methods are called at once and in order: they must be quick and never raise."""
 
-    def started(self, outcome: Outcome) -> None:
-        """Take note of a request that was let in."""
+    def started(self, outcome: Outcome, headers: Headers) -> None:
+        """Take note of a request that was let in; `headers` are the client's."""
 
     def happened(self, outcome: Outcome, event: Event) -> None:
         """Take note of an event, which the outcome has taken in already."""
@@ -116,8 +116,6 @@ class Outcome:
     dialect: str = ""
     credential: str = ""
     """A digest, never the key."""
-    trace: tuple[str, str] | None = None
-    """The client's `traceparent` and `tracestate` (W3C Trace Context)."""
     cause: Outcome | None = None
     """The request that background work follows; None: this is a request."""
     backend: str = ""
@@ -130,8 +128,8 @@ class Outcome:
     """Nobody sees it: the request is only explained or counted."""
     conversation: str = ""
     """A digest of the client's name for it; empty: it has none."""
-    carrier: Callable[[Headers], Headers] | None = None
-    """Puts the trace into the headers of a request to a backend; None: the client's own headers go on as they came."""
+    traced: Callable[[Headers], Headers] = lambda headers: headers
+    """Puts the trace into the headers of a request to a backend."""
     status: int = 0
     doing: Activity = "reading"
     action: str = "passed"
@@ -292,10 +290,6 @@ class Outcome:
         """Fields of the events of this name."""
         return (event.fields for event in self.events if event.name == name)
 
-    def traced(self, headers: Headers) -> Headers:
-        """Headers of a request to a backend for this one, with its trace."""
-        return headers if self.carrier is None else self.carrier(headers)
-
     def usage_details(self) -> dict[str, Any] | None:
         """Describe what was done, for the usage of the answer; None: nothing."""
         if not (self.handled or self.mended_calls or self.saved):
@@ -361,13 +355,11 @@ class Telemetry:
         self.clock = clock
         self.observers: tuple[Observer, ...] = ()
 
-    def open(
-        self, request_id: str, *, dialect: str = "", credential: str = "", trace: tuple[str, str] | None = None
-    ) -> Outcome:
-        """Open the outcome of a request that was let in."""
-        outcome = Outcome(request_id, self.clock, self.observers, dialect, credential, trace)
+    def open(self, request_id: str, headers: Headers, *, dialect: str = "", credential: str = "") -> Outcome:
+        """Open the outcome of a request that was let in, with these headers."""
+        outcome = Outcome(request_id, self.clock, self.observers, dialect, credential)
         for observer in overriding(self.observers, Observer.started):
-            observer.started(outcome)
+            observer.started(outcome, headers)
         return outcome
 
     def record_rejected(self, request_id: str, status: int, error: str) -> None:

@@ -112,9 +112,8 @@ class Relay:
 
     async def _recorded(self, exchange: Exchange, dialect: str, serve: Callable[[Outcome], Awaitable[None]]) -> None:
         """Have a request served, and complete its outcome whatever happens."""
-        outcome = self.telemetry.open(exchange.id, dialect=dialect, credential=exchange.tenant, trace=exchange.trace)
+        outcome = self.telemetry.open(exchange.id, exchange.headers, dialect=dialect, credential=exchange.tenant)
         try:
-            exchange.admit()
             await serve(outcome)
         except ClientError as error:
             outcome.fail(error.status, error.code or error.type)
@@ -124,7 +123,7 @@ class Relay:
                 outcome.fail(stopped.status, stopped.code or stopped.type)
                 raise stopped from None
             if not outcome.delivered:
-                outcome.fail(CLIENT_DISCONNECTED, "client_left" if exchange.gone else "cancelled")
+                outcome.fail(CLIENT_DISCONNECTED, "client_left")
             raise
         except Exception as error:  # it is reported where it is answered; here it is only written down
             outcome.fail(exchange.status or 500, type(error).__name__)

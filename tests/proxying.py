@@ -18,7 +18,6 @@ from fastapi import FastAPI
 from proxy.app import Times, create_app
 from proxy.core.jsontext import loads
 from proxy.core.settings import BackendSetting, Settings
-from proxy.exchange import Shutdown
 from proxy.server import Server
 from tests.fakes.base import HttpFake
 from tests.fakes.waiting import PATIENT
@@ -33,8 +32,7 @@ class Proxy:
     app: FastAPI
     loop: asyncio.AbstractEventLoop
     """In which it runs, in another thread."""
-    shutdown: Shutdown
-    """How far its stop has come."""
+    server: Server
 
     def chat(self, body: dict[str, Any], **headers: str) -> httpx.Response:
         """Post a chat request."""
@@ -61,23 +59,23 @@ def running_proxy(*backends: HttpFake | BackendSetting, **settings: Any) -> Iter
     given = tuple(_setting(backend) for backend in backends)
     chosen = Settings(**{**_USUAL, **settings, "backends": given})
     app = create_app(chosen, times=Times(**{**_USUAL_TIMES, **times}), **given_to_app)
-    ready: Future[asyncio.AbstractEventLoop] = Future()
+    ready: Future[tuple[asyncio.AbstractEventLoop, int]] = Future()
     server = Server(
         app,
         host="127.0.0.1",
         port=0,
         graceful=chosen.graceful_timeout,
         max_connections=chosen.max_connections,
-        on_started=lambda _: ready.set_result(asyncio.get_running_loop()),
+        on_started=lambda port: ready.set_result((asyncio.get_running_loop(), port)),
         **bounds,
     )
     thread = threading.Thread(target=_serve, args=(server,), daemon=True)
     thread.start()
-    loop = ready.result(20)
-    url = f"http://127.0.0.1:{server.port}"
+    loop, port = ready.result(20)
+    url = f"http://127.0.0.1:{port}"
     try:
         with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
-            yield Proxy(url, client, app, loop, server.state)
+            yield Proxy(url, client, app, loop, server)
     finally:
         server.stop()
         thread.join(20)

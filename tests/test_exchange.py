@@ -89,7 +89,7 @@ async def test_a_body_that_was_looked_at_is_read_and_passed_on_whole(least: int)
     assert b"".join([part async for part in passed.upload()]) == b"abcd"
     changed = Client(*parts, headers=[(b"content-length", b"4")]).exchange
     seen = await changed.peek(least)
-    changed.replace_beginning(b"xyz" + seen, 3)
+    changed.replace_beginning(b"xyz" + seen)
     assert b"".join([part async for part in changed.upload()]) == b"xyzabcd"
     assert changed.headers == [(b"content-length", b"7")]
     too_large = Client(*parts).exchange

@@ -26,7 +26,7 @@ class Seen(Observer):
 def opened() -> tuple[Outcome, Seen]:
     telemetry, seen = Telemetry(clock=lambda: 1.0), Seen()
     telemetry.observers = (seen,)
-    return telemetry.open("r"), seen
+    return telemetry.open("r", ()), seen
 
 
 def test_a_request_ends_once_and_nothing_is_recorded_after_it() -> None:

@@ -367,4 +367,4 @@ def _is_conversation(job: Job) -> bool:
     )
     single = request.choices == 1 and not request.continues and request.compaction is None and not job.background
     has_answer = any(message.get("role") == "assistant" for message in request.messages)
-    return answered and single and has_answer and not exchange.draining and bool(job.prompt.links)
+    return answered and single and has_answer and bool(job.prompt.links)

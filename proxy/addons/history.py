@@ -20,6 +20,7 @@ from proxy.core.piece import whole_number
 from proxy.core.request import Request, text_of
 from proxy.exchange import unique
 from proxy.job import Job
+from proxy.net.headers import Headers
 from proxy.outcome import MOST_EVENTS, Event, Outcome
 from proxy.stream.answer import Answer
 
@@ -187,8 +188,9 @@ class RequestHistory(AddOn):
         self.lessons.append((self.changes, backend, model, event))
 
     @override
-    def started(self, outcome: Outcome) -> None:
+    def started(self, outcome: Outcome, headers: Headers) -> None:
         """Remember a request from now on."""
+        del headers
         if self._max_bytes:
             self._number += 1
             self.records[outcome] = RequestRecord(outcome=outcome, number=self._number, at=self.clock())

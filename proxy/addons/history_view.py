@@ -29,7 +29,7 @@ _DIGITS = 12
 _YES = ("1", "true", "yes")
 _INTERNAL = frozenset(
     (
-        *("clock", "observers", "credential", "trace", "carrier", "cause", "since", "events", "silent", "delivered"),
+        *("clock", "observers", "credential", "traced", "cause", "since", "events", "silent", "delivered"),
         *("usage", "conversation", "seconds", "malformed_calls", "reduced"),
     )
 )

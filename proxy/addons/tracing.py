@@ -78,11 +78,11 @@ class Tracing(AddOn):
         self._roots: dict[Outcome, Span] = {}
 
     @override
-    def started(self, outcome: Outcome) -> None:
+    def started(self, outcome: Outcome, headers: Headers) -> None:
         """Open the span of a request, below the client's own."""
-        parent = _W3C.extract(dict(zip(_TRACE_HEADERS, outcome.trace or ("", ""), strict=True)))
+        parent = _W3C.extract({name.decode("latin-1"): value.decode("latin-1") for name, value in headers})
         root = self._roots[outcome] = self._tracer.start_span(_operation(outcome), parent, SpanKind.SERVER)
-        outcome.carrier = partial(_traced_headers, root)
+        outcome.traced = partial(_traced_headers, root)
 
     @override
     def ended(self, outcome: Outcome) -> None:

@@ -16,7 +16,7 @@ from hashlib import blake2b
 
 from proxy.addons.history_view import Viewer
 from proxy.api.paths import is_admin, normalized
-from proxy.core.errors import BadRequest, Forbidden, Unauthorized
+from proxy.core.errors import BadRequest, Forbidden, Unauthorized, WebSocketRefused
 from proxy.core.settings import LOOPBACK, Settings
 from proxy.exchange import Exchange
 from proxy.net.headers import Headers, credential, is_credential, key_bytes
@@ -47,6 +47,7 @@ class AccessControl:
 
         Raises:
             BadRequest: no host, more than one, or a path that no server should be given.
+            WebSocketRefused: it asks for one.
             Forbidden: a host that is not ours, a page that may not call, or a change of a backend, without keys.
         """
         hosts = exchange.values(b"host")
@@ -54,6 +55,8 @@ class AccessControl:
         if name is None and (hosts or exchange.version != "1.0"):  # old probes send none, browsers always do
             raise BadRequest("The request must have one Host header, with one name or address in it.")
         path = normalized(exchange.target)
+        if (exchange.header(b"upgrade") or "").lower() == "websocket":
+            raise WebSocketRefused("Spillway does not speak WebSocket; use HTTP, streamed or not.")
         if self._keys:
             return
         if name is not None and not self.is_known_host(name):

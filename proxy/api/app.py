@@ -105,8 +105,6 @@ class Boundary:
         except asyncio.CancelledError:
             if (stopped := exchange.stopped()) is not None:
                 await _refuse(exchange, stopped)
-            elif not exchange.left():
-                raise
         except ClientError as error:
             if not exchange.authorized:
                 self._services.relay.record_rejected(exchange, error)

@@ -60,14 +60,15 @@ async def session(on: On, exchange: Public) -> Response:
 
 
 @router.get("/spillway/live", response_class=StreamingResponse)
-async def live(on: On, view: View, exchange: Public, conversation: str = "") -> Response:
+async def live(on: On, view: View, exchange: Public, request: Request, conversation: str = "") -> Response:
     """Send what happens as Server-Sent Events, from a snapshot on."""
     if conversation:
         view.conversation(conversation)
     if view.history.viewers >= MOST_VIEWERS:
         raise Overloaded(f"{MOST_VIEWERS} viewers are looking already, which is all that may.")
     headers = {"cache-control": "no-store", "x-accel-buffering": "no", "content-type": "text/event-stream"}
-    return StreamingResponse(_feed(view, exchange, _session(on, exchange), conversation), headers=headers)
+    feed = _feed(view, request.state.server, _session(on, exchange), conversation)
+    return StreamingResponse(feed, headers=headers)
 
 
 @router.get(_SUMMARY)
@@ -169,7 +170,7 @@ def _session(on: Services, exchange: Exchange) -> dict[str, Any]:
     }
 
 
-async def _feed(view: HistoryView, exchange: Exchange, session: dict[str, Any], only: str) -> AsyncIterator[bytes]:
+async def _feed(view: HistoryView, server: Any, session: dict[str, Any], only: str) -> AsyncIterator[bytes]:
     """Yield a snapshot, and then what has changed since the last look, until the server stops."""
     history, query = view.history, {"conversation": only} if only else {}
     history.viewers += 1
@@ -185,7 +186,7 @@ async def _feed(view: HistoryView, exchange: Exchange, session: dict[str, Any], 
         }
         yield _event("snapshot", snapshot)
         looks = quiet = 0
-        while not exchange.draining:
+        while not server.should_exit:
             await asyncio.sleep(TICK)
             looks += 1
             before, last = last, history.changes

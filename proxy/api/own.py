@@ -51,14 +51,12 @@ async def healthz(_: Public) -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get(
-    "/readyz", tags=["health"], responses={503: {"description": "No backend answers, or the server is being stopped."}}
-)
+@router.get("/readyz", tags=["health"], responses={503: {"description": "No backend answers."}})
 @router.head("/readyz", include_in_schema=False)
 async def readyz(on: On, exchange: Public, response: Response) -> dict[str, Any]:
     """Ask the backends whether one answers. A store that fails is reported to those with a key, but does not count."""
     backends = await on.readiness.kinds()
-    status = "draining" if exchange.draining else "ready" if any(backends.values()) else "no backend answers"
+    status = "ready" if any(backends.values()) else "no backend answers"
     response.status_code = 200 if status == "ready" else 503
     details = {"backends": backends, "store": await on.check_store()} if exchange.trusted else {}
     return {"status": status, **details}

@@ -185,9 +185,7 @@ async def address(exchange: Exchange, router: Router, limit: int) -> Addressed:
     route = await router.route(named)
     model_id = route.model.encode()
     if model_id != field[1]:
-        exchange.replace_beginning(
-            beginning[: field.start(1)] + model_id + beginning[field.end(1) :], len(model_id) - len(field[1])
-        )
+        exchange.replace_beginning(beginning[: field.start(1)] + model_id + beginning[field.end(1) :])
     return Addressed(route, exchange.upload())
 
 

@@ -109,10 +109,6 @@ class WebSocketRefused(ClientError, status=426, code="websocket_not_supported"):
     """A client wants a WebSocket. With 426 Codex (0.169) goes on over HTTP at once, with anything else after six more tries."""
 
 
-class NotImplementedHere(ClientError, status=501, code="not_implemented"):
-    """A part of HTTP that is not spoken here: tunnels, codings of a message."""
-
-
 class InternalError(ClientError, status=500, type="server_error", code="internal_error"):
     """A mistake in Spillway itself; the log has more."""
 

@@ -276,6 +276,6 @@ def test_a_viewer_does_not_hold_up_the_end_of_the_server(fake: LlamaCppFake) -> 
         with viewing(proxy) as seen:
             seen.until("snapshot")
             begun = time.monotonic()
-            proxy.shutdown.draining = True
+            proxy.server.should_exit = True
             wait_until(lambda: not seen.reading)
         assert time.monotonic() - begun < 30

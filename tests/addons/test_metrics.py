@@ -156,12 +156,12 @@ def test_names_that_clients_make_up_come_to_an_end() -> None:
     telemetry.observers = (metrics,)
     odd: tuple[dict[str, Any], ...] = ({}, {"prompt_tokens": None}, {"prompt_tokens_details": {"cached_tokens": "x"}})
     for number in range(400):
-        outcome = telemetry.open("r")
+        outcome = telemetry.open("r", ())
         outcome.record_route("b", f"made up {number}")
         outcome.usage = {"prompt_tokens": 10, "completion_tokens": 1}
         outcome.close(200)
     for usage in odd:
-        outcome = telemetry.open("r")
+        outcome = telemetry.open("r", ())
         outcome.usage = usage
         outcome.close(200)
     shown = [each for each in metrics.render().decode().split("\n") if each.startswith(f"{NAME}{{")]

@@ -39,6 +39,13 @@ def stop(proxy: Spillway) -> None:
     os.kill(proxy.pid, signal.SIGTERM)
 
 
+def answers(proxy: Spillway) -> bool:
+    try:
+        return httpx.get(f"{proxy.url}/healthz", trust_env=False).status_code == 200
+    except httpx.ConnectError:
+        return False
+
+
 def body_of(answer: bytes) -> bytes:
     """The body of a whole answer in chunks.
 
@@ -96,15 +103,8 @@ def test_what_ends_in_time_ends_as_ever(tmp_path: Path) -> None:
         wait_until(lambda: gate.waiting == 5, 30)
         stop(proxy)
         assert idle.rest() == b""  # an idle connection is closed at once
-        refused = httpx.post(f"{proxy.url}/v1/chat/completions", json={"messages": []}, trust_env=False)
-        assert refused.status_code == 503
-        assert refused.headers["retry-after"] == "5"
-        assert refused.headers["connection"] == "close"
-        assert refused.json()["error"]["code"] == "shutting_down"
-        assert httpx.get(f"{proxy.url}/v1/embeddings", trust_env=False).status_code == 503
-        ready = httpx.get(f"{proxy.url}/readyz", trust_env=False)
-        assert (ready.status_code, ready.json()["status"]) == (503, "draining")
-        assert httpx.get(f"{proxy.url}/healthz", trust_env=False).status_code == 200
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{proxy.url}/healthz", trust_env=False)
         began = time.monotonic()
         gate.open()
         for client in streams:
@@ -127,7 +127,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path, second: signal.Signals) ->
         client.send(chat(stream=True))
         gate.wait_reached()
         stop(proxy)
-        wait_until(lambda: httpx.get(f"{proxy.url}/readyz", trust_env=False).json()["status"] == "draining")
+        wait_until(lambda: not answers(proxy))
         os.kill(proxy.pid, second)
         client.rest()
         assert status() == 0
