@@ -131,7 +131,6 @@ class Scenes:
             page.screenshot(path=PICTURES / "page-conversation.png")
         with self.shown(f"r/{row['request']}", height=1150) as page:
             expect(page.locator(".change-row.summarised")).to_be_visible()
-            page.get_by_role("heading", name="Sent and forwarded").scroll_into_view_if_needed()
             page.screenshot(path=PICTURES / "page-request.png")
 
 
@@ -140,7 +139,7 @@ def start(running: Browser) -> None:
     with demo_proxy(pace=0.004) as proxy, visiting(running, proxy.url, height=1000) as visit:
         page = visit.open("start")
         page.get_by_role("button", name="Send").click()
-        expect(page.locator(".try .mark.paused").first).to_be_attached()
+        expect(page.locator(".try .state")).to_have_text("paused to compact", timeout=60_000)
         expect(page.locator(".try .state")).to_have_text("answering")
         page.screenshot(path=PICTURES / "page-start.png")
 

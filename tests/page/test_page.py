@@ -56,8 +56,8 @@ def test_the_first_visit_says_what_it_is_and_shows_a_pause_and_what_follows(brow
         chat = page.locator(".try")
         expect(chat.locator(".said")).to_contain_text("2999, 3000.")
         expect(chat.locator(".state")).to_have_text("idle")
-        chat.get_by_role("link", name="Open it").click()
-        expect(page.locator(".turn")).to_contain_text("paused")
+        chat.get_by_role("link", name="Open the conversation").click()
+        expect(page.locator(".turn")).to_contain_text("Paused 1 time while answering")
 
 
 def test_the_base_url_can_be_copied(browser: Browser, stage: Stage) -> None:
@@ -138,12 +138,12 @@ def test_a_keyboard_is_enough(browser: Browser, stage: Stage) -> None:
         tab_to(page, "Remember: the code of frames0")
         page.keyboard.press("Enter")
         expect(page.get_by_role("heading", level=1)).to_be_focused()
-        expect(page.get_by_role("button", name="Forget it")).to_be_visible()
-        tab_to(page, "Forget it")
+        expect(page.get_by_role("button", name="Forget summary")).to_be_visible()
+        tab_to(page, "Forget summary")
         page.keyboard.press("Enter")
-        expect(page.get_by_role("button", name="Leave it")).to_be_focused()
+        expect(page.get_by_role("button", name="Cancel")).to_be_focused()
         page.keyboard.press("Enter")
-        expect(page.get_by_role("button", name="Leave it")).to_have_count(0)
+        expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
 
 
 def test_what_is_said_aloud(browser: Browser, stage: Stage) -> None:
@@ -208,7 +208,7 @@ def keyed(browser: Browser) -> Iterator[Stage]:
 def sign_in(visit: Visit, key: str) -> Page:
     page = visit.open()
     page.get_by_label("Key").fill(key)
-    page.get_by_role("button", name="Look").click()
+    page.get_by_role("button", name="Sign in").click()
     return page
 
 
@@ -237,7 +237,7 @@ def test_who_has_shown_a_key_asks_a_model_with_it(browser: Browser, keyed: Stage
         page.get_by_role("button", name="Send").click()
         expect(page.locator(".said")).to_contain_text("Noted.")
         expect(page.locator(".try .state")).to_have_text("idle")
-        page.get_by_role("button", name="Begin anew").click()
+        page.get_by_role("button", name="New chat").click()
         expect(page.locator(".said")).to_have_count(0)
     assert keyed.rows("asking", "another-key") == []
 
@@ -247,10 +247,10 @@ def test_an_admin_key_shows_all_of_them_and_not_what_was_said(browser: Browser, 
         page = sign_in(visit, "admin-key")
         expect(page.locator(".rows > .row").nth(1)).to_be_visible()
         expect(page.locator(".rows")).not_to_contain_text("code of")
-        expect(page.get_by_role("contentinfo")).to_contain_text("what was said is not shown here")
+        expect(page.get_by_role("contentinfo")).to_contain_text("content is hidden for this key")
         page.locator(".rows .title").first.click()
         expect(page.locator(".turn")).to_have_count(1)
-        expect(page.get_by_text("What was said is not shown here.")).to_be_visible()
+        expect(page.get_by_text("Content is hidden for this key.")).to_be_visible()
         page.locator(".turn").first.get_by_role("link").click()
-        expect(page.get_by_text("What was said is not shown here.")).to_be_visible()
+        expect(page.get_by_text("Content is hidden for this key.")).to_be_visible()
         assert faults(page) == []

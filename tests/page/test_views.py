@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.fakes import GenericFake, scripted
+from tests.fakes import FakeModel, Gate, GenericFake, LlamaCppFake, Reply, scripted
 from tests.fakes.waiting import wait_until
 from tests.page.stage import MODEL, Stage, Visit, staged, visiting
 from tests.proxying import running_proxy
@@ -70,47 +70,71 @@ def test_marks_stand_where_it_compacts_and_where_it_pauses(visit: Visit, stage: 
 # One conversation
 
 
-def test_the_timeline_tells_what_was_done_to_each_turn(visit: Visit, stage: Stage) -> None:
+def test_the_timeline_has_a_sentence_for_each_turn_and_folds_what_was_unchanged(visit: Visit, stage: Stage) -> None:
     talk = stage.compacted("timeline")
     page = open_talk(visit, "timeline0")
+    newest = page.locator(".turns > .turn").first
+    expect(newest).to_contain_text(
+        re.compile(r"Compacted before sending: \d+ messages became a summary, [78]\d\s%\s→\s[2-6]\d\s%")
+    )
+    folded = page.locator(".quiet-turns summary")
+    expect(folded).to_contain_text(f"{talk.turns - 1} unchanged turns")
+    expect(page.get_by_role("img", name=f"Fill of the window over {talk.turns} turns")).to_be_visible()
+    expect(page.locator(".chart .event.compacted").first).to_be_attached()
+    folded.click()
     expect(page.locator(".turn")).to_have_count(talk.turns)
-    newest = page.locator(".turn").first
-    expect(newest).to_contain_text("summarised")
-    expect(newest).to_contain_text(re.compile(r"[78]\d\s%\s→\s[2-6]\d\s%"))
-    expect(newest).to_contain_text("stands for")
-    expect(newest).to_contain_text("waited")
     talk.ask()
-    expect(page.locator(".turn")).to_have_count(talk.turns)
+    expect(newest).to_contain_text(re.compile(r"Sent with a summary of \d+ messages"))
+
+
+def test_a_failed_request_is_red_and_says_why_and_a_client_that_left_is_not(visit: Visit, stage: Stage) -> None:
+    question = {"role": "user", "content": "What about the iceberg?"}
+    too_long = {"role": "system", "content": "word " * 4000}
+    assert stage.proxy.chat({"model": MODEL, "messages": [too_long, question]}).status_code == 400
+    page = visit.open("conversations")
+    row = page.locator(".rows > .row", has_text="iceberg")
+    expect(row.locator(".state")).to_have_text("failed")
+    expect(row).to_contain_text("The last request failed: the prompt does not fit the window.")
+    row.get_by_role("link").click()
+    expect(page.locator(".turn.trouble")).to_contain_text("Refused: the prompt does not fit the window.")
+    asking = {"model": MODEL, "messages": [{"role": "user", "content": "Tell me slowly about the one who left."}]}
+    stage.holder.gate = Gate(at=30)
+    with stage.proxy.client.stream("POST", "/v1/chat/completions", json={**asking, "stream": True}) as answer:
+        next(answer.iter_raw())
+    page = visit.open("conversations")
+    row = page.locator(".rows > .row", has_text="one who left")
+    expect(row.locator(".state")).to_have_text("idle")
+    row.get_by_role("link").click()
+    expect(page.locator(".turn")).to_contain_text("The client left.")
+    expect(page.locator(".turn.trouble")).to_have_count(0)
 
 
 def test_the_difference_shows_what_became_of_each_message(visit: Visit, stage: Stage) -> None:
     stage.compacted("difference")
     page = open_talk(visit, "difference0")
     page.locator(".turn").first.get_by_role("link").click()
-    expect(page.get_by_role("heading", name="Sent and forwarded")).to_be_visible()
+    expect(page.get_by_role("heading", name="What was changed")).to_be_visible()
     block = page.locator(".change-row.summarised")
-    expect(block.locator("ins")).to_contain_text("Goal and constraints")
-    block.get_by_text("that it stands for").click()
+    expect(block.locator("pre").first).to_contain_text("Goal and constraints")
+    block.get_by_text("it replaces").click()
     expect(block).to_contain_text("Remember: the code of difference")
-    kept = page.locator(".change-row.kept").last
-    kept.get_by_text("kept as sent").click()
-    expect(kept.locator("pre").last).to_contain_text("the code of difference")
+    page.get_by_text(re.compile(r"messages unchanged")).click()
+    expect(page.locator(".change-row.kept").last.locator("pre")).to_contain_text("the code of difference")
     expect(page.locator(".events")).to_contain_text("compacted")
 
 
-def test_what_was_recalled_stands_in_front_of_the_message(visit: Visit, stage: Stage) -> None:
+def test_what_was_recalled_is_shown_by_itself(visit: Visit, stage: Stage) -> None:
     talk = stage.compacted("recalled")
     talk.ask({"role": "user", "content": "Where did I say about1x17 about1x18 about1x19?"})
     page = open_talk(visit, "recalled0")
-    expect(page.locator(".turn").first).to_contain_text(re.compile(r"recalled \d"))
+    expect(page.locator(".turn").first).to_contain_text(re.compile(r"\d passages? recalled"))
     page.locator(".turn").first.get_by_role("link").click()
     row = page.locator(".change-row.recalled")
-    expect(row.locator("ins")).to_contain_text("about1x17 about1x18")
-    expect(row.locator("pre")).to_contain_text("Where did I say")
-    expect(row.locator("del")).to_have_count(0)
+    expect(row.locator("pre").first).to_contain_text("about1x17 about1x18")
+    expect(row.locator("pre").first).not_to_contain_text("Where did I say")
 
 
-def test_a_shortened_message_is_compared_word_by_word(visit: Visit, stage: Stage) -> None:
+def test_a_shortened_message_is_shown_as_it_was_sent_with_the_old_text_folded(visit: Visit, stage: Stage) -> None:
     lines = "\n".join(f"line {number} of the listing" for number in range(700))
     call = {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
     messages = [
@@ -124,23 +148,22 @@ def test_a_shortened_message_is_compared_word_by_word(visit: Visit, stage: Stage
     page.get_by_role("link", name="What does the listing say?").click()
     page.locator(".turn").first.get_by_role("link").click()
     row = page.locator(".change-row.shortened")
-    expect(row.locator("del").first).to_contain_text("line 350 of the listing")
-    expect(row.locator("ins").first).not_to_be_empty()
-    expect(row.locator("pre")).to_contain_text("line 0 of the listing")
-    row.get_by_role("button", name="characters as they were").first.click()
-    expect(row.locator("pre")).to_contain_text("line 20 of the listing")
+    expect(row.locator("pre").first).to_contain_text("line 0 of the listing")
+    expect(row.locator("pre").first).not_to_contain_text("line 350 of the listing")
+    row.get_by_text("As the client sent it").click()
+    expect(row.locator("pre").last).to_contain_text("line 350 of the listing")
 
 
 def test_a_forgotten_summary_is_not_in_the_next_prompt(visit: Visit, stage: Stage) -> None:
     talk = stage.compacted("forgotten")
     visit.refused = {404}  # there is no summary any more
     page = open_talk(visit, "forgotten0")
-    page.get_by_role("button", name="Forget it").click()
-    page.get_by_role("button", name="Leave it").click()
-    page.get_by_role("button", name="Forget it").click()
-    page.get_by_role("group", name="Forget it").get_by_role("button", name="Forget it").click()
-    expect(page.get_by_role("status")).to_have_text("The summary is forgotten, from the next prompt on.")
-    expect(page.get_by_text("None stands in its prompt.")).to_be_visible()
+    page.get_by_role("button", name="Forget summary").click()
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Forget summary").click()
+    page.get_by_role("group", name="Forget summary").get_by_role("button", name="Forget").click()
+    expect(page.get_by_role("status")).to_have_text("The next prompt is sent without this summary.")
+    expect(page.get_by_text("Nothing has been summarised yet.")).to_be_visible()
     assert "Goal and constraints" in stage.forwarded()
     # Shorter than it was, so that nothing has to be compacted again.
     talk.messages = talk.messages[:5]
@@ -156,8 +179,8 @@ def test_a_models_window_is_told_with_its_origin(visit: Visit, stage: Stage) -> 
     stage.talk("counting", 3)
     page = visit.open("models")
     model = page.get_by_role("article", name=MODEL)
-    expect(model).to_contain_text("2,048 tokens llama.cpp, slot; told of the loaded model")
-    expect(model).to_contain_text("goes on by")
+    expect(model).to_contain_text("2,048 tokens llama.cpp, slot; reported for the loaded model")
+    expect(model).to_contain_text("resumes by")
     expect(model).to_contain_text("tokenizer")
 
 
@@ -169,19 +192,34 @@ def test_what_was_learned_can_be_forgotten(browser: Browser) -> None:
         visiting(browser, proxy.url) as visit,
     ):
         model = visit.open("models").get_by_role("article")
-        expect(model).to_contain_text("Nothing was learned")
+        expect(model).to_contain_text("Nothing learned")
         proxy.chat({"model": "fake-model", "messages": question})
         expect(model).to_contain_text("700 tokens")
         model.get_by_role("button", name="Forget: fake-model, window").click()
-        expect(model).to_contain_text("Nothing was learned")
+        expect(model).to_contain_text("Nothing learned")
         expect(model).not_to_contain_text("700 tokens")
+
+
+def test_malformed_calls_stand_with_the_model_that_wrote_them(browser: Browser) -> None:
+    call = '<tool_call>{"name": "get_weather", "arguments": {"town": "Paris"}}</tool_call>'
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "additionalProperties": False}
+    tools = [{"type": "function", "function": {"name": "get_weather", "parameters": parameters}}]
+    with (
+        LlamaCppFake([FakeModel(MODEL)], lambda _: Reply(text=call)) as fake,
+        running_proxy(fake, models={MODEL: {"tools": False}}) as proxy,
+        visiting(browser, proxy.url) as visit,
+    ):
+        proxy.chat({"model": MODEL, "messages": [{"role": "user", "content": "Hot?"}], "tools": tools})
+        model = visit.open("models").get_by_role("article", name=MODEL)
+        expect(model).to_contain_text("2 wrong arguments")
+        expect(model.get_by_role("row", name="tool_call")).to_contain_text("2")
 
 
 def test_savings_are_what_is_told_with_how_they_are_computed(visit: Visit, stage: Stage) -> None:
     stage.compacted("savings")
     page = visit.open("savings")
     told = stage.proxy.client.get("/spillway/savings").json()
-    expect(page.locator(".tile", has_text="tokens not sent")).to_contain_text(f"{told['tokens']['not_sent']:,}")
+    expect(page.locator(".tile", has_text="tokens saved")).to_contain_text(f"{told['tokens']['not_sent']:,}")
     expect(page.get_by_text("no backend takes more")).to_be_visible()
 
 
@@ -195,10 +233,14 @@ def test_the_log_can_be_filtered_and_opens_requests(visit: Visit, stage: Stage) 
     expect(lines.filter(has_text="200")).to_have_count(0)
     expect(lines.first).to_contain_text("400")
     page.get_by_label("errors").uncheck()
+    page.get_by_label("search").fill("the code of log0")
+    expect(lines).to_have_count(1)
+    expect(lines).to_contain_text("python-httpx")
+    page.get_by_label("search").fill("")
     page.get_by_label("status").select_option("200")
     expect(lines.filter(has_text="400")).to_have_count(0)
     shown = lines.count()
     stage.talk("log2", 1)
     wait_until(lambda: lines.count() > min(shown, 99), 10)
-    lines.first.get_by_role("link").click()
+    lines.first.get_by_role("link", name="Open the request").click()
     expect(page.get_by_role("heading", name="What happened")).to_be_visible()

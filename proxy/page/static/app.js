@@ -1,4 +1,4 @@
-// The frame: where one is, who looks, in which colours, and the view that is shown.
+// The frame: navigation, theme, sign-in, and the view that is shown.
 import { setKey } from "./api.js";
 import { open, useFeed } from "./feed.js";
 import { Problem, html, render, useEffect, useErrorBoundary, useLayoutEffect, useState } from "./lib.js";
@@ -10,11 +10,11 @@ import { Savings } from "./views/savings.js";
 import { SignIn, Start } from "./views/start.js";
 
 const VIEWS = {
+  start: ["Start", Start],
   conversations: ["Conversations", Conversations],
   models: ["Models", Models],
   savings: ["Savings", Savings],
   log: ["Log", Log],
-  start: ["Start", Start],
 };
 const INNER = { c: ["Conversation", Conversation, "conversations"], r: ["Request", Request, "log"] };
 const THEMES = ["auto", "light", "dark"];
@@ -57,7 +57,7 @@ function Theme() {
 const Link = ({ name, label, current }) =>
   html`<a href=${`#/${name}`} aria-current=${current === name ? "page" : null}>${label}</a>`;
 
-const LINKS = { new: "connecting …", open: "live", lost: "not connected, trying again …" };
+const LINKS = { new: "connecting …", open: "live", lost: "not connected, retrying …" };
 
 function signOut() {
   setKey("");
@@ -90,7 +90,7 @@ function Shown({ view: [label, View], argument }) {
     document.title = `${label} · Spillway`;
   }, [label]);
   if (!error) return html`<${View} argument=${argument} />`;
-  return html`<${Problem} error=${error} /><button onClick=${again}>Show it again</button>`;
+  return html`<${Problem} error=${error} /><button onClick=${again}>Try again</button>`;
 }
 
 function App() {
@@ -113,9 +113,9 @@ function App() {
     <${Header} current=${closed ? "" : current} told=${told} />
     <main id="main">
       ${closed ? html`<${SignIn} />` : ready && html`<${Shown} key=${[view[0], argument].join()} view=${view} argument=${argument} />`}
-      ${!told.session && told.link === "lost" && html`<p class="problem" role="alert">Spillway can't be reached. Trying again …</p>`}
+      ${!told.session && told.link === "lost" && html`<p class="problem" role="alert">Spillway can't be reached. Retrying …</p>`}
     </main>
-    <footer>Spillway ${told.session?.version}${told.session?.content === false && " · what was said is not shown here"}</footer>
+    <footer>Spillway ${told.session?.version}${told.session?.content === false && " · content is hidden for this key"}</footer>
     <p class="unseen" role="status" aria-live="polite">${told.said}</p>`;
 }
 

@@ -7,7 +7,7 @@ const NUMBER = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
 const MOMENT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", hour12: false });
 
-export const UNKNOWN = "not known";
+export const UNKNOWN = "unknown";
 
 export const number = (value) => (value == null ? UNKNOWN : NUMBER.format(value));
 export const percent = (fraction) => (fraction == null ? UNKNOWN : `${Math.round(fraction * 100)}\u00a0%`);
@@ -17,6 +17,7 @@ export const moment = (at) => MOMENT.format(at * 1000);
 
 export function seconds(value) {
   if (value == null) return UNKNOWN;
+  if (value > 0 && value < 1) return `${Math.round(value * 1000)} ms`;
   if (Math.abs(value) < 60) return `${number(value)} s`;
   const whole = Math.round(Math.abs(value));
   const [hours, minutes] = [Math.floor(whole / 3600), Math.floor((whole % 3600) / 60)];
@@ -36,16 +37,24 @@ const WORDS = {
 /** How a state is called. */
 export const stateName = (state) => WORDS[state] ?? state;
 
-const CAUSES = {
-  first: "the first prompt of it, or the one before is forgotten",
-  tools: "the tools or other options changed",
-  system: "the system prompt changed",
-  edited: "the client edited its history",
-  shortened: "Spillway shortened it",
-  backend: "the backend did not keep it",
+const REASONS = {
+  context_length_exceeded: "the prompt does not fit the window",
+  upstream_unavailable: "the backend can't be reached",
+  upstream_timeout: "the backend did not answer in time",
+  upstream_refused: "the backend refused to continue",
+  upstream_invalid: "the backend's answer was not HTTP",
+  upstream_too_large: "the backend's answer was too large",
+  overloaded: "too many requests at once",
+  model_not_found: "there is no such model",
+  internal_error: "an error in Spillway; the log has it",
+  client_left: "the client left",
+  cancelled: "cancelled",
 };
-/** Why no more of a prompt was like the one before, in words. */
-export const cause = (why) => CAUSES[why] ?? why;
+/** Why a request failed, in words. */
+export const reasonOf = (code) => REASONS[code] ?? String(code ?? "error").replaceAll("_", " ");
+
+/** Whether a request failed; a client that leaves is no failure. */
+export const troubled = ({ error, status = 0 }) => (!!error || status >= 400) && !["client_left", "cancelled", "stopped"].includes(error);
 
 /** What a conversation is called where its first words may not be shown. */
 export const titleOf = (row) => row.title || `Conversation ${row.id.replace(/^c_/, "").slice(0, 8)}`;
@@ -122,7 +131,7 @@ function amounts(row) {
 function described(row, parts) {
   const used = parts.reduce((sum, { tokens }) => sum + tokens, 0);
   const there = parts.filter(({ tokens }) => tokens).map(({ label, tokens }) => `${label} ${number(tokens)}`);
-  const room = row.window ? ` of ${number(row.window)} tokens, ${percent(used / row.window)} full` : " tokens, window not known";
+  const room = row.window ? ` of ${number(row.window)} tokens, ${percent(used / row.window)} full` : " tokens, window unknown";
   return `${number(used)}${room}: ${there.join(", ") || "empty"}`;
 }
 
@@ -163,15 +172,3 @@ export function Legend({ row }) {
 }
 
 const share = (row, name, usual) => (row?.window && row[name] ? percent(row[name] / row.window) : usual);
-
-/** Two thin bars: how full the window was before something was done, and after. */
-export function Change({ before, after }) {
-  const drawn = [before, after].filter((fill) => fill != null);
-  return html`<svg class="change" aria-hidden="true" viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none">
-    ${drawn.map((fill, place) => {
-      const y = place * (HEIGHT / 2) + 1;
-      return html`<rect class="room" y=${y} width=${WIDTH} height=${HEIGHT / 2 - 3} />
-        <rect class=${place ? "part after" : "part before"} y=${y} width=${Math.min(fill, 1) * WIDTH} height=${HEIGHT / 2 - 3} />`;
-    })}
-  </svg>`;
-}

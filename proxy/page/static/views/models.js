@@ -1,20 +1,20 @@
-// What Spillway knows of each model, and where from.
+// What Spillway knows of each model, and from where.
 import { act, get } from "../api.js";
 import { announce, feed, useFeed } from "../feed.js";
 import { Facts, Heading, Problem, html, number, percent, plural, seconds, useAsked, useState } from "../lib.js";
 
 const TRUST = {
   configured: "set by you",
-  loaded: "told of the loaded model",
-  learned: "learned from what happened",
-  listed: "told in a list",
-  trained: "what it was trained for",
+  loaded: "reported for the loaded model",
+  learned: "learned from an answer or an error",
+  listed: "from the backend's list",
+  trained: "what the model was trained for",
   fallback: "assumed",
 };
 const LESSONS = [
   ["window", "window", (value) => `${number(value)} tokens`],
   ["tools", "tools", (value) => (value ? "takes tools" : "refused tools")],
-  ["continuations", "refused_continuations", (value) => `refused to go on by ${value.join(", ")}`],
+  ["continuations", "refused_continuations", (value) => `cannot resume by ${value.join(", ")}`],
 ];
 
 const from = ({ origin, trust }) => html` <span class="made">${origin}; ${TRUST[trust] ?? trust}</span>`;
@@ -25,7 +25,7 @@ const yes = (value) => (value ? "yes" : "no");
 function Lessons({ backend, model, told, onForgot }) {
   const [failed, setFailed] = useState(null);
   const learned = LESSONS.filter(([, field]) => told[field]?.trust === "learned" || (field === "refused_continuations" && told[field]));
-  if (!learned.length) return html`<p class="made">Nothing was learned that the backend does not tell itself.</p>`;
+  if (!learned.length) return html`<p class="made">Nothing learned: the backend reports what it knows.</p>`;
   const forget = async (lesson) => {
     setFailed(null);
     try {
@@ -45,40 +45,69 @@ function Lessons({ backend, model, told, onForgot }) {
 const counted = ({ source, vocabulary, samples, p95_error: error }) =>
   [source, vocabulary && `vocabulary ${vocabulary}`, samples != null && plural(samples, "sample"), error != null && `95 of 100 prompts within ${percent(error)}`].filter(Boolean).join(", ");
 
-function Model({ backend, model, told, onForgot }) {
+const FATES = ["called", "repaired", "malformed", "retried", "lost"];
+
+/** Tool calls read from text by form, and those that could not be made, by reason. */
+function Calls({ emulated, malformed }) {
+  const reasons = Object.entries(malformed);
+  const forms = Object.entries(emulated);
+  if (!reasons.length && !forms.length) return null;
+  return html`<h4>Tool calls</h4>
+    ${forms.length > 0 && html`<div class="wide" tabindex="0" role="region" aria-label="Tool calls written as text"><table>
+      <thead><tr><th scope="col">written as</th>${FATES.map((fate) => html`<th scope="col" key=${fate}>${fate}</th>`)}</tr></thead>
+      <tbody>${forms.map(([form, counts]) => html`<tr key=${form}><td>${form}</td>${FATES.map((fate) => html`<td class="figure" key=${fate}>${number(counts[fate] ?? 0)}</td>`)}</tr>`)}</tbody>
+    </table></div>`}
+    ${reasons.length > 0 && html`<p>Malformed in the requests kept: ${reasons.map(([reason, count]) => `${number(count)} ${reason.replaceAll("_", " ")}`).join(", ")}.</p>`}`;
+}
+
+/** How many malformed calls the kept requests had, by backend and model, then by reason. */
+function malformedOf(outcomes) {
+  const counts = {};
+  for (const { backend, model, malformed_calls: calls } of outcomes) {
+    for (const { reason } of calls ?? []) {
+      const of = (counts[`${backend}/${model}`] ??= {});
+      of[reason] = (of[reason] ?? 0) + 1;
+    }
+  }
+  return counts;
+}
+
+function Model({ backend, model, told, malformed = {}, onForgot }) {
   const chosen = told.effective ?? {};
   const id = `model-${backend.name}-${model}`;
   return html`<article class="model" aria-labelledby=${id}>
     <h3 id=${id}>${model}</h3>
-    ${chosen.advice && html`<p class="problem">Its window is not known, so it is not managed: ${chosen.advice}</p>`}
+    ${chosen.advice && html`<p class="problem">Not managed, because its window is unknown: ${chosen.advice}</p>`}
     <${Facts} facts=${[
       ["window", fact(told.window, tokens)],
-      ["trained for", fact(told.trained_window, tokens)],
+      ["trained with", fact(told.trained_window, tokens)],
       ["longest answer", fact(told.max_output, tokens)],
       ["compacts at", told.window && `${percent(chosen.trigger)}, down to ${percent(chosen.target)}; pauses at ${percent(chosen.pause)}`],
       ["policy", chosen.policy],
-      ["tools", fact(told.tools, (value) => (value ? "native" : "emulated")) ?? "native, until they are refused"],
+      ["tools", fact(told.tools, (value) => (value ? "native" : "emulated")) ?? "native until the backend refuses them"],
       ["images", fact(told.vision, yes)],
       ["tokenizer", fact(told.tokenizer, String)],
       ["counting", told.counting && counted(told.counting)],
-      ["goes on by", fact(told.continuation, (value) => String(value).replaceAll("_", " "))],
-      ["refused ways to go on", fact(told.refused_continuations, (value) => value.join(", "))],
-      ["emulated calls", Object.entries(told.emulated_calls ?? {}).map(([what, count]) => `${what} ${typeof count === "number" ? number(count) : JSON.stringify(count)}`).join(", ")],
+      ["resumes by", fact(told.continuation, (value) => String(value).replaceAll("_", " "))],
+      ["refused ways to resume", fact(told.refused_continuations, (value) => value.join(", "))],
     ]} />
+    <${Calls} emulated=${told.emulated_calls ?? {}} malformed=${malformed} />
     <h4>Learned</h4>
     <${Lessons} backend=${backend.name} model=${model} told=${told} onForgot=${onForgot} />
   </article>`;
 }
 
 export function Models() {
-  const { learned } = useFeed();
+  const { learned, told: ended } = useFeed();
   const [forgot, setForgot] = useState(0);
+  const { data: kept } = useAsked(() => get("outcomes", { limit: "500" }), [ended]);
+  const malformed = malformedOf(kept?.outcomes ?? []);
   const { data, error } = useAsked(() => get("models"), [learned, forgot]);
-  return html`<${Heading} note="Every figure with where it comes from, and how far it is trusted.">Models<//>
+  return html`<${Heading} note="What is known of each model, and from where.">Models<//>
     <${Problem} error=${error} />
     ${data?.backends.map((backend) => html`<section key=${backend.name} aria-label=${backend.name}>
       <h2>${backend.name} <span class="made">${backend.kind} at ${backend.url}</span></h2>
-      ${!Object.keys(backend.models ?? {}).length && html`<p class="empty">It lists no models, or does not answer now.</p>`}
-      ${Object.entries(backend.models ?? {}).map(([model, told]) => html`<${Model} key=${model} backend=${backend} model=${model} told=${told} onForgot=${() => setForgot(forgot + 1)} />`)}
+      ${!Object.keys(backend.models ?? {}).length && html`<p class="empty">No answer, or no models.</p>`}
+      ${Object.entries(backend.models ?? {}).map(([model, told]) => html`<${Model} key=${model} backend=${backend} model=${model} told=${told} malformed=${malformed[`${backend.name}/${model}`]} onForgot=${() => setForgot(forgot + 1)} />`)}
     </section>`)}`;
 }

@@ -1,13 +1,13 @@
-// What Spillway spared, and what it cost.
+// What Spillway saved, and what it cost.
 import { get } from "../api.js";
 import { useFeed } from "../feed.js";
 import { Facts, Heading, Problem, html, moment, number, plural, seconds, useAsked } from "../lib.js";
 
 const HOW = [
-  "Counted over the requests that Spillway still remembers.",
-  "Tokens without Spillway: what each client's prompt would have come to with what was shortened last put back, and never more than the window, because no backend takes more. What was taken out on turns before that is not counted.",
-  "Not sent: that, less what was sent instead (each attempt of an answer that was paused counts anew), less what summaries read and wrote.",
-  "Rescued: prompts that would not have fitted their window, and answers that went on although it was full.",
+  "Counted over the requests that are still in memory.",
+  "Without Spillway: the client's prompt with what was shortened last put back, at most the window, because no backend takes more.",
+  "Saved: that, less the tokens sent instead, less the tokens that summaries read and wrote. Each resume of a paused answer counts again.",
+  "Rescued: prompts that would not have fitted the window, and answers that continued past a full one.",
 ];
 
 const Tile = ({ figure, unit, of }) => html`<li class=${`tile ${figure < 0 ? "loss" : ""}`}><b>${unit === "s" ? seconds(figure) : number(figure)}</b><span>${of}</span></li>`;
@@ -38,19 +38,19 @@ export function Savings() {
   const { tokens, seconds: took, rescued } = data;
   return html`<${Heading} note=${`${plural(data.requests, "request")}${data.since ? ` since ${moment(data.since)}` : ""}.`}>Savings<//>
     <ul class="tiles">
-      <${Tile} figure=${tokens.not_sent} of="tokens not sent" />
-      <${Tile} figure=${took.waited} unit="s" of="waited for compactions" />
-      <${Tile} figure=${rescued.prompts} of="prompts that would not have fitted" />
-      <${Tile} figure=${rescued.answers} of="answers that went on past a full window" />
+      <${Tile} figure=${tokens.not_sent} of="tokens saved" />
+      <${Tile} figure=${took.waited} unit="s" of="spent waiting for compactions" />
+      <${Tile} figure=${rescued.prompts} of="prompts rescued" />
+      <${Tile} figure=${rescued.answers} of="answers continued past a full window" />
     </ul>
     <section aria-labelledby="against"><h2 id="against">Tokens to the model</h2><${Against} tokens=${tokens} /></section>
-    <section aria-labelledby="parts"><h2 id="parts">What it is made of</h2>
+    <section aria-labelledby="parts"><h2 id="parts">Figures</h2>
       <${Facts} facts=${[
-        ["would have been sent", tokens.without != null && `${number(tokens.without)} tokens`],
-        ["was sent", `${number(tokens.sent)} tokens`],
+        ["without Spillway", tokens.without != null && `${number(tokens.without)} tokens`],
+        ["sent", `${number(tokens.sent)} tokens`],
         ["spent on summaries", `${number(tokens.spent)} tokens`],
         ["waited for compactions", seconds(took.waited)],
-        ["compactions nobody waited for", seconds(took.ahead)],
+        ["compactions ahead of a request", seconds(took.ahead)],
       ]} /></section>
     <section aria-labelledby="how"><h2 id="how">How this is computed</h2><ul>${HOW.map((line) => html`<li key=${line}>${line}</li>`)}</ul></section>`;
 }

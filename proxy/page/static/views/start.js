@@ -36,7 +36,7 @@ async function say(model, text) {
 }
 
 /** The key to ask with, where the page's own is an admin's. */
-const Key = () => html`<p class="made">A model is asked with a client's key. It is forgotten when the page is loaded again.</p>
+const Key = () => html`<p class="made">Chats need a client's key. It is kept until the page is reloaded.</p>
   <label>Key <input type="password" autocomplete="off" onChange=${(event) => (chat.bearer = event.target.value.trim())} /></label>`;
 
 function Said({ messages }) {
@@ -70,7 +70,7 @@ function Try({ models, demo }) {
   };
   return html`<div class="try">
     ${messages.length > 0 && html`<${Said} messages=${messages} />`}
-    ${row && html`<div class="row"><div class="now"><${State} row=${row} /><${Speed} row=${row} /><a href=${to("c", row.id)}>Open it</a></div>
+    ${row && html`<div class="row"><div class="now"><${State} row=${row} /><${Speed} row=${row} /><a href=${to("c", row.id)}>Open the conversation</a></div>
       <${Bar} row=${row} /><p class="made">${fullness(row)}</p><${Legend} row=${row} /></div>`}
     <form onSubmit=${send}>
       ${models.length > 1 && html`<label>Model <select value=${model || models[0]} onChange=${(event) => setModel(event.target.value)}>${models.map((id) => html`<option key=${id} value=${id}>${id}</option>`)}</select></label>`}
@@ -79,7 +79,7 @@ function Try({ models, demo }) {
       <div class="actions">
         <button disabled=${!!ended || !asked.trim() || !models.length}>Send</button>
         ${ended && html`<button type="button" class="stop" onClick=${() => ended.abort()}>Stop</button>`}
-        ${!ended && messages.length > 0 && html`<button type="button" class="quiet" onClick=${begin}>Begin anew</button>`}
+        ${!ended && messages.length > 0 && html`<button type="button" class="quiet" onClick=${begin}>New chat</button>`}
       </div>
     </form>
     <${Problem} error=${error} />
@@ -103,8 +103,8 @@ function Copied({ text }) {
 const Backend = ({ backend }) => {
   const models = Object.entries(backend.models ?? {});
   return html`<li><b>${backend.name}</b> <span class="made">${backend.kind} at ${backend.url}</span>
-    ${models.length ? html`<ul>${models.slice(0, 12).map(([model, told]) => html`<li key=${model}>${model} <span class="made">${told.window ? `${number(told.window.value)} tokens` : "window not known"}</span></li>`)}
-      ${models.length > 12 && html`<li><a href="#/models">and ${plural(models.length - 12, "more", "more")}</a></li>`}</ul>` : html`<p class="made">It lists no models, or does not answer now.</p>`}
+    ${models.length ? html`<ul>${models.slice(0, 12).map(([model, told]) => html`<li key=${model}>${model} <span class="made">${told.window ? `${number(told.window.value)} tokens` : "window unknown"}</span></li>`)}
+      ${models.length > 12 && html`<li><a href="#/models">and ${plural(models.length - 12, "more", "more")}</a></li>`}</ul>` : html`<p class="made">No answer, or no models.</p>`}
   </li>`;
 };
 
@@ -113,17 +113,17 @@ export function Start() {
   const { data, error } = useAsked(() => get("models"), [learned]);
   const demo = data?.backends.length === 1 && data.backends[0].name === "demo";
   const models = (data?.backends ?? []).flatMap((backend) => Object.keys(backend.models ?? {}));
-  return html`<${Heading}>Conversations that outlive the window<//>
-    <p class="lead">Spillway stands between your client and the model. It knows how full the model's context window is, shortens the conversation
-      before the backend would cut or refuse it, and when the window fills in the middle of an answer, the answer goes on.</p>
-    <section aria-labelledby="url"><h2 id="url">Point your client here</h2>
+  return html`<${Heading}>Your conversation outlives the context window<//>
+    <p class="lead">Spillway sits between your client and the model. It shortens the conversation before the context window overflows, and when the
+      window fills in the middle of an answer, the answer continues.</p>
+    <section aria-labelledby="url"><h2 id="url">Connect a client</h2>
       <p>As the base URL of an OpenAI API, with ${session?.role === "open" ? "any key" : "your key"}:</p>
       <${Copied} text=${session?.base_url} /></section>
     <section aria-labelledby="try"><h2 id="try">Try it</h2>
-      ${demo && html`<p>No backend was found on this machine, so a built-in demo answers: a script with a small window, no language model. Let it count, and watch the window
-        fill, the answer pause while the conversation is compacted, and go on.</p>`}
+      ${demo && html`<p>No backend was found on this machine, so a built-in demo answers: a script with a small window, not a language model. Let it count, and watch
+        the window fill, the answer pause while the conversation is compacted, and continue.</p>`}
       <${Try} models=${models} demo=${demo} /></section>
-    <section aria-labelledby="found"><h2 id="found">What was found</h2>
+    <section aria-labelledby="found"><h2 id="found">Backends</h2>
       <${Problem} error=${error} />
       ${data && html`<ul class="found">${data.backends.map((backend) => html`<${Backend} key=${backend.name} backend=${backend} />`)}</ul>`}
     </section>`;
@@ -140,10 +140,10 @@ export function SignIn() {
     await open();
     setWrong(feed.session.role == null);
   };
-  return html`<${Heading} note="With a client's key you see its own conversations, with one of SPILLWAY_ADMIN_KEYS all of them.">Show your key<//>
+  return html`<${Heading} note="A client's key shows its own conversations, one of SPILLWAY_ADMIN_KEYS shows all of them.">Sign in<//>
     <form class="signin" onSubmit=${send}>
       <label>Key <input type="password" autocomplete="current-password" required value=${typed} onInput=${(event) => setTyped(event.target.value)} /></label>
-      <button>Look</button>
+      <button>Sign in</button>
     </form>
-    <${Problem} error=${wrong && "This is none of the keys that let one look."} />`;
+    <${Problem} error=${wrong && "This key is not valid."} />`;
 }
