@@ -85,9 +85,8 @@ class RequestLog(AddOn):
             _log.log(level, "%s", line(outcome))
         if calls := outcome.malformed_calls:
             faults = dict.fromkeys(f"{call.reason} {call.tool or 'unnamed'} ({call.form})" for call in calls)
-            level = logging.INFO if all(call.reason == "example" for call in calls) else logging.WARNING
             place = f"{outcome.id} {_where(outcome)} ({calls[0].provider})"
-            _log.log(level, "%s: tool calls that were not made: %s", place, ", ".join(faults))
+            _log.warning("%s: tool calls that were not made: %s", place, ", ".join(faults))
         unknown = outcome.window is None and outcome.tokens_before is not None and outcome.status < 400
         if unknown and self._is_first("window", outcome):
             _log.error(

@@ -72,8 +72,8 @@ class AnswerCalls:
         """Record what is known by now; calls of several choices when all have ended. `over`: nothing more comes."""
         job, answer = self._job, self._answer
         for reader in self._readers:
-            faults, reader.faults = reader.faults, []
-            _record_faults(job, faults)
+            _record_faults(job, reader.faults)
+            reader.faults.clear()
             leaked, reader.leaked = reader.leaked, 0
             if leaked:
                 job.outcome.leaked_calls += leaked

@@ -16,13 +16,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from string import ascii_lowercase
 from typing import Any, NamedTuple
 
 import regex
 
-from proxy.emulation.values import CUT, NOT_JSON, Unreadable, read_json, read_python
+from proxy.emulation.values import CUT, Unreadable, read_json, read_python
 
-EXAMPLE_SHOWN = "example"
+MOST_CALLS = 128
+"""Calls of one answer; what goes on like that is text."""
 TOOL_NAME = re.compile(r"[\w.:/-]{1,64}")
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 _NAMES = ("name", "tool", "tool_name", "function")
@@ -53,7 +55,7 @@ _LIST_MORE, _LIST_END = rf"{_S},{_S}{_PYTHON}", rf"{_S}(?:,{_S})?\]"
 _FENCE = rf"(?:`{{1,64}}[a-z_]{{0,20}}{_S})?"
 _PRINT = rf"(?:print\({_S})?(?:default_api\.)?(?!print\()"
 _LANGUAGE = r"(?i:json|tool|tool_calls?|function_call|xml)?"
-_LINE = r"(?<=(?:\A|\n)[ \t]{0,3})"
+_LINE = r"(?<!\S)(?<=(?:\A|\n)[ \t]{0,3})"
 """The beginning of a line, behind at most three blanks (CommonMark: four make it code)."""
 _NOT_INSIDE = r"""(?<!(?:[{\[(]|["'}\]\d]\s?,|["']\s?:)\s{0,80})"""
 """Not behind what goes on inside of a structure: a plan made of calls is none."""
@@ -140,7 +142,7 @@ FORMS = (
     # Llama 3.2 to 4, ToolACE
     _form("pythonic", rf"{_LINE}\[", rf"{_S}{_PYTHON}", more=_LIST_MORE, end=rf"{_LIST_END}[ \t]{{0,64}}(?=[\n\r<])"),
     # Llama 3.1 and 3.2, with `;` between; anything else behind it makes it part of a sentence
-    _form("bare", rf"{_LINE}{_NOT_INSIDE}", _JSON, more=rf"[ \t]{{0,64}}(?:[;,]{_S})?(?=\{{)", end=r"[ \t]{0,64}(?=[\n\r[<`;,])"),
+    _form("bare", rf"{_LINE}{_NOT_INSIDE}(?=[\[{{])", _JSON, more=rf"[ \t]{{0,64}}(?:[;,]{_S})?(?=\{{)", end=r"[ \t]{0,64}(?=[\n\r[<`;,])"),
     # Code blocks; Gemma's hold Python, and some models print the result
     _form("tool_code", "`{3,64}", rf"(?i:tool_code){_S}{_PRINT}{_PYTHON}", more=rf"\)?[\s;]{{1,200}}{_PRINT}{_PYTHON}",
           end=rf"\)?{_S}`{{3,64}}(?=[^`])"),
@@ -152,6 +154,14 @@ BEHIND_CALL = regex.compile(
     r"|<([|｜])[\w▁/]{1,32}\1>|`{3,64}(?=\s{0,200}<[/|｜])"
 )
 """What models and backends leave over behind a call, piece by piece: white space, and marks that close and end."""
+_TAGGED = [form for form in FORMS if form.mark.match("<", partial=True)]
+_SECOND = "".join(
+    each for each in f"{ascii_lowercase}|｜" if any(f.mark.match(f"<{each}", partial=True) for f in _TAGGED)
+)
+_TAGS = "|".join(dict.fromkeys(form.mark.pattern for form in _TAGGED))
+_OTHERS = "|".join(dict.fromkeys(form.mark.pattern for form in FORMS if form not in _TAGGED))
+OPENINGS = regex.compile(rf"(?=<[{_SECOND}])(?:{_TAGS}|<think(?:ing)?>)|(?=[\[{{])(?:{_OTHERS})|`")
+"""What a form, a thought or code begins with."""
 BY_CHARACTER = {each: [form for form in FORMS if form.begin.match(each, partial=True)] for each in "<[{`"}
 
 
@@ -199,7 +209,10 @@ def calls_of(form: CallForm, bodies: Sequence[Body], names: Collection[str], *, 
             found.append(Written(body.name, body.text))
         else:
             value, repaired = read_json(body.text, cut=cut and not body.over)
-            for item in value if isinstance(value, list) else [value]:
+            items = value if isinstance(value, list) else [value]
+            if len(items) > MOST_CALLS:
+                return None
+            for item in items:
                 written = _written(item, names, first=not found, marked=form.marked)
                 if written is None:
                     return None
@@ -243,16 +256,21 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Malformed:
-    """Text that was meant to be one or several calls, and can't be made."""
+class CallFault:
+    """A call that can't be made, for counters and logs: never what the model wrote, but for a tool's name that looks like one."""
 
-    form: str
     reason: str
-    """For the model; it may quote what the model wrote. `cut` if the answer ended in the middle of it."""
-    kind: str = field(default=NOT_JSON, compare=False)
-    """For counters."""
-    tool: str = field(default="", compare=False)
-    """Name as the model wrote it; empty: it did not."""
+    """`cut`, `not_json`, `unknown_tool`, `wrong_arguments`, or `no_call` where one had to be."""
+    tool: str
+    form: str
+    """In which it was written, or `native`."""
+    message: str = field(default="", repr=False)
+    """For the model; it may quote what the model wrote."""
+
+
+def fault(reason: str, tool: str, form: str, message: str = "") -> CallFault:
+    """A fault of a call whose name is what the model wrote."""
+    return CallFault(reason, tool if TOOL_NAME.fullmatch(tool) else "?" if tool else "", form, message)
 
 
 class CallSpan(NamedTuple):
@@ -260,7 +278,7 @@ class CallSpan(NamedTuple):
 
     start: int
     end: int
-    found: tuple[Call, ...] | Malformed | None = ()
+    found: tuple[Call, ...] | CallFault | None = ()
     """No calls: white space and marks around calls; None: the same behind one that can't be made, which stays text."""
     answered: int = 0
     """Characters of the answer before it, without thoughts."""
@@ -279,19 +297,3 @@ class FormCount:
     repaired: int = 0
     """Of those that were called."""
     malformed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CallFault:
-    """A fault of a call, for counters and logs: never what the model wrote, but for a tool's name that looks like one."""
-
-    reason: str
-    """`cut`, `not_json`, `unknown_tool`, `wrong_arguments`, `no_call` where one had to be, or `example`: shown, not made."""
-    tool: str
-    form: str
-    """In which it was written, or `native`."""
-
-
-def fault(reason: str, tool: str, form: str) -> CallFault:
-    """A fault of a call whose name is what the model wrote."""
-    return CallFault(reason, tool if TOOL_NAME.fullmatch(tool) else "?" if tool else "", form)

@@ -14,7 +14,7 @@ from proxy.core.history.embedded import RULE
 from proxy.core.history.turns import calls_of
 from proxy.core.jsontext import dumps, loads
 from proxy.core.request import Message, Request, is_text_part, leading_system
-from proxy.emulation.forms import CLOSING, OPENING, Malformed
+from proxy.emulation.forms import CLOSING, OPENING, CallFault
 from proxy.emulation.offer import Offer, Tool, alternatives, resolved
 from proxy.emulation.values import CUT
 
@@ -56,9 +56,9 @@ def call_text(name: str, arguments: str) -> str:
 _EXAMPLE = call_text("NAME", '{"PARAMETER": VALUE}')
 
 
-def complaint(malformed: Sequence[Malformed]) -> str:
+def complaint(malformed: Sequence[CallFault]) -> str:
     """A user message that has the model write its calls once more."""
-    reasons = dict.fromkeys(_CUT if call.reason == CUT else call.reason[:_LONGEST_REASON] for call in malformed)
+    reasons = dict.fromkeys(_CUT if call.reason == CUT else call.message[:_LONGEST_REASON] for call in malformed)
     return _COMPLAINT.format("; ".join(list(reasons)[:_REASONS]), _EXAMPLE)
 
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from proxy.core.piece import CallPart, Piece
-from proxy.emulation.forms import EXAMPLE_SHOWN, FORMS, Call, CallFault, CallSpan, FormCount, Malformed, fault
-from proxy.emulation.offer import MOST_FAULTS, Offer
+from proxy.emulation.forms import FORMS, Call, CallFault, CallSpan, FormCount
+from proxy.emulation.offer import Offer
 from proxy.emulation.prompt import call_text, complaint
 from proxy.emulation.scanner import CallScanner
 from proxy.emulation.values import CUT, NO_CALL
@@ -51,7 +51,7 @@ _ANNOUNCES = re.compile(
     re.IGNORECASE,
 )
 """Words of those who are about to do something."""
-_MISSING = Malformed("none", "no tool was called, and one has to be", NO_CALL)
+_MISSING = CallFault(NO_CALL, "", "none", "no tool was called, and one has to be")
 
 
 class WrittenCallReader:
@@ -70,12 +70,11 @@ class WrittenCallReader:
         """`make_id` makes ids of calls; earlier attempts at the answer have sent `text_before` and made `calls_before`."""
         self._offer = offer
         self._count = count
-        self._counted = (0, 0)
-        """Characters of what was held when it was counted last, and their tokens."""
         self._make_id = make_id
         self._emulated = emulated
-        self._scanner = CallScanner(offer)
-        self._scanner.resume(text_before, called=calls_before > 0)
+        self._scanner = CallScanner(offer, text_before, calls_before=calls_before)
+        self.faults = self._scanner.faults
+        """What was found to be wrong with calls; the owner takes them out."""
         self._over = not offer.callable and not emulated
         self._calls = calls_before
         self._end = self._held_from = len(text_before)
@@ -91,29 +90,16 @@ class WrittenCallReader:
         """Whether the answer has shown a call before."""
         self._made: list[str] = []
         """Calls that were sent, as text."""
-        self._malformed: list[Malformed] = []
+        self._malformed: list[CallFault] = []
         self._waiting = False
         """Whether everything waits for a correction, or for that there is none."""
         self._tail: list[Piece] = []
-        self._tail_size = 0
-        self.faults: list[CallFault] = []
-        """What was found to be wrong with calls; the owner takes them out."""
+        self.unseen = 0
+        """Tokens of what is held."""
         self.leaked = 0
         """Calls that were read back; the same."""
         self.stats: dict[str, FormCount] = {}
         """Calls of emulated tools, by the name of the form."""
-
-    @property
-    def unseen(self) -> int:
-        """Tokens of what is held; counted anew when it is half as long again, so that a long call costs its length."""
-        size = self._end - self._held_from + self._tail_size
-        if not size:
-            return 0
-        length, tokens = self._counted
-        if not length <= size < length * 1.5:
-            tokens = max(1, self._count("".join(piece.text for piece in (*self._held, *self._tail))))
-            length, _ = self._counted = size, tokens
-        return max(1, tokens * size // length)
 
     def skip(self, text: str) -> bool:
         """Take in a text that can't be part of a call, and is sent unread; False: its piece has to be fed."""
@@ -147,6 +133,7 @@ class WrittenCallReader:
         if not piece.finish and self.skip(piece.text):
             return (piece,)
         self._held.append(piece)
+        self.unseen += self._count(piece.text)
         self._end += len(piece.text)
         self._note(self._scanner.feed(piece.text))
         if piece.finish:
@@ -170,28 +157,24 @@ class WrittenCallReader:
 
     def give_up(self) -> Sequence[Piece]:
         """Release what was held back: calls that can't be made as the text that they were written in."""
-        tail, self._tail, self._tail_size = self._tail, [], 0
+        tail, self._tail, self.unseen = self._tail, [], 0
         return tail
 
     # -- calls that were found
 
     def _note(self, spans: Sequence[CallSpan]) -> None:
-        self.faults += self._scanner.unknown
-        self._scanner.unknown = []
         for span in spans:
             if not self._emulated and span.start > self._behind:
-                self._show()
+                self._drop_spans()
             self._spans += [span] if self._emulated or span.found else []
             self._behind = span.end
         passed = self._spans and self._spans[0].start < self._held_from
         if not self._emulated and (passed or not self._scanner.behind_call):
-            self._show()
+            self._drop_spans()
 
-    def _show(self) -> None:
-        """Count what was found as an example, or part of a text."""
-        found = _shown(self._spans)
-        self.faults += found[: max(0, MOST_FAULTS - len(self.faults))]
-        self._showing |= bool(found)
+    def _drop_spans(self) -> None:
+        """Take what was found for an example, or part of a text."""
+        self._showing |= bool(self._spans)
         self._spans = []
 
     def _end_reading(self, finish: str | None, *, failed: bool = False) -> Sequence[Piece]:
@@ -220,8 +203,8 @@ class WrittenCallReader:
 
     def _keep_intended(self, *, cut: bool) -> None:
         """Of calls at the end of an answer in good order keep those that are meant; they take all that is behind them along."""
-        malformed = [span.found for span in self._spans if isinstance(span.found, Malformed)]
-        self.faults += [fault(each.kind, each.tool, each.form) for each in malformed]
+        malformed = [span.found for span in self._spans if isinstance(span.found, CallFault)]
+        self.faults += malformed
         if malformed or cut or not self._spans:
             self._spans = []
             return
@@ -232,7 +215,7 @@ class WrittenCallReader:
             self.leaked += len(calls)
             self._spans = [CallSpan(first.start, self._end, calls)]
         else:
-            self._show()
+            self._drop_spans()
 
     # -- pieces
 
@@ -249,6 +232,8 @@ class WrittenCallReader:
                 self._held_from = stop
             else:
                 break
+        if not (self._held or self._tail):
+            self.unseen = 0
         return sent
 
     def _send_span(self, piece: Piece) -> Sequence[Piece]:
@@ -278,11 +263,11 @@ class WrittenCallReader:
             del self._held[0]
         return sent
 
-    def _wait(self, malformed: Malformed) -> Sequence[Piece]:
+    def _wait(self, malformed: CallFault) -> Sequence[Piece]:
         """Hold everything back from a call on that can't be made."""
         self._waiting = True
         self._malformed.append(malformed)
-        self.faults.append(fault(malformed.kind, malformed.tool, malformed.form))
+        self.faults.append(malformed)
         self.stats.setdefault(malformed.form, FormCount()).malformed += 1
         return ()
 
@@ -299,7 +284,6 @@ class WrittenCallReader:
         """Send a piece, unless it has to wait for a correction."""
         if self._waiting:
             self._tail.append(piece)
-            self._tail_size += len(piece.text)
             return ()
         self._before = (self._before + piece.text)[-_BEFORE:]
         return (piece,)
@@ -316,15 +300,9 @@ def _cut(piece: Piece, at: int) -> tuple[Piece, Piece]:
 
 def _without_fault(span: CallSpan) -> CallSpan:
     """A span of an answer that an error ended: a call that it cut off is left out, another that can't be made is text."""
-    if not isinstance(span.found, Malformed):
+    if not isinstance(span.found, CallFault):
         return span
     return span._replace(found=() if span.found.reason == CUT else None)
-
-
-def _shown(spans: Sequence[CallSpan]) -> list[CallFault]:
-    found = [(each.tool, each.form) for span in spans if isinstance(each := span.found, Malformed)]
-    found += [(call.name, call.form) for span in spans for call in span.calls]
-    return [fault(EXAMPLE_SHOWN, tool, form) for tool, form in found]
 
 
 def _is_intended(calls: Sequence[Call], before: str, answered: int, *, showing: bool) -> bool:

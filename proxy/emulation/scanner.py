@@ -19,13 +19,14 @@ import regex
 from proxy.emulation.forms import (
     BEHIND_CALL,
     BY_CHARACTER,
+    MOST_CALLS,
+    OPENINGS,
     TOOL_NAME,
     Body,
     Call,
     CallFault,
     CallForm,
     CallSpan,
-    Malformed,
     Written,
     calls_of,
     fault,
@@ -33,8 +34,6 @@ from proxy.emulation.forms import (
 from proxy.emulation.offer import Offer
 from proxy.emulation.values import CUT, UNKNOWN_TOOL, Brackets, Unreadable
 
-_SUSPECT = regex.compile(r"<(?![^|｜tfima])|[\[{`]")
-"""What a form, a thought or code may begin with; of tags only those whose first letter is that of one of them."""
 _SPACE = regex.compile(r"\s++")
 _THINK = regex.compile(r"<(think(?:ing)?)>")
 _TICKS = regex.compile(r"`{64}|`{1,63}+(?=[^`])")
@@ -44,7 +43,12 @@ _CONTEXT = 100
 """Characters before undecided text that forms look back at."""
 _LONGEST = 262_144
 """Characters of a call; a longer one is text."""
+_MOST_OPENINGS = 1_000
+"""Places of one piece that are looked at more closely; a piece with more of them is text from there on: each takes 10 µs."""
+_LONGEST_OPENING = 512
+"""Characters of what a form begins with; its white space is bounded."""
 _MOST_UNKNOWN = 8
+"""Calls of tools that are not offered that are counted."""
 
 
 @dataclass(slots=True)
@@ -70,7 +74,8 @@ class _Reading:
 class CallScanner:
     """Finds the calls of an answer. The cuts between the pieces of its text change nothing."""
 
-    def __init__(self, offer: Offer) -> None:
+    def __init__(self, offer: Offer, text_before: str = "", *, calls_before: int = 0) -> None:
+        """Begin behind the text and the calls of earlier attempts, which are decided."""
         self._offer = offer
         self._text = ""
         """Text from the first undecided character on, behind some that give it a context."""
@@ -83,7 +88,8 @@ class CallScanner:
         self._closing: regex.Pattern[str] | None = None
         """End of the thought or code that is being read."""
         self._reading: _Reading | None = None
-        self._ended = self._cut = self._called = False
+        self._ended = self._cut = False
+        self._openings = self._calls = 0
         self.behind_call = False
         """Whether nothing but white space and marks stands behind the newest call."""
         self._failed = False
@@ -91,11 +97,12 @@ class CallScanner:
         self._runs_on = False
         """Whether the text before the newest call does not end in white space."""
         self._spans: list[CallSpan] = []
-        self._strangers = 0
-        self.unknown: list[CallFault] = []
-        """Calls of tools that are not offered, not many; the owner takes them out."""
+        self.faults: list[CallFault] = []
+        """Calls of tools that are not offered, not many."""
         self.answered = 0
         """Characters of decided text, without thoughts."""
+        self._resume(text_before)
+        self._calls = calls_before
 
     @property
     def decided(self) -> int:
@@ -109,14 +116,9 @@ class CallScanner:
             return self.decided
         return self._base + (self._cursor if self._reading is None else self._reading.start)
 
-    def resume(self, text: str, *, called: bool = False) -> None:
-        """Go on behind the text of earlier attempts, before anything is fed: all of it is decided.
-
-        `called`: those attempts made a call, so that there is to be no other where one is allowed.
-        """
+    def _resume(self, text: str) -> None:
         self.feed(text)
-        self.unknown.clear()
-        self._called, self.behind_call = called, False
+        self.faults, self.behind_call = [], False
         if self._reading is not None:
             self._reading, self._state = None, self._prose
         if self._closing is None:
@@ -127,6 +129,7 @@ class CallScanner:
         if self._reading is None:
             self._forget(self._at - _CONTEXT)
         self._text += text
+        self._openings = 0
         return self._read()
 
     def close(self, *, cut: bool = False) -> list[CallSpan]:
@@ -186,15 +189,18 @@ class CallScanner:
     def _leave_out(self, end: int) -> None:
         self._add_span(end, None if self._failed else ())
 
-    def _add_span(self, end: int, found: tuple[Call, ...] | Malformed | None) -> None:
+    def _add_span(self, end: int, found: tuple[Call, ...] | CallFault | None) -> None:
         if end > self._at:
             self._spans.append(CallSpan(self._base + self._at, self._base + end, found, self.answered))
         self._at = end
 
     def _prose(self) -> bool:
-        found = _SUSPECT.search(self._text, self._cursor)
+        found = OPENINGS.search(self._text, self._cursor) if self._openings < _MOST_OPENINGS else None
+        if found is None:  # perhaps one begins at the end
+            end = max(self._cursor, len(self._text) - _LONGEST_OPENING)
+            found = OPENINGS.search(self._text, end, partial=True)
         self._pass(len(self._text) if found is None else found.start())
-        if found is None:
+        if self._at == len(self._text):
             return True
         opened = self._open()
         if opened is False:
@@ -228,30 +234,37 @@ class CallScanner:
 
     def _open(self) -> bool | None:
         """Read the beginning of a call, a thought or code; False: there is none, None: too early to know."""
+        self._openings += 1
+        if self._openings > _MOST_OPENINGS:
+            return False
+        opened = self._open_form()
+        return self._open_skipped() if opened is False else opened
+
+    def _open_form(self) -> bool | None:
         for form in BY_CHARACTER.get(self._text[self._cursor], ()):
             found = form.begin.match(self._text, self._cursor, partial=True)
             if found is None:
                 continue
-            if found.partial and not self._ended:
-                return None
             if not found.partial:
-                if self._begin(form, found):
-                    return True
-                break
+                return self._begin(form, found)
+            if not self._ended:
+                return None
             if self._cut and form.marked and form.mark.match(self._text, self._cursor):
                 self._reading = _Reading(form, self._cursor, "")
                 self._cursor = len(self._text)
                 self._fail(self._reading, Unreadable(CUT))
                 return True
+        return False
+
+    def _open_skipped(self) -> bool | None:
         for opening in (_THINK, _TICKS):
             found = opening.match(self._text, self._cursor, partial=not self._ended)
-            if found is None:
-                continue
-            if found.partial:
+            if found is not None and found.partial:
                 return None
-            self._text_follows()
-            self._skip_from(found)
-            return True
+            if found is not None:
+                self._text_follows()
+                self._skip_from(found)
+                return True
         return False
 
     def _skip_from(self, opening: regex.Match[str]) -> None:
@@ -266,9 +279,8 @@ class CallScanner:
         name = groups.get("name") or ""
         tool = name or groups.get("tool") or ""
         if tool and tool not in self._offer.callable:
-            if form.marked and TOOL_NAME.fullmatch(tool) and self._strangers < _MOST_UNKNOWN:
-                self._strangers += 1
-                self.unknown.append(fault(UNKNOWN_TOOL, tool, form.name))
+            if form.marked and TOOL_NAME.fullmatch(tool) and len(self.faults) < _MOST_UNKNOWN:
+                self.faults.append(fault(UNKNOWN_TOOL, tool, form.name))
             return False
         self._reading = _Reading(form, self._cursor, tool)
         self._cursor = found.start("value") if groups.get("value") else found.end()
@@ -288,7 +300,7 @@ class CallScanner:
             if not self._ended:
                 return False
             more = None
-        if more:
+        if more and len(reading.bodies) <= MOST_CALLS:
             self._cursor = more.end()
             reading.begin_body(more.groupdict().get("name") or "", self._cursor)
             return True
@@ -324,10 +336,10 @@ class CallScanner:
     def _settle(self, reading: _Reading) -> None:
         """Find the calls of a form: all of them, or none if one can't be made."""
         form, single = reading.form, not self._offer.parallel
-        surplus = single and self._called
+        surplus = single and self._calls > 0
         try:
             found = calls_of(form, reading.bodies, self._offer.callable, cut=self._cut)
-            if found is None:
+            if found is None or self._calls + len(found) > MOST_CALLS:
                 self._reject(reading)
                 return
             calls = () if surplus else tuple(self._call(form, each) for each in (found[:1] if single else found))
@@ -340,7 +352,7 @@ class CallScanner:
                 self._fail(reading, wrong)
                 return
             calls = ()
-        self._called = True
+        self._calls += max(1, len(calls))
         self._end_form(reading, calls)
 
     def _call(self, form: CallForm, written: Written) -> Call:
@@ -351,7 +363,7 @@ class CallScanner:
             raise
         return Call(written.name, arguments, form.name, repaired)
 
-    def _end_form(self, reading: _Reading, found: tuple[Call, ...] | Malformed) -> None:
+    def _end_form(self, reading: _Reading, found: tuple[Call, ...] | CallFault) -> None:
         if not self.behind_call:
             before = self._text[self._at - 1 : self._at]
             self._runs_on = bool(before) and not before.isspace()
@@ -359,14 +371,12 @@ class CallScanner:
         self._leave_out(reading.start)
         self._add_span(end, found)
         self._forget(self._at)
-        self._failed = isinstance(found, Malformed)
+        self._failed = isinstance(found, CallFault)
         self._reading, self.behind_call, self._state = None, True, self._between
 
     def _fail(self, reading: _Reading, wrong: Unreadable) -> None:
-        reason = str(wrong)
-        if wrong.tool in self._offer.callable and reason != CUT:
-            reason = f"{wrong.tool}: {reason}"
-        self._end_form(reading, Malformed(reading.form.name, reason, wrong.kind, wrong.tool))
+        message = f"{wrong.tool}: {wrong}" if wrong.tool in self._offer.callable and wrong.kind != CUT else str(wrong)
+        self._end_form(reading, fault(wrong.kind, wrong.tool, reading.form.name, message))
 
     def _reject(self, reading: _Reading) -> None:
         """Decide that what looked like a call is text; a code block is still one."""

@@ -22,7 +22,7 @@ WRONG_ARGUMENTS = "wrong_arguments"
 NO_CALL = "no_call"
 """Kinds of calls that can't be made; `CUT` is the reason as well of what ends before its value does."""
 _INVALID = "it is not valid JSON"
-_DEEPEST = 200
+_DEEPEST = 100
 """Brackets that are open at a time."""
 _LONGEST = 32_768
 """Characters that are repaired: `json_repair` takes 1.5 µs for each, and must not hold up the loop."""

@@ -208,7 +208,6 @@ FAULTS = [
     ("leaked unknown tool", "unknown_tool", "fly", "tool_call"),
     ("leaked wrong arguments", "wrong_arguments", "get_weather", "tool_call"),
     ("cut", "cut", "get_weather", "tool_call"),
-    ("shown", "example", "get_weather", "tool_call"),
 ]
 
 

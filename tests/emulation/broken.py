@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from proxy.emulation import Call, Malformed
-from tests.emulation.outputs import ARGS, FENCED, TAGGED, P, broken, paris, row
+from proxy.emulation import Call
+from tests.emulation.outputs import ARGS, FENCED, TAGGED, Malformed, P, broken, paris, row
 
 
 def weather(arguments: str) -> str:

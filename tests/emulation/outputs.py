@@ -6,7 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from proxy.emulation import Call, CallScanner, Malformed, Offer, offer_of
+from proxy.emulation import Call, CallFault, CallScanner, Offer, offer_of
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """A call that can't be made: its form, and the message for the model."""
+
+    form: str
+    message: str
+
 
 Found: TypeAlias = str | Call | Malformed
 
@@ -68,8 +77,7 @@ class Output:
 
 def scanned(chunks: Iterable[str], *, cut: bool = False, of: Offer | None = None, said: str = "") -> tuple[Found, ...]:
     """What a scanner finds behind what was `said` before."""
-    scanner, text = CallScanner(of or offer()), said
-    scanner.resume(said)
+    scanner, text = CallScanner(of or offer(), said), said
     spans = []
     for chunk in chunks:
         text += chunk
@@ -81,7 +89,8 @@ def scanned(chunks: Iterable[str], *, cut: bool = False, of: Offer | None = None
     for span in spans:
         found.append(text[at : span.start])
         at = span.end
-        found += [span.found] if isinstance(span.found, Malformed) else span.calls
+        wrong = span.found
+        found += [Malformed(wrong.form, wrong.message)] if isinstance(wrong, CallFault) else span.calls
     found.append(text[at:])
     joined: list[Found] = []
     for each in (each for each in found if each):

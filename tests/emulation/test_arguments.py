@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.emulation import Call, Malformed
-from tests.emulation.outputs import offer, scanned
+from proxy.emulation import Call
+from tests.emulation.outputs import Malformed, offer, scanned
 
 
 def written(arguments: str, before: str = "") -> tuple[Any, ...]:
@@ -86,4 +86,4 @@ def test_parameters_are_read_by_their_schema() -> None:
     assert call.arguments == read
     (wrong,) = scanned(["<function=f><parameter=count>many</parameter></function>"], of=tools)
     assert isinstance(wrong, Malformed)
-    assert "must be integer" in wrong.reason
+    assert "must be integer" in wrong.message

@@ -195,9 +195,6 @@ def test_the_choice_of_tools_holds(fields: dict[str, Any], calls: list[tuple[str
 
 
 def test_of_very_many_only_some_are_told() -> None:
-    reader = reader_of()
-    list(through(reader, pieces_of(f"{TAGGED}\nis one.\n" * 99, 50), "stop", seeing_all=True))
-    assert len(reader.faults) == 64
     calls = [CallPart("fly", "{}", f"c{n}", n) for n in range(999)]
     assert len(faults_of(calls, OFFER, cut=False)) == 64
 
@@ -230,8 +227,8 @@ def test_json_is_held_no_longer_than_its_first_key() -> None:
 @pytest.mark.parametrize(
     ("text", "faults"),
     [
-        (SHOWN["prose follows"], [("example", "get_weather", "tool_call")]),
-        (SHOWN["an example in a code block"], [("example", "get_weather", "fenced")]),
+        (SHOWN["prose follows"], []),
+        (SHOWN["an example in a code block"], []),
         (SHOWN["of another tool"], [("unknown_tool", "fly", "tool_call")]),
         (SHOWN["arguments that don't fit"], [("wrong_arguments", "get_weather", "tool_call")]),
         ("<tool_call>{'name': 'now', 'arguments': {x}}</tool_call>", [("not_json", "now", "tool_call")]),

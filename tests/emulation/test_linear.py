@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -90,3 +91,32 @@ def steps(text: str, size: int, *, emulated: bool) -> int:
 def test_twice_the_text_takes_twice_the_steps(name: str, size: int, *, emulated: bool) -> None:
     once, twice = (steps(TEXTS[name](n), size, emulated=emulated) for n in (SIZE, 2 * SIZE))
     assert twice <= 2.2 * once + 200
+
+
+FULL = 100_000
+"""Characters of one piece, as a backend may send an answer that it does not stream."""
+HOSTILE = [
+    *("[", "{", "<", "`", "<t", "<|", "[ ", "` ", "\n{", "\n[now(", '\n{"', "`a` ", "```\n", "a<t b", "<function="),
+    *(
+        "<think></think>",
+        "<tool_call>",
+        '\n{"name":"now"}',
+        '<tool_call>\n{"name": "now", "arguments": {',
+        "[TOOL_CALLS]",
+    ),
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("emulated", [True, False])
+def test_no_piece_holds_the_loop(text: str, *, emulated: bool) -> None:
+    """50 ms on a machine that does nothing else: its share is three times that on one that does."""
+    piece = Piece(text=(text * FULL)[:FULL], form={}, choice=True)
+    seconds = []
+    for _ in range(3):
+        reader = WrittenCallReader(OFFER, lambda: "id", emulated=emulated)
+        begun = time.thread_time()
+        reader.feed(piece)
+        reader.close()
+        seconds.append(time.thread_time() - begun)
+    assert min(seconds) < 0.15

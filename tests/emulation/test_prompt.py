@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from proxy.compaction.results import results_of
 from proxy.core.history.turns import is_result, is_user
 from proxy.core.jsontext import dumps
-from proxy.emulation import Call, Malformed, Offer, as_text, offer_of, protocol
+from proxy.emulation import Call, CallFault, Offer, as_text, offer_of, protocol
 from proxy.emulation.prompt import complaint, rule
 from tests.emulation.outputs import BODY, TAGGED, offer, scanned
 from tests.emulation.test_arguments import values
@@ -370,9 +370,9 @@ def test_it_is_shorter_than_the_schemas() -> None:
 
 
 def test_the_complaint_says_each_reason_once_and_shows_the_form() -> None:
-    wrong = [Malformed("bare", "a"), Malformed("bare", "a"), Malformed("bare", "cut")]
+    wrong = [CallFault("not_json", "", "bare", "a")] * 2 + [CallFault("cut", "", "bare", "cut")]
     text = complaint(wrong)
     assert "made: a; it was cut off before its end. Write it again" in text
     assert "<tool_call>" in text
-    assert len(complaint([Malformed("bare", "y" * 5000)] * 9)) < 1000
+    assert len(complaint([CallFault("not_json", "", "bare", "y" * 5000)] * 9)) < 1000
     assert all(isinstance(each, str) for each in scanned([text]))

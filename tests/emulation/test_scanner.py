@@ -147,6 +147,5 @@ def test_where_an_answer_was_left(said: str, rest: str, found: tuple[Found, ...]
 
 
 def test_where_one_call_is_allowed_there_is_none_after_one_of_an_earlier_attempt() -> None:
-    scanner = CallScanner(offer(parallel_tool_calls=False))
-    scanner.resume("A", called=True)
+    scanner = CallScanner(offer(parallel_tool_calls=False), "A", calls_before=1)
     assert [span.found for span in [*scanner.feed(f"\n{P}"), *scanner.close()]] == [()]
