@@ -50,7 +50,7 @@ _NOT_DOWNSTREAM = HOP_BY_HOP - {b"connection"}
 _NOT_DOWNSTREAM_PREFIXES = (_PROXY_PREFIX, b"access-control-")
 """Which pages may read an answer is for Spillway to say: it knows who asked."""
 
-_CREDENTIAL = re.compile(rb"(?:.*-)?(?:authorization|auth|api-?key|subscription-key|token|secret)")
+_CREDENTIAL = re.compile(rb"(?:.*-)?(?:authorization|auth|(?:api-?|auth-|subscription-)key|jwt|token|secret)")
 _NOT_ONE = re.compile(rb".*(?:csrf|xsrf).*")
 _LONG = 8
 """Characters of a key that nothing else has by chance; a shorter one is only found where it stands alone."""
@@ -116,7 +116,8 @@ def request_headers(
 
     Args:
         headers: the client's, with names in lower case.
-        authorization: the backend's own, if one is configured; the client's credentials pass where there is none.
+        authorization: the backend's own, if one is configured; the client's credentials and cookies pass where there is
+            none.
         proxy_keys: Spillway's; what holds one of them never passes.
         drop: further headers, in lower case.
     """
@@ -127,7 +128,7 @@ def request_headers(
             name in _NOT_UPSTREAM
             or name in drop
             or name.startswith(_PROXY_PREFIX)
-            or (authorization is not None and is_credential(name))
+            or (authorization is not None and (is_credential(name) or name == b"cookie"))
             or (proxy_keys.pattern is not None and proxy_keys.are_in(value))
         )
     ]

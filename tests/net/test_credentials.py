@@ -32,7 +32,13 @@ def test_credentials(value: bytes, key: bytes) -> None:
     ("name", "is_one"),
     [
         *((b"authorization", True), (b"x-api-key", True), (b"api-key", True), (b"x-goog-api-key", True)),
-        *((b"apikey", True), (b"x-auth-token", True), (b"ocp-apim-subscription-key", True)),
+        *(
+            (b"apikey", True),
+            (b"x-auth-token", True),
+            (b"x-auth-key", True),
+            (b"x-jwt", True),
+            (b"ocp-apim-subscription-key", True),
+        ),
         *((b"cookie", False), (b"idempotency-key", False), (b"x-csrf-token", False), (b"user-agent", False)),
         *((b"sec-websocket-key", False), (b"x-tokens", False)),
     ],
