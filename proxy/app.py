@@ -50,6 +50,7 @@ from proxy.preparing import Preparer
 from proxy.relay import Relay
 from proxy.routing import Router
 from proxy.store import Documents, Store, StoreLimits, open_store
+from proxy.summariser import Summaries
 from proxy.tokens.counting import Counting
 from proxy.tokens.meter import Meter
 
@@ -215,8 +216,8 @@ def _pipeline(
 ) -> Pipeline:
     """Put the stages together."""
     state = ConversationState(store=store, documents=documents, counting=counting, max_body=settings.max_body)
-    compactor = Compactor(counting=counting, store=store, router=router, clock=clock)
-    preparer = Preparer(counting=counting, store=store, state=state, settings=settings, addons=addons)
+    compactor = Compactor(counting=counting, store=store, summaries=Summaries(router), clock=clock)
+    preparer = Preparer(counting=counting, store=store, state=state)
     attempts = Attempts(preparer=preparer, compactor=compactor, pool=SharedPool(), meter=counting.meter)
     driver = StreamDriver(
         attempts=attempts,
@@ -225,6 +226,7 @@ def _pipeline(
         ledger=CallLedger(),
     )
     return Pipeline(
+        settings=settings,
         state=state,
         router=router,
         preparer=preparer,

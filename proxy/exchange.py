@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 from proxy.core.errors import ClientError, Forbidden, ShuttingDown
 from proxy.core.jsontext import dumps
 from proxy.net.bodies import body_too_large, decoded
-from proxy.net.headers import AS_JSON, Headers
+from proxy.net.headers import AS_JSON, Headers, openai_headers
 from proxy.net.tasks import offload_if, spawn
 
 _ID = b"x-request-id"
@@ -92,6 +92,10 @@ class Exchange:
         return copy
 
     # -- request
+
+    def speak_openai(self) -> None:
+        """Translate the headers of a request in another dialect; its query means nothing to a backend."""
+        self.headers, self.query = openai_headers(self.headers), b""
 
     def header(self, name: bytes) -> str | None:
         """The first header of that name."""

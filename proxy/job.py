@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import httpx
@@ -15,57 +15,14 @@ from proxy.backends.profile import Continuation, Fact, ModelKey, ModelProfile, T
 from proxy.backends.refusals import Spent
 from proxy.compaction.budget import ContextBudget, budget_for
 from proxy.core.dialect import Dialect, Writer
-from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.piece import Piece
-from proxy.core.request import Managed, Message, Request
+from proxy.core.request import Managed, Request
 from proxy.core.settings import Settings
-from proxy.dialects import CHAT
-from proxy.emulation import Offer
 from proxy.exchange import Exchange, unique
-from proxy.outcome import Outcome, overriding
-from proxy.recall.block import NOTHING, RecalledBlocks
+from proxy.net.headers import AS_JSON, is_credential
+from proxy.outcome import Outcome
+from proxy.prompt import Prompt
 from proxy.routing import Route
-from proxy.stream.status import Notice
-from proxy.tokens.meter import Estimate
-
-
-@dataclass(kw_only=True)
-class Prompt:
-    """Prompt to send for a request.
-
-    `history` are the messages after the leading system messages as they will be sent; `sent` the same part as
-    the client sent it, without status text, and `links` its chain digests.
-    """
-
-    request: Request
-    """As the policy has it, and with its tools as text where they are emulated."""
-    offer: Offer | None
-    """Tools described in the prompt, for a model that has none of its own."""
-    system: Sequence[Message]
-    sent: Sequence[Message]
-    links: Sequence[bytes]
-    shown: Sequence[Message]
-    """The same as shown to the model where nothing covers it: with the client's edits, its results within limits."""
-    history: Sequence[Message]
-    checkpoint: Checkpoint | None
-    search: str
-    """Name of the tool with which the model can search the conversation; empty: it has none."""
-    searched: list[Message] = field(default_factory=list)
-    """The searches of this answer with what they found, behind the history."""
-    recalled: RecalledBlocks = NOTHING
-    """What was brought back of what the checkpoint covers; it is no part of the history."""
-    estimate: Estimate
-    untouched: bool
-    """Whether the body can go upstream byte for byte."""
-    fields: dict[str, Any]
-    """Options that differ from the client's."""
-    answer_bound: int | None = None
-    """`max_tokens` of Spillway's own, sized to the room there is: an answer that it ends is not at its end."""
-
-    @property
-    def messages(self) -> list[Message]:
-        """All messages as they will be sent."""
-        return [*self.system, *self.recalled.put(self.history), *self.searched]
 
 
 @dataclass(slots=True)
@@ -86,13 +43,10 @@ class JobState:
     """Whether the stream was requested with usage."""
     assumed: Fact[int] | None = None
     """Tokens of a window that nobody reported: for this answer alone, which showed that so much fits."""
-    cut: bool = False
-    """Whether the backend was found to have cut this prompt in silence."""
     spent: Spent = field(default_factory=Spent)
     """Account of the attempts."""
     posted: bytes = b""
-    """Body that was sent last, and how often one was."""
-    posts: int = 0
+    """Body that was sent last."""
     opened: httpx.Response | None = None
     """Stream that was opened last: closed with the job, wherever it ends."""
     pool_lock: asyncio.Lock | None = None
@@ -134,9 +88,9 @@ class Job:
     """As the client sent it."""
     route: Route
     settings: Settings
-    profile: ModelProfile
+    profile: ModelProfile = field(init=False)
     prompt: Prompt = field(init=False)
-    """Set when the job is prepared, and once more if its tools have to become text."""
+    """Both are set when the job is prepared; the prompt once more if its tools have to become text."""
     managed: Managed = field(default_factory=Managed)
     """Results of the client's own edits and compactions of its history."""
     state: JobState = field(default_factory=JobState)
@@ -153,11 +107,6 @@ class Job:
     def key(self) -> ModelKey:
         """Backend and model, the key of token counts."""
         return self.route.key
-
-    @property
-    def native(self) -> bool:
-        """Return whether the client is answered in the backend's own dialect."""
-        return self.dialect is CHAT
 
     def writer(self) -> Writer:
         """Build the writer of the answer, in the client's dialect."""
@@ -190,8 +139,8 @@ class Job:
     def is_due(self) -> bool:
         """Return whether the prompt has to be shortened before it is sent, by the current estimate."""
         estimate, budget, recalled = self.prompt.estimate, self.budget, self.prompt.recalled
-        return budget is not None and (
-            recalled.cramped or budget.needs_compaction(estimate.tokens, estimate.upper, passing=recalled.newest_tokens)
+        return budget is not None and budget.needs_compaction(
+            estimate.tokens, estimate.upper, passing=recalled.newest_tokens, cramped=recalled.cramped
         )
 
     @property
@@ -251,22 +200,28 @@ class Job:
         backend = self.known_backend
         return backend is None or backend.stops_on_disconnect(self.prompt.request.body, self.profile)
 
-    def body(self) -> dict[str, Any]:
-        """Build the body to send, as parsed JSON."""
-        return {**self.prompt.request.body, "messages": self.prompt.messages, **self.prompt.fields}
+    def surely_below(self, bound: int) -> int:
+        """Return the predicted tokens at which an upper bound like that of the prompt is `bound`.
+
+        The margin of a long prompt grows with it, that of a short one is mostly fixed.
+        """
+        tokens, upper = self.prompt.estimate.tokens, self.prompt.estimate.upper
+        return max(int(bound * tokens / max(1, upper)), bound - (upper - tokens))
+
+    def own_headers(self, route: Route) -> list[tuple[bytes, bytes]]:
+        """Build the headers of a request of Spillway's own: the trace, and for the same backend the client's credentials."""
+        same = route.upstream is self.route.upstream
+        credentials = [(name, value) for name, value in self.exchange.headers if same and is_credential(name)]
+        return [*self.outcome.traced([AS_JSON]), *credentials]
+
+    def fresh(self, **changes: Any) -> Job:
+        """Return a copy with these fields changed, which is still to be prepared."""
+        return replace(self, managed=Managed(), state=JobState(), **changes)
 
     def record_measured(self) -> None:
         """Record the prompt's current size."""
         tools: Literal["", "emulated"] = "" if self.prompt.offer is None else "emulated"
         self.outcome.record_measured(self.prompt.estimate.tokens, self.window, tools)
-
-    def final_notices(self) -> list[Notice]:
-        """Build the notices that are shown at the end of an answer."""
-        cut, total = self.outcome.left_out, self.outcome.left_out_of
-        notices = [Notice(done=True, left_out=cut, left_out_of=total)] if cut else []
-        for addon in overriding(self.addons, AddOn.notices):
-            notices += addon.notices(self)
-        return [*notices, Notice(done=True, cut=True)] if self.state.cut else notices
 
     def usage_details(self) -> dict[str, Any] | None:
         """Describe what was done, for the usage of the answer; None: nothing, or nothing that may be written there."""

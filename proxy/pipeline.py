@@ -10,17 +10,14 @@ from dataclasses import dataclass
 
 from proxy.addon import AddOn, make_way
 from proxy.attempts.attempt import Attempts, leave
-from proxy.attempts.client import ClientStream
-from proxy.attempts.replies import Replies
-from proxy.attempts.room import cannot_fit, is_worth_a_summary, too_long
-from proxy.compaction.budget import ContextBudget
+from proxy.attempts.replies import ClientReply, Replies
+from proxy.attempts.room import is_worth_a_summary, too_long
 from proxy.compactor import Compactor
 from proxy.conversation_state import ConversationState, conversation_of
 from proxy.core.dialect import Dialect
-from proxy.dialects import CHAT
+from proxy.core.settings import Settings
 from proxy.exchange import Exchange
 from proxy.job import Job
-from proxy.net.headers import openai_headers
 from proxy.outcome import Outcome, overriding
 from proxy.preparing import Preparer
 from proxy.routing import Router
@@ -32,6 +29,7 @@ from proxy.tokens.counting import Counting
 class Pipeline:
     """Serves chat requests."""
 
+    settings: Settings
     state: ConversationState
     router: Router
     preparer: Preparer
@@ -51,7 +49,7 @@ class Pipeline:
         job = await self.prepare(exchange, outcome, dialect, wire)
         try:
             async with self.replies.open(job) as reply:
-                await self._make_room(job, reply.client)
+                await self._make_room(job, reply)
                 if job.managed.ended:
                     await reply.write_nothing()
                 else:
@@ -65,8 +63,8 @@ class Pipeline:
     async def prepare(self, exchange: Exchange, outcome: Outcome, dialect: Dialect, wire: bytes) -> Job:
         """Read, route and prepare a request up to the decision what to do with it; raises as `serve`."""
         request = await self.state.read(exchange, wire, dialect.read)
-        if dialect is not CHAT:
-            exchange.headers, exchange.query = openai_headers(exchange.headers), b""
+        if not dialect.native:
+            exchange.speak_openai()
         request, route = await self.router.routed(request)
         if named := conversation_of(exchange, request):
             outcome.conversation = named
@@ -74,47 +72,49 @@ class Pipeline:
         outcome.record_route(route.upstream.name, route.model)
         if request.unsupported:
             outcome.add("left_out", kinds=request.unsupported)
-        job = await self.preparer.prepare(exchange, outcome, dialect, request, route)
-        outcome.show("taken", job=job, request=request, size=len(wire))
+        settings, received = self.settings.for_model(route.model), request
+        request = await route.with_options(request)
+        for addon in overriding(self.addons, AddOn.shape):
+            request = addon.shape(request, route, settings, outcome)
+        job = Job(
+            exchange=exchange,
+            outcome=outcome,
+            dialect=dialect,
+            asked=request,
+            route=route,
+            settings=settings,
+            addons=self.addons,
+        )
+        await self.preparer.prepare(job)
+        outcome.show("taken", job=job, request=received, size=len(wire))
         return job
 
-    async def _make_room(self, job: Job, client: ClientStream) -> None:
+    async def _make_room(self, job: Job, reply: ClientReply) -> None:
         """Compact before sending, if the client asks for that, or if the prompt is due or might not fit."""
         await self.preparer.load(job)
         for addon in overriding(self.addons, AddOn.before_room):
             await addon.before_room(job)
-        await self._compact_if_due(job, client)
-        wanted = job.asked.compaction
-        compacted = job.outcome.compactions > 0 and job.outcome.kind != "pruned"
-        if wanted is not None and (wanted.now or compacted):
-            words = await self.compactor.write_summary(job) if wanted.worded and not compacted else ""
-            job.managed.sealed_compaction = await self.state.seal_history(
-                job.exchange.tenant, job.asked, job.prompt.history, words
-            )
+        wanted, outcome = job.asked.compaction, job.outcome
+        if await self.counting.refine(job) or wanted is not None or self.counting.was_cut(job):
+            await self._compact_if_due(job, reply)
+        if wanted is None:
+            return
+        compacted = outcome.compactions > 0 and outcome.kind != "pruned"
+        if wanted.now or compacted:
+            words = await self.compactor.summaries.write(job) if wanted.worded and not compacted else ""
+            tenant, history = job.exchange.tenant, job.prompt.history
+            job.managed.sealed_compaction = await self.state.seal_history(tenant, job.asked, history, words)
             job.managed.ended = wanted.now or wanted.pauses
 
-    async def _compact_if_due(self, job: Job, client: ClientStream) -> None:
-        may_be_due = await self.counting.refine(job)
-        if (budget := job.budget) is None:
+    async def _compact_if_due(self, job: Job, reply: ClientReply) -> None:
+        """Compact the history if that is due, with a notice before it and one after."""
+        client, budget, wanted, before = reply.client, job.budget, job.asked.compaction, job.prompt.estimate.tokens
+        if budget is None:
             return
-        goal = budget.requested_goal(
-            job.prompt.estimate.tokens, job.asked.compaction, hands_over=job.managed.hands_over and job.is_due
-        )
-        due = may_be_due and job.is_due and not await make_way(job, refused=False)
+        goal = budget.requested_goal(before, wanted, hands_over=job.managed.hands_over and job.is_due)
+        due = job.is_due and not await make_way(job, refused=False)
         if not due and goal is None and not self.counting.was_cut(job):
             return
-        before = job.prompt.estimate.tokens
-        await self._compact(job, budget, goal, client)
-        if job.asked.compaction is not None and job.asked.compaction.now:
-            return  # nothing of it is sent
-        if job.prompt.estimate.tokens >= budget.window:
-            await self.counting.confirm_count(job)
-        if cannot_fit(job, budget.window):
-            raise too_long(job, self.counting.meter, before)
-
-    async def _compact(self, job: Job, budget: ContextBudget, goal: int | None, client: ClientStream) -> None:
-        """Compact the history, with a notice before it and one after."""
-        before = job.prompt.estimate.tokens
         if goal is not None or is_worth_a_summary(job, budget):
             await client.notify(Notice(done=False))
         async with client.progress(lambda: job.state.progress.written):
@@ -125,3 +125,11 @@ class Pipeline:
         after, extract = job.prompt.estimate.tokens, job.outcome.summary == "extract"
         omitted = await self.attempts.record_message_cut(job) or job.outcome.cut_earlier[0]
         await client.notify(Notice(True, before, after, not gained, extract=extract, left_out=omitted))
+        if wanted is not None and wanted.now:
+            return  # nothing of it is sent
+        if job.prompt.estimate.tokens >= budget.window:
+            await self.counting.confirm_count(job)
+        estimate, backend = job.prompt.estimate, job.known_backend
+        cuts = backend is not None and backend.shifts_silently
+        if budget.refuses(estimate.tokens, estimate.upper, counted=estimate.counted, cuts=cuts):
+            raise too_long(job, self.counting.meter, before)

@@ -1,33 +1,20 @@
-"""From a client's request to a job: profile, policy, clean and valid history, checkpoint, count."""
+"""From a request to a job that is ready to be sent: profile, valid history, checkpoint, recalled passages, count."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
 
 from proxy.addon import AddOn
-from proxy.compaction.budget import budget_for
-from proxy.compaction.cap import within_limits
-from proxy.compaction.continuation import with_resume_flags
-from proxy.compaction.policy import prune_limits
 from proxy.conversation_state import ConversationState
-from proxy.core.dialect import Dialect
-from proxy.core.history.checkpoint import Checkpoint, chain
+from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.history.client_compaction import asks_to_compact, unfolded
 from proxy.core.jsontext import HEAVY, is_heavy
-from proxy.core.request import Message, Request, leading_system
-from proxy.core.settings import Settings
-from proxy.emulation import Offer
-from proxy.emulation.offer import offer_to_emulate
-from proxy.emulation.prompt import emulated
-from proxy.exchange import Exchange
-from proxy.job import Expected, Job, Prompt
+from proxy.core.request import Message
+from proxy.job import Job
 from proxy.net.tasks import offload_if
-from proxy.outcome import Outcome, overriding
-from proxy.routing import Route
-from proxy.shaping.repair import RepairRules, repair, rules_for, tidied
-from proxy.shaping.shape import ShapedPart, narrowed, shaped, steps, with_search
+from proxy.outcome import overriding
+from proxy.prompt import build_prompt, limited, rewrite
+from proxy.shaping.shape import ShapedPart, steps
 from proxy.store import Store
 from proxy.tokens.counting import Counting
 
@@ -35,71 +22,20 @@ HEAVY_BODY = 4 * HEAVY
 """Weight of a body from which it is not shaped, cleaned and chained on the loop."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """A request in the form that its backend takes, as far as the request alone decides it."""
-
-    request: Request
-    """As the policy has it, and with its tools as text where they are emulated."""
-    offer: Offer | None
-    search: str
-    shaped_parts: Sequence[ShapedPart]
-    mended: Sequence[str]
-    """Kinds of repairs that its history needed."""
-    system: Sequence[Message]
-    sent: Sequence[Message]
-    links: Sequence[bytes]
-    untouched: bool
-    """Whether the messages are the client's own."""
-
-
 class Preparer:
     """Prepares jobs."""
 
-    def __init__(
-        self,
-        *,
-        counting: Counting,
-        store: Store,
-        state: ConversationState,
-        settings: Settings,
-        addons: tuple[AddOn, ...] = (),
-    ) -> None:
+    def __init__(self, *, counting: Counting, store: Store, state: ConversationState) -> None:
         self._counting = counting
-        self._state = state
         self._store = store
-        self._settings = settings
-        self._addons = addons
+        self._state = state
 
-    async def prepare(
-        self,
-        exchange: Exchange,
-        outcome: Outcome,
-        dialect: Dialect,
-        request: Request,
-        route: Route,
-        *,
-        expected: Expected | None = None,
-    ) -> Job:
-        """Prepare a job up to the decision what to do; `expected`: it is done before a client asks for it."""
-        settings = self._settings.for_model(route.model)
-        request = await route.with_options(request)
-        for addon in overriding(self._addons, AddOn.shape):
-            request = addon.shape(request, route, settings, outcome)
-        job = Job(
-            exchange=exchange,
-            outcome=outcome,
-            dialect=dialect,
-            asked=request,
-            route=route,
-            settings=settings,
-            profile=await route.profile(request.body),
-            addons=self._addons,
-            expected=expected,
-        )
+    async def prepare(self, job: Job) -> None:
+        """Prepare a new job, up to the decision what to do with it."""
+        request = job.asked
+        job.profile = await job.route.profile(request.body)
         job.managed.hands_over = asks_to_compact(request.messages)
         await self._prepare_to_read(job)
-        return job
 
     async def load(self, job: Job) -> None:
         """Load the model that a job is about to be sent to, and prepare the job for its true window.
@@ -107,9 +43,10 @@ class Preparer:
         Not where it is loaded, nor where a window is known, leaves room, and is enforced by an error: llama-swap tells
         clients of the loading.
         """
+        if not job.profile.provisional:
+            return
         before, backend = job.profile.window, job.known_backend
-        cuts = backend is not None and backend.shifts_silently
-        if job.profile.provisional and (before is None or cuts or job.is_due):
+        if before is None or job.is_due or (backend is not None and backend.shifts_silently):
             job.profile = await job.route.profile(job.asked.body, load=True)
             window = job.profile.window
             if window is not None and (before is None or before.value != window.value):
@@ -122,70 +59,59 @@ class Preparer:
 
     async def _prepare_to_read(self, job: Job) -> None:
         """Prepare a job, without its tools where the client asks for a compaction of its own that has no room for them."""
-        request = job.asked
         await self._prepare(job)
         if job.managed.hands_over and job.is_due:
             # A model that is to call no tools needs no definitions of them, which leaves more room for the history.
+            request = job.asked
             less = dict.fromkeys(("tools", "tool_choice") & request.body.keys())
             # What the policy makes of the rest hangs on the tools.
-            shaped_parts = steps(request, job.settings, job.window)
-            front = shaped_parts[-1].after if shaped_parts else request
+            parts = steps(request, job.settings, job.window)
+            front = parts[-1].after if parts else request
             job.asked = request.changed(**less, messages=unfolded(front.messages))
             await self._prepare(job)
 
     async def _prepare(self, job: Job, *, emulate: bool = False) -> None:
-        form = await offload_if(is_heavy(job.asked.body, HEAVY_BODY), _form, job, emulate=emulate)
-        if form.mended:
-            job.outcome.add("mended", kinds=tuple(form.mended))
-        request, system, sent = form.request, form.system, form.sent
-        edited, job.managed.cleared = await self._state.edit(job.route, request, system, sent)
-        shown = await _limited(job, edited)
-        checkpoint = await self._checkpoint(job, form, shown)
-        history = _rewritten(shown, checkpoint)
-        fields: dict[str, Any] = {} if job.route.model == request.model else {"model": job.route.model}
+        heavy = is_heavy(job.asked.body, HEAVY_BODY)
+        job.prompt, parts, repairs = await offload_if(heavy, build_prompt, job, emulate=emulate)
+        if repairs:
+            job.outcome.add("mended", kinds=tuple(repairs))
+        prompt = job.prompt
+        edited = prompt.sent
+        if prompt.request.edits:
+            edited, job.managed.cleared = await self._state.edit(job.route, prompt.request, prompt.system, edited)
+            prompt.shown = prompt.history = await offload_if(heavy, limited, job, edited)
+            prompt.untouched = prompt.untouched and prompt.shown is prompt.sent
+        checkpoint = await self._checkpoint(job)
         if checkpoint is not None:
-            fields |= narrowing(job, request, form.offer, sent[: checkpoint.covered])
-        untouched = form.untouched and shown is sent and checkpoint is None
-        body = request.body if untouched else {**request.body, **fields, "messages": [*system, *history]}
-        job.prompt = Prompt(
-            request=request,
-            offer=form.offer,
-            search=form.search,
-            system=system,
-            sent=sent,
-            links=form.links,
-            shown=shown,
-            history=history,
-            checkpoint=checkpoint,
-            estimate=await self._counting.measure(job.route, job.profile, body, tenant=job.exchange.tenant),
-            untouched=untouched,
-            fields=fields,
-        )
-        job.outcome.saved = 0 if checkpoint is None else max(0, checkpoint.tokens_before - checkpoint.tokens_after)
-        if form.shaped_parts or shown is not edited:
-            await self._record_savings(job, edited, form.shaped_parts)
+            rewrite(job, checkpoint)
+            job.outcome.saved = max(0, checkpoint.tokens_before - checkpoint.tokens_after)
+        tenant = job.exchange.tenant
+        prompt.estimate = await self._counting.measure(job.route, job.profile, prompt.body(), tenant=tenant)
+        if parts or prompt.shown is not edited:
+            await self._record_savings(job, edited, parts)
         job.record_measured()
         if checkpoint is not None:
             for addon in overriding(job.addons, AddOn.after_rewrite):
                 await addon.after_rewrite(job)
 
-    async def _checkpoint(self, job: Job, form: _Form, shown: Sequence[Message]) -> Checkpoint | None:
+    async def _checkpoint(self, job: Job) -> Checkpoint | None:
         """Find the checkpoint to apply: the longest, unless it was made for a smaller window and this one takes more.
 
         Then the next shorter one is applied, or none, as long as the prompt stays below the trigger.
         """
         # A client's own compaction is of all that it sends. Else the newest message is never covered, not even where the
         # same loop has been run before.
-        links = () if job.managed.hands_over else form.links[:-1]
+        prompt = job.prompt
+        links = () if job.managed.hands_over else prompt.links[:-1]
         found = await self._store.find(job.scope, links[::-1]) if links else None
         window = job.profile.window
         while found is not None and window is not None and found.window < window.value:
             links = links[: found.covered - 1]
             shorter = await self._store.find(job.scope, links[::-1]) if links else None
-            body = {**form.request.body, "messages": [*form.system, *_rewritten(shown, shorter)]}
-            estimate = await self._counting.measure(job.route, job.profile, body)
-            budget = budget_for(job.settings, window.value, estimate.fixed)
-            if budget.needs_compaction(estimate.tokens, estimate.upper):
+            history = prompt.shown if shorter is None else prompt.with_checkpoint(shorter)
+            body = {**prompt.request.body, "messages": [*prompt.system, *history]}
+            prompt.estimate = await self._counting.measure(job.route, job.profile, body)
+            if job.is_due:
                 break
             found = shorter
         return found
@@ -206,54 +132,3 @@ class Preparer:
         if pairs:
             job.outcome.shaped = await offload_if(is_heavy(edited), saved)
             job.outcome.add("shaped", saved=tuple(job.outcome.shaped.items()))
-
-
-def narrowing(job: Job, request: Request, offer: Offer | None, covered: Sequence[Message]) -> dict[str, Any]:
-    """Shorten the tools of a request by what was called in the covered part of its history; empty where nothing is gained.
-
-    Only that part counts, so the tools change only where the prompt does anyway.
-    """
-    window = job.profile.window
-    return {} if offer is not None or window is None else narrowed(request, covered, job.settings, window.value)
-
-
-def _form(job: Job, *, emulate: bool) -> _Form:
-    """Shape the request by the policy, and bring its tools and messages into the form that the backend takes.
-
-    May take long; usable from a thread.
-    """
-    model, settings = job.route.model, job.settings
-    request, parts = shaped(job.asked, settings, job.window)
-    search = ""
-    if settings.recall == "tool" and not job.background:
-        request, search = with_search(request, job.profile, alone=not emulate)
-    offer = offer_to_emulate(request, job.profile, settings, now=emulate)
-    # An answer that the client wants continued stays, even if empty.
-    rules = replace(rules_for(model), keep_last=True) if request.continues else rules_for(model)
-    # Where tools become text, calls and results are repaired before that, while they are distinct; roles afterwards.
-    messages, mended = tidied(request.messages, rules if offer is None else RepairRules())
-    if offer is not None:
-        request = emulated(request, offer, messages, system=not rules.alternate)
-        messages, more = repair(request.messages, rules)
-        mended = (*mended, *more)
-    untouched = messages is request.messages and not request.restored
-    if request.continues:
-        request = with_resume_flags(request, job.ways[0])
-    lead = leading_system(messages)
-    sent = messages[lead:]
-    if request.restored:
-        sent, _ = repair([*request.restored, *sent], rules)
-    return _Form(request, offer, search, parts, mended, messages[:lead], sent, chain(sent), untouched)
-
-
-async def _limited(job: Job, messages: Sequence[Message]) -> Sequence[Message]:
-    """Bring the results of a history within the limits, where these hold from the first request on."""
-    window = job.profile.window
-    limits = None if window is None else prune_limits(job.settings, window.value)
-    if limits is None or not limits.from_the_first:
-        return messages
-    return await offload_if(is_heavy(messages), within_limits, messages, limits)
-
-
-def _rewritten(shown: Sequence[Message], checkpoint: Checkpoint | None) -> Sequence[Message]:
-    return shown if checkpoint is None else [*checkpoint.replacement, *shown[checkpoint.covered :]]

@@ -4,41 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Generator
 from typing import Literal, TypeAlias, TypeVar
 
 import httpx
 
-from proxy.attempts.passing import failure
 from proxy.attempts.sending import ChatBody, send_chat
-from proxy.backends.profile import ModelKey
-from proxy.backends.refusals import LONGEST_RETRY
-from proxy.compaction.asking import SummaryAsk
+from proxy.compaction.asking import Summariser, SummaryAsk, at_its_end
 from proxy.compaction.compaction import STRATEGIES
+from proxy.compaction.summary import instruction
 from proxy.compaction.verification import LoopWatch, SummaryReply, checked
 from proxy.core import sse
 from proxy.core.errors import UpstreamUnavailable
 from proxy.core.piece import whole_number
 from proxy.dialects.chat.reading import read_frame
 from proxy.dialects.chat.request import LOADING, summarising
-from proxy.job import Job, Progress
+from proxy.job import Job
 from proxy.net.bodies import retry_after
-from proxy.net.headers import AS_JSON, is_credential
 from proxy.net.tasks import offload_if
-from proxy.routing import Route
+from proxy.routing import Route, Router
 from proxy.stream.answer import Answer
 
 T = TypeVar("T")
+Sort: TypeAlias = Literal["again", "append"]
+"""Sorts of requests that never pay off with some models: one more after one that failed, one that goes on with the live prompt."""
 
 _log = logging.getLogger("spillway.summary")
 
 IN_VAIN = 2
 """Requests for summaries in a row that may fail; the model is not asked again for the same client's request then."""
 IN_A_ROW = 2
-"""Requests of one sort to a model that came to nothing, one after the other, after which only one in `TRIED_ANEW` is made."""
+"""Requests of one sort to a model that came to nothing, one after the other, after which only one in `RETRY_EVERY` is made."""
 RETRY_EVERY = 8
 _MOST_KNOWN = 1000
 """Models of which that is known; their names come from clients, so there must be an end."""
+LONGEST_REST = 30.0
+"""Seconds of `Retry-After` that are waited for, once."""
 SMALLEST_BOUND = 64 * 1024
 _CHARACTERS = 4
 """Of a token, about: for the account of summaries of which the backend reports nothing."""
@@ -46,170 +47,163 @@ BYTES_PER_TOKEN = 4096
 """Bytes of stream that a summary may take, and more for each token asked for: one comes in 100 to 500."""
 TOO_LONG = 2
 """Times the tokens asked for, after which an answer is left: its backend does not keep the bound."""
+_COLD = 0.8
+"""Share of a window that an estimate which was never confirmed may fill."""
 FAILED = SummaryReply(failed=True)
-
-WriteSummary: TypeAlias = Callable[[SummaryAsk], Awaitable[str]]
-"""Writes the summary that is asked for; empty when that failed."""
 
 
 class NotWritten(Exception):
     """A summary that nobody waits for was not written: it can be asked for again when somebody does."""
 
 
-async def drive(flow: Generator[SummaryAsk, str, T], write_summary: WriteSummary, *, heavy: bool = False) -> T:
-    """Run a flow to its result, writing the summaries it asks for. `heavy`: off the event loop."""
-    step = await offload_if(heavy, _next, flow, None)
-    while isinstance(step, SummaryAsk):
-        step = await offload_if(heavy, _next, flow, await write_summary(step))
-    return step[0]
+class _BackendFailed(Exception):
+    """The backend failed, not the model. `final`: it is not to be asked again for the same client's request."""
 
-
-def _next(flow: Generator[SummaryAsk, str, T], text: str | None) -> SummaryAsk | tuple[T]:
-    """Return the flow's next request for a summary, or its result in a tuple."""
-    try:
-        return next(flow) if text is None else flow.send(text)
-    except StopIteration as stop:
-        return (stop.value,)
-
-
-class Experience:
-    """Record of which requests for summaries pay off per model: those that never do are only tried now and then."""
-
-    def __init__(self) -> None:
-        self._failures: dict[tuple[str, ModelKey], int] = {}
-        """Requests in a row that came to nothing: `again` after one that did, `append` where a transcript served."""
-
-    def is_worth_trying(self, sort: Literal["again", "append"], route: Route) -> bool:
-        """Return whether a request of this sort is worth a try."""
-        key = (sort, route.key)
-        failures = self._failures.get(key, 0)
-        if failures < IN_A_ROW:
-            return True
-        self._failures[key] = failures + 1
-        return (failures - IN_A_ROW) % RETRY_EVERY == RETRY_EVERY - 1
-
-    def learn(self, route: Route, ask: SummaryAsk, *, again: bool, served: bool) -> None:
-        """Record a request's success; `again`: an earlier one had failed."""
-        if again:
-            self._count("again", route, failed=not served)
-        if served and (ask.append or again):
-            self._count("append", route, failed=not ask.append)
-
-    def _count(self, sort: Literal["again", "append"], route: Route, *, failed: bool) -> None:
-        before = self._failures.pop((sort, route.key), 0)
-        if failed:
-            if len(self._failures) >= _MOST_KNOWN:
-                self._failures.clear()
-            self._failures[sort, route.key] = before + 1
+    def __init__(self, *, final: bool = False) -> None:
+        self.final = final
 
 
 class Summaries:
-    """Has models write summaries, each within a time for all the requests that it takes.
+    """Has models write summaries, and remembers of each which sorts of requests pay off: others are only tried now and then."""
 
-    A model that takes longer, writes without end or asks for a rest is not asked again for the same client's request:
-    the history is then shortened without one.
-    """
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._failures: dict[tuple[Sort, str, str], int] = {}
+        """Requests in a row that came to nothing, by sort, backend and model."""
 
-    def __init__(self, job: Job, route: Callable[[], Awaitable[Route]], experience: Experience) -> None:
-        """`route` finds the model that writes the job's summaries."""
-        self._job = job
-        self._experience = experience
-        self._route = route
-        self._until: float | None = None
-        self._rested = False
-        self._lost = False
-        """Whether the backend failed, not the model."""
-        self._tokens = 0
-        """That were read and written for it."""
+    async def drive(self, job: Job, flow: Generator[SummaryAsk, str, T], *, heavy: bool = False) -> T:
+        """Run a flow to its result, writing the summaries it asks for within one time for all. `heavy`: off the event loop.
 
-    async def __call__(self, ask: SummaryAsk) -> str:
-        """Write a summary; empty when there is none that is fit to be used.
+        A model that takes longer, writes without end or asks for a long rest is not asked again for the same client's
+        request: the history is then shortened without one.
 
         Raises:
-            NotWritten: the backend was lost, and it is done ahead of time.
+            NotWritten: the backend failed, and it is done ahead of time.
         """
-        job = self._job
-        if job.state.unsummarised >= IN_VAIN or not STRATEGIES[job.settings.strategy].asks:
+        deadline = asyncio.get_running_loop().time() + job.settings.summary_timeout
+        step = await offload_if(heavy, _next_step, flow, None)
+        while isinstance(step, SummaryAsk):
+            step = await offload_if(heavy, _next_step, flow, await self._write(job, step, deadline))
+        return step[0]
+
+    async def write(self, job: Job) -> str:
+        """Have the history summarised without rewriting it; empty if the model writes nothing."""
+        tokens = 1024 if job.budget is None else max(96, min(2048, job.budget.window // 8))
+        question = {"role": "user", "content": instruction(tokens=tokens, prompt=instructions(job))}
+        ask = SummaryAsk(at_its_end(list(job.prompt.history), question), append=True, max_tokens=tokens)
+        return await self._write(job, ask, asyncio.get_running_loop().time() + job.settings.summary_timeout)
+
+    async def route(self, job: Job) -> Route:
+        """Find the route of the model that summarises for a job: its own unless another is configured."""
+        named = job.settings.summary_model if STRATEGIES[job.settings.strategy].asks else None
+        return job.route if named is None else await self._router.route(named)
+
+    async def summariser(self, job: Job, overhead: float = 0.0) -> Summariser:
+        """Size the summariser: an eighth of the smaller window for a summary, within bounds.
+
+        A request that it refuses for its size is a part of the history that nobody reads, so what it reads is no more than
+        surely fits. What is not known of the estimate yet may cost a fifth of its window, no more.
+        """
+        route, budget = await self.route(job), job.budget
+        assert budget is not None  # or there is nothing to be shortened
+        same, window = route.key == job.route.key, budget.window
+        if not same:
+            profile = await route.upstream.prober.profile(route.model)
+            window = profile.window.value if profile.window is not None else window
+        room = int(budget.goal - overhead) // 5
+        return Summariser(
+            window=window,
+            tokens=max(96, min(2048, budget.window // 8, window // 8, room)),
+            overhead=overhead,
+            same_model=same and self._is_worth_trying("append", route),
+            trust=max(_COLD, job.surely_below(window) / window) if same else _COLD,
+            prompt=instructions(job),
+        )
+
+    async def _write(self, job: Job, ask: SummaryAsk, deadline: float) -> str:
+        """Write a summary, and record what became of it; empty when there is none that is fit to be used."""
+        state = job.state
+        if state.unsummarised >= IN_VAIN or not STRATEGIES[job.settings.strategy].asks:
             return ""
-        again, route, self._tokens = job.state.unsummarised > 0, await self._route(), 0
-        if again and not self._experience.is_worth_trying("again", route):
-            job.state.unsummarised = IN_VAIN
+        again, route, failed = state.unsummarised > 0, await self.route(job), None
+        if again and not self._is_worth_trying("again", route):
+            state.unsummarised = IN_VAIN
             return ""
         job.outcome.add("summarising")
-        written = await self._in_time(route, ask)
-        found = checked(written or FAILED, ask.source, tokens=ask.max_tokens)
+        spent = sum(job.managed.spent)
+        try:
+            async with asyncio.timeout_at(deadline):
+                reply = await self._reply(job, route, ask)
+        except TimeoutError:
+            job.outcome.add("backend_failed", error=TimeoutError.__name__)
+            _log.warning("summary by %s given up after %g s", route.model, job.settings.summary_timeout)
+            reply, failed = FAILED, _BackendFailed(final=True)
+        except _BackendFailed as error:
+            reply, failed = FAILED, error
+        found = checked(reply, ask.source, tokens=ask.max_tokens)
         if found.text:
-            job.state.unsummarised = 0
+            state.unsummarised = 0
         else:
-            job.state.unsummarised = IN_VAIN if written is None or written.endless else job.state.unsummarised + 1
-        if not self._lost:
-            self._experience.learn(route, ask, again=again, served=bool(found.text))
+            final = reply.endless if failed is None else failed.final
+            state.unsummarised = IN_VAIN if final else state.unsummarised + 1
+        if failed is None:
+            self._learn(route, again=again, append=ask.append, served=bool(found.text))
         job.outcome.unfit += found.verdict not in {"kept", "mended"}
-        job.outcome.add("summarised", verdict=found.verdict, tokens=self._tokens)
-        if self._lost and job.expected is not None:
+        job.outcome.add("summarised", verdict=found.verdict, tokens=sum(job.managed.spent) - spent)
+        if failed is not None and job.expected is not None:
             raise NotWritten
         return found.text
 
-    async def _in_time(self, route: Route, ask: SummaryAsk) -> SummaryReply | None:
-        """Request a summary within the time limit; None if the model is not to be asked again."""
-        if self._until is None:
-            self._until = asyncio.get_running_loop().time() + self._job.settings.summary_timeout
-        try:
-            async with asyncio.timeout_at(self._until):
-                while (result := await self._request(route, ask)) is not None:
-                    if isinstance(result, SummaryReply):
-                        return result
-                    await asyncio.sleep(result)
-        except TimeoutError:
-            self._job.outcome.add("backend_failed", error=TimeoutError.__name__)
-            _log.warning("summary by %s given up after %g s", route.model, self._job.settings.summary_timeout)
-        return None
+    async def _reply(self, job: Job, route: Route, ask: SummaryAsk) -> SummaryReply:
+        """Ask for a summary, once more after a short rest if the backend wants one."""
+        for rested in (False, True):
+            try:
+                response = await _send(job, route, ask)
+            except UpstreamUnavailable as error:
+                job.outcome.add("backend_failed", error=error.code or type(error).__name__)
+                _log.warning("summary by %s failed: %s", route.model, error.code)
+                raise _BackendFailed from None
+            try:
+                if response.status_code == 200:
+                    return await _read(job, ask, response)
+            except httpx.TransportError as error:
+                job.outcome.add("backend_failed", error=type(error).__name__)
+                _log.warning("summary by %s broke off: %s", route.model, type(error).__name__)
+                raise _BackendFailed from None
+            finally:
+                await response.aclose()
+            _log.warning("summary by %s failed: status %d", route.model, response.status_code)
+            seconds = retry_after(response)
+            if response.status_code != 429 and seconds is None:
+                raise _BackendFailed
+            if seconds is None or seconds > LONGEST_REST or rested:
+                break
+            await asyncio.sleep(seconds)
+        raise _BackendFailed(final=True)
 
-    async def _request(self, route: Route, ask: SummaryAsk) -> SummaryReply | float | None:
-        """Ask once: return the reply, or seconds to wait before asking again; None: not to be asked again."""
-        job = self._job
-        self._lost = True
-        try:
-            response = await _send(job, route, ask)
-        except UpstreamUnavailable as error:
-            job.outcome.add("backend_failed", error=failure(error))
-            _log.warning("summary by %s failed: %s", route.model, error.code)
-            return FAILED
-        try:
-            if response.status_code != 200:
-                _log.warning("summary by %s failed: status %d", route.model, response.status_code)
-                return self._rest(response)
-            reading = _Reading(response, ask.max_tokens, job.state.progress)
-            written = await reading.read()
-            self._charge(ask, reading.answer)
-        except httpx.TransportError as error:
-            job.outcome.add("backend_failed", error=type(error).__name__)
-            _log.warning("summary by %s broke off: %s", route.model, type(error).__name__)
-            return FAILED
-        else:
-            self._lost = False
-            return written
-        finally:
-            await response.aclose()
+    def _is_worth_trying(self, sort: Sort, route: Route) -> bool:
+        failures = self._failures.get((sort, *route.key), 0)
+        if failures < IN_A_ROW:
+            return True
+        self._failures[sort, *route.key] = failures + 1
+        return (failures - IN_A_ROW) % RETRY_EVERY == RETRY_EVERY - 1
 
-    def _charge(self, ask: SummaryAsk, answer: Answer) -> None:
-        """Add the tokens read and written to the client's account."""
-        usage = answer.attempt.usage or {}
-        read = whole_number(usage.get("prompt_tokens")) or len(str(ask.messages)) // _CHARACTERS
-        wrote = whole_number(usage.get("completion_tokens")) or len(answer.text) // _CHARACTERS
-        self._tokens += read + wrote
-        before = self._job.managed.spent
-        self._job.managed.spent = before[0] + read, before[1] + wrote
+    def _learn(self, route: Route, *, again: bool, append: bool, served: bool) -> None:
+        """Record a request's success; `again`: an earlier one had failed."""
+        verdicts: dict[Sort, bool] = {"again": not served} if again else {}
+        if served and (append or again):
+            verdicts["append"] = not append
+        for sort, failed in verdicts.items():
+            before = self._failures.pop((sort, *route.key), 0)
+            if failed:
+                if len(self._failures) >= _MOST_KNOWN:
+                    self._failures.clear()
+                self._failures[sort, *route.key] = before + 1
 
-    def _rest(self, response: httpx.Response) -> SummaryReply | float | None:
-        """Return the seconds to wait after a refusal, once and if they are few; None: do not ask again."""
-        seconds = retry_after(response)
-        if response.status_code != 429 and seconds is None:
-            return FAILED
-        if seconds is None or seconds > LONGEST_RETRY or self._rested:
-            return None
-        self._rested = True
-        return seconds
+
+def instructions(job: Job) -> str:
+    """Return the client's own instructions for a summary; empty: Spillway's."""
+    return "" if job.asked.compaction is None else job.asked.compaction.instructions
 
 
 async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
@@ -218,70 +212,67 @@ async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
         body = {
             name: value for name, value in body.items() if name not in LOADING and (name != "think" or value is False)
         }
-    return await send_chat(
-        route.upstream,
-        credential_headers(job, same=route.upstream is job.route.upstream),
-        ChatBody(
-            summarising(
-                body,
-                route.model,
-                [*job.prompt.system, *ask.messages] if ask.append else ask.messages,
-                append=ask.append,
-                max_tokens=ask.max_tokens,
-                ask_usage=job.asked.compaction is not None,
-            )
-        ),
-        ahead=job.expected is not None,
+    content = summarising(
+        body,
+        route.model,
+        [*job.prompt.system, *ask.messages] if ask.append else ask.messages,
+        append=ask.append,
+        max_tokens=ask.max_tokens,
+        ask_usage=job.asked.compaction is not None,
     )
+    return await send_chat(route.upstream, job.own_headers(route), ChatBody(content), ahead=job.expected is not None)
 
 
-def credential_headers(job: Job, *, same: bool) -> list[tuple[bytes, bytes]]:
-    """Build the headers of a request of Spillway's own: the trace, and the client's credentials for the `same` backend."""
-    credentials = [(name, value) for name, value in job.exchange.headers if is_credential(name)]
-    return [*job.outcome.traced([AS_JSON]), *(credentials if same else ())]
+async def _read(job: Job, ask: SummaryAsk, response: httpx.Response) -> SummaryReply:
+    """Read a streamed summary, and add its tokens to the client's account.
 
+    The caller closes the connection, so that a model that loops, or does not end, is stopped there.
+    """
+    answer, progress = Answer(0, _roughly), job.state.progress
+    limit, size, before = SMALLEST_BOUND + ask.max_tokens * BYTES_PER_TOKEN, 0, progress.written
+    splitter, watches = sse.FrameSplitter(limit), (LoopWatch(), LoopWatch())
 
-class _Reading:
-    """The streamed answer to a request for a summary, for which so many tokens were asked."""
-
-    def __init__(self, response: httpx.Response, tokens: int, progress: Progress) -> None:
-        self.answer = Answer(0, _roughly)
-        self._response = response
-        self._tokens = tokens
-        self._progress = progress
-        self._watches = (LoopWatch(), LoopWatch())
-
-    async def read(self) -> SummaryReply | None:
-        """Read the summary; None if it has too many bytes.
-
-        The caller closes the connection, so that a model that loops, or does not end, is stopped there.
-        """
-        stream, size, before = self._response.stream, 0, self._progress.written
-        limit = SMALLEST_BOUND + self._tokens * BYTES_PER_TOKEN
-        answer, splitter = self.answer, sse.FrameSplitter(limit)
-        assert isinstance(stream, httpx.AsyncByteStream)
-        async for data in stream:
-            size += len(data)
-            if size > limit:
-                _log.warning("a summary was given up after %d bytes", limit)
-                return None
-            self._take(splitter.feed(data))
-            self._progress.written = before + answer.completion_tokens
-            if any(watch.looped for watch in self._watches):
-                return SummaryReply(answer.text, looped=True)
-            if answer.completion_tokens > self._tokens * TOO_LONG:
-                return SummaryReply(answer.text, cut=True, endless=True)
-        self._take(splitter.flush())
-        if answer.attempt.errored or answer.attempt.calling:
-            return FAILED
-        return SummaryReply(answer.text, cut=answer.attempt.finish == "length")
-
-    def _take(self, block: bytes) -> None:
+    def take(block: bytes) -> None:
         for piece in map(read_frame, sse.frames(block)):
-            self.answer.add(piece)
-            self.answer.attempt.errored |= piece.error is not None
-            for watch, text in zip(self._watches, (piece.text, piece.thought), strict=True):
+            answer.add(piece)
+            answer.attempt.errored |= piece.error is not None
+            for watch, text in zip(watches, (piece.text, piece.thought), strict=True):
                 watch.feed(text)
+
+    reply = None
+    assert isinstance(response.stream, httpx.AsyncByteStream)
+    async for data in response.stream:
+        size += len(data)
+        if size > limit:
+            _log.warning("a summary was given up after %d bytes", limit)
+            reply = SummaryReply(failed=True, endless=True)
+            break
+        take(splitter.feed(data))
+        progress.written = before + answer.completion_tokens
+        if any(watch.looped for watch in watches):
+            reply = SummaryReply(answer.text, looped=True)
+            break
+        if answer.completion_tokens > ask.max_tokens * TOO_LONG:
+            reply = SummaryReply(answer.text, cut=True, endless=True)
+            break
+    else:
+        take(splitter.flush())
+    if reply is None:
+        failed = answer.attempt.errored or answer.attempt.calling
+        reply = FAILED if failed else SummaryReply(answer.text, cut=answer.attempt.finish == "length")
+    usage, (prompt_tokens, completion_tokens) = answer.attempt.usage or {}, job.managed.spent
+    prompt_tokens += whole_number(usage.get("prompt_tokens")) or len(str(ask.messages)) // _CHARACTERS
+    completion_tokens += whole_number(usage.get("completion_tokens")) or len(answer.text) // _CHARACTERS
+    job.managed.spent = prompt_tokens, completion_tokens
+    return reply
+
+
+def _next_step(flow: Generator[SummaryAsk, str, T], text: str | None) -> SummaryAsk | tuple[T]:
+    """Return the flow's next request for a summary, or its result in a tuple."""
+    try:
+        return next(flow) if text is None else flow.send(text)
+    except StopIteration as stop:
+        return (stop.value,)
 
 
 def _roughly(text: str) -> int:

@@ -7,9 +7,9 @@ at once; what was cancelled for it is begun again when it is quiet. What the nex
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections import OrderedDict, defaultdict
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,22 +19,17 @@ from typing_extensions import override
 from proxy.addon import AddOn
 from proxy.attempts.sending import ChatBody, send_chat
 from proxy.compaction.budget import growth, history_next, is_due_next, may_be_due
-from proxy.core.dialect import Dialect
 from proxy.core.errors import ClientError
 from proxy.core.history.turns import newest_user
 from proxy.core.jsontext import is_heavy
 from proxy.core.piece import whole_number
-from proxy.core.request import Message, Request
-from proxy.core.settings import Settings
+from proxy.core.request import Message
 from proxy.dialects.chat.request import reading_only
-from proxy.exchange import Exchange
 from proxy.job import Expected, Job
 from proxy.net.tasks import spawn
 from proxy.net.upstream import Upstream
 from proxy.outcome import Event, Outcome, Telemetry
 from proxy.pipeline import Pipeline
-from proxy.routing import Route
-from proxy.summariser import credential_headers
 
 QUIET = 0.5
 """Seconds without a request after which a backend is taken to have nothing to do: chores and the next step of a loop come sooner."""
@@ -53,71 +48,29 @@ HEAVIEST = 4 * 2**20
 LATEST = 32
 """Messages by which it is told what the next turn will add."""
 
-Became = Literal["done", "cancelled", "failed", "useless"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Ask:
-    """Request to make in the client's name, as if the client had sent it."""
-
-    exchange: Exchange
-    dialect: Dialect
-    request: Request
-    rest: Sequence[Message]
-    """What comes after its history, and is not compacted."""
-    route: Route
-    settings: Settings
+Result = Literal["done", "cancelled", "failed", "useless"]
 
 
 @dataclass(slots=True, kw_only=True)
 class _Plan:
-    """One conversation that is to be compacted, as its client will send it next."""
+    """One conversation that is to be compacted, as its client will send it next, or that was."""
 
-    ask: _Ask | None
-    """None once it is over: then only what became of it is remembered."""
-    tenant: str
     scope: str
     expected: Expected
     stem: Expected
     """Where the newest turn began: a history that shares this and does not go on with `expected` has another newest turn."""
-    recalled: int
-    """Tokens that were recalled for its latest turn."""
-    unique: str
-    """Of the job that was answered, and its outcome."""
-    cause: Outcome
-    tries: int = 0
-    reading: bool = False
-    """Whether the backend reads the new prompt, which is all that is left to do."""
+    answered: Outcome
+    """Of the request whose answer it follows."""
+    task: asyncio.Task[None] = field(init=False)
+    """Holds the request until it ends."""
+    running: bool = False
+    """Whether it does not wait any more."""
     digest: bytes = b""
     """Digest of the checkpoint that was made."""
-
-    @property
-    def key(self) -> tuple[str, bytes]:
-        """Under which it is kept: of one history there is one."""
-        return self.scope, self.expected.link
 
     def is_replaced_by(self, job: Job) -> bool:
         """Return whether a job is of the same conversation: resumed, repeated or edited."""
         return self.scope == job.scope and self.stem.is_prefix_of(job.prompt.links)
-
-    def is_resumed_by(self, job: Job) -> bool:
-        """Return whether a job resumes the conversation of this one."""
-        return self.scope == job.scope and self.expected.is_proper_prefix_of(job.prompt.links)
-
-
-@dataclass(slots=True)
-class _Place:
-    """A backend, and what is planned there."""
-
-    upstream: Upstream
-    plans: OrderedDict[tuple[str, bytes], _Plan] = field(default_factory=OrderedDict)
-    """By scope and link; those that are over among them."""
-    working: bool = False
-    running: tuple[_Plan, asyncio.Task[Became | None]] | None = None
-
-    def waiting(self) -> _Plan | None:
-        """The one that has waited longest."""
-        return next((plan for plan in self.plans.values() if plan.ask is not None), None)
 
 
 class AheadCompactor(AddOn):
@@ -129,9 +82,12 @@ class AheadCompactor(AddOn):
         self._near = near
         self._serving: dict[Outcome, str] = {}
         """The backends of requests that are being answered."""
-        self._came = 0
+        self._arrivals = 0
         self._ended = asyncio.Event()
-        self._places: dict[str, _Place] = {}
+        self._plans: OrderedDict[tuple[str, bytes], _Plan] = OrderedDict()
+        """By scope and link, the oldest first."""
+        self._turns = defaultdict[str, asyncio.Lock](asyncio.Lock)
+        """Held by the plan that a backend works for."""
         self._closed = False
 
     @override
@@ -145,7 +101,7 @@ class AheadCompactor(AddOn):
         """Note the backend that serves a client."""
         if event.name == "routed" and outcome.cause is None:
             self._serving[outcome] = outcome.backend
-            self._came += 1
+            self._arrivals += 1
 
     @override
     def ended(self, outcome: Outcome) -> None:
@@ -162,170 +118,157 @@ class AheadCompactor(AddOn):
 
     @override
     async def before_room(self, job: Job) -> None:
-        """End what was planned for this conversation, whose next turn is here; what is nearly done is waited for."""
-        place = self._places.get(job.route.upstream.name)
-        if place is None or job.background:
+        """End what was planned for this conversation, whose next turn is here, unless that goes on with what is under way."""
+        if job.background:
             return
-        for key in [key for key, plan in place.plans.items() if plan.is_replaced_by(job)]:
-            plan = place.plans.pop(key)
-            if plan.digest:
-                found = job.prompt.checkpoint
-                if found is None or found.digest != plan.digest:
-                    outcome = self._open(plan)
-                    outcome.add("compacted_ahead", became="useless", seconds=0.0)
-                    outcome.close(0)
-            elif place.running is not None and place.running[0] is plan:
-                _, task = place.running
-                if not plan.is_resumed_by(job):
-                    task.cancel()
-                elif plan.reading:
-                    await asyncio.wait({task})
+        for key, plan in list(self._plans.items()):
+            if not plan.is_replaced_by(job):
+                continue
+            del self._plans[key]
+            found = job.prompt.checkpoint
+            if not plan.digest:
+                if not (plan.running and plan.expected.is_proper_prefix_of(job.prompt.links)):
+                    plan.task.cancel()
+            elif found is None or found.digest != plan.digest:
+                outcome = self._open(plan)
+                outcome.add("compacted_ahead", became="useless", seconds=0.0)
+                outcome.close(0)
 
     @override
     async def forgotten(self, scope: str, links: Sequence[bytes]) -> None:
         """Give up what is planned for a history of this chain, which would bring back what is deleted."""
-        for place in self._places.values():
-            for key, plan in list(place.plans.items()):
-                if plan.scope == scope and plan.stem.is_prefix_of(links):
-                    del place.plans[key]
-                    if place.running is not None and place.running[0] is plan:
-                        _, task = place.running
-                        task.cancel()
-                        await asyncio.wait({task})
+        for plan in list(self._plans.values()):
+            if plan.scope == scope and plan.stem.is_prefix_of(links):
+                self._drop(plan)
+                await asyncio.wait({plan.task})
 
     @override
     def after_answer(self, job: Job) -> None:
         """Plan for the turn that will follow, if that may have to wait otherwise."""
         if job.managed.hands_over or len(job.asked.messages) < 2 or self._closed:
             return  # another history follows, or a question that stands alone is no conversation yet
-        upstream, budget, usage = job.route.upstream, job.budget, job.outcome.usage
-        if budget is None or usage is None:
+        budget, usage, join = job.budget, job.outcome.usage, job.state.joined_answer
+        if budget is None or usage is None or join is None:
             return
         used = whole_number(usage.get("prompt_tokens")) + whole_number(usage.get("completion_tokens"))
-        if not (may_be_due(budget, used) and self._may(upstream, job.settings) and _is_conversation(job)):
+        if not (may_be_due(budget, used) and self._may_work(job, job.route.upstream) and _is_conversation(job)):
             return
-        assert job.state.joined_answer is not None  # or it is no conversation
         links, newest = job.prompt.links, newest_user(job.prompt.sent) or 1
-        history, rest = history_next(job.asked.messages, job.state.joined_answer(), parsed=job.dialect.parses_calls)
+        history, rest = history_next(job.asked.messages, join(), parsed=job.dialect.parses_calls)
         if is_heavy(history, HEAVIEST):
             return
-        request = job.asked.changed(messages=history)
         plan = _Plan(
-            ask=_Ask(job.exchange.detached(), job.dialect, request, rest, job.route, job.settings),
-            tenant=job.exchange.tenant,
             scope=job.scope,
             expected=Expected(len(links), links[-1]),
             stem=Expected(newest, links[newest - 1]),
-            recalled=job.prompt.recalled.newest_tokens,
-            unique=job.state.unique,
-            cause=job.outcome,
+            answered=job.outcome,
         )
-        place = self._places.setdefault(upstream.name, _Place(upstream))
-        self._keep(place, plan)
-        if not place.working:
-            place.working = True
-            spawn(self._work(place), name="ahead")
+        following = job.fresh(
+            exchange=job.exchange.detached(), asked=job.asked.changed(messages=history), expected=plan.expected
+        )
+        self._add(plan)
+        recalled = job.prompt.recalled.newest_tokens
+        plan.task = spawn(self._carry_out(plan, following, rest, recalled), name="ahead")
 
-    def _keep(self, place: _Place, plan: _Plan) -> None:
-        plans = place.plans
-        plans[plan.key] = plan
-        of_one = [key for key, other in plans.items() if other.tenant == plan.tenant]
+    def _add(self, plan: _Plan) -> None:
+        key = plan.scope, plan.expected.link
+        if key in self._plans:
+            self._drop(self._plans[key])
+        self._plans[key] = plan
+        of_one = [each for each in self._plans.values() if each.answered.credential == plan.answered.credential]
         if len(of_one) > MOST_OF_ONE:
-            del plans[of_one[0]]
-        while len(plans) > MOST:
-            plans.popitem(last=False)
+            self._drop(of_one[0])
+        elif len(self._plans) > MOST:
+            self._drop(next(iter(self._plans.values())))
 
-    def _may(self, upstream: Upstream, settings: Settings) -> bool:
+    def _drop(self, plan: _Plan) -> None:
+        del self._plans[plan.scope, plan.expected.link]
+        plan.task.cancel()
+
+    def _may_work(self, job: Job, upstream: Upstream) -> bool:
         """Return whether work may be done ahead at a backend; by default only where tokens are not paid for."""
-        if settings.ahead != "auto":
-            return settings.ahead == "on"
+        if job.settings.ahead != "auto":
+            return job.settings.ahead == "on"
         backend = upstream.prober.known_backend
         return upstream.name in self._near and (backend is None or backend.kind != "openrouter")
 
     # -- the work
 
-    async def _work(self, place: _Place) -> None:
-        """Do what is planned for a backend, one after the other, while it is quiet."""
-        try:
-            while (plan := place.waiting()) is not None:
-                assert plan.ask is not None  # or it would not be waiting
-                route, settings = plan.ask.route, plan.ask.settings
-                summariser = (await self._compactor.summary_route(settings, route)).upstream
-                if not self._may(summariser, settings):
-                    place.plans.pop(plan.key)
-                    continue
-                upstreams = {place.upstream, summariser}
-                await self._quiet(upstreams)
-                if await place.upstream.prober.busy(route.model):
-                    await asyncio.sleep(BUSY)
-                elif place.waiting() is plan and not self._is_serving(upstreams):
-                    await self._try(place, plan, upstreams)
-        finally:
-            place.working = False
+    async def _carry_out(self, plan: _Plan, job: Job, rest: Sequence[Message], recalled: int) -> None:
+        """Do what is planned when the backends are quiet, and once more whenever it had to give way."""
+        upstream, summariser = job.route.upstream, (await self._compactor.summaries.route(job)).upstream
+        if self._may_work(job, summariser):
+            for _ in range(MOST_TRIES):
+                async with self._turns[upstream.name]:
+                    await self._wait_until_quiet(job, {upstream, summariser})
+                    result = await self._try(plan, job, rest, recalled, {upstream, summariser})
+                if result != "cancelled" or plan.digest:
+                    break
+        if not plan.digest and self._plans.get((plan.scope, plan.expected.link)) is plan:
+            del self._plans[plan.scope, plan.expected.link]
 
-    async def _quiet(self, upstreams: set[Upstream]) -> None:
-        """Return when nothing was asked of any of them for a while."""
+    async def _wait_until_quiet(self, job: Job, upstreams: set[Upstream]) -> None:
+        """Return when nothing was asked of any of these backends for a while, and the job's has nothing to do for others."""
         while True:
             while self._is_serving(upstreams):
                 self._ended.clear()
                 await self._ended.wait()
-            before = self._came
+            before = self._arrivals
             await asyncio.sleep(QUIET)
-            if before == self._came and not self._is_serving(upstreams):
-                return
+            if before == self._arrivals and not self._is_serving(upstreams):
+                if await job.route.upstream.prober.busy(job.route.model):
+                    await asyncio.sleep(BUSY)
+                elif not self._is_serving(upstreams):
+                    return
 
     def _is_serving(self, upstreams: set[Upstream]) -> bool:
         names = {upstream.name for upstream in upstreams}
         return not names.isdisjoint(self._serving.values())
 
-    async def _try(self, place: _Place, plan: _Plan, upstreams: set[Upstream]) -> None:
-        plan.tries += 1
+    async def _try(
+        self, plan: _Plan, job: Job, rest: Sequence[Message], recalled: int, upstreams: set[Upstream]
+    ) -> Result | None:
+        """Carry it out once; whatever else is sent to one of the backends cancels that."""
         outcome = self._open(plan)
-        task = spawn(self._run(plan, outcome), name="ahead-run")
-        place.running = (plan, task)
+        run = spawn(self._compact(plan, job.fresh(outcome=outcome), rest, recalled), name="ahead-run")
+        plan.running = True
+        for upstream in upstreams:
+            upstream.ahead.add(run)
         try:
-            with _giving_way(upstreams, task):
-                await asyncio.wait({task})
+            await asyncio.wait({run})
         finally:
-            place.running = None
-            task.cancel()
-        became = "cancelled" if task.cancelled() else "failed" if task.exception() else task.result()
-        if became is not None:
-            outcome.add("compacted_ahead", became=became, seconds=outcome.clock() - outcome.since)
-        outcome.close(0)
-        again = became == "cancelled" and plan.tries < MOST_TRIES and not plan.digest
-        if not again:
-            plan.ask = None
-        if not (again or plan.digest) and place.plans.get(plan.key) is plan:
-            del place.plans[plan.key]
+            plan.running = False
+            for upstream in upstreams:
+                upstream.ahead.discard(run)
+            run.cancel()
+            await asyncio.wait({run})
+            result: Result | None = "cancelled" if run.cancelled() else "failed" if run.exception() else run.result()
+            if result is not None:
+                outcome.add("compacted_ahead", became=result, seconds=outcome.clock() - outcome.since)
+            outcome.close(0)
+        return result
 
     def _open(self, plan: _Plan) -> Outcome:
-        return self._telemetry.background(f"ahead_{plan.unique}", plan.cause)
+        return self._telemetry.background(f"ahead_{plan.answered.id}", plan.answered)
 
-    async def _run(self, plan: _Plan, outcome: Outcome) -> Became | None:
+    async def _compact(self, plan: _Plan, job: Job, rest: Sequence[Message], recalled: int) -> Result | None:
         """Prepare what the client will ask, as if it had asked; None: it would not have to wait."""
-        ask = plan.ask
-        assert ask is not None  # it has waited
-        job = await self._preparer.prepare(
-            ask.exchange, outcome, ask.dialect, ask.request, ask.route, expected=plan.expected
-        )
+        await self._preparer.prepare(job)
         budget, prompt = job.budget, job.prompt
         if budget is None or not job.window_is_known:
             return None
         latest = prompt.sent[-LATEST:]
         grown = growth(latest, self._meter.costs(job.key, latest), budget.zone)
-        rest = round(sum(self._meter.costs(job.key, ask.rest)))
-        tokens, upper = prompt.estimate.tokens + rest, prompt.estimate.upper + rest
+        added = round(sum(self._meter.costs(job.key, rest)))
+        tokens, upper = prompt.estimate.tokens + added, prompt.estimate.upper + added
         passing = prompt.recalled.newest_tokens
-        if not is_due_next(budget, tokens, upper, grown, recalled=plan.recalled, passing=passing):
+        if not is_due_next(budget, tokens, upper, grown, recalled=recalled, passing=passing):
             return None
-        if not await self._compactor.compact(job, goal=max(1, budget.goal - grown.requested - rest)):
+        if not await self._compactor.compact(job, goal=max(1, budget.goal - grown.requested - added)):
             return "failed" if job.state.unsummarised else "useless"
-        checkpoint = job.prompt.checkpoint
-        assert checkpoint is not None
-        plan.digest = checkpoint.digest
-        plan.reading = True
-        await self._have_read(job, () if prompt.offer is not None else ask.rest)
+        assert prompt.checkpoint is not None
+        plan.digest = prompt.checkpoint.digest
+        await self._have_read(job, () if prompt.offer is not None else rest)
         return "done"
 
     async def _have_read(self, job: Job, rest: Sequence[Message]) -> None:
@@ -334,10 +277,9 @@ class AheadCompactor(AddOn):
         backend = upstream.prober.known_backend
         if backend is None or not backend.keeps_prompts or self._is_serving({upstream}):
             return
-        headers = credential_headers(job, same=True)
-        body = reading_only(job.body(), [*job.prompt.messages, *rest])
+        body = ChatBody(reading_only(job.prompt.body(), [*job.prompt.messages, *rest]))
         with suppress(ClientError, httpx.TransportError):
-            response = await send_chat(upstream, headers, ChatBody(body), ahead=True)
+            response = await send_chat(upstream, job.own_headers(job.route), body, ahead=True)
             stream = response.stream
             assert isinstance(stream, httpx.AsyncByteStream)
             try:
@@ -347,24 +289,10 @@ class AheadCompactor(AddOn):
                 await response.aclose()
 
 
-@contextmanager
-def _giving_way(upstreams: set[Upstream], task: asyncio.Task[Became | None]) -> Iterator[None]:
-    """While inside, whatever is sent to one of these backends cancels the task."""
-    for upstream in upstreams:
-        upstream.ahead.add(task)
-    try:
-        yield
-    finally:
-        for upstream in upstreams:
-            upstream.ahead.discard(task)
-
-
 def _is_conversation(job: Job) -> bool:
     """Return whether a turn is likely to follow that resumes this answer: not after a question that stands alone."""
     request, exchange = job.asked, job.exchange
-    answered = (
-        job.state.joined_answer is not None and job.outcome.error is None and (exchange.ended or job.outcome.delivered)
-    )
+    answered = job.outcome.error is None and (exchange.ended or job.outcome.delivered)
     single = request.choices == 1 and not request.continues and request.compaction is None and not job.background
     has_answer = any(message.get("role") == "assistant" for message in request.messages)
     return answered and single and has_answer and bool(job.prompt.links)

@@ -27,7 +27,6 @@ from proxy.net.bodies import body_of
 from proxy.net.tasks import offload_if, spawn
 from proxy.recall.words import terms
 from proxy.routing import Route, Router
-from proxy.summariser import credential_headers
 
 _log = logging.getLogger("spillway.embedding")
 
@@ -218,7 +217,7 @@ async def _request_vectors(job: Job, route: Route, texts: Sequence[str]) -> list
     response = await route.upstream.send(
         "POST",
         b"/v1/embeddings",
-        credential_headers(job, same=route.upstream is job.route.upstream),
+        job.own_headers(route),
         dumps({"model": route.model, "input": list(texts), "encoding_format": "float"}),
         plain=True,
     )

@@ -137,7 +137,7 @@ class Attempts:
         # These frames are rewritten in any case, so the backend may as well count in each of them.
         backend = job.known_backend
         counts = backend.ask_running_counts if backend is not None else {}
-        body = going_on(job.body(), ask.messages, ask.fields, counts)
+        body = going_on(job.prompt.body(), ask.messages, ask.fields, counts)
         estimate = await self._meter.measure(job.key, body, tenant=job.exchange.tenant)
         bound = bound_resumed(job, estimate.upper, delivered_tokens)
         content = ChatBody(dumps(body | bound))
@@ -290,7 +290,7 @@ class Attempts:
         return self._post(job, forms, why, stream=request.stream)
 
     async def _post(self, job: Job, body: ChatBody, why: str, *, stream: bool) -> httpx.Response:
-        job.state.posted, job.state.posts = body.wire or body.content, job.state.posts + 1
+        job.state.posted = body.wire or body.content
         job.outcome.add("sent", why=why, stream=stream)
         headers = job.outcome.traced(job.exchange.headers)
         if job.loads_window and job.profile.window is not None:

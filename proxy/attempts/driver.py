@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from proxy.addon import final_notices
 from proxy.attempts.attempt import Attempted, Attempts
 from proxy.attempts.bounds import room_of, watch_of
 from proxy.attempts.calls import AnswerCalls, CallLedger
@@ -135,7 +136,7 @@ class StreamDriver:
         # The headers may have gone out too early to say what was done.
         details = run.job.usage_details() if run.job.outcome.handled else None
         summary = [Piece(comment=f"spillway {dumps(details).decode()}")] if details else []
-        return [form(notice) for notice in run.job.final_notices() for form in run.client.beside] + summary
+        return [form(notice) for notice in final_notices(run.job) for form in run.client.beside] + summary
 
     def _end(self, run: Run) -> None:
         """Write down what became of an answer, and learn from what the backend reported."""

@@ -176,13 +176,13 @@ class ClientReply:
                 raise run.failed
             answer = run.session.answer
             pieces = (_changed(run, pieces[0]), *pieces[1:])
-            if len(answer.attempts) > 1 or (usage is None and not job.native):
+            if len(answer.attempts) > 1 or (usage is None and not job.dialect.native):
                 usage = answer.usage()
         details = job.usage_details()
         if usage is not None and details is not None:
             usage = {**usage, "spillway": details}
         written = job.writer().body(completion, pieces, usage)  # the other one has written a stream
-        return original if written is completion.body else original.with_body(written, json=not job.native)
+        return original if written is completion.body else original.with_body(written, json=not job.dialect.native)
 
     async def _send(self, reply: BodyResponse) -> None:
         if self.client.keep is not None and reply.status == 200:
@@ -222,7 +222,7 @@ def read_answer(job: Job, response: httpx.Response, raw: bytes) -> Completion | 
     if completion is None or completion.is_error:
         return _refused(job, BodyResponse(response.status_code, response_headers(response.headers.raw), raw))
     job.outcome.add("first_byte")
-    if job.native:
+    if job.dialect.native:
         return completion
     if not completion.choices:
         raise UpstreamInvalid("The backend answered 200 with JSON that holds no answer.")
@@ -255,7 +255,7 @@ def _refused(job: Job, original: BodyResponse) -> BodyResponse:
 
     One that came as 200 is an error of its own status for clients that get it in other words than the backend's.
     """
-    if original.status < 400 and not job.native:
+    if original.status < 400 and not job.dialect.native:
         return replace(original, status=original.error_status).with_body(
             job.dialect.refused(dumps(original.error())), json=True
         )

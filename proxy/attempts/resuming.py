@@ -33,7 +33,6 @@ from proxy.recall.block import (
 )
 from proxy.stream.answer import Answer
 from proxy.stream.events import Correct, Search
-from proxy.summariser import drive
 from proxy.tokens.counting import Counting
 
 _log = logging.getLogger("spillway.resume")
@@ -171,7 +170,7 @@ class Resumer:
     async def _added(self, job: Job, answer: Answer, request: ContinuationRequest) -> float:
         """Tokens that a request to go on has beyond the prompt, by the upper bound; by more if more came than was estimated."""
         prompt = job.prompt
-        body = {**job.body(), "messages": request.messages}
+        body = {**job.prompt.body(), "messages": request.messages}
         estimate = await self._meter.measure(job.key, body, tenant=job.exchange.tenant)
         estimated = self._cost(job, [{"role": "assistant", "content": answer.unplaced + answer.reasoning}])
         added = self._cost(job, request.messages) - self._cost(job, prompt.messages)
@@ -198,10 +197,10 @@ class Resumer:
             text or thought,
             state.thought if thought else state.text,
             room=budget.zone * ANSWER_SHARE,
-            by=await self._compactor.summariser(job, budget, 0.0),
+            by=await self._compactor.summaries.summariser(job),
             cost=lambda messages: self._meter.costs(job.key, messages),
         )
-        short = await drive(flow, self._compactor.summaries(job))
+        short = await self._compactor.summaries.drive(job, flow)
         return Partial(thought=short) if thought else Partial(text=short)
 
     # -- searches of the model

@@ -15,8 +15,9 @@ from proxy.core.errors import ContextOverflow
 from proxy.core.history.turns import is_result, newest_user
 from proxy.core.jsontext import is_heavy
 from proxy.core.request import Message
-from proxy.job import Job, Prompt
+from proxy.job import Job
 from proxy.net.tasks import offload_if
+from proxy.prompt import Prompt
 from proxy.tokens.meter import Meter
 
 _HELP = (
@@ -25,27 +26,6 @@ _HELP = (
 )
 _ESTIMATED = 0.97
 """Share of what is enough that is filled by an estimate."""
-
-
-def cannot_fit(job: Job, window: int) -> bool:
-    """Return whether a prompt is too long by the backend's own count; an honest backend decides all other cases itself.
-
-    One that cuts in silence does not: a prompt that is too long by the lowest reading is not sent there.
-    """
-    estimate, backend = job.prompt.estimate, job.known_backend
-    if estimate.counted:
-        return estimate.tokens >= window
-    shifts = backend is not None and backend.shifts_silently
-    return shifts and 2 * estimate.tokens - estimate.upper >= window
-
-
-def surely_below(bound: int, job: Job) -> int:
-    """Predicted tokens at which an upper bound like that of the job's prompt is `bound`.
-
-    The margin of a long prompt grows with it, that of a short one is mostly fixed.
-    """
-    tokens, upper = job.prompt.estimate.tokens, job.prompt.estimate.upper
-    return max(int(bound * tokens / max(1, upper)), bound - (upper - tokens))
 
 
 def for_results(job: Job, budget: ContextBudget) -> int:
@@ -92,7 +72,7 @@ def too_long(job: Job, meter: Meter, before: int | None = None) -> ContextOverfl
     costs = meter.costs(job.key, prompt.messages)
     lead, tokens = len(prompt.system), prompt.estimate.tokens
     newest = lead + (newest_user(prompt.history) or 0)
-    tools = job.body().get("tools") or []
+    tools = job.prompt.body().get("tools") or []
     parts = {
         "the system prompt": sum(costs[:lead]),
         f"{len(tools)} tools": tokens - sum(costs) if tools else 0.0,

@@ -109,12 +109,24 @@ class ContextBudget:
         """Tokens as a fraction of the window."""
         return tokens / self.window
 
-    def needs_compaction(self, tokens: int, upper: int, *, passing: int = 0) -> bool:
-        """Whether a prompt is due, by its best estimate, or might not fit, by its upper bound.
+    def needs_compaction(self, tokens: int, upper: int, *, passing: int = 0, cramped: bool = False) -> bool:
+        """Return whether a prompt has to be shortened before it is sent: it is due, or might not fit.
 
-        `passing` of the tokens are there for this turn alone.
+        Args:
+            tokens: of the prompt, by the best estimate.
+            upper: the same by its upper bound.
+            passing: those of `tokens` that are there for this turn alone.
+            cramped: most of what this turn needs of the covered history found no room.
         """
-        return tokens - passing >= self.due or upper > self.limit or (passing > 0 and tokens > self.ceiling)
+        return cramped or tokens - passing >= self.due or upper > self.limit or (passing > 0 and tokens > self.ceiling)
+
+    def refuses(self, tokens: int, upper: int, *, counted: bool, cuts: bool) -> bool:
+        """Return whether a shortened prompt is not even sent: it is too long by the backend's own count (`counted`).
+
+        An honest backend decides all other cases itself. To one that `cuts` in silence nothing is sent that is too long by
+        the lowest reading of the estimate.
+        """
+        return tokens >= self.window if counted else cuts and 2 * tokens - upper >= self.window
 
     def requested_goal(self, tokens: int, wanted: CompactionRequest | None, *, hands_over: bool) -> int | None:
         """Return the prompt tokens to compact a prompt of `tokens` to on the client's request; None: not, or not yet.

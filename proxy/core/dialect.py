@@ -84,6 +84,8 @@ class Dialect:
     """Of requests for the number of tokens in a prompt; empty: there are none."""
     count_head: Mapping[str, Any] = field(default_factory=dict)
     """What their answers hold besides that."""
+    native: bool = False
+    """Whether backends speak it as well."""
     parses_calls: bool = False
     """Whether clients get the arguments of calls as objects, and send them back so."""
 

@@ -65,7 +65,7 @@ class Counting:
 
     async def recount(self, job: Job) -> None:
         """Count the prompt of a job again, after a change."""
-        job.prompt.estimate = await self.meter.measure(job.key, job.body(), tenant=job.exchange.tenant)
+        job.prompt.estimate = await self.meter.measure(job.key, job.prompt.body(), tenant=job.exchange.tenant)
         job.record_measured()
 
     async def exact_count(self, route: Route, body: Mapping[str, Any]) -> int:
@@ -82,8 +82,8 @@ class Counting:
         """
         budget, estimate, recalled = job.budget, job.prompt.estimate, job.prompt.recalled
         passing = recalled.newest_tokens
-        if budget is None or not (
-            recalled.cramped or budget.needs_compaction(estimate.upper, estimate.upper, passing=passing)
+        if budget is None or not budget.needs_compaction(
+            estimate.upper, estimate.upper, passing=passing, cramped=recalled.cramped
         ):
             return False
         if job.is_due:  # the model may have been reloaded since its window was read
@@ -130,7 +130,7 @@ class Counting:
 
     async def _count_exactly(self, job: Job, seconds: float) -> None:
         estimate = job.prompt.estimate
-        exact = await _count(job.route, job.body(), seconds)
+        exact = await _count(job.route, job.prompt.body(), seconds)
         if exact is not None:
             self.meter.anchor_exact(estimate, exact)
             await self.recount(job)
@@ -176,7 +176,6 @@ class Counting:
     def _learn_cut(self, job: Job, estimate: Estimate, reported: int) -> None:
         """Learn from a prompt that the backend cut in silence."""
         job.outcome.add("cut", expected=estimate.tokens, reported=reported)
-        job.state.cut = True
         conversation = b""
         if job.prompt.links:
             conversation = job.scope.encode() + job.prompt.links[0]

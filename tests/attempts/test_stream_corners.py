@@ -227,7 +227,7 @@ async def test_heartbeats_do_not_pile_up_for_a_client_that_does_not_read() -> No
 async def test_who_comes_while_an_abandoned_compaction_is_being_cancelled_gets_one_of_his_own() -> None:
     """A user presses Stop and sends again at once."""
     unwound, started = asyncio.Event(), 0
-    compactor = Compactor(counting=None, store=None, router=None, clock=lambda: 0.0)  # type: ignore[arg-type]
+    compactor = Compactor(counting=None, store=None, summaries=None, clock=lambda: 0.0)  # type: ignore[arg-type]
 
     async def alone(*_: Any) -> str:
         nonlocal started

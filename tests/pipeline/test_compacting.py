@@ -138,11 +138,12 @@ def test_who_leaves_as_a_compaction_begins_holds_up_nobody(tmp_path: Path, monke
 @pytest.mark.anyio
 async def test_a_history_that_could_not_be_shortened_is_left_alone_for_a_while() -> None:
     now, tried = 0.0, 0
-    compactor = Compactor(counting=None, store=None, router=None, clock=lambda: 0.0)  # type: ignore[arg-type]
+    compactor = Compactor(counting=None, store=None, summaries=None, clock=lambda: 0.0)  # type: ignore[arg-type]
 
-    async def in_vain(*_: Any) -> None:
+    async def in_vain(*_: Any) -> tuple[None, None]:
         nonlocal tried
         tried += 1
+        return None, None
 
     compactor._shorten = in_vain  # type: ignore[assignment,method-assign]
     job: Any = SimpleNamespace(

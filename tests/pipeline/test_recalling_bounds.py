@@ -35,7 +35,7 @@ class Counting:
         self.meter = meter
 
     async def recount(self, job: Any) -> None:
-        job.prompt.estimate = await self.meter.measure(job.key, job.body())
+        job.prompt.estimate = await self.meter.measure(job.key, job.prompt.body())
 
 
 def recaller_of(meter: Meter) -> Recaller:
@@ -62,7 +62,7 @@ class Stand:
         history = [summary, *messages[covered:]]
         self.expected = None
         self.prompt: Any = SimpleNamespace(
-            sent=messages, links=links, history=history, checkpoint=checkpoint, system=[], estimate=None
+            sent=messages, links=links, history=history, checkpoint=checkpoint, system=[], estimate=None, body=self.body
         )
 
     async def start(self) -> Stand:

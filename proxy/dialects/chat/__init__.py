@@ -10,5 +10,5 @@ UPSTREAM_PATH = b"/v1/chat/completions"
 """Where every backend takes requests."""
 
 _WRITER = ChatWriter()
-CHAT = Dialect(name="chat", path=UPSTREAM_PATH.decode(), read=read, writer=lambda *_: _WRITER)
+CHAT = Dialect(name="chat", path=UPSTREAM_PATH.decode(), read=read, writer=lambda *_: _WRITER, native=True)
 """Its writer keeps nothing, and needs nothing: backends are asked in the same dialect, and know of no edits."""
