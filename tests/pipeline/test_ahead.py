@@ -231,7 +231,7 @@ def test_a_next_turn_that_comes_too_early_waits_for_what_was_begun() -> None:
 
 def test_whoever_comes_goes_first_and_it_is_done_when_it_is_quiet_again() -> None:
     gate = Gate()
-    with LlamaCppFake([MODEL], holding(gate), queue=True, slots=1) as fake, running_proxy(fake, **ON) as proxy:
+    with LlamaCppFake([MODEL], holding(gate), slots=1) as fake, running_proxy(fake, **ON) as proxy:
         talk = Talk(proxy)
         talk.ask()
         gate.wait_reached(LATER)
