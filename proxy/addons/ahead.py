@@ -48,7 +48,7 @@ HEAVIEST = 4 * 2**20
 LATEST = 32
 """Messages by which it is told what the next turn will add."""
 
-Result = Literal["done", "cancelled", "failed", "useless"]
+AheadResult = Literal["done", "cancelled", "failed", "useless"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -227,7 +227,7 @@ class AheadCompactor(AddOn):
 
     async def _try(
         self, plan: _Plan, job: Job, rest: Sequence[Message], recalled: int, upstreams: set[Upstream]
-    ) -> Result | None:
+    ) -> AheadResult | None:
         """Carry it out once; whatever else is sent to one of the backends cancels that."""
         outcome = self._open(plan)
         run = spawn(self._compact(plan, job.fresh(outcome=outcome), rest, recalled), name="ahead-run")
@@ -242,7 +242,9 @@ class AheadCompactor(AddOn):
                 upstream.ahead.discard(run)
             run.cancel()
             await asyncio.wait({run})
-            result: Result | None = "cancelled" if run.cancelled() else "failed" if run.exception() else run.result()
+            result: AheadResult | None = (
+                "cancelled" if run.cancelled() else "failed" if run.exception() else run.result()
+            )
             if result is not None:
                 outcome.add("compacted_ahead", became=result, seconds=outcome.clock() - outcome.since)
             outcome.close(0)
@@ -251,7 +253,7 @@ class AheadCompactor(AddOn):
     def _open(self, plan: _Plan) -> Outcome:
         return self._telemetry.background(f"ahead_{plan.answered.id}", plan.answered)
 
-    async def _compact(self, plan: _Plan, job: Job, rest: Sequence[Message], recalled: int) -> Result | None:
+    async def _compact(self, plan: _Plan, job: Job, rest: Sequence[Message], recalled: int) -> AheadResult | None:
         """Prepare what the client will ask, as if it had asked; None: it would not have to wait."""
         await self._preparer.prepare(job)
         budget, prompt = job.budget, job.prompt
