@@ -66,20 +66,14 @@ def chain(digests: Iterable[bytes]) -> list[bytes]:
 
 
 class Recent(dict[K, V]):
-    """Least recently used cache of so many values. Usable from threads."""
+    """Cache of so many values, from which the oldest goes first. Usable from threads."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
         self._limit = limit
 
-    def use(self, key: K) -> V | None:
-        """Find a value, which counts as a use."""
-        if (value := self.pop(key, None)) is not None:
-            self[key] = value
-        return value
-
     def put(self, key: K, value: V) -> V:
-        """Remember a value, and return it."""
+        """Remember a value as the newest, and return it."""
         self.pop(key, None)
         self[key] = value
         if len(self) > self._limit:
@@ -126,7 +120,7 @@ class Meter:
 
     def model(self, key: ModelKey) -> Model:
         """What is known of how a model counts."""
-        return self._models.use(key) or self._models.put(key, Model(key))
+        return self._models.get(key) or self._models.put(key, Model(key))
 
     async def measure(self, key: ModelKey, body: Mapping[str, Any], *, tenant: str = "") -> Estimate:
         """Estimate the prompt tokens of a chat completion body. Reports for other tenants are no anchors.
@@ -184,7 +178,7 @@ class Meter:
         were never measured are counted on the spot, 5 MB of text per second.
         """
         model = self.model(key)
-        counter = self._counter(model)
+        counter = model.counter or self._counter(model)
         parts: list[_Part] = [(digest_of(message), counter.message, message) for message in messages]
         return [*map(model.ratios.predict, self._count(counter.id, parts))]
 
@@ -250,15 +244,14 @@ class Meter:
         """Count each part by the counter of that id. Takes long where much of it is new; usable from threads."""
         counts = self._counts
         return [
-            counts.use((counter, digest)) or counts.put((counter, digest), count(value))
+            counts.get((counter, digest)) or counts.put((counter, digest), count(value))
             for digest, count, value in parts
         ]
 
     def _longest_anchor(self, scope: bytes, system: bytes, digests: Sequence[bytes]) -> Anchor | None:
         """Find the anchor of the longest prefix, one with the same system messages before any other."""
         starts = (start + digest for start in (scope + system, scope) for digest in reversed(digests))
-        found = next((key for key in starts if key in self._anchors), None)
-        return None if found is None else self._anchors.use(found)
+        return next((self._anchors[key] for key in starts if key in self._anchors), None)
 
     def _learn(self, estimate: Estimate, tokens: int, *, requested: bool) -> None:
         """Learn from a count that is believed, and anchor what goes on with this prompt."""

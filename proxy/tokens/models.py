@@ -26,7 +26,7 @@ MOST = 0.8
 """Share of the estimate from which a report is the count of this prompt, however little it grew."""
 HIGHEST = 3.0
 """Times its prediction that a prompt may take: an unknown script can."""
-HIDDEN = 512
+HIDDEN = 4096
 """Tokens that a server may add to each prompt (its template, a system prompt of its own) and nobody predicts."""
 CUT_RATIO, CUT_LEAST = 0.6, 512
 """Share of the lowest reading below which a report shows a cut, and tokens that must be missing."""

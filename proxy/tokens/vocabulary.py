@@ -43,7 +43,8 @@ class ByteLevel:
 
     def count(self, text: str) -> int:
         """Count the tokens of `text`; special tokens spelt in it are plain text."""
-        return sum(len(self._encode(chunk)) for chunk in chunks(text))
+        pieces = chunks(text) if len(text) > CHUNK else (text,)
+        return sum([len(self._encode(piece)) for piece in pieces])
 
 
 class Tokenizers:

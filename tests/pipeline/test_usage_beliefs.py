@@ -51,7 +51,7 @@ def test_a_report_far_off_the_estimate_is_not_believed_however_often_it_comes(to
         assert fill_tokens(chat(proxy, says("hi"))) < 200
 
 
-def test_a_system_prompt_of_the_servers_own_is_found_out_by_two_prompts() -> None:
+def test_a_system_prompt_of_the_servers_own_is_found_out() -> None:
     brain = reports(lambda question: question.prompt_tokens + 3000)
     with VllmFake([FakeModel("m", WINDOW)], brain) as fake, running_proxy(fake) as proxy:
         chat(proxy, says("hi"))

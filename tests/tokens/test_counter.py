@@ -10,7 +10,7 @@ from typing_extensions import override
 from proxy.core.errors import BadRequest
 from proxy.tokens.counter import Content, Counter, read_message
 from proxy.tokens.images import by_area
-from proxy.tokens.meter import Meter, Recent, chain, digest_of
+from proxy.tokens.meter import Meter, chain, digest_of
 from proxy.tokens.ratios import CALLS, IMAGES, MESSAGES, REASONING, TOOLS
 from proxy.tokens.vocabulary import Library
 
@@ -201,11 +201,3 @@ def test_any_difference_makes_another_digest() -> None:
     digests = [*map(digest_of, DIFFERENT)]
     assert len(set(digests)) == len(DIFFERENT)
     assert chain(digests[:2])[0] == chain(digests[:1])[0] != chain(digests[1:2])[0]
-
-
-def test_what_was_used_last_is_remembered() -> None:
-    recent: Recent[str, int] = Recent(2)
-    for key in "abac":
-        assert recent.use(key) is None or key == "a"
-        recent.put(key, ord(key))
-    assert [recent.use(key) for key in "abc"] == [97, None, 99]
