@@ -70,8 +70,6 @@ class Pipeline:
             outcome.conversation = named
             outcome.add("named", conversation=named)
         outcome.record_route(route.upstream.name, route.model)
-        if request.unsupported:
-            outcome.add("left_out", kinds=request.unsupported)
         settings, received = self.settings.for_model(route.model), request
         request = await route.with_options(request)
         for addon in overriding(self.addons, AddOn.shape):

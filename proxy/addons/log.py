@@ -25,10 +25,6 @@ _AT_ONCE = {
     "cut": "{where} cut a prompt of about {expected} tokens to {reported} without a word",
 }
 """Warnings by event, and by the `what` of a refusal."""
-_ONCE = {
-    "mended": (logging.WARNING, "%s: a client sends histories that need repair: %s"),
-    "left_out": (logging.INFO, "%s: a client asks for %s, which is left out"),
-}
 _COUNTS = {
     "summaries": "summaries",
     "unfit": "of them not fit to be used",
@@ -67,11 +63,10 @@ class RequestLog(AddOn):
         if (text := _AT_ONCE.get(fields["what"] if name == "refused" else name)) is not None:
             known = {key: "unknown" if value is None else value for key, value in fields.items()}
             _log.warning("%s", text.format(where=_where(outcome), **known))
-        elif name in _ONCE:
-            level, text = _ONCE[name]
+        elif name == "mended":
             for kind in fields["kinds"]:  # clients send the same every time
                 if self._is_first(name, outcome, kind):
-                    _log.log(level, text, _where(outcome), kind)
+                    _log.warning("%s: a client sends histories that need repair: %s", _where(outcome), kind)
 
     @override
     def ended(self, outcome: Outcome) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from proxy.core.errors import ClientError
-from proxy.core.jsontext import dumps, loads
+from proxy.core.jsontext import dumps, loads_object
 from proxy.core.piece import Identity, Piece
 from proxy.core.request import Managed, Request
 
@@ -98,9 +98,5 @@ class Dialect:
         """Translate a backend's error from the dialect spoken upstream; anything else stays as it came."""
         if self.error is None:
             return body
-        try:
-            parsed = loads(body)
-        except ValueError:
-            return body
-        error = parsed.get("error") if isinstance(parsed, dict) else None
+        error = (loads_object(body) or {}).get("error")
         return body if error is None else dumps(self.error(error))

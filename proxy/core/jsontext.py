@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from typing import Any, TypeAlias
 
 import orjson
@@ -24,8 +23,8 @@ _FLAT = 500
 _NESTED = 250
 _DIGITS = 19
 """Of integers that 64 bits may not hold."""
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-"""Half of a pair, alone or not; only where one is can a lone one be, since UTF-8 has none."""
+_SURROGATES = (b"\\ud", b"\\uD", b"\xed")
+"""What half of a surrogate pair looks like in JSON; Korean letters and whole pairs look alike."""
 
 
 class BadText(ValueError):
@@ -43,53 +42,46 @@ def loads(data: bytes | str) -> Any:
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:
-        return _tolerant(data if isinstance(data, str) else data.decode("utf-8-sig", "surrogatepass"))
+        text = data if isinstance(data, str) else data.decode("utf-8-sig", "surrogatepass")
+        value = _tolerant(text)
     if len(data) > _FLAT:
-        _check_depth(value, data if isinstance(data, bytes) else data.encode())
+        _check_depth(value, data if isinstance(data, bytes) else data.encode("utf-8", "surrogatepass"))
     return value
 
 
-def loads_text(data: bytes) -> Any:
-    """The same for what a client sends, all of which has to be text: it goes to logs, stores and backends.
+def loads_object(data: bytes | str) -> JsonObject | None:
+    """Parse a JSON object; None for anything else."""
+    try:
+        value = loads(data)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
 
-    Costs nothing where the fast parser does, which refuses the same.
+
+def loads_text(data: bytes) -> Any:
+    """Parse what a client sends, all of which has to be text: it goes to logs, stores and backends.
 
     Raises:
         BadText: a string or a key in it is no text.
         ValueError: not JSON, or nested too deeply.
     """
     try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        try:
-            text = data.decode("utf-8-sig")
-            value = _tolerant(text)
-            if _SURROGATE.search(text):
-                _written(value, ascii_only=False).encode()
-        except UnicodeError:
-            raise BadText(
-                "it holds text that is not Unicode text: half of a pair, as \\ud83d, or bytes that are not UTF-8"
-            ) from None
-    else:
-        if len(data) > _FLAT:
-            _check_depth(value, data)
+        value = loads(data)
+        if any(mark in data for mark in _SURROGATES):
+            orjson.dumps(value)
+    except (UnicodeDecodeError, orjson.JSONEncodeError):
+        raise BadText(
+            "it holds text that is not Unicode text: half of a pair, as \\ud83d, or bytes that are not UTF-8"
+        ) from None
     return value
 
 
 def _tolerant(text: str) -> Any:
     text = text.strip(" \t\r\n")  # which json skips a hundred times as slowly
     try:
-        value = json.loads(text, parse_int=_as_integer, parse_float=_as_float, parse_constant=_as_float)
+        return json.loads(text, parse_int=_as_integer, parse_float=_as_float, parse_constant=_as_float)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
-    at_depth = [value]
-    for _ in range(_NESTED):
-        inner = (
-            each.values() if isinstance(each, dict) else each for each in at_depth if isinstance(each, dict | list)
-        )
-        if not (at_depth := [each for values in inner for each in values]):
-            return value
-    raise ValueError(_TOO_DEEP)
 
 
 def _as_integer(digits: str) -> int | float | None:
@@ -107,12 +99,12 @@ def _check_depth(value: Any, data: bytes) -> None:
     Raises:
         ValueError: nested too deeply.
     """
-    if data.count(b"[") + data.count(b"{") <= _NESTED:
-        return
-    try:
-        orjson.dumps(value)  # the fastest way to find out
-    except orjson.JSONEncodeError:
-        raise ValueError(_TOO_DEEP) from None
+    if data.count(b"[") + data.count(b"{") > _NESTED:
+        try:
+            orjson.dumps(value)  # the fastest way to find out
+        except orjson.JSONEncodeError as error:
+            if "surrogates" not in str(error):
+                raise ValueError(_TOO_DEEP) from None
 
 
 def dumps(value: Any) -> bytes:
@@ -124,14 +116,10 @@ def dumps(value: Any) -> bytes:
     try:
         return orjson.dumps(value)
     except orjson.JSONEncodeError:
-        return _written(value, ascii_only=True).encode()
-
-
-def _written(value: Any, *, ascii_only: bool) -> str:
-    try:
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=ascii_only)
-    except RecursionError:
-        raise ValueError(_TOO_DEEP) from None
+        try:
+            return json.dumps(value, separators=(",", ":")).encode()
+        except RecursionError:
+            raise ValueError(_TOO_DEEP) from None
 
 
 _SLICE = 256 * 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from proxy.core.jsontext import loads
+from proxy.core.jsontext import loads_object
 
 _LARGEST = 2**53
 
@@ -118,11 +118,7 @@ class Piece:
 
 def arguments_of(written: str) -> dict[str, Any]:
     """The arguments of a whole call; none where they are no JSON object."""
-    try:
-        parsed = loads(written)
-    except ValueError:
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
+    return loads_object(written) or {}
 
 
 def whole_number(value: Any) -> int:

@@ -180,8 +180,6 @@ class Request:
     """Whether the model is to go on with the last message, which the client began for it."""
     thinking: Thinking | None = None
     """How much the model is to think; None: the client says nothing of it, or says it to the backend itself."""
-    unsupported: tuple[str, ...] = ()
-    """Client's names of features that are not supported here, and that it can do without."""
     edits: Sequence[Edit] = ()
     """Edits that the client asks for in its history, in this order."""
     compaction: CompactionRequest | None = None

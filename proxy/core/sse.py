@@ -11,11 +11,12 @@ from typing import Any
 
 from proxy.core.jsontext import dumps
 
-_LF = 0x0A
 _FRAME_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n", b"\r\r\n", b"\n\r")
 _EOL = re.compile(rb"\r\n|\n|\r")
 # A blank line ends a frame. A CR at the very end may be half of a CRLF, so it is left for the next read.
 _FRAME_END = re.compile(rb"(?:\r\n|\n|\r(?=[^\n])){2}")
+_FRAME = re.compile(rb"[\r\n]+|(?:[^\r\n]++(?:\r\n|\n|\r|\Z))++(?:\r\n|\n|\r)?")
+"""Blank lines, or lines with the blank one that ends them."""
 
 
 LARGEST_FRAME = 32 * 2**20
@@ -80,30 +81,10 @@ def frames(block: bytes) -> list[bytes]:
     Further blank lines, which mean nothing, are pieces of their own: where a frame begins does not depend
     on how the stream was cut into reads.
     """
-    if b"\r" in block:
-        return _mixed_frames(block)
-    parts = block.split(b"\n\n")
-    last = parts.pop()
-    found = [part + b"\n\n" for part in parts]
-    if last:
-        found.append(last)
-    if any(frame[0] == _LF for frame in found):
-        return [piece for frame in found for piece in _without_blanks(frame)]
-    return found
-
-
-def _mixed_frames(block: bytes) -> list[bytes]:
-    found, at = [], 0
-    # The line feed is for a last CR, which otherwise waits for the rest of a CRLF.
-    for match in _FRAME_END.finditer(block + b"\n" if block.endswith(b"\r") else block):
-        found += _without_blanks(block[at : match.end()])
-        at = match.end()
-    return found + _without_blanks(block[at:])
-
-
-def _without_blanks(frame: bytes) -> list[bytes]:
-    stripped = frame.lstrip(b"\r\n")
-    return [piece for piece in (frame[: len(frame) - len(stripped)], stripped) if piece]
+    if b"\r" in block or b"\n\n\n" in block or block.startswith(b"\n"):
+        return _FRAME.findall(block)
+    *parts, last = block.split(b"\n\n")
+    return [part + b"\n\n" for part in parts] + ([last] if last else [])
 
 
 def data_of(frame: bytes) -> bytes | None:
@@ -113,14 +94,8 @@ def data_of(frame: bytes) -> bytes | None:
         data = frame[6:-2]
         if b"\n" not in data and b"\r" not in data:
             return data
-    lines = data_lines(frame)
+    lines = [line[5:].removeprefix(b" ") for line in _EOL.split(frame) if line.startswith(b"data:")]
     return b"\n".join(lines) if lines else None
-
-
-def data_lines(frame: bytes) -> list[bytes]:
-    """The data lines of one frame, without their field name."""
-    lines = (line[5:] for line in _EOL.split(frame) if line.startswith(b"data:"))
-    return [line.removeprefix(b" ") for line in lines]
 
 
 def is_closed(frame: bytes) -> bool:

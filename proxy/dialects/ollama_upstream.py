@@ -14,7 +14,7 @@ from typing import Any
 
 from proxy.core import sse
 from proxy.core.errors import BadRequest
-from proxy.core.jsontext import dumps, loads
+from proxy.core.jsontext import dumps, loads_object
 from proxy.core.piece import arguments_of, whole_number
 from proxy.core.request import NONE, Message, text_of
 from proxy.dialects.bodies import dict_in, dicts_in, is_count, pick, text_in
@@ -148,14 +148,14 @@ class LineReader:
 
     def completion(self, body: bytes) -> bytes:
         """The body of an answer that is not streamed; one that is no answer stays as it is."""
-        line = _object_in(body)
+        line = loads_object(body)
         if line is None or "error" in line:
             return error_body(200, body)
         head = self._envelope(line, "chat.completion")
         return dumps({**head, "choices": [self._choice("message", line)], "usage": _usage(line)})
 
     def _frames(self, data: bytes) -> Iterator[bytes]:
-        line = _object_in(data)
+        line = loads_object(data)
         if line is None or "error" in line:  # data that is no JSON is found to be so by who reads the frame
             yield b"data: " + error_body(500, data) + b"\n\n"
             return
@@ -205,19 +205,11 @@ class LineReader:
 
 def error_body(status: int, body: bytes) -> bytes:
     """An error's body in OpenAI's form; one that is none of Ollama's stays as it is."""
-    line = _object_in(body)
+    line = loads_object(body)
     if line is None or not isinstance(line.get("error"), str):
         return body
     kind = _ERROR_TYPES.get(status, "api_error")
     return dumps({**line, "error": {"message": line["error"], "type": kind, "param": None, "code": None}})
-
-
-def _object_in(data: bytes) -> dict[str, Any] | None:
-    try:
-        value = loads(data)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _usage(line: Mapping[str, Any]) -> dict[str, Any]:

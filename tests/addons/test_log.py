@@ -36,20 +36,3 @@ def test_a_traceback_keeps_its_lines(written: io.StringIO) -> None:
     except ValueError:
         log.exception("failed: %s", "a\nb")
     assert "failed: a\\nb\nTraceback" in written.getvalue()
-
-
-def test_what_is_left_out_is_said_once_for_each_kind(written: io.StringIO) -> None:
-    own = {"name": "own", "input_schema": {"type": "object"}}
-    tools = [own, {"type": "web_search_20260209", "name": "web_search"}]
-    asked = {"model": "fake-model", "max_tokens": 9, "messages": [USER], "tools": tools}
-    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
-        for _ in range(2):
-            assert proxy.client.post("/v1/messages", json=asked).status_code == 200
-        tools = [{"type": "function", "name": "own", "parameters": {}}, {"type": "web_search"}]
-        proxy.client.post(
-            "/v1/responses", json={"model": "fake-model", "input": "hi", "tools": tools, "max_output_tokens": 16}
-        )
-    told = [line for line in written.getvalue().splitlines() if "left out" in line]
-    assert len(told) == 2
-    assert "a client asks for web_search_20260209, which is left out" in told[0]
-    assert "a client asks for web_search, which is left out" in told[1]

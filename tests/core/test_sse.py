@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.jsontext import loads
-from proxy.core.sse import FrameSplitter, FrameTooLong, comment, data_lines, data_of, encode, frames
+from proxy.core.sse import FrameSplitter, FrameTooLong, comment, data_of, encode, frames
 
 ends = st.sampled_from([b"\n", b"\r\n", b"\r"])
 lines = st.sampled_from(
@@ -138,7 +138,7 @@ def test_data_of_a_frame(frame: bytes, data: bytes | None) -> None:
 
 
 def test_data_lines_of_a_frame() -> None:
-    assert data_lines(b"data: a\r\nid: 1\ndata:b\n\n") == [b"a", b"b"]
+    assert data_of(b"data: a\r\nid: 1\ndata:b\n\n") == b"a\nb"
 
 
 values = st.recursive(

@@ -13,7 +13,7 @@ from typing import Any
 
 from proxy.core import sse
 from proxy.core.dialect import Completion
-from proxy.core.jsontext import loads
+from proxy.core.jsontext import loads, loads_object
 from proxy.core.piece import CallPart, Identity, Piece, whole_number
 from proxy.core.request import THOUGHT_FIELDS
 from proxy.dialects.bodies import dict_in, dicts_in, text_in
@@ -44,7 +44,7 @@ def read_frame(frame: bytes) -> Piece:
     if data is None:
         return Piece(frame=frame, aside=True)
     # Open WebUI reads line by line, and would obey one of several lines that is privileged by itself.
-    rewritten = frame.count(b"data:") > 1 and bool(_SUSPECT.search(frame)) and len(sse.data_lines(frame)) > 1
+    rewritten = b"\n" in data and _SUSPECT.search(data) is not None
     try:
         chunk = loads(data)
     except ValueError:
@@ -53,33 +53,29 @@ def read_frame(frame: bytes) -> Piece:
         return piece_of(_GARBLED, sse.encode(_GARBLED))
     if not isinstance(chunk, dict):
         return Piece(frame=b"" if rewritten else frame)
-    if not _PRIVILEGED.isdisjoint(chunk) or ("type" in chunk and str(chunk["type"]).startswith("response.")):
-        chunk, rewritten = unprivileged(chunk), True
+    if (allowed := _unprivileged(chunk)) is not chunk:
+        chunk, rewritten = allowed, True
         if not _MEANINGFUL & chunk.keys():
             return Piece()
     return piece_of(chunk, sse.encode(chunk) if rewritten else frame)
 
 
-def unprivileged(chunk: dict[str, Any]) -> dict[str, Any]:
-    """Copy a chunk without what a backend must not send."""
-    gone = _PRIVILEGED | ({"type"} if str(chunk.get("type", "")).startswith("response.") else set())
-    return {name: value for name, value in chunk.items() if name not in gone}
+def _unprivileged(chunk: dict[str, Any]) -> dict[str, Any]:
+    """A chunk without what a backend must not send; the same object if there is nothing of that."""
+    gone = _PRIVILEGED & chunk.keys()
+    if "type" in chunk and str(chunk["type"]).startswith("response."):
+        gone.add("type")
+    return {name: value for name, value in chunk.items() if name not in gone} if gone else chunk
 
 
 def is_torn(frame: bytes) -> bool:
     """Return whether the last frame of a stream was cut off in the middle of its JSON, or before it."""
-    data = sse.data_of(frame)
     if sse.is_closed(frame):
         return False
+    data = sse.data_of(frame)
     if data is None:
         return bool(frame.strip()) and b":" not in frame
-    if data.strip() == b"[DONE]":
-        return False
-    try:
-        loads(data)
-    except ValueError:
-        return True
-    return False
+    return data.strip() != b"[DONE]" and loads_object(data) is None
 
 
 def piece_of(chunk: dict[str, Any], frame: bytes) -> Piece:
@@ -160,13 +156,9 @@ def _call(call: dict[str, Any]) -> CallPart:
 
 def read_completion(body: bytes) -> Completion | None:
     """Read a body that is no stream; None for what is no JSON object."""
-    try:
-        parsed = loads(body)
-    except ValueError:
+    if (parsed := loads_object(body)) is None:
         return None
-    if not isinstance(parsed, dict):
-        return None
-    head = {**unprivileged(parsed), "object": "chat.completion.chunk"}
+    head = {**_unprivileged(parsed), "object": "chat.completion.chunk"}
     return Completion(
         body=body,
         form=parsed,
@@ -190,7 +182,7 @@ def as_stream(completion: Completion, choices: Sequence[Piece]) -> list[Piece]:
     """The pieces in which a stream would hold these choices of a body, with its usage and the end mark."""
     pieces = [part for piece in choices for part in _parts(piece)]
     if completion.usage is not None:
-        chunk = {**unprivileged(completion.form), "object": "chat.completion.chunk", "choices": []}
+        chunk = {**_unprivileged(completion.form), "object": "chat.completion.chunk", "choices": []}
         pieces.append(piece_of(chunk, sse.encode(chunk)))
     return [*pieces, Piece(frame=DONE, done=True)]
 

@@ -134,18 +134,10 @@ def _call(call: CallPart) -> dict[str, Any]:
 
 
 def _choice(choice: dict[str, Any], original: Piece, piece: Piece) -> dict[str, Any]:
-    """A choice of a body, with what the piece says in its message, and with the fields that OpenAI's schema demands.
-
-    `logprobs` of a choice and `refusal` of a message are required, though they may be null, and OpenAI never leaves out
-    `annotations` (API reference, "The chat completion object", 2026); llama-server (b11549) has none of the three.
-    """
-    message = choice.get("message")
-    if isinstance(message, dict):
-        message = _missing(message, {"refusal": None, "annotations": []}) | message
-        choice = _missing(choice, {"logprobs": None}) | choice | {"message": message}
+    """A choice of a body, with what the piece says in its message."""
     if piece is original:
         return choice
-    fields = _without(message if isinstance(message, dict) else {}, ("tool_calls",))
+    fields = _without(dict_in(choice, "message"), ("tool_calls",))
     if piece.text or isinstance(fields.get("content"), str):
         fields["content"] = piece.text or (None if piece.calls else "")
     if piece.thought:
@@ -153,11 +145,6 @@ def _choice(choice: dict[str, Any], original: Piece, piece: Piece) -> dict[str, 
     if piece.calls:
         fields["tool_calls"] = [_call(replace(call, index=None)) for call in piece.calls]
     return {**choice, "message": fields, "finish_reason": piece.finish}
-
-
-def _missing(found: Mapping[str, Any], required: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the required fields that are missing; those that are there keep their places."""
-    return {name: value for name, value in required.items() if name not in found}
 
 
 def _stamped(chunk: dict[str, Any], identity: Identity) -> dict[str, Any]:

@@ -49,8 +49,6 @@ _DEFAULT_CLEARING, _DEFAULT_KEEP = 100_000, 3
 _DEFAULT_COMPACTING = 150_000
 _SAME = ("temperature", "top_p", "top_k")
 """Options that chat completions has by the same name (`top_k`: llama.cpp, vLLM, Ollama, LM Studio, OpenRouter)."""
-_UNMET = ("container", "fallbacks", "diagnostics")
-"""Options for which there is nothing behind chat completions."""
 _ELSEWHERE = {
     "thread": "a conversation that Anthropic's servers keep: send all of it in `messages` with every request",
     "mcp_servers": "servers that Anthropic's servers call: have the client call them, and offer their tools in `tools`",
@@ -75,17 +73,13 @@ def read(raw: bytes) -> Request:
     if bound is not None and not is_count(bound):
         raise BadRequest("`max_tokens` must be a positive number of tokens.", param="max_tokens")
     compaction, messages = _since_compaction(form["messages"])
-    offered = _offered_in(form)
-    elsewhere = [text_in(tool, "type") for tool in offered if not _is_function(tool)]
-    edits = [text_in(edit, "type") for edit in _listed(form)]
-    unmet = [*filter(form.get, _UNMET), *(["task_budget"] if config.get("task_budget") else [])]
     request = request_of(
         {
             "model": model_in(form),
             **pick(form, _SAME),
             "messages": [*system_of(form.get("system")), *messages_of(messages)],
             **({"stop": form["stop_sequences"]} if form.get("stop_sequences") else {}),
-            **_tools(form, offered),
+            **_tools(form),
         },
         stream=form.get("stream") is True,
         bound=bound,
@@ -94,7 +88,6 @@ def read(raw: bytes) -> Request:
         edits=_edits(form),
         compaction=_compaction(form),
         thinking=_thinking(form),
-        unsupported=tuple(dict.fromkeys((*elsewhere, *(kind for kind in edits if kind not in EDITS), *unmet))),
         form=form,
     )
     return request if compaction is None else replace(request, reading=partial(_restored, request, compaction))
@@ -221,12 +214,13 @@ def _restored(request: Request, compaction: JsonObject) -> Generator[Unseal, Any
 # -- tools, as functions, which is all that models behind chat completions can call
 
 
-def _tools(form: Mapping[str, Any], offered: Sequence[JsonObject]) -> dict[str, Any]:
+def _tools(form: Mapping[str, Any]) -> dict[str, Any]:
     """The functions to offer, with how they may be called.
 
     Raises:
         BadRequest: there are only tools that Anthropic's servers run, or whose parameters only its models know.
     """
+    offered = _offered_in(form)
     tools = {
         text_in(tool, "name"): function_of(text_in(tool, "name"), tool, tool.get("input_schema"))
         for tool in offered

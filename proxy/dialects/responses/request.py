@@ -40,8 +40,6 @@ from proxy.dialects.responses.stored import Opened, is_compaction
 
 _SAME = ("temperature", "top_p", "parallel_tool_calls")
 """Options that chat completions has by the same name."""
-_UNMET = ("top_logprobs", "moderation", "image")
-"""Options for which there is nothing here, and without which clients can do."""
 _ELSEWHERE = {
     "conversation": "a conversation that OpenAI's servers keep: send the history in `input`, or use `previous_response_id`",
     "background": "a response that is made in the background: ask for a stream, or wait for the answer",
@@ -119,15 +117,8 @@ def _request(
         compaction = replace(wanted, lead=leading_system(messages), fingerprints=stands_for)
     instructions = text_in(form, "instructions")
     system = [{"role": "system", "content": instructions}] if instructions else []
-    tools = dicts_in(form, "tools")
-    elsewhere = dict.fromkeys(text_in(tool, "type") for tool in tools if not functions_offered([tool]))
     return request_of(
-        {
-            "model": model_in(form),
-            **pick(form, _SAME),
-            "messages": [*system, *messages],
-            **_tools(form, tools, list(elsewhere)),
-        },
+        {"model": model_in(form), **pick(form, _SAME), "messages": [*system, *messages], **_tools(form)},
         stream=form.get("stream") is True,
         bound=form.get("max_output_tokens"),
         structure=_format(dict_in(dict_in(form, "text"), "format")),
@@ -136,7 +127,6 @@ def _request(
         conversation=text_in(form, "prompt_cache_key"),
         compaction=compaction,
         restored=() if under is None else under.messages,
-        unsupported=(*elsewhere, *filter(form.get, _UNMET)),
         keeping=partial(stored.keeping, form, sent) if stored.is_stored(form) else None,
     )
 
@@ -144,13 +134,15 @@ def _request(
 # -- options
 
 
-def _tools(form: Mapping[str, Any], listed: Sequence[Item], elsewhere: Sequence[str]) -> dict[str, Any]:
-    """The functions to offer, with how they may be called; kinds of tools that run `elsewhere` are left out."""
+def _tools(form: Mapping[str, Any]) -> dict[str, Any]:
+    """The functions to offer, with how they may be called; tools that OpenAI's servers run are left out."""
+    listed = dicts_in(form, "tools")
     offered = functions_offered(listed)
     if not offered:
         if listed:
+            kinds = ", ".join(dict.fromkeys(text_in(tool, "type") for tool in listed))
             raise BadRequest(
-                f"Tools of the type {', '.join(elsewhere)} run on OpenAI's servers, which are not here: offer functions.",
+                f"Tools of the type {kinds} run on OpenAI's servers, which are not here: offer functions.",
                 param="tools",
             )
         return {}

@@ -24,16 +24,15 @@ _CODES = {"context_length_exceeded", "rate_limit_exceeded", "invalid_prompt", "s
 """Codes of errors that clients look for inside a stream (Codex 0.169, PyPI `openai` 3.54.0)."""
 _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Finish reasons of answers that are not complete."""
+_ABSENT = (
+    *("instructions", "max_output_tokens", "max_tool_calls", "previous_response_id", "prompt_cache_key"),
+    *("safety_identifier", "user"),
+)
 _ECHOED: Mapping[str, Any] = {
-    "instructions": None,
-    "max_output_tokens": None,
-    "max_tool_calls": None,
+    **dict.fromkeys(_ABSENT),
     "metadata": {},
     "parallel_tool_calls": True,
-    "previous_response_id": None,
-    "prompt_cache_key": None,
     "reasoning": {"effort": None, "summary": None},
-    "safety_identifier": None,
     "temperature": 1.0,
     "text": {"format": {"type": "text"}},
     "tool_choice": "auto",
@@ -41,7 +40,6 @@ _ECHOED: Mapping[str, Any] = {
     "top_logprobs": 0,
     "top_p": 1.0,
     "truncation": "disabled",
-    "user": None,
 }
 """What a response repeats of its request, with its value where that has none."""
 _FUNCTION = dict.fromkeys(("description", "parameters", "strict"))

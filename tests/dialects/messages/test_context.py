@@ -63,7 +63,6 @@ def test_edits_with_everything_said() -> None:
 def test_what_is_not_known_is_left_out_and_what_is_malformed_refused() -> None:
     later = {"edits": [{"type": "clear_pictures_2027"}, {"type": TOOL_USES}]}
     assert len(asked(context_management=later).edits) == 1
-    assert asked(context_management=later).unsupported == ("clear_pictures_2027",)
     for name in ("trigger", "keep", "clear_at_least"):
         for value in (3, {"type": "input_tokens", "value": "3"}, {"type": "input_tokens", "value": -1}):
             assert edits({"type": TOOL_USES, name: value}) == edits({"type": TOOL_USES})

