@@ -39,7 +39,6 @@ from proxy.core.errors import SettingError
 from proxy.core.settings import BackendSetting, Settings
 from proxy.net.flows import PROBE_TIMEOUT, FlowRunner
 from proxy.net.headers import Header, ProxyKeys
-from proxy.net.lessons import LastLoaded
 from proxy.net.prober import Prober
 from proxy.net.tasks import cancel_all
 from proxy.net.transport import HttpTransport
@@ -281,7 +280,8 @@ def _upstream(
             kind=backend.kind,
             ttl=ttl,
             overrides=partial(profile_from_settings, settings),
-            last_loaded=None if store is None else LastLoaded(store, backend.name),
+            store=store,
+            name=backend.name,
         )
 
     return Upstream(

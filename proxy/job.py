@@ -186,7 +186,7 @@ class Job:
     @property
     def known_backend(self) -> Backend | None:
         """Kind of the backend if it is known already, without probing; None: not yet."""
-        return self.route.upstream.prober.known_backend
+        return self.route.prober.known_backend
 
     @property
     def ways(self) -> list[Continuation]:

@@ -18,6 +18,7 @@ from proxy.backends.profile import ModelKey, ModelProfile, Trust
 from proxy.core.errors import BadRequest
 from proxy.core.request import Request
 from proxy.core.settings import OFF, Settings
+from proxy.net.prober import KnownModel, Prober
 from proxy.net.upstream import Upstream
 
 _log = logging.getLogger("spillway")
@@ -31,9 +32,10 @@ _NOT_FOR_CHATS = re.compile("embed|rerank", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A backend and the id by which it knows the model."""
+    """A backend, what its client may know of it, and the id by which it knows the model."""
 
     upstream: Upstream
+    prober: Prober
     model: str
     listed: Listed | None = None
 
@@ -42,29 +44,33 @@ class Route:
         """Backend and model, the key of what is known about models."""
         return self.upstream.name, self.model
 
+    @property
+    def known(self) -> KnownModel:
+        """What is known of the model."""
+        return self.prober.known(self.model)
+
     async def profile(self, body: Mapping[str, Any], *, fresh: bool = False, load: bool = False) -> ModelProfile:
-        """Read what is known of the model, as it holds for a request with this body; `fresh` as for `Prober.profile`.
+        """Read what is known of the model, as it holds for a request with this body; `fresh` as for `KnownModel.profile`.
 
         `load`: a model that is not loaded is loaded first.
         """
-        prober = self.upstream.prober
-        known = prober.loaded(self.model, body) if load else prober.profile(self.model, fresh=fresh)
-        profile = await known
-        backend = prober.known_backend
+        known = self.known
+        profile = await (known.loaded(body) if load else known.profile(fresh=fresh))
+        backend = self.prober.known_backend
         return profile if backend is None else backend.profile_for(body, profile)
 
     async def with_options(self, request: Request) -> Request:
         """Add the fields that only this backend has to a request; the same object where there are none."""
         if request.thinking is None and not request.for_ollama:
             return request
-        backend = await self.upstream.prober.backend()
+        backend = await self.prober.backend()
         if backend is None:
             return request
         if backend.chat_dialect == OLLAMA and request.for_ollama:
             request = replace(request, body={**request.body, **request.for_ollama})
         if request.thinking is None or "think" in request.body:
             return request
-        options = backend.thinking_options(request.thinking, await self.upstream.prober.profile(self.model))
+        options = backend.thinking_options(request.thinking, await self.known.profile())
         return request.changed(**options) if options else request
 
 
@@ -137,7 +143,8 @@ class Router:
         if found is None:
             # Ollama lists `name:latest` and answers to `name` as well.
             alias = table.get(f"{model}:latest")
-            found = Route(alias.upstream if alias is not None else self.upstreams[0], model)
+            upstream = alias.upstream if alias is not None else self.upstreams[0]
+            found = Route(upstream, upstream.prober, model)
         return found
 
     async def routed(self, request: Request) -> tuple[Request, Route]:
@@ -176,7 +183,8 @@ class Router:
     async def unnamed(self, path: str) -> Route:
         """Find the route of a request that names no model: the first backend with such a path of its own, else the first."""
         owner = await self.owner(path) if len(self.upstreams) > 1 else None
-        return Route(owner or self.upstreams[0], "")
+        upstream = owner or self.upstreams[0]
+        return Route(upstream, upstream.prober, "")
 
     async def owner(self, path: str) -> Upstream | None:
         """Find the first backend that has this path of its own; None if none does."""
@@ -195,7 +203,7 @@ class Router:
         if probers != [upstream.prober for upstream in self.upstreams]:
             return await self.table()  # one has just refused its list without a key: now the client's is sent
         if not all(map(is_, lists, self._lists)):
-            self._lists, self._table = lists, self._build(lists)
+            self._lists, self._table = lists, self._build(probers, lists)
             self._check_helpers()
         return self._table
 
@@ -206,12 +214,12 @@ class Router:
                 _log.warning("%s", warning)
             self._unchecked = ()
 
-    def _build(self, lists: Sequence[Sequence[Listed]]) -> dict[str, Route]:
+    def _build(self, probers: Sequence[Prober], lists: Sequence[Sequence[Listed]]) -> dict[str, Route]:
         held = Counter(listed.id for models in lists for listed in {m.id: m for m in models}.values())
         table: dict[str, Route] = {}
-        for upstream, models in zip(self.upstreams, lists, strict=True):
+        for upstream, prober, models in zip(self.upstreams, probers, lists, strict=True):
             for listed in models:
-                route = Route(upstream, listed.id, listed)
+                route = Route(upstream, prober, listed.id, listed)
                 table.setdefault(listed.id, route)
                 if held[listed.id] > 1:
                     table.setdefault(f"{upstream.name}/{listed.id}", route)

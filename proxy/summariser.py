@@ -108,7 +108,7 @@ class Summaries:
         assert budget is not None  # or there is nothing to be shortened
         same, window = route.key == job.route.key, budget.window
         if not same:
-            profile = await route.upstream.prober.profile(route.model)
+            profile = await route.known.profile()
             window = profile.window.value if profile.window is not None else window
         room = int(budget.goal - overhead) // 5
         return Summariser(
@@ -220,7 +220,7 @@ async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
         max_tokens=ask.max_tokens,
         ask_usage=job.asked.compaction is not None,
     )
-    return await send_chat(route.upstream, job.own_headers(route), ChatBody(content), ahead=job.expected is not None)
+    return await send_chat(route, job.own_headers(route), ChatBody(content), ahead=job.expected is not None)
 
 
 async def _read(job: Job, ask: SummaryAsk, response: httpx.Response) -> SummaryReply:

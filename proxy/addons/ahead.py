@@ -216,7 +216,7 @@ class AheadCompactor(AddOn):
             before = self._arrivals
             await asyncio.sleep(QUIET)
             if before == self._arrivals and not self._is_serving(upstreams):
-                if await job.route.upstream.prober.busy(job.route.model):
+                if await job.route.known.is_busy():
                     await asyncio.sleep(BUSY)
                 elif not self._is_serving(upstreams):
                     return
@@ -275,13 +275,12 @@ class AheadCompactor(AddOn):
 
     async def _have_read(self, job: Job, rest: Sequence[Message]) -> None:
         """Have the backend read the new prompt, so that it will find all but the newest message in its cache."""
-        upstream = job.route.upstream
-        backend = upstream.prober.known_backend
-        if backend is None or not backend.keeps_prompts or self._is_serving({upstream}):
+        backend = job.known_backend
+        if backend is None or not backend.keeps_prompts or self._is_serving({job.route.upstream}):
             return
         body = ChatBody(reading_only(job.prompt.body(), [*job.prompt.messages, *rest]))
         with suppress(ClientError, httpx.TransportError):
-            response = await send_chat(upstream, job.own_headers(job.route), body, ahead=True)
+            response = await send_chat(job.route, job.own_headers(job.route), body, ahead=True)
             stream = response.stream
             assert isinstance(stream, httpx.AsyncByteStream)
             try:

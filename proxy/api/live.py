@@ -21,7 +21,13 @@ _log = logging.getLogger("spillway.live")
 
 _USUAL, _MOST = 100, 500
 _SUMMARY = "/spillway/conversations/{conversation}/summary"
-_LESSONS = ("window", "tools", "continuations", "all")
+_LESSONS = {
+    "window": ("window",),
+    "tools": ("tools",),
+    "continuations": ("refused_continuations",),
+    "all": ("window", "tools", "refused_continuations"),
+}
+"""Fields of a model's profile by what users call them."""
 
 TICK = 0.25
 """Seconds between two looks of the live feed."""
@@ -120,7 +126,7 @@ async def forget_lesson(on: On, view: View, backend: str = "", model: str = "", 
     upstream = next((each for each in on.relay.router.upstreams if each.name == backend), None)
     if upstream is None:
         raise BadRequest("`backend` must be the name of a backend.", param="backend")
-    forgotten = upstream.prober.unlearn(model, lesson)
+    forgotten = upstream.prober.known(model).unlearn(*_LESSONS[lesson])
     if forgotten:
         view.history.learn(backend, model, "forgotten")
         _log.info("what was learned of %s/%s was forgotten: %s (%s)", backend, model, lesson, view.viewer.role)

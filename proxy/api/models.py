@@ -65,7 +65,7 @@ async def get_model(on: On, request: Request, model: str) -> Response:
     if route is None:
         raise ModelNotFound(f"No backend lists the model {model!r}; GET /v1/models shows what there is.")
     listed = route.listed or Listed(route.model, {})
-    known = {route.model: Listed(listed.id, listed.raw, await route.upstream.prober.profile(route.model))}
+    known = {route.model: Listed(listed.id, listed.raw, await route.known.profile())}
     found = _object(model, route, known, on.settings)
     if ANTHROPIC in request.headers:
         return _json(anthropic_model(found, virtual=_is_claude_code(request)))
@@ -79,7 +79,7 @@ async def known_models(on: On) -> Response:
     await on.relay.router.table()
     for upstream in on.relay.router.upstreams:
         for listed in await upstream.prober.listed():
-            await upstream.prober.profile(listed.id)
+            await upstream.prober.known(listed.id).profile()
         snapshot = upstream.prober.snapshot()
         models = {
             model: {
@@ -113,7 +113,7 @@ async def _known(upstream: Upstream) -> dict[str, Listed]:
     listed = await upstream.prober.models()
     if len(listed) > PROBED:
         return {model.id: model for model in listed}
-    profiles = await asyncio.gather(*(upstream.prober.profile(model.id) for model in listed))
+    profiles = await asyncio.gather(*(upstream.prober.known(model.id).profile() for model in listed))
     return {model.id: Listed(model.id, model.raw, profile) for model, profile in zip(listed, profiles, strict=True)}
 
 
@@ -128,7 +128,7 @@ def _effective(settings: Settings, upstream: Upstream, model: str, info: Mapping
         limits |= {"trigger_tokens": int(budget.due), "target_tokens": budget.goal}
         limits["limits_from"] = limit_origins(settings, model, window)
     return {
-        "managed": window is not None and is_managed(Route(upstream, model), settings),
+        "managed": window is not None and is_managed(Route(upstream, upstream.prober, model), settings),
         **{
             name: getattr(chosen, name)
             for name in ("trigger", "target", "pause", "strategy", "policy", "status", "summary_model")

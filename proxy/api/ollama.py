@@ -76,7 +76,7 @@ async def _show(on: Services, exchange: Exchange) -> dict[str, Any]:
     route = table.get(name.removesuffix(":latest")) or table.get(name)
     if route is None:
         raise ModelNotFound(f"model '{name}' not found")
-    profile = await route.upstream.prober.profile(route.model)
+    profile = await route.known.profile()
     details = _details(profile)
     length = details.get("context_length")
     window = {} if length is None else {f"{_FAMILY}.context_length": length}
@@ -94,7 +94,7 @@ async def _show(on: Services, exchange: Exchange) -> dict[str, Any]:
 
 async def _profiles(on: Services) -> list[tuple[str, ModelProfile]]:
     table = await on.relay.router.table()
-    profiles = await asyncio.gather(*(route.upstream.prober.profile(route.model) for route in table.values()))
+    profiles = await asyncio.gather(*(route.known.profile() for route in table.values()))
     return list(zip(table, profiles, strict=True))
 
 

@@ -224,14 +224,14 @@ class Attempts:
 
     async def _overflow(self, job: Job, status: int, body: bytes, estimate: Estimate) -> Overflow | None:
         """Recognise an overflow that is credible for the request sent last, given its estimate."""
-        sent, prober, model = SentRequest(job.state.posted), job.route.upstream.prober, job.route.model
+        sent, known = SentRequest(job.state.posted), job.route.known
         found = recognise(status, body, sent)
         believed = job.profile.window
         if found is None or found.window is None or (believed and found.window == believed.value):
             return found
         needed = UNDERRATED * estimate.upper + sent.answer_bound
-        loaded = await prober.loaded_window(model)
-        return credible(found, needed=needed, loaded=loaded, held=prober.lessons.held(model))
+        loaded = await known.loaded_window()
+        return credible(found, needed=needed, loaded=loaded, held=known.held)
 
     def _refusal(self, job: Job, overflow: Overflow | None, tools: ToolRefusal | None) -> Refusal:
         budget = job.budget
@@ -248,7 +248,7 @@ class Attempts:
                 window = Fact(overflow.window, overflow.origin, Trust.LEARNED)
                 job.profile = replace(job.profile, window=window)
             else:
-                job.route.upstream.prober.learn(job.route.model, overflow.window, overflow.origin)
+                job.route.known.learn("window", overflow.window, overflow.origin)
                 job.profile = await job.route.profile(job.asked.body)
         elif job.budget is None and job.prompt.estimate.tokens > SMALLEST_WINDOW:
             # Nobody names the window; it is smaller than this prompt.
@@ -269,7 +269,7 @@ class Attempts:
         """Learn from a refusal of tools, and prepare the job again without them."""
         # A choice, or a provider that the client picked, says nothing of other requests.
         if not (refusal.choice_only or refusal.quoted) and "provider" not in job.prompt.request.body:
-            job.route.upstream.prober.refuse_tools(job.route.model, refusal.origin)
+            job.route.known.learn("tools", False, refusal.origin)
             job.outcome.add("refused", what="tools", origin=refusal.origin, window=None)
         searched = bool(job.prompt.search)
         await self._preparer.prepare_emulated(job)
@@ -294,10 +294,11 @@ class Attempts:
         job.outcome.add("sent", why=why, stream=stream)
         headers = job.outcome.traced(job.exchange.headers)
         if job.loads_window and job.profile.window is not None:
-            job.route.upstream.prober.load_for_one(job.route.model, job.profile.window.value)
+            job.route.known.requested_window = job.profile.window.value
+            job.route.known.expire()
         try:
             # A client's query (`?api-version=…`) goes with it.
-            return await send_chat(job.route.upstream, headers, body, query=job.exchange.query)
+            return await send_chat(job.route, headers, body, query=job.exchange.query)
         except UpstreamUnavailable as error:
             job.outcome.add("backend_failed", error=failure(error))
             raise

@@ -155,7 +155,7 @@ class StreamDriver:
     def _observe(self, run: Run) -> None:
         """Learn from what the backend reported of attempts that have ended, once of each."""
         if name := run.session.answer.model:
-            run.job.route.upstream.prober.answered_as(run.job.route.model, name)
+            run.job.route.known.answered_as(name)
         ended = zip(run.session.answer.attempts, run.estimates, strict=False)
         for attempt, estimate in list(ended)[run.observed :]:
             run.observed += 1

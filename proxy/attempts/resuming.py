@@ -184,7 +184,7 @@ class Resumer:
         """Remember that this way does not work here. Quoting is never ruled out: it is all that remains."""
         _log.info("%s/%s %s: %s", *job.key, why, how.value)
         if how is not Continuation.QUOTE:
-            job.route.upstream.prober.refuse_continuation(job.route.model, how, why)
+            job.route.known.learn("refused_continuations", frozenset({how}), why)
             job.profile = await job.route.profile(job.asked.body)
 
     async def _shortened(self, job: Job, answer: Answer, state: ResumeState) -> Partial:

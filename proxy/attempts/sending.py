@@ -20,8 +20,7 @@ from proxy.exchange import unique
 from proxy.net.bodies import body_of
 from proxy.net.headers import AS_JSON, OF_ENCODING, Headers, response_headers
 from proxy.net.tasks import offload_if
-from proxy.net.upstream import Upstream
-from proxy.routing import OLLAMA
+from proxy.routing import OLLAMA, Route
 
 _OF_FORM = (b"content-length", b"content-type")
 _LARGEST = 64 * 2**20
@@ -40,7 +39,7 @@ class ChatBody:
 
 
 async def send_chat(
-    upstream: Upstream, headers: Headers, body: ChatBody, *, query: bytes = b"", ahead: bool = False
+    route: Route, headers: Headers, body: ChatBody, *, query: bytes = b"", ahead: bool = False
 ) -> httpx.Response:
     """Send a request for a chat, and return a response of chat completions with its body unread: close it when done.
 
@@ -50,13 +49,13 @@ async def send_chat(
         BadRequest: the backend has no form for what is asked.
         UpstreamUnavailable, UpstreamInvalid, UpstreamTimeout: see `Upstream.send`.
     """
-    backend = upstream.prober.known_backend
+    backend = route.prober.known_backend
     if backend is None or backend.chat_dialect != OLLAMA:
         drop: frozenset[bytes] = OF_ENCODING if body.wire is None else frozenset()
         target, content = UPSTREAM_PATH + (b"?" + query if query else b""), body.wire or body.content
-        return await upstream.send("POST", target, headers, content, drop=drop, plain=True, ahead=ahead)
+        return await route.upstream.send("POST", target, headers, content, drop=drop, plain=True, ahead=ahead)
     content, usage = await offload_if(len(body.content) > 8 * HEAVY, _translate, body.content)
-    response = await upstream.send(
+    response = await route.upstream.send(
         "POST", OLLAMA_PATH, headers, body.native or content, drop=OF_ENCODING, plain=True, ahead=ahead
     )
     lines, kind, stream = LineReader(f"chatcmpl-{unique()}", usage=usage), AS_JSON, response.stream

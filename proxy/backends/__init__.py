@@ -30,10 +30,10 @@ def backend_of(kind: str) -> Backend:
     return {backend.kind: backend for backend in BACKENDS}[kind]
 
 
-def detect(url: str) -> Flow[Backend]:
-    """Tell what the server at `url` (root, without /v1) is, by the shape of its replies.
+def detect(url: str) -> Flow[Backend | None]:
+    """Tell what the server at `url` (root, without /v1) is, by the shape of its replies; None: no kind fits.
 
-    No path is asked for twice. Generic when nothing else fits, even if nothing answers at all.
+    No path is asked for twice.
     """
     if is_openrouter(url):
         return backend_of("openrouter")
@@ -41,7 +41,7 @@ def detect(url: str) -> Flow[Backend]:
     for backend in BACKENDS:
         if (yield from _remembering(backend.detect(url), seen)):
             return backend
-    return backend_of("generic")
+    return None
 
 
 def _remembering(flow: Flow[T], seen: dict[str, Reply]) -> Flow[T]:

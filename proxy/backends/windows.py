@@ -93,6 +93,16 @@ class CutSeen:
         return half is not None and half == _halved(other.reported) and self.conversation != other.conversation
 
 
+def window_cut(seen: CutSeen, before: Iterable[CutSeen], *, loaded: int | None) -> int | None:
+    """The window in tokens that cut this prompt, if a `loaded` instance reports one or a prompt `before` bears it out."""
+    window = window_behind_cut(seen.reported)
+    if loaded is not None:
+        return loaded if window is not None and window >= loaded else None
+    borne_out = [window_behind_cut(other.reported) or 0 for other in before if seen.bears_out(other)]
+    # A cut leaves less than the window: of several figures the largest is nearest to it.
+    return max(window, *borne_out) if window is not None and borne_out else None
+
+
 def window_behind_cut(reported: int) -> int | None:
     """The window in tokens behind a cut that left `reported` prompt tokens, if that can be told."""
     half = _halved(reported)

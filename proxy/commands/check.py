@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from proxy.app import open_wire, upstreams
+from proxy.backends.base import MODELS
 from proxy.backends.profile import ModelProfile
 from proxy.config import is_here
 from proxy.core.settings import BackendSetting, Settings
@@ -124,8 +125,8 @@ async def _seen(upstream: Upstream, setting: BackendSetting) -> SeenBackend:
         seen.answers, seen.kind, seen.enlarge = True, backend.kind, backend.wider
         listed = [model.id for model in await prober.listed()]
         seen.listed = len(listed)
-        seen.models = {model: await prober.profile(model) for model in listed[:MOST_MODELS]}
-        seen.status = 200 if listed else (await prober.ask("/v1/models")).status
+        seen.models = {model: await prober.known(model).profile() for model in listed[:MOST_MODELS]}
+        seen.status = 200 if listed else (await prober.runner.exchange(MODELS)).status
     return seen
 
 

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 import httpx
 
-from proxy.backends import backend_of, detect
+from proxy.backends import detect
 from proxy.backends.base import Flow, Probe, Reply
 from proxy.backends.fields import dig, nonblank
 from proxy.core import jsontext
@@ -167,11 +167,8 @@ async def discover_all(transport: httpx.AsyncBaseTransport, hosts: Sequence[str]
 
 
 async def _kind(runner: FlowRunner) -> str | None:
-    outcome = await runner.trace(detect(runner.url))
-    if not outcome.reached:
-        return None
-    if outcome.value.kind != "generic" or await runner.run(backend_of("generic").detect(runner.url)):
-        return outcome.value.kind
+    if (backend := await runner.run(detect(runner.url))) is not None:
+        return backend.kind
     if runner.unauthorized:
         body = (await runner.exchange(Probe("GET", "/v1/models"))).json
         return "auto" if body == _VLLM_UNAUTHORIZED or nonblank(dig(body, "error", "message")) else None

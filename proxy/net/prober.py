@@ -1,55 +1,43 @@
-"""Knowledge of one backend and its models: probed when asked for, cached for a while, corrected by errors."""
+"""Knowledge of one backend and its models: read when it is needed, believed for a while, corrected by answers and errors."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
 from proxy.backends import backend_of, detect
-from proxy.backends.base import Backend, Listed, Probe, Reply
-from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust, merge_profiles
-from proxy.backends.windows import CutSeen, Filled
-from proxy.net.flows import FlowRunner, Traced
-from proxy.net.lessons import LESSON_TTL, LastLoaded, Lessons, contradicts
+from proxy.backends.base import Backend, Listed
+from proxy.backends.profile import Fact, ModelProfile, Trust, merge_profiles
+from proxy.backends.windows import CutSeen, Filled, window_cut, window_filled
+from proxy.net.flows import FlowRunner
 from proxy.net.tasks import spawn
+from proxy.store import Store
 
 T = TypeVar("T")
 COOL_DOWN = 1.0
 """Seconds before a backend is asked again that failed to answer, or whose answer has to be fresh."""
 FIXED_FACTOR = 10
 """How many times longer a profile is believed where windows can't change while the server runs."""
-DOUBTED = 60.0
-"""Seconds for which nothing may fit a backend whose kind was known, before it is believed to be another one now."""
 MOST_MODELS = 1024
 """Models remembered; their ids come from clients, so there must be an end."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Cached:
-    profile: ModelProfile
-    read: float
-    expires: float
-    good: bool
-    """From a probe whose every question was answered."""
-    doubted: bool = False
-    """Whether something has contradicted it: then it is read again, once, before the time is up."""
-    unloadable: bool = False
-    """Whether the backend was just told to load the model, and did not."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Merged:
-    parts: tuple[object, ...]
-    profile: ModelProfile
+LESSON_TTL = 3600.0
+"""Seconds for which a lesson is believed; then one request finds out whether it still holds."""
+MOST_SEEN = 8
+"""Observations of one model that are remembered until another bears them out."""
+HELD_FOR = 300.0
+"""Seconds for which a window is no smaller than what was just answered, whatever an error says."""
+_ENDED_FAR = 0.7
+"""Share of the window before which no answer ends for want of room; Spillway itself bounds none so early."""
 
 
 class Prober:
-    """The profiles of one backend. Nothing here raises for a backend that fails or is not there.
+    """The kind of one backend, its models and what is known of each. Nothing here raises for a backend that fails.
 
     Args:
         runner: reaches the backend.
@@ -57,8 +45,7 @@ class Prober:
         ttl: seconds a profile or the model list is believed.
         clock: seconds that never go back.
         overrides: what the user set for a model id, as facts of `Trust.USER`.
-        lesson_ttl: seconds a learned window, or a refusal of tools or of a way to continue, is remembered.
-        last_loaded: remembers windows across restarts; None: nothing does.
+        store: remembers windows across restarts, under this `name` of the backend; None: nothing does.
     """
 
     def __init__(
@@ -69,202 +56,72 @@ class Prober:
         ttl: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
         overrides: Callable[[str], ModelProfile] = lambda _: ModelProfile(),
-        lesson_ttl: float = LESSON_TTL,
-        last_loaded: LastLoaded | None = None,
+        store: Store | None = None,
+        name: str = "",
     ) -> None:
         self.runner = runner
-        self._ttl = ttl
-        self._clock = clock
-        self._overrides = overrides
-        self._last_loaded = last_loaded
+        self.ttl = ttl
+        self.clock = clock
+        self.overrides = overrides
+        self.store = store
+        self.name = name
         self._auto = kind == "auto"
         self.known_backend: Backend | None = None if self._auto else backend_of(kind)
         """The kind of backend as far as it is known, without asking."""
-        self._last_kind: str | None = None
-        self._settled_until = self._unsettled = -math.inf if self._auto else math.inf
-        self._detect_at, self._odd_since = -math.inf, math.inf
+        self._last_backend: Backend | None = None
+        self._detected, self._kind_expires = -math.inf, -math.inf if self._auto else math.inf
         self._list: list[Listed] = []
         self._list_expires = -math.inf
-        self._cache: dict[str, _Cached] = {}
-        self.lessons = Lessons(ttl=lesson_ttl, clock=clock, most=MOST_MODELS)
-        self._merges: dict[str, _Merged] = {}
-        self._requested: dict[str, int] = {}
-        """Windows in tokens with which requests had models loaded for themselves."""
+        self._models: dict[str, KnownModel] = {}
         self._flights: dict[Hashable, asyncio.Task[Any]] = {}
-        self._named: dict[str, str] = {}
-
-    # -- asking --------------------------------------------------------------------------------------
 
     async def backend(self) -> Backend | None:
         """The kind of backend, or None while it does not answer."""
-        if self._clock() >= max(self._settled_until, self._detect_at):
-            await self._once("backend", self._detect)
+        if self.clock() >= self._kind_expires:
+            await self.once("backend", self._detect)
         return self.known_backend
 
     async def listed(self) -> list[Listed]:
         """The list itself, as it was read: the same object until it is read again."""
-        if self._clock() >= self._list_expires:
-            await self._once("models", self._read_models)
+        if self.clock() >= self._list_expires:
+            await self.once("models", self._read_models)
         return self._list
 
     async def models(self) -> list[Listed]:
         """The models it lists, with all that is known of each; the last good list while it does not answer."""
-        return [replace(listed, profile=self._known(listed.id, listed.profile)) for listed in await self.listed()]
+        return [replace(each, profile=self.known(each.id).listed(each.profile)) for each in await self.listed()]
 
-    async def profile(self, model: str, *, fresh: bool = False) -> ModelProfile:
-        """All that is known of a model; the last good answer while it does not answer.
-
-        `fresh`: as of now, but for a moment, because much depends on it.
-        """
-        cached, now = self._cache.get(model), self._clock()
-        if cached is None or now >= cached.expires or (fresh and now >= cached.read + COOL_DOWN):
-            cached = await self._once(("profile", model), partial(self._read_profile, model))
-        return self._merged(model, cached.profile)
-
-    async def loaded(self, model: str, body: Mapping[str, Any]) -> ModelProfile:
-        """Read the profile of a model that the request `body` is about to be sent to, after loading it if need be."""
-        profile, cached = await self.profile(model), self._cache.get(model)
-        if not profile.provisional or (cached is not None and cached.unloadable):
-            return profile
-        cached = await self._once(("load", model), partial(self._load, model, body))
-        return self._merged(model, cached.profile)
-
-    async def loaded_window(self, model: str) -> int | None:
-        """Window in tokens that the loaded instance reports at this moment; None where it reports none."""
-        self.expire(model)
-        await self.profile(model)
-        return self._loaded_window(model)
+    def known(self, model: str) -> KnownModel:
+        """Return what is known of a model."""
+        known = self._models.get(model)
+        if known is None:
+            while len(self._models) >= MOST_MODELS:
+                del self._models[next(iter(self._models))]
+            known = self._models[model] = KnownModel(self, model)
+        return known
 
     async def count(self, body: dict[str, Any]) -> int | None:
         """Exact prompt tokens of a chat completion body, where the backend counts; None otherwise."""
         backend = await self.backend()
         return None if backend is None else await self.runner.run(backend.count(body))
 
-    async def busy(self, model: str) -> bool:
-        """Return whether the backend says that it is at work, for whichever client."""
-        backend = await self.backend()
-        return backend is not None and await self.runner.run(backend.busy(model))
-
-    async def ask(self, path: str) -> Reply:
-        """Return what the backend answers to a GET; see `Reply` for when it does not."""
-        return await self.runner.exchange(Probe("GET", path))
-
-    # -- learning ------------------------------------------------------------------------------------
-
-    def learn(self, model: str, window: int, origin: str) -> None:
-        """Believe that a window has so many tokens; `origin` says who named it. The model is probed anew."""
-        self.lessons.learn_window(model, window, origin)
-        self.expire(model)
-
-    def load_for_one(self, model: str, window: int) -> None:
-        """Note that a request has the model loaded with a window of its own, in tokens."""
-        self._requested[model] = window
-        _bound(self._requested)
-        self.expire(model)
-
-    def learn_cut(self, model: str, seen: CutSeen) -> int | None:
-        """Note a prompt that seems to have been cut; the window in tokens if one is believed for it from now on."""
-        window = self.lessons.cut(model, seen, loaded=self._loaded_window(model))
-        known = self.lessons.profile(model)
-        if window is None or (known and known.window and known.window.value <= window):
-            return None
-        self.learn(model, window, "silent cut")
-        return window
-
-    def learn_filled(self, model: str, seen: Filled) -> int | None:
-        """Note an unbounded answer that ended for its length, of an unknown window; the window if it is believed now."""
-        if (window := self.lessons.filled(model, seen)) is not None:
-            self.learn(model, window, "filled")
-        return window
-
-    def answered(self, model: str, tokens: int, *, ended: bool = False) -> int | None:
-        """Note that the backend held so many tokens at once; the learned window that this disproves, if one.
-
-        A window of its own that this contradicts is read again before the next request. `ended`: for want of room.
-        """
-        disproved = self.lessons.answered(model, tokens)
-        cached = self._cache.get(model)
-        window = cached.profile.window if cached is not None else None
-        if cached and window and not cached.doubted and contradicts(window.value, tokens, ended=ended):
-            self._cache[model] = replace(cached, expires=-math.inf, doubted=True)
-        return disproved
-
-    def answered_as(self, model: str, name: str) -> None:
-        """Note the name that the backend gave the model in an answer.
-
-        Another one than last time is another model behind an alias, a router or a server that swaps models: what was
-        learned of the one before is doubted, and the backend asked again before the next request.
-        """
-        if self._named.get(model) == name:
-            return
-        last = self._named.pop(model, name)
-        _bound(self._named)
-        self._named[model] = name
-        if last == name:
-            return
-        self.expire(model)
-        self.lessons.suspect(model)
-
-    def refuse_tools(self, model: str, origin: str) -> None:
-        """Note that tools were refused for a model; `origin` says in whose words.
-
-        That holds for a time, or until the backend newly says that the model takes tools or is started anew. The user's own word stands above it.
-        """
-        cached = self._cache.get(model)
-        listed = cached.profile.tools if cached is not None else None
-        self.lessons.refuse_tools(model, origin, listed=listed.value if listed is not None else None)
-
-    def refuse_continuation(self, model: str, how: Continuation, origin: str) -> None:
-        """Note that this way to continue an answer was refused for a model; it holds for as long as for tools."""
-        self.lessons.refuse_continuation(model, how, origin)
-
-    def unlearn(self, model: str, what: str) -> bool:
-        """Forget what was learned of a model: its `window`, `tools`, `continuations`, or `all`; whether there was any."""
-        return self.lessons.unlearn(model, what)
-
-    def forget(self, model: str | None = None) -> None:
-        """Ask again before believing what is known of a model, or of all: the connection was refused, or came back.
-
-        The server behind the address may be another one now, so its kind is detected again as well.
-        """
-        for name in (model,) if model is not None else tuple(self._cache):
-            self.expire(name)
-        self.lessons.suspect(model)
+    def forget(self) -> None:
+        """Ask again before believing anything: the server behind the address may be another one now, or have other flags."""
+        for known in self._models.values():
+            known.forget()
         self._list_expires = -math.inf
-        self._settled_until = self._unsettled
-
-    def expire(self, model: str) -> None:
-        """Have a profile read again before it is next used."""
-        if (cached := self._cache.get(model)) is not None:
-            self._cache[model] = replace(cached, expires=-math.inf)
-
-    def _loaded_window(self, model: str) -> int | None:
-        window = self.reported_window(model)
-        return window.value if window is not None and window.trust is Trust.LOADED else None
-
-    # -- telling -------------------------------------------------------------------------------------
-
-    def reported_window(self, model: str) -> Fact[int] | None:
-        """The window that the backend itself told when it was last asked; None where it told none."""
-        cached = self._cache.get(model)
-        window = cached.profile.window if cached is not None else None
-        return window if window is not None and window.trust > Trust.FALLBACK else None
+        if self._auto:
+            self._kind_expires = min(self._kind_expires, self._detected + COOL_DOWN)
 
     def snapshot(self) -> dict[str, Any]:
         """Return what is known now, without asking: JSON with kind, and per model and field value, origin and trust.
 
-        What was learnt also tells in how many seconds it expires.
+        What was learned also tells in how many seconds it expires.
         """
-        known = {listed.id: self._known(listed.id, listed.profile) for listed in self._list}
-        known |= {model: self._merged(model, cached.profile) for model, cached in self._cache.items()}
-        return {
-            "kind": self.known_backend.kind if self.known_backend is not None else None,
-            "models": {model: profile.as_json(self.lessons.expires_in(model)) for model, profile in known.items()},
-        }
+        models = {name: known.current().as_json(known.expires_in()) for name, known in self._models.items()}
+        return {"kind": self.known_backend.kind if self.known_backend is not None else None, "models": models}
 
-    # -- probing -------------------------------------------------------------------------------------
-
-    async def _once(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def once(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Share one probe among all who ask for the same; it goes on when the one who began it leaves."""
         task = cast("asyncio.Task[T] | None", self._flights.get(key))
         if task is None:
@@ -274,99 +131,266 @@ class Prober:
         return await asyncio.shield(task)
 
     async def _detect(self) -> None:
-        outcome = await self.runner.trace(detect(self.runner.url))
-        found, now = outcome.value if outcome.reached else None, self._clock()
-        self._settled_until, self._detect_at = self._unsettled, now + COOL_DOWN
-        if found is not None and found.kind == "generic":
-            # It remains when nothing fits: for a while a backend is believed to be what it was.
-            self._odd_since = min(self._odd_since, now)
-            if self._last_kind not in {None, "generic"} and now < self._odd_since + DOUBTED:
-                found = backend_of(str(self._last_kind))
-            elif outcome.complete:
-                self._settled_until = now + self._ttl * FIXED_FACTOR
-        elif found is not None:
-            self._settled_until, self._odd_since = math.inf, math.inf
+        traced = await self.runner.trace(detect(self.runner.url))
+        found, seconds = traced.value, COOL_DOWN
+        if found is not None and found.kind != "generic":
+            seconds = math.inf
+        elif traced.reached:
+            if found is None or not traced.complete:
+                # While a known backend starts, or is in trouble, nothing fits.
+                found = self._last_backend or backend_of("generic")
+            seconds = self.ttl * FIXED_FACTOR if traced.complete else COOL_DOWN
         self.known_backend = found
-        if found is None or self._last_kind == found.kind:
+        self._detected = self.clock()
+        self._kind_expires = self._detected + seconds
+        if found is None or found is self._last_backend:
             return
-        if self._last_kind is not None:
-            self._cache.clear()
-            self.lessons.clear()
+        if self._last_backend is not None:
+            self._models.clear()
             self._list, self._list_expires = [], -math.inf
-        self._last_kind = found.kind
+        self._last_backend = found
 
     async def _read_models(self) -> None:
         backend = await self.backend()
-        outcome = await self.runner.trace(backend.models()) if backend is not None else None
-        if outcome is not None and (outcome.complete or not self._list):
-            self._list = outcome.value
-        complete = outcome is not None and outcome.complete
-        self._list_expires = self._clock() + (self._ttl if complete else COOL_DOWN)
-
-    async def _load(self, model: str, body: Mapping[str, Any]) -> _Cached:
-        self._requested.pop(model, None)
-        if (backend := await self.backend()) is not None:
-            await self.runner.run(backend.load(model, body))
-        cached = await self._read_profile(model)  # not shared with a probe from before the load
-        cached = self._cache[model] = replace(cached, unloadable=cached.profile.provisional)
-        return cached
-
-    async def _read_profile(self, model: str) -> _Cached:
-        backend = await self.backend()
-        if backend is None:
-            cached = self._stale(model, ModelProfile())
-        else:
-            outcome = await self.runner.trace(backend.profile(model))
-            window = outcome.value.window
-            if window is not None and window.value == self._requested.get(model):
-                # Loaded as one request wanted it: for any other the model is loaded again.
-                outcome = replace(outcome, value=replace(outcome.value, window=None, provisional=True))
-            if self._last_loaded and outcome.complete:
-                outcome = replace(outcome, value=await self._last_loaded.complete(model, outcome.value))
-            cached = self._judged(model, outcome, fixed=backend.fixed_windows)
-        doubted = self._cache.get(model)
-        if doubted is not None and doubted.doubted and doubted.expires == -math.inf:
-            cached = replace(cached, doubted=doubted.profile.window == cached.profile.window)
-        self._cache.pop(model, None)
-        _bound(self._cache)
-        self._cache[model] = cached
-        return cached
-
-    def _judged(self, model: str, outcome: Traced[ModelProfile], *, fixed: bool) -> _Cached:
-        profile = outcome.value
-        if not outcome.complete:
-            return self._stale(model, profile)
-        # A loaded instance may show that what was learned, of its window or its tools, was true of another one.
-        self.lessons.weigh(model, profile)
-        seconds = self._ttl * (FIXED_FACTOR if fixed and profile.window is not None else 1)
-        return _Cached(profile, self._clock(), self._clock() + seconds, good=True)
-
-    def _stale(self, model: str, default: ModelProfile) -> _Cached:
-        cached = self._cache.get(model)
-        good = cached is not None and cached.good
-        profile = cached.profile if cached is not None and good else default
-        return _Cached(profile, self._clock(), self._clock() + COOL_DOWN, good=good)
-
-    # -- merging -------------------------------------------------------------------------------------
-
-    def _known(self, model: str, listed: ModelProfile) -> ModelProfile:
-        cached = self._cache.get(model)
-        fresh = cached is not None and cached.good and self._clock() < cached.expires
-        return self._merged(model, listed, *((cached.profile,) if cached is not None and fresh else ()))
-
-    def _merged(self, model: str, *probed: ModelProfile) -> ModelProfile:
-        """Merge what is known; the same facts as last time give the same object, because every request asks."""
-        learned = self.lessons.profile(model)
-        parts = (*probed, learned)
-        last = self._merges.get(model)
-        if last is not None and last.parts == parts:  # what is the same object is not looked into
-            return last.profile
-        profile = merge_profiles(*probed, learned or ModelProfile(), self._overrides(model))
-        _bound(self._merges)
-        self._merges[model] = _Merged(parts, profile)
-        return profile
+        traced = await self.runner.trace(backend.models()) if backend is not None else None
+        if traced is not None and (traced.complete or not self._list):
+            self._list = traced.value
+        complete = traced is not None and traced.complete
+        self._list_expires = self.clock() + (self.ttl if complete else COOL_DOWN)
 
 
-def _bound(remembered: dict[str, Any]) -> None:
-    while len(remembered) >= MOST_MODELS:
-        del remembered[next(iter(remembered))]
+class KnownModel:
+    """All that is known of one model: what its backend reports, and what answers and errors taught since then.
+
+    What an error names is believed at once. What only follows from an estimate has to be seen twice, independently. Both
+    expire, yield to a prompt that proves them wrong, and to what the loaded instance newly reports.
+    """
+
+    def __init__(self, prober: Prober, model: str) -> None:
+        self.model = model
+        self.requested_window: int | None = None
+        """Tokens with which one request had it loaded: for any other it is loaded again."""
+        self._prober = prober
+        self._clock = prober.clock
+        self._reported = ModelProfile()
+        self._complete = False
+        """Whether that was reported in answer to every question."""
+        self._read_at = self._expires = -math.inf
+        self._unloadable = False
+        """Whether the backend was told to load it since then, and did not."""
+        self._lessons: dict[str, tuple[Fact[Any], float]] = {}
+        """By field of the profile, and until when on the clock."""
+        self._merged: ModelProfile | None = None
+        self._cuts: deque[tuple[float, CutSeen]] = deque(maxlen=MOST_SEEN)
+        self._filled: deque[tuple[float, Filled]] = deque(maxlen=MOST_SEEN)
+        self._held = 0, -math.inf
+        self._doubted: Fact[int] | None = None
+        """Window that something has contradicted."""
+        self._served_as = ""
+
+    # -- asking
+
+    async def profile(self, *, fresh: bool = False) -> ModelProfile:
+        """All that is known of it; the last good answer while the backend does not answer.
+
+        `fresh`: as of now, but for a moment, because much depends on it.
+        """
+        now = self._clock()
+        if now >= self._expires or (fresh and now >= self._read_at + COOL_DOWN):
+            await self._prober.once(("profile", self.model), self._read)
+        return self.current()
+
+    async def loaded(self, body: Mapping[str, Any]) -> ModelProfile:
+        """Read the profile as it holds for the request `body`, after loading the model if need be."""
+        profile = await self.profile()
+        if profile.provisional and not self._unloadable:
+            await self._prober.once(("load", self.model), partial(self._load, body))
+        return self.current()
+
+    async def loaded_window(self) -> int | None:
+        """Window in tokens that the loaded instance reports at this moment; None where it reports none."""
+        self.expire()
+        await self.profile()
+        return self._loaded_window
+
+    async def is_busy(self) -> bool:
+        """Return whether the backend says that it is at work, for whichever client."""
+        backend = await self._prober.backend()
+        return backend is not None and await self._prober.runner.run(backend.busy(self.model))
+
+    # -- what is known now
+
+    def current(self) -> ModelProfile:
+        """Merge what is known: the same object while nothing changes, because every request asks."""
+        now = self._clock()
+        if any(now >= expires for _, expires in self._lessons.values()):
+            self._lessons = {name: each for name, each in self._lessons.items() if now < each[1]}
+            self._merged = None
+        if self._merged is None:
+            self._merged = self._merge(self._reported)
+        return self._merged
+
+    def listed(self, profile: ModelProfile) -> ModelProfile:
+        """Merge what is known with the `profile` in a list, unless the backend was asked for more lately."""
+        return self.current() if self._complete and self._clock() < self._expires else self._merge(profile)
+
+    def _merge(self, reported: ModelProfile) -> ModelProfile:
+        learned: dict[str, Any] = {name: fact for name, (fact, _) in self._lessons.items()}
+        return merge_profiles(reported, ModelProfile(**learned), self._prober.overrides(self.model))
+
+    @property
+    def reported_window(self) -> Fact[int] | None:
+        """The window that the backend itself told when it was last asked; None where it told none."""
+        window = self._reported.window
+        return window if window is not None and window.trust > Trust.FALLBACK else None
+
+    @property
+    def held(self) -> int:
+        """The most tokens that the backend held at once of late; 0 for unknown."""
+        most, until = self._held
+        return most if self._clock() < until else 0
+
+    def expires_in(self) -> dict[str, float]:
+        """Return per field of the profile how many seconds its lesson still holds."""
+        return {name: expires - self._clock() for name, (_, expires) in self._lessons.items()}
+
+    @property
+    def _loaded_window(self) -> int | None:
+        window = self._reported.window
+        return window.value if window is not None and window.trust is Trust.LOADED else None
+
+    # -- learning
+
+    def learn(self, field: str, value: Any, origin: str) -> None:
+        """Believe a value of a field of the profile; `origin` says in whose words. Refusals of one field add up."""
+        if isinstance(value, frozenset) and field in self._lessons:
+            value |= self._lessons[field][0].value
+        self._lessons[field] = Fact(value, origin, Trust.LEARNED), self._clock() + LESSON_TTL
+        self.expire()
+
+    def learn_cut(self, seen: CutSeen) -> int | None:
+        """Note a prompt that seems to have been cut; the window in tokens if one is believed for it from now on.
+
+        A window that the loaded instance reports needs no other observation, and none stands against it.
+        """
+        window = window_cut(seen, self._noted(self._cuts, seen), loaded=self._loaded_window)
+        learned = self._lessons.get("window")
+        if window is None or (learned is not None and learned[0].value <= window):
+            return None
+        self.learn("window", window, "silent cut")
+        return window
+
+    def learn_filled(self, seen: Filled) -> int | None:
+        """Note an unbounded answer that ended for its length, of an unknown window; the window if it is believed now."""
+        window = window_filled(seen, self._noted(self._filled, seen))
+        if window is not None:
+            self.learn("window", window, "filled")
+        return window
+
+    def answered(self, tokens: int, *, ended: bool = False) -> int | None:
+        """Note that the backend held so many tokens at once; the learned window that this disproves, if one.
+
+        A window of its own that this contradicts is read again, once. `ended`: for want of room.
+        """
+        if tokens >= self.held:
+            self._held = tokens, self._clock() + HELD_FOR
+        window = self._reported.window
+        if window is not None and (tokens > window.value or (ended and tokens < window.value * _ENDED_FAR)):
+            self.doubt(window)
+        learned = self._lessons.get("window")
+        if learned is None or tokens <= learned[0].value:
+            return None
+        self.unlearn("window")
+        return cast("int", learned[0].value)
+
+    def doubt(self, window: Fact[int]) -> None:
+        """Have a reported window that something contradicts read again, once."""
+        if window != self._doubted:
+            self._doubted = window
+            self.expire()
+
+    def answered_as(self, name: str) -> None:
+        """Note the name that the backend gave the model in an answer.
+
+        Another one than last time is another model behind an alias, a router or a server that swaps models.
+        """
+        if self._served_as not in ("", name):
+            self.forget()
+        self._served_as = name
+
+    def unlearn(self, *fields: str) -> bool:
+        """Forget what was learned of these fields of the profile; whether there was any."""
+        if "window" in fields:
+            self._cuts.clear()
+            self._filled.clear()
+        self._merged = None
+        return bool([field for field in fields if self._lessons.pop(field, None) is not None])
+
+    def forget(self) -> None:
+        """Ask again, and doubt all that was learned."""
+        self._lessons.clear()
+        self._cuts.clear()
+        self._filled.clear()
+        self._held = 0, -math.inf
+        self.expire()
+
+    def expire(self) -> None:
+        """Have the profile read again before it is next used."""
+        self._expires = -math.inf
+        self._merged = None
+
+    def _noted(self, seen: deque[tuple[float, T]], new: T) -> list[T]:
+        """Note an observation; those before it that still count."""
+        now = self._clock()
+        before = [each for expires, each in seen if now < expires]
+        seen.append((now + LESSON_TTL, new))
+        return before
+
+    # -- reading
+
+    async def _load(self, body: Mapping[str, Any]) -> None:
+        self.requested_window = None
+        if (backend := await self._prober.backend()) is not None:
+            await self._prober.runner.run(backend.load(self.model, body))
+        await self._read()  # not shared with a probe from before the load
+        self._unloadable = self._reported.provisional
+
+    async def _read(self) -> None:
+        prober = self._prober
+        backend = await prober.backend()
+        traced = await prober.runner.trace(backend.profile(self.model)) if backend is not None else None
+        if traced is not None and traced.complete:
+            reported = await self._with_last_window(traced.value)
+            self._give_up_contradicted(reported)
+            self._reported, self._complete = reported, True
+        elif traced is not None and not self._complete:
+            self._reported = traced.value
+        fixed = backend is not None and backend.fixed_windows and self._reported.window is not None
+        seconds = prober.ttl * (FIXED_FACTOR if fixed else 1)
+        self._read_at = self._clock()
+        self._expires = self._read_at + (seconds if traced is not None and traced.complete else COOL_DOWN)
+        self._unloadable, self._merged = False, None
+
+    async def _with_last_window(self, reported: ModelProfile) -> ModelProfile:
+        """Store the window of a loaded model; give one that is not loaded the stored one where its backend names none."""
+        store, window = self._prober.store, reported.window
+        key = f"loaded|{self._prober.name}|{self.model}"
+        if window is not None and window.value == self.requested_window:
+            reported = replace(reported, window=None, provisional=True)
+        elif window is not None and window.trust is Trust.LOADED:
+            if store is not None and window != self._reported.window:
+                await store.value(key, b"%d" % window.value)
+            return reported
+        stored = await store.value(key) if store is not None and reported.provisional else None
+        if reported.window is None and stored is not None and stored.isdigit():
+            return replace(reported, window=Fact(int(stored), "when it was last loaded", Trust.CONFIGURED))
+        return reported
+
+    def _give_up_contradicted(self, reported: ModelProfile) -> None:
+        """Give up what the backend now contradicts: another window of the loaded instance, or tools that it newly takes."""
+        window, learned = reported.window, self._lessons.get("window")
+        if window is not None and window.trust is Trust.LOADED and learned and learned[0].value != window.value:
+            del self._lessons["window"]
+        takes, took = (each.tools is not None and each.tools.value for each in (reported, self._reported))
+        if takes and not took:
+            self._lessons.pop("tools", None)

@@ -141,13 +141,13 @@ class Counting:
         if not isinstance(reported, int) or reported <= 0:
             return
         _record_reused(job, usage)
-        prober, model, backend = job.route.upstream.prober, job.route.model, job.known_backend
-        window = job.profile.window if job.loads_window else prober.reported_window(model)
+        known, backend = job.route.known, job.known_backend
+        window = job.profile.window if job.loads_window else known.reported_window
         told = None if window is None else window.value
         may_cut = backend is not None and backend.shifts_silently
         verdict = self.meter.observe(estimate, reported, window=told, may_cut=may_cut)
-        if told is not None and reported > told:
-            prober.expire(model)
+        if window is not None and reported > window.value:
+            known.doubt(window)
         if verdict is Observation.CUT:
             self._learn_cut(job, estimate, reported)
         if verdict is not Observation.ACCEPTED:
@@ -184,7 +184,7 @@ class Counting:
                 del self._cut[next(iter(self._cut))]
         if not job.loads_window:
             seen = CutSeen(estimate.tokens, reported, conversation)
-            _record_learned(job, job.route.upstream.prober.learn_cut(job.route.model, seen), "silent cut")
+            _record_learned(job, job.route.known.learn_cut(seen), "silent cut")
 
     async def _save(self, key: ModelKey) -> None:
         self._unsaved.pop(key, None)
@@ -195,23 +195,23 @@ async def _count(route: Route, body: dict[str, Any], seconds: float) -> int | No
     """Have the backend count a body; None: it does not, or not within these seconds."""
     try:
         async with asyncio.timeout(seconds):
-            return await route.upstream.prober.count(body)
+            return await route.prober.count(body)
     except TimeoutError:
         return None
 
 
 def _learn_fitted(job: Job, prompt: int, completion: int, finish: str | None) -> None:
     """Learn from a prompt and answer that fitted: the window is no smaller, and if they filled it no larger."""
-    prober, model, request = job.route.upstream.prober, job.route.model, job.prompt.request
+    known, request = job.route.known, job.prompt.request
     backend = job.known_backend
     # Where the window shifts, a long answer proves nothing; of several, each had the window to itself.
     together = backend is not None and not backend.shifts_silently and request.choices == 1
     tokens = prompt + completion if together else prompt
     ended = finish == "length" and together and not request.capped and completion > 0
-    if (disproved := prober.answered(model, tokens, ended=ended)) is not None:
+    if (disproved := known.answered(tokens, ended=ended)) is not None:
         job.outcome.add("window_disproved", window=disproved, tokens=tokens)
     if ended and job.profile.window is None:
-        _record_learned(job, prober.learn_filled(model, Filled(prompt, completion)), "filled")
+        _record_learned(job, known.learn_filled(Filled(prompt, completion)), "filled")
 
 
 def _record_learned(job: Job, window: int | None, origin: str) -> None:

@@ -148,9 +148,9 @@ def test_kinds_are_unique_and_generic_comes_last() -> None:
 
 
 @given(replies=st.lists(REPLIES, min_size=1, max_size=3))
-def test_detection_always_finds_a_kind(replies: list[Reply]) -> None:
+def test_detection_finds_a_kind_or_none(replies: list[Reply]) -> None:
     found, asked = drive(detect("http://127.0.0.1:1"), replies)
-    assert found in BACKENDS
+    assert found is None or found in BACKENDS
     assert_harmless(asked)
 
 

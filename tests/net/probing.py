@@ -7,7 +7,7 @@ from typing import Any
 
 from proxy.backends.profile import Fact, ModelProfile, Trust
 from proxy.net.flows import FlowRunner
-from proxy.net.prober import Prober
+from proxy.net.prober import KnownModel, Prober
 from tests.net.fake_server import Clock, FakeServer
 
 TTL = 30.0
@@ -30,6 +30,17 @@ def vllm(window: int | None) -> dict[str, Any]:
     return {"/v1/models": {"object": "list", "data": data}}
 
 
+def ollama(*capabilities: str) -> dict[str, Any]:
+    tag = {"name": f"{MODEL}:latest", "capabilities": capabilities}
+    return {
+        "/api/version": {"version": "0.33.0"},
+        "/api/tags": {"models": [tag]},
+        "/api/ps": {"models": [{"name": f"{MODEL}:latest", "context_length": 8192}]},
+        "/api/show": {"model_info": {}, "capabilities": capabilities},
+        "/v1/models": {"object": "list", "data": [{"id": MODEL}]},
+    }
+
+
 def user(**facts: Any) -> Callable[[str], ModelProfile]:
     told: dict[str, Any] = {name: Fact(value, "settings", Trust.USER) for name, value in facts.items()}
     return lambda model: ModelProfile(**told) if model == MODEL else ModelProfile()
@@ -44,9 +55,28 @@ class Bench:
         runner = FlowRunner(self.server.transport, URL)
         self.prober = Prober(runner, ttl=TTL, clock=self.clock, **options)
 
-    async def window(self) -> int | None:
-        window = (await self.prober.profile(MODEL)).window
-        return window.value if window is not None else None
+    @property
+    def model(self) -> KnownModel:
+        return self.prober.known(MODEL)
 
-    def sent(self, replies: dict[str, Any]) -> None:
-        self.server.replies = replies
+    @property
+    def asked(self) -> int:
+        return len(self.server.requests)
+
+    async def kind(self) -> str | None:
+        backend = await self.prober.backend()
+        return None if backend is None else backend.kind
+
+    async def value(self, field: str) -> Any:
+        fact = getattr(await self.model.profile(), field)
+        return None if fact is None else fact.value
+
+    async def window(self) -> Any:
+        return await self.value("window")
+
+    async def later(self, seconds: float, replies: dict[str, Any] | None = None) -> Any:
+        """The window after so many seconds, and with other replies of the server."""
+        if replies is not None:
+            self.server.replies = replies
+        self.clock.now += seconds
+        return await self.window()

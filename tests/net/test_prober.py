@@ -1,3 +1,5 @@
+"""The backend: its kind, its list, when it is asked, and who shares the answer."""
+
 from __future__ import annotations
 
 import asyncio
@@ -8,35 +10,32 @@ import httpx
 import pytest
 
 from proxy.backends.base import Reply
-from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
+from proxy.backends.profile import Continuation, ModelProfile
 from proxy.net import prober as module
-from proxy.net.prober import COOL_DOWN, DOUBTED, FIXED_FACTOR
+from proxy.net.prober import COOL_DOWN, FIXED_FACTOR
 from tests.backends.driver import payloads
 from tests.net.probing import MODEL, TTL, Bench, lmstudio, user, vllm
 
 pytestmark = pytest.mark.anyio
 
+STARTING = {"/v1/models": Reply(503, {"error": "starting"})}
 
-# -- the kind ------------------------------------------------------------------------------------------
+
+# -- the kind
 
 
 async def test_kind_is_detected_once() -> None:
     bench = Bench(lmstudio(8192))
-    kinds = [await bench.prober.backend() for _ in range(3)]
-    assert [kind.kind if kind else None for kind in kinds] == ["lmstudio"] * 3
+    assert [await bench.kind() for _ in range(3)] == ["lmstudio"] * 3
     assert len(bench.server.asked) == len(set(bench.server.asked))
 
 
 async def test_a_configured_kind_is_taken_for_granted() -> None:
     bench = Bench({}, kind="vllm")
     bench.server.failure = httpx.ConnectError
-    backend = await bench.prober.backend()
-    assert backend is not None
-    assert backend.kind == "vllm"
+    bench.prober.forget()
+    assert await bench.kind() == "vllm"
     assert bench.server.requests == []
-
-
-async def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(KeyError):
         Bench({}, kind="nonsense")
 
@@ -44,263 +43,161 @@ async def test_an_unknown_kind_is_refused() -> None:
 async def test_a_dead_backend_is_asked_again_after_a_pause() -> None:
     bench = Bench(lmstudio(8192))
     bench.server.failure = httpx.ConnectError
-    assert await bench.prober.backend() is None
-    assert await bench.prober.profile(MODEL) == ModelProfile()
+    assert await bench.kind() is None
+    assert await bench.model.profile() == ModelProfile()
     assert await bench.prober.models() == []
-    asked = len(bench.server.requests)
-    bench.server.failure = None
-    assert await bench.prober.backend() is None
-    assert await bench.window() is None
-    assert len(bench.server.requests) == asked, "it must not be hammered"
-    bench.clock.now += COOL_DOWN
-    assert await bench.prober.backend() is not None
-    assert await bench.window() == 8192
+    assert await bench.prober.count({}) is None
+    asked, bench.server.failure = bench.asked, None
+    bench.prober.forget()
+    assert await bench.kind() is None
+    assert bench.asked == asked, "it must not be hammered"
+    assert await bench.later(COOL_DOWN) == 8192
     assert [listed.id for listed in await bench.prober.models()] == [MODEL]
 
 
-async def test_a_server_that_is_still_starting_gets_no_verdict() -> None:
-    bench = Bench(vllm(4096))
-    bench.server.replies = {"/v1/models": Reply(503, {"error": "starting"})}
-    backend = await bench.prober.backend()
-    assert backend is not None
-    assert backend.kind == "generic"
-    bench.sent(vllm(4096))
-    bench.clock.now += COOL_DOWN
-    backend = await bench.prober.backend()
-    assert backend is not None
-    assert backend.kind == "vllm"
+@pytest.mark.parametrize("first", [vllm(4096), lmstudio(4096), {}])
+async def test_a_server_that_is_starting_gets_no_verdict(first: dict[str, Any]) -> None:
+    bench = Bench(first)
+    kind = await bench.kind()
+    bench.server.replies = STARTING
+    bench.prober.forget()
+    bench.clock.now += TTL * FIXED_FACTOR
+    assert await bench.kind() == kind
+    await bench.later(COOL_DOWN, vllm(4096))
+    assert await bench.kind() == "vllm"
 
 
-async def test_a_backend_in_trouble_keeps_its_kind_for_a_while() -> None:
+async def test_a_backend_in_trouble_keeps_its_kind() -> None:
     """Answers that fit nothing, for a moment, made a generic one of it for as long as the process ran."""
     bench = Bench(lmstudio(8192))
     assert await bench.window() == 8192
-    bench.sent({})
     bench.prober.forget()
-    bench.clock.now += COOL_DOWN
-    for later in (DOUBTED - 1, 1, TTL * FIXED_FACTOR):
-        backend = await bench.prober.backend()
-        assert backend is not None
-        assert backend.kind == ("lmstudio" if later != TTL * FIXED_FACTOR else "generic")
-        bench.clock.now += later
-    bench.sent(lmstudio(8192))
-    backend = await bench.prober.backend()
-    assert backend is not None
-    assert backend.kind == "lmstudio"
+    await bench.later(COOL_DOWN, {})
+    assert await bench.kind() == "lmstudio"
+    assert await bench.later(TTL * FIXED_FACTOR, lmstudio(4096)) == 4096
 
 
-@pytest.mark.parametrize("status", [500, 503, 429])
-async def test_a_broken_backend_keeps_its_profile(status: int) -> None:
+async def test_another_kind_behind_the_same_address_is_noticed_and_nothing_learned_holds_for_it() -> None:
     bench = Bench(lmstudio(8192))
     assert await bench.window() == 8192
-    bench.sent(dict.fromkeys(lmstudio(8192), Reply(status, {"error": "broken"})))
-    bench.clock.now += TTL
-    assert await bench.window() == 8192
-
-
-async def test_another_kind_behind_the_same_address_is_noticed() -> None:
-    bench = Bench(lmstudio(8192))
-    assert await bench.window() == 8192
-    bench.prober.learn(MODEL, 4096, "an error")
-    bench.sent(vllm(65536))
-    bench.prober.forget(MODEL)
-    bench.clock.now += COOL_DOWN
-    assert await bench.window() == 65536
+    bench.model.learn("window", 4096, "an error")
+    bench.model.learn("tools", False, "an error")
+    bench.prober.forget()
+    assert await bench.later(COOL_DOWN, vllm(65536)) == 65536
+    assert await bench.value("tools") is None
     assert bench.prober.snapshot()["kind"] == "vllm"
 
 
-# -- keeping and sharing -------------------------------------------------------------------------------
+# -- keeping and sharing
 
 
-async def test_a_profile_is_believed_for_its_time() -> None:
-    bench = Bench(lmstudio(8192))
+@pytest.mark.parametrize(("kind", "seconds"), [(lmstudio, TTL), (vllm, TTL * FIXED_FACTOR)])
+async def test_a_profile_is_believed_for_its_time(kind: Any, seconds: float) -> None:
+    """For longer where windows are fixed."""
+    bench = Bench(kind(8192))
     assert await bench.window() == 8192
-    asked = len(bench.server.requests)
-    bench.sent(lmstudio(16384))
-    bench.clock.now += TTL - 1
-    assert await bench.window() == 8192
-    assert len(bench.server.requests) == asked
-    bench.clock.now += 1
-    assert await bench.window() == 16384
+    asked = bench.asked
+    assert await bench.later(seconds - 1, kind(16384)) == 8192
+    assert bench.asked == asked
+    assert await bench.later(1) == 16384
 
 
-async def test_where_windows_are_fixed_it_is_believed_for_longer() -> None:
-    bench = Bench(vllm(8192))
-    assert await bench.window() == 8192
-    bench.sent(vllm(16384))
-    bench.clock.now += TTL * FIXED_FACTOR - 1
-    assert await bench.window() == 8192
-    bench.clock.now += 1
-    assert await bench.window() == 16384
+async def test_a_fresh_profile_is_of_this_moment() -> None:
+    bench = Bench(vllm(4096))
+    await bench.window()
+    bench.server.replies = vllm(16_384)
+    assert (await bench.model.profile(fresh=True)).window == (await bench.model.profile()).window
+    assert await bench.later(COOL_DOWN) == 4096
+    await bench.model.profile(fresh=True)
+    assert await bench.window() == 16_384
 
 
-async def test_many_callers_share_one_probe() -> None:
+async def test_many_callers_share_one_probe_and_one_that_leaves_takes_it_from_no_other() -> None:
     bench = Bench(lmstudio(8192))
     bench.server.gate.clear()
-    callers = [asyncio.ensure_future(bench.window()) for _ in range(50)]
+    leaver, *callers = [asyncio.ensure_future(bench.window()) for _ in range(50)]
     lists = [asyncio.ensure_future(bench.prober.models()) for _ in range(50)]
-    await bench.server.reached.wait()
-    bench.server.gate.set()
-    assert await asyncio.gather(*callers) == [8192] * 50
-    assert all(len(one) == 1 for one in await asyncio.gather(*lists))
-    # Detection looks for Ollama and LM Studio, then the profile and the two lists are read once each.
-    assert sorted(bench.server.asked) == ["/api/v1/models"] * 3 + ["/api/version", "/v1/models"]
-
-
-async def test_a_caller_that_leaves_takes_the_probe_of_no_other_with_it() -> None:
-    bench = Bench(lmstudio(8192))
-    bench.server.gate.clear()
-    leaver = asyncio.ensure_future(bench.window())
-    stayer = asyncio.ensure_future(bench.window())
     await bench.server.reached.wait()
     leaver.cancel()
     with pytest.raises(asyncio.CancelledError):
         await leaver
     bench.server.gate.set()
-    assert await stayer == 8192
+    assert await asyncio.gather(*callers) == [8192] * 49
+    assert all(len(one) == 1 for one in await asyncio.gather(*lists))
+    # Detection looks for Ollama and LM Studio, then the profile and the two lists are read once each.
+    assert sorted(bench.server.asked) == ["/api/v1/models"] * 3 + ["/api/version", "/v1/models"]
 
 
 async def test_the_last_good_answer_stays_while_the_backend_fails() -> None:
     bench = Bench(lmstudio(8192))
     assert await bench.window() == 8192
     assert len(await bench.prober.models()) == 1
-    for failure in (Reply(503, {"error": "busy"}), Reply(429)):
-        bench.sent({"/api/v1/models": failure, "/v1/models": failure})
-        bench.clock.now += TTL
-        assert await bench.window() == 8192
+    for failure in (Reply(503, {"error": "busy"}), Reply(500), Reply(429)):
+        assert await bench.later(TTL, dict.fromkeys(lmstudio(8192), failure)) == 8192
         assert len(await bench.prober.models()) == 1
     bench.server.failure = httpx.ConnectError
-    bench.clock.now += TTL
-    assert await bench.window() == 8192
+    assert await bench.later(TTL) == 8192
     bench.prober.forget()
     assert await bench.window() == 8192
     assert len(await bench.prober.models()) == 1
-    assert await bench.prober.backend() is None
+    assert await bench.kind() is None
 
 
 async def test_a_failing_backend_is_asked_again_soon() -> None:
     bench = Bench(lmstudio(8192))
     await bench.window()
-    good = bench.server.replies
-    bench.sent({"/api/v1/models": Reply(503)})
-    bench.clock.now += TTL
-    await bench.window()
-    bench.sent(good | lmstudio(4096))
-    assert await bench.window() == 8192
-    bench.clock.now += COOL_DOWN
-    assert await bench.window() == 4096
+    await bench.later(TTL, {"/api/v1/models": Reply(503)})
+    assert await bench.later(0, lmstudio(4096)) == 8192
+    assert await bench.later(COOL_DOWN) == 4096
 
 
 async def test_a_low_guess_is_not_made_from_questions_that_nobody_answered() -> None:
     bench = Bench({"/api/v1/models": Reply(503)}, kind="lmstudio")
     assert await bench.window() is None
-    assert (await bench.prober.profile(MODEL)).continuation is not None
+    assert await bench.value("continuation") is not None
 
 
 async def test_remembered_models_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_MODELS", 3)
     bench = Bench(lmstudio(8192))
     for number in range(10):
-        await bench.prober.profile(f"m{number}")
-        bench.prober.learn(f"m{number}", 100, "an error")
+        await bench.prober.known(f"m{number}").profile()
     assert set(bench.prober.snapshot()["models"]) == {"m7", "m8", "m9"}
 
 
-# -- loading -------------------------------------------------------------------------------------------
-
-
-async def test_a_loaded_model_is_not_loaded_again() -> None:
-    bench = Bench(lmstudio(8192))
-    await bench.window()
-    asked = len(bench.server.requests)
-    await bench.prober.loaded(MODEL, {})
-    assert len(bench.server.requests) == asked
+# -- loading
 
 
 async def test_requests_for_an_unloaded_model_load_it_once() -> None:
     """LM Studio loads one instance for each of several requests that come at the same time (its bug tracker, #1751)."""
     bench = Bench(lmstudio(None))
     await bench.window()
-    await asyncio.gather(*(bench.prober.loaded(MODEL, {}) for _ in range(5)))
+    await asyncio.gather(*(bench.model.loaded({}) for _ in range(5)))
     assert bench.server.asked.count("/v1/chat/completions") == 1
 
 
-async def test_a_model_whose_window_the_user_set_is_not_loaded_first() -> None:
-    bench = Bench(lmstudio(None), overrides=user(window=8192))
-    await bench.prober.loaded(MODEL, {})
+@pytest.mark.parametrize(("replies", "overrides"), [(lmstudio(8192), user()), (lmstudio(None), user(window=8192))])
+async def test_a_model_whose_window_is_known_is_not_loaded_first(replies: Any, overrides: Any) -> None:
+    bench = Bench(replies, overrides=overrides)
+    assert not (await bench.model.loaded({})).provisional
     assert "/v1/chat/completions" not in bench.server.asked
 
 
-# -- what errors and users say -------------------------------------------------------------------------
+async def test_a_model_that_was_loaded_for_one_request_is_none_that_is_loaded() -> None:
+    bench = Bench(lmstudio(2048))
+    bench.model.requested_window = 2048
+    assert await bench.window() is None
+    await bench.model.loaded({})
+    assert await bench.window() == 2048
 
 
-def catalogue(window: int) -> dict[str, Any]:
-    return {"/v1/models": {"object": "list", "data": [{"id": MODEL, "context_length": window}]}}
-
-
-async def test_a_learned_window_outlives_many_probes() -> None:
-    bench = Bench(catalogue(8192))
-    await bench.window()
-    bench.prober.learn(MODEL, 6000, "LM Studio error")
-    for _ in range(3):
-        profile = await bench.prober.profile(MODEL)
-        assert profile.window == Fact(6000, "LM Studio error", Trust.LEARNED)
-        bench.clock.now += TTL
-
-
-async def test_a_learned_window_falls_after_a_reconnect() -> None:
-    bench = Bench(catalogue(8192))
-    await bench.window()
-    bench.prober.learn(MODEL, 6000, "an error")
-    assert await bench.window() == 6000
-    bench.prober.forget(MODEL)
-    assert await bench.window() == 8192
-
-
-async def test_a_learned_window_holds_until_the_reconnected_backend_says_otherwise() -> None:
-    bench = Bench(lmstudio(8192))
-    bench.prober.learn(MODEL, 6000, "an error")
-    bench.prober.forget()
-    bench.server.failure = httpx.ConnectError
-    assert await bench.window() == 6000
-    bench.server.failure = None
-    bench.clock.now += COOL_DOWN
-    assert await bench.window() == 8192
-
-
-async def test_an_error_that_disagrees_has_the_model_read_again() -> None:
-    """The model was loaded anew with less, between two probes: the fresh number is the loaded one."""
-    bench = Bench(lmstudio(8192))
-    await bench.window()
-    bench.sent(lmstudio(4096))
-    bench.prober.learn(MODEL, 4096, "an error")
-    assert await bench.prober.loaded_window(MODEL) == await bench.window() == 4096
-
-
-@pytest.mark.parametrize(("learned", "expected"), [(2000, 2000), (9000, 5000)])
-async def test_the_user_gives_way_only_to_a_smaller_learned_window(learned: int, expected: int) -> None:
-    bench = Bench(catalogue(8192), overrides=user(window=5000, tools=False))
-    assert await bench.window() == 5000
-    bench.prober.learn(MODEL, learned, "an error")
-    profile = await bench.prober.profile(MODEL)
-    assert profile.window is not None
-    assert profile.window.value == expected
-    assert profile.tools == Fact(value=False, origin="settings", trust=Trust.USER)
-
-
-async def test_the_user_is_heard_even_of_a_dead_backend() -> None:
-    bench = Bench({}, overrides=user(window=5000))
-    bench.server.failure = httpx.ConnectError
-    assert await bench.window() == 5000
-
-
-# -- lists, counts, snapshots --------------------------------------------------------------------------
+# -- lists, counts, snapshots
 
 
 async def test_listed_models_carry_all_that_is_known() -> None:
     bench = Bench(lmstudio(None), overrides=user(continuation=Continuation.QUOTE))
     await bench.window()
-    bench.prober.learn(MODEL, 6000, "an error")
+    bench.model.learn("window", 6000, "an error")
     (listed,) = await bench.prober.models()
     assert listed.raw == {"id": MODEL, "object": "model"}
     assert listed.profile.window is not None
@@ -311,10 +208,9 @@ async def test_listed_models_carry_all_that_is_known() -> None:
 
 async def test_the_list_is_believed_for_its_time() -> None:
     bench = Bench(lmstudio(8192))
-    await bench.prober.models()
-    asked = len(bench.server.requests)
-    await bench.prober.models()
-    assert len(bench.server.requests) == asked
+    first, asked = await bench.prober.listed(), bench.asked
+    assert await bench.prober.listed() is first
+    assert bench.asked == asked
     bench.clock.now += TTL
     bench.server.replies["/v1/models"] = {"object": "list", "data": []}
     assert await bench.prober.models() == []
@@ -328,24 +224,25 @@ async def test_counting_where_the_backend_counts() -> None:
     assert await bench.prober.count({"model": "qwen", "messages": []}) is None
 
 
-async def test_a_dead_backend_counts_nothing() -> None:
-    bench = Bench({})
-    bench.server.failure = httpx.ConnectError
-    assert await bench.prober.count({"model": "qwen", "messages": []}) is None
-
-
-async def test_a_snapshot_tells_value_origin_and_trust_without_asking() -> None:
+async def test_a_snapshot_tells_value_origin_trust_and_time_left_without_asking() -> None:
     bench = Bench(lmstudio(8192), overrides=user(continuation=Continuation.QUOTE))
     assert bench.prober.snapshot() == {"kind": None, "models": {}}
     await bench.window()
     await bench.prober.models()
-    asked = len(bench.server.requests)
+    bench.model.learn("refused_continuations", frozenset({Continuation.FLAGS}), "status 400")
+    bench.clock.now += 600
+    asked = bench.asked
     snapshot = bench.prober.snapshot()
-    assert len(bench.server.requests) == asked
+    assert bench.asked == asked
     assert json.loads(json.dumps(snapshot)) == snapshot
     assert snapshot["kind"] == "lmstudio"
     told = snapshot["models"][MODEL]
     assert told["window"] == {"value": 8192, "origin": "LM Studio, loaded instance", "trust": "loaded"}
     assert told["continuation"] == {"value": "user_turn", "origin": "settings", "trust": "user"}
-    assert told["tools"] is None
-    assert told["provisional"] is False
+    assert told["refused_continuations"] == {
+        "value": ["continue_final_message"],
+        "origin": "status 400",
+        "trust": "learned",
+        "expires_in": 3000,
+    }
+    assert (told["tools"], told["provisional"]) == (None, False)
