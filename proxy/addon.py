@@ -10,7 +10,6 @@ from proxy.core.settings import Settings
 from proxy.outcome import Observer, Outcome, overriding
 from proxy.recall.ranking import Passage
 from proxy.routing import Route
-from proxy.stream.status import Notice
 
 if TYPE_CHECKING:
     from proxy.job import Job
@@ -47,11 +46,6 @@ class AddOn(Observer):
         del job, text, room
         return []
 
-    def notices(self, job: Job) -> Sequence[Notice]:
-        """Return notices to show at the end of an answer."""
-        del job
-        return ()
-
     def after_answer(self, job: Job) -> None:
         """Act after an answer has ended, whether it succeeded or not."""
 
@@ -65,12 +59,3 @@ class AddOn(Observer):
 async def make_way(job: Job, *, refused: bool) -> bool:
     """Have all add-ons give way; False if that makes no room."""
     return any([await addon.give_way(job, refused=refused) for addon in overriding(job.addons, AddOn.give_way)])
-
-
-def final_notices(job: Job) -> list[Notice]:
-    """Build the notices that are shown at the end of an answer."""
-    cut, total = job.outcome.left_out, job.outcome.left_out_of
-    notices = [Notice(done=True, left_out=cut, left_out_of=total)] if cut else []
-    for addon in overriding(job.addons, AddOn.notices):
-        notices += addon.notices(job)
-    return [*notices, Notice(done=True, cut=True)] if any(job.outcome.each("cut")) else notices

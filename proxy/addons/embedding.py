@@ -49,8 +49,6 @@ _OVERHEAD = 200
 _LONGEST_ANSWER = 16 * 2**20
 _HEAVY = 100_000
 """Numbers from which vectors are compared in a thread."""
-_TOO_LONG = frozenset({400, 413, 422, 500})
-"""Statuses with which backends refuse a text that is too long for the model (llama.cpp: 500)."""
 _PREFIXES = (
     (re.compile("nomic-embed-text"), "search_query: ", "search_document: "),
     (re.compile(r"(?<![a-z0-9])e5(?![a-z0-9])"), "query: ", "passage: "),
@@ -63,8 +61,8 @@ _PREFIXES = (
 """What models were trained to read in front of a query and of a passage, by their cards."""
 _FEW = 3
 """Terms below which a message is understood only with the one before it."""
-_LONGEST_QUERY = 1_000
-"""Characters of a query, at its end: some models read 512 tokens."""
+_CHARACTERS = 1_000
+"""Characters of a query, at its end, and of a passage: some models read 512 tokens."""
 
 Embedding: TypeAlias = "array[float]"
 """A vector of length 1, in 32 bits; empty where the model gives none."""
@@ -97,7 +95,7 @@ class Embedder:
                     return None
                 texts = _texts_by_digest(job, route, query, passages)
                 missing = {key: text for key, text in texts if self._cache.get(key) is None}
-                if missing and not await self._embed(job, route, missing, len(texts)):
+                if missing and not await self._embed(job, route, missing):
                     return None
         except TimeoutError:
             return None
@@ -106,11 +104,11 @@ class Embedder:
             return None
         return await offload_if(len(vectors) * len(vectors[0]) > _HEAVY, compare, vectors[0], vectors[1:])
 
-    async def _embed(self, job: Job, route: Route, texts: Mapping[bytes, str], count: int) -> bool:
+    async def _embed(self, job: Job, route: Route, texts: Mapping[bytes, str]) -> bool:
         """Have texts embedded; False: it is being done, or too much is, or the request is only looked at."""
         if job.outcome.silent or job.scope in self._running or len(self._running) >= AT_ONCE:
             return False
-        task = spawn(self._fill(job, route, texts, count), name="embedding")
+        task = spawn(self._fill(job, route, texts), name="embedding")
         self._running[job.scope] = task
         task.add_done_callback(lambda _: self._running.pop(job.scope, None))
         try:
@@ -122,16 +120,15 @@ class Embedder:
             raise
         return True
 
-    async def _fill(self, job: Job, route: Route, texts: Mapping[bytes, str], count: int) -> None:
-        """Fill the cache with the vectors of these texts, of `count` that are needed together."""
+    async def _fill(self, job: Job, route: Route, texts: Mapping[bytes, str]) -> None:
+        """Fill the cache with the vectors of these texts."""
         try:
             async with asyncio.timeout(LONGEST):
                 for start in range(0, len(texts), BATCH):
                     batch = list(texts.items())[start : start + BATCH]
-                    vectors = await _embedded(job, route, [text for _, text in batch])
-                    _check_size(vectors, count)
+                    vectors = await _request_vectors(job, route, [text for _, text in batch])
                     for (key, _), vector in zip(batch, vectors, strict=True):
-                        self._cache.put(key, vector, _size(vector))
+                        self._cache.put(key, vector, _OVERHEAD + 4 * len(vector))
         except (_Failed, UpstreamUnavailable, TimeoutError) as error:
             reason = str(error) if isinstance(error, _Failed) else type(error).__name__
             _log.warning("embeddings by %s failed: %s; words alone rank for %g s", route.model, reason, REST)
@@ -140,9 +137,9 @@ class Embedder:
 
 def query_text(messages: Sequence[Message], newest: int) -> str:
     """Return the text that shows what the turn is about that begins with the user message at `newest`; empty: nothing does."""
-    text = authored_text(messages[newest])[-_LONGEST_QUERY:].strip()
+    text = authored_text(messages[newest])[-_CHARACTERS:].strip()
     if text and newest and len(terms(text)) < _FEW:
-        text = f"{text_of(messages[newest - 1])[-_LONGEST_QUERY:]}\n{text}"[-_LONGEST_QUERY:]
+        text = f"{text_of(messages[newest - 1])[-_CHARACTERS:]}\n{text}"[-_CHARACTERS:]
     return text
 
 
@@ -154,7 +151,7 @@ def texts_for(model: str, query: str, passages: Sequence[str]) -> list[str]:
         if pattern.search(model.lower())
     )
     query_prefix, passage_prefix = next(prefixes, ("", ""))
-    return [query_prefix + query, *(passage_prefix + passage for passage in passages)]
+    return [query_prefix + query, *(passage_prefix + passage[:_CHARACTERS] for passage in passages)]
 
 
 def vector_of(values: Sequence[float]) -> Embedding:
@@ -173,15 +170,6 @@ def compare(query: Embedding, passages: Sequence[Embedding]) -> list[float]:
     return [1 + sum(map(mul, query, passage)) if len(passage) == size else 0.0 for passage in passages]
 
 
-def _size(vector: Embedding) -> int:
-    return _OVERHEAD + 4 * len(vector)
-
-
-def _check_size(vectors: Sequence[Embedding], count: int) -> None:
-    if max(map(_size, vectors)) * count > MOST_BYTES:
-        raise _Failed("its vectors are too long for so many passages")
-
-
 def _texts_by_digest(job: Job, route: Route, query: str, passages: Sequence[str]) -> list[tuple[bytes, str]]:
     """Pair each text, the query first, with its key. Vectors are shared by who could have asked for them: tenant and model."""
     scope = blake2b(f"{job.exchange.tenant}|{route.upstream.name}|{route.model}".encode()).digest()[:16]
@@ -191,29 +179,13 @@ def _texts_by_digest(job: Job, route: Route, query: str, passages: Sequence[str]
     ]
 
 
-async def _embedded(job: Job, route: Route, texts: Sequence[str]) -> list[Embedding]:
-    """Request the vector of each text; an empty one for a text that the model does not take.
+async def _request_vectors(job: Job, route: Route, texts: Sequence[str]) -> list[Embedding]:
+    """Request the vector of each text.
 
     Raises:
-        _Failed: it took none of them, or answered something else.
+        _Failed: it answered something else.
         UpstreamUnavailable: the backend can't be reached.
     """
-    together = await _request_vectors(job, route, texts)
-    if together is not None:
-        return together
-    vectors: list[Embedding] = []
-    for text in texts:
-        alone = await _request_vectors(job, route, [text]) if len(texts) > 1 else None
-        vectors += alone or [vector_of(())]
-        if len(vectors) == 2 and not any(vectors):
-            break
-    if not any(vectors):
-        raise _Failed("it takes no text")
-    return vectors
-
-
-async def _request_vectors(job: Job, route: Route, texts: Sequence[str]) -> list[Embedding] | None:
-    """Ask once; None: one of the texts may be too long."""
     response = await route.upstream.send(
         "POST",
         b"/v1/embeddings",
@@ -223,8 +195,6 @@ async def _request_vectors(job: Job, route: Route, texts: Sequence[str]) -> list
     )
     if response.status_code != 200:
         await response.aclose()
-        if response.status_code in _TOO_LONG:
-            return None
         raise _Failed(f"status {response.status_code}")
     body = await body_of(response, _LONGEST_ANSWER)
     try:

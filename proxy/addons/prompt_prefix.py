@@ -1,10 +1,8 @@
-"""The beginning of prompts, by which backends find what they have read before: kept stable, measured, and told of where it is too long."""
+"""The beginning of prompts, by which backends find what they have read before: kept stable, and measured."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import OrderedDict
-from collections.abc import Sequence
 from typing import Any
 
 from typing_extensions import override
@@ -16,15 +14,12 @@ from proxy.core.settings import Settings
 from proxy.job import Job
 from proxy.outcome import Outcome
 from proxy.routing import Route
-from proxy.stream.status import Notice
-from proxy.tokens.meter import Estimate, Meter
+from proxy.tokens.meter import Estimate, Meter, Recent
 
 CONVERSATIONS = 1024
 """Conversations that are remembered; the least recently used are forgotten first."""
 _MOST_MESSAGES = 2000
 """Messages of a prompt above which it is not remembered."""
-TOO_MUCH = 0.6
-"""Share of the window that system prompt and tools may take before users are told."""
 _BILLING_HEADER = "x-anthropic-billing-header:"
 """First words of Claude Code's (2.1) system prompt. The line holds no instruction and differs from conversation to conversation,
 in older versions from request to request (`cc_version`, `cch`): a backend could reuse nothing of its cached prompt behind it."""
@@ -36,8 +31,7 @@ class PromptPrefix(AddOn):
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
-        self._newest: OrderedDict[tuple[str, str, bytes], Estimate] = OrderedDict()
-        self._notified: OrderedDict[tuple[str, bytes], None] = OrderedDict()
+        self._newest = Recent[tuple[str, str, bytes], Estimate](CONVERSATIONS)
 
     @override
     def shape(self, request: Request, route: Route, settings: Settings, outcome: Outcome) -> Request:
@@ -64,24 +58,7 @@ class PromptPrefix(AddOn):
             job.outcome.repeated, job.outcome.unlike = tokens, why
             job.outcome.add("repeated", tokens=tokens, prompt=prompt.tokens, why=why)
         if len(prompt.digests) <= _MOST_MESSAGES:
-            self._newest[key] = prompt
-            self._newest.move_to_end(key)
-            if len(self._newest) > CONVERSATIONS:
-                self._newest.popitem(last=False)
-
-    @override
-    def notices(self, job: Job) -> Sequence[Notice]:
-        """Tell users whose conversation had to be compacted, once, that what no compaction can shorten is the problem."""
-        budget = job.budget
-        if budget is None or budget.fixed < budget.window * TOO_MUCH or not job.prompt.links:
-            return ()
-        conversation = job.scope, job.prompt.links[0]
-        if conversation in self._notified or not any(job.outcome.each("compacting")):
-            return ()
-        self._notified[conversation] = None
-        if len(self._notified) > CONVERSATIONS:
-            self._notified.popitem(last=False)
-        return [Notice(done=True, fixed=round(100 * budget.fixed / budget.window))]
+            self._newest.put(key, prompt)
 
     def _repeated(self, job: Job, previous: Estimate, prompt: Estimate) -> tuple[int, str]:
         """Return the tokens that are the same, and why no more are; no reason: all of the previous prompt are."""

@@ -15,11 +15,9 @@ from typing_extensions import override
 
 from proxy.addon import AddOn
 from proxy.addons.embedding import Embedder, SizedCache, query_text
-from proxy.compaction.budget import ContextBudget
 from proxy.compaction.middles import newest_cut
 from proxy.compaction.policy import prune_limits
-from proxy.core.history.checkpoint import Checkpoint
-from proxy.core.history.turns import is_user, newest_user
+from proxy.core.history.turns import newest_user
 from proxy.core.jsontext import is_heavy
 from proxy.core.request import Message
 from proxy.job import Job
@@ -27,9 +25,7 @@ from proxy.net.tasks import offload_if
 from proxy.recall.block import NOTHING, Block, RecalledBlocks, block_of
 from proxy.recall.passages import NO_PASSAGES, MessagePassages, passages_of, spoken_text
 from proxy.recall.ranking import Passage, Query, asks_the_same, choose, query_of, rank, search_query, within
-from proxy.recall.words import is_loaded
-from proxy.stream.status import Notice
-from proxy.tokens.meter import INLINE, digest_of
+from proxy.tokens.meter import digest_of
 
 if TYPE_CHECKING:
     from proxy.pipeline import Pipeline
@@ -72,13 +68,13 @@ class Recaller(AddOn):
     @override
     async def after_rewrite(self, job: Job, *, reserve: int = 0) -> None:
         """Put the passages that the newest turn needs in front of its user message, and count the prompt again."""
-        prompt, budget, checkpoint = job.prompt, job.budget, job.prompt.checkpoint
+        prompt, checkpoint = job.prompt, job.prompt.checkpoint
         newest, placed = newest_user(prompt.sent), newest_user(prompt.history)
-        if budget is None or checkpoint is None or newest is None or placed is None:
+        if job.budget is None or checkpoint is None or newest is None or placed is None:
             return
         if job.settings.recall == "off" or job.undisturbed or job.managed.hands_over:
             return
-        earlier = self._staying(job, budget, checkpoint, newest)
+        earlier = self._staying(job, newest)
         if job.expected is not None and newest >= job.expected.messages:
             await self._insert(job, RecalledBlocks(earlier))
             return  # nobody knows yet what the newest turn will need
@@ -89,8 +85,7 @@ class Recaller(AddOn):
             await self._insert(job, RecalledBlocks(blocks, turn.block))
         else:
             await self._insert(job, RecalledBlocks(earlier))
-            passages = await self._needed(job, budget, newest)
-            block = await self._fitted(job, passages, placed, earlier, reserve)
+            block = await self._fitted(job, await self._needed(job, newest), placed, earlier, reserve)
             self._remember(key, _Turn(checkpoint.digest, block))
         _record(job, job.outcome.clock() - since)
 
@@ -101,53 +96,43 @@ class Recaller(AddOn):
         The results of a loop need the room more, and a summary would cost more than reading the turn once more; but not
         one that would be due at the next step all the same.
         """
-        prompt, budget, checkpoint = job.prompt, job.budget, job.prompt.checkpoint
+        prompt, checkpoint, block = job.prompt, job.prompt.checkpoint, job.prompt.recalled.newest
         if refused and prompt.recalled.blocks:
             await self._insert(job, NOTHING)
         else:
-            block, newest = prompt.recalled.newest, newest_user(prompt.sent)
-            if refused or block is None or budget is None or checkpoint is None or newest is None:
+            newest = newest_user(prompt.sent)
+            if refused or block is None or job.budget is None or checkpoint is None or newest is None:
                 return False
-            more = round(self._newest_step(job) - block.tokens)
-            due = budget.needs_compaction(prompt.estimate.tokens + more, prompt.estimate.upper + more)
-            if due or prompt.recalled.cramped:
+            # The next call and its results will take about as much as the newest.
+            answers = (at for at in reversed(range(len(prompt.sent))) if prompt.sent[at].get("role") == "assistant")
+            step = sum(self._meter.costs(job.key, prompt.sent[next(answers, len(prompt.sent)) :]))
+            more = round(step - block.tokens)
+            tokens, upper, cramped = prompt.estimate.tokens, prompt.estimate.upper, prompt.recalled.cramped
+            if job.budget.needs_compaction(tokens + more, upper + more, cramped=cramped):
                 return False
             self._remember((job.scope, prompt.links[newest]), _Turn(checkpoint.digest, None))
-            await self._insert(job, RecalledBlocks(self._staying(job, budget, checkpoint, newest)))
+            await self._insert(job, RecalledBlocks(self._staying(job, newest)))
         _record(job)
         return True
 
     @override
     async def search(self, job: Job, text: str, room: float) -> list[Passage]:
         """Find the passages of the covered history that match a text best, within `room` tokens."""
-        checkpoint, query = job.prompt.checkpoint, search_query(text)
-        if checkpoint is None or not query.terms or room <= 0:
+        query = search_query(text)
+        if job.prompt.checkpoint is None or not query.terms or room <= 0:
             return []
-        return await self._ranked(job, checkpoint, query, text, room)
+        return await self._ranked(job, query, text, room)
 
-    @override
-    def notices(self, job: Job) -> Sequence[Notice]:
-        """Say how many passages were recalled, once in a turn.
-
-        Open WebUI shows the newest line: this one would replace that of a compaction, on each step of a turn.
-        """
-        passages, shown = job.outcome.recalled, not job.outcome.compactions and is_user(job.prompt.sent[-1])
-        return [Notice(done=True, recalled=passages)] if passages and shown else ()
-
-    def _newest_step(self, job: Job) -> float:
-        """Tokens of the newest call and its results: what the next ones will take, about."""
-        sent = job.prompt.sent
-        answers = (at for at in reversed(range(len(sent))) if sent[at].get("role") == "assistant")
-        return sum(self._meter.costs(job.key, sent[next(answers, len(sent)) :]))
-
-    def _staying(self, job: Job, budget: ContextBudget, checkpoint: Checkpoint, newest: int) -> dict[int, Block]:
+    def _staying(self, job: Job, newest: int) -> dict[int, Block]:
         """Find the blocks of earlier turns that stay, by their places in the prompt's history.
 
         A block stays where that costs the backend less to read. Taken out, the tokens that follow it are read once more.
         Left, its own bring the next compaction nearer, after which `target` of the window is read anew for every
         `trigger - target` that it grew.
         """
-        prompt, shift = job.prompt, len(checkpoint.replacement) - checkpoint.covered
+        prompt, budget, checkpoint = job.prompt, job.budget, job.prompt.checkpoint
+        assert budget is not None  # or nothing was recalled
+        assert checkpoint is not None
         found: dict[int, Block] = {}
         for index in range(checkpoint.covered, newest):
             turn = self._turns.get((job.scope, prompt.links[index]))
@@ -157,7 +142,7 @@ class Recaller(AddOn):
                 behind = sum(self._meter.costs(job.key, prompt.sent[index:newest]))
                 turn.stays = turn.block.tokens * budget.target / (budget.trigger - budget.target) <= behind
             if turn.stays:
-                found[index + shift] = turn.block
+                found[index + len(checkpoint.replacement) - checkpoint.covered] = turn.block
         return found
 
     async def _fitted(
@@ -179,22 +164,22 @@ class Recaller(AddOn):
         await self._insert(job, RecalledBlocks(earlier, cramped=_is_cramped(fitting, found)))
         return None
 
-    async def _needed(self, job: Job, budget: ContextBudget, newest: int) -> list[Passage]:
+    async def _needed(self, job: Job, newest: int) -> list[Passage]:
         """Find the passages that the turn beginning with the message at `newest` needs, best first."""
-        prompt, checkpoint = job.prompt, job.prompt.checkpoint
-        room = prune_limits(job.settings, budget.zone).recall - _MARKS
-        if checkpoint is None or room <= 0:
+        sent, budget = job.prompt.sent, job.budget
+        room = 0 if budget is None else prune_limits(job.settings, budget.zone).recall - _MARKS
+        if room <= 0:
             return []
-        heavy = not is_loaded() or is_heavy(prompt.sent[newest])
-        query = await offload_if(heavy, query_of, prompt.sent, newest)
-        text = await offload_if(heavy, query_text, prompt.sent, newest)
-        return await self._ranked(job, checkpoint, query, text, room) if query.terms else []
+        # The first terms of a process take 0.1 s.
+        query, text = await offload_if(True, lambda: (query_of(sent, newest), query_text(sent, newest)))
+        return await self._ranked(job, query, text, room) if query.terms else []
 
-    async def _ranked(self, job: Job, checkpoint: Checkpoint, query: Query, text: str, room: float) -> list[Passage]:
+    async def _ranked(self, job: Job, query: Query, text: str, room: float) -> list[Passage]:
         """Find the passages that match a query best; `text` is what the embedding model gets of it."""
-        sent, newest = job.prompt.sent, newest_user(job.prompt.sent)
+        sent, newest, checkpoint = job.prompt.sent, newest_user(job.prompt.sent), job.prompt.checkpoint
         assert newest is not None  # there is a query
-        indexed = list(await self._indexed(sent))
+        assert checkpoint is not None
+        indexed = await self._indexed(sent)
         for index in range(checkpoint.covered, newest + 1):
             # A question is no answer: who asks once more needs the same again.
             if index == newest or asks_the_same(sent[index], query):
@@ -207,19 +192,14 @@ class Recaller(AddOn):
         if job.settings.recall_model is not None:
             texts = await offload_if(heavy, _texts_of, sent, indexed)
             near = await self._embedder.similarities(job, text, texts)
-        return await offload_if(heavy, self._best, job, checkpoint, indexed, query, near, room)
+        return await offload_if(heavy, self._best, job, indexed, query, near, room)
 
     def _best(
-        self,
-        job: Job,
-        checkpoint: Checkpoint,
-        indexed: Sequence[MessagePassages],
-        query: Query,
-        near: Sequence[float] | None,
-        room: float,
+        self, job: Job, indexed: Sequence[MessagePassages], query: Query, near: Sequence[float] | None, room: float
     ) -> list[Passage]:
         """Rank passages and choose among them. May take long; usable from a thread."""
-        prompt = job.prompt
+        prompt, checkpoint = job.prompt, job.prompt.checkpoint
+        assert checkpoint is not None  # something is covered
         shown = {content for each in checkpoint.replacement if isinstance(content := each.get("content"), str)}
         texts = "\n".join(map(spoken_text, prompt.messages))
         covered = (message.get("content") for message in prompt.sent[: checkpoint.covered])
@@ -236,13 +216,12 @@ class Recaller(AddOn):
             in_prompt=texts.__contains__,
         )
 
-    async def _indexed(self, messages: Sequence[Message]) -> Sequence[MessagePassages]:
-        """Index the passages of each message; only new ones are read, large ones in a thread."""
+    async def _indexed(self, messages: Sequence[Message]) -> list[MessagePassages]:
+        """Index the passages of each message; only new ones are read, in a thread."""
         digests = [*map(digest_of, messages)]
         found = {digest: self._passages.get(digest) for digest in digests}
         new = {digest: each for digest, each in zip(digests, messages, strict=True) if found[digest] is None}
-        large = sum(len(spoken_text(each)) for each in new.values()) > INLINE
-        read = await offload_if(large, lambda: list(map(passages_of, new.values())))
+        read = await offload_if(bool(new), lambda: list(map(passages_of, new.values())))
         for digest, passages in zip(new, read, strict=True):
             found[digest] = passages
             self._passages.put(digest, passages, _OVERHEAD + sum(end - start for start, end in passages.spans))

@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 
-from proxy.addon import final_notices
 from proxy.attempts.attempt import Attempted, Attempts
 from proxy.attempts.bounds import room_of, watch_of
 from proxy.attempts.calls import AnswerCalls, CallLedger
@@ -21,6 +20,7 @@ from proxy.backends.refusals import Remedy
 from proxy.backends.windows import Filled, room_assumed
 from proxy.compaction.continuation import ContinuationRequest
 from proxy.core.errors import UpstreamUnavailable
+from proxy.core.history.turns import is_user
 from proxy.core.jsontext import dumps
 from proxy.core.piece import Piece
 from proxy.core.sse import FrameTooLong
@@ -51,6 +51,8 @@ from proxy.tokens.meter import Estimate
 Interrupted = Pause | Retry | Correct | Search | None
 """Why an attempt was left, or ended in something that needs another one; None: the answer is complete."""
 
+_TOO_MUCH = 0.6
+"""Share of the window that system prompt and tools may take before users are told."""
 _AS_BEFORE = 0.98
 """Share of the tokens before a pause from which on nothing was gained: a word that is asked for again weighs a little."""
 
@@ -136,7 +138,7 @@ class StreamDriver:
         # The headers may have gone out too early to say what was done.
         details = run.job.usage_details() if run.job.outcome.handled else None
         summary = [Piece(comment=f"spillway {dumps(details).decode()}")] if details else []
-        return [form(notice) for notice in final_notices(run.job) for form in run.client.beside] + summary
+        return [form(notice) for notice in _final_notices(run.job) for form in run.client.beside] + summary
 
     def _end(self, run: Run) -> None:
         """Write down what became of an answer, and learn from what the backend reported."""
@@ -300,6 +302,23 @@ class StreamDriver:
             filled = Filled(attempt.prompt_tokens, attempt.completion_tokens)
             job.state.assumed = Fact(room_assumed(filled), "assumed", Trust.FALLBACK)
         job.record_measured()
+
+
+def _final_notices(job: Job) -> list[Notice]:
+    """Build the notices that are shown beside an answer at its end."""
+    outcome, budget = job.outcome, job.budget
+    notices: list[Notice] = []
+    if outcome.left_out:
+        notices.append(Notice(done=True, left_out=outcome.left_out, left_out_of=outcome.left_out_of))
+    if budget is not None and budget.fixed >= budget.window * _TOO_MUCH and any(outcome.each("compacting")):
+        # What no compaction can shorten is the problem.
+        notices.append(Notice(done=True, fixed=round(100 * budget.fixed / budget.window)))
+    # Open WebUI shows the newest line: this one would replace that of a compaction, on each step of a turn.
+    if outcome.recalled and not outcome.compactions and is_user(job.prompt.sent[-1]):
+        notices.append(Notice(done=True, recalled=outcome.recalled))
+    if any(outcome.each("cut")):
+        notices.append(Notice(done=True, cut=True))
+    return notices
 
 
 def _record_out_of_room(job: Job) -> None:

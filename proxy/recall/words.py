@@ -112,8 +112,3 @@ def _stemmer() -> Callable[[str], Any]:
 
     factory: Callable[[str], Any] = stemmer
     return factory
-
-
-def is_loaded() -> bool:
-    """Return whether the stemmers are imported: the first `terms` of a process takes 0.1 s longer, and belongs in a thread."""
-    return _stemmer.cache_info().currsize > 0

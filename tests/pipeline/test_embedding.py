@@ -9,16 +9,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from typing_extensions import override
 
 from proxy.addons import embedding
 from proxy.addons.embedding import SizedCache, compare, query_text, texts_for, vector_of
 from proxy.core.jsontext import dumps
 from proxy.core.request import text_of
 from proxy.core.settings import BackendSetting
-from tests.fakes import FAKES, FakeBackend, FakeModel, Gate, LlamaCppFake, OllamaFake, VllmFake
+from tests.fakes import FAKES, FakeBackend, FakeModel, Gate, LlamaCppFake, VllmFake
 from tests.fakes.chat import vector
-from tests.fakes.model import Refused
 from tests.fakes.waiting import wait_until
 from tests.pipeline.test_recalling import FACT, WINDOW, ask, brain, long_chat, prompts
 from tests.proxying import Proxy, running_proxy
@@ -208,29 +206,6 @@ def test_a_slow_model_is_not_waited_for_and_serves_the_next_turn(monkeypatch: py
         pytest.fail("the vectors never came")
 
 
-def test_one_text_that_is_too_long_for_the_model_is_left_out_alone() -> None:
-    class Picky(OllamaFake):
-        @staticmethod
-        @override
-        def embedding_of(text: str) -> list[float]:
-            if "turn 3 is" in text:
-                raise Refused(500, {"error": "input is too large to process"})
-            return meaning(text)
-
-    chat, vectors = talker(), Picky([FakeModel(MODEL, embedding=True)])
-    with staged(chat, vectors) as proxy:
-        ask(proxy, long_chat(PETS))
-        assert FACT in text_of(prompts(chat)[-1][-1])
-
-
-def test_a_model_that_takes_nothing_is_asked_three_times() -> None:
-    chat, vectors = talker(), embedder()
-    with staged(chat, vectors) as proxy:
-        vectors.fail_next(400, b"this is no embedding model", path=PATH, times=99)
-        ask(proxy, long_chat(PETS))
-        assert len(asked(vectors)) == 3
-
-
 def test_to_explain_asks_no_model() -> None:
     chat, vectors = talker(), embedder()
     with staged(chat, vectors) as proxy:
@@ -245,14 +220,6 @@ def test_what_is_kept_is_bounded() -> None:
         cache.put(number % 30, "x", number)
     assert 0 < cache.size <= 100
     assert (cache.get(0), cache.get(19)) == (None, "x")
-
-
-def test_vectors_that_could_not_be_kept_are_not_asked_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "MOST_BYTES", 10_000)
-    chat, vectors = talker(), embedder()
-    with staged(chat, vectors) as proxy:
-        ask(proxy, long_chat(PETS))
-        assert len(asked(vectors)) == 1
 
 
 def test_who_leaves_takes_the_request_along() -> None:
