@@ -7,7 +7,7 @@ own outcome, and whoever looks reads off the answer itself how far it is.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,8 +32,6 @@ _CLIENT, _TITLE = 40, 80
 """Characters of a client's name and of a conversation's title."""
 _CHECKPOINTS = 64
 """Checkpoints of one conversation that are remembered."""
-_LESSONS = frozenset({"window_learned", "window_disproved", "cut", "refused"})
-"""Events that change what is known of a model."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -168,8 +166,6 @@ class RequestHistory(AddOn):
         """By id, the one with the newest request last."""
         self.changes = 0
         """Number of changes so far: whoever follows remembers up to which it was told."""
-        self.lessons: deque[tuple[int, str, str, str]] = deque(maxlen=MOST_REQUESTS)
-        """Changes of what is known of models: number of the change, backend, model and event."""
         self.size = 0
         """Bytes of the bodies of requests that are over."""
         self.viewers = 0
@@ -177,15 +173,6 @@ class RequestHistory(AddOn):
         self._number = 0
         self._with_bodies: deque[RequestRecord] = deque()
         self._by_key: dict[tuple[str, bytes], RequestRecord] = {}
-
-    def newest_first(self) -> Iterator[RequestRecord]:
-        """All requests."""
-        return reversed(self.records.values())
-
-    def learn(self, backend: str, model: str, event: str) -> None:
-        """Note that what is known of a model has changed."""
-        self.changes += 1
-        self.lessons.append((self.changes, backend, model, event))
 
     @override
     def started(self, outcome: Outcome, headers: Headers) -> None:
@@ -206,11 +193,8 @@ class RequestHistory(AddOn):
             self._attach(record, **fields)
         elif name == "answering":
             record.answer = fields["answer"]
-        elif name == "checkpoint_kept":
-            if record.conversation is not None:
-                record.conversation.add_checkpoint(fields["checkpoint"])
-        elif name in _LESSONS:
-            self.learn(outcome.backend, outcome.model, fields.get("what", name))
+        elif name == "checkpoint_kept" and record.conversation is not None:
+            record.conversation.add_checkpoint(fields["checkpoint"])
         if outcome.cause is not None and outcome.events and outcome.events[-1] is event:
             outcome.cause.events = [*outcome.cause.events, event][:MOST_EVENTS]
         if record.conversation is not None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from itertools import islice
+from math import inf
 from typing import Any, Literal, TypeAlias
 
 from proxy.addons.history import Conversation, RequestHistory, RequestRecord
 from proxy.addons.prompt_diff import diff_rows, parsed_body, prompt_parts
-from proxy.core.errors import BadRequest, Conflict, Forbidden, NotFound
+from proxy.core.errors import Conflict, Forbidden, NotFound
 from proxy.core.piece import whole_number
 from proxy.core.request import Request
 from proxy.net.tasks import offload_if
@@ -19,14 +20,8 @@ from proxy.outcome import Outcome, owner
 from proxy.tokens.meter import Meter
 
 Role: TypeAlias = Literal["open", "key", "admin"]
-Filters: TypeAlias = Mapping[str, str]
-
 MOST_TURNS = 200
 """Requests of a timeline, the newest."""
-_AT_ONCE = 20
-"""Rows that are made before the event loop serves others."""
-_DIGITS = 12
-_YES = ("1", "true", "yes")
 _INTERNAL = frozenset(
     (
         *("clock", "observers", "credential", "traced", "cause", "since", "events", "silent", "delivered"),
@@ -35,6 +30,36 @@ _INTERNAL = frozenset(
 )
 _FIELDS = tuple(each.name for each in fields(Outcome) if each.name not in _INTERNAL)
 """Fields of an outcome that are shown as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFilter:
+    """Requests that a viewer asks for; None: any."""
+
+    model: str | None = None
+    backend: str | None = None
+    dialect: str | None = None
+    action: str | None = None
+    conversation: str | None = None
+    status: str | None = None
+    """One, or a class of them: `200`, `4xx`."""
+    error: bool | None = None
+    running: bool | None = None
+
+    def selects(self, record: RequestRecord) -> bool:
+        """Return whether a request is one of them."""
+        outcome, conversation = record.outcome, record.conversation
+        status = str(outcome.status)
+        return (
+            all(
+                getattr(self, name) in (None, getattr(outcome, name))
+                for name in ("model", "backend", "dialect", "action")
+            )
+            and (self.status or status).lower() in (status, f"{status[0]}xx")
+            and (self.conversation is None or (conversation is not None and conversation.id == self.conversation))
+            and self.error in (None, outcome.error is not None)
+            and self.running in (None, record.running)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +98,8 @@ class HistoryView:
         self.viewer = viewer
         self._meter = meter
 
-    def conversations(self, limit: int) -> list[Conversation]:
-        """Find the conversations with the newest requests, newest first."""
+    def conversations(self, limit: int | None) -> list[Conversation]:
+        """Find the conversations with the newest requests, newest first; `limit` None: all."""
         found = (each for each in reversed(self.history.conversations.values()) if self.viewer.sees(each.tenant))
         return list(islice(found, limit))
 
@@ -95,35 +120,23 @@ class HistoryView:
         Raises:
             NotFound: there is none that this viewer may see.
         """
-        for record in self.history.newest_first():
-            if record.outcome.id == name and self.viewer.sees(record.outcome.credential):
-                return record
-        raise NotFound(f"There is no request {name!r}: it may be one that is not kept any more.")
+        found = next((each for each in self.records(RequestFilter()) if each.outcome.id == name), None)
+        if found is None:
+            raise NotFound(f"There is no request {name!r}: it may be one that is not kept any more.")
+        return found
 
-    def records(self, query: Filters) -> Iterator[RequestRecord]:
-        """Yield the requests that a query selects, newest first."""
-        for record in self.history.newest_first():
-            outcome, conversation = record.outcome, record.conversation
-            if (
-                self.viewer.sees(outcome.credential)
-                and all(
-                    query.get(name) in (None, getattr(outcome, name))
-                    for name in ("model", "backend", "dialect", "action")
-                )
-                and _has_status(outcome.status, query.get("status"))
-                and query.get("conversation") in (None, conversation and conversation.id)
-                and not (query.get("error") in _YES and outcome.error is None)
-                and not (query.get("running") in _YES and not record.running)
-            ):
+    def records(self, wanted: RequestFilter) -> Iterator[RequestRecord]:
+        """Yield these requests, newest first."""
+        for record in reversed(self.history.records.values()):
+            if self.viewer.sees(record.outcome.credential) and wanted.selects(record):
                 yield record
 
     async def rows(self, conversations: Iterable[Conversation]) -> list[dict[str, Any]]:
         """Describe conversations, each as its newest request has it."""
         rows = []
-        for number, conversation in enumerate(conversations, start=1):
+        for conversation in conversations:
             rows.append(await self._row(conversation))
-            if not number % _AT_ONCE:
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)  # many take long
         return rows
 
     async def timeline(self, conversation: Conversation) -> dict[str, Any]:
@@ -221,24 +234,12 @@ class HistoryView:
             ],
         }
 
-    def outcomes(self, query: Filters, limit: int) -> dict[str, Any]:
-        """Describe a page of the requests that a query selects.
-
-        Raises:
-            BadRequest: `before` is not the `next` of another page.
-        """
-        before = query.get("before") or "9" * _DIGITS
-        if not before.isdecimal() or len(before) > _DIGITS:
-            raise BadRequest("`before` must be the `next` of an answer.", param="before")
-        found: list[RequestRecord] = []
-        for record in self.records(query):
-            if record.number < int(before):
-                found.append(record)
-            if len(found) > limit:
-                break
-        page = found[:limit]
-        further = str(page[-1].number) if len(found) > limit else None
-        return {"outcomes": [self.outcome(each) for each in page], "next": further}
+    def outcomes(self, wanted: RequestFilter, limit: int, before: float = inf) -> dict[str, Any]:
+        """Describe a page of these requests, which came before the one with this number."""
+        earlier = (record for record in self.records(wanted) if record.number < before)
+        page = list(islice(earlier, limit + 1))
+        further = str(page[limit - 1].number) if len(page) > limit else None
+        return {"outcomes": [self.outcome(each) for each in page[:limit]], "next": further}
 
     async def diff(self, record: RequestRecord, *, full: bool) -> dict[str, Any]:
         """Compare the client's messages with those forwarded; `full`: with the messages that a summary stands for.
@@ -269,9 +270,9 @@ class HistoryView:
             "rows": rows,
         }
 
-    def savings(self, query: Filters) -> dict[str, Any]:
-        """Sum up what was saved over the requests that a query selects, so that it never flatters."""
-        records = [each for each in self.records(query) if each.outcome.tokens_after is not None and not each.running]
+    def savings(self, wanted: RequestFilter) -> dict[str, Any]:
+        """Sum up what was saved over these requests, so that it never flatters."""
+        records = [each for each in self.records(wanted) if each.outcome.tokens_after is not None and not each.running]
         sent, not_sent = _tokens_sent(records)
         spent = sum(map(_tokens_spent, records))
         outcomes = [record.outcome for record in records]
@@ -308,9 +309,3 @@ def _tokens_sent(records: Iterable[RequestRecord]) -> tuple[int, int]:
             sent += record.sent_tokens
             not_sent += int(without) - record.sent_tokens - _tokens_spent(record)
     return sent, not_sent
-
-
-def _has_status(status: int, wanted: str | None) -> bool:
-    """Return whether a status equals the filter, or is of its class: `200`, `4xx`."""
-    text = str(status)
-    return wanted in (None, text, f"{text[0]}xx", f"{text[0]}XX")

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from itertools import chain
+from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
+from typing_extensions import override
 
 from proxy import __version__
 from proxy.api import live, models, ollama, own, stored
 from proxy.api.access import globs_pattern
-from proxy.api.dependencies import EXCHANGE, AlreadySent, Services, authorized
+from proxy.api.dependencies import EXCHANGE, AlreadySent, Services, authorized, bearer
 from proxy.api.models import ANTHROPIC
 from proxy.api.paths import COUNTING, canonical
-from proxy.core.errors import FAILED, BrokenOff, ClientError, InternalError
+from proxy.api.schemas import answers, takes
+from proxy.core.errors import FAILED, BadRequest, BrokenOff, ClientError, InternalError
 from proxy.dialects import CHAT, DIALECTS
 from proxy.exchange import Exchange
 from proxy.net.upstream import client_headers
@@ -29,31 +34,75 @@ from proxy.relay import Relay
 _log = logging.getLogger("spillway.api")
 _DIALECTS = {**DIALECTS, **COUNTING}
 _DESCRIPTION = """\
-Spillway's own endpoints. `POST /v1/chat/completions` is managed and every other path is passed to a backend: they are
-OpenAI's and the backends' interfaces, and not described here."""
+A proxy that keeps long conversations alive past a model's context window. What is not described here is passed to a backend as
+it came; fields that are not described go on as they are."""
+_SCHEMAS = {
+    "/v1/chat/completions": ("ChatRequest", "ChatAnswer", ["messages"]),
+    "/v1/responses": ("ResponsesRequest", "ResponsesAnswer", ["input"]),
+    "/v1/responses/compact": ("ResponsesRequest", "CompactedAnswer", ["input"]),
+    "/v1/responses/input_tokens": ("ResponsesRequest", "Tokens", ["input"]),
+    "/v1/messages": ("MessagesRequest", "MessagesAnswer", ["messages"]),
+    "/v1/messages/count_tokens": ("MessagesRequest", "Tokens", ["messages"]),
+    "/api/chat": ("OllamaRequest", "OllamaAnswer", ["model"]),
+}
+"""Body, answer and required fields of each managed path."""
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 Handler = Callable[[Relay, Exchange], Awaitable[None]]
 
 
-def _route(path: str, handler: Handler, methods: Collection[str]) -> Route:
-    """A route of Starlette's for what is passed on: solving FastAPI's dependencies would take a tenth of a short request."""
+class ManagedRoute(APIRoute):
+    """A route that FastAPI describes and does not solve: that would take a tenth of a short request."""
 
+    @override
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        return self.endpoint
+
+
+def _endpoint(handler: Handler) -> Callable[[Request], Coroutine[Any, Any, Response]]:
     async def endpoint(request: Request) -> Response:
         services: Services = request.app.state.services
         await handler(services.relay, await authorized(request, services))
         return AlreadySent()
 
-    return Route(path, endpoint, methods=methods, include_in_schema=False)
+    return endpoint
+
+
+def _managed(path: str, handler: Handler, summary: str, *, streams: bool) -> BaseRoute:
+    body, answer, required = _SCHEMAS[path]
+    return ManagedRoute(
+        path,
+        _endpoint(handler),
+        methods=["POST"],
+        name=path,
+        summary=summary,
+        tags=["chat"],
+        responses=answers(answer, or_stream=streams),
+        openapi_extra=takes(body, *required),
+        dependencies=[Depends(bearer)],
+    )
 
 
 ROUTES: tuple[BaseRoute, ...] = (
-    *(_route(path, partial(Relay.answer, dialect=dialect), ["POST"]) for path, dialect in DIALECTS.items()),
-    *(_route(path, partial(Relay.count, dialect=dialect), ["POST"]) for path, dialect in COUNTING.items()),
+    *(
+        _managed(path, partial(Relay.answer, dialect=each), "Answer a chat", streams=True)
+        for path, each in DIALECTS.items()
+    ),
+    *(
+        _managed(path, partial(Relay.count, dialect=each), "Count tokens", streams=False)
+        for path, each in COUNTING.items()
+    ),
     *chain.from_iterable(each.router.routes for each in (own, models, ollama, stored, live)),
-    _route("/{path:path}", Relay.passthrough, ()),  # whatever the method
+    Route("/{path:path}", _endpoint(Relay.passthrough), methods=()),  # whatever the method
 )
 """In the order in which they are tried; made once for all applications of a process."""
+
+
+async def _invalid(_: Request, error: Exception) -> Response:
+    """Have a query that FastAPI refuses refused like all else."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    raise BadRequest(f"`{first['loc'][-1]}`: {first['msg']}.", param=str(first["loc"][-1]))
 
 
 def create_api(services: Services, lifespan: Lifespan) -> FastAPI:
@@ -65,6 +114,7 @@ def create_api(services: Services, lifespan: Lifespan) -> FastAPI:
         lifespan=lifespan,
         redirect_slashes=False,
         redoc_url=None,
+        exception_handlers={RequestValidationError: _invalid},
     )
     app.state.services = services
     app.router.routes += ROUTES

@@ -16,6 +16,7 @@ from proxy.addons.history import RequestHistory
 from proxy.addons.metrics import Metrics
 from proxy.api.access import AccessControl
 from proxy.attempts.calls import CallLedger
+from proxy.core.jsontext import dumps
 from proxy.core.settings import Settings
 from proxy.exchange import Exchange
 from proxy.net.upstream import ReadinessProbe
@@ -52,6 +53,11 @@ class AlreadySent(Response):
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         pass
+
+
+def as_json(value: Any) -> Response:
+    """Build a response that no cache stores."""
+    return Response(dumps(value), media_type="application/json", headers={"cache-control": "no-store"})
 
 
 async def services_of(request: Request) -> Services:

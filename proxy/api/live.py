@@ -5,30 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from proxy import __version__
-from proxy.addons.history_view import HistoryView
-from proxy.api.dependencies import On, Public, Services, bearer
+from proxy.addons.history_view import HistoryView, RequestFilter
+from proxy.api.dependencies import On, Public, Services, as_json, bearer
+from proxy.api.schemas import answers
 from proxy.core.errors import BadRequest, Conflict, Forbidden, Overloaded
 from proxy.core.jsontext import dumps
 from proxy.exchange import Exchange
 
 _log = logging.getLogger("spillway.live")
 
-_USUAL, _MOST = 100, 500
-_SUMMARY = "/spillway/conversations/{conversation}/summary"
-_LESSONS = {
+LessonKind: TypeAlias = Literal["window", "tools", "continuations", "all"]
+_LESSONS: dict[LessonKind, tuple[str, ...]] = {
     "window": ("window",),
     "tools": ("tools",),
     "continuations": ("refused_continuations",),
     "all": ("window", "tools", "refused_continuations"),
 }
 """Fields of a model's profile by what users call them."""
-
 TICK = 0.25
 """Seconds between two looks of the live feed."""
 MOST_VIEWERS = 16
@@ -42,27 +41,20 @@ _HEARTBEAT = 40
 router = APIRouter(dependencies=[Depends(bearer)], tags=["live"])
 
 
-def _limit(request: Request) -> int:
-    """The number of entries of a list that a query asks for."""
-    limit = request.query_params.get("limit", str(_USUAL))
-    # Python refuses to read very many digits, with an error of its own.
-    if not limit.isdecimal() or len(limit) > len(str(_MOST)) or not 1 <= int(limit) <= _MOST:
-        raise BadRequest(f"`limit` must be a number from 1 to {_MOST}.", param="limit")
-    return int(limit)
-
-
 async def _view(on: On, exchange: Public) -> HistoryView:
     """The history as the viewer sees it; refused without a key, where one is needed."""
     return HistoryView(on.history, on.meter, on.access.viewer(exchange))
 
 
 View = Annotated[HistoryView, Depends(_view)]
+Wanted = Annotated[RequestFilter, Depends()]
+EntryLimit = Annotated[int, Query(ge=1, le=500)]
 
 
-@router.get("/spillway/session")
+@router.get("/spillway/session", responses=answers("Session"))
 async def session(on: On, exchange: Public) -> Response:
     """Describe the viewer, and whether a key is needed. Never refused."""
-    return _json(_session(on, exchange))
+    return as_json(_session(on, exchange))
 
 
 @router.get("/spillway/live", response_class=StreamingResponse)
@@ -73,36 +65,62 @@ async def live(on: On, view: View, exchange: Public, request: Request, conversat
     if view.history.viewers >= MOST_VIEWERS:
         raise Overloaded(f"{MOST_VIEWERS} viewers are looking already, which is all that may.")
     headers = {"cache-control": "no-store", "x-accel-buffering": "no", "content-type": "text/event-stream"}
-    feed = _feed(view, request.state.server, _session(on, exchange), conversation)
+    feed = _feed(view, request.state.server, _session(on, exchange), conversation or None)
     return StreamingResponse(feed, headers=headers)
 
 
-@router.get(_SUMMARY)
+@router.get("/spillway/conversations", responses=answers("Rows"))
+async def conversations(view: View, limit: EntryLimit = 100) -> Response:
+    """List conversations, newest first."""
+    return as_json({"conversations": await view.rows(view.conversations(limit))})
+
+
+@router.get("/spillway/conversations/{conversation}", responses=answers("Conversation"))
+async def conversation(view: View, conversation: str) -> Response:
+    """Show what happened in one, turn by turn."""
+    return as_json(await view.timeline(view.conversation(conversation)))
+
+
+@router.get("/spillway/conversations/{conversation}/summary", responses=answers("Summary"))
 async def summary(on: On, view: View, conversation: str) -> Response:
     """Show what stands for the part of a conversation that no longer fits."""
     found = view.conversation(conversation)
     view.viewer.check_reads(found.tenant)
-    return _json(await on.summaries.read(found))
+    return as_json(await on.summaries.read(found))
 
 
-@router.delete(_SUMMARY)
+@router.delete("/spillway/conversations/{conversation}/summary", responses=answers("Forgotten"))
 async def forget_summary(on: On, view: View, conversation: str) -> Response:
     """Forget the checkpoint: the next prompt begins with the one before it, or with the history itself."""
     found = view.conversation(conversation)
     done = await on.summaries.forget(found)
     _log.info("the checkpoint of %s was forgotten (%s)", found.id, view.viewer.role)
-    return _json(done if view.viewer.reads(found.tenant) else {**done, "summary": None})
+    return as_json(done if view.viewer.reads(found.tenant) else {**done, "summary": None})
 
 
-@router.get("/spillway/requests/{name:path}/diff")
+@router.get("/spillway/outcomes", responses=answers("Outcomes"))
+async def outcomes(
+    view: View, wanted: Wanted, limit: EntryLimit = 100, before: Annotated[int, Query(ge=0, lt=10**12)] = 10**12 - 1
+) -> Response:
+    """List requests, newest first; `before` is the `next` of another answer."""
+    return as_json(view.outcomes(wanted, limit, before))
+
+
+@router.get("/spillway/savings", responses=answers("Savings"))
+async def savings(view: View, wanted: Wanted) -> Response:
+    """Sum up what was saved."""
+    return as_json(view.savings(wanted))
+
+
+@router.get("/spillway/requests/{name:path}/diff", responses=answers("Diff"))
 async def diff(view: View, name: str, full: bool = False) -> Response:  # noqa: FBT001, FBT002 - a query parameter
     """Compare what the client sent with what was forwarded."""
     record = view.record(name)
     view.viewer.check_reads(record.outcome.credential)
-    return _json(await view.diff(record, full=full))
+    return as_json(await view.diff(record, full=full))
 
 
-@router.post("/spillway/requests/{name:path}/stop")
+@router.post("/spillway/requests/{name:path}/stop", responses=answers("Stopped"))
 async def stop(view: View, name: str) -> Response:
     """End an answer that is being made."""
     record = view.record(name)
@@ -110,58 +128,30 @@ async def stop(view: View, name: str) -> Response:
         raise Conflict("This request is not being served (any more).", code="not_running")
     record.outcome.stopped = True
     record.outcome.add("stopped")
-    return _json({"stopped": True})
+    return as_json({"stopped": True})
 
 
-@router.delete("/spillway/lessons")
-async def forget_lesson(on: On, view: View, backend: str = "", model: str = "", lesson: str = "") -> Response:
+@router.get("/spillway/requests/{name:path}", responses=answers("Turn"))
+async def one(view: View, name: str) -> Response:
+    """Show everything that happened to one request."""
+    return as_json(view.turn(view.record(name)))
+
+
+@router.delete("/spillway/lessons", responses=answers("LessonForgotten"))
+async def forget_lesson(on: On, view: View, backend: str, model: str, lesson: LessonKind) -> Response:
     """Forget what was learned of a model."""
     if view.viewer.role == "key":
         raise Forbidden(
             "What was learned of a model is everybody's: forgetting it needs a key of SPILLWAY_ADMIN_KEYS.",
             code="admin_only",
         )
-    if lesson not in _LESSONS:
-        raise BadRequest(f"`lesson` must be one of {', '.join(_LESSONS)}.", param="lesson")
     upstream = next((each for each in on.relay.router.upstreams if each.name == backend), None)
     if upstream is None:
         raise BadRequest("`backend` must be the name of a backend.", param="backend")
     forgotten = upstream.prober.known(model).unlearn(*_LESSONS[lesson])
     if forgotten:
-        view.history.learn(backend, model, "forgotten")
         _log.info("what was learned of %s/%s was forgotten: %s (%s)", backend, model, lesson, view.viewer.role)
-    return _json({"forgotten": forgotten})
-
-
-@router.get("/spillway/conversations")
-async def conversations(view: View, request: Request) -> Response:
-    """List conversations, newest first."""
-    found = view.conversations(_limit(request))
-    return _json({"conversations": await view.rows(found)})
-
-
-@router.get("/spillway/conversations/{conversation}")
-async def conversation(view: View, conversation: str) -> Response:
-    """Show what happened in one, turn by turn."""
-    return _json(await view.timeline(view.conversation(conversation)))
-
-
-@router.get("/spillway/outcomes")
-async def outcomes(view: View, request: Request) -> Response:
-    """List requests, newest first."""
-    return _json(view.outcomes(request.query_params, _limit(request)))
-
-
-@router.get("/spillway/requests/{name:path}")
-async def one(view: View, name: str) -> Response:
-    """Show everything that happened to one request."""
-    return _json(view.turn(view.record(name)))
-
-
-@router.get("/spillway/savings")
-async def savings(view: View, request: Request) -> Response:
-    """Sum up what was saved."""
-    return _json(view.savings(request.query_params))
+    return as_json({"forgotten": forgotten})
 
 
 def _session(on: Services, exchange: Exchange) -> dict[str, Any]:
@@ -176,21 +166,23 @@ def _session(on: Services, exchange: Exchange) -> dict[str, Any]:
     }
 
 
-async def _feed(view: HistoryView, server: Any, session: dict[str, Any], only: str) -> AsyncIterator[bytes]:
+async def _feed(view: HistoryView, server: Any, session: dict[str, Any], only: str | None) -> AsyncIterator[bytes]:
     """Yield a snapshot, and then what has changed since the last look, until the server stops."""
-    history, query = view.history, {"conversation": only} if only else {}
+    history = view.history
     history.viewers += 1
     try:
         last = history.changes
-        shown = [each for each in view.conversations(_SHOWN) if only in ("", each.id)]
+        shown = [each for each in view.conversations(_SHOWN) if only in (None, each.id)]
         known = {each.id for each in shown}
-        snapshot = {
-            "at": history.clock(),
-            "session": session,
-            "conversations": await view.rows(shown),
-            "outcomes": view.outcomes(query, _SHOWN)["outcomes"],
-        }
-        yield _event("snapshot", snapshot)
+        yield _event(
+            "snapshot",
+            {
+                "at": history.clock(),
+                "session": session,
+                "conversations": await view.rows(shown),
+                "outcomes": view.outcomes(RequestFilter(conversation=only), _SHOWN)["outcomes"],
+            },
+        )
         looks = quiet = 0
         while not server.should_exit:
             await asyncio.sleep(TICK)
@@ -209,35 +201,18 @@ async def _feed(view: HistoryView, server: Any, session: dict[str, Any], only: s
         history.viewers -= 1
 
 
-async def _changes(view: HistoryView, only: str, last: int, looks: int) -> list[tuple[str, Any]]:
+async def _changes(view: HistoryView, only: str | None, last: int, looks: int) -> list[tuple[str, Any]]:
     """Collect what has happened since the change with the number `last`."""
-    history, sees = view.history, view.viewer.sees
-    running = {id(each.conversation) for each in history.records.values() if each.running}
+    found = view.conversations(None)
+    running = [each for each in found if each.running]
     progress = running if looks % (1 + len(running) // _MANY) == 0 else ()
-    changed = [
-        each
-        for each in history.conversations.values()
-        if (each.change > last or id(each) in progress) and sees(each.tenant) and only in ("", each.id)
-    ]
-    ended = [
-        each
-        for each in history.records.values()
-        if each.change > last
-        and sees(each.outcome.credential)
-        and (not only or (each.conversation is not None and each.conversation.id == only))
-    ]
-    lessons = [lesson for number, *lesson in history.lessons if number > last and not only]
+    changed = [each for each in found if only in (None, each.id) and (each.change > last or each in progress)]
+    ended = [each for each in view.records(RequestFilter(conversation=only)) if each.change > last]
     return [
         *(("conversation", row) for row in await view.rows(changed)),
         *(("outcome", view.outcome(each)) for each in ended),
-        *(("model", dict(zip(("backend", "model", "what"), each, strict=True))) for each in lessons),
     ]
 
 
 def _event(name: str, data: Any) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), dumps(data))
-
-
-def _json(value: Any) -> Response:
-    """A response that no cache stores."""
-    return Response(dumps(value), media_type="application/json", headers={"cache-control": "no-store"})

@@ -11,15 +11,15 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from proxy.api.catalogs import CODEX_QUERY, VIRTUAL_WINDOW, anthropic_model, anthropic_page, codex_catalog
-from proxy.api.dependencies import AlreadySent, On, Viewing, bearer, viewing
+from proxy.api.catalogs import VIRTUAL_WINDOW, anthropic_model, anthropic_page, codex_catalog
+from proxy.api.dependencies import AlreadySent, On, Viewing, as_json, bearer, viewing
 from proxy.api.paths import MODELS
+from proxy.api.schemas import answers, takes
 from proxy.backends.base import Listed
 from proxy.backends.profile import ModelProfile
 from proxy.compaction.budget import budget_for
 from proxy.compaction.policy import SMALL_WINDOW, answer_cap_for, limit_origins, prune_limits
 from proxy.core.errors import ModelNotFound
-from proxy.core.jsontext import dumps
 from proxy.core.settings import Settings
 from proxy.net.upstream import Upstream
 from proxy.routing import Route, is_managed
@@ -32,32 +32,26 @@ PROBED = 24
 """Models of one backend that are probed one by one for the list; longer lists tell enough themselves."""
 
 router = APIRouter(tags=["models"], dependencies=[Depends(bearer), Depends(viewing)])
-_EXPLAIN = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": {"type": "object", "required": ["messages"]}}},
-    }
-}
 
 
-@router.get(MODELS)
-async def list_models(on: On, request: Request) -> Response:
-    """List all backends' models; in Anthropic's form to those who send `anthropic-version`."""
+@router.get(MODELS, responses=answers("Models"))
+async def list_models(on: On, request: Request, client_version: str | None = None) -> Response:
+    """List all backends' models; in Anthropic's form to those who send `anthropic-version`, with a catalog to Codex."""
     table = await on.relay.router.table()
     known = {id(upstream): await _known(upstream) for upstream in on.relay.router.upstreams}
     data = [_object(public, route, known[id(route.upstream)], on.settings) for public, route in table.items()]
     listed = {"object": "list", "data": data}
     if ANTHROPIC in request.headers:
-        return _json(anthropic_page(data, virtual=_is_claude_code(request)))
-    if CODEX_QUERY not in request.query_params:
-        return _json(listed)
-    response = _json({**listed, **codex_catalog(data)})
+        return as_json(anthropic_page(data, virtual=_is_claude_code(request)))
+    if client_version is None:
+        return as_json(listed)
+    response = as_json({**listed, **codex_catalog(data)})
     # Codex keeps its catalog until this changes.
     response.headers["etag"] = f'"{blake2b(bytes(response.body), digest_size=12).hexdigest()}"'
     return response
 
 
-@router.get(MODELS + "/{model:path}")
+@router.get(MODELS + "/{model:path}", responses=answers("Model"))
 @router.get("/models/{model:path}", include_in_schema=False)
 async def get_model(on: On, request: Request, model: str) -> Response:
     """Describe one model; ids may contain slashes."""
@@ -68,11 +62,11 @@ async def get_model(on: On, request: Request, model: str) -> Response:
     known = {route.model: Listed(listed.id, listed.raw, await route.known.profile())}
     found = _object(model, route, known, on.settings)
     if ANTHROPIC in request.headers:
-        return _json(anthropic_model(found, virtual=_is_claude_code(request)))
-    return _json(found)
+        return as_json(anthropic_model(found, virtual=_is_claude_code(request)))
+    return as_json(found)
 
 
-@router.get("/spillway/models")
+@router.get("/spillway/models", responses=answers("KnownModels"))
 async def known_models(on: On) -> Response:
     """Describe every backend and model, with the origin of every field."""
     backends = []
@@ -91,18 +85,14 @@ async def known_models(on: On) -> Response:
             for model, info in snapshot["models"].items()
         }
         backends.append({"name": upstream.name, "url": upstream.url, **snapshot, "models": models})
-    return _json({"backends": backends})
+    return as_json({"backends": backends})
 
 
-@router.post("/spillway/explain", openapi_extra=_EXPLAIN)
+@router.post("/spillway/explain", responses=answers("Explanation"), openapi_extra=takes("ChatRequest", "messages"))
 async def explain(on: On, exchange: Viewing) -> Response:
     """Report what would be done to a chat request, without asking a model."""
     await on.relay.explain(exchange)
     return AlreadySent()
-
-
-def _json(body: Any) -> Response:
-    return Response(dumps(body), media_type="application/json")
 
 
 def _is_claude_code(request: Request) -> bool:

@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 from typing import Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Response
 
 from proxy import __version__
-from proxy.api.dependencies import AlreadySent, Authorized, On, Services, bearer
+from proxy.api.dependencies import AlreadySent, Authorized, On, Services, as_json, bearer
+from proxy.api.schemas import answers, takes
 from proxy.backends.profile import ModelProfile
 from proxy.core.errors import ModelNotFound
 from proxy.dialects.bodies import object_in, text_in
@@ -26,37 +27,46 @@ _SINCE = "2026-01-01T00:00:00Z"
 _UNTIL = "2318-01-01T00:00:00Z"
 _FAMILY = "llama"
 
+OllamaHandler = Callable[[Services, Exchange], Awaitable[dict[str, Any]]]
 router = APIRouter(tags=["ollama"], dependencies=[Depends(bearer)])
 
 
-def _route(method: str, path: str) -> Callable[[Callable[[Services, Exchange], Awaitable[dict[str, Any]]]], None]:
+def _route(method: str, path: str, schema: str, **extra: Any) -> Callable[[OllamaHandler], None]:
     """Answer at a path where no Ollama is behind, which knows more."""
 
-    def add(answer: Callable[[Services, Exchange], Awaitable[dict[str, Any]]]) -> None:
-        async def endpoint(on: On, exchange: Authorized) -> Any:
+    def add(answer: OllamaHandler) -> None:
+        async def endpoint(on: On, exchange: Authorized) -> Response:
             if await on.relay.router.owner(exchange.path) is None:
-                return await answer(on, exchange)
+                return as_json(await answer(on, exchange))
             await on.relay.passthrough(exchange)
             return AlreadySent()
 
-        router.add_api_route(path, endpoint, methods=[method], description=answer.__doc__, name=path)
+        router.add_api_route(
+            path,
+            endpoint,
+            methods=[method],
+            description=answer.__doc__,
+            name=path,
+            responses=answers(schema),
+            openapi_extra=extra,
+        )
 
     return add
 
 
-@_route("GET", "/api/version")
+@_route("GET", "/api/version", "Version")
 async def _version(_: Services, __: Exchange) -> dict[str, Any]:
     """Report the emulated version, and whose it really is, so that one Spillway in front of another is not taken in."""
     return {"version": VERSION, "spillway": __version__}
 
 
-@_route("GET", "/api/tags")
+@_route("GET", "/api/tags", "Tags")
 async def _tags(on: Services, _: Exchange) -> dict[str, Any]:
     """List all backends' models in Ollama's form."""
     return {"models": [_entry(name, profile) for name, profile in await _profiles(on)]}
 
 
-@_route("GET", "/api/ps")
+@_route("GET", "/api/ps", "Tags")
 async def _loaded(on: Services, _: Exchange) -> dict[str, Any]:
     """List the models that are loaded, or whose window does not depend on it."""
     return {
@@ -68,7 +78,7 @@ async def _loaded(on: Services, _: Exchange) -> dict[str, Any]:
     }
 
 
-@_route("POST", "/api/show")
+@_route("POST", "/api/show", "Shown", **takes("ShowRequest", "model"))
 async def _show(on: Services, exchange: Exchange) -> dict[str, Any]:
     """Describe one model in Ollama's form."""
     body = object_in(await exchange.body(on.settings.max_body))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.middleware.gzip import GZipMiddleware
@@ -13,7 +12,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 from typing_extensions import override
 
-from proxy.api.dependencies import EXCHANGE, AlreadySent, On, Public, authorized, bearer, public
+from proxy.api.dependencies import EXCHANGE, AlreadySent, On, Public, as_json, authorized, bearer, public
+from proxy.api.schemas import answers
 
 _FOLDER = Path(__file__).parents[1] / "page" / "static"
 _HEADERS = {
@@ -44,22 +44,23 @@ _files = PageFiles(directory=_FOLDER)
 router = APIRouter(routes=[Mount("/ui", GZipMiddleware(_files))])
 
 
-@router.get("/healthz", tags=["health"])
+@router.get("/healthz", tags=["health"], responses=answers("Health"))
 @router.head("/healthz", include_in_schema=False)
-async def healthz(_: Public) -> dict[str, str]:
+async def healthz(_: Public) -> Response:
     """Answer while the process runs."""
-    return {"status": "ok"}
+    return as_json({"status": "ok"})
 
 
-@router.get("/readyz", tags=["health"], responses={503: {"description": "No backend answers."}})
+@router.get("/readyz", tags=["health"], responses=answers("Readiness") | {503: {"description": "No backend answers."}})
 @router.head("/readyz", include_in_schema=False)
-async def readyz(on: On, exchange: Public, response: Response) -> dict[str, Any]:
+async def readyz(on: On, exchange: Public) -> Response:
     """Ask the backends whether one answers. A store that fails is reported to those with a key, but does not count."""
     backends = await on.readiness.kinds()
-    status = "ready" if any(backends.values()) else "no backend answers"
-    response.status_code = 200 if status == "ready" else 503
+    ready = any(backends.values())
     details = {"backends": backends, "store": await on.check_store()} if exchange.trusted else {}
-    return {"status": status, **details}
+    response = as_json({"status": "ready" if ready else "no backend answers", **details})
+    response.status_code = 200 if ready else 503
+    return response
 
 
 @router.get("/metrics", tags=["health"], response_class=Response, dependencies=[Depends(bearer)])

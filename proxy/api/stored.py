@@ -1,76 +1,74 @@
-"""OpenAI's endpoints for stored responses.
-
-A response that is not stored here is requested from a backend where one is not managed, since it may store its own.
-"""
+"""OpenAI's endpoints for stored responses."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Response
 
-from proxy.api.dependencies import AlreadySent, Authorized, On
+from proxy.api.dependencies import AlreadySent, Authorized, On, Services, as_json, bearer
 from proxy.api.paths import PREFIXES
-from proxy.conversation_state import ConversationState
+from proxy.api.schemas import answers
 from proxy.core.errors import BadRequest, NotFound
+from proxy.exchange import Exchange
 
-Parameters: TypeAlias = Mapping[str, str]
-
-router = APIRouter(include_in_schema=False)  # OpenAI describes them
-
-
-def _add(method: str, path: str, answer: Callable[..., Awaitable[dict[str, Any]]]) -> None:
-    """Add a route that `answer` serves, or a backend that may have its own."""
-
-    async def route(on: On, exchange: Authorized, request: Request) -> Any:
-        if exchange.header(b"x-spillway-bypass") != "1":
-            try:
-                return await answer(
-                    on.relay.pipeline.state, exchange.tenant, request.path_params["response_id"], request.query_params
-                )
-            except NotFound:
-                if on.relay.manages_all:
-                    raise
-        await on.relay.passthrough(exchange)
-        return AlreadySent()
-
-    for prefix in PREFIXES:
-        router.add_api_route(f"{prefix}/responses/{{response_id}}{path}", route, methods=[method])
+router = APIRouter(tags=["chat"], dependencies=[Depends(bearer)])
 
 
-async def _response(state: ConversationState, tenant: str, name: str, query: Parameters) -> dict[str, Any]:
-    node = await _node(state, tenant, name)
-    if query.get("stream") == "true":
+async def get_response(on: On, exchange: Authorized, response_id: str, stream: bool = False) -> Response:  # noqa: FBT001, FBT002 - a query parameter
+    """Return a stored response."""
+    node = await _node(on, exchange, response_id)
+    if node is not None and stream:
         raise BadRequest(
             "Only a response that is made in the background can be streamed again, which this proxy does not have.",
             param="stream",
         )
-    response: dict[str, Any] = node["response"]
-    return response
+    return AlreadySent() if node is None else as_json(node["response"])
 
 
-async def _delete(state: ConversationState, tenant: str, name: str, _: Parameters) -> dict[str, Any]:
-    await _node(state, tenant, name)
-    await state.drop(tenant, name)
-    return {"id": name, "object": "response", "deleted": True}
+async def delete_response(on: On, exchange: Authorized, response_id: str) -> Response:
+    """Delete a stored response."""
+    if await _node(on, exchange, response_id) is None:
+        return AlreadySent()
+    await on.relay.pipeline.state.drop(exchange.tenant, response_id)
+    return as_json({"id": response_id, "object": "response", "deleted": True})
 
 
-async def _cancel(state: ConversationState, tenant: str, name: str, _: Parameters) -> dict[str, Any]:
-    await _node(state, tenant, name)
-    raise BadRequest(
-        "Only a response that is made in the background can be cancelled; this one is done. To end one that "
-        "is being made, close the connection."
-    )
+async def cancel_response(on: On, exchange: Authorized, response_id: str) -> Response:
+    """Refuse to cancel a stored response, which is done."""
+    if await _node(on, exchange, response_id) is not None:
+        raise BadRequest(
+            "Only a response that is made in the background can be cancelled; this one is done. To end one that "
+            "is being made, close the connection."
+        )
+    return AlreadySent()
 
 
-_add("GET", "", _response)
-_add("DELETE", "", _delete)
-_add("POST", "/cancel", _cancel)
+async def _node(on: Services, exchange: Exchange, response_id: str) -> dict[str, Any] | None:
+    """Find a stored response; of one that is not stored here the request is passed on where a backend may store its own.
+
+    Raises:
+        NotFound: it is nowhere.
+    """
+    if exchange.header(b"x-spillway-bypass") != "1":
+        if (node := await on.relay.pipeline.state.fetch(exchange.tenant, response_id)) is not None:
+            return node
+        if on.relay.manages_all:
+            raise NotFound(f"Response with id {response_id!r} not found.")
+    await on.relay.passthrough(exchange)
+    return None
 
 
-async def _node(state: ConversationState, tenant: str, name: str) -> dict[str, Any]:
-    node = await state.fetch(tenant, name)
-    if node is None:
-        raise NotFound(f"Response with id {name!r} not found.")
-    return node
+for prefix in PREFIXES:
+    for method, path, endpoint, answer in (
+        ("GET", "", get_response, "ResponsesAnswer"),
+        ("DELETE", "", delete_response, "Deleted"),
+        ("POST", "/cancel", cancel_response, "ResponsesAnswer"),
+    ):
+        router.add_api_route(
+            f"{prefix}/responses/{{response_id}}{path}",
+            endpoint,
+            methods=[method],
+            responses=answers(answer),
+            include_in_schema=prefix == PREFIXES[0],
+        )

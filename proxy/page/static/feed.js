@@ -6,8 +6,8 @@ const MOST = 100; // outcomes, as many as a snapshot has
 const DRAWN = 80; // milliseconds between two drawings, however much happens
 const AGAIN = 3000; // milliseconds until it is tried again
 
-/** `learned` and `told` count what happened, for views that then ask again; `link`: `new`, `open` or `lost`. */
-export const feed = { link: "new", session: null, rows: new Map(), outcomes: [], learned: 0, told: 0, said: "" };
+/** `told` counts what happened, for views that then ask again; `link`: `new`, `open` or `lost`. */
+export const feed = { link: "new", session: null, rows: new Map(), outcomes: [], told: 0, said: "" };
 
 const listeners = new Set();
 let waiting = false;
@@ -61,7 +61,6 @@ const HEARD = {
     feed.outcomes = [outcome, ...feed.outcomes.filter(({ id }) => id !== outcome.id)].slice(0, MOST);
     feed.told += 1;
   },
-  model: () => (feed.learned += 1),
   gone: ({ id }) => feed.rows.delete(id),
 };
 

@@ -98,11 +98,11 @@ function Model({ backend, model, told, malformed = {}, onForgot }) {
 }
 
 export function Models() {
-  const { learned, told: ended } = useFeed();
+  const { told: ended } = useFeed();
   const [forgot, setForgot] = useState(0);
   const { data: kept } = useAsked(() => get("outcomes", { limit: "500" }), [ended]);
   const malformed = malformedOf(kept?.outcomes ?? []);
-  const { data, error } = useAsked(() => get("models"), [learned, forgot]);
+  const { data, error } = useAsked(() => get("models"), [ended, forgot]);
   return html`<${Heading} note="What is known of each model, and from where.">Models<//>
     <${Problem} error=${error} />
     ${data?.backends.map((backend) => html`<section key=${backend.name} aria-label=${backend.name}>

@@ -109,8 +109,8 @@ const Backend = ({ backend }) => {
 };
 
 export function Start() {
-  const { session, learned } = useFeed();
-  const { data, error } = useAsked(() => get("models"), [learned]);
+  const { session } = useFeed();
+  const { data, error } = useAsked(() => get("models"), [session]);
   const demo = data?.backends.length === 1 && data.backends[0].name === "demo";
   const models = (data?.backends ?? []).flatMap((backend) => Object.keys(backend.models ?? {}));
   return html`<${Heading}>Your conversation outlives the context window<//>
