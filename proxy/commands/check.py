@@ -10,13 +10,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
+
 from proxy.app import open_wire, upstreams
 from proxy.backends.base import MODELS
 from proxy.backends.profile import ModelProfile
 from proxy.config import is_here
 from proxy.core.settings import BackendSetting, Settings
-from proxy.net.flows import DEFAULT_PORTS, discover_all
-from proxy.net.transport import HttpTransport
+from proxy.net.flows import DEFAULT_PORTS, discover_all, failure_at
+from proxy.net.transport import NO_HOST, UNTRUSTED, HttpTransport
 from proxy.net.upstream import Upstream
 from proxy.routing import Router, not_listed
 
@@ -69,6 +71,8 @@ class SeenBackend:
     kind: str
     """Of one that does not answer the configured kind, or the usual one at its port; empty: any."""
     answers: bool = False
+    failure: str = ""
+    """Why it does not answer."""
     enlarge: str = ""
     """How its windows are made larger."""
     status: int = 200
@@ -112,11 +116,11 @@ async def _look(settings: Settings) -> tuple[list[SeenBackend], list[str]]:
         backends = tuple(BackendSetting(url=each.url, name=each.name) for each in found)
     async with open_wire(backends, connect_timeout=5.0, read_timeout=10.0) as wire:
         known = upstreams(backends, settings, wire)
-        seen = [await _seen(each, backend) for each, backend in zip(known, backends, strict=True)]
+        seen = [await _seen(each, backend, wire) for each, backend in zip(known, backends, strict=True)]
         return seen, list(not_listed(settings.helpers, await Router(known).table() if known else {}))
 
 
-async def _seen(upstream: Upstream, setting: BackendSetting) -> SeenBackend:
+async def _seen(upstream: Upstream, setting: BackendSetting, wire: httpx.AsyncBaseTransport) -> SeenBackend:
     prober, usual = upstream.prober, dict(zip(DEFAULT_PORTS, SERVERS, strict=True))
     is_kind = setting.kind not in ("auto", "generic")
     kind = setting.kind if is_kind else usual.get(urlsplit(upstream.url).port or 0, "")
@@ -127,6 +131,8 @@ async def _seen(upstream: Upstream, setting: BackendSetting) -> SeenBackend:
         seen.listed = len(listed)
         seen.models = {model: await prober.known(model).profile() for model in listed[:MOST_MODELS]}
         seen.status = 200 if listed else (await prober.runner.exchange(MODELS)).status
+    else:
+        seen.failure = await failure_at(upstream.url, wire)
     return seen
 
 
@@ -150,7 +156,12 @@ def findings_of(settings: Settings, seen: Sequence[SeenBackend]) -> Iterator[Fin
 def _unreachable(backend: SeenBackend, *, in_container: bool) -> Finding:
     """Why one that is configured does not answer."""
     host, server = urlsplit(backend.url).hostname or "", SERVERS.get(backend.kind, UNKNOWN)
-    text = f"{backend.name} does not answer at {backend.url}"
+    text = f"{backend.name} does not answer at {backend.url}{backend.failure and f': {backend.failure}'}"
+    if backend.failure.startswith(NO_HOST):
+        return Finding("unknown_host", f"{text}.", "look for a typo, or use the machine's IP address", backend.name)
+    if backend.failure == UNTRUSTED:
+        cure = "name a file with its authority's certificate in SSL_CERT_FILE, or use an http:// URL"
+        return Finding("untrusted_certificate", f"{text}.", cure, backend.name)
     if host in _DOCKER_HOSTS:
         cure = (
             f"{server.listen}, so that it takes connections from containers; on Linux the container needs "
@@ -159,7 +170,7 @@ def _unreachable(backend: SeenBackend, *, in_container: bool) -> Finding:
         return Finding("host_out_of_reach", f"{text}, the machine that the container runs on.", cure, backend.name)
     if in_container and is_here(host):
         cure = f"name the machine instead (http://host.docker.internal:PORT), and {server.listen}"
-        text = f"{text}: inside a container {host} is the container itself."
+        text = f"{text}. Inside a container {host} is the container itself."
         return Finding("loopback_in_container", text, cure, backend.name)
     away = "" if is_here(host) else f"; on another machine {server.listen}, and look at its firewall"
     return Finding("no_answer", f"{text}.", f"{server.start}{away}", backend.name)
@@ -204,7 +215,7 @@ def _print_all(settings: Settings, seen: Sequence[SeenBackend], findings: Sequen
         where = ", ".join(each.url for each in seen) or f"the usual ports ({ports})"
         _print(
             f"\nNo backend answers at {where}.\n"
-            "Start LM Studio (and its server), Ollama, llama-server or vLLM, or say where it is:\n"
+            "Start LM Studio (and its server), Ollama, llama-server or vLLM, or name its address:\n"
             "  spillway check --backend http://HOST:PORT"
         )
     for finding in findings:

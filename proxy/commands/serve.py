@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -13,11 +14,11 @@ from functools import partial
 from starlette.types import Receive, Scope, Send
 
 from proxy.addons.log import FORMAT, OneLine
-from proxy.app import create_app
+from proxy.app import create_app, open_wire
 from proxy.commands.launch import LISTENING
 from proxy.core.errors import SettingError
 from proxy.core.settings import BackendSetting, Settings
-from proxy.net.flows import Discovered, discover_all
+from proxy.net.flows import Discovered, discover_all, failure_at
 from proxy.net.tasks import spawn
 from proxy.net.transport import HttpTransport
 from proxy.server import Server
@@ -63,6 +64,7 @@ def run(settings: Settings, _: object) -> int:
 
 
 async def _serve(configured: Settings) -> int:
+    await _check_address(configured.host, configured.port)
     async with AsyncExitStack() as stack:
         settings, note = await with_backends(configured, stack)
         first = current = create_app(settings)
@@ -87,12 +89,36 @@ async def _serve(configured: Settings) -> int:
             port=settings.port,
             graceful=settings.graceful_timeout,
             max_connections=settings.max_connections,
-            on_started=partial(_ready, settings.host, note=note),
+            on_started=partial(_ready, settings.host, note=note, configured=configured.backends),
         )
         if note == _DEMO_NOTE:
             spawn(replace_demo(), name="discovery")
         await server.serve()
         return 0 if server.started else 1
+
+
+async def _check_address(host: str, port: int) -> None:
+    """Find out whether one may listen there, before uvicorn does, which ends the process.
+
+    Raises:
+        SettingError: the port is taken, or the address is not this machine's.
+    """
+    try:
+        server = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port)
+    except OSError as error:
+        raise SettingError(
+            f"can't listen at {host}:{port}: {os.strerror(error.errno) if error.errno else error}. "
+            "If another program, or another Spillway, is there, choose a free port: --port 0"
+        ) from None
+    server.close()
+
+
+async def _warn_of_silent(backends: Sequence[BackendSetting]) -> None:
+    """Say which of the configured backends can't be reached."""
+    async with open_wire(backends, connect_timeout=5.0, read_timeout=5.0) as wire:
+        for backend in backends:
+            if failure := await failure_at(backend.url, wire):
+                _print(f"Backend {backend.url} does not answer: {failure}. `spillway check` says what to do.")
 
 
 async def with_backends(settings: Settings, stack: AsyncExitStack) -> tuple[Settings, str]:
@@ -128,7 +154,7 @@ def _found_note(found: Sequence[Discovered]) -> str:
     return "Found " + ", ".join(f"{each.name or 'a server that wants a key'} at {each.url}" for each in found) + "."
 
 
-def _ready(host: str, port: int, *, note: str) -> None:
+def _ready(host: str, port: int, *, note: str, configured: Sequence[BackendSetting]) -> None:
     """Say where it listens, and what to type next."""
     gc.freeze()  # the collector need not look through what was made at the start
     root = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -142,6 +168,7 @@ def _ready(host: str, port: int, *, note: str) -> None:
         f"  curl -N {root}/v1/chat/completions -H 'content-type: application/json' "
         """-d '{"stream": true, "messages": [{"role": "user", "content": "Count to 3000"}]}'"""
     )
+    spawn(_warn_of_silent(configured), name="greeting")
 
 
 def _print(text: str) -> None:

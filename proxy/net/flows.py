@@ -173,3 +173,13 @@ async def _kind(runner: FlowRunner) -> str | None:
         body = (await runner.exchange(Probe("GET", "/v1/models"))).json
         return "auto" if body == _VLLM_UNAUTHORIZED or nonblank(dig(body, "error", "message")) else None
     return None
+
+
+async def failure_at(url: str, wire: httpx.AsyncBaseTransport) -> str:
+    """Return why a server can't be reached; empty if it can."""
+    try:
+        response = await wire.handle_async_request(httpx.Request("GET", url))
+    except httpx.TransportError as error:
+        return str(error)
+    await response.aclose()
+    return ""

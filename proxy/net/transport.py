@@ -28,6 +28,9 @@ PIECE = 512 * 1024
 """Bytes of a request body written at a time; aiohttp objects to 1 MiB and more."""
 HEADER_BYTES = 65_536
 """Longest header of a response; aiohttp's own limit of 8 kB is less than some gateways send."""
+NO_HOST = "there is no host "
+UNTRUSTED = "its certificate is not trusted"
+"""Texts of errors that `spillway check` has a cure for."""
 _ADDED_BY_AIOHTTP = ("accept", "accept-encoding", "content-type", "user-agent")
 
 
@@ -101,7 +104,7 @@ class HttpTransport(httpx.AsyncBaseTransport):
         """Send the request and return the response once its head is there; its stream must be closed.
 
         Raises:
-            httpx.ConnectError, httpx.ConnectTimeout: no connection.
+            httpx.ConnectError, httpx.ConnectTimeout: no connection; the text says why.
             httpx.ReadTimeout, httpx.ReadError, InvalidResponse: no response.
             httpx.LocalProtocolError: a header contains a line break.
         """
@@ -239,10 +242,18 @@ def _translated(error: Exception, seconds: float) -> httpx.TransportError:
         case TimeoutError():
             return httpx.ReadTimeout(f"nothing came within {seconds:g} s")
         case aiohttp.ClientConnectorError():
-            return httpx.ConnectError(text)
+            return httpx.ConnectError(_connect_failure(error))
         case aiohttp.ClientResponseError():
             return InvalidResponse(error.message or text)
         case aiohttp.ClientError() | OSError():
             return httpx.ReadError(text)
         case _:
             return httpx.LocalProtocolError(text)
+
+
+def _connect_failure(error: aiohttp.ClientConnectorError) -> str:
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return f"{NO_HOST}{error.host}"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return UNTRUSTED
+    return os.strerror(error.errno).lower() if error.errno else str(error)

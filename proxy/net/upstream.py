@@ -173,8 +173,7 @@ class Upstream:
         if isinstance(error, InvalidResponse):
             return UpstreamInvalid(f"Backend {self.name} at {self.url} gave no valid HTTP response: {error}.")
         return UpstreamUnavailable(
-            f"Backend {self.name} at {self.url} cannot be reached ({type(error).__name__}). "
-            "Is it running? `spillway check` shows what answers."
+            f"Backend {self.name} at {self.url} cannot be reached: {error}. `spillway check` says what to do."
         )
 
 

@@ -12,6 +12,7 @@ import pytest
 from proxy.cli import main
 from proxy.commands.check import SERVERS, SeenBackend, findings_of
 from proxy.config import load_settings
+from proxy.net.transport import NO_HOST, UNTRUSTED
 from tests.fakes import FAKES, FakeBackend, FakeModel
 
 
@@ -101,6 +102,16 @@ def test_a_wrong_setting_is_one_line(
         assert word in error
 
 
+def test_a_port_that_is_taken_is_one_line_with_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["serve", "--port", port, "--backend", gone()]) == 2
+    assert capsys.readouterr().err == (
+        f"spillway: can't listen at 127.0.0.1:{port}: Address already in use. "
+        "If another program, or another Spillway, is there, choose a free port: --port 0\n"
+    )
+
+
 # What is wrong
 
 
@@ -146,13 +157,28 @@ def test_a_backend_without_models_is_found(checked: Any) -> None:
 
 
 def test_loopback_inside_of_a_container_is_found(checked: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(checked(gone(), answers=False)) == {"no_answer"}
+    refused = checked(gone(), answers=False)
+    assert set(refused) == {"no_answer"}
+    assert "connection refused" in refused["no_answer"]["text"]
     (home / "mark").touch()
     monkeypatch.setattr("proxy.commands.check.CONTAINERS", (home / "mark",))
     found = checked(gone(), answers=False)["loopback_in_container"]
     assert "host.docker.internal" in found["cure"]
     monkeypatch.setenv("SPILLWAY_DISCOVER", "127.0.0.1")
     assert set(checked(answers=False)) == {"host_out_of_reach"}
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "cure"),
+    [
+        (f"{NO_HOST}gpu-boks", "unknown_host", "typo"),
+        (UNTRUSTED, "untrusted_certificate", "SSL_CERT_FILE"),
+        ("connection refused", "no_answer", "ollama serve"),
+    ],
+)
+def test_each_reason_for_which_a_backend_does_not_answer_has_its_cure(failure: str, code: str, cure: str) -> None:
+    (found,) = findings_of(load_settings(), [SeenBackend("b", "http://gpu-boks:1", "ollama", failure=failure)])
+    assert (found.code, failure in found.text, cure in found.cure) == (code, True, True)
 
 
 @pytest.mark.parametrize("kind", SERVERS)

@@ -83,3 +83,9 @@ def test_a_backend_that_starts_later_takes_the_place_of_the_demo(tmp_path: Path)
                 client.headers["authorization"] = "Bearer key"
                 wait_until(lambda: models() == ["m"])
                 assert "real" in client.post("/v1/chat/completions", json=hello).text
+
+
+def test_a_configured_backend_that_is_down_is_told_at_the_start(tmp_path: Path) -> None:
+    serve = [sys.executable, "-m", "proxy", "serve", "--port", "0", "--backend", "http://127.0.0.1:1"]
+    with running(serve, tmp_path / "log", {"SPILLWAY_STORE": "memory://"}) as server:
+        server.wait_for("Backend http://127.0.0.1:1 does not answer: connection refused. `spillway check` says")
