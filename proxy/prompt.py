@@ -14,9 +14,9 @@ from proxy.core.request import Message, Request, leading_system
 from proxy.emulation import Offer
 from proxy.emulation.offer import offer_to_emulate
 from proxy.emulation.prompt import emulated
-from proxy.recall.block import NOTHING, RecalledBlocks
+from proxy.recall.block import NOTHING, RecalledBlocks, with_search
 from proxy.shaping.repair import RepairRules, repair, rules_for, tidied
-from proxy.shaping.shape import ShapedPart, narrowed, shaped, with_search
+from proxy.shaping.shape import ShapedPart, narrowed, shaped
 from proxy.tokens.meter import Estimate
 
 if TYPE_CHECKING:

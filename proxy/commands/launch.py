@@ -153,7 +153,7 @@ def _aider(target: Target) -> Start:
 
 def _qwen(target: Target) -> Start:
     """Start Qwen Code 0.15 by its environment; its own system prompt takes most of a window of 16k."""
-    prompt = target.write("system.md", SHORT.format(name="Qwen Code")) if target.small else None
+    prompt = target.write("system.md", SHORT.format(name="Qwen Code, ")) if target.small else None
     return ("--auth-type", "openai"), {
         "OPENAI_BASE_URL": f"{target.url}/v1",
         "OPENAI_API_KEY": target.key or "none",

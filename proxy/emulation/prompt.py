@@ -66,7 +66,7 @@ def protocol(offer: Offer) -> str:
     """The text for the system prompt: the same whichever of the tools may be called; empty where there are none."""
     if not offer.tools:
         return ""
-    tools = "\n".join(_Signature(tool).render() for tool in offer.tools.values())
+    tools = "\n".join(map(_signature, offer.tools.values()))
     return _TEXT.format(example=_EXAMPLE, tools=tools)
 
 
@@ -85,52 +85,45 @@ def rule(offer: Offer) -> str:
     return RULE.format("; ".join(rules)) if rules else ""
 
 
-class _Signature:
-    """One tool: its parameters with their types on one line, what is said of them on lines of their own."""
+def _signature(tool: Tool) -> str:
+    """One tool: what it does, and a line for each parameter."""
+    about = f": {tool.description}" if tool.description else ""
+    schema, nodes = resolved(tool.schema, tool.schema), iter(range(_NODES))
+    return "\n  ".join((f"- {tool.name}{about}", *_members(tool.schema, schema, 0, nodes)))
 
-    def __init__(self, tool: Tool) -> None:
-        self._tool = tool
-        self._left = _NODES
-        self._words: list[str] = []
 
-    def render(self) -> str:
-        schema = resolved(self._tool.schema, self._tool.schema)
-        about = f": {self._tool.description}" if self._tool.description else ""
-        line = f"- {self._tool.name}({', '.join(self._members(schema, '', 0))}){about}"
-        return "\n".join((line, *self._words))
+def _members(root: Any, schema: Mapping[str, Any], depth: int, nodes: Iterator[int]) -> Iterator[str]:
+    properties, required = schema.get("properties"), schema.get("required")
+    for name, inner in (properties if isinstance(properties, Mapping) else {}).items():
+        described = resolved(root, inner)
+        optional = "" if isinstance(required, list) and name in required else "?"
+        default = "" if described.get("default") is None else f" = {dumps(described['default']).decode()}"
+        text = (
+            f"{name}{optional}: {_kind(root, described, depth + 1, nodes)}{default if len(default) < _DEFAULT else ''}"
+        )
+        about = described.get("description")
+        yield f"{text} /* {' '.join(about.split())} */" if isinstance(about, str) and about.strip() else text
 
-    def _members(self, schema: Mapping[str, Any], path: str, depth: int) -> Iterator[str]:
-        properties, required = schema.get("properties"), schema.get("required")
-        for name, inner in (properties if isinstance(properties, Mapping) else {}).items():
-            described = resolved(self._tool.schema, inner)
-            place = f"{path}.{name}" if path else str(name)
-            about = described.get("description")
-            if isinstance(about, str) and about.strip() and self._left > 0:
-                self._words.append(f"  {place}: {' '.join(about.split())}")
-            mark = "" if isinstance(required, list) and name in required else "?"
-            default = "" if described.get("default") is None else f" = {dumps(described['default']).decode()}"
-            yield f"{name}{mark}: {self._kind(described, place, depth + 1)}{default if len(default) < _DEFAULT else ''}"
 
-    def _kind(self, schema: Any, path: str, depth: int) -> str:
-        """The type of a value: its options, several types, an array, an object, or the name of a simple type."""
-        schema = resolved(self._tool.schema, schema)
-        self._left -= 1
-        named = schema.get("type")
-        options = [schema["const"]] if "const" in schema else schema.get("enum")
-        if isinstance(options, list) and options:
-            return " | ".join(dumps(option).decode() for option in options)
-        if depth <= _DEEPEST and self._left > 0:
-            choices = alternatives(schema)
-            if isinstance(named, list):
-                choices = choices or [{**schema, "type": kind} for kind in named]
-            if choices:
-                return " | ".join(dict.fromkeys(self._kind(choice, path, depth + 1) for choice in choices))
-            if isinstance(items := schema.get("items"), Mapping):
-                kind = self._kind(items, f"{path}[]", depth + 1)
-                return f"({kind})[]" if " | " in kind and not kind.endswith("}") else f"{kind}[]"
-            if isinstance(schema.get("properties"), Mapping):
-                return "{" + ", ".join(self._members(schema, path, depth)) + "}"
-        return named if isinstance(named, str) and named in _SIMPLE else "any"
+def _kind(root: Any, schema: Any, depth: int, nodes: Iterator[int]) -> str:
+    """The type of a value: its options, several types, an array, an object, or the name of a simple type."""
+    schema = resolved(root, schema)
+    named, room = schema.get("type"), next(nodes, None) is not None
+    options = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(options, list) and options:
+        return " | ".join(dumps(option).decode() for option in options)
+    if room and depth <= _DEEPEST:
+        choices = alternatives(schema)
+        if isinstance(named, list):
+            choices = choices or [{**schema, "type": kind} for kind in named]
+        if choices:
+            return " | ".join(dict.fromkeys(_kind(root, choice, depth + 1, nodes) for choice in choices))
+        if isinstance(items := schema.get("items"), Mapping):
+            kind = _kind(root, items, depth + 1, nodes)
+            return f"({kind})[]" if " | " in kind and not kind.endswith("}") else f"{kind}[]"
+        if isinstance(schema.get("properties"), Mapping):
+            return "{" + ", ".join(_members(root, schema, depth, nodes)) + "}"
+    return named if isinstance(named, str) and named in _SIMPLE else "any"
 
 
 # -- the history

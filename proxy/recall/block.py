@@ -6,16 +6,18 @@ They stand in front of the user's own words, between marks that nothing in them 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import chain, count, groupby, pairwise
 from operator import attrgetter
 from typing import Any
 
+from proxy.backends.profile import ModelProfile
 from proxy.core.history.marks import RECALLED, RECALLED_END, defanged
 from proxy.core.piece import CallPart, arguments_of
-from proxy.core.request import Message
+from proxy.core.request import Message, Request
 from proxy.recall.ranking import Passage
+from proxy.shaping.tools import tool_name
 
 NAME = "search_conversation"
 _LONGEST_QUERY = 1_000
@@ -121,13 +123,27 @@ def _joined(pieces: Sequence[Passage]) -> str:
     return _SPEAKER.sub("> ", defanged(text))
 
 
-def unused_tool_name(others: Collection[str]) -> str:
-    """The tool's name, which none of the client's tools has."""
-    name, number = NAME, 1
-    while name in others:
-        number += 1
-        name = f"{NAME}_{number}"
-    return name
+def with_search(request: Request, profile: ModelProfile, *, alone: bool) -> tuple[Request, str]:
+    """A request with the search among its tools, and the name of that; as it was, and nothing, where none is offered.
+
+    What decides is the same on every turn of a conversation, and so the tools are with which its prompts begin: no
+    chores, whose answers have nothing written into them, no formats, and one choice. `alone`: a model that has tools of
+    its own gets the search although the client offers none.
+    """
+    if profile.window is None:
+        return request, ""
+    body = request.body
+    tools = body.get("tools") or []
+    able = bool(tools) or (alone and profile.tools is not None and profile.tools.value)
+    if not able or not isinstance(tools, list):
+        return request, ""
+    prefilled = request.continues or not request.messages or request.messages[-1].get("role") == "assistant"
+    odd = request.structured or prefilled or body.get("logprobs")
+    if odd or request.background or request.choices > 1:
+        return request, ""
+    others = [tool_name(tool) for tool in tools]
+    name = next(name for name in chain([NAME], (f"{NAME}_{n}" for n in count(2))) if name not in others)
+    return request.changed(tools=[*tools, search_tool(name)]), name
 
 
 def search_tool(name: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A short system prompt in place of a coding agent's own, where that takes too much of the window.
 
-Kept of the client's own are its rules, its environment, the names of what it offers, and the project's guides.
+Kept of the client's own are its rules, its environment, the names of its skills and agents, and the project's guides.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from proxy.core.history.sentences import sentences
 from proxy.shaping.guide import guides_in
 
 SHORT = """\
-You are {name}, a coding agent that works in the user's terminal and workspace.
+You are {name}a coding agent that works in the user's terminal and workspace.
 
 - Do the task with the tools you are offered, and go on until it is done; ask only where you cannot find out yourself.
 - Before you change a file, read what it says now. Make the smallest change that is right, in the style of what is there, \
@@ -74,30 +74,23 @@ def is_agent(text: str, tools: Sequence[str]) -> bool:
 
 
 @lru_cache(maxsize=16)
-def shortened_prompt(text: str, tools: tuple[str, ...], window: int) -> str | None:
+def shortened_prompt(text: str, window: int) -> str | None:
     """A short prompt in place of an agent's; None if that says hardly less. `window` in tokens."""
     guides = guides_in(text)
-    between = [0, *(at for guide in guides for at in (guide.start, guide.over)), len(text)]
-    prompt = "\n".join(text[start:end] for start, end in zip(between[::2], between[1::2], strict=True))
-    room = min(_RULES, int(window * _RULES_SHARE))
-    lines = list(_prose(prompt))
-    parts = [_introduction(prompt)]
-    if rules := _rules(lines, room):
+    prompt = text
+    for guide in reversed(guides):
+        prompt = f"{prompt[: guide.start]}\n{prompt[guide.over :]}"
+    named = _NAME.match(prompt.lstrip())
+    parts = [SHORT.format(name=f"{named[1]}, " if named is not None else "")]
+    if rules := _rules(prompt, min(_RULES, int(window * _RULES_SHARE))):
         parts.append("\n".join(("Rules:", *(f"- {rule}" for rule in rules))))
     if environment := _environment(prompt):
         parts.append("\n".join(("Environment:", *environment)))
     if entries := _entries(prompt):
         parts.append(f"Available by name: {', '.join(entries)}.")
-    if tools:
-        parts.append(f"Tools: {', '.join(tools)}.")
     parts += [text[guide.start : guide.over].strip("\n") for guide in guides]
     short = "\n\n".join(parts)
     return short if len(short) <= _GAIN * len(text) else None
-
-
-def _introduction(text: str) -> str:
-    named = _NAME.match(text.lstrip())
-    return SHORT.format(name=named[1]) if named is not None else SHORT.replace("{name}, ", "")
 
 
 def _prose(text: str) -> Iterator[str]:
@@ -112,10 +105,10 @@ def _prose(text: str) -> Iterator[str]:
             yield line
 
 
-def _rules(lines: Sequence[str], room: int) -> list[str]:
+def _rules(text: str, room: int) -> list[str]:
     """Sentences that demand something, word for word, in their order; the strictest where not all have room."""
     found: dict[str, int] = {}
-    for line in lines:
+    for line in _prose(text):
         for sentence in sentences(_MARK.sub("", line), longest=_LONGEST_RULE):
             rank = next((at for at, form in enumerate(_RANKS) if form.search(sentence)), None)
             if rank is not None:
@@ -136,11 +129,11 @@ def _entries(text: str) -> list[str]:
 
 def _environment(text: str) -> list[str]:
     """Lines about where the agent works: those of a block for it, and others of that form."""
-    lines: list[str] = []
+    lines: dict[str, None] = {}
     inside = False
     for line in text.split("\n"):
         if _OPENS.match(line) or _CLOSES.match(line):
             inside = _CLOSES.match(line) is None
         elif line.strip() and len(line) <= _LONGEST_FACT and (inside or _FACT.match(line)):
-            lines.append(line.strip())
-    return list(dict.fromkeys(lines))[:_MOST_FACTS]
+            lines[line.strip()] = None
+    return list(lines)[:_MOST_FACTS]

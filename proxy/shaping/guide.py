@@ -39,9 +39,6 @@ _LEAST = 600
 _LONGEST = 200_000
 """Characters of a guide that are looked at line by line; a longer one keeps its beginning."""
 _STRONG = re.compile(r"\b(?:MUST|NEVER|ALWAYS|DO NOT|DON'T|IMPORTANT|CRITICAL)\b")
-_HEADING = re.compile(r"^#{1,6} ")
-_COMMAND = re.compile(r"^\s*(?:[-*] )?.{0,60}`[^`]+`|^\s*\$ ")
-_FENCE = re.compile(r"^\s*(?:```|~~~)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,35 +123,21 @@ def _size(text: str) -> int:
 
 @lru_cache(maxsize=16)
 def _within(guide: str, room: int, path: str) -> str:
-    """A guide in so many bytes: its rules first, then its commands, then the rest from the beginning, in the old order."""
+    """A guide in so many bytes: its rules first, then the rest from the beginning, in the old order."""
     if _size(guide) <= room:
         return guide
     lines, total = guide[:_LONGEST].split("\n"), guide.count("\n") + 1
     spare = room - _size(_SHORTENED.format(total, total, path)) - 1
     chosen: set[int] = set()
-    for _, heading, index in sorted(_ranked(lines), key=lambda each: each[0]):
-        wanted = {index, heading} - chosen
-        size = sum(_size(lines[at]) + 1 for at in wanted)
-        if size <= spare:
-            chosen |= wanted
+    for index in sorted(range(len(lines)), key=lambda at: not _demands(lines[at])):
+        size = _size(lines[index]) + 1
+        if lines[index].strip() and size <= spare:
+            chosen.add(index)
             spare -= size
     note = _SHORTENED.format(total - len(chosen), total, path)
     return "\n".join((*(lines[index] for index in sorted(chosen)), note))
 
 
-def _ranked(lines: Sequence[str]) -> Iterator[tuple[int, int, int]]:
-    """The lines that say something: how early each is to be kept, the heading that it stands below, or itself, and its index."""
-    fenced, heading = False, None
-    for index, line in enumerate(lines):
-        if _FENCE.match(line):
-            fenced = not fenced
-        elif line.strip():
-            if not fenced and _HEADING.match(line):
-                heading = index
-            if not fenced and _STRONG.search(line):
-                rank = 0
-            elif fenced or _COMMAND.match(line):
-                rank = 1
-            else:
-                rank = 2 if is_rule(line[:300].lstrip("-*• \t")) else 3
-            yield rank, index if heading is None else heading, index
+def _demands(line: str) -> bool:
+    """Return whether a line holds a rule."""
+    return _STRONG.search(line) is not None or is_rule(line[:300].lstrip("-*• \t"))

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from proxy.backends.profile import ModelProfile
 from proxy.compaction.policy import BYTES_PER_TOKEN, answer_cap_for, prune_limits
 from proxy.core.history.turns import calls_of, newest_user
 from proxy.core.jsontext import dumps
 from proxy.core.request import Message, Request, leading_system, text_of
 from proxy.core.settings import OFF, Settings
-from proxy.recall.block import search_tool, unused_tool_name
 from proxy.shaping.agent import is_agent, shortened_prompt
 from proxy.shaping.guide import guided
 from proxy.shaping.tools import diet, diet_from, named_only, tool_name, tool_set
@@ -92,7 +90,7 @@ def _prompted(request: Request, settings: Settings, window: int | None) -> Reque
         return request
     lead = leading_system(request.messages)
     if text is None and lead and window is not None:
-        text = _of_agent(request, lead, settings, window)
+        text = _of_agent(request, lead, window)
     if text is None or not lead:
         # A request without a system prompt gets none: it may be a chore of the client's own.
         return request
@@ -100,16 +98,13 @@ def _prompted(request: Request, settings: Settings, window: int | None) -> Reque
     return request.changed(messages=[system, *request.messages[lead:]])
 
 
-def _of_agent(request: Request, lead: int, settings: Settings, window: int) -> str | None:
+def _of_agent(request: Request, lead: int, window: int) -> str | None:
     """A short prompt for a coding agent whose own, with its tools, takes too much of the window; None: it stays."""
     text = "\n\n".join(map(text_of, request.messages[:lead]))
     tools = request.body.get("tools")
     if not isinstance(tools, list) or len(text) + len(dumps(tools)) <= diet_from(window):
         return None
-    names = tuple(name for name in map(tool_name, tools) if name)
-    if not is_agent(text, names):
-        return None
-    return shortened_prompt(text, tuple(name for name in names if allows_tool(settings, name)), window)
+    return shortened_prompt(text, window) if is_agent(text, [*map(tool_name, tools)]) else None
 
 
 def narrowed(request: Request, covered: Sequence[Message], settings: Settings, window: int) -> dict[str, Any]:
@@ -161,25 +156,3 @@ def _slim(tools: Sequence[Any], settings: Settings, window: int | None) -> Seque
     """Always under `local`, under `auto` where the definitions take too much of the window."""
     large = settings.policy == "auto" and window is not None and len(dumps(tools)) > diet_from(window)
     return diet(tools) if large or settings.policy == "local" else tools
-
-
-def with_search(request: Request, profile: ModelProfile, *, alone: bool) -> tuple[Request, str]:
-    """A request with the search among its tools, and the name of that; as it was, and nothing, where none is offered.
-
-    What decides is the same on every turn of a conversation, and so the tools are with which its prompts begin: no
-    chores, whose answers have nothing written into them, no formats, and one choice. `alone`: a model that has tools of
-    its own gets the search although the client offers none.
-    """
-    if profile.window is None:
-        return request, ""
-    body = request.body
-    tools = body.get("tools") or []
-    able = bool(tools) or (alone and profile.tools is not None and profile.tools.value)
-    if not able or not isinstance(tools, list):
-        return request, ""
-    prefilled = request.continues or not request.messages or request.messages[-1].get("role") == "assistant"
-    odd = request.structured or prefilled or body.get("logprobs")
-    if odd or request.background or request.choices > 1:
-        return request, ""
-    name = unused_tool_name([tool_name(tool) for tool in tools])
-    return request.changed(tools=[*tools, search_tool(name)]), name

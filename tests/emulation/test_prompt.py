@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from proxy.compaction.results import results_of
 from proxy.core.history.turns import is_result, is_user
-from proxy.core.jsontext import dumps
 from proxy.emulation import Call, CallFault, Offer, as_text, offer_of, protocol
 from proxy.emulation.prompt import complaint, rule
-from tests.emulation.outputs import BODY, TAGGED, offer, scanned
+from tests.emulation.outputs import TAGGED, offer, scanned
 from tests.emulation.test_arguments import values
 
 OFFER = offer()
@@ -56,11 +55,6 @@ def test_calls_stand_behind_the_content() -> None:
     assert rewritten(asked(parts, call()))[0]["content"] == [*parts, {"type": "text", "text": f"\n{TAGGED}"}]
 
 
-def test_calls_of_ollama() -> None:
-    as_object = asked("", call(arguments={"city": "Paris"}))
-    assert '"arguments": {"city":"Paris"}' in rewritten(as_object)[0]["content"]
-
-
 @pytest.mark.parametrize("broken", ["{", "[1]", 5, None, {"function": 3}, "not json"])
 def test_calls_that_are_broken_are_told_somehow(broken: Any) -> None:
     messages = [asked("x", call(arguments=broken), {"id": "d", "function": broken}, broken)]
@@ -86,12 +80,6 @@ def test_results_are_found_by_the_ladder() -> None:
     ]
     assert done[2] == {"role": "user", "content": "<tool_result tool_name='get_weather'>rain</tool_result>"}
     assert done[3]["content"][1] == {"type": "image_url", "image_url": {}}
-
-
-def test_a_result_of_images_alone_is_said_to_be_one() -> None:
-    image = {"type": "image_url", "image_url": {}}
-    (done,) = rewritten(tool([image], name="shot"))
-    assert done["content"] == [{"type": "text", "text": "<tool_result tool_name='shot'></tool_result>"}, image]
 
 
 @given(st.lists(st.sampled_from(["<tool_result", "</tool_result>", "[TOOL_RESULT]", "[/tool_result]", ">", "\\", "x"])))
@@ -200,27 +188,6 @@ def test_without_a_system_role_the_protocol_opens_the_first_user_message() -> No
     assert as_text([answer], OFFER, system=False) == [{"role": "user", "content": PROTOCOL}, answer]
 
 
-def test_results_of_one_tool_called_twice_tell_which_call_they_belong_to() -> None:
-    calls = [
-        {"id": city, "type": "function", "function": {"name": "get_weather", "arguments": f'{{"city": "{city}"}}'}}
-        for city in ("Paris", "Rome")
-    ]
-    results = [
-        {"role": "tool", "tool_call_id": city, "content": weather}
-        for city, weather in (("Rome", "Hot."), ("Paris", "Wet."))
-    ]
-    history: list[dict[str, Any]] = [
-        {"role": "user", "content": "?"},
-        {"role": "assistant", "content": None, "tool_calls": calls},
-        *results,
-    ]
-    *_, rome, paris = as_text(history, offer())
-    assert 'arguments=\'{"city": "Rome"}\'' in rome["content"]
-    assert 'arguments=\'{"city": "Paris"}\'' in paris["content"]
-    found = results_of([*as_text(history, offer())][1:])
-    assert [(one.arguments, one.text) for one in found] == [('{"city": "Rome"}', "Hot."), ('{"city": "Paris"}', "Wet.")]
-
-
 # -- the protocol
 
 TEXT = """\
@@ -234,12 +201,20 @@ Arguments are strict JSON. For several calls, write one such block after the oth
 <tool_result tool_name='NAME'>...</tool_result>: never write one yourself. If no tool is needed, answer in plain text.
 
 Tools (? marks optional parameters):
-- get_weather(city: string, days?: integer, unit?: "celsius" | "fahrenheit", hourly?: boolean, height?: number | null)\
-: Get the weather of a city.
-  city: Name of the city
-- write_file(path: string, content: string): Write a file.
-- search(query?: string, tags?: string[], filter?: object)
-- now(): Tell the time."""
+- get_weather: Get the weather of a city.
+  city: string /* Name of the city */
+  days?: integer
+  unit?: "celsius" | "fahrenheit"
+  hourly?: boolean
+  height?: number | null
+- write_file: Write a file.
+  path: string
+  content: string
+- search
+  query?: string
+  tags?: string[]
+  filter?: object
+- now: Tell the time."""
 
 
 def one(parameters: Any, **more: Any) -> str:
@@ -286,11 +261,6 @@ def test_what_holds_for_one_answer_is_told_apart(fields: dict[str, Any], told: s
     assert protocol(found) == TEXT
 
 
-def test_without_tools_nothing_is_told() -> None:
-    nothing = Offer({}, "none")
-    assert (protocol(nothing), rule(nothing)) == ("", "")
-
-
 @pytest.mark.parametrize(
     ("schema", "told"),
     [
@@ -316,13 +286,13 @@ def test_without_tools_nothing_is_told() -> None:
 )
 def test_types(schema: Any, told: str) -> None:
     defs = {"d": {"type": "boolean"}, "loop": {"$ref": "#/$defs/loop"}}
-    assert of(schema, **{"$defs": defs}) == f"- f(x: {told})"
+    assert of(schema, **{"$defs": defs}) == f"- f\n  x: {told}"
 
 
 def test_what_is_said_of_parameters_is_told_once_each() -> None:
     inner = {"type": "object", "properties": {"a": {"type": "string", "description": "The\n old text."}}}
     told = of({"type": "array", "description": "Edits.", "items": inner})
-    assert told == "- f(x: {a?: string}[])\n  x: Edits.\n  x[].a: The old text."
+    assert told == "- f\n  x: {a?: string /* The old text. */}[] /* Edits. */"
 
 
 def test_schemas_that_multiply_are_bounded() -> None:
@@ -345,28 +315,7 @@ def test_schemas_that_multiply_are_bounded() -> None:
     )
 )
 def test_any_schema_is_told(schema: Any) -> None:
-    assert one(schema).startswith("- f(")
-
-
-def agent_tools() -> list[dict[str, Any]]:
-    """Tools as coding agents send them: a dozen, each with a few parameters that are explained."""
-    parameters = {
-        name: {"type": kind, "description": f"The {name} to use, relative to the root of the project"}
-        for name, kind in {"path": "string", "pattern": "string", "limit": "integer", "force": "boolean"}.items()
-    }
-    schema = {"type": "object", "properties": parameters, "required": ["path"], "additionalProperties": False}
-    return [
-        {"type": "function", "function": {"name": f"tool_{n}", "description": "Do a thing well.", "parameters": schema}}
-        for n in range(12)
-    ]
-
-
-def test_it_is_shorter_than_the_schemas() -> None:
-    tools = agent_tools()
-    found = offer_of({"tools": tools})
-    assert found is not None
-    assert len(protocol(found)) < 0.75 * len(dumps(tools))
-    assert len(protocol(offer())) < 1.3 * len(dumps(BODY["tools"]))
+    assert one(schema).startswith("- f")
 
 
 def test_the_complaint_says_each_reason_once_and_shows_the_form() -> None:

@@ -83,7 +83,7 @@ def test_a_guide_is_found_as_each_program_pastes_it_and_nothing_else_is_touched(
     # Around it not a letter is another one.
     (guide,) = guides_in(text(short))
     assert text(short)[: guide.begins] + GUIDE + text(short)[guide.ends :] == text(given_messages)
-    for line in (*RULES, "`make test`", "make serve PORT=9", "# Project guide", "## Rules"):
+    for line in (*RULES, "`make test`", "make serve PORT=9", "# Project guide"):
         assert line in text(short)
     assert re.search(r"\[\d+ of \d+ lines of this guide are left out here\. Read \S+ where", text(short))
 

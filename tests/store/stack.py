@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
-from tests.fakes import FakeModel, Gate, LlamaCppFake, Question, Reply, qa, summariser
-from tests.fakes.brains import asks_summary
+from tests.fakes import FakeModel, LlamaCppFake, qa, summariser
 from tests.fakes.waiting import wait_until
 
 BOUND = 10.0
@@ -22,21 +21,6 @@ MODEL = "m"
 def backend(**options: Any) -> LlamaCppFake:
     """A backend with a small window that can also summarise."""
     return LlamaCppFake([FakeModel(MODEL, 2048)], summariser(qa()), **options)
-
-
-def stalling(gate: Gate) -> LlamaCppFake:
-    """A backend whose first summary waits at a gate; later ones are written at once."""
-    write = summariser(qa())
-    stalled: list[Question] = []
-
-    def brain(question: Question) -> Reply:
-        reply = write(question)
-        if asks_summary(question) and not stalled:
-            stalled.append(question)
-            return replace(reply, gate=gate)
-        return reply
-
-    return LlamaCppFake([FakeModel(MODEL, 2048)], brain)
 
 
 def history(name: str, turns: int = 6) -> list[dict[str, Any]]:

@@ -16,11 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.spillway import spillway_server
-from tests.fakes import Gate
 from tests.fakes.waiting import wait_until
 from tests.proxying import running_proxy
-from tests.store.stack import Conversation, backend, healed, ready, stalling, survives
+from tests.store.stack import Conversation, backend, healed, ready, survives
 from tests.store.support import RedisServer
 from tests.store.support import own_redis as server
 
@@ -197,20 +195,3 @@ def test_purged_by_another_process_while_it_serves(path: Path, caplog: pytest.Lo
 
 
 # A kill
-
-
-def test_killed_while_a_summary_is_being_written(path: Path, tmp_path: Path) -> None:
-    gate, url = Gate(), f"sqlite:///{path}"
-    with stalling(gate) as fake, ThreadPoolExecutor(1) as pool:
-        with spillway_server([fake.url], log=tmp_path / "first", store=url) as server:
-            running = pool.submit(Conversation(server.url, "killed").turn)
-            gate.wait_reached(30)
-            os.kill(server.pid, signal.SIGKILL)
-            assert running.exception() is not None
-        gate.open()
-        with spillway_server([fake.url], log=tmp_path / "second", store=url) as server:
-            assert ready(server.url) == "ok"
-            again = Conversation(server.url, "killed")
-            assert [again.turn() != "forwarded" for _ in range(3)] == [True, False, False]
-    assert soundness(path) == "ok"
-    assert stored(path) == 1

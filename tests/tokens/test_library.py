@@ -35,18 +35,3 @@ async def test_a_failure_is_remembered_and_not_repeated() -> None:
     assert await library.load("x", load) is None
     assert library.failures == {"x": "damaged"}
     assert len(tries) == 1
-
-
-async def test_who_gives_up_waiting_does_not_stop_the_others() -> None:
-    library, go = Library(), threading.Event()
-
-    def load() -> Vocabulary:
-        go.wait(10)
-        return Coarse()
-
-    waiting = asyncio.ensure_future(library.load("x", load))
-    await asyncio.sleep(0)
-    waiting.cancel()
-    go.set()
-    assert await library.load("x", load) is not None
-    assert waiting.cancelled()

@@ -70,14 +70,6 @@ async def test_a_history_that_extends_an_answered_one_starts_from_its_report(met
     assert other.source == "calibrated"
 
 
-async def test_tools_and_template_options_make_another_prompt(meter: Meter) -> None:
-    messages = chat(2)
-    meter.observe(await meter.measure(KEY, body(*messages)), 300)
-    for fields in ({"tools": [{"type": "function"}]}, {"chat_template_kwargs": {"enable_thinking": False}}):
-        assert (await meter.measure(KEY, body(*messages, **fields))).source == "calibrated"
-    assert (await meter.measure(KEY, body(*messages, temperature=0.5, stream=True))).tokens == 300
-
-
 async def test_a_system_message_that_tells_the_time_keeps_the_anchor(meter: Meter) -> None:
     messages = chat(5)
     meter.observe(await meter.measure(KEY, body(*messages)), 1234)
@@ -291,12 +283,6 @@ async def test_odd_input_is_counted(meter: Meter) -> None:
         assert (await meter.measure(KEY, request)).tokens > 0
 
 
-async def test_cyclic_references_in_schemas_are_only_text(meter: Meter) -> None:
-    node = {"$ref": "#/$defs/node", "$defs": {"node": {"properties": {"next": {"$ref": "#/$defs/node"}}}}}
-    estimate = await meter.measure(KEY, body(user("hi"), tools=[{"function": {"name": "f", "parameters": node}}]))
-    assert estimate.tokens < 150
-
-
 @pytest.mark.parametrize("messages", [5, "text", {"a": 1}])
 async def test_messages_that_are_no_list_are_refused(meter: Meter, messages: Any) -> None:
     with pytest.raises(BadRequest, match="must be a list"):
@@ -316,11 +302,6 @@ async def test_what_is_nested_too_deeply_is_refused(meter: Meter, field: str) ->
     }[field]
     with pytest.raises(BadRequest, match="nested too deeply"):
         await meter.measure(KEY, request)
-
-
-async def test_many_messages(meter: Meter) -> None:
-    estimate = await meter.measure(KEY, body(*(user(f"m {n % 50}") for n in range(10_000))))
-    assert 50_000 < estimate.tokens < 120_000
 
 
 LARGE = {
