@@ -1,23 +1,31 @@
-"""What is read from a dialect and written in it again, or written and sent back, keeps all that both sides can say: Messages and Ollama's own.
-
-Those of Responses, which has a memory, stand beside it.
-"""
+"""What is written in a dialect and sent back keeps all that both sides can say, whole or streamed, and so do options."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.dialect import Completion, Dialect
-from proxy.core.request import Managed, Message, Request
-from proxy.dialects import DIALECTS
-from tests.dialects.messages.test_writing import message_of
-from tests.dialects.streams import WORDS, Said, answers, events, piece_of
+from proxy.core.dialect import Dialect
+from proxy.core.request import Fetch, Managed, Message, Request, Thinking
+from tests.dialects.streams import (
+    MESSAGES,
+    OLLAMA,
+    RESPONSES,
+    WORDS,
+    Heard,
+    Json,
+    answers,
+    arguments_of,
+    piece_of,
+    streamed,
+    translated,
+    whole,
+)
 
 NAMES = st.sampled_from(["look", "agents__spawn", "patch"])
 ARGUMENTS = st.dictionaries(
@@ -30,110 +38,107 @@ ARGUMENTS = st.dictionaries(
     max_size=3,
 )
 ANSWERS = answers(NAMES, ARGUMENTS)
-MESSAGES, OLLAMA = DIALECTS["/v1/messages"], DIALECTS["/api/chat"]
 PICTURE = "iVBORw0KGgo="
+GO: list[Any] = [{"role": "user", "content": "go"}]
+TOOLS: list[Any] = [
+    {"type": "function", "name": "look", "parameters": {"type": "object"}},
+    {"type": "namespace", "name": "agents", "tools": [{"type": "function", "name": "spawn"}]},
+    {"type": "custom", "name": "patch"},
+]
 
 
-def message(said: Said) -> Message:
-    """The neutral message that this answer is, as far as it is told the same in both dialects."""
-    made: Message = {"role": "assistant", "content": said["text"]}
-    if said["thought"]:
-        made["reasoning_content"] = said["thought"]
-    if said["calls"]:
-        made["tool_calls"] = [
-            {"id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": arguments}}
-            for index, (name, arguments) in enumerate(said["calls"])
-        ]
-    return made
+def asked(dialect: Dialect, messages: Any = GO, **fields: Any) -> Request:
+    own: Json = {"input": messages, "tools": TOOLS} if dialect is RESPONSES else {"messages": messages}
+    return dialect.read(json.dumps({"model": "m", **own, **fields}).encode())
 
 
-def parsed(told: Message) -> Message:
-    """With the arguments of calls as what they say, and an empty content as none."""
-    calls = [
-        {**each, "function": {**each["function"], "arguments": json.loads(each["function"]["arguments"])}}
-        for each in told.get("tool_calls", ())
+def answered(dialect: Dialect, said: Json, *, live: bool) -> Heard:
+    form = {"tools": TOOLS} if dialect is RESPONSES else {}
+    return streamed(dialect, piece_of(said), **form) if live else whole(dialect, piece_of(said), **form)
+
+
+def check(message: Message, said: Json, ids: str = "call_") -> None:
+    """Whether this is the neutral message of that answer."""
+    assert message["role"] == "assistant"
+    assert ((message["content"] or ""), message.get("reasoning_content", "")) == (said["text"], said["thought"])
+    calls = message.get("tool_calls", [])
+    assert [(call["id"], call["function"]["name"]) for call in calls] == [
+        (f"{ids}{index}", name) for index, (name, _) in enumerate(said["calls"])
     ]
-    return {**told, "content": told["content"] or "", **({"tool_calls": calls} if calls else {})}
+    for call, (name, arguments) in zip(calls, said["calls"], strict=True):
+        assert json.loads(call["function"]["arguments"]) == arguments_of(name, arguments)
 
 
-def whole(dialect: Dialect, request: Request, said: Said) -> dict[str, Any]:
-    came = Completion(choices=(piece_of(said),))
-    told: dict[str, Any] = json.loads(dialect.writer(request, "0a1b", Managed()).body(came, came.choices, {}))
-    return told
+@translated
+@given(ANSWERS)
+def test_an_answer_that_is_sent_back_is_what_the_model_said(dialect: Dialect, said: Json) -> None:
+    one, other = (answered(dialect, said, live=live) for live in (False, True))
+    assert (one.text, one.thought, one.calls, one.resent) == (other.text, other.thought, other.calls, other.resent)
+    question, answer = asked(dialect, [*GO, *one.resent]).messages
+    assert question == GO[0]
+    check(answer, said)
 
 
-def streamed(dialect: Dialect, request: Request, said: Said) -> bytes:
-    writer = dialect.writer(request, "0a1b", Managed())
-    return writer.relay(piece_of(said), None, role_sent=False) + writer.end()
+PICTURED = {
+    MESSAGES.path: {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PICTURE}},
+    RESPONSES.path: {"type": "input_image", "image_url": f"data:image/png;base64,{PICTURE}"},
+}
 
 
-# -- Messages
-
-
-def anthropic(messages: list[Any], **fields: Any) -> Request:
-    body = {"model": "m", "max_tokens": 9, "messages": messages, **fields}
-    return MESSAGES.read(json.dumps(body).encode())
-
-
-HELLO: list[Any] = [{"role": "user", "content": "go"}]
-
-
-@given(ANSWERS, st.booleans())
-def test_an_answer_of_messages_that_is_sent_back_is_what_the_model_said(said: Said, live: bool) -> None:
-    request = anthropic(HELLO)
-    one = whole(MESSAGES, request, said)
-    other = message_of(events(streamed(MESSAGES, request, said)))
-    assert (one["content"], one["stop_reason"]) == (other["content"], other["stop_reason"])
-    told = (other if live else one)["content"]
-    back = anthropic([*HELLO, {"role": "assistant", "content": told}])
-    assert back.messages[0] == HELLO[0]
-    assert parsed(back.messages[1]) == message(said)
-
-
-BLOCKS = st.one_of(
-    WORDS.map(lambda text: {"type": "text", "text": text}),
-    st.just({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PICTURE}}),
-    WORDS.map(lambda name: {"type": "image", "source": {"type": "url", "url": f"https://x/{name}"}}),
-)
-
-
-@given(st.lists(BLOCKS, min_size=1, max_size=4), WORDS)
-def test_what_a_user_says_and_shows_reaches_the_model_in_its_order(blocks: list[Any], system: str) -> None:
-    request = anthropic([{"role": "user", "content": blocks}], system=system)
-    lead, said = request.messages
-    assert lead == {"role": "system", "content": system}
+@pytest.mark.parametrize("dialect", [MESSAGES, RESPONSES], ids=lambda dialect: dialect.path)
+@given(words=st.lists(st.none() | WORDS, min_size=1, max_size=4), system=WORDS)
+def test_what_a_user_says_and_shows_reaches_the_model_in_its_order(
+    dialect: Dialect, words: list[str | None], system: str
+) -> None:
+    kind = "text" if dialect is MESSAGES else "input_text"
+    blocks = [PICTURED[dialect.path] if each is None else {"type": kind, "text": each} for each in words]
+    lead = {"system": system} if dialect is MESSAGES else {"instructions": system}
+    first, said = asked(dialect, [{"role": "user", "content": blocks}], **lead).messages
+    assert first == {"role": "system", "content": system}
     if isinstance(said["content"], str):
-        assert said["content"] == "\n".join(block["text"] for block in blocks)
+        assert said["content"] == "\n".join(filter(None, words))
         return
-    urls = [part["image_url"]["url"] if "image_url" in part else part["text"] for part in said["content"]]
-    assert urls == [_shown(block) for block in blocks]
+    shown = [part["image_url"]["url"] if "image_url" in part else part["text"] for part in said["content"]]
+    assert shown == [each or f"data:image/png;base64,{PICTURE}" for each in words]
 
 
-def _shown(block: dict[str, Any]) -> str:
-    source = block.get("source", {})
-    return str(block.get("text") or source.get("url") or f"data:image/png;base64,{source.get('data')}")
+SAMPLING = {"temperature": 0.5, "top_p": 0.25}
+NEUTRAL: list[tuple[Dialect, Json, Json]] = [
+    (MESSAGES, {**SAMPLING, "top_k": 4}, {**SAMPLING, "top_k": 4}),
+    (MESSAGES, {"stop_sequences": ["x"], "stream": True}, {"stop": ["x"], "stream": True}),
+    (MESSAGES, {"max_tokens": 7}, {"max_tokens": 7}),
+    (RESPONSES, {**SAMPLING, "parallel_tool_calls": False}, {**SAMPLING, "parallel_tool_calls": False}),
+    (RESPONSES, {"max_output_tokens": 99, "tool_choice": "none"}, {"max_tokens": 99, "tool_choice": "none"}),
+    (OLLAMA, {"options": {**SAMPLING, "min_p": 0.1, "seed": 3}}, {**SAMPLING, "min_p": 0.1, "seed": 3}),
+    (OLLAMA, {"options": {"num_predict": 9, "stop": ["x"]}}, {"max_tokens": 9, "stop": ["x"]}),
+    (OLLAMA, {"options": {"repeat_penalty": 1.5}, "stream": True}, {"repeat_penalty": 1.5, "stream": True}),
+]
 
 
-OPTIONS = st.fixed_dictionaries(
-    {},
-    optional={
-        "temperature": st.floats(0, 1),
-        "top_p": st.floats(0, 1),
-        "top_k": st.integers(1, 99),
-        "stop_sequences": st.lists(WORDS, min_size=1, max_size=3),
-        "stream": st.booleans(),
-        "max_tokens": st.integers(1, 9999),
-    },
-)
+@pytest.mark.parametrize(("dialect", "options", "neutral"), NEUTRAL)
+def test_options_have_neutral_names(dialect: Dialect, options: Json, neutral: Json) -> None:
+    body = asked(dialect, **options).body
+    assert {name: body.get(name) for name in neutral} == neutral
+    assert set(neutral) - asked(dialect, stream=False).body.keys() == set(neutral), "and are the client's to set"
 
 
-@given(OPTIONS)
-def test_options_of_messages_have_neutral_names(options: dict[str, Any]) -> None:
-    request = anthropic(HELLO, **options)
-    for name in ("temperature", "top_p", "top_k"):
-        assert request.body.get(name) == options.get(name)
-    assert request.body.get("stop") == options.get("stop_sequences")
-    assert (request.stream, request.max_tokens) == (options.get("stream", False), options.get("max_tokens", 9))
+def test_options_of_responses_are_told_again() -> None:
+    options: Json = {
+        **SAMPLING,
+        "max_output_tokens": 16,
+        "instructions": "x",
+        "metadata": {"a": "b"},
+        "truncation": "auto",
+        "prompt_cache_key": "k",
+        "safety_identifier": "s",
+        "tool_choice": "required",
+        "store": False,
+        "reasoning": {"effort": "high", "summary": "auto"},
+        "parallel_tool_calls": False,
+    }
+    assert asked(RESPONSES, **options).thinking == Thinking(effort="high", openai="high")
+    response = whole(RESPONSES, piece_of({"text": "x", "thought": "", "calls": []}), **options).whole
+    assert {name: response[name] for name in options} == options
 
 
 @given(st.lists(st.tuples(NAMES, WORDS, ARGUMENTS), min_size=1, max_size=3, unique_by=lambda tool: tool[0]))
@@ -141,8 +146,8 @@ def test_tools_and_results_of_messages_are_those_of_the_model(tools: list[Any]) 
     offered = [{"name": name, "description": told, "input_schema": schema} for name, told, schema in tools]
     made = [{"type": "tool_use", "id": f"c{n}", "name": tool[0], "input": tool[2]} for n, tool in enumerate(tools)]
     results = [{"type": "tool_result", "tool_use_id": f"c{n}", "content": tool[1]} for n, tool in enumerate(tools)]
-    turns = [*HELLO, {"role": "assistant", "content": made}, {"role": "user", "content": results}]
-    request = anthropic(turns, tools=offered)
+    turns = [*GO, {"role": "assistant", "content": made}, {"role": "user", "content": results}]
+    request = asked(MESSAGES, turns, tools=offered)
     functions = [tool["function"] for tool in request.body["tools"]]
     assert [(each["name"], each["description"], each["parameters"]) for each in functions] == tools
     _, called, *told = request.messages
@@ -152,74 +157,64 @@ def test_tools_and_results_of_messages_are_those_of_the_model(tools: list[Any]) 
     ]
 
 
-# -- Ollama's own
-
-
-def ollama(messages: list[Any], **fields: Any) -> Request:
-    return OLLAMA.read(json.dumps({"model": "m", "messages": messages, **fields}).encode())
-
-
-def joined(stream: bytes) -> dict[str, Any]:
-    """The message that a client puts together of the lines."""
-    told: dict[str, Any] = {"role": "assistant", "content": ""}
-    for line in stream.splitlines():
-        for name, value in json.loads(line)["message"].items():
-            told[name] = value if name == "role" else told.get(name, type(value)()) + value
-    return told
-
-
-@given(ANSWERS, st.booleans())
-def test_an_answer_of_ollamas_that_is_sent_back_is_what_the_model_said(said: Said, live: bool) -> None:
-    request = ollama(HELLO)
-    one = whole(OLLAMA, request, said)["message"]
-    other = joined(streamed(OLLAMA, request, said))
-    assert one == other
-    back = ollama([*HELLO, other if live else one])
-    assert back.messages[0] == HELLO[0]
-    assert parsed(back.messages[1]) == message(said)
-
-
-@pytest.mark.parametrize(
-    "bare", [lambda call: {"function": call["function"]}, lambda call: call], ids=["without ids", "with ids"]
-)
+@pytest.mark.parametrize("named", [False, True], ids=["without ids", "with ids"])
 @given(said=ANSWERS, results=st.lists(WORDS, min_size=3, max_size=3))
-def test_results_of_ollamas_find_their_calls(
-    bare: Callable[[dict[str, Any]], dict[str, Any]], said: Said, results: list[str]
-) -> None:
-    made = whole(OLLAMA, ollama(HELLO), said)["message"]
-    calls = [bare(call) for call in made.get("tool_calls", ())]
+def test_results_of_ollamas_find_their_calls(named: bool, said: Json, results: list[str]) -> None:
+    (made,) = answered(OLLAMA, said, live=False).resent
+    calls = [call if named else {"function": call["function"]} for call in made["tool_calls"]]
     told = [
         {"role": "tool", "tool_name": call["function"]["name"], "content": result}
         for call, result in zip(calls, results, strict=False)
     ]
-    _, answer, *heard = ollama([*HELLO, {**made, **({"tool_calls": calls} if calls else {})}, *told]).messages
+    _, answer, *heard = asked(OLLAMA, [*GO, {**made, "tool_calls": calls}, *told]).messages
     assert [each["content"] for each in heard] == results[: len(calls)]
-    named = {call["id"]: call["function"]["name"] for call in answer.get("tool_calls", ())}
-    assert [named[each["tool_call_id"]] for each in heard] == [each["tool_name"] for each in told]
+    names = {call["id"]: call["function"]["name"] for call in answer.get("tool_calls", ())}
+    assert [names[each["tool_call_id"]] for each in heard] == [each["tool_name"] for each in told]
     assert len({each["tool_call_id"] for each in heard}) == len(calls)
 
 
-@given(
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "temperature": st.floats(0, 1),
-            "top_p": st.floats(0, 1),
-            "top_k": st.integers(1, 99),
-            "min_p": st.floats(0, 1),
-            "seed": st.integers(0, 99),
-            "repeat_penalty": st.floats(0, 2),
-            "presence_penalty": st.floats(0, 2),
-            "frequency_penalty": st.floats(0, 2),
-            "stop": st.lists(WORDS, min_size=1, max_size=3),
-            "num_predict": st.integers(1, 9999),
-        },
-    ),
-    WORDS,
-)
-def test_options_of_ollama_have_neutral_names(options: dict[str, Any], prompt: str) -> None:
-    chat = ollama([{"role": "user", "content": prompt, "images": [PICTURE]}], options=options)
-    for name, value in options.items():
-        assert chat.body["max_tokens" if name == "num_predict" else name] == value
-    text, picture = chat.messages[0]["content"]
-    assert (text["text"], picture["image_url"]["url"]) == (prompt, f"data:image/png;base64,{PICTURE}")
+def drive(flow: Generator[Any, Any, Any], held: Json) -> Request:
+    reply: Any = None
+    try:
+        while True:
+            step = flow.send(reply)
+            assert isinstance(step, Fetch)
+            reply = held.get(step.name)
+    except StopIteration as stop:
+        request: Request = stop.value
+        return request
+
+
+@given(st.lists(st.tuples(WORDS, ANSWERS), min_size=1, max_size=4), st.booleans())
+def test_going_on_by_id_is_the_same_as_sending_everything(turns: Sequence[tuple[str, Json]], live: bool) -> None:
+    held: Json = {}
+    sent: list[Any] = []
+    previous, results = None, list[Any]()
+    for number, (words, said) in enumerate(turns, 1):
+        new = [*results, {"role": "user", "content": words}]
+        sent += new
+        stateful = asked(RESPONSES, new, **({"previous_response_id": previous} if previous else {}))
+        if stateful.reading is not None:
+            stateful = drive(stateful.reading(), held)
+        assert stateful.messages == asked(RESPONSES, sent).messages
+        writer = RESPONSES.writer(stateful, f"{number:08x}", Managed())
+        writer.relay(piece_of(said), None, role_sent=False)
+        writer.end()
+        response = writer.final
+        assert response is not None
+        assert stateful.keeping is not None
+        name, document = stateful.keeping(response)
+        held[name] = json.loads(json.dumps(document))
+        sent += response["output"]
+        previous = response["id"]
+        results = [
+            {"type": f"{item['type']}_output", "call_id": item["call_id"], "output": "done"}
+            for item in response["output"]
+            if item["type"].endswith("_call")
+        ]
+    # By references to each of its items, too.
+    named = [{"type": "item_reference", "id": item["id"]} for item in held[previous or ""]["output"]]
+    referring = asked(RESPONSES, [*GO, *named])
+    assert referring.reading is not None
+    _, answer = drive(referring.reading(), held).messages
+    check(answer, turns[-1][1])
