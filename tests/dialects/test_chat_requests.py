@@ -57,53 +57,27 @@ def test_what_is_no_request_is_refused_by_name(raw: bytes, param: str | None, sa
     assert caught.value.param == param
 
 
-@pytest.mark.parametrize(
-    ("fields", "bound"),
-    [
-        ({}, None),
-        ({"max_tokens": 5}, 5),
-        ({"max_tokens": 5, "max_completion_tokens": 7}, 7),
-        ({"max_tokens": -1}, None),
-        ({"max_tokens": 0}, None),
-        ({"max_tokens": None, "max_completion_tokens": None}, None),
-        ({"max_tokens": True}, None),
-        ({"max_tokens": "5"}, None),
-    ],
-)
-def test_the_bound_of_an_answer(fields: dict[str, Any], bound: int | None) -> None:
-    assert request(**fields).max_tokens == bound
+READ: list[tuple[str, Any, list[dict[str, Any]]]] = [
+    ("max_tokens", 5, [{"max_tokens": 5}]),
+    ("max_tokens", 7, [{"max_tokens": 5, "max_completion_tokens": 7}]),
+    ("max_tokens", None, [{}, *({"max_tokens": odd} for odd in (-1, 0, None, True, "5"))]),
+    ("wants_usage", None, [{}, {"stream_options": None}, {"stream_options": {}}, {"stream_options": "odd"}]),
+    ("wants_usage", True, [{"stream_options": {"include_usage": True}}]),
+    ("wants_usage", False, [{"stream_options": {"include_usage": odd}} for odd in (False, None)]),
+    ("structured", True, [{"response_format": {"type": "json_object"}}, {"guided_regex": "a+"}]),
+    ("structured", True, [{"response_format": each, "grammar": "x"} for each in ({"type": "text"}, None)]),
+    ("structured", False, [{}, {"grammar": None}, *({"response_format": odd} for odd in ({"type": "text"}, "odd"))]),
+    ("model", "", [{"model": None}]),
+    ("choices", 3, [{"n": 3}]),
+    ("choices", 1, [{}, {"n": "x"}]),
+    ("stream", True, [{"stream": True}]),
+    ("stream", False, [{}, {"stream": "yes"}]),
+]
 
 
-@pytest.mark.parametrize(
-    ("options", "wish"),
-    [
-        (None, None),
-        ({}, None),
-        ({"include_usage": True}, True),
-        ({"include_usage": False}, False),
-        ({"include_usage": None}, False),
-        ("odd", None),
-    ],
-)
-def test_what_was_said_about_usage(options: Any, wish: bool | None) -> None:
-    assert request(stream_options=options).wants_usage is wish
-
-
-@pytest.mark.parametrize(
-    ("fields", "structured"),
-    [
-        ({}, False),
-        ({"response_format": {"type": "text"}}, False),
-        ({"response_format": {"type": "json_object"}}, True),
-        ({"response_format": {"type": "text"}, "grammar": "root ::= x"}, True),
-        ({"response_format": None, "guided_json": {}}, True),
-        ({"guided_regex": "a+"}, True),
-        ({"grammar": None}, False),
-        ({"response_format": "odd"}, False),
-    ],
-)
-def test_answers_that_have_to_follow_a_format(fields: dict[str, Any], structured: bool) -> None:
-    assert request(**fields).structured is structured
+@pytest.mark.parametrize(("name", "value", "bodies"), READ)
+def test_what_is_read_of_a_body(name: str, value: Any, bodies: list[dict[str, Any]]) -> None:
+    assert [getattr(request(**fields), name) for fields in bodies] == [value] * len(bodies)
 
 
 @pytest.mark.parametrize(
@@ -121,12 +95,6 @@ def test_a_field_says_the_same_alone_as_beside_others(said: dict[str, Any]) -> N
 
     assert told(**said) == told(**{"n": 1, "stream": False, **said})
     assert told(**said) != told(temperature=0.5) == told()
-
-
-def test_small_views() -> None:
-    made = request(stream=True, n=3)
-    assert (made.model, made.stream, made.choices) == ("m", True, 3)
-    assert (request(model=None).model, request(n="x").choices, request(stream="yes").stream) == ("", 1, False)
 
 
 @pytest.mark.parametrize(

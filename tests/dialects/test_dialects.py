@@ -11,57 +11,19 @@ import pytest
 from proxy.core.dialect import Dialect
 from proxy.core.errors import ContextOverflow, Unauthorized
 from proxy.core.piece import NOBODY, Piece
-from proxy.core.request import Managed, Request
+from proxy.core.request import Managed
 from proxy.dialects import DIALECTS
-from proxy.dialects.chat.reading import read_completion, read_frame
+from proxy.dialects.chat.reading import read_frame
+from tests.dialects.streams import every, translated, writer_of
 
-CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
-CHOICE = {
-    "index": 0,
-    "finish_reason": "tool_calls",
-    "message": {"role": "assistant", "content": "Well.", "reasoning_content": "Hm.", "tool_calls": [CALL]},
-}
-USAGE = {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15}
-BODY = {
-    "id": "chatcmpl-1",
-    "created": 7,
-    "model": "m",
-    "object": "chat.completion",
-    "choices": [CHOICE],
-    "usage": USAGE,
-}
 HELLO = [{"role": "user", "content": "hello"}]
 ASKED = {"model": "m", "messages": HELLO, "input": HELLO, "max_tokens": 9}
-
-every = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
-
-
-def whole_answer(dialect: Dialect, body: dict[str, Any]) -> dict[str, Any]:
-    came = read_completion(json.dumps(body).encode())
-    assert came is not None
-    writer = dialect.writer(Request(body={}, model="asked", form={}), "0a1b", Managed())
-    told: dict[str, Any] = json.loads(writer.body(came, came.choices, came.usage))
-    return told
 
 
 @every
 def test_a_question_is_read_alike(dialect: Dialect) -> None:
     body = json.dumps(ASKED).encode()
     assert (dialect.read(body).model, dialect.read(body).messages) == ("m", HELLO)
-
-
-@every
-def test_a_whole_answer_says_all_that_it_says(dialect: Dialect) -> None:
-    told = json.dumps(whole_answer(dialect, BODY))
-    for said in ("Well.", "Hm.", '"f"', "12", "3"):
-        assert said in told
-
-
-@every
-def test_a_whole_answer_that_says_nothing_is_one(dialect: Dialect) -> None:
-    empty = {**CHOICE, "finish_reason": "stop", "message": {"role": "assistant", "content": ""}}
-    assert whole_answer(dialect, {**BODY, "choices": [empty]})
-    assert whole_answer(dialect, {**BODY, "choices": []})
 
 
 @every
@@ -74,14 +36,12 @@ def test_errors_say_what_is_wrong(dialect: Dialect) -> None:
         assert dialect.refused(odd) == odd
 
 
-@every
+@translated
 def test_backends_comments_and_other_choices_are_no_part_of_an_answer(dialect: Dialect) -> None:
-    writer = dialect.writer(Request(body={}, model="asked", form={}), "0a1b", Managed())
-    if writer.native:
-        return
+    writer = writer_of(dialect)
     comment = writer.relay(read_frame(b": PROCESSING\n\n"), None, role_sent=False)
     assert comment in (b"", b": PROCESSING\n\n")
-    other = {**BODY, "choices": [{"index": 1, "delta": {"content": "other"}}]}
+    other = {"choices": [{"index": 1, "delta": {"content": "other"}}]}
     assert b"other" not in writer.relay(read_frame(b"data: %b\n\n" % json.dumps(other).encode()), None, role_sent=True)
     ended = writer.relay(read_frame(b"data: [DONE]\n\n"), None, role_sent=True)
     assert ended

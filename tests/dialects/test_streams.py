@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -10,13 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core import sse
 from proxy.core.dialect import Dialect
-from proxy.core.request import Managed, Request
-from proxy.dialects import DIALECTS
 from proxy.stream.events import ChunkReceived, Pause, Reopened, ResumeFailed, StreamEvent, UpstreamFailed
 from proxy.stream.session import State, StreamSession, Watch
-from tests.dialects.streams import SAID, calling
+from tests.dialects.asking import read
+from tests.dialects.streams import SAID, calling, every, writer_of
 from tests.stream.support import (
     DONE,
     FAR,
@@ -35,30 +32,14 @@ from tests.stream.support import (
 from tests.stream.test_withholding import WATCH as WITHHELD
 from tests.stream.test_withholding import call
 
-every = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
-
 
 def session(dialect: Dialect, watch: Watch = FAR) -> StreamSession:
-    writer = dialect.writer(Request(body={}, model="asked", form={}), "0a1b", Managed())
-    return StreamSession(watch, answer(), writer)
+    return StreamSession(watch, answer(), writer_of(dialect))
 
 
 def text_in(dialect: Dialect, data: bytes) -> str:
     """What a client shows as the answer."""
-    frames = data.split(b"\n") if dialect.name.startswith("ollama") else map(sse.data_of, sse.frames(data))
-    return "".join(map(_word, (json.loads(each) for each in frames if each and each != b"[DONE]")))
-
-
-def _word(event: Any) -> str:
-    if "choices" in event:
-        return "".join(choice["delta"].get("content") or "" for choice in event["choices"])
-    if event.get("type") == "content_block_delta":
-        return str(event["delta"].get("text", ""))
-    if event.get("type") == "response.output_text.delta":
-        return str(event["delta"])
-    if isinstance(message := event.get("message"), dict) and "done" in event:
-        return str(message["content"])
-    return str(event["response"]) if "done" in event else ""
+    return read(dialect.path.removesuffix("/compact"), data, stream=True).text
 
 
 _WORDS = st.lists(st.text(min_size=1, max_size=4), max_size=20)
