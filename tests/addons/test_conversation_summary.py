@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import pytest
 
 from proxy.core.history.marks import OPEN
-from proxy.store import guard
 from tests.fakes import LlamaCppFake, Question, Reply, qa, summariser
 from tests.fakes.waiting import Gate, wait_until
 from tests.pipeline.talk import MODEL, wait_ahead
@@ -115,20 +112,6 @@ def test_a_rejected_summary_is_gone_and_the_prompt_begins_with_the_one_before() 
         assert BETTER not in shown
 
 
-def test_what_a_busy_store_does_not_forget_still_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "PAUSE", 0.2)
-    path = tmp_path / "kept.sqlite3"
-    with talking(store=f"sqlite:///{path}") as talk, closing(sqlite3.connect(path)) as other:
-        before = talk.summary()
-        other.execute("BEGIN IMMEDIATE")
-        assert talk.act("DELETE").status_code == 503
-        other.rollback()
-        wait_until(lambda: talk.act("GET").status_code == 200)
-        assert talk.summary()["blocks"] == before["blocks"]
-        wait_until(lambda: talk.act("DELETE").status_code == 200)
-        assert code(talk.act("GET")) == (404, "no_summary")
-
-
 def test_nothing_is_changed_while_a_request_is_served() -> None:
     with talking() as talk:
         gate = talk.model.gate = Gate(at=2)
@@ -154,17 +137,6 @@ def test_a_summary_is_forgotten_for_its_own_tenant_and_by_an_admin_who_does_not_
         assert rejected.json() == {"rejected": True, "summary": None}
         assert code(talk.act("GET")) == (404, "no_summary")
         assert GOOD in others.turn("And then?")
-
-
-def test_a_summary_of_another_dialect_is_forgotten_as_well() -> None:
-    with LlamaCppFake(brain=Model(), window=2048) as fake, running_proxy(fake, recall="off") as proxy:
-        body = {"model": "m", "max_tokens": 40, "messages": history()}
-        assert proxy.client.post("/v1/messages", json=body).status_code == 200
-        (row,) = proxy.client.get("/spillway/conversations").json()["conversations"]
-        assert (row["dialect"], row["checkpoint"]["summary"]) == ("messages", "written")
-        assert proxy.client.delete(f"/spillway/conversations/{row['id']}/summary").json()["summary"] is None
-        (row,) = proxy.client.get("/spillway/conversations").json()["conversations"]
-        assert row["checkpoint"] is None
 
 
 @pytest.mark.slow

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from proxy.addons.prompt_prefix import stabilised
-from proxy.core.history.checkpoint import chain
 from proxy.core.jsontext import dumps
 from proxy.core.request import Request
-from proxy.tokens.meter import digest_of
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 LINE = "x-anthropic-billing-header: cc_version=2.1.330.7d4; cc_entrypoint=cli; cch=01fa2;"
@@ -74,16 +72,3 @@ def test_marks_are_dropped_for_backends_that_know_none() -> None:
     done, found = stabilised(marked(), takes_marks=False)
     assert (found, b"cache_control" in dumps(done.body)) == (["marks"], False)
     assert dumps(done.body) == dumps(marked().body).replace(b',"cache_control":{"type":"ephemeral"}', b"")
-
-
-def test_marks_stay_for_backends_that_know_them() -> None:
-    asked = marked()
-    assert stabilised(asked, takes_marks=True) == (asked, [])
-
-
-def test_a_mark_is_no_part_of_a_history_nor_of_what_was_counted() -> None:
-    plain, _ = stabilised(marked(), takes_marks=False)
-    assert chain(marked().messages) == chain(plain.messages)
-    for with_mark, without in zip(marked().messages, plain.messages, strict=True):
-        assert digest_of(with_mark) == digest_of(without)
-    assert digest_of({**USER, **MARK}) == digest_of(USER)

@@ -17,7 +17,6 @@ from tests.fakes import FAKES, FakeModel, Gate, LlamaCppFake, OpenRouterFake, Qu
 from tests.fakes.waiting import wait_until
 from tests.pipeline.talk import (
     MODEL,
-    WINDOW,
     Talk,
     ahead,
     holding,
@@ -75,26 +74,6 @@ def test_the_backend_has_read_the_new_prompt_before_the_next_turn_comes() -> Non
         sent = fake.chats()[-1].json["messages"]
         assert reading.json["messages"][:-1] == sent[:-1]
         assert reading.json["stream"] is True
-
-
-def test_a_streamed_answer_and_one_whose_client_hangs_up_at_its_end_count_the_same() -> None:
-    with LlamaCppFake([MODEL], brain()) as fake, running_proxy(fake, **ON) as proxy:
-        talk = Talk(proxy)
-        talk.messages.append(user(6))
-        body = {"model": "m", "messages": talk.messages, "stream": True}
-        with proxy.client.stream("POST", "/v1/chat/completions", json=body) as response:
-            for line in response.iter_lines():
-                if line == "data: [DONE]":
-                    break
-        wait_ahead(proxy, done=1)
-        assert len(summaries(fake)) == 1
-
-
-def test_nothing_is_done_far_from_the_trigger() -> None:
-    with LlamaCppFake([FakeModel("m", 4 * WINDOW)], brain()) as fake, running_proxy(fake, **ON) as proxy:
-        Talk(proxy).ask()
-        assert planned(proxy) == []
-        assert (len(fake.chats()), ahead(proxy)) == (1, {})
 
 
 def planned(proxy: Proxy) -> list[str]:
@@ -171,18 +150,6 @@ def test_a_chore_plans_nothing_and_does_not_end_what_is_planned() -> None:
 # -- once, and not in vain
 
 
-def test_one_history_is_compacted_once() -> None:
-    with LlamaCppFake([MODEL], brain()) as fake, running_proxy(fake, **ON) as proxy:
-        talk = Talk(proxy)
-        talk.ask()
-        wait_ahead(proxy, done=1)
-        talk.messages.pop()
-        talk.again()  # another answer to the same question
-        settled(proxy)
-        assert ahead(proxy) == {"done": 1}
-        assert len(summaries(fake)) == 1
-
-
 def test_what_the_next_turn_did_not_go_on_with_was_useless() -> None:
     """An answer that is too long to stay is covered itself, and so in vain if the question to it is edited."""
     with LlamaCppFake([MODEL], summariser(long_winded)) as fake, running_proxy(fake, **ON) as proxy:
@@ -243,18 +210,6 @@ def test_whoever_comes_goes_first_and_it_is_done_when_it_is_quiet_again() -> Non
         gate.open()
         wait_ahead(proxy, cancelled=1, done=1)
         assert talk.ask().headers["x-spillway-action"] == "forwarded"
-
-
-def test_a_request_that_is_passed_on_goes_first_too() -> None:
-    gate = Gate()
-    with LlamaCppFake([MODEL], holding(gate)) as fake, running_proxy(fake, **ON) as proxy:
-        Talk(proxy).ask()
-        gate.wait_reached(LATER)
-        assert proxy.client.get("/v1/models").status_code == 200
-        assert proxy.client.get("/props").status_code == 200
-        assert fake.cancelled == 0
-        proxy.client.post("/v1/embeddings", json={"model": "m", "input": "x"})
-        wait_until(lambda: fake.cancelled == 1, LATER)
 
 
 @contextmanager
@@ -321,16 +276,6 @@ def test_a_backend_that_dies_meanwhile_leaves_nothing_behind() -> None:
         assert answer.headers["x-spillway-action"] == "compacted"
         assert "c1" in str(fake.chats()[-1].json["messages"][2]["content"])
         assert len(summaries(fake)) == 2
-
-
-def test_the_end_of_the_server_ends_it_too() -> None:
-    gate = Gate()
-    with LlamaCppFake([MODEL], holding(gate)) as fake:
-        with running_proxy(fake, **ON) as proxy:
-            Talk(proxy).ask()
-            gate.wait_reached(LATER)
-        wait_until(lambda: fake.active == 0, LATER)
-        assert fake.cancelled == 1
 
 
 # -- other forms of turns

@@ -76,16 +76,3 @@ def test_the_answer_that_comes_back_is_known(form: str) -> None:
         forwarded = fake.chats()[-1].json["messages"]
         assert forwarded[-1]["content"].endswith(user(9)["content"])
         assert not any(m["role"] == "assistant" and "long0 long1" in str(m["content"]) for m in forwarded)
-
-
-def test_an_answer_that_was_streamed_and_kept_by_the_server_is_known_too() -> None:
-    with LlamaCppFake([MODEL], summariser(long_winded)) as fake, running_proxy(fake, ahead="on") as proxy:
-        said = Talk(proxy, turns=3).messages
-        _, body = responses([*said, {"role": "user", "content": "At length, please."}])
-        first = proxy.client.post("/v1/responses", json={**body, "store": True}).json()
-        wait_ahead(proxy, done=1)
-        following = {"model": "m", "input": "And now?", "previous_response_id": first["id"]}
-        answer = proxy.client.post("/v1/responses", json={**following, "instructions": body["instructions"]})
-        assert answer.headers["x-spillway-action"] == "forwarded", answer.text
-        assert ahead(proxy) == {"done": 1}
-        assert len(summaries(fake)) == 1

@@ -46,39 +46,3 @@ def test_what_one_replica_is_at_another_waits_for(redis_server: RedisServer) -> 
         seen = read_stream(b"".join(came))
         assert "Context compacted" in seen.events[-1]["data"]["description"]
         assert len(summaries(fake)) == 1
-
-
-def test_who_waits_gets_it_though_the_store_is_lost(doomed: RedisServer) -> None:
-    gate = Gate()
-    with (
-        LlamaCppFake([MODEL], holding(gate)) as fake,
-        running_proxy(fake, store=doomed.url, ahead="on", grace=0.0) as proxy,
-    ):
-        talk = Talk(proxy)
-        talk.ask()
-        gate.wait_reached(LATER)
-        doomed.kill()
-        with talk.following(b"Compacting", LATER) as came:
-            gate.open()
-        assert "Context compacted" in read_stream(b"".join(came)).events[-1]["data"]["description"]
-        assert len(summaries(fake)) == 1
-
-
-def test_without_the_store_it_serves_the_process_that_did_it(doomed: RedisServer) -> None:
-    with LlamaCppFake([MODEL], summariser(qa())) as fake, running_proxy(fake, store=doomed.url, ahead="on") as proxy:
-        doomed.kill()
-        talk = Talk(proxy)
-        talk.ask()
-        wait_ahead(proxy, done=1)
-        assert talk.ask().headers["x-spillway-action"] == "forwarded"
-        assert (len(summaries(fake)), fake.invalid_histories) == (1, [])
-
-
-def test_a_server_that_stops_gives_its_claim_back(redis_server: RedisServer) -> None:
-    gate = Gate()
-    with LlamaCppFake([MODEL], holding(gate)) as fake, redis_server.client() as client:
-        with running_proxy(fake, store=redis_server.url, ahead="on") as proxy:
-            Talk(proxy, "matter").ask()
-            gate.wait_reached(LATER)
-            assert list(client.scan_iter("*cl:*"))
-        assert not list(client.scan_iter("*cl:*"))

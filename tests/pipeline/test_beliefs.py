@@ -90,17 +90,6 @@ def test_a_backend_that_cuts_and_does_not_tell_its_window_is_found_out_in_two_co
         assert fake.cuts == 2
 
 
-def test_two_prompts_of_which_half_a_window_is_left_find_it_out_too() -> None:
-    promise = {"m": {"window": 16_384}}
-    with OllamaFake([FakeModel("m", 2048)], qa()) as fake, running_proxy(fake, models=promise) as proxy:
-        fake.fail_next(404, {"error": "not found"}, path="/api/ps", times=99)
-        get_to_know(proxy)
-        for number in range(2):
-            ask(proxy, f"{number} " + "word " * 5000)
-        assert fake.cuts == 2
-        assert told(proxy)["window"]["value"] == 2048
-
-
 # -- facts that contradict each other ------------------------------------------------------------------
 
 
@@ -118,16 +107,6 @@ def test_a_learned_window_is_given_up_with_the_first_prompt_that_proves_it_wrong
         proxy.chat({"model": "m", "messages": history(1, 20), "response_format": form})
         assert told(proxy)["window"] is None
         assert "the learned window of 2048 is given up" in caplog.text
-
-
-def test_a_report_beyond_the_window_has_the_backend_asked_again() -> None:
-    model = FakeModel("m", 4096)
-    with VllmFake([model], reporting(5000)) as fake, running_proxy(fake) as proxy:
-        ask(proxy, "hello")
-        assert told(proxy)["window"]["value"] == 4096
-        model.window = model.trained_window = 16_384
-        ask(proxy, "REPORT")
-        assert ask(proxy, "hello").headers["x-spillway-window"] == "16384"
 
 
 def test_nothing_is_compacted_on_old_facts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,14 +166,3 @@ def test_another_window_in_an_error_is_believed_at_once_and_the_backend_asked_ag
         ask(proxy, "hello")
         assert len([r for r in fake.requests if r.path == "/v1/models"]) > len(asked)
         assert told(proxy)["window"]["value"] == 2048
-
-
-def test_an_answer_that_ends_far_before_the_window_has_it_read_again() -> None:
-    model = FakeModel("m", 8192)
-    brain = summariser(lambda question: Reply(text="word " * 6000, finish="stop"))
-    with VllmFake([model], brain) as fake, running_proxy(fake) as proxy:
-        ask(proxy, "hello")
-        model.window = model.trained_window = 2048
-        form = {"type": "json_object"}  # an answer that is not gone on with
-        proxy.chat({"model": "m", "messages": history(1, 20), "response_format": form})
-        assert ask(proxy, "hello").headers["x-spillway-window"] == "2048"

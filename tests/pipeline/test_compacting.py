@@ -6,12 +6,10 @@ import asyncio
 import threading
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from proxy.compactor import COOL_DOWN, Compactor
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.history.marks import QUOTES
 from proxy.store import Store
@@ -133,32 +131,6 @@ def test_who_leaves_as_a_compaction_begins_holds_up_nobody(tmp_path: Path, monke
         client.close()
         assert left.wait(PATIENCE)
         wait_until(lambda: not claims[0].locked())
-
-
-@pytest.mark.anyio
-async def test_a_history_that_could_not_be_shortened_is_left_alone_for_a_while() -> None:
-    now, tried = 0.0, 0
-    compactor = Compactor(counting=None, store=None, summaries=None, clock=lambda: 0.0)  # type: ignore[arg-type]
-
-    async def in_vain(*_: Any) -> tuple[None, None]:
-        nonlocal tried
-        tried += 1
-        return None, None
-
-    compactor._shorten = in_vain  # type: ignore[assignment,method-assign]
-    job: Any = SimpleNamespace(
-        addons=(),
-        scope="s",
-        prompt=SimpleNamespace(links=[b"x"], history=[{}], estimate=SimpleNamespace(tokens=100, upper=110)),
-        budget=SimpleNamespace(goal=50, limit=90),
-        outcome=SimpleNamespace(clock=lambda: now),
-    )
-    for _ in range(2):
-        assert not await compactor.compact(job)
-        assert tried == 1
-    now += COOL_DOWN + 1
-    assert not await compactor.compact(job)
-    assert tried == 2
 
 
 def test_old_tool_results_are_masked_before_a_model_is_asked() -> None:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from proxy.store import Store
 from tests.fakes import FAKES, FakeModel, LlamaCppFake, OllamaFake, Recorded, qa, scripted, summariser
-from tests.fakes.waiting import PATIENCE
 from tests.proxying import Proxy, read_stream, running_proxy
-from tests.raw import asking, connected
 
 EXACT = {"llamacpp": "/v1/chat/completions/input_tokens", "vllm": "/tokenize"}
 
@@ -71,35 +66,6 @@ def test_what_was_learned_survives_a_restart(tmp_path: Path) -> None:
             assert told(proxy)["counting"]["samples"] > samples
             real = fake.count({"model": "m", "messages": fresh})
             assert abs(fill_tokens(answer) - real) <= 0.15 * real
-
-
-def test_who_leaves_while_it_is_read_back_takes_nothing_of_it_along(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, body = f"sqlite:///{tmp_path}/kept.sqlite3", {"model": "m", "messages": history(1, 40)}
-    waits, left, read = threading.Event(), threading.Event(), Store.value
-
-    async def slow(self: Store, key: str, new: bytes | None = None, *, once: bool = False) -> bytes | None:
-        if key.startswith("meter|") and not waits.is_set():
-            waits.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                left.set()
-        return await read(self, key, new, once=once)
-
-    with LlamaCppFake([FakeModel("m", 8192, letters=2)], qa()) as fake:
-        with running_proxy(fake, store=store) as proxy:
-            proxy.chat(body)
-            samples = told(proxy)["counting"]["samples"]
-        monkeypatch.setattr(Store, "value", slow)
-        with running_proxy(fake, store=store) as proxy:
-            with connected(proxy.url) as client:
-                client.send(asking(body))
-                assert waits.wait(PATIENCE)
-            assert left.wait(PATIENCE)
-            proxy.chat({"model": "m", "messages": history(1, 70)})
-            assert told(proxy)["counting"]["samples"] > samples > 0
 
 
 def test_a_silent_cut_teaches_the_window_warns_and_is_compacted_on_the_next_turn() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +12,6 @@ from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, LmStudioFake, Olla
 from tests.proxying import Proxy, running_proxy
 
 HELLO = [{"role": "user", "content": "hello"}]
-LONG = [{"role": role, "content": f"word{n} " * 200} for n in range(12) for role in ("user", "assistant")]
 ASKED: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": HELLO},
     "/v1/messages": {"max_tokens": 20, "messages": HELLO},
@@ -86,60 +84,6 @@ def test_where_several_might_be_meant_the_client_is_told_what_to_do(
     assert len(asked_for(fake)) == before
 
 
-def test_that_error_is_openais(several: tuple[Proxy, FakeBackend]) -> None:
-    error = several[0].chat({"messages": HELLO}).json()["error"]
-    assert error.keys() == {"message", "type", "code", "param"}
-    assert (error["type"], error["param"]) == ("invalid_request_error", "model")
-
-
-@every
-def test_its_prompt_is_managed(one: tuple[Proxy, FakeBackend], path: str) -> None:
-    """It is far too long for the window, and in no other test."""
-    proxy, fake = one
-    long = [{**message, "content": f"{path} {message['content']}"} for message in LONG]
-    history = [*long, *HELLO]
-    body = {**ASKED[path], **({"input": history} if path == "/v1/responses" else {"messages": history})}
-    told = proxy.client.post(path, json=body)
-    assert told.status_code == 200, told.text
-    assert told.headers["x-spillway-action"] == "compacted"
-    assert told.headers["x-spillway-window"] == "2048"
-    assert fake.overflows == 0
-
-
-def test_a_prompt_is_counted_for_it(chosen: tuple[Proxy, FakeBackend]) -> None:
-    proxy, _ = chosen
-    counted = [
-        proxy.client.post("/v1/messages/count_tokens", json={"messages": HELLO, **named}).json()
-        for named in ({}, {"model": "two"}, {"model": "one"})
-    ]
-    assert counted[0] == counted[1] != counted[2]
-
-
-def test_a_client_that_wants_nothing_done_gets_nothing_done(chosen: tuple[Proxy, FakeBackend]) -> None:
-    proxy, fake = chosen
-    proxy.chat({"messages": HELLO}, **{"x-spillway-bypass": "1"})
-    assert fake.requests[-1].json == {"messages": HELLO}
-
-
-def test_one_that_is_not_managed_gets_the_request_with_its_name() -> None:
-    models = {"two": {"managed": False}}
-    with serving(FakeModel("one"), FakeModel("two"), default_model="two", models=models) as (proxy, fake):
-        told = proxy.chat({"messages": HELLO})
-        assert told.status_code == 200
-        assert "x-spillway-action" not in told.headers
-        assert fake.requests[-1].json == {"messages": HELLO, "model": "two"}
-
-
-@every
-def test_a_model_that_is_no_text_is_refused(one: tuple[Proxy, FakeBackend], path: str) -> None:
-    proxy, fake = one
-    before = len(asked_for(fake))
-    told = proxy.client.post(path, json={**ASKED[path], "model": 5})
-    assert told.status_code == 400
-    assert "`model`" in told.text
-    assert len(asked_for(fake)) == before
-
-
 # Which one is meant
 
 
@@ -174,13 +118,6 @@ def test_a_backend_that_lists_nothing_is_asked_as_it_was() -> None:
         fake.fail_next(404, {"detail": "Not Found"}, path="/v1/models", times=9)
         proxy.chat({"messages": HELLO})
         assert asked_for(fake) == [None]
-
-
-def test_a_default_that_nobody_lists_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    with serving(FakeModel("small"), default_model="Smal") as (proxy, _):
-        proxy.client.get("/v1/models")
-    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert told == ["SPILLWAY_DEFAULT_MODEL=Smal: no backend lists this model; the nearest are small"]
 
 
 @every

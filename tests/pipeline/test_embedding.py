@@ -91,13 +91,6 @@ def test_words_alone_do_not_find_it_and_no_model_is_asked() -> None:
     assert asked(vectors) == []
 
 
-def test_a_model_can_have_an_embedding_model_of_its_own() -> None:
-    chat, vectors = talker(), embedder()
-    with staged(chat, vectors, recall_model=None, models={"m": {"recall_model": MODEL}}) as proxy:
-        ask(proxy, long_chat(PETS))
-        assert FACT in text_of(prompts(chat)[-1][-1])
-
-
 def test_a_turn_pays_for_its_new_passages_only() -> None:
     chat, vectors = talker(), embedder()
     with staged(chat, vectors) as proxy:
@@ -134,16 +127,6 @@ def test_a_clients_key_goes_to_its_own_backend_only() -> None:
     with both, running_proxy(both, recall_model=MODEL) as proxy:
         ask_as(proxy, "mine")
         assert {dict(request.headers)["authorization"] for request in asked(both)} == {"Bearer mine"}
-
-
-def test_a_backends_own_key_is_used() -> None:
-    chat, vectors = talker(), embedder("vllm", api_key="theirs")
-    with chat, vectors:
-        backends = (BackendSetting(url=chat.url, name="a"), BackendSetting(url=vectors.url, name="b", api_key="theirs"))
-        with running_proxy(*backends, recall_model=MODEL) as proxy:
-            ask_as(proxy, "mine")
-            assert FACT in text_of(prompts(chat)[-1][-1])
-            assert {dict(request.headers)["authorization"] for request in asked(vectors)} == {"Bearer theirs"}
 
 
 BROKEN = [
@@ -204,14 +187,6 @@ def test_a_slow_model_is_not_waited_for_and_serves_the_next_turn(monkeypatch: py
                 return
             time.sleep(0.01)
         pytest.fail("the vectors never came")
-
-
-def test_to_explain_asks_no_model() -> None:
-    chat, vectors = talker(), embedder()
-    with staged(chat, vectors) as proxy:
-        body = {"model": "m", "messages": long_chat(PETS)}
-        assert proxy.client.post("/spillway/explain", json=body).status_code == 200
-        assert asked(vectors) == []
 
 
 def test_what_is_kept_is_bounded() -> None:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.backends.driver import payloads
-from tests.fakes import FAKES, FakeBackend, FakeModel, GenericFake, OllamaFake, VllmFake, qa, summariser
+from tests.fakes import FAKES, FakeBackend, FakeModel, GenericFake, OllamaFake, qa, summariser
 from tests.pipeline.test_counting import history, told
 from tests.proxying import Proxy, running_proxy
 
@@ -71,16 +71,6 @@ ECHOES = {
     "openrouter": of_openrouter,
     "generic": of_unknown_field,
 }
-
-HONEST = {
-    "answer's bound": "max_tokens: 48000 > 32000, which is the maximum allowed number of output tokens for m",
-    "answer's limit": "max_completion_tokens: number of tokens exceeds the limit of 1000",
-    "output tokens": "Requested output tokens exceeds the limit of 1000 tokens",
-    "thinking": "thinking.budget_tokens: 4000 tokens exceeds the limit of 1000",
-    "image": "The image has 4200 tokens, which exceeds the limit of 1000 tokens per image",
-    "logit bias": "logit_bias: number of tokens exceeds the limit of 300",
-    "logit bias, in words": "logit_bias holds too many tokens",
-}
 """Limits of something else than the prompt."""
 
 
@@ -118,30 +108,9 @@ def test_what_an_error_repeats_of_the_request_teaches_nothing(
         assert believed(proxy) == before
 
 
-@pytest.mark.parametrize("messages", [SHORT, LONG], ids=["short", "long"])
-@pytest.mark.parametrize("name", HONEST)
-@pytest.mark.parametrize("kind", ["generic", "openrouter", "vllm"])
-def test_a_limit_of_something_else_is_no_window(kind: str, name: str, messages: list[dict[str, Any]]) -> None:
-    error = {"error": {"message": HONEST[name], "type": "BadRequestError", "code": 400}}
-    with FAKES[kind]([FakeModel("m", WINDOW)], summariser(qa())) as fake, running_proxy(fake) as proxy:
-        chat(proxy, SHORT)
-        before = believed(proxy)
-        refuse(fake, 400, error)
-        answer = chat(proxy, messages)
-        assert (answer.status_code, answer.json()["error"]["message"]) == (400, HONEST[name])
-        assert believed(proxy) == before
-
-
 def context_error(window: int) -> Any:
     text = f"This model's maximum context length is {window} tokens. However, your prompt is longer."
     return {"error": {"message": text, "code": "context_length_exceeded"}}
-
-
-def test_a_window_that_the_prompt_could_not_exceed_is_not_believed() -> None:
-    with GenericFake([FakeModel("m", WINDOW)], qa()) as fake, running_proxy(fake) as proxy:
-        refuse(fake, 400, context_error(4096))
-        assert chat(proxy, SHORT).json() == context_error(4096)
-        assert believed(proxy)[0] is None
 
 
 @pytest.mark.parametrize("kind", ["vllm", "llamacpp", "ollama", "lmstudio"])
@@ -188,18 +157,6 @@ def test_an_honest_overflow_teaches_the_window_and_is_survived(name: str, stream
         assert chat(proxy, LONG, stream=stream).status_code == 200
         assert believed(proxy)[0] == window
         assert fake.overflows == 0
-
-
-@pytest.mark.parametrize(
-    ("fake", "text"),
-    [(OllamaFake([FakeModel("m", WINDOW)], qa()), NO_TOOLS), (VllmFake([FakeModel("m", WINDOW)], qa()), NO_PARSER)],
-)
-def test_an_honest_refusal_of_tools_is_learned(fake: FakeBackend, text: str) -> None:
-    with fake, running_proxy(fake) as proxy:
-        fake.fail_next(400, {"error": {"message": text}})
-        answer = chat(proxy, SHORT, tools=[TOOL])
-        assert (answer.status_code, answer.headers["x-spillway-tools"]) == (200, "emulated")
-        assert believed(proxy)[1] is False
 
 
 def test_a_refusal_of_tools_that_was_pasted_into_the_conversation_holds_for_it_alone() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.fakes import FakeModel, GenericFake, LlamaCppFake, qa, summariser
+from tests.fakes import FakeModel, LlamaCppFake, qa, summariser
 from tests.proxying import running_proxy
 
 
@@ -41,15 +41,3 @@ def test_a_long_one_is_due_until_a_checkpoint_stands_for_it() -> None:
         assert again["action"] == "forwarded"
         assert again["checkpoint"]["covered_messages"] > 0
         assert again["messages"][-1] == body["messages"][-1]
-
-
-def test_an_unknown_window_is_said() -> None:
-    with GenericFake([FakeModel("m")]) as fake, running_proxy(fake) as proxy:
-        told = proxy.client.post("/spillway/explain", json={"model": "m", "messages": history(1, 5)}).json()
-        assert told["window"] is None
-        assert "not known" in told["note"]
-
-
-def test_malformed_requests_are_refused() -> None:
-    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
-        assert proxy.client.post("/spillway/explain", content=b"{").status_code == 400

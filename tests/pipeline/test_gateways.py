@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.engine.client import frames_of
-from tests.fakes import FakeModel, GenericFake, LlamaCppFake, Question, Reply, VllmFake, summariser, walk, words
+from tests.fakes import FakeModel, LlamaCppFake, Question, Reply, VllmFake, summariser, words
 from tests.fakes.base import HttpFake
 from tests.fakes.litellm import Deployment, LiteLlmFake
 from tests.fakes.llamaswap import Entry, LlamaSwapFake
@@ -71,41 +71,6 @@ def test_a_conversation_through_litellm(provider: str, told: int | None) -> None
         assert server.invalid_histories == []
         known = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["team-model"]
         assert known["window"]["value"] == WINDOW
-
-
-def test_an_answer_longer_than_the_window_through_litellm() -> None:
-    """Nobody knows what is behind it, so the answer is gone on with in a turn of its own."""
-    server = LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=900)))
-    with server, behind_litellm(server, "m", "openai", max_input_tokens=1024) as gateway:
-        with running_proxy(gateway) as proxy:
-            asked = {"model": "team-model", "stream": True, "messages": [{"role": "user", "content": "go"}]}
-            seen = read_stream(proxy.chat(asked).content)
-        assert seen.text == words(1, 900)
-        assert (len(seen.ids), seen.finishes, seen.errors) == (1, ["stop"], [])
-
-
-def test_litellms_list_may_know_a_larger_window_than_the_server_has() -> None:
-    """It goes by the model's name: a `gpt-4o` of one's own has 128,000 tokens there."""
-    server = GenericFake([FakeModel("gpt-4o", WINDOW)], summariser(always))
-    with (
-        server,
-        behind_litellm(server, "gpt-4o", "openai", max_input_tokens=128_000) as gateway,
-        running_proxy(gateway) as proxy,
-    ):
-        history: list[dict[str, Any]] = []
-        for _ in range(TURNS):
-            said(proxy, history, "team-model")
-        assert server.overflows == refused(proxy) == 1
-
-
-def test_a_server_that_litellm_does_not_reach_is_told_as_it_tells_it() -> None:
-    server = llama()
-    with server, behind_litellm(server, "m", "openai") as gateway, running_proxy(gateway) as proxy:
-        server.fail_next(500, {"error": {"message": "boom"}}, times=3)
-        answer = proxy.chat({"model": "team-model", "messages": [{"role": "user", "content": "hi"}]})
-        assert answer.status_code == 500
-        assert "litellm.InternalServerError" in answer.json()["error"]["message"]
-        assert refused(proxy) == 0
 
 
 # -- llama-swap
@@ -196,20 +161,6 @@ def test_a_stream_that_tells_of_the_loading(swap: LlamaSwapFake) -> None:
         thought = "".join(delta.get("reasoning_content") or "" for delta in deltas)
         assert "llama-swap loading model: small" in thought
         assert "".join(delta.get("content") or "" for delta in deltas) == words(1, 30)
-
-
-def test_a_prompt_that_is_refused_after_the_loading_was_told_of(swap: LlamaSwapFake) -> None:
-    """The refusal stands in the open stream without a frame around it; the stream ends in good order, and the next
-    one, of a model that is loaded now, is refused in a way that teaches."""
-    swap.send_loading_state = True
-    swap.entries["untold"].context = 100_000
-    with running_proxy(swap) as proxy:
-        history = [{"role": "user", "content": f"Some words on topic {n}. " * 60} for n in range(12)]
-        asked = {"model": "untold", "stream": True, "messages": history}
-        body = proxy.chat(asked).content.decode()
-        assert body.count('data: {"error":') == body.count("data: [DONE]") == 1
-        seen = read_stream(proxy.chat(asked).content)
-        assert (seen.text, seen.errors) == (words(1, 30), [])
 
 
 def deltas_of(frame: dict[str, Any]) -> list[dict[str, Any]]:

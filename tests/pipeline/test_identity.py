@@ -53,19 +53,6 @@ def test_a_conversation_is_known_by_its_name_in_the_log_by_a_digest(
     assert "secret-one" not in caplog.text
 
 
-def test_conversations_that_begin_alike_are_told_apart_by_their_names() -> None:
-    """Codex tells of its environment first, in every conversation."""
-    with LlamaCppFake(brain=walk(last=3)) as fake, running_proxy(fake) as proxy:
-
-        def cache(name: str, text: str) -> str:
-            told = ask(proxy, "/v1/responses", text, {"session-id": name})
-            return str(told.headers["x-spillway-cache"])
-
-        assert "first" in cache("one", "go")
-        assert "first" in cache("two", "stop")
-        assert "first" not in cache("one", "go")
-
-
 def test_a_name_leads_to_nothing_that_is_kept() -> None:
     """Another history under the same name is another history."""
     with LlamaCppFake(brain=walk(last=3), window=1024) as fake, running_proxy(fake) as proxy:

@@ -11,8 +11,7 @@ import pytest
 from proxy.core.history.marks import RECALLED
 from proxy.core.request import text_of
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Question, Reply, qa, summariser
-from tests.fakes.brains import asks_summary
-from tests.pipeline.test_recalling import ASK, FACT, THINGS, talk
+from tests.pipeline.test_recalling import ASK, FACT, THINGS
 from tests.proxying import Proxy, read_stream, running_proxy
 
 pytestmark = pytest.mark.slow
@@ -70,24 +69,6 @@ def test_what_was_left_out_is_told_and_its_middle_is_recalled(kind: str, stream:
             assert answer.headers["x-spillway-left-out"] == str(told["tokens"])
 
 
-@pytest.mark.parametrize("form", ["auto", "event", "comment", "content", "reasoning"])
-def test_every_form_of_the_status_says_so(form: str) -> None:
-    messages = document(600)
-    with staged() as (fake, proxy):
-        body = {"model": "m", "stream": True, "messages": messages, "max_tokens": 40}
-        seen = read_stream(proxy.chat(body, **{"x-spillway-status": form}).content)
-        events = " ".join(event["data"]["description"] for event in seen.events)
-        said = {"content": seen.text, "reasoning": seen.reasoning, "comment": " ".join(seen.comments)}
-        told = said.get(form, events)
-        assert "the middle of your message was left out" in told
-        if form in ("auto", "event", "comment"):
-            assert "Your message alone exceeds the window" in told
-        if form == "content":
-            again = [*messages, {"role": "assistant", "content": seen.text}, {"role": "user", "content": "and?"}]
-            assert ask(proxy, again).status_code == 200
-            assert "middle of your message" not in fake.chats()[-1].body.decode()
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_of_which_less_than_a_tenth_would_be_left_is_refused_with_the_figures(stream: bool) -> None:
     with staged() as (fake, proxy):
@@ -104,33 +85,6 @@ def test_of_which_less_than_a_tenth_would_be_left_is_refused_with_the_figures(st
         assert fake.chats() == []  # no model was asked for anything
 
 
-def test_a_tenth_of_it_is_enough() -> None:
-    with staged() as (_, proxy):
-        statuses = [ask(proxy, document(lines)).status_code for lines in (200, 600, 1200, 4000)]
-        assert statuses == [200, 200, 200, 400]
-
-
-def test_a_refusal_that_teaches_a_small_window_ends_in_the_figures() -> None:
-    with (
-        LlamaCppFake([FakeModel("m", 512)], summariser(qa())) as fake,
-        running_proxy(fake, models={"m": {"window": 100_000}}) as proxy,
-    ):
-        answer = ask(proxy, document(1500))
-        assert answer.status_code == 400
-        assert "less than a tenth" in answer.json()["error"]["message"]
-        assert "512" in answer.json()["error"]["message"]
-
-
-def test_without_recall_as_much_is_kept_as_fits() -> None:
-    kept = {}
-    for recall in ("auto", "off"):
-        with staged(recall=recall) as (fake, proxy):
-            told = ask(proxy, document(600)).json()["usage"]["spillway"]["left_out"]
-            kept[recall] = told["of"] - told["tokens"]
-            assert (RECALLED in prompt(fake)) is (recall == "auto")
-    assert kept["off"] > 1.2 * kept["auto"]
-
-
 def test_a_message_that_is_not_cut_is_not_told_of() -> None:
     mark = "[… 500 characters left out here to fit the context window …]"
     with staged() as (_, proxy):
@@ -139,29 +93,6 @@ def test_a_message_that_is_not_cut_is_not_told_of() -> None:
         assert answer.headers["x-spillway-action"] == "compacted"
         assert "x-spillway-left-out" not in answer.headers
         assert "left_out" not in answer.json()["usage"]["spillway"]
-
-
-def test_every_step_of_its_turn_tells_of_it() -> None:
-    with staged() as (fake, proxy):
-        messages = document(600)
-        first = ask(proxy, messages).json()["usage"]["spillway"]["left_out"]
-        call = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
-        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
-        messages.append({"role": "tool", "tool_call_id": "c1", "content": "Nothing there."})
-        second = ask(proxy, messages).json()["usage"]["spillway"]["left_out"]
-        assert second["of"] > second["tokens"] > 0.5 * first["tokens"]
-        # With the next turn it is a message like any other.
-        messages += [{"role": "assistant", "content": "Hedgehogs."}, {"role": "user", "content": "Thank you!"}]
-        assert "left_out" not in ask(proxy, messages).json()["usage"].get("spillway", {})
-        assert (fake.overflows, fake.invalid_histories) == (0, [])
-
-
-def test_an_answer_in_a_fixed_format_tells_it_in_its_headers() -> None:
-    with staged() as (_, proxy):
-        answer = ask(proxy, document(600), response_format={"type": "json_object"})
-        assert answer.status_code == 200
-        assert int(answer.headers["x-spillway-left-out"]) > 0
-        assert "spillway" not in answer.json()["usage"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -192,20 +123,3 @@ def test_what_is_left_out_for_want_of_room_for_the_answer_is_told_too(stream: bo
             told = [event["data"]["description"] for event in seen.events]
             assert any("the middle of your message was left out" in line for line in told)
             assert any("Your message alone exceeds the window" in line for line in told)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_an_extract_in_the_middle_of_an_answer_is_told(stream: bool) -> None:
-    def says(question: Question) -> Reply:
-        return Reply(text="" if asks_summary(question) else "And so it went on and on. " * 250)
-
-    with LlamaCppFake([FakeModel("m", WINDOW)], says) as fake, running_proxy(fake) as proxy:
-        body = {"model": "m", "messages": talk(100), "stream": stream}
-        assert 0.5 * WINDOW < fake.count(body) < 0.78 * WINDOW
-        answer = proxy.chat({**body, "stream_options": {"include_usage": True}})
-        seen = read_stream(answer.content) if stream else None
-        usage = answer.json()["usage"] if seen is None else seen.usage
-        assert usage is not None
-        assert usage["spillway"]["summary"] == "extract"
-        if seen is not None:
-            assert any("kept an extract" in event["data"]["description"] for event in seen.events)

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
-import pytest
-
 from proxy.core.request import text_of
 from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, Question, Reply
 from tests.proxying import Proxy, running_proxy
@@ -82,30 +80,6 @@ def test_each_result_is_cut_when_it_comes_and_the_prompt_only_grows() -> None:
         assert "left out here" in cut
 
 
-@pytest.mark.parametrize("policy", ["standard", "auto"])
-def test_without_the_switch_results_stay_while_there_is_room(policy: str) -> None:
-    with staged(policy=policy) as (fake, proxy):
-        answer = ask(proxy, worked(3))
-        assert "x-spillway-shaped" not in answer.headers
-        assert fake.chats()[-1].json["messages"] == worked(3)
-
-
-def test_a_limit_that_was_set_is_what_results_are_cut_to() -> None:
-    with staged(limits={"output_characters": 3000}) as (fake, proxy):
-        ask(proxy, worked(1))
-        (cut,) = outputs(fake.chats()[-1].json)
-    assert 2000 < len(cut) <= 3000
-
-
-def test_what_a_result_became_does_not_hang_on_what_spillway_remembers() -> None:
-    sent = []
-    for _ in range(2):
-        with staged(store="memory://") as (fake, proxy):
-            ask(proxy, worked(4))
-            sent.append(fake.chats()[-1].json)
-    assert sent[0] == sent[1]
-
-
 def test_a_compaction_goes_on_from_the_cut_results() -> None:
     with staged(trigger=0.3, target=0.2) as (fake, proxy):
         actions = [ask(proxy, worked(steps)).headers["x-spillway-action"] for steps in range(2, 24, 3)]
@@ -131,31 +105,6 @@ def test_what_was_cut_out_is_recalled_from_the_whole_result() -> None:
         prompt = fake.chats()[-1].json["messages"]
     assert "Pim-4711" in text_of(prompt[-1])
     assert "Pim-4711" not in str(prompt[:-1])
-
-
-def test_it_holds_in_every_dialect() -> None:
-    whole = printed(1)
-    asked = [
-        {"role": "user", "content": "Run it."},
-        {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "bash", "input": {}}]},
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": whole}]},
-    ]
-    items = [
-        {"type": "message", "role": "user", "content": "Run it."},
-        {"type": "function_call", "call_id": "c1", "name": "bash", "arguments": "{}"},
-        {"type": "function_call_output", "call_id": "c1", "output": whole},
-    ]
-    with staged() as (fake, proxy):
-        bodies = {
-            "/v1/messages": {"model": "m", "max_tokens": 20, "messages": asked},
-            "/v1/responses": {"model": "m", "input": items},
-        }
-        for path, body in bodies.items():
-            answer = proxy.client.post(path, json=body)
-            assert answer.status_code == 200, answer.text
-            assert answer.headers["x-spillway-shaped"].startswith("results=")
-            (cut,) = outputs(fake.chats()[-1].json)
-            assert len(cut) <= 1500 < len(whole)
 
 
 def test_what_was_saved_is_explained_and_counted() -> None:

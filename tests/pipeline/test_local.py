@@ -11,13 +11,12 @@ import pytest
 
 from proxy.core.jsontext import dumps
 from proxy.core.request import text_of
-from proxy.core.settings import ModelOverrides
 from tests.agent_prompts import ENVIRONMENT, PROMPT, TOOLS
 from tests.agent_prompts import RULES as RULES_OF_AGENT
 from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, Question, Reply, ToolCall, qa, summariser
 from tests.fakes.tokens import FakeTokenizer
 from tests.proxying import Proxy, running_proxy
-from tests.shaping.test_guide import ASK, FORMS, GUIDE, RULES, claude, opencode, text
+from tests.shaping.test_guide import ASK, FORMS, GUIDE, RULES, text
 
 WINDOW = 16_000
 
@@ -44,8 +43,6 @@ def said(answer: Any) -> dict[str, Any]:
 
 # The guide layer
 
-OWN = "a version of the user's own"
-
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_guide_is_brought_within_bounds_and_stays_so_while_the_conversation_grows(form: Any) -> None:
@@ -62,21 +59,6 @@ def test_a_guide_is_brought_within_bounds_and_stays_so_while_the_conversation_gr
     for rule in RULES:
         assert rule in text(sent[0])
     assert ASK in text_of(sent[0][-1])
-
-
-@pytest.mark.parametrize("policy", ["standard", "auto"])
-def test_without_the_switch_a_guide_is_as_it_is_sent(policy: str) -> None:
-    body = {"model": "m", "messages": opencode(GUIDE), "max_tokens": 20}
-    with staged(policy=policy) as (fake, proxy):
-        answer = proxy.chat(body)
-        assert "x-spillway-shaped" not in answer.headers
-        assert fake.chats()[-1].json == body
-
-
-def test_a_limit_for_guides_holds_whatever_the_policy() -> None:
-    with staged(policy="standard", limits={"guide": 300}) as (fake, proxy):
-        ask(proxy, claude(GUIDE))
-        assert len(text(fake.chats()[-1].json["messages"])) < 2000 < len(GUIDE)
 
 
 # The prompt and the tools of a coding agent
@@ -138,15 +120,6 @@ def test_rules_environment_names_and_guides_are_kept_word_for_word() -> None:
         assert system["content"].count(kept) == 1, kept
     assert system["content"].startswith("You are crafter, a coding agent ")
     assert "2+2" not in system["content"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "window"), [({"policy": "standard"}, WINDOW), ({"system_prompt": "off"}, WINDOW), ({}, 64_000)]
-)
-def test_where_the_prompt_stays_as_it_is_sent(settings: dict[str, Any], window: int) -> None:
-    with staged(window, **settings) as (fake, proxy):
-        ask(proxy, AGENT, tools=TOOLS)
-        assert fake.chats()[-1].json["messages"] == AGENT
 
 
 def test_a_prompt_that_is_no_coding_agents_stays() -> None:
@@ -223,61 +196,3 @@ def test_the_front_of_the_prompt_stays_while_the_conversation_grows_and_is_compa
     assert any(action != "forwarded" for action in actions)
     assert len({dumps([turn["messages"][0], turn["tools"]]) for turn in turns}) == 1
     assert fake.invalid_histories == []
-
-
-def test_a_compaction_of_the_clients_own_is_made_with_the_short_prompt_too() -> None:
-    asks = "Summarize this conversation, so that another agent can continue the task. Do not call any tools."
-    messages = list(AGENT)
-    for number in range(60):
-        messages += [{"role": "assistant", "content": f"Well, {number}."}]
-        messages += [{"role": "user", "content": f"And {number}? " + "word " * 300}]
-    with staged() as (fake, proxy):
-        messages += [{"role": "assistant", "content": "Fine."}, {"role": "user", "content": asks}]
-        ask(proxy, messages, tools=TOOLS, max_tokens=300)
-        first = [chat.json["messages"][0] for chat in fake.chats()]
-    prompts = [text_of(message) for message in first if message["role"] == "system"]
-    assert prompts
-    assert max(map(len, prompts)) < 4000
-
-
-def test_an_agents_prompt_is_shortened_in_every_dialect() -> None:
-    tools = [
-        {"name": f["name"], "description": f["description"], "input_schema": f["parameters"]}
-        for f in (tool["function"] for tool in TOOLS)
-    ]
-    flat = [{"type": "function", **tool["function"]} for tool in TOOLS]
-    bodies: dict[str, dict[str, Any]] = {
-        "/v1/messages": {"system": PROMPT, "messages": [TASK], "tools": tools, "max_tokens": 20},
-        "/v1/responses": {"instructions": PROMPT, "input": "Mend the parser.", "tools": flat},
-        "/api/chat": {"messages": AGENT, "tools": TOOLS, "stream": False},
-    }
-    with staged() as (fake, proxy):
-        for path, body in bodies.items():
-            answer = proxy.client.post(path, json={"model": "m", **body})
-            assert answer.status_code == 200, answer.text
-            assert fixed(fake.chats()[-1].json) < 2000, path
-            assert answer.headers["x-spillway-shaped"].startswith("system=")
-
-
-def test_what_stands_in_front_is_shown_with_where_it_comes_from() -> None:
-    with staged() as (_, proxy):
-        shown = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"]["effective"]
-    assert (shown["guide"], shown["tools"]) == (600, 800)
-    assert (shown["limits_from"]["guide"], shown["limits_from"]["tools"]) == ("local", "local")
-
-
-@pytest.mark.parametrize(
-    ("settings", "model", "told"),
-    [
-        ({"policy": "standard"}, {}, (None, "standard")),
-        ({"policy": "local"}, {}, (600, "local")),
-        ({"policy": "standard", "limits": {"guide": 300}}, {}, (300, "SPILLWAY_LIMITS")),
-        ({"policy": "local", "limits": {"guide": 300}}, {"limits": {"guide": 70}}, (70, "SPILLWAY_MODELS m")),
-    ],
-)
-def test_what_becomes_of_guides_is_shown_as_it_is(
-    settings: dict[str, Any], model: dict[str, Any], told: tuple[int | None, str]
-) -> None:
-    with staged(**settings, models={"m": ModelOverrides(**model)}) as (_, proxy):
-        shown = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"]["effective"]
-    assert (shown["guide"], shown["limits_from"]["guide"]) == told

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.shaping.tools import diet, named_only
-from tests.fakes import FakeModel, GenericFake, LlamaCppFake, Question, Reply, ToolCall, summariser
+from tests.fakes import FakeModel, LlamaCppFake, Question, Reply, ToolCall, summariser
 from tests.proxying import Proxy, running_proxy
 
 WINDOW = 8192
@@ -91,16 +90,6 @@ def test_tools_keep_their_words_where_there_is_room_or_the_user_wants_that(setti
         assert len(described(fake.chats()[-1].json)) == len(TOOLS)
 
 
-def test_bare_tools_are_as_good_to_call() -> None:
-    slim = diet(TOOLS)
-    bare = named_only(slim, {"run"})
-    assert bare[0] is slim[0]
-    assert len(json.dumps(bare)) < 0.7 * len(json.dumps(slim))
-    assert named_only(bare, {"run"}) is bare
-    odd: list[Any] = [1, None, {"type": "web_search"}, {"type": "function", "function": {"name": "f"}}]
-    assert named_only(odd, set()) is odd
-
-
 # What can't fit
 
 
@@ -114,18 +103,3 @@ def test_what_can_not_fit_is_refused_with_the_figures_and_what_to_do() -> None:
             assert part in error["message"]
         assert "larger window" in error["message"]
         assert "--tools" in error["message"]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
-def test_what_the_backend_refuses_and_nothing_helps_is_told_alike(path: str, stream: bool) -> None:
-    """The window is nearly what the prompt takes: only the backend can tell."""
-    with GenericFake([FakeModel("m", 700)]) as fake, running_proxy(fake, models={"m": {"window": 1400}}) as proxy:
-        user, system = {"role": "user", "content": "hi"}, WORDS * 60
-        chat = {"messages": [{"role": "system", "content": system}, user]}
-        said = chat if "chat" in path else {"system": system, "messages": [user]}
-        answer = proxy.client.post(path, json={"model": "m", **said, "max_tokens": 50, "stream": stream})
-        assert (answer.status_code, fake.overflows > 0) == (400, True)
-        message = answer.json()["error"]["message"]
-        assert " for the system prompt" in message
-        assert "larger window" in message

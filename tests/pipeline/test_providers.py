@@ -37,13 +37,3 @@ def test_the_window_is_the_largest_that_the_request_allows(preferences: dict[str
         assert (answer.status_code, answer.headers["x-spillway-window"]) == (200, str(window))
         assert (fake.overflows, fake.cuts) == (0, 0)
         assert (fake.chats()[-1].json["messages"] == HISTORY) == (window > 8192)
-
-
-def test_a_refusal_by_the_provider_that_one_request_picks_teaches_nothing_of_others() -> None:
-    model = FakeModel("maker/m", 131_072, providers=PROVIDERS, letters=1)  # more tokens than estimated
-    dense = [{**each, "content": each["content"].replace(" so ", "extraordinarily ")} for each in HISTORY]
-    with OpenRouterFake([model], summariser(walk(last=3))) as fake, running_proxy(fake) as proxy:
-        picked = {"model": "maker/m", "messages": dense, "provider": {"only": ["groq"]}}
-        assert (proxy.chat(picked).status_code, fake.overflows > 0) == (200, True)
-        answer = proxy.chat({"model": "maker/m", "messages": HISTORY})
-        assert answer.headers["x-spillway-window"] == "131072"

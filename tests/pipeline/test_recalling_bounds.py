@@ -162,28 +162,6 @@ def neighbour(number: int) -> str:
 
 
 @pytest.mark.anyio
-async def test_a_warm_turn_of_a_long_conversation_reads_its_new_messages_only() -> None:
-    """In work of this process, not in time; the ratio to the first turn is generous."""
-    meter = Meter()
-    await meter.warm()
-    recaller, history = recaller_of(meter), long_history(100_000)[:-1]
-    told = [{"role": ("user", "assistant")[n % 2], "content": neighbour(n)} for n in range(4)]
-    messages = [*told, *history]
-    covered = len(messages) - 20
-    spent: list[float] = []
-    for number in range(4):
-        asked = {"role": "user", "content": f"What does our neighbour Quillon{number} paint, and for whom?"}
-        messages = [*messages, asked]
-        job = await Stand(meter, messages, covered).start()
-        before = time.process_time()
-        await recaller.after_rewrite(job)  # type: ignore[arg-type]
-        spent.append(time.process_time() - before)
-        assert neighbour(number) in text_of(job.messages[-1])
-        messages = [*messages, {"role": "assistant", "content": "Carriages, I think."}]
-    assert min(spent[1:]) < spent[0] / 3
-
-
-@pytest.mark.anyio
 async def test_a_new_long_history_never_holds_the_loop() -> None:
     meter = Meter()
     await meter.warm()
@@ -206,13 +184,3 @@ async def test_a_new_long_history_never_holds_the_loop() -> None:
     await watching
     assert FACT in text_of(job.messages[-1])
     assert longest < max(0.25, whole * 0.6), (longest, whole)
-
-
-@pytest.mark.anyio
-async def test_each_credential_is_remembered_apart() -> None:
-    meter = Meter()
-    recaller, messages = recaller_of(meter), long_history(6000)
-    for scope in ("one", "other"):
-        job = await recalled(recaller, meter, messages, len(messages) - 11, scope=scope)
-        assert FACT in text_of(job.messages[-1])
-    assert recaller._turns.size > 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import FakeModel, LlamaCppFake, VllmFake
+from tests.fakes import FakeModel, VllmFake
 from tests.proxying import running_proxy
 
 
@@ -38,11 +38,3 @@ def test_a_summary_model_that_nobody_lists_is_warned_of_once(
             proxy.client.get("/v1/models")
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert told == warnings
-
-
-def test_nothing_is_said_while_a_backend_may_still_list_it(caplog: pytest.LogCaptureFixture) -> None:
-    away = LlamaCppFake()
-    away.stop()
-    with VllmFake() as fake, running_proxy(fake, away, summary_model="small") as proxy:
-        proxy.client.get("/v1/models")
-    assert "small" not in caplog.text

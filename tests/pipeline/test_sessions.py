@@ -8,7 +8,7 @@ from proxy.core.request import text_of
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply
 from tests.fakes.brains import asks_summary
 from tests.pipeline.test_recalling import talk
-from tests.proxying import read_stream, running_proxy
+from tests.proxying import running_proxy
 
 WINDOW = 8192
 FILE = (
@@ -123,31 +123,3 @@ def test_where_tools_are_called_recall_leaves_the_room_to_their_results() -> Non
             fills.append(fake.count(prompts(fake)[-1]) / WINDOW)
     assert fills[0] > 0.7
     assert 0.5 < fills[1] <= 0.65
-
-
-def test_a_result_is_not_shortened_by_an_estimate_where_the_backend_counts() -> None:
-    """The estimate is far too high for these words, which the model has as one token each."""
-    result = " ".join(f"antidisestablishmentarianism{n % 10}" for n in range(1500))
-    messages = [*loop(6, "Read them.", "short line " * 150), *loop(1, "", result)[3:]]
-    fake = LlamaCppFake([FakeModel("m", WINDOW, letters=40)], brain)
-    with fake, running_proxy(fake) as proxy:
-        assert proxy.chat({"model": "m", "messages": messages, "tools": TOOLS}).status_code == 200
-        assert prompts(fake)[-1]["messages"][-1] == messages[-1]
-
-
-def test_nobody_hears_of_a_compaction_that_gains_nothing() -> None:
-    """System prompt and tools take three quarters of the window, and the newest question most of the rest."""
-    messages = [
-        {"role": "system", "content": "Rules of the house. " * 1000},
-        {"role": "user", "content": "Is this all right? " * 40},
-    ]
-    with LlamaCppFake([FakeModel("m", WINDOW)], brain) as fake, running_proxy(fake) as proxy:
-        told: list[str] = []
-        for _ in range(3):
-            answer = proxy.chat({"model": "m", "messages": messages, "stream": True})
-            assert answer.status_code == 200
-            seen = read_stream(answer.content)
-            told += [event["data"]["description"] for event in seen.events]
-        assert fake.overflows == 0
-        assert not [text for text in told if "ompact" in text]
-        assert sum("System prompt" in text for text in told) == 1

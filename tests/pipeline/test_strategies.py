@@ -9,8 +9,8 @@ import pytest
 
 from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, Question, Reply, qa, summariser, walk, words
 from tests.fakes.brains import WORD
-from tests.pipeline.talk import Talk, ahead, summaries, wait_ahead
-from tests.proxying import Proxy, metric, read_stream, running_proxy
+from tests.pipeline.talk import summaries
+from tests.proxying import Proxy, read_stream, running_proxy
 
 WINDOW = 2048
 STRATEGIES = ("auto", "summarize", "truncate", "mask")
@@ -121,39 +121,6 @@ def test_an_answer_that_fills_the_window_goes_on_without_one(served: tuple[Proxy
     assert asked_for(fake, name) == 0
 
 
-@pytest.mark.parametrize("name", WITHOUT_A_MODEL)
-def test_a_client_that_wants_a_compaction_gets_one_that_code_wrote(
-    served: tuple[Proxy, FakeBackend], name: str
-) -> None:
-    proxy, fake = served
-    edit = {"type": "compact_20260112", "trigger": {"type": "input_tokens", "value": 50_000}}
-    body = {
-        "model": name,
-        "max_tokens": 20,
-        "messages": chat(f"wished {name}"),
-        "context_management": {"edits": [edit]},
-    }
-    answer = proxy.client.post("/v1/messages", json=body, headers={"anthropic-beta": "compact-2026-01-12"})
-    assert answer.status_code == 200, answer.text
-    assert answer.json()["content"][0]["type"] == "compaction"
-    assert asked_for(fake, name) == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", WITHOUT_A_MODEL)
-def test_what_is_done_ahead_of_time_is_done_without_one(strategy: str) -> None:
-    with (
-        LlamaCppFake([FakeModel("m", WINDOW), FakeModel("s")], summariser(qa())) as fake,
-        running_proxy(fake, ahead="on", strategy=strategy, summary_model="s") as proxy,
-    ):
-        talk = Talk(proxy)
-        talk.ask()
-        wait_ahead(proxy, done=1)
-        assert talk.ask().headers["x-spillway-action"] == "forwarded"
-        assert summaries(fake) == []
-        assert ahead(proxy)["done"] >= 1
-
-
 # What came of it
 
 
@@ -171,32 +138,6 @@ def test_what_each_compaction_came_to_is_told(served: tuple[Proxy, FakeBackend])
     trimmed = told(proxy, "truncate", chat("told"))["compactions"][0]
     assert trimmed["messages_after"] < trimmed["messages_before"] == 11
     assert trimmed["results_cleaned"] == 0
-
-
-def test_what_a_pause_of_an_answer_came_to_is_told_too() -> None:
-    """It is not due when it is asked for, and the window fills; by a proxy that has not learned from others how to count."""
-    messages = [*chat("pauses", 6), {"role": "user", "content": "w1 w2 go on"}]
-    models = [FakeModel("mask", WINDOW)]
-    with LlamaCppFake(models, summariser(talks)) as fake, running_proxy(fake, models=MODELS) as proxy:
-        answer = proxy.chat({"model": "mask", "messages": messages}).json()
-    assert answer["choices"][0]["message"]["content"].strip() == words(3, 1200)
-    first = answer["usage"]["spillway"]["compactions"][0]
-    assert (first["kind"], first["messages_before"]) == ("compacted", 7)
-    assert first["tokens_before"] < 0.8 * WINDOW
-
-
-def test_what_they_come_to_together_is_counted() -> None:
-    with LlamaCppFake([FakeModel("m", WINDOW)], qa()) as fake, running_proxy(fake, strategy="mask") as proxy:
-        (one,) = told(proxy, "m", agent("counted"))["compactions"]
-        names = 'backend="llamacpp",model="m"'
-        assert metric(proxy, "spillway_cleaned_results_total") == {f"{{{names}}}": one["results_cleaned"]}
-        for what in ("messages", "tokens"):
-            assert metric(proxy, f"spillway_compaction_{what}_total") == {
-                f'{{{names},when="{when}"}}': one[f"{what}_{when}"] for when in ("before", "after")
-            }
-        assert metric(proxy, "spillway_compaction_ratio_sum")[f"{{{names}}}"] == pytest.approx(one["ratio"], abs=0.001)
-        (outcome,) = proxy.client.get("/spillway/outcomes").json()["outcomes"]
-        assert outcome["reduced"] == [one]
 
 
 # From so many tokens on
@@ -223,21 +164,3 @@ def test_a_prompt_is_kept_below_so_many_tokens_in_a_large_window() -> None:
         assert listed["spillway"]["trigger"] == round(1500 / 32_768, 4)
         explained = proxy.client.post("/spillway/explain", json={"model": "m", "messages": messages}).json()
         assert (explained["budget"]["trigger"], explained["budget"]["target"]) == (1500, 900)
-
-
-def test_a_system_prompt_that_fills_those_leaves_the_conversation_as_much_again() -> None:
-    """It can't be shortened, and a compaction on each turn would gain nothing."""
-    with (
-        LlamaCppFake([FakeModel("m", 32_768)], qa()) as fake,
-        running_proxy(fake, trigger=600, target=375, strategy="truncate") as proxy,
-    ):
-        messages = [{"role": "system", "content": "Rules of the house. " * 300}]
-        actions = []
-        for number in range(30):
-            messages += chat(f"{number}", 1)
-            answer = proxy.chat({"model": "m", "messages": messages, "max_tokens": 20})
-            actions.append(answer.headers["x-spillway-action"])
-            said = answer.json()
-            assert said["usage"]["prompt_tokens"] < 4000
-            messages.append(said["choices"][0]["message"])
-        assert 2 <= actions.count("trimmed") <= 15

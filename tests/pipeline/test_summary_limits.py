@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from proxy.core.history.marks import is_summary
-from proxy.summariser import BYTES_PER_TOKEN, SMALLEST_BOUND
 from tests.pipeline.test_bombs import EVENT, WHOLE, flood
 from tests.proxying import Proxy, running_proxy
 from tests.rawbackend import DEADLINE, SSE, Call, RawBackend, answering, raw_backend
@@ -148,19 +147,3 @@ def test_a_rest_is_followed_by_the_summary() -> None:
         chat(proxy)
     assert len(summariser.asked) == 2
     assert summary.strip() in str(summariser.forwarded[0])
-
-
-def test_the_next_request_has_a_time_of_its_own() -> None:
-    summariser = Summariser(hangs)
-    with (
-        raw_backend(summariser, lists=False) as backend,
-        running_proxy(backend.setting, models=MODELS, summary_model="s", summary_timeout=0.2) as proxy,
-    ):
-        chat(proxy)
-        chat(proxy, turns=30)
-    assert len(summariser.asked) == 2
-
-
-def test_a_summary_may_take_many_bytes_for_each_of_its_tokens() -> None:
-    """Reasoning comes in frames of its own, and usage in each of them."""
-    assert SMALLEST_BOUND + 96 * BYTES_PER_TOKEN > 4 * 96 * 1000

@@ -131,25 +131,6 @@ def test_a_model_that_comes_back_with_a_smaller_window_cuts_nothing(kind: str) -
         assert (there.server.cuts, there.server.overflows) == (0, 0)
 
 
-def test_nothing_is_stored_for_a_window_that_is_assumed(tmp_path: Path) -> None:
-    """An Ollama before 0.10 does not tell the window of a loaded model; its default is 4,096."""
-    path = tmp_path / "kept.sqlite3"
-    with engine("ollama", reports_windows=False) as there:
-        with running_proxy(there.front, store=f"sqlite:///{path}") as proxy:
-            answer = ask(proxy, LONG)
-        assert answer.headers["x-spillway-window"] == "4096"
-        assert answer.headers["x-spillway-action"] == "compacted"
-    assert _count_checkpoints(path) == 0
-
-
-def test_a_model_that_can_not_be_loaded_is_asked_all_the_same() -> None:
-    with engine("lmstudio", jit=False) as there, running_proxy(there.front) as proxy:
-        answers = [proxy.chat({"model": "m", "messages": LONG}) for _ in range(3)]
-        assert [answer.status_code for answer in answers] == [404] * 3
-        assert "No models loaded" in answers[0].text
-        assert len(there.server.chats()) == 4, "it was loaded in vain once"
-
-
 def test_a_checkpoint_for_a_smaller_window_is_not_applied_where_the_history_fits() -> None:
     model = FakeModel("m", 4096, TRAINED)
     with OllamaFake([model], summariser(qa())) as fake, running_proxy(fake, profile_ttl=NOW, recall="off") as proxy:

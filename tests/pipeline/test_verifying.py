@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from itertools import cycle, repeat
+from itertools import cycle
 from typing import Any
 
 import httpx
@@ -133,16 +133,6 @@ def test_what_never_serves_is_not_asked_for_again_and_again(transcript: str, for
             assert "".join(asks) == expected
 
 
-@pytest.mark.parametrize("kind", BAD)
-def test_a_good_one_the_second_time_is_used(kind: str) -> None:
-    with LlamaCppFake([FakeModel("m", 2048)], summarises(BAD[kind][0], GOOD)) as fake, running_proxy(fake) as proxy:
-        assert chat(proxy).json()["usage"]["spillway"]["summary"] == "written"
-        assert f"{OPEN}\\n{GOOD}" in forwarded(fake)
-        assert EXTRACT not in forwarded(fake)
-        shown = proxy.client.post("/spillway/explain", json={"model": "m", "messages": history()}).json()
-        assert shown["checkpoint"]["summary"] == "written"
-
-
 @pytest.mark.parametrize(
     ("reply", "kept"),
     [
@@ -199,20 +189,3 @@ def test_the_user_is_told_that_it_is_an_extract(caplog: pytest.LogCaptureFixture
     lines = [record.getMessage() for record in caplog.records]
     assert any("kept an extract" in line and "2 of them not fit to be used" in line for line in lines)
     assert not any("Ingrid" in line or "Nothing of it" in line for line in lines)
-
-
-def test_the_language_of_the_conversation_is_asked_for() -> None:
-    talk = history()
-    for message in talk:
-        if message["role"] == "assistant":
-            message["content"] = (
-                "Das ist schön zu hören, und ich würde gerne noch mehr darüber wissen, wie es dazu kam. " * 4
-            )
-        else:
-            message["content"] = "Ich habe heute mit meiner Schwester über die Reise gesprochen, und sie will auch mit."
-    with LlamaCppFake([FakeModel("m", 2048)], summarises(*repeat(GOOD, 2))) as fake, running_proxy(fake) as proxy:
-        answer = proxy.chat({"model": "m", "messages": talk, "max_tokens": 40})
-        assert answer.headers["x-spillway-action"] == "compacted"
-        assert all("Write it in German." in str(sent.json["messages"][-1]) for sent in asked(fake))
-        assert asked(fake)
-        assert 'verdict="language"' in str(metric(proxy, "spillway_summaries_total"))
