@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from proxy.compaction.cap import within_limits
 from proxy.compaction.continuation import with_resume_flags
+from proxy.compaction.ladder import within_limits
 from proxy.compaction.policy import prune_limits
 from proxy.core.history.checkpoint import Checkpoint, chain
 from proxy.core.request import Message, Request, leading_system

@@ -27,13 +27,11 @@ def cost(messages: Sequence[Message]) -> list[float]:
 def reduction_of(messages: Sequence[Message], budget: float, *, gain: int = 20, protect: int = 50) -> Reduction:
     """A reduction as the stages make it."""
     from proxy.compaction.condensing import head_end
-    from proxy.core.history.turns import newest_user
 
     return Reduction(
         messages=messages,
         costs=cost(messages),
         floor=head_end(messages),
-        tail=newest_user(messages) or 0,
         budget=budget,
         limits=PruneLimits(protect_newest=protect, minimum_gain=gain),
         cost=cost,

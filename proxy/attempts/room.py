@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from proxy.compaction.budget import ContextBudget
 from proxy.compaction.condensing import head_end
-from proxy.compaction.ladder import Reduction
-from proxy.compaction.middles import LEAST_SHARE, newest_cut, user_words
+from proxy.compaction.ladder import LEAST_SHARE, Reduction
+from proxy.compaction.middles import newest_cut, user_words
 from proxy.compaction.policy import prune_limits
 from proxy.core.errors import ContextOverflow
 from proxy.core.history.turns import is_result, newest_user
@@ -112,7 +112,6 @@ def reduction_of(job: Job, budget: ContextBudget, goal: int, meter: Meter) -> tu
         messages=history,
         costs=costs,
         floor=head_end(history),
-        tail=newest_user(history) or 0,
         budget=room,
         enough=max(1.0, goal + budget.enough - budget.goal - overhead),
         unread=budget.zone * UNREAD,

@@ -8,17 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 from proxy.compaction.asking import Summariser, SummaryAsk
-from proxy.compaction.cap import cap_results, cap_unread
 from proxy.compaction.condensing import head_end, least_tail, summarise
-from proxy.compaction.ladder import Reduction, Rung, drop_duplicates, drop_oldest, mask_results
-from proxy.compaction.middles import LEAST_SHARE, characters_cut, cut_middles, cut_oversize, user_words
+from proxy.compaction.ladder import (
+    LEAST_SHARE,
+    Reduction,
+    cap_results,
+    cap_unread,
+    cut_middles,
+    cut_oversize,
+    drop_duplicates,
+    drop_oldest,
+    mask_results,
+)
+from proxy.compaction.middles import user_words
 from proxy.compaction.results import cleaned
+from proxy.compaction.shorten import characters_cut
 from proxy.core.history.marks import is_summary
-from proxy.core.history.turns import cut_points, is_user, newest_user
+from proxy.core.history.turns import cut_points, is_user
 from proxy.core.request import Message
 
 Kind = Literal["pruned", "compacted", "trimmed"]
@@ -27,11 +36,11 @@ Rungs: TypeAlias = tuple[str, ...]
 """Names of the rungs that took something out."""
 Shortening: TypeAlias = Generator[SummaryAsk, str, tuple[Reduction, Rungs, Kind]]
 """Yields requests for summaries and is sent the texts; comes to the shorter history."""
-Step: TypeAlias = tuple[str, Rung, dict[str, Any]]
-"""A rung with its name, and fields of the reduction that are different for it alone."""
+Step: TypeAlias = tuple[str, Callable[..., Reduction], dict[str, Any]]
+"""A rung with its name and its bounds; it returns the same reduction if nothing is to gain."""
 
-RUNGS: dict[str, Rung] = {"cap": cap_results, "mask": mask_results, "duplicates": drop_duplicates}
-"""Rungs that need no model and keep every message in its place, in this order."""
+RUNGS: dict[str, Callable[..., Reduction]] = {"cap": cap_results, "mask": mask_results, "duplicates": drop_duplicates}
+"""Rungs that need no model and keep every message in its place, in this order; each is told where the tail begins."""
 _SUMMARY_KINDS: dict[str, SummaryKind] = {"summarise": "written", "extract": "extract"}
 
 
@@ -134,7 +143,7 @@ def compact(
     Yields summary requests; send the text back, empty when the model failed. Raises nothing: a result above
     `limit` means that the pinned part alone is too large.
     """
-    if reduction.fits:
+    if reduction.total <= reduction.budget:
         return _rewritten(reduction, reduction, "pruned", ())
     by = summariser if strategy.asks else replace(summariser, available=False)
     shorter, rungs, kind = yield from strategy.shorten(reduction, by, summarised)
@@ -161,22 +170,22 @@ def _descend(reduction: Reduction, target: float, steps: Iterable[Step]) -> tupl
     for name, rung, bounds in steps:
         if reduction.total <= target:
             break
-        shorter = rung(replace(reduction, **bounds))
+        shorter = rung(reduction, **bounds)
         if shorter.total < reduction.total:
-            reduction = replace(shorter, **{field: getattr(reduction, field) for field in bounds})
+            reduction = shorter
             used.append(name)
     return reduction, tuple(dict.fromkeys(used))
 
 
 def _prune(reduction: Reduction) -> tuple[Reduction, Rungs]:
     """Old turns first, then what the newest one has read; at last what was read a moment ago, rather than ask a model."""
-    newest, limits = newest_user(reduction.messages) or 0, reduction.limits
-    everything = {"tail": len(reduction.messages)}
-    steps = [(name, rung, bounds) for name, rung in RUNGS.items() for bounds in ({"tail": newest}, everything)]
-    reduction, rungs = _descend(reduction, reduction.budget, steps)
+    budget, least, end = reduction.budget, reduction.limits.message, len(reduction.messages)
+    tails = ({"tail": reduction.newest or 0}, {"tail": end})
+    steps = [(name, rung, tail) for name, rung in RUNGS.items() for tail in tails]
+    reduction, rungs = _descend(reduction, budget, steps)
     last: list[Step] = [
-        ("oversize", partial(cut_oversize, least=limits.message, words=False), everything),
-        ("mask", mask_results, {**everything, "limits": replace(limits, protect_newest=0)}),
+        ("oversize", cut_oversize, {"budget": budget, "least": least, "words": False}),
+        ("mask", mask_results, {"tail": end, "protect": 0.0}),
     ]
     reduction, more = _descend(reduction, reduction.goal, last)
     return reduction, tuple(dict.fromkeys((*rungs, *more)))
@@ -186,9 +195,9 @@ def _give_up(reduction: Reduction) -> tuple[Reduction, Rungs]:
     """Shorten what is given up last: programs' blocks, what the model has not read yet, the user's words."""
     goal, least = reduction.goal, reduction.limits.message / 4
     steps: list[Step] = [
-        ("oversize", partial(cut_oversize, least=least, words=False), {"budget": goal}),
+        ("oversize", cut_oversize, {"budget": goal, "least": least, "words": False}),
         ("unread", cap_unread, {}),
-        ("oversize", partial(cut_oversize, least=least, words=True), {"budget": goal}),
+        ("oversize", cut_oversize, {"budget": goal, "least": least, "words": True}),
     ]
     return _descend(reduction, goal, steps)
 
@@ -196,28 +205,28 @@ def _give_up(reduction: Reduction) -> tuple[Reduction, Rungs]:
 def _squeeze(reduction: Reduction, limit: float) -> Reduction:
     """Down to `limit` without leaving out whole turns, if that goes: be it ever so little that each result gives."""
     limits = replace(reduction.limits, protect_newest=0, minimum_gain=0)
-    bounds = {"budget": limit, "enough": limit, "limits": limits, "tail": len(reduction.messages)}
-    steps: list[Step] = [("mask", mask_results, bounds), ("unread", cap_unread, {**bounds, "unread": 0.0})]
+    reduction = replace(reduction, budget=limit, enough=limit, unread=0.0, limits=limits)
+    steps: list[Step] = [("mask", mask_results, {"tail": len(reduction.messages)}), ("unread", cap_unread, {})]
     return _descend(reduction, limit, steps)[0]
 
 
 def _drop_turns(reduction: Reduction, budget: float) -> Reduction:
     """Leave out whole turns, the oldest first, down to `budget` tokens; the head and the newest turn stay."""
-    newest, floor = newest_user(reduction.messages), head_end(reduction.messages)
+    newest, floor = reduction.newest, head_end(reduction.messages)
     # In a turn that is all there is, only its last step is certain to stay.
     tail = newest if newest is not None and newest >= floor else cut_points(reduction.messages)[-2:][0]
-    return replace(drop_oldest(replace(reduction, budget=budget, tail=tail, floor=floor)), budget=reduction.budget)
+    return drop_oldest(reduction, budget, floor, tail)
 
 
 def _trim(reduction: Reduction, limit: float) -> Reduction:
     """Down to `limit` at any price: whole turns first, then the middles of what is left."""
-    shorter = replace(_drop_turns(reduction, limit), budget=limit)
+    shorter = _drop_turns(reduction, limit)
     if shorter.total <= limit:
         return shorter
-    cut, user = cut_middles(shorter), newest_user(shorter.messages)
+    cut, user = cut_middles(shorter, limit), shorter.newest
     if user is None or cut.messages[user] is shorter.messages[user] or cut.total <= reduction.recallable:
         return cut
-    deeper = cut_middles(replace(shorter, budget=min(limit, reduction.recallable)))
+    deeper = cut_middles(shorter, min(limit, reduction.recallable))
     return deeper if deeper.costs[user] >= LEAST_SHARE * shorter.costs[user] else cut
 
 
@@ -248,13 +257,13 @@ def _rewritten(old: Reduction, new: Reduction, kind: Kind, rungs: Rungs) -> Comp
 
 def _words_cut(old: Reduction, new: Reduction) -> tuple[float, float]:
     """Tokens of users' words that were cut out of messages before the newest one, and of all words in these."""
-    before, newest = {id(message) for message in old.messages}, newest_user(new.messages)
+    before, newest = {id(message) for message in old.messages}, new.newest
     gone = total = 0.0
     for message in new.messages[:newest]:
         if id(message) in before or not is_user(message) or is_summary(message):
             continue
         words = user_words(message)
-        if (characters := characters_cut(words)) > 0:
+        if (characters := characters_cut(words["content"])) > 0:
             tokens = sum(new.cost([words]))
             missing = tokens * characters / max(1, len(words["content"]))
             gone, total = gone + missing, total + tokens + missing

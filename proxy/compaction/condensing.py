@@ -11,7 +11,7 @@ from proxy.compaction import summary
 from proxy.compaction.asking import Summariser, SummaryAsk, request_summary
 from proxy.compaction.extract import extract
 from proxy.compaction.ladder import Reduction
-from proxy.compaction.middles import cut_middle
+from proxy.compaction.middles import cut_message
 from proxy.compaction.opening import beginning, opening
 from proxy.compaction.source import Source, source_of
 from proxy.core.history.marks import is_summary
@@ -120,9 +120,7 @@ class _Plan:
                 head += [message] if stays else []
             else:
                 cost = sum(self.reduction.cost([message]))
-                less, rest = (
-                    (message, cost) if cost <= room else cut_middle(message, cost, cost - room, self.reduction.cost)
-                )
+                less, rest = cut_message(message, room, self.reduction.cost)
                 stays = rest <= room and rest >= cost * _WORTH_CUTTING
                 head += [less] if stays else []
                 room -= rest if stays else 0.0

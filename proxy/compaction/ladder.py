@@ -3,25 +3,56 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import Any
 
-from proxy.compaction.policy import PruneLimits
+from proxy.compaction.middles import cut_message
+from proxy.compaction.policy import BYTES_PER_TOKEN, PruneLimits
 from proxy.compaction.results import NOTE, Cost, Result, by_message, note_for, results_of, unread_from, with_texts
+from proxy.compaction.shorten import LEAST, LEAST_LINE, LEAST_LINES, Bounds, fit, shorten, water_level
 from proxy.core.history.embedded import IMAGE_OMITTED
-from proxy.core.history.turns import bridge_needed, cut_points, is_result, newest_user
+from proxy.core.history.marks import is_summary
+from proxy.core.history.turns import bridge_needed, cut_points, is_result, is_system, is_user, newest_user
 from proxy.core.request import SYSTEM_ROLES, Message
 
 NEWEST_IMAGES = 3
 """The newest images, which stay."""
 OMITTED = "[Earlier messages were left out here to fit the context window.]"
+LEAST_SHARE = 1 / 10
+"""Share of the user's words in the newest message below which what is left of them is no message any more."""
 _SAME = NOTE + ": a later call of {} returned the same, see there.]"
 _SUPERSEDED = NOTE + ": {} was called again with the same arguments, see the newer result.]"
+_STALE = 1 / 4
+"""What is left of a system message behind which another stands, as a share of what is left of others."""
+_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_COMMANDS = frozenset(
+    [
+        "bash",
+        "sh",
+        "shell",
+        "zsh",
+        "cmd",
+        "command",
+        "commands",
+        "terminal",
+        "console",
+        "exec",
+        "execute",
+        "run",
+        "powershell",
+        "python",
+    ]
+)
+_LISTINGS = frozenset(["ls", "dir", "directory", "tree", "glob", "folder"])
+_SEARCHES = frozenset({"search", "grep"})
+_LISTING_COMMAND = re.compile(r'^\{\s*"(?:command|cmd)"\s*:\s*"\s*(?:ls|dir|tree|find|fd)\b[^|;&"\\]*"')
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Reduction:
     """A history to shorten: the messages after the leading system messages, and the room they may take, in tokens."""
 
@@ -30,8 +61,6 @@ class Reduction:
     """Predicted tokens of each message."""
     floor: int
     """Index of the first message that may change: what is before it is pinned or frozen."""
-    tail: int
-    """Index at which the protected newest messages begin."""
     budget: float
     """What all messages together may have."""
     limits: PruneLimits
@@ -47,90 +76,159 @@ class Reduction:
     leans: Mapping[int, int] = field(default_factory=dict)
     """Messages that point at a later one, by their index, and the index behind that: it is covered with them."""
 
-    @property
+    @cached_property
     def total(self) -> float:
         """Tokens of all messages."""
         return sum(self.costs)
 
-    @property
-    def fits(self) -> bool:
-        """Return whether the budget is kept."""
-        return self.total <= self.budget
+    @cached_property
+    def newest(self) -> int | None:
+        """Index of the newest user message."""
+        return newest_user(self.messages)
+
+    @cached_property
+    def results(self) -> dict[int, list[Result]]:
+        """Tool results by message."""
+        return by_message(results_of(self.messages))
+
+    @cached_property
+    def read(self) -> int:
+        """Index from which on there are only results that the model has not read yet."""
+        return unread_from(self.messages)
 
     @property
     def goal(self) -> float:
         """Tokens at which no model has to be asked."""
         return max(self.budget, self.enough)
 
-    def with_messages(self, messages: Sequence[Message]) -> Reduction:
-        """The same after messages were replaced one for one; the same object if that saves nothing."""
-        costs = list(self.costs)
-        changed = [index for index, message in enumerate(messages) if message is not self.messages[index]]
-        for index, cost in zip(changed, self.cost([messages[index] for index in changed]), strict=True):
-            costs[index] = cost
-        return replace(self, messages=messages, costs=costs) if sum(costs) < self.total else self
+    def count(self, text: str) -> float:
+        """Tokens of a message that holds a text."""
+        return sum(self.cost([{"role": "tool", "content": text}]))
 
-    def old(self, results: Sequence[Result]) -> dict[int, list[Result]]:
-        """Those results, by message, that may be shortened: the model has read them, and the newest user message stays."""
-        user, end = newest_user(self.messages), min(unread_from(self.messages), self.tail)
-        groups = by_message(results).items()
-        return {index: group for index, group in groups if self.floor <= index < end and index != user}
+    def may_change(self, index: int, tail: int) -> bool:
+        """Return whether a message lies between `floor` and `tail`, and is not the newest of the user."""
+        return self.floor <= index < tail and index != self.newest
 
-
-Rung: TypeAlias = Callable[[Reduction], Reduction]
-"""Shortens a history without a model between `floor` and `tail`; the same reduction if nothing is to gain."""
+    def with_changes(self, changes: Mapping[int, Message], **fields: Any) -> Reduction:
+        """The same with other messages in place of some, one for one; the same object if that saves nothing."""
+        messages, costs = list(self.messages), list(self.costs)
+        for (index, message), cost in zip(changes.items(), self.cost([*changes.values()]), strict=True):
+            messages[index], costs[index] = message, cost
+        return replace(self, messages=messages, costs=costs, **fields) if sum(costs) < self.total else self
 
 
-def mask_results(reduction: Reduction) -> Reduction:
-    """Replace results by notes, from the oldest on, until the budget is kept and the minimum is gained."""
-    messages, results = list(reduction.messages), results_of(reduction.messages)
-    old = reduction.old(results)
+def cap_results(reduction: Reduction, tail: int) -> Reduction:
+    """Cap oversize results between `floor` and `tail` until the budget is kept; never what the model has not read yet."""
+    changed: dict[int, Message] = {}
+    excess = reduction.total - reduction.budget
+    for index, results in reduction.results.items():
+        if excess > 0 and reduction.may_change(index, min(tail, reduction.read)):
+            cost = reduction.costs[index]
+            short = {r: _capped(r, reduction.limits, excess, reduction.count) for r in results}
+            message = with_texts(reduction.messages[index], short)
+            if message is not reduction.messages[index]:
+                changed[index] = message
+                excess -= cost - sum(reduction.cost([message]))
+    return reduction.with_changes(changed)
+
+
+def within_limits(messages: Sequence[Message], limits: PruneLimits) -> Sequence[Message]:
+    """The history with each tool result within the limits, however much room there is; the same object if all are.
+
+    What becomes of a result depends on it and its call alone, so it is the same on every turn. A message with words of the
+    user stays as it is.
+    """
+
+    def tokens(text: str) -> float:
+        return len(text.encode(errors="surrogatepass")) / BYTES_PER_TOKEN
+
+    done = list(messages)
+    for index, results in by_message(results_of(messages)).items():
+        if is_result(messages[index]):
+            done[index] = with_texts(messages[index], {r: _capped(r, limits, math.inf, tokens) for r in results})
+    return messages if all(new is old for new, old in zip(done, messages, strict=True)) else done
+
+
+def _capped(result: Result, limits: PruneLimits, excess: float, count: Callable[[str], float]) -> str:
+    """The text within all limits, or without the `excess` tokens if that is more; the text itself if that saves nothing."""
+    text = result.text
+    if len(text) <= LEAST or result.is_note:
+        return text
+    short, room = _fitted(text, limits.result_tokens, count, _bounds(result, limits)), count(text) - excess
+    if short != text and room > count(short) and count(fuller := _fitted(text, room, count)) <= room:
+        short = fuller
+    return short if count(short) < count(text) else text
+
+
+def _fitted(text: str, tokens: float, count: Callable[[str], float], bounds: Bounds | None = None) -> str:
+    """Shorten a result until it has so few tokens, as far as that goes."""
+    most = max(LEAST, len(text))
+    bounds = bounds or Bounds(max(LEAST_LINES, text.count("\n") + 1), max(LEAST_LINE, len(text)), most)
+
+    def made(characters: int) -> str:
+        return shorten(text, bounds._replace(characters=max(LEAST, min(bounds.characters, characters))))
+
+    whole = made(most)
+    short = fit(whole, len(whole), tokens, make=made, count=count)
+    return short if count(short) <= tokens else made(LEAST)
+
+
+def _bounds(result: Result, limits: PruneLimits) -> Bounds:
+    """Bounds of a result by the tool that it comes from."""
+    words = {word.lower() for word in _WORDS.findall(result.name)}
+    command = bool(words & _COMMANDS)
+    listing = (bool(words & _LISTINGS) or {"list", "files"} <= words) and not words & _SEARCHES
+    listing |= command and _LISTING_COMMAND.match(result.arguments or "") is not None
+    # One line more than entries, for the mark.
+    lines = min(limits.lines, limits.entries + 1) if listing else limits.lines
+    characters = limits.output_characters if command else len(result.text)
+    return Bounds(max(LEAST_LINES, lines), max(LEAST_LINE, limits.line_characters), max(LEAST, characters))
+
+
+def mask_results(reduction: Reduction, tail: int, protect: float | None = None) -> Reduction:
+    """Replace results by notes, from the oldest on, until the budget is kept and the minimum is gained.
+
+    `protect` are tokens of the newest results that stay, by default as the limits say.
+    """
+    limits = reduction.limits
+    protect = limits.protect_newest if protect is None else protect
+    old: dict[int, list[Result]] = {}
     protected = 0.0
-    for index, group in reversed(by_message(results).items()):
-        protected += _tokens_of(reduction, index, group)
-        if protected <= reduction.limits.protect_newest:
-            old.pop(index, None)
-    saved, wanted = 0.0, max(reduction.total - reduction.budget, reduction.limits.minimum_gain)
-    for index, group in old.items():
-        masked = with_texts(messages[index], {result: note_for(result) for result in group if result.is_long})
+    for index, group in reversed(reduction.results.items()):
+        # Without the user's words around them.
+        alone = is_result(reduction.messages[index])
+        protected += reduction.costs[index] if alone else sum(reduction.count(result.text) for result in group)
+        if protected > protect and reduction.may_change(index, min(tail, reduction.read)):
+            old[index] = group
+    changed: dict[int, Message] = {}
+    saved, wanted = 0.0, max(reduction.total - reduction.budget, limits.minimum_gain)
+    for index, group in reversed(old.items()):
+        masked = with_texts(reduction.messages[index], {result: note_for(result) for result in group if result.is_long})
         if (gain := reduction.costs[index] - sum(reduction.cost([masked]))) > 0:
-            messages[index] = masked
+            changed[index] = masked
             saved += gain
         if saved >= wanted:
             break
-    return reduction.with_messages(messages) if saved >= reduction.limits.minimum_gain else reduction
+    return reduction.with_changes(changed) if saved >= limits.minimum_gain else reduction
 
 
-def _tokens_of(reduction: Reduction, index: int, results: Sequence[Result]) -> float:
-    """Tokens of the results of a message, without the user's words around them."""
-    if is_result(reduction.messages[index]):
-        return reduction.costs[index]
-    return sum(reduction.cost([{"role": "tool", "content": result.text} for result in results]))
-
-
-def drop_duplicates(reduction: Reduction) -> Reduction:
+def drop_duplicates(reduction: Reduction, tail: int) -> Reduction:
     """Replace what a later message makes needless: repeated results, superseded reads, stale images."""
-    messages, results = list(reduction.messages), results_of(reduction.messages)
-    user, leans = newest_user(messages), dict(reduction.leans)
-    pointers = _pointers(results, unread_from(messages))
-    for index, group in by_message([result for result in results if result in pointers]).items():
-        changed = with_texts(messages[index], {result: pointers[result][0] for result in group})
-        if reduction.floor <= index < reduction.tail and index != user and _is_cheaper(reduction, index, changed):
-            messages[index] = changed
+    leans, changed = dict(reduction.leans), dict[int, Message]()
+    pointers = _pointers([r for group in reduction.results.values() for r in group], reduction.read)
+    for index, group in by_message(list(pointers)).items():
+        message = with_texts(reduction.messages[index], {result: pointers[result][0] for result in group})
+        if reduction.may_change(index, tail) and sum(reduction.cost([message])) < reduction.costs[index]:
+            changed[index] = message
             leans[index] = 1 + max(pointers[result][1] for result in group)
-    for index, parts in _stale_images(messages).items():
-        changed = _without_images(messages[index], parts)
-        if reduction.floor <= index < reduction.tail and index != user and _is_cheaper(reduction, index, changed):
-            messages[index] = changed
-    return replace(reduction.with_messages(messages), leans=leans)
-
-
-def _is_cheaper(reduction: Reduction, index: int, changed: Message) -> bool:
-    return sum(reduction.cost([changed])) < reduction.costs[index]
+    for index, message in _without_stale_images(reduction.messages, changed).items():
+        if reduction.may_change(index, tail) and sum(reduction.cost([message])) < reduction.costs[index]:
+            changed[index] = message
+    return reduction.with_changes(changed, leans=leans)
 
 
 def _pointers(results: Sequence[Result], unread: int) -> dict[Result, tuple[str, int]]:
-    """Notes for results that a later one repeats, or replaces, each with the index of that one's message."""
+    """Notes for results that a later one repeats, or replaces, each with the index of that one's message, in their order."""
     pointers: dict[Result, tuple[str, int]] = {}
     texts: dict[str, int] = {}
     # The message that has the newest answer to a call: all of its parts belong to that answer.
@@ -145,38 +243,97 @@ def _pointers(results: Sequence[Result], unread: int) -> dict[Result, tuple[str,
             pointers[result] = _SUPERSEDED.format(result.name), newest
         else:
             texts[result.text] = result.index
-    return {result: (note, at) for result, (note, at) in pointers.items() if len(note) < len(result.text)}
+    return {result: pointers[result] for result in reversed(pointers) if len(pointers[result][0]) < len(result.text)}
 
 
-def _stale_images(messages: Sequence[Message]) -> dict[int, set[int]]:
-    """Indexes of the images' parts by message, without the newest images."""
-    found: list[tuple[int, int]] = []
-    for index, message in enumerate(messages):
-        content = message.get("content")
-        if isinstance(content, list) and message.get("role") in ("user", "tool"):
-            found += ((index, at) for at, part in enumerate(content) if _is_image(part))
-    stale: dict[int, set[int]] = {}
+def _without_stale_images(messages: Sequence[Message], changed: Mapping[int, Message]) -> dict[int, Message]:
+    """Messages with a note in place of each image, those in `changed` as they are there; the newest images stay."""
+    found = [
+        (index, at)
+        for index, message in enumerate(messages)
+        if isinstance(message.get("content"), list) and message.get("role") in ("user", "tool")
+        for at, part in enumerate(message["content"])
+        if isinstance(part, dict) and "image" in str(part.get("type"))
+    ]
+    done: dict[int, Message] = {}
     for index, at in found[:-NEWEST_IMAGES]:
-        stale.setdefault(index, set()).add(at)
-    return stale
+        message = done.get(index) or changed.get(index) or messages[index]
+        content = [*message["content"]]
+        content[at] = {"type": "text", "text": IMAGE_OMITTED}
+        done[index] = {**message, "content": content}
+    return done
 
 
-def _is_image(part: Any) -> bool:
-    return isinstance(part, dict) and "image" in str(part.get("type"))
+def cut_oversize(reduction: Reduction, budget: float, least: float, *, words: bool) -> Reduction:
+    """Cut what stands in users' and system messages before the newest turn until the budget is kept, the largest first.
+
+    None of them to less than `least` tokens; system messages that a later one replaces to a quarter of that. Beginning
+    and end stay, a mark says what is missing. The users' own `words` only where that is asked for.
+    """
+    order: list[tuple[int, float]] = []
+    stale = False
+    for index in reversed(range(reduction.newest or 0)):
+        message = reduction.messages[index]
+        if is_system(message):
+            order.append((index, least * (_STALE if stale else 1.0)))
+            stale = True
+        elif is_user(message) and not is_summary(message):
+            order.append((index, least))
+    order.sort(key=lambda at: at[1] - reduction.costs[at[0]])
+    return _cut_each(reduction, budget, order, words=words)
 
 
-def _without_images(message: Message, parts: set[int]) -> Message:
-    placeholder = {"type": "text", "text": IMAGE_OMITTED}
-    return {**message, "content": [placeholder if at in parts else part for at, part in enumerate(message["content"])]}
+def cut_middles(reduction: Reduction, budget: float) -> Reduction:
+    """Cut the middle out of the largest texts until the budget is kept; the head and the newest user message last.
+
+    Tool calls stay whole: half of their JSON is none. So do the marks of results as text.
+    """
+    pinned = [index < reduction.floor or index == reduction.newest for index in range(len(reduction.messages))]
+    order = sorted(range(len(pinned)), key=lambda index: (pinned[index], -reduction.costs[index]))
+    return _cut_each(reduction, budget, [(index, 0.0) for index in order], words=True)
 
 
-def drop_oldest(reduction: Reduction) -> Reduction:
-    """Leave out whole turns from `floor` on until the budget is kept; never the tail.
+def _cut_each(reduction: Reduction, budget: float, order: Iterable[tuple[int, float]], *, words: bool) -> Reduction:
+    """Cut messages, each to so many tokens at least, one after the other until the budget is kept."""
+    changed: dict[int, Message] = {}
+    excess = reduction.total - budget
+    for index, least in order:
+        cost, message = reduction.costs[index], reduction.messages[index]
+        if excess > 0 and cost > least:
+            short, tokens = cut_message(message, max(least, cost - excess), reduction.cost, words=words)
+            if short is not message:
+                changed[index] = short
+                excess -= cost - tokens
+    return reduction.with_changes(changed)
+
+
+def cap_unread(reduction: Reduction) -> Reduction:
+    """Shorten what the model has not read yet, its largest results first, down to the goal; `unread` tokens stay.
+
+    The last thing to give up: the model has just asked for it.
+    """
+    unread = {index: results for index, results in reduction.results.items() if index >= reduction.read}
+    sizes = [reduction.costs[index] for index in unread]
+    wanted = max(reduction.unread, reduction.goal - (reduction.total - sum(sizes)))
+    if sum(sizes) <= wanted:
+        return reduction
+    level = water_level(sizes, wanted)
+    changed = {
+        index: with_texts(
+            reduction.messages[index], {r: _fitted(r.text, level / len(results), reduction.count) for r in results}
+        )
+        for index, results in unread.items()
+    }
+    return reduction.with_changes(changed)
+
+
+def drop_oldest(reduction: Reduction, budget: float, floor: int, tail: int) -> Reduction:
+    """Leave out whole turns between `floor` and `tail` until the budget is kept.
 
     As many as it takes, all of them if that is not enough; where user and assistant would no longer take
     turns, a message that says what happened stands in between.
     """
-    messages, floor = reduction.messages, reduction.floor
+    messages = reduction.messages
     # Tokens of everything before an index.
     upto = [0.0, *accumulate(reduction.costs)]
     mark_cost = sum(reduction.cost([{"role": "assistant", "content": OMITTED}]))
@@ -184,20 +341,16 @@ def drop_oldest(reduction: Reduction) -> Reduction:
     before = messages[floor - 1] if floor else None
     least, best = reduction.total, None
     for end in cut_points(messages):
-        if not floor < end <= reduction.tail:
+        if not floor < end <= tail:
             continue
         role = bridge_needed(before, [each for each in (speakers[end],) if each is not None])
         marks = [{"role": role, "content": OMITTED}] if role else []
         total = upto[-1] - (upto[end] - upto[floor]) + mark_cost * len(marks)
         if total < least:
-            least, best = total, (end, marks)
-        if total <= reduction.budget:
+            least, best = total, [*messages[:floor], *marks, *messages[end:]]
+        if total <= budget:
             break
-    if best is None:
-        return reduction
-    end, marks = best
-    shorter = [*messages[:floor], *marks, *messages[end:]]
-    return replace(reduction, messages=shorter, costs=reduction.cost(shorter))
+    return reduction if best is None else replace(reduction, messages=best, costs=reduction.cost(best), floor=floor)
 
 
 def _next_speakers(messages: Sequence[Message]) -> list[Message | None]:

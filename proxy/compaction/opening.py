@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from proxy.compaction.ladder import Reduction
-from proxy.compaction.middles import cut_middle
+from proxy.compaction.middles import cut_message
 from proxy.compaction.summary import NOTED
 from proxy.core.history.marks import is_summary
 from proxy.core.history.rules import constraints
@@ -102,7 +102,7 @@ def opening(
         set_up = part.rank >= _Rank.SET_UP
         most = spare if alone or part.rank is _Rank.FILES else min(spare, share if set_up else room * _SHARE)
         if cost > most:
-            message, cost = cut_middle(message, cost, cost - most, reduction.cost)
+            message, cost = cut_message(message, most, reduction.cost)
         if cost <= most and cost >= reduction.costs[part.index] * _WORTH_CUTTING:
             chosen[part.index] = message
             spare -= cost

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, TypeAlias
 
-from proxy.core.history.embedded import WrittenResult, calls_in, results_in, texts_of
+from proxy.core.history.embedded import WrittenResult, calls_in, replaced, results_in, texts_of, with_parts
 from proxy.core.history.turns import Pending, calls_of, is_result, is_user
 from proxy.core.jsontext import dumps
 from proxy.core.request import THOUGHT_FIELDS, Cleared, ClearResults, ClearThoughts, Edit, Message
@@ -136,22 +136,11 @@ def with_texts(message: Message, changes: Mapping[Result, str]) -> Message:
     changes = {result: text for result, text in changes.items() if text != result.text}
     if not changes:
         return message
-    content = message.get("content")
-    if isinstance(content, str):
-        return {**message, "content": _spliced(content, changes)}
-    parts = list(content or ())
-    for at, group in groupby(sorted(changes, key=lambda r: r.part or 0), key=lambda r: r.part or 0):
-        parts[at] = {**parts[at], "text": _spliced(parts[at]["text"], {r: changes[r] for r in group})}
-    return {**message, "content": parts}
-
-
-def _spliced(text: str, changes: Mapping[Result, str]) -> str:
-    pieces: list[str] = []
-    after = 0
-    for result in sorted(changes, key=lambda r: r.start):
-        pieces += (text[after : result.start], changes[result])
-        after = result.end
-    return "".join((*pieces, text[after:]))
+    texts = dict(texts_of(message))
+    in_order = sorted(changes, key=lambda r: (r.part or 0, r.start))
+    for part, group in groupby(in_order, key=lambda r: r.part):
+        texts[part] = replaced(texts[part], [((r.start, r.end), changes[r]) for r in group])
+    return with_parts(message, texts)
 
 
 def _embedded(index: int, message: Message, calls: _Calls) -> Iterator[Result]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from proxy.compaction.middles import water_level
 from proxy.compaction.policy import BYTES_PER_TOKEN
+from proxy.compaction.shorten import water_level
 from proxy.core.history.embedded import blocks_in
 from proxy.core.history.rules import is_rule
 from proxy.core.request import SYSTEM_ROLES, Message, is_text_part

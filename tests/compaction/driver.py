@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from proxy.compaction.asking import SummaryAsk
+from proxy.compaction.asking import Summariser, SummaryAsk
 
 Made = TypeVar("Made")
+BY = Summariser(window=4000, tokens=60, overhead=0.0, same_model=True)
 
 
 def driven(flow: Generator[SummaryAsk, str, Made], reply: Callable[[SummaryAsk], str]) -> tuple[Made, list[SummaryAsk]]:

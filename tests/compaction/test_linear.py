@@ -17,8 +17,7 @@ from hypothesis import settings
 from proxy.compaction.asking import Summariser
 from proxy.compaction.compaction import RUNGS, compact
 from proxy.compaction.extract import extract
-from proxy.compaction.ladder import Reduction, Rung, drop_oldest
-from proxy.compaction.middles import cut_middles
+from proxy.compaction.ladder import Reduction, cut_middles, drop_oldest
 from proxy.compaction.policy import prune_limits
 from proxy.compaction.results import Cost
 from proxy.compaction.source import source_of
@@ -87,12 +86,12 @@ def cost(messages: Sequence[Message]) -> list[float]:
 
 
 def reduction(messages: Sequence[Message]) -> Reduction:
-    made = replace(reduction_of(messages, 50), costs=cost(messages), cost=cost, floor=min(1, len(messages)))
-    return replace(made, tail=len(messages), limits=LIMITS)
+    whole = reduction_of(messages, 50)
+    return replace(whole, costs=cost(messages), cost=cost, floor=min(1, len(messages)), limits=LIMITS)
 
 
-def shortened(rung: Rung, messages: Sequence[Message]) -> Reduction:
-    return rung(reduction(messages))
+def shortened(rung: Callable[[Reduction, int], Reduction], messages: Sequence[Message]) -> Reduction:
+    return rung(reduction(messages), len(messages))
 
 
 def compacted(messages: Sequence[Message], answer: str, by: Summariser, count: Cost = cost) -> int:
@@ -114,8 +113,8 @@ WORK: dict[str, Callable[[Sequence[Message]], object]] = {
     "block": lambda messages: block("said", messages, limit=900),
     "read": lambda messages: [read_message(message) for message in messages],
     **{name: partial(shortened, rung) for name, rung in RUNGS.items()},
-    "drop oldest": lambda messages: drop_oldest(reduction(messages)),
-    "cut middles": lambda messages: cut_middles(reduction(messages)),
+    "drop oldest": lambda messages: drop_oldest(reduction(messages), 50, 1, len(messages)),
+    "cut middles": lambda messages: cut_middles(reduction(messages), 50),
     "compact": lambda messages: compacted(messages, "", BY),
 }
 
@@ -162,7 +161,7 @@ def test_a_huge_history_is_mended_in_a_moment(shape: str) -> None:
 
 @pytest.mark.timeout(60)
 def test_a_huge_history_is_cut_in_a_moment() -> None:
-    cut = cut_middles(reduction(HISTORIES["users"](30_000)))
+    cut = cut_middles(reduction(HISTORIES["users"](30_000)), 50)
     assert len(cut.messages) == 30_000
 
 

@@ -86,7 +86,7 @@ def test_of_which_less_than_a_tenth_would_be_left_is_refused_with_the_figures(st
 
 
 def test_a_message_that_is_not_cut_is_not_told_of() -> None:
-    mark = "[… 500 characters left out here to fit the context window …]"
+    mark = "[… 500 characters left out here …]"
     with staged() as (_, proxy):
         talk = [{"role": ("user", "assistant")[n % 2], "content": f"{n} " + "word " * 150} for n in range(40)]
         answer = ask(proxy, [*talk, {"role": "user", "content": f"What does this mean?\n{mark}\n"}])

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias
@@ -215,12 +215,27 @@ def authored_text(message: Message) -> str:
 
 def without(text: str, spans: Iterable[Span], *, replacement: str = "") -> str:
     """Cut spans, which are in order, out of a text, with `replacement` in place of each."""
+    return replaced(text, ((span, replacement) for span in spans))
+
+
+def replaced(text: str, changes: Iterable[tuple[Span, str]]) -> str:
+    """Put other texts in place of spans of a text, which are in order."""
     pieces: list[str] = []
     after = 0
-    for start, end in spans:
-        pieces.append(text[after:start])
+    for (start, end), new in changes:
+        pieces += (text[after:start], new)
         after = end
-    return replacement.join((*pieces, text[after:])) if pieces else text
+    return "".join((*pieces, text[after:])) if pieces else text
+
+
+def with_parts(message: Message, texts: Mapping[int | None, str]) -> Message:
+    """The message with other texts, by their places as `texts_of` gives them; everything else in it stays."""
+    if not texts:
+        return message
+    if None in texts:
+        return {**message, "content": texts[None]}
+    parts = [{**part, "text": texts[at]} if at in texts else part for at, part in enumerate(message["content"])]
+    return {**message, "content": parts}
 
 
 def without_calls(text: str) -> str:

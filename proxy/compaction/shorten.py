@@ -1,0 +1,147 @@
+"""Shortening a text: its beginning and end stay, and what looks like an error; each mark says how much is missing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+LEAST = 400
+"""Characters that are left of a text at least: below that the marks would take more than they save."""
+LEAST_LINE, LEAST_LINES = 100, 5
+MARK_ROOM = 72
+"""Characters of a mark with its line end, at most."""
+_LINES_OUT = "[… {} line{}, {} characters left out here …]"
+_CHARACTERS_OUT = "[… {} characters left out here …]"
+_MARKED = re.compile(r"\[… (?:(\d{1,12}) lines?, )?(\d{1,12}) characters left out here …\]")
+_TRIES = 4
+_AIM = 0.97
+"""Share of the tokens that the first try aims at."""
+_SCANNED = 50_000
+"""Lines that are searched for errors."""
+_GRAVE = re.compile(r"error|exception|traceback|fail(?:ed|ure)|panic|fatal|abort|denied", re.IGNORECASE)
+_LESS_GRAVE = re.compile(r"warn|not found|cannot|unable|timed? ?out", re.IGNORECASE)
+
+
+class Bounds(NamedTuple):
+    """Lines of a text, characters of each line, and of all."""
+
+    lines: int
+    line: int
+    characters: int
+
+
+def cut_middle(text: str, most: int, *, edge: str = "") -> str:
+    """Cut the middle out of a text, so that `most` characters are left; `edge` stands before and behind the mark."""
+    if len(text) <= most:
+        return text
+    # The mark for all of it is the longest that can be needed.
+    mark = edge + _CHARACTERS_OUT.format(len(text) + characters_cut(text)) + edge
+    room = max(0, most - len(mark))
+    head, gone, tail = (
+        text[: room - room // 2],
+        text[room - room // 2 : len(text) - room // 2],
+        text[len(text) - room // 2 :],
+    )
+    short = f"{head}{edge}{_CHARACTERS_OUT.format(_missing(gone)[1])}{edge}{tail}"
+    return short if len(short) < len(text) else text
+
+
+def characters_cut(text: str) -> int:
+    """Count the characters that marks in a text say are left out of it."""
+    return sum(int(mark[2]) for mark in _MARKED.finditer(text))
+
+
+def shorten(text: str, bounds: Bounds) -> str:
+    """Bring a text within its bounds, marks and line ends included, so that doing it again changes nothing."""
+    lines = [cut_middle(line, bounds.line) for line in text.split("\n")]
+    if _exceeds(lines, bounds):
+        # A line takes a quarter of the room at most, unless there are so few that all have room for more.
+        level = water_level([len(line) + 1 for line in lines], bounds.characters - MARK_ROOM)
+        longest = max(LEAST_LINE, min(bounds.line, max(bounds.characters // 4, int(level) - 1)))
+        lines = [cut_middle(line, longest) for line in lines]
+        if _exceeds(lines, bounds):
+            lines = list(_with_marks(lines, _chosen(lines, bounds)))
+    return "\n".join(lines)
+
+
+def fit(whole: T, size: int, tokens: float, *, make: Callable[[int], T], count: Callable[[T], float]) -> T:
+    """Make something as long as fits into so many tokens: these are not spread evenly over characters, so a guess may miss.
+
+    `make` shortens `whole`, which has `size` characters, to a number of them, as far as that goes.
+    """
+    done, total = whole, count(whole)
+    used, lose = total, size * (1 - _AIM * tokens / max(1.0, total))
+    for _ in range(_TRIES):
+        if used <= tokens:
+            break
+        done = make(max(0, int(size - lose)))
+        used = count(done)
+        lose *= 1.01 + 1.2 * max(0.0, used - tokens) / max(1.0, total - used)
+    return done
+
+
+def water_level(sizes: Sequence[float], room: float) -> float:
+    """Find the size to which the larger of these have to come down, so that together they take no more than `room`."""
+    spare = room
+    for at, size in enumerate(ordered := sorted(sizes)):
+        level = spare / (len(ordered) - at)
+        if size > level:
+            return max(0.0, level)
+        spare -= size
+    return max(ordered, default=0.0)
+
+
+def _exceeds(lines: Sequence[str], bounds: Bounds) -> bool:
+    return len(lines) > bounds.lines or sum(map(len, lines)) + len(lines) > bounds.characters + 1
+
+
+def _chosen(lines: Sequence[str], bounds: Bounds) -> set[int]:
+    """Choose lines: two fifths of the room for the beginning, as much for the end, then errors, then more before the end."""
+    chosen: set[int] = set()
+    # There is at least one mark.
+    used_lines, used = 1, MARK_ROOM
+    backwards = range(len(lines))[::-1]
+    for indexes, share in ((range(len(lines)), 0.4), (backwards, 0.8), (_suspects(lines), 1.0), (backwards, 1.0)):
+        for index in indexes:
+            if index in chosen:
+                continue
+            # One that stands alone in the middle adds a mark.
+            marks = 0 < index < len(lines) - 1 and {index - 1, index + 1}.isdisjoint(chosen)
+            size = len(lines[index]) + 1 + MARK_ROOM * marks
+            if used_lines + 1 + marks > share * bounds.lines or used + size > share * bounds.characters:
+                break
+            used_lines, used = used_lines + 1 + marks, used + size
+            chosen.add(index)
+    return chosen
+
+
+def _suspects(lines: Sequence[str]) -> Iterator[int]:
+    """Yield lines that look like errors, then those like warnings, each with its neighbours, and each kind of line once."""
+    seen: set[str] = set()
+    for pattern in (_GRAVE, _LESS_GRAVE):
+        for index, line in enumerate(lines[:_SCANNED]):
+            if pattern.search(line) and (kind := re.sub(r"\d+", "0", line[:200])) not in seen:
+                seen.add(kind)
+                yield from (index, *range(max(0, index - 1), min(len(lines), index + 2)))
+
+
+def _with_marks(lines: Sequence[str], chosen: set[int]) -> Iterator[str]:
+    """Yield the chosen lines, and a mark in each gap."""
+    after = 0
+    for index in (*sorted(chosen), len(lines)):
+        if gap := lines[after:index]:
+            missing, characters = _missing("\n".join((*gap, "")))
+            yield _LINES_OUT.format(missing, "s" * (missing > 1), characters)
+        yield from lines[index : index + 1]
+        after = index + 1
+
+
+def _missing(gone: str) -> tuple[int, int]:
+    """Count the lines and characters of a text that is left out; earlier marks in it stand for what they say."""
+    marks = list(_MARKED.finditer(gone))
+    lines = gone.count("\n") + sum(int(mark[1] or 1) - 1 for mark in marks)
+    # The line end of a mark for lines is the mark's own.
+    return lines, len(gone) + sum(int(mark[2]) - len(mark.group()) - (mark[1] is not None) for mark in marks)
