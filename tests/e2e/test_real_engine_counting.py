@@ -111,7 +111,7 @@ def test_counts_against_the_engines_own(
 
 
 def check(proxy: Spillway, alias: str, *, fresh: float, anchored: float) -> None:
-    runs = [conversation(proxy.v1, alias, seed) for seed in range(4)]
+    runs = [conversation(proxy.v1, alias, seed) for seed in range(3)]
     later = runs[0][5:] + [pair for run in runs[1:] for pair in run[1:]]
     assert p95(later) <= anchored
     # What no report anchors yet: the first request of a conversation.
@@ -119,4 +119,4 @@ def check(proxy: Spillway, alias: str, *, fresh: float, anchored: float) -> None
     told = httpx.get(f"{proxy.url}/spillway/models").json()
     counting = told["backends"][0]["models"][alias]["counting"]
     assert counting["source"] == "calibrated"
-    assert counting["samples"] >= 100
+    assert counting["samples"] >= 40

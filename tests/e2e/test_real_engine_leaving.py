@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -87,28 +86,6 @@ def test_while_the_history_is_compacted(slow_engine: Engine, proxy_of: SharedSpi
             proxy.v1 + "/chat/completions", json=body(slow_engine, messages=[*history, after(words[0])], stream=True)
         ).raise_for_status()
     assert seconds_until_served(slow_engine) < UNSTREAMED
-
-
-def test_others_are_not_disturbed(slow_engine: Engine, proxy_of: SharedSpillway) -> None:
-    """The next client in the queue gets its whole answer once the first one has left."""
-    proxy = proxy_of(slow_engine)
-    answers: list[dict[str, Any]] = []
-
-    def second() -> None:
-        url = proxy.v1 + "/chat/completions"
-        fields = body(slow_engine, max_tokens=20)
-        answers.append(httpx.post(url, json=fields, timeout=60.0, trust_env=False).json())
-
-    waiting = threading.Thread(target=second)
-    with (
-        httpx.Client(trust_env=False, timeout=30.0) as client,
-        client.stream("POST", proxy.v1 + "/chat/completions", json=body(slow_engine, stream=True)) as response,
-    ):
-        next(response.iter_raw())
-        waiting.start()
-    waiting.join(30.0)
-    (answer,) = answers
-    assert answer["usage"]["completion_tokens"] == 20
 
 
 @contextlib.contextmanager

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,13 +18,11 @@ import pytest
 
 from tests.engine.cache import cached_model
 from tests.engine.fixtures import WINDOW, StartEngine
-from tests.engine.process import ROOT
 from tests.engine.server import Engine
 from tests.engine.spec import ModelSpec
 from tests.engine.spillway import SharedSpillway, Spillway, StartSpillway
 from tests.engine.tap import Tap
 from tests.engine.walking import user
-from tests.proxying import unfilled
 
 pytestmark = pytest.mark.engine
 
@@ -165,8 +161,7 @@ def test_tools_of_the_models_own_pass_byte_for_byte(echo_tap: Tap, spillway: Sta
         echo_tap.wait_for((1 + streamed) * 11)
         seen = echo_tap.chats()[-11:]
         assert [exchange.asked for exchange in seen] == client.bodies
-        told = client.answers if streamed else list(map(unfilled, client.answers))
-        assert [exchange.answered for exchange in seen] == told
+        assert [exchange.answered for exchange in seen] == client.answers
     assert told_of(proxy, "echo")["emulated_calls"] == {}
 
 
@@ -197,41 +192,20 @@ def test_a_setting_has_tools_emulated(echo_tap: Tap, spillway: StartSpillway) ->
         assert "fetch(page: integer, topic: string)" in sent["messages"][0]["content"]
 
 
-def test_check_shows_who_has_tools(untooled: Engine, echo_engine: Engine) -> None:
-    backends = [part for each in (untooled, echo_engine) for part in ("--backend", each.url)]
-    command = [sys.executable, "-m", "proxy", "check", *backends]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, cwd=ROOT)
-    table, _, _advice = done.stdout.partition("\n\n")
-    head, *rows = (line.split() for line in table.splitlines())
-    assert head[-2:] == ["TOOLS", "VISION"]
-    assert {row[2]: row[-2] for row in rows} == {"untooled": "no", "echo": "yes"}
-
-
 # -- more than a window of rounds
 
 
 def test_a_loop_of_several_windows(either: Engine, proxy_of: SharedSpillway) -> None:
     proxy = proxy_of(either)
     refused = either.process.text().count(REFUSAL)
-    client = Client(proxy.v1, proxy.key, either.model, rounds=25, length=50)
+    client = Client(proxy.v1, proxy.key, either.model, rounds=16, length=60)
     assert DONE in client.loop([True, False])
-    assert client.actions.count("compacted") >= 4, client.actions
-    assert client.actions.count("forwarded") >= 15, client.actions
+    assert client.actions.count("compacted") >= 3, client.actions
+    assert client.actions.count("forwarded") >= 8, client.actions
     assert either.process.text().count(REFUSAL) == refused
     history = json.loads(client.bodies[-1])["messages"]
     whole = either.post("/tokenize", {"content": json.dumps(history)}).json()["tokens"]
-    assert len(whole) > 2 * WINDOW
-
-
-def test_a_loop_that_goes_back_a_round(untooled: Engine, proxy_of: SharedSpillway) -> None:
-    """What was compacted for a later round is no reason to hide the newest result of an earlier one."""
-    proxy = proxy_of(untooled)
-    client = Client(proxy.v1, proxy.key, "untooled", rounds=12, length=60)
-    client.loop([False])
-    assert "compacted" in client.actions
-    again = [json.loads(body)["messages"] for body in client.bodies[:-1]]
-    answers = [proxy.chat(history, model="untooled", tools=[tool("fetch")]) for history in again]
-    assert [made_in(answer.frames) for answer in answers] == [[("fetch", arguments(number))] for number in range(1, 13)]
+    assert len(whole) > 1.5 * WINDOW
 
 
 # -- the end of the window
@@ -242,15 +216,13 @@ def test_a_call_that_does_not_fit_is_written_once_more(either: Engine, spillway:
 
     By a proxy of its own: what others have taught about counting their words would have it shorten the prompt first.
     """
-    history, wanted = nearly_full(550)
-    for stream in (True, False):
-        proxy = spillway([either.url])
-        before = pauses(proxy)
-        answer = proxy.chat(history, model=either.model, tools=[tool("fetch")], stream=stream)
-        assert made_in(answer.frames) == [("fetch", wanted)]
-        assert answer.text.strip() == "I fetch it."
-        assert (answer.reasons, len(answer.ids), answer.done) == (["tool_calls"], 1, int(stream))
-        assert pauses(proxy) == before + 1
+    (history, wanted), stream = nearly_full(550), either.model == "untooled"
+    proxy = spillway([either.url])
+    answer = proxy.chat(history, model=either.model, tools=[tool("fetch")], stream=stream)
+    assert made_in(answer.frames) == [("fetch", wanted)]
+    assert answer.text.strip() == "I fetch it."
+    assert (answer.reasons, len(answer.ids), answer.done) == (["tool_calls"], 1, int(stream))
+    assert pauses(proxy) == 1
 
 
 def nearly_full(words: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -288,11 +260,10 @@ def test_a_call_that_fits_is_written_once(untooled: Engine, spillway: StartSpill
     history, wanted = nearly_full(440)
     proxy = spillway([untooled.url])
     history[-1] = user(history[-1]["content"].partition("\n")[2])  # the answer begins with the call
-    before = pauses(proxy)
     answer = proxy.chat(history, model="untooled", tools=[tool("fetch")], stream=True)
     assert made_in(answer.frames) == [("fetch", wanted)]
     assert (answer.text, answer.reasons, answer.action) == ("", ["tool_calls"], "forwarded")
-    assert pauses(proxy) == before
+    assert pauses(proxy) == 0
 
 
 # -- what a client may ask of tools
