@@ -17,7 +17,7 @@ from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.jsontext import HEAVY, is_heavy
 from proxy.job import Job
 from proxy.net.tasks import offload_if, spawn
-from proxy.outcome import COMPACTING, Reduced, overriding
+from proxy.outcome import COMPACTING, overriding
 from proxy.prompt import Prompt, rewrite
 from proxy.store import Store
 from proxy.summariser import NotWritten, Summaries, instructions
@@ -104,7 +104,8 @@ class Compactor:
         if checkpoint is not None:
             rewrite(job, checkpoint)
         costs = [sum(self._counting.meter.costs(job.key, each)) for each in (history, job.prompt.history)]
-        reduced = Reduced(
+        taken_over = ("taken over",) if checkpoint is not None else ()
+        outcome.record_compacted(
             kind="pruned" if checkpoint is None else checkpoint.kind,
             results_cleaned=cleaned(history, job.prompt.history) if done is None else done.cleaned,
             messages_before=len(history),
@@ -113,12 +114,10 @@ class Compactor:
             tokens_after=round(costs[1]),
             ratio=round(costs[1] / max(1, costs[0]), 4),
             seconds=round(outcome.clock() - since, 3),
+            summary="" if done is None else done.summary,
+            rungs=taken_over if done is None else done.rungs,
+            cut=(0, 0) if done is None else (math.ceil(done.cut[0]), math.ceil(done.cut[1])),
         )
-        if done is None:
-            outcome.record_compacted(reduced, rungs=() if checkpoint is None else ("taken over",))
-        else:
-            cut = math.ceil(done.cut[0]), math.ceil(done.cut[1])
-            outcome.record_compacted(reduced, summary=done.summary, rungs=done.rungs, cut=cut)
         if checkpoint is not None:
             if job.window_is_known:
                 outcome.show("checkpoint_kept", checkpoint=checkpoint)

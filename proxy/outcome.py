@@ -6,7 +6,7 @@ Tokens and seconds are the units throughout.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
@@ -21,9 +21,9 @@ COMPACTING = "compacting"
 """Action of a request whose history is being shortened."""
 MOST_EVENTS = 300
 """Events of one request that are stored: a very long answer is paused again and again."""
-MOST_REDUCTIONS = 16
+_MOST_REDUCTIONS = 16
 """Compactions of one request that are reported each by itself."""
-MOST_MALFORMED = 16
+_MOST_MALFORMED = 16
 """Malformed calls of one request that are reported."""
 _ACTIVITIES: Mapping[str, Activity] = {
     "compacting": "compacting",
@@ -52,35 +52,6 @@ class Event(NamedTuple):
     """On the clock of the telemetry."""
     name: str
     fields: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reduced:
-    """Result of one compaction. Tokens are those of the history, or of the text that an answer is resumed from."""
-
-    kind: str
-    results_cleaned: int
-    """Tool results that were capped, masked or left out."""
-    messages_before: int
-    messages_after: int
-    tokens_before: int
-    tokens_after: int
-    ratio: float
-    """Tokens after it as a fraction of those before."""
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class MalformedCall:
-    """A tool call that was not made: `reason` as in `proxy.emulation.CallFault`, `provider` the kind of backend.
-
-    `tool` is a name that the model wrote; `form` in which the call was written, `native` where the backend reported it.
-    """
-
-    reason: str
-    tool: str
-    form: str
-    provider: str
 
 
 class Observer:
@@ -124,8 +95,6 @@ class Outcome:
     since: float = field(init=False)
     events: list[Event] = field(default_factory=list)
     """What happened, never what was said; at most `MOST_EVENTS`."""
-    silent: bool = False
-    """Nobody sees it: the request is only explained or counted."""
     conversation: str = ""
     """A digest of the client's name for it; empty: it has none."""
     traced: Callable[[Headers], Headers] = lambda headers: headers
@@ -149,14 +118,12 @@ class Outcome:
     rungs: tuple[str, ...] = ()
     """Rungs of the ladder that took something out, in this order."""
     compactions: int = 0
-    reduced: tuple[Reduced, ...] = ()
     compaction_seconds: float = 0.0
     summaries: int = 0
     """Summaries that a model was asked for, and how many of them were not fit to be used."""
     unfit: int = 0
     summary: str = ""
     """What stands for the covered part: `written` by a model, an `extract` by code; empty: neither."""
-    extracts: int = 0
     recalled: int = 0
     """Passages of the covered history that were put back into the prompt, and their tokens."""
     recalled_tokens: int = 0
@@ -171,7 +138,6 @@ class Outcome:
     """Prompt tokens that the backend had in its cache; None: it does not say."""
     unlike: str = ""
     """Why no more were repeated (see `proxy.addons.prompt_prefix`), or reused (`backend`)."""
-    malformed_calls: tuple[MalformedCall, ...] = ()
     leaked_calls: int = 0
     """Tool calls that were read back from text, and those left out because the answer had made them before."""
     repeated_calls: int = 0
@@ -239,24 +205,38 @@ class Outcome:
             self.tokens_before, self.action = tokens, "forwarded"
         self.add("measured", tokens=tokens, window=window, tools=tools)
 
-    def record_compacted(
-        self, result: Reduced, *, summary: str = "", rungs: tuple[str, ...] = (), cut: tuple[int, int] = (0, 0)
-    ) -> None:
+    def record_compacted(self, **result: Any) -> None:
         """Record the end of a compaction; without gain its tokens after equal those before.
 
-        `summary`, `rungs` and `cut` as in the attributes `summary`, `rungs` and `cut_earlier`.
+        Args:
+            result: its `kind`; `results_cleaned` (tool results that were capped, masked or left out); of the history, or of
+                the text that an answer is resumed from, the number of messages and the tokens before it and after; their
+                `ratio`; its `seconds`; and `summary`, `rungs` and `cut` as in `summary`, `rungs` and `cut_earlier` here.
         """
-        if result.tokens_after < result.tokens_before:
+        if result["tokens_after"] < result["tokens_before"]:
             # An earlier summary stays in the history when a later compaction makes none.
-            self.kind, self.summary = result.kind, summary or self.summary
+            self.kind, self.summary = result["kind"], result["summary"] or self.summary
             self.compactions += 1
-            self.extracts += summary == "extract"
-            self.cut_earlier = cut if cut[0] else self.cut_earlier
-            self.reduced = (*self.reduced, result)[-MOST_REDUCTIONS:]
-            self.rungs = tuple(dict.fromkeys((*self.rungs, *rungs)))
+            self.cut_earlier = result["cut"] if result["cut"][0] else self.cut_earlier
+            self.rungs = tuple(dict.fromkeys((*self.rungs, *result["rungs"])))
         self.action = self.kind or "forwarded"
-        self.compaction_seconds += result.seconds
-        self.add("compacted", **asdict(result), summary=summary, rungs=rungs, cut=cut)
+        self.compaction_seconds += result["seconds"]
+        self.add("compacted", **result)
+
+    @property
+    def reduced(self) -> list[Mapping[str, Any]]:
+        """Compactions that gained something, as `record_compacted` got them, the newest of them."""
+        gained = [each for each in self.each("compacted") if each["tokens_after"] < each["tokens_before"]]
+        return gained[-_MOST_REDUCTIONS:]
+
+    @property
+    def malformed_calls(self) -> list[Mapping[str, Any]]:
+        """Tool calls that were not made, the first of them.
+
+        `reason` is as in `proxy.emulation.CallFault`, `tool` a name that the model wrote, `form` that in which the call was
+        written (`native` where the backend reported it), and `provider` the kind of backend.
+        """
+        return [*self.each("malformed_call")][:_MOST_MALFORMED]
 
     @property
     def key(self) -> ModelKey:
@@ -295,7 +275,7 @@ class Outcome:
         if not (self.handled or self.mended_calls or self.saved):
             return None
         calls = {
-            "malformed": [{"reason": call.reason, "tool": call.tool} for call in self.malformed_calls],
+            "malformed": [{"reason": call["reason"], "tool": call["tool"]} for call in self.malformed_calls],
             "leaked": self.leaked_calls,
             "repeated": self.repeated_calls,
         }
@@ -303,7 +283,7 @@ class Outcome:
         cut = {"tokens": self.left_out + earlier, "of": self.left_out_of + earlier_of}
         optional = {
             "summary": self.summary,
-            "compactions": list(map(asdict, self.reduced)),
+            "compactions": self.reduced,
             "searches": self.searches,
             "tool_calls": {name: value for name, value in calls.items() if value},
             "recalled": self.recalled and {"passages": self.recalled, "tokens": self.recalled_tokens},
@@ -347,13 +327,13 @@ class Outcome:
         ]
 
 
+@dataclass
 class Telemetry:
     """Opens an outcome for every request; add-ons see it."""
 
-    def __init__(self, *, clock: Callable[[], float]) -> None:
-        """`clock` gives seconds that never go back."""
-        self.clock = clock
-        self.observers: tuple[Observer, ...] = ()
+    clock: Callable[[], float]
+    """Seconds that never go back."""
+    observers: tuple[Observer, ...] = ()
 
     def open(self, request_id: str, headers: Headers, *, dialect: str = "", credential: str = "") -> Outcome:
         """Open the outcome of a request that was let in, with these headers."""
@@ -370,19 +350,13 @@ class Telemetry:
 
     def background(self, request_id: str, cause: Outcome) -> Outcome:
         """Open the outcome of background work that follows a request; it counts as no request."""
-        return Outcome(
-            request_id,
-            self.clock,
-            self.observers,
-            credential=cause.credential,
-            cause=cause,
-            backend=cause.backend,
-            model=cause.model,
-        )
+        outcome = Outcome(request_id, self.clock, self.observers, credential=cause.credential, cause=cause)
+        outcome.backend, outcome.model = cause.backend, cause.model
+        return outcome
 
     def silent(self) -> Outcome:
         """Open an outcome that nobody sees, of a request that is only explained or counted."""
-        return Outcome("", self.clock, silent=True)
+        return Outcome("", self.clock)
 
 
 @lru_cache(maxsize=1024)

@@ -106,7 +106,7 @@ class Embedder:
 
     async def _embed(self, job: Job, route: Route, texts: Mapping[bytes, str]) -> bool:
         """Have texts embedded; False: it is being done, or too much is, or the request is only looked at."""
-        if job.outcome.silent or job.scope in self._running or len(self._running) >= AT_ONCE:
+        if not job.outcome.observers or job.scope in self._running or len(self._running) >= AT_ONCE:
             return False
         task = spawn(self._fill(job, route, texts), name="embedding")
         self._running[job.scope] = task

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from itertools import islice
 from math import inf
 from typing import Any, Literal, TypeAlias
@@ -24,8 +24,8 @@ MOST_TURNS = 200
 """Requests of a timeline, the newest."""
 _INTERNAL = frozenset(
     (
-        *("clock", "observers", "credential", "traced", "cause", "since", "events", "silent", "delivered"),
-        *("usage", "conversation", "seconds", "malformed_calls", "reduced"),
+        *("clock", "observers", "credential", "traced", "cause", "since", "events", "delivered"),
+        *("usage", "conversation", "seconds"),
     )
 )
 _FIELDS = tuple(each.name for each in fields(Outcome) if each.name not in _INTERNAL)
@@ -215,8 +215,8 @@ class HistoryView:
             "streamed": record.streamed,
             "running": record.running,
             "seconds": self._seconds(record),
-            "malformed_calls": [asdict(call) for call in outcome.malformed_calls],
-            "reduced": [asdict(reduced) for reduced in outcome.reduced],
+            "malformed_calls": outcome.malformed_calls,
+            "reduced": outcome.reduced,
             "prompt_tokens": whole_number(usage.get("prompt_tokens")) or None,
             "completion_tokens": whole_number(usage.get("completion_tokens")) or None,
         }

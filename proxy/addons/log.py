@@ -73,14 +73,15 @@ class RequestLog(AddOn):
         """Write the line of a request, or of a compaction ahead of one."""
         if outcome.cause is not None:
             for fields in outcome.each("compacted_ahead"):
-                _log.info("%s", ahead_line(outcome, fields["became"], fields["seconds"]))
+                before, after, seconds = outcome.tokens_before, outcome.tokens_after, fields["seconds"]
+                gain = f", {before} to {after} tokens in {seconds:.1f} s" if fields["became"] == "done" else ""
+                _log.info("%s %s: compacted ahead: %s%s", outcome.id, _where(outcome), fields["became"], gain)
             return
-        level = logging.DEBUG if outcome.plain else logging.INFO
-        if _log.isEnabledFor(level):
+        if _log.isEnabledFor(level := logging.DEBUG if outcome.plain else logging.INFO):
             _log.log(level, "%s", line(outcome))
         if calls := outcome.malformed_calls:
-            faults = dict.fromkeys(f"{call.reason} {call.tool or 'unnamed'} ({call.form})" for call in calls)
-            place = f"{outcome.id} {_where(outcome)} ({calls[0].provider})"
+            faults = dict.fromkeys(f"{call['reason']} {call['tool'] or 'unnamed'} ({call['form']})" for call in calls)
+            place = f"{outcome.id} {_where(outcome)} ({calls[0]['provider']})"
             _log.warning("%s: tool calls that were not made: %s", place, ", ".join(faults))
         unknown = outcome.window is None and outcome.tokens_before is not None and outcome.status < 400
         if unknown and self._is_first("window", outcome):
@@ -92,11 +93,10 @@ class RequestLog(AddOn):
 
     def _is_first(self, what: str, outcome: Outcome, detail: str = "") -> bool:
         key = (what, outcome.backend, outcome.model, detail)
-        first = key not in self._written
-        if len(self._written) >= _MOST_WRITTEN:
-            self._written.clear()
+        if key in self._written or len(self._written) >= _MOST_WRITTEN:
+            return False
         self._written.add(key)
-        return first
+        return True
 
 
 def line(outcome: Outcome) -> str:
@@ -108,7 +108,7 @@ def line(outcome: Outcome) -> str:
         parts.append(f"{outcome.tokens_before} to {outcome.tokens_after} tokens in {outcome.compaction_seconds:.1f} s")
     elif outcome.tokens_after is not None:
         parts.append(f"{outcome.tokens_after} tokens")
-    if cleaned := sum(each.results_cleaned for each in outcome.reduced):
+    if cleaned := sum(each["results_cleaned"] for each in outcome.reduced):
         parts.append(f"{cleaned} tool results cleaned")
     parts += [f"{count} {what}" for name, what in _COUNTS.items() if (count := getattr(outcome, name))]
     if outcome.repeated is not None:
@@ -123,14 +123,6 @@ def line(outcome: Outcome) -> str:
     first = "" if outcome.first_byte is None else f"first byte after {outcome.first_byte:.2f} s, "
     parts.append(f"{first}{outcome.attempts} attempts, {outcome.seconds:.2f} s")
     return ", ".join(parts)
-
-
-def ahead_line(outcome: Outcome, became: str, seconds: float) -> str:
-    """Format the result of a compaction between two turns as one line."""
-    text = f"{outcome.id} {_where(outcome)}: compacted ahead: {became}"
-    if became == "done":
-        text += f", {outcome.tokens_before} to {outcome.tokens_after} tokens in {seconds:.1f} s"
-    return text
 
 
 def _where(outcome: Outcome) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from typing_extensions import override
 
 from proxy.addon import AddOn
@@ -29,12 +27,9 @@ _OTHER = "other"
 
 def _events(name: str, *labels: str, by: str = "") -> Sampler:
     """Count the events of this name by these fields; `by`: the field that says how many each stands for."""
-
-    def read(outcome: Outcome) -> Iterator[Sample]:
-        for fields in outcome.each(name):
-            yield tuple(str(fields[label]) for label in labels), fields[by] if by else 1
-
-    return read
+    return lambda o: [
+        (tuple(str(fields[label]) for label in labels), fields[by] if by else 1) for fields in o.each(name)
+    ]
 
 
 def _kinds(name: str) -> Sampler:
@@ -49,9 +44,9 @@ def _one(read: Callable[[Outcome], float | None]) -> Sampler:
 
 def _reduced(*names: str) -> Sampler:
     """Add these fields of each compaction that gained something; of several the label `when` tells which."""
-    if len(names) == 1:
-        return lambda o: [((), getattr(each, names[0])) for each in o.reduced]
-    return lambda o: [((name.split("_")[1],), getattr(each, name)) for each in o.reduced for name in names]
+    return lambda o: [
+        ((name.split("_")[1],) if len(names) > 1 else (), each[name]) for each in o.reduced for name in names
+    ]
 
 
 def _ended(outcome: Outcome) -> Iterator[Sample]:
@@ -86,13 +81,13 @@ _BY_KEY = "key"
 """The label that stands for the sender."""
 _COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler], ...] = (
     ("requests", "Requests by what was done to them and how they were answered.", ("action", "status"), _ended),
-    ("saved_tokens", "Prompt tokens taken out of histories.", (), _one(lambda o: sum(each.tokens_before - each.tokens_after for each in o.reduced) or None)),
-    ("compactions", "Histories shortened, by kind of reduction.", ("kind",), lambda o: [((each.kind,), 1) for each in o.reduced]),
+    ("saved_tokens", "Prompt tokens taken out of histories.", (), _one(lambda o: sum(each["tokens_before"] - each["tokens_after"] for each in o.reduced) or None)),
+    ("compactions", "Histories shortened, by kind of reduction.", ("kind",), lambda o: [((each["kind"],), 1) for each in o.reduced]),
     ("compaction_messages", "Messages of histories that were shortened, before it and after.", ("when",), _reduced("messages_before", "messages_after")),
     ("compaction_tokens", "Tokens of histories that were shortened, before it and after.", ("when",), _reduced("tokens_before", "tokens_after")),
     ("cleaned_results", "Tool results that were capped, masked or left out.", (), _reduced("results_cleaned")),
     ("summaries", "Summaries, by what was found about them.", ("verdict",), _events("summarised", "verdict")),
-    ("extracts", "Extracts made by code, for want of a summary.", (), _one(lambda o: o.extracts or None)),
+    ("extracts", "Extracts made by code, for want of a summary.", (), _one(lambda o: sum(each["summary"] == "extract" for each in o.reduced) or None)),
     ("usage_tokens", "Tokens of answers, by a digest of the key that asked and by kind.", (_BY_KEY, "kind"), _used),
     ("ahead", "Compactions ahead of time, by what became of them.", ("became",), _events("compacted_ahead", "became")),
     ("recalled_tokens", "Tokens of covered history put back into prompts.", (), _one(lambda o: o.recalled_tokens or None)),
@@ -147,7 +142,7 @@ class Metrics(AddOn):
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Show the result of `value` whenever the metrics are read."""
-        self._registry.register(_Watched(lambda: GaugeMetricFamily(f"spillway_{name}", text, value=value())))
+        Gauge(f"spillway_{name}", text, registry=self._registry).set_function(value)
 
     def render(self) -> bytes:
         """All metrics in Prometheus' text format."""
@@ -156,32 +151,17 @@ class Metrics(AddOn):
     @override
     def ended(self, outcome: Outcome) -> None:
         """Count an outcome."""
-        common = self._common(outcome)
+        known = self._models.get(outcome.key)
+        if known is None:
+            # Half of a surrogate pair can't be written.
+            model = outcome.model.encode(errors="replace").decode() if len(self._models) < _MOST_MODELS else _OTHER
+            known = outcome.backend, model
+            if model != _OTHER:
+                self._models[outcome.key] = known
         sender = owner(outcome.credential) if self._keyed and outcome.credential else ""
         for counter, keyed, read in self._counters:
             for labels, number in read(outcome):
-                counter.labels(*common, *((sender,) if keyed else ()), *labels).inc(number)
+                counter.labels(*known, *((sender,) if keyed else ()), *labels).inc(number)
         for histogram, read in self._histograms:
             for labels, value in read(outcome):
-                histogram.labels(*common, *labels).observe(value)
-
-    def _common(self, outcome: Outcome) -> tuple[str, str]:
-        """Backend and model as labels."""
-        known = self._models.get(outcome.key)
-        if known is None:
-            if len(self._models) >= _MOST_MODELS:
-                return outcome.backend, _OTHER
-            # Half of a surrogate pair can't be written.
-            known = self._models[outcome.key] = (outcome.backend, outcome.model.encode(errors="replace").decode())
-        return known
-
-
-class _Watched(Collector):
-    """A metric that is computed whenever the metrics are read."""
-
-    def __init__(self, family: Callable[[], Metric]) -> None:
-        self._family = family
-
-    @override
-    def collect(self) -> Iterable[Metric]:
-        return (self._family(),)
+                histogram.labels(*known, *labels).observe(value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -118,61 +119,60 @@ class Tracing(AddOn):
         return attributes
 
 
+@dataclass(slots=True)
 class _Timeline:
     """Makes the spans below a request's out of its events."""
 
-    def __init__(
-        self, tracer: Tracer, root: Span, epoch: int, backend: Mapping[str, AttributeValue], name: str
-    ) -> None:
-        """`epoch`: nanoseconds since the epoch at which the clock of events stood at 0; `backend`: what each attempt says of it."""
-        self._tracer = tracer
-        self._root = root
-        self._epoch = epoch
-        self._backend = backend
-        self._name = name
-        self._open: dict[str, Span] = {}
-        self._sent_at = 0.0
+    tracer: Tracer
+    root: Span
+    epoch: int
+    """Nanoseconds since the epoch at which the clock of events stood at 0."""
+    backend: Mapping[str, AttributeValue]
+    """What each attempt tells of it."""
+    name: str
+    running: dict[str, Span] = field(default_factory=dict)
+    sent_at: float = 0.0
 
     def add(self, events: Sequence[Event]) -> None:
         """Add all spans and notes."""
         for event in events:
-            at = self._epoch + round(event.at * 1e9)
-            self._end(event, at)
+            at = self.epoch + round(event.at * 1e9)
+            if (span := self.running.pop(_ENDS.get(event.name, ""), None)) is not None:
+                _end(span, event, at)
             if (part := _BEGINS.get(event.name)) is not None:
                 self._begin(part, event, at)
             elif event.name in _NOTED:
-                self._root.add_event(event.name, _prefixed("spillway", event), at)
-            elif event.name == "first_byte" and (span := self._open.get(_ATTEMPT)) is not None:
-                span.set_attribute("gen_ai.response.time_to_first_chunk", event.at - self._sent_at)
-            elif event.name == "backend_failed" and self._open:
-                _set_error(self._open.get(_SUMMARY) or next(reversed(self._open.values())), event.fields["error"])
+                self.root.add_event(event.name, _prefixed("spillway", event), at)
+            elif event.name == "first_byte" and (span := self.running.get(_ATTEMPT)) is not None:
+                span.set_attribute("gen_ai.response.time_to_first_chunk", event.at - self.sent_at)
+            elif event.name == "backend_failed" and self.running:
+                _set_error(self.running.get(_SUMMARY) or next(reversed(self.running.values())), event.fields["error"])
             elif event.name == "recalled":
-                since, above = at - round(event.fields["seconds"] * 1e9), set_span_in_context(self._root)
+                since, above = at - round(event.fields["seconds"] * 1e9), set_span_in_context(self.root)
                 attributes = _prefixed("spillway.recall", event)
-                self._tracer.start_span("recall", above, attributes=attributes, start_time=since).end(at)
+                self.tracer.start_span("recall", above, attributes=attributes, start_time=since).end(at)
             elif event.name == "compacted_ahead":
-                self._root.set_attributes(_prefixed("spillway.ahead", event))
-        for span in reversed(self._open.values()):
+                self.root.set_attributes(_prefixed("spillway.ahead", event))
+        for span in reversed(self.running.values()):
             span.end()
 
     def _begin(self, part: str, event: Event, at: int) -> None:
-        attributes = _prefixed(f"spillway.{part}", event)
-        kind = SpanKind.CLIENT if part == _ATTEMPT else SpanKind.INTERNAL
+        attributes, kind = _prefixed(f"spillway.{part}", event), SpanKind.INTERNAL
         if part == _ATTEMPT:
-            self._sent_at = event.at
-            attributes |= {**self._backend, "gen_ai.request.stream": event.fields["stream"]}
-        above = set_span_in_context(self._open.get(_COMPACTION, self._root))
-        self._open[part] = self._tracer.start_span(_NAMES.get(part, self._name), above, kind, attributes, start_time=at)
+            self.sent_at, kind = event.at, SpanKind.CLIENT
+            attributes |= {**self.backend, "gen_ai.request.stream": event.fields["stream"]}
+        above = set_span_in_context(self.running.get(_COMPACTION, self.root))
+        name = _NAMES.get(part, self.name)
+        self.running[part] = self.tracer.start_span(name, above, kind, attributes, start_time=at)
 
-    def _end(self, event: Event, at: int) -> None:
-        part = _ENDS.get(event.name, "")
-        if (span := self._open.pop(part, None)) is None:
-            return
-        if part != _ATTEMPT:
-            span.set_attributes(_prefixed(f"spillway.{part}", event))
-        elif "what" in event.fields:
-            _set_error(span, event.fields["what"])
-        span.end(at)
+
+def _end(span: Span, event: Event, at: int) -> None:
+    part = _ENDS[event.name]
+    if part != _ATTEMPT:
+        span.set_attributes(_prefixed(f"spillway.{part}", event))
+    elif "what" in event.fields:
+        _set_error(span, event.fields["what"])
+    span.end(at)
 
 
 class Exporting(TracerProvider):
@@ -218,8 +218,8 @@ def _set_outcome(root: Span, outcome: Outcome) -> None:
     values = {name: getattr(outcome, field) for name, field in _OUTCOME.items()}
     for name, path in _USAGE.items():
         usage: object = outcome.usage
-        for field in path:
-            usage = usage.get(field) if isinstance(usage, Mapping) else None
+        for key in path:
+            usage = usage.get(key) if isinstance(usage, Mapping) else None
         values[name] = None if usage is None else whole_number(usage)
     root.set_attributes({name: value for name, value in values.items() if value not in (None, "")})
     if outcome.error is not None and outcome.status != CLIENT_DISCONNECTED:

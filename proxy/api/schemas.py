@@ -53,12 +53,12 @@ _OBJECTS = {
     "tokens_per_second:number? compactions:integer checkpoint:Checkpoint? sent_tokens:integer not_sent_tokens:integer",
     "Rows": "conversations:Row[]",
     "Reduced": "kind results_cleaned:integer messages_before:integer messages_after:integer tokens_before:integer "
-    "tokens_after:integer ratio:number seconds:number",
+    "tokens_after:integer ratio:number seconds:number summary rungs:string[] cut:integer[]",
     "MalformedCall": "reason tool form provider",
     "Outcome": "id conversation:string? owner at:number dialect backend model status:integer error:string? action kind tools "
     "doing shaped:object streamed:boolean running:boolean window:integer? tokens_before:integer? tokens_after:integer? "
     "saved:integer rungs:string[] attempts:integer compactions:integer reduced:Reduced[] compaction_seconds:number "
-    "summaries:integer unfit:integer summary extracts:integer recalled:integer recalled_tokens:integer left_out:integer "
+    "summaries:integer unfit:integer summary recalled:integer recalled_tokens:integer left_out:integer "
     "left_out_of:integer cut_earlier:integer[] repeated:integer? reused:integer? unlike malformed_calls:MalformedCall[] "
     "leaked_calls:integer repeated_calls:integer searches:integer refusals:integer pauses:integer resumes:integer "
     "unfinished:boolean stopped:boolean first_byte:number? seconds:number prompt_tokens:integer? completion_tokens:integer?",

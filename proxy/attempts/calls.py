@@ -14,7 +14,6 @@ from uuid import uuid4
 from proxy.backends.profile import ModelKey
 from proxy.emulation import CallFault, Offer, WrittenCallReader, faults_of, offer_of
 from proxy.job import Job
-from proxy.outcome import MOST_MALFORMED, MalformedCall
 from proxy.stream.answer import Answer
 
 
@@ -124,6 +123,4 @@ def _record_faults(job: Job, faults: Iterable[CallFault]) -> None:
     for fault in faults:
         if fault.tool and fault.tool == job.prompt.search:
             continue  # Spillway's own: clients know of no such tool, and the model is told by the answer
-        call, outcome = MalformedCall(fault.reason, fault.tool, fault.form, kind), job.outcome
-        outcome.malformed_calls = (*outcome.malformed_calls, call)[:MOST_MALFORMED]
-        outcome.add("malformed_call", **asdict(call))
+        job.outcome.add("malformed_call", reason=fault.reason, tool=fault.tool, form=fault.form, provider=kind)

@@ -251,7 +251,7 @@ class StreamDriver:
         quiet = attempt.cleared or last
         if not quiet and self.resumer.takes_long(job, answer):
             await client.notify(Notice(done=False))
-        compactions, extracts, cut = outcome.compactions, outcome.extracts, outcome.left_out
+        compactions, cut = outcome.compactions, outcome.left_out
         async with client.progress(lambda: job.state.progress.written):
             if not last:
                 try:
@@ -268,7 +268,8 @@ class StreamDriver:
             run.session.adopt(client.identity)
         left_out = outcome.left_out if outcome.left_out != cut else 0
         notice = _notice_of(run, before, attempted)
-        await client.notify(replace(notice, extract=outcome.extracts > extracts, left_out=left_out))
+        extract = any(each["summary"] == "extract" for each in outcome.reduced[compactions:])
+        await client.notify(replace(notice, extract=extract, left_out=left_out))
         return attempted
 
     async def _open_next(self, run: Run, stop: Pause | Retry) -> Attempted | None:

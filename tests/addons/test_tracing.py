@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -136,7 +137,7 @@ def test_compaction_summary_and_recall_are_spans_of_their_own() -> None:
         seen = told(compaction)
         (came_to,) = answer.json()["usage"]["spillway"]["compactions"]
         assert came_to["kind"] == "compacted"
-        assert {name: seen[f"spillway.compaction.{name}"] for name in came_to} == came_to
+        assert json.loads(json.dumps({name: seen[f"spillway.compaction.{name}"] for name in came_to})) == came_to
         counted = metric(proxy, "spillway_summaries_total")
         verdicts = {label.split('"')[-2]: number for label, number in counted.items()}
         assert Counter(told(summary)["spillway.summary.verdict"] for summary in summaries) == verdicts
