@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Any
 from uuid import uuid4
 
@@ -96,9 +95,8 @@ class AnswerCalls:
         """Record the calls of an attempt, and count them."""
         self.record()
         while self._readers:
-            for form, counts in self._readers.pop().stats.items():
-                for outcome, number in asdict(counts).items():
-                    self._ledger.count(self._job, form, outcome, number)
+            for (form, outcome), number in self._readers.pop().stats.items():
+                self._ledger.count(self._job, form, outcome, number)
 
 
 def make_id() -> str:

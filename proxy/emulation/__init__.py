@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.emulation.forms import Call, CallFault, CallSpan, FormCount
+from proxy.emulation.forms import Call, CallFault, CallSpan
 from proxy.emulation.offer import NO_TOOLS, Offer, faults_of, offer_of
 from proxy.emulation.prompt import as_text, calls_as_text, protocol
 from proxy.emulation.reader import WrittenCallReader
@@ -14,7 +14,6 @@ __all__ = [
     "CallFault",
     "CallScanner",
     "CallSpan",
-    "FormCount",
     "Offer",
     "WrittenCallReader",
     "as_text",

@@ -287,13 +287,3 @@ class CallSpan(NamedTuple):
     def calls(self) -> tuple[Call, ...]:
         """Calls in it that can be made."""
         return self.found if isinstance(self.found, tuple) else ()
-
-
-@dataclass(slots=True)
-class FormCount:
-    """Outcomes of the calls that were written in one form."""
-
-    called: int = 0
-    repaired: int = 0
-    """Of those that were called."""
-    malformed: int = 0

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import is_not
 from typing import Any, Literal
 
 from proxy.backends.profile import ModelProfile
@@ -42,8 +43,6 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "null": type(None),
 }
 ALTERNATIVES = ("anyOf", "oneOf", "allOf")
-_Fitted = tuple[Any, list[str]]
-"""A value as the schema wants it, the same object if it fits, and what is wrong with it."""
 Choice = Literal["auto", "none", "required", "named"]
 MOST_FAULTS = 64
 """Calls of one answer that are looked at."""
@@ -72,11 +71,6 @@ class Offer:
     parallel: bool = True
     """Whether one answer may hold several calls."""
 
-    @property
-    def required(self) -> bool:
-        """Return whether a call has to be made."""
-        return self.choice in ("required", "named")
-
     def read(self, written: Written, *, cut: bool = False) -> tuple[str, bool]:
         """The arguments of a call as JSON text, and whether they were repaired. `cut`: they may end where more was to come.
 
@@ -95,7 +89,7 @@ class Offer:
                 repaired |= mended
         if not isinstance(value, dict | None):
             raise Unreadable("the arguments must be one JSON object", WRONG_ARGUMENTS)
-        checked, wrong = Checker(tool.schema).check(value or {})
+        checked, wrong = check(tool.schema, value or {})
         if wrong:
             raise Unreadable(wrong, WRONG_ARGUMENTS)
         mended = bool(value) and checked is not value and not written.parameters
@@ -162,61 +156,61 @@ def _choice(choice: Any, tools: Mapping[str, Tool]) -> tuple[Choice, frozenset[s
 # -- arguments against the schema of a tool
 
 
-class Checker:
-    """Checks arguments against a schema, and mends types that were mistaken."""
+def check(schema: Any, arguments: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Arguments with their types mended, the same object if none was, and what is wrong in spite of that. Any value is a schema."""
+    checker = _Checker(schema)
+    fitted = checker.fit(arguments, schema, "", 0)
+    return fitted, "; ".join([*dict.fromkeys(checker.faults)][:_MISTAKES])
 
-    def __init__(self, schema: Any) -> None:
-        """Take any JSON value as a schema."""
-        self._root = schema
 
-    def check(self, arguments: dict[str, Any]) -> tuple[dict[str, Any], str]:
-        """Arguments with their types mended, the same object if none was, and what is wrong in spite of that."""
+class _Checker:
+    def __init__(self, root: Any) -> None:
+        self._root = root
         self._left = _MOST
-        fitted, wrong = self._fit(arguments, self._root, "", 0)
-        return fitted, "; ".join([*dict.fromkeys(wrong)][:_MISTAKES])
+        self.faults: list[str] = []
 
-    def _fit(self, value: Any, schema: Any, path: str, depth: int) -> _Fitted:
+    def fit(self, value: Any, schema: Any, path: str, depth: int) -> Any:
+        """The value as the schema wants it, the same object if it fits; notes what is wrong."""
         schema = resolved(self._root, schema)
         self._left -= 1
         if self._left < 0 or depth > _DEEPEST:
-            return value, []
+            return value
         if choices := alternatives(schema):
-            fitted = [self._fit(value, each, path, depth + 1) for each in choices]
-            good = [new for new, faults in fitted if not faults]
-            if not good:
-                return fitted[0]
-            value = next((new for new in good if new is value), good[0])  # as it is if it fits one of them so
-        value, wrong = _fit_type(value, schema, path)
+            value = self._fit_one(value, choices, path, depth)
+        fitted, wrong = _fit_type(value, schema, path)
         if wrong:
-            return value, [wrong]
-        if isinstance(value, dict):
-            return self._fit_object(value, schema, path, depth)
-        if isinstance(value, list) and isinstance(items := schema.get("items"), Mapping):
-            return self._fit_array(value, items, path, depth)
-        return value, []
+            self.faults.append(wrong)
+        elif isinstance(fitted, dict):
+            return self._fit_object(fitted, schema, path, depth)
+        elif isinstance(fitted, list) and isinstance(items := schema.get("items"), Mapping):
+            new = [self.fit(item, items, f"{path}[{at}]", depth + 1) for at, item in enumerate(fitted)]
+            return new if any(map(is_not, new, fitted)) else fitted
+        return fitted
 
-    def _fit_array(self, value: list[Any], items: Mapping[str, Any], path: str, depth: int) -> _Fitted:
-        fitted = [self._fit(item, items, f"{path}[{at}]", depth + 1) for at, item in enumerate(value)]
-        same = all(new is old for (new, _), old in zip(fitted, value, strict=True))
-        return (value if same else [new for new, _ in fitted]), [fault for _, faults in fitted for fault in faults]
+    def _fit_one(self, value: Any, choices: Sequence[Any], path: str, depth: int) -> Any:
+        """The value as one of the schemas wants it, best as it is."""
+        before, tried = self.faults, []
+        for choice in choices:
+            self.faults = []
+            tried.append((self.fit(value, choice, path, depth + 1), self.faults))
+        fitting = [new for new, faults in tried if not faults]
+        self.faults = before if fitting else before + tried[0][1]
+        return next((new for new in fitting if new is value), fitting[0]) if fitting else tried[0][0]
 
-    def _fit_object(self, value: dict[str, Any], schema: Mapping[str, Any], path: str, depth: int) -> _Fitted:
+    def _fit_object(self, value: dict[str, Any], schema: Mapping[str, Any], path: str, depth: int) -> dict[str, Any]:
         properties, more, required = (schema.get(key) for key in ("properties", "additionalProperties", "required"))
         known = properties if isinstance(properties, Mapping) else {}
         inside = f' in "{path}"' if path else ""
-        wrong: list[str] = []
         if missing := [name for name in required if name not in value] if isinstance(required, list) else []:
-            wrong.append(f"{_names(missing)} missing{inside}")
+            self.faults.append(f"{_names(missing)} missing{inside}")
         unknown = [name for name in value if name not in known]
         if more is False and unknown and "patternProperties" not in schema:
-            wrong.append(f"{_names(unknown)} not known{inside}")
-        changed: dict[str, Any] = {}
-        for name, item in value.items():
-            new, faults = self._fit(item, known.get(name, more), f"{path}.{name}" if path else name, depth + 1)
-            wrong += faults
-            if new is not item:
-                changed[name] = new
-        return ({**value, **changed} if changed else value), wrong
+            self.faults.append(f"{_names(unknown)} not known{inside}")
+        new = {
+            name: self.fit(item, known.get(name, more), f"{path}.{name}" if path else name, depth + 1)
+            for name, item in value.items()
+        }
+        return new if any(map(is_not, new.values(), value.values())) else value
 
 
 def resolved(root: Any, schema: Any) -> Mapping[str, Any]:

@@ -12,12 +12,12 @@ kind; and it is not an example, by what is said before it. Anything else stays t
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from proxy.core.piece import CallPart, Piece
-from proxy.emulation.forms import FORMS, Call, CallFault, CallSpan, FormCount
+from proxy.emulation.forms import FORMS, Call, CallFault, CallSpan
 from proxy.emulation.offer import Offer
 from proxy.emulation.prompt import call_text, complaint
 from proxy.emulation.scanner import CallScanner
@@ -98,8 +98,8 @@ class WrittenCallReader:
         """Tokens of what is held."""
         self.leaked = 0
         """Calls that were read back; the same."""
-        self.stats: dict[str, FormCount] = {}
-        """Calls of emulated tools, by the name of the form."""
+        self.stats: Counter[tuple[str, str]] = Counter()
+        """Calls of emulated tools by form and outcome: `called`, `repaired` (of those that were called), `malformed`."""
 
     def skip(self, text: str) -> bool:
         """Take in a text that can't be part of a call, and is sent unread; False: its piece has to be fed."""
@@ -194,7 +194,7 @@ class WrittenCallReader:
         if self._calls or any(span.calls for span in self._spans):
             # Some backends have words of their own for `stop`.
             self._held[-1] = replace(last, frame=b"", finish="tool_calls")
-        elif self._emulated and self._offer.required and not (self._spans or self._malformed):
+        elif self._emulated and self._offer.choice in ("required", "named") and not (self._spans or self._malformed):
             del self._held[-1]
             text, end = _cut(last, len(last.text)) if last.text else (None, last)
             self._held += [text] if text else []
@@ -268,15 +268,14 @@ class WrittenCallReader:
         self._waiting = True
         self._malformed.append(malformed)
         self.faults.append(malformed)
-        self.stats.setdefault(malformed.form, FormCount()).malformed += 1
+        self.stats[malformed.form, "malformed"] += 1
         return ()
 
     def _call(self, call: Call) -> CallPart:
         index, self._calls = self._calls, self._calls + 1
         if self._emulated:
-            counted = self.stats.setdefault(call.form, FormCount())
-            counted.called += 1
-            counted.repaired += call.repaired
+            self.stats[call.form, "called"] += 1
+            self.stats[call.form, "repaired"] += call.repaired
             self._made += [] if self._waiting else [call_text(call.name, call.arguments)]
         return CallPart(call.name, call.arguments, id=self._make_id(), index=index)
 

@@ -74,8 +74,8 @@ class Counter:
         """Tokens of a text by script."""
         return by_script(text, self.vocabulary.count(text))
 
-    def message(self, message: Any) -> Vector:
-        """Count a message (any parsed JSON).
+    def message(self, message: Mapping[str, Any]) -> Vector:
+        """Count a message.
 
         Raises:
             BadRequest: nested too deeply.
@@ -101,16 +101,13 @@ class Counter:
         return (*_REST, 0, 0, 0, 0, 1, tools)
 
 
-def read_message(message: Any) -> Content:
-    """Take a chat message (any parsed JSON) apart.
+def read_message(message: Mapping[str, Any]) -> Content:
+    """Take a chat message apart.
 
     Raises:
         BadRequest: nested too deeply to be serialised.
     """
     found = Content()
-    if not isinstance(message, dict):
-        _any(message, found)
-        return found
     content = message.get("content")
     for part in content if isinstance(content, list) else [content]:
         if isinstance(part, str):

@@ -54,13 +54,10 @@ class Counting:
         model = self.meter.model(key)
         model.resolve(hint=None if chosen else name, override=name if chosen else None)
         if key not in self._loaded:
+            learned = await self._store.value(_state_key(key))
             self._loaded.add(key)
-            try:
-                if (learned := await self._store.value(_state_key(key))) is not None:
-                    model.load(learned)
-            except asyncio.CancelledError:  # the client has left: the next one finds it not loaded yet
-                self._loaded.discard(key)
-                raise
+            if learned is not None:
+                model.load(learned)
         return await self.meter.measure(key, body, tenant=tenant)
 
     async def recount(self, job: Job) -> None:

@@ -13,15 +13,14 @@ from hashlib import blake2b
 from typing import Any, TypeAlias, TypeVar
 
 from proxy.backends.profile import ModelKey
-from proxy.core.errors import BadRequest
 from proxy.core.history.checkpoint import CACHE_MARK, without_cache_marks
 from proxy.core.jsontext import is_heavy
-from proxy.core.request import SYSTEM_ROLES
+from proxy.core.request import leading_system
 from proxy.net.tasks import offload_if
 from proxy.tokens.counter import EXTRAS, Counter, dump
 from proxy.tokens.families import GENERAL, VOCABULARIES
 from proxy.tokens.images import image_rule
-from proxy.tokens.models import Estimate, EstimateSource, Model, Observation
+from proxy.tokens.models import Estimate, EstimateSource, Model, Observation, verdict_on
 from proxy.tokens.ratios import EMPTY, SCRIPTS, Vector, add
 from proxy.tokens.vocabulary import Coarse, Library
 
@@ -126,16 +125,14 @@ class Meter:
         """Estimate the prompt tokens of a chat completion body. Reports for other tenants are no anchors.
 
         Raises:
-            BadRequest: `messages` is no list, or something is nested too deeply to be counted.
+            BadRequest: something is nested too deeply to be counted.
         """
         messages = body.get("messages") or []
-        if not isinstance(messages, list):
-            raise BadRequest("messages must be a list", param="messages")
         model = self.model(key)
         counter = model.counter or await self._load_counter(model)
         extras = {name: body[name] for name in EXTRAS if body.get(name) is not None}
         options, digests = digest_of(extras), [*map(digest_of, messages)]
-        lead = next((at for at, message in enumerate(messages) if not _is_system(message)), len(messages))
+        lead = leading_system(messages)
         scope = blake2b(repr((*key, options, tenant)).encode(), digest_size=DIGEST_BYTES).digest()
         links, system_digest = chain(digests[lead:]), b"".join(chain(digests[:lead])[-1:])
         anchor = self._longest_anchor(scope, system_digest, links)
@@ -206,7 +203,10 @@ class Meter:
             window: context window in tokens as the backend tells it, if it does; helps to tell a silent cut.
             may_cut: whether it is a backend that cuts prompts without a word.
         """
-        verdict = self.model(estimate.key).judge(estimate, prompt_tokens, window, may_cut=may_cut)
+        model = self.model(estimate.key)
+        verdict = verdict_on(estimate.expected, prompt_tokens, window, may_cut=may_cut)
+        model.cuts += verdict is Observation.CUT
+        model.rejections += verdict is Observation.REJECTED
         if verdict is Observation.ACCEPTED:
             self._learn(estimate, prompt_tokens, requested=estimate.counted and prompt_tokens == estimate.tokens)
         return verdict
@@ -260,10 +260,6 @@ class Meter:
             anchor = Anchor(len(estimate.digests), tokens, estimate.system, requested)
             for start in {estimate.scope + estimate.system_digest, estimate.scope}:
                 self._anchors.put(start + estimate.digests[-1], anchor)
-
-
-def _is_system(message: Any) -> bool:
-    return isinstance(message, dict) and message.get("role") in SYSTEM_ROLES
 
 
 __all__ = ["Estimate", "Meter", "Observation"]

@@ -179,13 +179,6 @@ class Model:
         trusted = self.exact or self.samples >= TRUSTED_SAMPLES
         return Expectation(anchor, self.ratios.predict(x), self.ratios.margin(x), trusted)
 
-    def judge(self, estimate: Estimate, reported: int, window: int | None, *, may_cut: bool) -> Observation:
-        """Judge a report, and count those that are not believed."""
-        verdict = verdict_on(estimate.expected, reported, window, may_cut=may_cut)
-        self.cuts += verdict is Observation.CUT
-        self.rejections += verdict is Observation.REJECTED
-        return verdict
-
     def learn(self, estimate: Estimate, tokens: int) -> None:
         """Learn from a count that is believed."""
         self.errors.append(abs(estimate.tokens - tokens) / tokens)

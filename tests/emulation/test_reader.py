@@ -13,7 +13,7 @@ from proxy.core.jsontext import loads
 from proxy.core.piece import Piece
 from proxy.dialects.chat.reading import DONE, read_frame
 from proxy.dialects.chat.writing import ChatWriter
-from proxy.emulation import Call, FormCount, Offer, WrittenCallReader
+from proxy.emulation import Call, Offer, WrittenCallReader
 from tests.emulation.broken import MALFORMED, REPAIRED
 from tests.emulation.outputs import ARGS, CLEAN, FENCED, TAGGED, Malformed, Output, P, offer
 
@@ -113,7 +113,7 @@ def test_a_call_becomes_a_delta_and_the_finish_reason_tells() -> None:
     assert objects(out)[0]["id"] == "c"
     assert deltas(one.take(STOP)) == [({}, "tool_calls")]
     assert one.take(DONE) == DONE
-    assert (one.unseen, one.stats) == (0, {"tool_call": FormCount(called=1)})
+    assert (one.unseen, one.stats) == (0, {("tool_call", "called"): 1, ("tool_call", "repaired"): 0})
 
 
 def test_text_around_calls_in_one_chunk() -> None:
@@ -163,7 +163,7 @@ def test_from_a_malformed_call_on_everything_waits_for_the_owner() -> None:
     assert (text, calls, finish) == (f"{WRONG}\nB.\nC", [PARIS["tool_calls"][0]["function"]], "tool_calls")
     assert tail.endswith(DONE)
     assert one.rest() == b""
-    assert one.stats == {"bare": FormCount(malformed=1), "tool_call": FormCount(called=1)}
+    assert one.stats == {("bare", "malformed"): 1, ("tool_call", "called"): 1, ("tool_call", "repaired"): 0}
 
 
 def test_calls_go_on_counting_after_an_earlier_attempt() -> None:

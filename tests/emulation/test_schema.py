@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.emulation.offer import Checker
+from proxy.emulation.offer import check
 
 
 def checked(schema: Any, value: dict[str, Any]) -> tuple[dict[str, Any], bool, str]:
-    fitted, wrong = Checker(schema).check(value)
+    fitted, wrong = check(schema, value)
     return fitted, fitted is not value, wrong
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.shaping.agent import is_agent, shortened_prompt
-from tests.agent_prompts import ENVIRONMENT, PROMPT, RULES, TOOLS
+from tests.agent_prompts import ENVIRONMENT, PROMPT, TOOLS
 from tests.shaping.test_guide import GUIDE
 
 NAMES = tuple(str(tool["function"]["name"]) for tool in TOOLS)
@@ -24,14 +24,6 @@ def test_rules_are_kept_in_their_order_and_the_strictest_where_not_all_have_room
     kept = [rule for rule in reversed(rules) if f"- {rule}\n" in f"{made}\n"]
     assert [line.removeprefix("- ") for line in made.split("Rules:\n")[1].split("\n\n")[0].split("\n")] == kept
     assert set(rules[:9]) <= set(kept) < set(rules)
-
-
-def test_what_examples_and_code_say_is_no_rule() -> None:
-    text = f"You are crafter.\n{FILLER}\n<example>\nYou MUST obey.\n</example>\n```\nNEVER do it.\n```\n{RULES[0]}"
-    made = short(text)
-    assert RULES[0] in made
-    assert "obey" not in made
-    assert "NEVER do it" not in made
 
 
 @pytest.mark.parametrize(

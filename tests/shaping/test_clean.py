@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,15 +17,6 @@ NOTICES = [
     Notice(done=True, before=41_234, after=987),
     Notice(done=True, failed=True),
 ]
-
-
-@pytest.mark.parametrize("notice", NOTICES)
-def test_a_client_may_have_trimmed_it(notice: Notice) -> None:
-    text = quoted(notice)
-    assert strip_status(text.strip()) == ""
-    assert strip_status(("Hello" + text).strip()) == "Hello"
-    assert strip_status((text + "Hello").strip()) == "Hello"
-    assert strip_status(text.replace("\ufe0f", "")) == ""
 
 
 CHANGES: dict[str, Callable[[str], str]] = {
@@ -101,11 +91,6 @@ def test_an_ordinary_quote_stays(before: str, after: str) -> None:
         assert strip_status(text) == text
     mine = user(f"{before}{quoted(NOTICES[0])}{after}")
     assert clean_history([mine])[0] is mine, "what users write is theirs"
-
-
-@pytest.mark.parametrize("space", ["\u00a0", "\u202f", "  "])
-def test_other_kinds_of_space_inside_it(space: str) -> None:
-    assert strip_status(f"one{quoted(NOTICES[2]).replace(' ', space)}two") == "onetwo"
 
 
 def test_a_client_may_have_cut_the_answer_in_the_middle_of_it() -> None:

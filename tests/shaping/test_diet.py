@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.shaping.tools import diet, first_sentence
+from proxy.shaping.tools import diet
 
 WORDS = {"description", "title", "examples", "example", "$comment"}
 
@@ -58,21 +58,6 @@ def test_descriptions_keep_their_first_sentence_and_nested_ones_go() -> None:
         )
     ]
     assert tool == before
-
-
-@pytest.mark.parametrize(
-    ("text", "first"),
-    [
-        ("One. Two.", "One."),
-        ("Reads e.g. a file. And more.", "Reads e.g. a file."),
-        ("Version 1.5 of it! Really.", "Version 1.5 of it!"),
-        ("No stop at all\n\nSecond paragraph", "No stop at all"),
-        ("文件を読む。次の文。", "文件を読む。"),
-        ("  ", ""),
-    ],
-)
-def test_where_a_sentence_ends(text: str, first: str) -> None:
-    assert first_sentence(text) == first
 
 
 @pytest.mark.parametrize(

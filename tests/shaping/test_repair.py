@@ -81,14 +81,6 @@ def test_a_call_without_its_result_gets_one() -> None:
     assert done[2] == {"role": "tool", "tool_call_id": "call_1", "content": LOST}
 
 
-def test_of_a_parallel_batch_only_the_missing_results_are_added() -> None:
-    batch = [assistant(None, tool_calls=[call(1), call(2), call(3)]), tool(3, "c"), tool(1, "a")]
-    done, kinds = mended([user("a"), *batch, assistant("b")])
-    assert kinds == ["orphaned_call"]
-    assert done[1:4] == batch
-    assert done[4]["tool_call_id"] == "call_2"
-
-
 def test_a_late_or_second_result_is_told_after_the_batch() -> None:
     call_1 = assistant(None, tool_calls=[call(1), call(2)])
     done, kinds = mended([user("a"), call_1, tool(1, "x"), tool(1, "again"), tool(2, "y"), user("b"), tool(2, "z")])

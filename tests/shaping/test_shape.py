@@ -44,20 +44,6 @@ def test_what_the_policy_leaves_alone_is_the_same_request() -> None:
 # -- tools
 
 
-@pytest.mark.parametrize(
-    ("given", "name"),
-    [
-        (tool("read"), "read"),
-        ({"name": "read"}, "read"),
-        ({"type": "web_search"}, "web_search"),
-        ({}, ""),
-        ("read", ""),
-    ],
-)
-def test_a_tool_goes_by_the_name_that_it_is_called_by(given: Any, name: str) -> None:
-    assert tool_name(given) == name
-
-
 def test_only_tools_that_are_allowed_are_offered() -> None:
     asked = request(tools=[tool("read"), tool("write"), tool("run")])
     made = shape(asked, Settings(tools_allowed=("r*",)), 8192)

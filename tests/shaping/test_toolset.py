@@ -40,14 +40,3 @@ def test_a_call_of_any_is_as_good_as_ever(called: set[str], room: int) -> None:
 @given(st.sets(st.sampled_from(NAMES)), st.sets(st.sampled_from(NAMES)), st.integers(0, 25_000))
 def test_those_that_were_called_take_nothing_from_the_others(before: set[str], later: set[str], room: int) -> None:
     assert telling(tool_set(TOOLS, before, room)) <= telling(tool_set(TOOLS, before | later, room))
-
-
-def test_the_first_globs_come_first_whatever_the_case() -> None:
-    shouting = [{**tool, "function": {**tool["function"], "name": tool["function"]["name"].title()}} for tool in TOOLS]
-    made = tool_set(shouting, (), 9000)
-    assert {"Bash", "Read"} <= telling(made) <= {"Bash", "Read", "Edit", "Write", "Grep", "Glob"}
-
-
-def test_what_is_no_function_stays() -> None:
-    others: list[Any] = [{"type": "web_search"}, "odd", *TOOLS]
-    assert list(tool_set(others, (), 0))[:2] == others[:2]
