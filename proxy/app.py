@@ -108,7 +108,7 @@ def create_app(
     counting, documents = Counting(meter=Meter(), store=store), Documents(store, clock)
     telemetry, spans = Telemetry(clock=time.monotonic), spans or _spans()
     known = upstreams(settings.backends, settings, wire, store, times.profile_ttl)
-    router = Router(known, helpers=settings.helpers, default=settings.default_model)
+    router = Router(known, default=settings.default_model)
     metrics, history = (
         Metrics(keyed=bool(settings.api_keys)),
         RequestHistory(settings.live_bytes, clock, telemetry.clock),

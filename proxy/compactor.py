@@ -160,7 +160,7 @@ class Compactor:
 
     async def _alone(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> RunResult:
         """Run it here, unless another replica is at it, or was since the job was prepared: then adopt its checkpoint."""
-        answered = _answered(job.prompt) if job.expected is None else job.expected.link
+        answered = _answered(job.prompt) if not job.expected else job.expected
         async with self._store.claim(f"{job.scope}|{answered.hex()}", CLAIM):
             # A client's own compaction is filled to the brim, for one answer: it is neither adopted nor stored.
             if not job.managed.hands_over:
@@ -183,7 +183,7 @@ class Compactor:
             reduction,
             await self.summaries.summariser(job, overhead),
             limit=max(1.0, limit - overhead),
-            summarised=job.asked.compaction is not None or job.managed.hands_over,
+            summarised=job.request.compaction is not None or job.managed.hands_over,
             strategy=STRATEGIES[job.settings.strategy],
         )
         return await self.summaries.drive(job, flow, heavy=heavy)
@@ -218,9 +218,12 @@ def _is_longer(other: Checkpoint, job: Job) -> bool:
 
 def _continues(job: Job, other: Job) -> bool:
     """Return whether another job was done ahead of time for this one."""
-    if other.expected is None or job.expected is not None or job.scope != other.scope:
-        return False
-    return other.expected.is_proper_prefix_of(job.prompt.links)
+    return (
+        bool(other.expected)
+        and not job.expected
+        and job.scope == other.scope
+        and other.expected in job.prompt.links[:-1]
+    )
 
 
 def _answered(prompt: Prompt) -> bytes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import httpx
@@ -59,23 +60,6 @@ class JobState:
     """Summaries in a row that were asked for and not written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """Prefix of the history of a job done ahead of its request: the history as it was answered last."""
-
-    messages: int
-    """After the leading system messages."""
-    link: bytes
-
-    def is_prefix_of(self, links: Sequence[bytes]) -> bool:
-        """Return whether a history with these links begins with it."""
-        return len(links) >= self.messages and links[self.messages - 1] == self.link
-
-    def is_proper_prefix_of(self, links: Sequence[bytes]) -> bool:
-        """Return whether a history with these links begins with it and is longer."""
-        return len(links) > self.messages and self.is_prefix_of(links)
-
-
 @dataclass(kw_only=True)
 class Job:
     """A request that is being served: its client, its route, and its state."""
@@ -84,7 +68,7 @@ class Job:
     outcome: Outcome
     dialect: Dialect
     """Dialect of the request and of the answer."""
-    asked: Request
+    request: Request
     """As the client sent it."""
     route: Route
     settings: Settings
@@ -94,23 +78,23 @@ class Job:
     managed: Managed = field(default_factory=Managed)
     """Results of the client's own edits and compactions of its history."""
     state: JobState = field(default_factory=JobState)
-    expected: Expected | None = None
-    """Set where it is done ahead of time, in the background."""
+    expected: bytes = b""
+    """Link of the history as it was answered last, of a job done ahead of its request; empty: a client waits for it."""
     addons: tuple[AddOn, ...] = ()
 
-    @property
+    @cached_property
     def scope(self) -> str:
         """Credential's digest, backend and model: nothing is shared across it."""
         return f"{self.exchange.tenant}|{self.route.upstream.name}|{self.route.model}"
 
-    @property
+    @cached_property
     def key(self) -> ModelKey:
         """Backend and model, the key of token counts."""
         return self.route.key
 
     def writer(self) -> Writer:
         """Build the writer of the answer, in the client's dialect."""
-        return self.dialect.writer(self.asked, self.state.unique, self.managed)
+        return self.dialect.writer(self.request, self.state.unique, self.managed)
 
     @property
     def window(self) -> int | None:
@@ -149,13 +133,13 @@ class Job:
         estimate, budget = self.prompt.estimate, self.budget
         return 0 if budget is None else min(budget.brim - estimate.tokens, budget.limit - estimate.upper)
 
-    @property
+    @cached_property
     def background(self) -> bool:
         """Return whether it is a background task of the client's own (a title, tags), into which nothing may be written.
 
         Open WebUI names the task where its connection is set up so (`X-Task: {{TASK}}`, 0.12).
         """
-        return self.asked.background or bool((self.exchange.header(b"x-task") or "").strip())
+        return self.request.background or bool((self.exchange.header(b"x-task") or "").strip())
 
     @property
     def undisturbed(self) -> bool:
@@ -175,7 +159,7 @@ class Job:
     @property
     def offers_tools(self) -> bool:
         """Return whether the client offers tools."""
-        return bool(self.asked.body.get("tools"))
+        return bool(self.request.body.get("tools"))
 
     @property
     def may_emulate(self) -> bool:
@@ -217,6 +201,10 @@ class Job:
     def fresh(self, **changes: Any) -> Job:
         """Return a copy with these fields changed, which is still to be prepared."""
         return replace(self, managed=Managed(), state=JobState(), **changes)
+
+    async def read_profile(self, *, fresh: bool = False, load: bool = False) -> None:
+        """Read what is known of the model now; `fresh` and `load` as for `Route.profile`."""
+        self.profile = await self.route.profile(self.request.body, fresh=fresh, load=load)
 
     def record_measured(self) -> None:
         """Record the prompt's current size."""

@@ -78,7 +78,7 @@ class Pipeline:
             exchange=exchange,
             outcome=outcome,
             dialect=dialect,
-            asked=request,
+            request=request,
             route=route,
             settings=settings,
             addons=self.addons,
@@ -92,7 +92,7 @@ class Pipeline:
         await self.preparer.load(job)
         for addon in overriding(self.addons, AddOn.before_room):
             await addon.before_room(job)
-        wanted, outcome = job.asked.compaction, job.outcome
+        wanted, outcome = job.request.compaction, job.outcome
         if await self.counting.refine(job) or wanted is not None or self.counting.was_cut(job):
             await self._compact_if_due(job, reply)
         if wanted is None:
@@ -101,12 +101,12 @@ class Pipeline:
         if wanted.now or compacted:
             words = await self.compactor.summaries.write(job) if wanted.worded and not compacted else ""
             tenant, history = job.exchange.tenant, job.prompt.history
-            job.managed.sealed_compaction = await self.state.seal_history(tenant, job.asked, history, words)
+            job.managed.sealed_compaction = await self.state.seal_history(tenant, job.request, history, words)
             job.managed.ended = wanted.now or wanted.pauses
 
     async def _compact_if_due(self, job: Job, reply: ClientReply) -> None:
         """Compact the history if that is due, with a notice before it and one after."""
-        client, budget, wanted, before = reply.client, job.budget, job.asked.compaction, job.prompt.estimate.tokens
+        client, budget, wanted, before = reply.client, job.budget, job.request.compaction, job.prompt.estimate.tokens
         if budget is None:
             return
         goal = budget.requested_goal(before, wanted, hands_over=job.managed.hands_over and job.is_due)

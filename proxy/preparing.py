@@ -32,9 +32,8 @@ class Preparer:
 
     async def prepare(self, job: Job) -> None:
         """Prepare a new job, up to the decision what to do with it."""
-        request = job.asked
-        job.profile = await job.route.profile(request.body)
-        job.managed.hands_over = asks_to_compact(request.messages)
+        await job.read_profile()
+        job.managed.hands_over = asks_to_compact(job.request.messages)
         await self._prepare_to_read(job)
 
     async def load(self, job: Job) -> None:
@@ -47,14 +46,14 @@ class Preparer:
             return
         before, backend = job.profile.window, job.known_backend
         if before is None or job.is_due or (backend is not None and backend.shifts_silently):
-            job.profile = await job.route.profile(job.asked.body, load=True)
+            await job.read_profile(load=True)
             window = job.profile.window
             if window is not None and (before is None or before.value != window.value):
                 await self._prepare_to_read(job)
 
     async def prepare_emulated(self, job: Job) -> None:
         """Start over with tools as text, because the backend has just refused them."""
-        job.profile = await job.route.profile(job.asked.body)
+        await job.read_profile()
         await self._prepare(job, emulate=True)
 
     async def _prepare_to_read(self, job: Job) -> None:
@@ -62,16 +61,16 @@ class Preparer:
         await self._prepare(job)
         if job.managed.hands_over and job.is_due:
             # A model that is to call no tools needs no definitions of them, which leaves more room for the history.
-            request = job.asked
+            request = job.request
             less = dict.fromkeys(("tools", "tool_choice") & request.body.keys())
             # What the policy makes of the rest hangs on the tools.
             parts = steps(request, job.settings, job.window)
             front = parts[-1].after if parts else request
-            job.asked = request.changed(**less, messages=unfolded(front.messages))
+            job.request = request.changed(**less, messages=unfolded(front.messages))
             await self._prepare(job)
 
     async def _prepare(self, job: Job, *, emulate: bool = False) -> None:
-        heavy = is_heavy(job.asked.body, HEAVY_BODY)
+        heavy = is_heavy(job.request.body, HEAVY_BODY)
         job.prompt, parts, repairs = await offload_if(heavy, build_prompt, job, emulate=emulate)
         if repairs:
             job.outcome.add("mended", kinds=tuple(repairs))

@@ -75,8 +75,8 @@ def build_prompt(job: Job, *, emulate: bool) -> tuple[Prompt, Sequence[ShapedPar
 
     `emulate`: the backend has refused tools. May take long; usable from a thread.
     """
-    model, settings, restored = job.route.model, job.settings, job.asked.restored
-    request, parts = shaped(job.asked, settings, job.window)
+    model, settings, restored = job.route.model, job.settings, job.request.restored
+    request, parts = shaped(job.request, settings, job.window)
     search = ""
     if settings.recall == "tool" and not job.background:
         request, search = with_search(request, job.profile, alone=not emulate)

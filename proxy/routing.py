@@ -121,10 +121,8 @@ _SEVERAL = (
 class Router:
     """Routes by the union of the backends' model lists; unknown models go to the first backend."""
 
-    def __init__(
-        self, upstreams: Sequence[Upstream], *, helpers: Collection[tuple[str, str]] = (), default: str | None = None
-    ) -> None:
-        """`upstreams` in the user's order, at least one; `helpers` are warned of if nobody lists them.
+    def __init__(self, upstreams: Sequence[Upstream], *, default: str | None = None) -> None:
+        """`upstreams` in the user's order, at least one.
 
         `default` answers requests that name no model; None: the only one there is, or the one that is loaded; `OFF`: none
         does, and they are refused.
@@ -132,7 +130,6 @@ class Router:
         self.upstreams = tuple(upstreams)
         self.manages_all = all(upstream.managed for upstream in upstreams)
         self._default = default
-        self._unchecked = helpers
         self._lists: Sequence[Sequence[Listed] | None] = [None] * len(self.upstreams)
         self._table: dict[str, Route] = {}
 
@@ -204,15 +201,7 @@ class Router:
             return await self.table()  # one has just refused its list without a key: now the client's is sent
         if not all(map(is_, lists, self._lists)):
             self._lists, self._table = lists, self._build(probers, lists)
-            self._check_helpers()
         return self._table
-
-    def _check_helpers(self) -> None:
-        """Warn once, as soon as every backend has listed its models."""
-        if self._unchecked and all(self._lists):
-            for warning in not_listed(self._unchecked, self._table):
-                _log.warning("%s", warning)
-            self._unchecked = ()
 
     def _build(self, probers: Sequence[Prober], lists: Sequence[Sequence[Listed]]) -> dict[str, Route]:
         held = Counter(listed.id for models in lists for listed in {m.id: m for m in models}.values())

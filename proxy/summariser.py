@@ -150,7 +150,7 @@ class Summaries:
             self._learn(route, again=again, append=ask.append, served=bool(found.text))
         job.outcome.unfit += found.verdict not in {"kept", "mended"}
         job.outcome.add("summarised", verdict=found.verdict, tokens=sum(job.managed.spent) - spent)
-        if failed is not None and job.expected is not None:
+        if failed is not None and job.expected:
             raise NotWritten
         return found.text
 
@@ -203,7 +203,7 @@ class Summaries:
 
 def instructions(job: Job) -> str:
     """Return the client's own instructions for a summary; empty: Spillway's."""
-    return "" if job.asked.compaction is None else job.asked.compaction.instructions
+    return "" if job.request.compaction is None else job.request.compaction.instructions
 
 
 async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
@@ -218,9 +218,9 @@ async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
         [*job.prompt.system, *ask.messages] if ask.append else ask.messages,
         append=ask.append,
         max_tokens=ask.max_tokens,
-        ask_usage=job.asked.compaction is not None,
+        ask_usage=job.request.compaction is not None,
     )
-    return await send_chat(route, job.own_headers(route), ChatBody(content), ahead=job.expected is not None)
+    return await send_chat(route, job.own_headers(route), ChatBody(content), ahead=bool(job.expected))
 
 
 async def _read(job: Job, ask: SummaryAsk, response: httpx.Response) -> SummaryReply:

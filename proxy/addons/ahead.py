@@ -25,7 +25,7 @@ from proxy.core.jsontext import is_heavy
 from proxy.core.piece import whole_number
 from proxy.core.request import Message
 from proxy.dialects.chat.request import reading_only
-from proxy.job import Expected, Job
+from proxy.job import Job
 from proxy.net.tasks import spawn
 from proxy.net.upstream import Upstream
 from proxy.outcome import Event, Outcome, Telemetry
@@ -56,9 +56,10 @@ class _Plan:
     """One conversation that is to be compacted, as its client will send it next, or that was."""
 
     scope: str
-    expected: Expected
-    stem: Expected
-    """Where the newest turn began: a history that shares this and does not go on with `expected` has another newest turn."""
+    expected: bytes
+    """Link of the history as it was answered."""
+    stem: bytes
+    """Link of where its newest turn begins: a history that shares this and does not go on with `expected` has another one."""
     answered: Outcome
     """Of the request whose answer it follows."""
     task: asyncio.Task[None] = field(init=False)
@@ -70,7 +71,7 @@ class _Plan:
 
     def is_replaced_by(self, job: Job) -> bool:
         """Return whether a job is of the same conversation: resumed, repeated or edited."""
-        return self.scope == job.scope and self.stem.is_prefix_of(job.prompt.links)
+        return self.scope == job.scope and self.stem in job.prompt.links
 
 
 class AheadCompactor(AddOn):
@@ -127,7 +128,7 @@ class AheadCompactor(AddOn):
             del self._plans[key]
             found = job.prompt.checkpoint
             if not plan.digest:
-                if not (plan.running and plan.expected.is_proper_prefix_of(job.prompt.links)):
+                if not (plan.running and plan.expected in job.prompt.links[:-1]):
                     plan.task.cancel()
             elif found is None or found.digest != plan.digest:
                 outcome = self._open(plan)
@@ -138,14 +139,14 @@ class AheadCompactor(AddOn):
     async def forgotten(self, scope: str, links: Sequence[bytes]) -> None:
         """Give up what is planned for a history of this chain, which would bring back what is deleted."""
         for plan in list(self._plans.values()):
-            if plan.scope == scope and plan.stem.is_prefix_of(links):
+            if plan.scope == scope and plan.stem in links:
                 self._drop(plan)
                 await asyncio.wait({plan.task})
 
     @override
     def after_answer(self, job: Job) -> None:
         """Plan for the turn that will follow, if that may have to wait otherwise."""
-        if job.managed.hands_over or len(job.asked.messages) < 2 or self._closed:
+        if job.managed.hands_over or len(job.request.messages) < 2 or self._closed:
             return  # another history follows, or a question that stands alone is no conversation yet
         budget, usage, join = job.budget, job.outcome.usage, job.state.joined_answer
         if budget is None or usage is None or join is None:
@@ -154,24 +155,19 @@ class AheadCompactor(AddOn):
         if not (may_be_due(budget, used) and self._may_work(job, job.route.upstream) and _is_conversation(job)):
             return
         links, newest = job.prompt.links, newest_user(job.prompt.sent) or 1
-        history, rest = history_next(job.asked.messages, join(), parsed=job.dialect.parses_calls)
+        history, rest = history_next(job.request.messages, join(), parsed=job.dialect.parses_calls)
         if is_heavy(history, HEAVIEST):
             return
-        plan = _Plan(
-            scope=job.scope,
-            expected=Expected(len(links), links[-1]),
-            stem=Expected(newest, links[newest - 1]),
-            answered=job.outcome,
-        )
+        plan = _Plan(scope=job.scope, expected=links[-1], stem=links[newest - 1], answered=job.outcome)
         following = job.fresh(
-            exchange=job.exchange.detached(), asked=job.asked.changed(messages=history), expected=plan.expected
+            exchange=job.exchange.detached(), request=job.request.changed(messages=history), expected=plan.expected
         )
         self._add(plan)
         recalled = job.prompt.recalled.newest_tokens
         plan.task = spawn(self._carry_out(plan, following, rest, recalled), name="ahead")
 
     def _add(self, plan: _Plan) -> None:
-        key = plan.scope, plan.expected.link
+        key = plan.scope, plan.expected
         if key in self._plans:
             self._drop(self._plans[key])
         self._plans[key] = plan
@@ -182,7 +178,7 @@ class AheadCompactor(AddOn):
             self._drop(next(iter(self._plans.values())))
 
     def _drop(self, plan: _Plan) -> None:
-        del self._plans[plan.scope, plan.expected.link]
+        del self._plans[plan.scope, plan.expected]
         plan.task.cancel()
 
     def _may_work(self, job: Job, upstream: Upstream) -> bool:
@@ -204,8 +200,8 @@ class AheadCompactor(AddOn):
                     result = await self._try(plan, job, rest, recalled, {upstream, summariser})
                 if result != "cancelled" or plan.digest:
                     break
-        if not plan.digest and self._plans.get((plan.scope, plan.expected.link)) is plan:
-            del self._plans[plan.scope, plan.expected.link]
+        if not plan.digest and self._plans.get((plan.scope, plan.expected)) is plan:
+            del self._plans[plan.scope, plan.expected]
 
     async def _wait_until_quiet(self, job: Job, upstreams: set[Upstream]) -> None:
         """Return when nothing was asked of any of these backends for a while, and the job's has nothing to do for others."""
@@ -292,7 +288,7 @@ class AheadCompactor(AddOn):
 
 def _is_conversation(job: Job) -> bool:
     """Return whether a turn is likely to follow that resumes this answer: not after a question that stands alone."""
-    request, exchange = job.asked, job.exchange
+    request, exchange = job.request, job.exchange
     answered = job.outcome.error is None and (exchange.ended or job.outcome.delivered)
     single = request.choices == 1 and not request.continues and request.compaction is None and not job.background
     has_answer = any(message.get("role") == "assistant" for message in request.messages)

@@ -75,7 +75,7 @@ class Recaller(AddOn):
         if job.settings.recall == "off" or job.undisturbed or job.managed.hands_over:
             return
         earlier = self._staying(job, newest)
-        if job.expected is not None and newest >= job.expected.messages:
+        if job.expected in prompt.links[:newest]:
             await self._insert(job, RecalledBlocks(earlier))
             return  # nobody knows yet what the newest turn will need
         since, key = job.outcome.clock(), (job.scope, prompt.links[newest])

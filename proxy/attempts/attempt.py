@@ -244,12 +244,12 @@ class Attempts:
         """Learn from a refusal and make the job fit; False: there is nothing to shorten."""
         job.outcome.add("refused", what="overflow", origin=overflow.origin, window=overflow.window)
         if overflow.window is not None:
-            if overflow.quoted or job.loads_window or "provider" in job.asked.body:  # it holds for no other request
+            if overflow.quoted or job.loads_window or "provider" in job.request.body:  # it holds for no other request
                 window = Fact(overflow.window, overflow.origin, Trust.LEARNED)
                 job.profile = replace(job.profile, window=window)
             else:
                 job.route.known.learn("window", overflow.window, overflow.origin)
-                job.profile = await job.route.profile(job.asked.body)
+                await job.read_profile()
         elif job.budget is None and job.prompt.estimate.tokens > SMALLEST_WINDOW:
             # Nobody names the window; it is smaller than this prompt.
             window = Fact(int(job.prompt.estimate.tokens * 0.9), "refused prompt", Trust.FALLBACK)

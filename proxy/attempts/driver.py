@@ -298,7 +298,7 @@ class StreamDriver:
         """Learn the window from an answer that ended for its length; else assume one for this answer alone."""
         job, attempt = run.job, run.session.answer.attempt
         self._observe(run)
-        job.profile = await job.route.profile(job.asked.body)
+        await job.read_profile()
         if job.profile.window is None:
             filled = Filled(attempt.prompt_tokens, attempt.completion_tokens)
             job.state.assumed = Fact(room_assumed(filled), "assumed", Trust.FALLBACK)

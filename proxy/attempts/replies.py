@@ -121,8 +121,8 @@ class ClientReply:
             heartbeat=job.settings.heartbeat,
         )
         """Who is shown notices while the answer is made."""
-        if job.asked.keeping is not None:
-            self.client.keep = partial(replies.state.keep_answer, job.exchange.tenant, job.asked)
+        if job.request.keeping is not None:
+            self.client.keep = partial(replies.state.keep_answer, job.exchange.tenant, job.request)
 
     async def write_nothing(self) -> None:
         """Answer without a word, and without a backend."""
@@ -226,7 +226,7 @@ def read_answer(job: Job, response: httpx.Response, raw: bytes) -> Completion | 
         return completion
     if not completion.choices:
         raise UpstreamInvalid("The backend answered 200 with JSON that holds no answer.")
-    backend, request = job.known_backend, job.asked
+    backend, request = job.known_backend, job.request
     if not request.continues or backend is None or not backend.repeats_prefill:
         return completion
     prefill = text_of(request.messages[-1])

@@ -185,7 +185,7 @@ class Resumer:
         _log.info("%s/%s %s: %s", *job.key, why, how.value)
         if how is not Continuation.QUOTE:
             job.route.known.learn("refused_continuations", frozenset({how}), why)
-            job.profile = await job.route.profile(job.asked.body)
+            await job.read_profile()
 
     async def _shortened(self, job: Job, answer: Answer, state: ResumeState) -> Partial:
         """Return the text so far, or the thought if there is no text, within its share of the window."""

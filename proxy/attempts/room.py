@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from proxy.compaction.budget import ContextBudget
 from proxy.compaction.condensing import head_end
@@ -96,11 +97,7 @@ UNREAD = 0.4
 
 def reduction_of(job: Job, budget: ContextBudget, goal: int, meter: Meter) -> tuple[Reduction, float]:
     """Build the reduction of a job's history, and count the tokens of all else in the prompt."""
-
-    def cost(messages: Sequence[Message]) -> list[float]:
-        return meter.costs(job.key, messages)
-
-    history = job.prompt.history
+    history, cost = job.prompt.history, partial(meter.costs, job.key)
     costs = cost(history)
     overhead = max(0.0, of_history(job.prompt) - sum(costs))
     limits = prune_limits(job.settings, budget.zone)

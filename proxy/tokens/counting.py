@@ -84,7 +84,8 @@ class Counting:
         ):
             return False
         if job.is_due:  # the model may have been reloaded since its window was read
-            before, job.profile = job.profile.window, await job.route.profile(job.asked.body, fresh=True)
+            before = job.profile.window
+            await job.read_profile(fresh=True)
             if job.profile.window != before:
                 job.record_measured()
             if (budget := job.budget) is None:

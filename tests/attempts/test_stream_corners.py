@@ -243,7 +243,7 @@ async def test_who_comes_while_an_abandoned_compaction_is_being_cancelled_gets_o
     compactor._alone = alone  # type: ignore[assignment,method-assign]
     prompt = SimpleNamespace(links=[b"x"], history=[])
     job: Any = SimpleNamespace(scope="s", prompt=prompt, state=SimpleNamespace(progress=None), expected=None)
-    job.asked, job.managed = SimpleNamespace(compaction=None), SimpleNamespace(hands_over=False)
+    job.request, job.managed = SimpleNamespace(compaction=None), SimpleNamespace(hands_over=False)
     first = asyncio.ensure_future(compactor._shared(job, None, 1, 1))  # type: ignore[arg-type]
     for _ in range(3):
         await asyncio.sleep(0)
