@@ -268,7 +268,7 @@ class Attempts:
     async def _emulate(self, job: Job, refusal: ToolRefusal) -> bool:
         """Learn from a refusal of tools, and prepare the job again without them."""
         # A choice, or a provider that the client picked, says nothing of other requests.
-        if not (refusal.choice_only or refusal.quoted) and "provider" not in job.prompt.request.body:
+        if not refusal.quoted and "provider" not in job.prompt.request.body:
             job.route.known.learn("tools", False, refusal.origin)
             job.outcome.add("refused", what="tools", origin=refusal.origin, window=None)
         searched = bool(job.prompt.search)

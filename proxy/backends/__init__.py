@@ -5,17 +5,13 @@ To add a kind: a file with a subclass of `Backend`, and an entry in `BACKENDS`.
 
 from __future__ import annotations
 
-from typing import TypeVar
-
-from proxy.backends.base import Backend, Flow, Generic, Reply
+from proxy.backends.base import Backend, Flow, Generic
 from proxy.backends.llamacpp import LlamaCpp
 from proxy.backends.llamaswap import LlamaSwap
 from proxy.backends.lmstudio import LmStudio
 from proxy.backends.ollama import Ollama
 from proxy.backends.openrouter import OpenRouter, is_openrouter
 from proxy.backends.vllm import Vllm
-
-T = TypeVar("T")
 
 BACKENDS: tuple[Backend, ...] = (Ollama(), LmStudio(), LlamaCpp(), LlamaSwap(), Vllm(), OpenRouter(), Generic())
 """In order of detection: the more a kind's replies say, the earlier; the last one takes what is left."""
@@ -31,28 +27,10 @@ def backend_of(kind: str) -> Backend:
 
 
 def detect(url: str) -> Flow[Backend | None]:
-    """Tell what the server at `url` (root, without /v1) is, by the shape of its replies; None: no kind fits.
-
-    No path is asked for twice.
-    """
+    """Tell what the server at `url` (root, without /v1) is, by the shape of its replies; None: no kind fits."""
     if is_openrouter(url):
         return backend_of("openrouter")
-    seen: dict[str, Reply] = {}
     for backend in BACKENDS:
-        if (yield from _remembering(backend.detect(url), seen)):
+        if (yield from backend.detect(url)):
             return backend
     return None
-
-
-def _remembering(flow: Flow[T], seen: dict[str, Reply]) -> Flow[T]:
-    """Run `flow`, answering from `seen` what was asked before."""
-    reply: Reply | None = None
-    while True:
-        try:
-            probe = next(flow) if reply is None else flow.send(reply)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        if probe.path not in seen:
-            seen[probe.path] = yield probe
-        reply = seen[probe.path]

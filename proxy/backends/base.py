@@ -35,7 +35,6 @@ class Reply:
 
     status: int
     json: Any = None
-    text: str = ""
 
 
 Flow: TypeAlias = Generator[Probe, Reply, T]

@@ -78,7 +78,7 @@ def error_text(status: int, body: bytes) -> str | None:
     """
     body = body[:EXAMINED]
     parsed = _parse(body)
-    if status in _OTHER_STATUSES or _own_status(parsed) in _OTHER_STATUSES or (status < 400 and not _is_error(parsed)):
+    if status in _OTHER_STATUSES or _status_in(parsed) in _OTHER_STATUSES or (status < 400 and not _is_error(parsed)):
         return None
     if parsed is None:
         return _without_echo(body.decode("utf-8", "replace"))
@@ -130,7 +130,7 @@ def _parse(data: bytes | str) -> Any:
         return None
 
 
-def _own_status(parsed: Any) -> int | None:
+def _status_in(parsed: Any) -> int | None:
     """The status that an error names for itself: gateways send 200 or 400 around it."""
     error = parsed.get("error") if isinstance(parsed, dict) else None
     code = error.get("code") if isinstance(error, dict) else None

@@ -86,11 +86,8 @@ class LlamaSwap(Backend):
 
 def _entry(entries: list[JsonObject], model: str) -> JsonObject:
     """The entry of a model by its name, or by one of its aliases."""
-    named = entry_of(entries, model)
-    if named is not None:
-        return named
     aliased = (one for one in entries if contains(dig(one, "meta", "llamaswap", "aliases"), model))
-    return next(aliased, {})
+    return entry_of(entries, model) or next(aliased, {})
 
 
 def _started(listed: ModelProfile, command: str) -> ModelProfile:

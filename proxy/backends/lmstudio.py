@@ -7,23 +7,12 @@ Version 0.4 has `/api/v1/models`, 0.3.6 and later `/api/v0/models`. Unknown path
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 from typing_extensions import override
 
 from proxy.backends.base import MODELS, Backend, Flow, Listed, Probe
-from proxy.backends.fields import (
-    contains,
-    dig,
-    entry_of,
-    fact,
-    nonblank,
-    objects,
-    openai_models,
-    smallest,
-    switch,
-    tokens,
-)
+from proxy.backends.fields import contains, dig, fact, nonblank, objects, openai_models, smallest, switch, tokens
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.core.jsontext import JsonObject
 from proxy.core.request import NONE, Thinking
@@ -31,8 +20,6 @@ from proxy.core.request import NONE, Thinking
 _EFFORTS = ("low", "medium", "high")
 _USUAL_EFFORT = "medium"
 """The one that switches thinking on where there is nothing else to choose."""
-
-_CONTINUATION = Fact(Continuation.TRAILING, "LM Studio", Trust.FALLBACK)
 
 
 class LmStudio(Backend):
@@ -54,19 +41,19 @@ class LmStudio(Backend):
     @override
     def detect(self, url: str) -> Flow[bool]:
         """Look for either native model list."""
-        return any(known is not None for known in (yield from _native_lists()))
+        return (yield from _native_list()) is not None
 
     @override
     def models(self) -> Flow[list[Listed]]:
         """List the models that can be requested (`/v1/models`), with details from the native list."""
         entries = openai_models((yield MODELS).json) or []
-        native = yield from _native_lists()
+        native = (yield from _native_list()) or []
         return [Listed(entry["id"], entry, _profile(native, entry["id"])) for entry in entries]
 
     @override
     def profile(self, model: str) -> Flow[ModelProfile]:
         """Take the loaded instance's length; the least of several when the model id names them all."""
-        return _profile((yield from _native_lists()), model)
+        return _profile((yield from _native_list()) or [], model)
 
     @override
     def load(self, model: str, body: Mapping[str, Any]) -> Flow[None]:
@@ -90,29 +77,33 @@ class LmStudio(Backend):
         return {"reasoning_effort": effort} if effort else {}
 
 
-_NativeLists: TypeAlias = tuple[list[JsonObject] | None, list[JsonObject] | None]
-"""Entries of `/api/v1/models`, or else those of `/api/v0/models`; None for one that is no list of models."""
-
-
-def _native_lists() -> Flow[_NativeLists]:
+def _native_list() -> Flow[list[JsonObject] | None]:
+    """Read `/api/v1/models`, or else `/api/v0/models` in its form; None: neither is a list of models."""
     models = dig((yield Probe("GET", "/api/v1/models")).json, "models")
     if isinstance(models, list):
         entries = [entry for entry in objects(models) if nonblank(entry.get("key")) is not None]
         if len(entries) == len(models):
-            return entries, None
-    older = openai_models((yield Probe("GET", "/api/v0/models")).json)
-    known = older is not None and all(isinstance(entry.get("state"), str) for entry in older)
-    return None, older if known else None
+            return entries
+    older = openai_models((yield Probe("GET", "/api/v0/models")).json) or []
+    return list(map(_converted, older)) if older and all(isinstance(one.get("state"), str) for one in older) else None
 
 
-def _profile(native: _NativeLists, model: str) -> ModelProfile:
-    current, older = native
-    return (
-        _profile_v0(entry_of(older or [], model) or {}) if current is None else _profile_v1(*_find_v1(current, model))
-    )
+def _converted(entry: JsonObject) -> JsonObject:
+    """Convert an entry of the list of version 0."""
+    kind, loaded = nonblank(entry.get("type")), {"config": {"context_length": entry.get("loaded_context_length")}}
+    return {
+        "key": entry["id"],
+        "architecture": entry.get("arch"),
+        "max_context_length": entry.get("max_context_length"),
+        "loaded_instances": [loaded] if entry.get("state") == "loaded" else [],
+        "capabilities": {
+            "trained_for_tool_use": contains(entry.get("capabilities"), "tool_use"),
+            "vision": None if kind is None else kind == "vlm",
+        },
+    }
 
 
-def _find_v1(entries: list[JsonObject], model: str) -> tuple[JsonObject, list[JsonObject]]:
+def _find(entries: list[JsonObject], model: str) -> tuple[JsonObject, list[JsonObject]]:
     """The entry that `model` names, and its loaded instances: all of them, or the one named by instance id."""
     for entry in entries:
         if entry["key"] == model:
@@ -127,33 +118,19 @@ def _find_v1(entries: list[JsonObject], model: str) -> tuple[JsonObject, list[Js
     return {}, []
 
 
-def _profile_v1(entry: JsonObject, instances: list[JsonObject]) -> ModelProfile:
+def _profile(entries: list[JsonObject], model: str) -> ModelProfile:
+    entry, instances = _find(entries, model)
     length = smallest(tokens(dig(instance, "config", "context_length")) for instance in instances)
     capabilities = entry.get("capabilities")
     return ModelProfile(
         window=fact(length, "LM Studio, loaded instance", Trust.LOADED),
         trained_window=fact(tokens(entry.get("max_context_length")), "LM Studio, model list", Trust.TRAINED),
-        continuation=_CONTINUATION,
+        continuation=Fact(Continuation.TRAILING, "LM Studio", Trust.FALLBACK),
         tools=_tools(trained=switch(dig(capabilities, "trained_for_tool_use"))),
         vision=fact(switch(dig(capabilities, "vision")), "LM Studio, model list", Trust.LISTED),
         thinks=fact(bool(dig(capabilities, "reasoning", "allowed_options")), "LM Studio, model list", Trust.LISTED),
         tokenizer=fact(nonblank(entry.get("architecture")), "LM Studio, architecture", Trust.LISTED),
         provisional=not instances,
-    )
-
-
-def _profile_v0(entry: JsonObject) -> ModelProfile:
-    loaded = entry.get("state") == "loaded"
-    kind = nonblank(entry.get("type"))
-    length = tokens(entry.get("loaded_context_length")) if loaded else None
-    return ModelProfile(
-        window=fact(length, "LM Studio, loaded model", Trust.LOADED),
-        trained_window=fact(tokens(entry.get("max_context_length")), "LM Studio, model list", Trust.TRAINED),
-        continuation=_CONTINUATION,
-        tools=_tools(trained=contains(entry.get("capabilities"), "tool_use")),
-        vision=fact(None if kind is None else kind == "vlm", "LM Studio, model type", Trust.LISTED),
-        tokenizer=fact(nonblank(entry.get("arch")), "LM Studio, architecture", Trust.LISTED),
-        provisional=not loaded,
     )
 
 

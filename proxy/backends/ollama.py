@@ -18,8 +18,6 @@ from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.core.jsontext import JsonObject
 from proxy.core.request import Thinking
 
-UNREPORTED_WINDOW = 4096
-"""Tokens assumed of a loaded model by a version before 0.10, whose `/api/ps` has no `context_length`: their default."""
 _TAGS = Probe("GET", "/api/tags")
 _PS = Probe("GET", "/api/ps")
 _RENDERER = re.compile(r'^RENDERER\s+"?([\w.-]+)', re.MULTILINE)
@@ -131,8 +129,7 @@ def _profile(shown: JsonObject, loaded: JsonObject | None) -> ModelProfile:
     return ModelProfile(
         window=fact(tokens(dig(loaded, "context_length")), "Ollama, loaded model", Trust.LOADED)
         or (fact(trained, "Ollama, cloud model", Trust.LISTED) if remote else None)
-        or _configured_window(shown, trained)
-        or (fact(smallest((UNREPORTED_WINDOW, trained)), "Ollama's usual default", Trust.FALLBACK) if loaded else None),
+        or _configured_window(shown, trained),
         trained_window=fact(trained, "Ollama, model file", Trust.TRAINED),
         tools=_capability(shown, "tools"),
         vision=_capability(shown, "vision"),

@@ -21,6 +21,7 @@ from proxy.backends.fields import (
     entry_of,
     fact,
     items,
+    mapping,
     nonblank,
     objects,
     openai_models,
@@ -124,8 +125,8 @@ class OpenRouter(Backend):
         serving: JsonObject = {}
         entry: JsonObject = {}
         if _SLUG.fullmatch(model):
-            serving = _data((yield Probe("GET", f"/v1/models/{model}/endpoints")).json)
-            entry = _data((yield Probe("GET", f"/v1/model/{model}")).json)
+            serving = mapping(dig((yield Probe("GET", f"/v1/models/{model}/endpoints")).json, "data"))
+            entry = mapping(dig((yield Probe("GET", f"/v1/model/{model}")).json, "data"))
         if entry.get("id") is None or "context_length" not in entry:
             entries = openai_models((yield MODELS).json) or []
             entry = entry_of(entries, model) or entry_of(entries, model.rsplit(":", 1)[0]) or {}
@@ -165,12 +166,6 @@ class OpenRouter(Backend):
         if thinking.effort:
             return {"reasoning": {"effort": thinking.effort}}
         return {"reasoning": {"enabled": True}} if thinking.on else {}
-
-
-def _data(reply: object) -> JsonObject:
-    """The object under `data` of a reply."""
-    data = dig(reply, "data")
-    return data if isinstance(data, dict) else {}
 
 
 def _profile(model: str, entry: JsonObject, serving: JsonObject) -> ModelProfile:

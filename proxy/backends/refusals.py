@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
@@ -66,8 +66,6 @@ class ToolRefusal:
     """A request refused for its tools; `origin` and `quoted` as for `Overflow`."""
 
     origin: str
-    choice_only: bool = False
-    """Only this value of `tool_choice` is refused: of the model's tools nothing is to be learnt."""
     quoted: bool = False
 
 
@@ -152,6 +150,7 @@ _TOOLS = _compiled(
     ),
     ("LiteLLM", r"does not support parameters: [\[{][^\]}]{0,100}?'tools'"),
 )
+# Of these values of `tool_choice` alone: of the model's tools nothing is to be learned.
 _TOOL_CHOICES = _compiled(
     ("OpenRouter", r"no endpoints found that support the provided ['`\"]?tool_choice"),
     ("DeepSeek", r"does(?: not|n't) support this tool_choice"),
@@ -203,7 +202,7 @@ def refuses_tools(status: int, body: bytes, sent: SentRequest | None = None) -> 
     text = error_text(status, body)
     for rows in (_TOOLS, _TOOL_CHOICES):
         for origin, _, quoted in _matches(rows, text or "", sent):
-            return ToolRefusal(origin, choice_only=rows is _TOOL_CHOICES, quoted=quoted)
+            return ToolRefusal(origin, quoted=quoted or rows is _TOOL_CHOICES)
     return None
 
 
@@ -293,15 +292,15 @@ class Refusal:
 class Spent:
     """Use of the budget by one client's request, over all its attempts, streamed or not; nothing at first."""
 
-    waits: int = field(default=0, init=False)
-    shortened: int = field(default=0, init=False)
+    waits: int = 0
+    shortened: int = 0
     """In a row: an attempt that says something begins anew."""
-    emulated: bool = field(default=False, init=False)
-    retries: int = field(default=0, init=False)
+    emulated: bool = False
+    retries: int = 0
     """In a row, as above."""
-    corrected: bool = field(default=False, init=False)
+    corrected: bool = False
     """Whether the model was asked once more for a tool call that could not be made."""
-    refused: frozenset[Continuation] = field(default=frozenset(), init=False)
+    refused: frozenset[Continuation] = frozenset()
     """Ways to go on that were refused."""
 
     def corrects(self) -> bool:

@@ -56,24 +56,8 @@ class Vllm(Backend):
 
     @override
     def detect(self, url: str) -> Flow[bool]:
-        """Look for vLLM as the owner of a model; forks that renamed it still tell length and version."""
-        entries = openai_models((yield MODELS).json) or []
-        if any(entry.get("owned_by") == "vllm" for entry in entries):
-            return True
-        if not any("max_model_len" in entry and "root" in entry for entry in entries):
-            return False
-        return nonblank(dig((yield Probe("GET", "/version")).json, "version")) is not None
-
-    @override
-    def profile(self, model: str) -> Flow[ModelProfile]:
-        """Read the list; where it has no length, counting a word tells it."""
-        entries = openai_models((yield MODELS).json) or []
-        entry = entry_of(entries, model)
-        profile = self.listed_profile(entry or {}, entries)
-        if entry is None or profile.window is not None:
-            return profile
-        reply = yield Probe("POST", "/tokenize", {"model": model, "prompt": "a"})
-        return self.listed_profile(entry | {"max_model_len": dig(reply.json, "max_model_len")}, entries)
+        """Look for vLLM as the owner of a model."""
+        return any(entry.get("owned_by") == "vllm" for entry in openai_models((yield MODELS).json) or [])
 
     @override
     def listed_profile(self, entry: JsonObject, entries: list[JsonObject]) -> ModelProfile:

@@ -17,7 +17,7 @@ from proxy.backends.base import MODELS
 from proxy.backends.profile import ModelProfile
 from proxy.config import is_here
 from proxy.core.settings import BackendSetting, Settings
-from proxy.net.flows import DEFAULT_PORTS, discover_all, failure_at
+from proxy.net.flows import DEFAULT_PORTS, discover, failure_at
 from proxy.net.transport import NO_HOST, UNTRUSTED, HttpTransport
 from proxy.net.upstream import Upstream
 from proxy.routing import Router, not_listed
@@ -112,8 +112,8 @@ async def _look(settings: Settings) -> tuple[list[SeenBackend], list[str]]:
     backends = settings.backends
     if not backends:
         async with HttpTransport(connect_timeout=5.0, read_timeout=10.0) as transport:
-            found = await discover_all(transport, settings.discover)
-        backends = tuple(BackendSetting(url=each.url, name=each.name) for each in found)
+            found = await discover(transport, settings.discover)
+        backends = tuple(BackendSetting(url=each.url, name=each.kind) for each in found)
     async with open_wire(backends, connect_timeout=5.0, read_timeout=10.0) as wire:
         known = upstreams(backends, settings, wire)
         seen = [await _seen(each, backend, wire) for each, backend in zip(known, backends, strict=True)]

@@ -18,7 +18,7 @@ from proxy.app import create_app, open_wire
 from proxy.commands.launch import LISTENING
 from proxy.core.errors import SettingError
 from proxy.core.settings import BackendSetting, Settings
-from proxy.net.flows import Discovered, discover_all, failure_at
+from proxy.net.flows import Discovered, discover, failure_at
 from proxy.net.tasks import spawn
 from proxy.net.transport import HttpTransport
 from proxy.server import Server
@@ -142,16 +142,16 @@ async def with_backends(settings: Settings, stack: AsyncExitStack) -> tuple[Sett
 
 async def _discovered(settings: Settings) -> list[Discovered]:
     async with HttpTransport(connect_timeout=1.0, read_timeout=5.0) as transport:
-        return await discover_all(transport, settings.discover)
+        return await discover(transport, settings.discover)
 
 
 def _with(settings: Settings, found: Sequence[Discovered]) -> Settings:
-    backends = [{"url": each.url, "name": each.name, "kind": each.kind} for each in found]
+    backends = [{"url": each.url, "name": each.kind, "kind": each.kind or "auto"} for each in found]
     return settings.model_copy(update={"backends": tuple(map(BackendSetting.model_validate, backends))})
 
 
 def _found_note(found: Sequence[Discovered]) -> str:
-    return "Found " + ", ".join(f"{each.name or 'a server that wants a key'} at {each.url}" for each in found) + "."
+    return "Found " + ", ".join(f"{each.kind or 'a server that wants a key'} at {each.url}" for each in found) + "."
 
 
 def _ready(host: str, port: int, *, note: str, configured: Sequence[BackendSetting]) -> None:

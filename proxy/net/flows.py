@@ -77,10 +77,11 @@ class FlowRunner:
     async def trace(self, flow: Flow[T]) -> Traced[T]:
         """Run a flow to its end, and tell how far its result can be relied on.
 
-        After the first failed connection the rest is answered with status 0 without trying: a dead host must
-        not cost one timeout per probe.
+        No path is read twice. After the first failed connection the rest is answered with status 0 without trying: a dead
+        host must not cost one timeout per probe.
         """
         statuses: list[int] = []
+        seen: dict[str, Reply] = {}
         reply: Reply | None = None
         while True:
             try:
@@ -89,7 +90,10 @@ class FlowRunner:
                 value: T = stop.value
                 self.unauthorized |= not _UNAUTHORIZED.isdisjoint(statuses)
                 return Traced(value, any(statuses), NOT_NOW.isdisjoint(statuses))
-            reply = Reply(0) if 0 in statuses else await self.exchange(probe)
+            if probe.method == "GET" and probe.path in seen:
+                reply = seen[probe.path]
+                continue
+            reply = seen[probe.path] = Reply(0) if 0 in statuses else await self.exchange(probe)
             statuses.append(reply.status)
 
     async def exchange(self, probe: Probe) -> Reply:
@@ -127,43 +131,28 @@ async def _read(response: httpx.Response) -> Reply:
     try:
         return Reply(response.status_code, jsontext.loads(bytes(body)))
     except ValueError:
-        return Reply(response.status_code, None, body.decode("utf-8", "replace"))
+        return Reply(response.status_code)
 
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """A backend that answered: its kind (`auto`: it wants a key first), and its root without `/v1`."""
+    """A backend that answered: its kind, empty if it wants a key first, and its root without `/v1`."""
 
     kind: str
     url: str
 
-    @property
-    def name(self) -> str:
-        """Its name as a backend; empty while its kind is not known."""
-        return "" if self.kind == "auto" else self.kind
-
 
 async def discover(
-    transport: httpx.AsyncBaseTransport,
-    *,
-    host: str = "127.0.0.1",
-    ports: tuple[int, ...] = DEFAULT_PORTS,
-    timeout: float = 1.0,  # noqa: ASYNC109 - of each exchange, not of the whole search
+    transport: httpx.AsyncBaseTransport, hosts: Sequence[str] = ("127.0.0.1",), ports: Sequence[int] = DEFAULT_PORTS
 ) -> list[Discovered]:
-    """Ask all ports at once, and tell what is there by the shape of replies, in the order of `ports`.
+    """Ask all ports of these hosts at once, and tell what is there by the shape of replies, in their order.
 
-    Ports 8080 and 8000 belong to many other programs: a server of no known kind counts only if it lists
-    models, or wants a key for that, the way OpenAI does.
+    Ports 8080 and 8000 belong to many other programs: a server of no known kind counts only if it lists models, or wants a
+    key for that, the way OpenAI does. What two names reach is found twice.
     """
-    urls = [f"http://{host}:{port}" for port in ports]
-    kinds = await asyncio.gather(*(_kind(FlowRunner(transport, url, timeout=timeout)) for url in urls))
+    urls = [f"http://{host}:{port}" for host in hosts for port in ports]
+    kinds = await asyncio.gather(*(_kind(FlowRunner(transport, url, timeout=1.0)) for url in urls))
     return [Discovered(kind, url) for kind, url in zip(kinds, urls, strict=True) if kind is not None]
-
-
-async def discover_all(transport: httpx.AsyncBaseTransport, hosts: Sequence[str]) -> list[Discovered]:
-    """Look on several hosts, in their order; what two names reach is found twice."""
-    found = await asyncio.gather(*(discover(transport, host=host) for host in hosts))
-    return [each for some in found for each in some]
 
 
 async def _kind(runner: FlowRunner) -> str | None:
@@ -171,7 +160,7 @@ async def _kind(runner: FlowRunner) -> str | None:
         return backend.kind
     if runner.unauthorized:
         body = (await runner.exchange(Probe("GET", "/v1/models"))).json
-        return "auto" if body == _VLLM_UNAUTHORIZED or nonblank(dig(body, "error", "message")) else None
+        return "" if body == _VLLM_UNAUTHORIZED or nonblank(dig(body, "error", "message")) else None
     return None
 
 

@@ -66,8 +66,6 @@ class Upstream:
         managed: bool = True,
     ) -> None:
         self.name = name
-        self.label = name.encode("latin-1", "replace")
-        """The name as a header's value."""
         self.url = url
         self._make_prober = prober
         self._prober = prober(() if authorization is None else [(b"authorization", authorization)])
@@ -199,19 +197,21 @@ class ReadinessProbe:
     async def kinds(self) -> dict[str, str | None]:
         """Name of each backend to its kind, None where it does not answer."""
         if self._clock() >= self._expires:
-            if self._asking is None:
+            if self._asking is None or self._asking.done():
                 self._asking = spawn(self._ask(), name="readiness")
             await asyncio.shield(self._asking)
         return self._kinds
 
     async def _ask(self) -> None:
-        try:
-            answers = await asyncio.gather(*map(self._kind, self._upstreams))
-            kinds = {upstream.name: kind for upstream, kind in zip(self._upstreams, answers, strict=True)}
-            self._log_changes(kinds)
-            self._kinds, self._expires = kinds, self._clock() + BELIEVED
-        finally:
-            self._asking = None
+        kinds = await asyncio.gather(*map(self._kind, self._upstreams))
+        for upstream, kind in zip(self._upstreams, kinds, strict=True):
+            before = self._kinds.get(upstream.name, "not asked yet")
+            if kind is None and before is not None:
+                _log.warning("backend %s does not answer", upstream.name)
+            elif kind is not None and before is None:
+                _log.info("backend %s answers again", upstream.name)
+            self._kinds[upstream.name] = kind
+        self._expires = self._clock() + BELIEVED
 
     async def _kind(self, upstream: Upstream) -> str | None:
         try:
@@ -223,11 +223,3 @@ class ReadinessProbe:
         except (ClientError, TimeoutError):
             return None
         return None if backend is None or response.status_code in _AWAY else backend.kind
-
-    def _log_changes(self, kinds: dict[str, str | None]) -> None:
-        for upstream in self._upstreams:
-            before, now = self._kinds.get(upstream.name, "unasked"), kinds[upstream.name]
-            if now is None and before is not None:
-                _log.warning("backend %s does not answer", upstream.name)
-            elif now is not None and before is None:
-                _log.info("backend %s answers again", upstream.name)

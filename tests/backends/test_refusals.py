@@ -76,7 +76,7 @@ def test_other_errors_about_tools_are_not_taken_for_one(row: dict[str, Any]) -> 
     ],
 )
 def test_a_refused_tool_choice_says_nothing_of_the_tools(message: str, origin: str) -> None:
-    assert refuses_tools(404, encoded({"error": message})) == ToolRefusal(origin, choice_only=True)
+    assert refuses_tools(404, encoded({"error": message})) == ToolRefusal(origin, quoted=True)
 
 
 @pytest.mark.parametrize("status", [401, 402, 403, 429])
@@ -103,8 +103,8 @@ def test_words_of_the_conversation_hold_for_its_request_at_most_and_those_of_a_p
     told = {"error": overflow}
     assert recognise(400, encoded(told), talk) == Overflow(8192, 12013, "llama.cpp", quoted=True)
     assert recognise(400, encoded(told), parameters) is None
-    assert refuses_tools(400, encoded(NO_TOOLS), talk) == ToolRefusal("Ollama", quoted=True)
     assert refuses_tools(400, encoded(NO_TOOLS), parameters) is None
+    assert refuses_tools(400, encoded(NO_TOOLS), talk) == ToolRefusal("Ollama", quoted=True)
     unnumbered = SentRequest(encoded({"messages": "context_length_exceeded"}))
     assert recognise(400, encoded({"error": "context_length_exceeded"}), unnumbered) is None
 

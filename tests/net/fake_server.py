@@ -37,8 +37,6 @@ class FakeServer:
         path = request.url.raw_path.decode()
         found = self.replies.get(path, self.replies.get(path.split("?")[0], self.otherwise))
         reply = found if isinstance(found, Reply) else Reply(200, found)
-        if reply.json is None:
-            return httpx.Response(reply.status, text=reply.text)
         return httpx.Response(reply.status, json=reply.json)
 
 

@@ -87,7 +87,7 @@ async def test_the_kind_is_told_by_shape_and_not_by_port() -> None:
 @pytest.mark.parametrize("error", ["Unauthorized", {"message": "Invalid API Key", "code": 401}])
 async def test_a_server_that_wants_a_key_is_found(error: Any) -> None:
     assert await discover(machine({8080: {"*": Reply(401, {"error": error})}})) == [
-        Discovered("auto", "http://127.0.0.1:8080")
+        Discovered("", "http://127.0.0.1:8080")
     ]
 
 

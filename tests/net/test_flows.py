@@ -52,8 +52,18 @@ async def test_requests_carry_headers_and_json() -> None:
 
 
 async def test_a_body_that_is_not_json_is_given_as_text() -> None:
-    server = FakeServer({"/a": Reply(200, None, "<html>")})
-    assert await FlowRunner(server.transport, "http://h").run(ask("/a")) == [Reply(200, None, "<html>")]
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, text="<html>"))
+    assert await FlowRunner(transport, "http://h").run(ask("/a")) == [Reply(200)]
+
+
+async def test_no_path_is_read_twice() -> None:
+    server = FakeServer({"/a": {}})
+    assert await FlowRunner(server.transport, "http://h").run(ask("/a", "/b", "/a")) == [
+        Reply(200, {}),
+        Reply(404, {"error": "not found"}),
+        Reply(200, {}),
+    ]
+    assert server.asked == ["/a", "/b"]
 
 
 async def test_an_endless_body_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
