@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 
-from proxy.compaction.source import Source, Statement, facts_in, is_mentioned, is_prose, words_of
+from proxy.compaction.source import Source, Statement, is_mentioned, statement_of, words_of
 from proxy.compaction.transcript import call_lines, text_without_calls
 from proxy.core.history.marks import (
     CLOSE,
@@ -60,12 +60,10 @@ def missing_facts(source: Source, text: str, *, limit: int) -> list[str]:
     """
     known = folded(text)
     words = words_of(known)
-    missing = {
-        each.fact.key: each.weight for each in source.weightiest if not is_mentioned(each.fact.key, known, words)
-    }
+    missing = {fact.key: fact.weight for fact in source.users if not is_mentioned(fact.key, known, words)}
     excerpts: list[str] = []
     for around in _AROUND:
-        excerpts, complete = _excerpts(source, dict(missing), around, limit)
+        excerpts, complete = _excerpts(source, missing, around, limit)
         if complete:
             break
     return excerpts
@@ -106,7 +104,7 @@ def _around(sentence: str, fact: str, words: int) -> str:
 
 def _picked(statements: Sequence[Statement], room: int) -> list[str]:
     """Statements in their order, those first to get room that tell most that is not told yet, for their length."""
-    unique = {_line(statement.text): statement for statement in statements}
+    unique = {statement.text: statement for statement in statements}
     lines, known = list(unique.items()), set[str]()
 
     def score(number: int) -> float:
@@ -114,11 +112,11 @@ def _picked(statements: Sequence[Statement], room: int) -> list[str]:
         weight = sum(fact.weight * (_AGAIN if fact.key in known else 1.0) for fact in statement.facts)
         return weight * (_QUESTION if line.endswith(("?", "？")) else 1.0) / (len(line) + 20)  # noqa: RUF001 - of Chinese and Japanese
 
-    prose = any(is_prose(line) for line, _ in lines)
+    prose = any(statement.prose for _, statement in lines)
     waiting = [
         (-score(number), number)
         for number, (line, statement) in enumerate(lines)
-        if statement.facts and (is_prose(line) or not prose)
+        if statement.facts and (statement.prose or not prose)
     ]
     heapify(waiting)
     best = waiting[0][1] if waiting else 0
@@ -163,7 +161,7 @@ def _earlier(messages: Sequence[Message]) -> list[Statement]:
             for mark in (f"\n{HEADING}", f"\n{NAMES}", f"\n{MORE_QUOTES}"):
                 body = body.split(mark)[0]
             lines += sentences(body, longest=_LINE)
-        found += (Statement(line, facts_in(line)) for line in lines)
+        found += map(statement_of, map(_line, lines))
     return found
 
 

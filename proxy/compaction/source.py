@@ -6,7 +6,8 @@ Facts are what can be looked for in another text: names, numbers, dates, paths a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import log
@@ -90,14 +91,8 @@ class Statement:
 
     text: str
     facts: tuple[TextFact, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Weighed:
-    """A fact, and what it counts here."""
-
-    fact: TextFact
-    weight: float
+    prose: bool
+    """Whether it is what a person says, and not data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +101,10 @@ class Source:
 
     statements: tuple[Statement, ...] = ()
     """What the user said, in order; what was corrected later is left out."""
-    users: tuple[Weighed, ...] = ()
-    """The user's facts, the weightiest first."""
-    all: tuple[Weighed, ...] = ()
-    """The facts of everybody, the user's included, the weightiest first."""
+    users: tuple[TextFact, ...] = ()
+    """The user's facts that mean something on their own, the heaviest first: no data where there are statements."""
+    all: tuple[TextFact, ...] = ()
+    """The same of everybody, the user included."""
     languages: tuple[tuple[str, str], ...] = ()
     """Script and language of what the user said, and of all; those that can be told."""
     answers: tuple[str, ...] = ()
@@ -123,16 +118,6 @@ class Source:
         return Source(languages=self.languages, answers=self.answers, size=self.size)
 
     @property
-    def weightiest(self) -> list[Weighed]:
-        """Heaviest of the user's facts that mean something on their own: no data where there are statements."""
-        return _weightiest(self.users)
-
-    @property
-    def most_of_all(self) -> list[Weighed]:
-        """Heaviest facts of everybody."""
-        return _weightiest(self.all)
-
-    @property
     def language(self) -> str:
         """The language to write in, if it can be told."""
         return self.languages[0][1] if self.languages else ""
@@ -143,32 +128,29 @@ NOTHING = Source()
 
 def source_of(messages: Sequence[Message]) -> Source:
     """Find what there is to summarise in these messages; earlier summaries of Spillway's count, too."""
-    spoken = _spoken(messages)
-    texts = _texts(messages)
     facts_of = cache(facts_in)  # what tools print says the same again and again
-    statements = list(_statements(spoken, facts_of))
-    by_key: dict[str, Weighed] = {}
+    spoken, texts = _spoken(messages), [all_text(message)[:_LONGEST_TEXT] for message in messages]
+    statements = _statements(spoken, facts_of)
+    users: dict[str, TextFact] = {}
     for statement in statements:
-        _add(by_key, statement.facts, _USERS * (1 if is_prose(statement.text) else _DATA))
-    known: dict[str, int] = {}
-    everybody = dict(by_key)
+        _weigh(users, statement.facts, _USERS * (1 if statement.prose else _DATA))
+    everybody, mentions = dict(users), Counter[str]()
     for message, text in zip(messages, texts, strict=True):
         if not is_user(message):
-            found = {f.key: f for s in _of(text) for f in facts_of(s)[:_OF_A_SENTENCE] if f.weight >= HARD}
-            for key in found:
-                known[key] = known.get(key, 0) + 1
-            _add(everybody, found.values(), 1.0)
-    users, answers = " ".join(text for _, text in spoken), _assistants(messages)
-    languages = (script_and_language(users), script_and_language(" ".join((users, *answers))))
+            named = (f for s in sentences(text, longest=_LONGEST) for f in facts_of(s)[:_OF_A_SENTENCE])
+            found = {fact.key: fact for fact in named if fact.weight >= HARD}
+            mentions.update(found.keys())
+            _weigh(everybody, found.values(), 1.0)
+    by_mentions = (replace(f, weight=f.weight * (1 + log(mentions[f.key] or 1))) for f in everybody.values())
+    said, answers = " ".join(text for _, text in spoken), _assistants(messages)
+    languages = (script_and_language(said), script_and_language(" ".join((said, *answers))))
     return Source(
         languages=tuple(dict.fromkeys(language for language in languages if language[0])),
         answers=tuple(answers[-_ANSWERS:][::-1]),
         size=sum(map(len, texts)),
         statements=tuple(statements),
-        users=_sorted(by_key.values()),
-        all=_sorted(
-            replace(each, weight=each.weight * (1 + log(known.get(key, 1)))) for key, each in everybody.items()
-        ),
+        users=_heaviest(users.values()),
+        all=_heaviest(by_mentions),
     )
 
 
@@ -178,13 +160,14 @@ def of_text(text: str) -> Source:
     return Source(languages=(language,) if language[0] else (), size=len(text))
 
 
-def _weightiest(weighed: Sequence[Weighed]) -> list[Weighed]:
-    hard = [each for each in weighed if each.fact.weight >= HARD]
-    return [each for each in hard if each.weight >= hard[0].weight * _DATA * 1.5]
+def statement_of(text: str) -> Statement:
+    """A sentence with all of its facts."""
+    return Statement(text, facts_in(text), is_prose(text))
 
 
-def _texts(messages: Iterable[Message]) -> list[str]:
-    return [all_text(message)[:_LONGEST_TEXT] for message in messages]
+def _heaviest(facts: Iterable[TextFact]) -> tuple[TextFact, ...]:
+    ordered = sorted(facts, key=lambda fact: -fact.weight)
+    return tuple(fact for fact in ordered if fact.weight >= ordered[0].weight * _DATA * 1.5)
 
 
 def _spoken(messages: Sequence[Message]) -> list[_Spoken]:
@@ -194,40 +177,32 @@ def _spoken(messages: Sequence[Message]) -> list[_Spoken]:
         if is_summary(message):
             spoken += ((index, line) for line in carried_statements(message))
         elif is_user(message):
-            spoken += ((index, sentence) for sentence in _of(authored_text(message)[:_LONGEST_TEXT]))
+            text = authored_text(message)[:_LONGEST_TEXT]
+            spoken += ((index, sentence) for sentence in sentences(text, longest=_LONGEST))
     return spoken[-_MOST_SENTENCES:]
 
 
-def _statements(spoken: Iterable[_Spoken], facts_of: Callable[[str], tuple[TextFact, ...]]) -> Iterator[Statement]:
+def _statements(spoken: Iterable[_Spoken], facts_of: Callable[[str], tuple[TextFact, ...]]) -> list[Statement]:
+    """The sentences with their facts, without those that are soft and stand in many messages."""
     found = [(index, text, facts_of(text)) for index, text in spoken]
-    often = _often(found)
-    for _, text, facts in found:
-        chosen = [fact for fact in facts if fact.weight >= HARD or often.get(fact.key, 0) <= _COMMON]
-        yield Statement(text, tuple(dict.fromkeys(chosen)))
+    places = {(fact.key, index) for index, _, facts in found for fact in facts}
+    often = Counter(key for key, _ in places)
+    return [
+        Statement(
+            " ".join(text.split()),
+            tuple(dict.fromkeys(fact for fact in facts if fact.weight >= HARD or often[fact.key] <= _COMMON)),
+            is_prose(text),
+        )
+        for _, text, facts in found
+    ]
 
 
-def _often(found: Iterable[tuple[int, str, tuple[TextFact, ...]]]) -> dict[str, int]:
-    """In how many messages each fact is."""
-    seen: dict[str, set[int]] = {}
-    for index, _, facts in found:
-        for fact in facts:
-            seen.setdefault(fact.key, set()).add(index)
-    return {key: len(where) for key, where in seen.items()}
-
-
-def _add(known: dict[str, Weighed], facts: Iterable[TextFact], factor: float) -> None:
+def _weigh(known: dict[str, TextFact], facts: Iterable[TextFact], factor: float) -> None:
+    """Take in the hard facts of a sentence, each with the most that it ever weighs."""
     for fact in sorted(facts, key=lambda fact: -fact.weight)[:_OF_A_SENTENCE]:
         weight = fact.weight * factor
-        if fact.key not in known or known[fact.key].weight < weight:
-            known[fact.key] = Weighed(fact, weight)
-
-
-def _sorted(facts: Iterable[Weighed]) -> tuple[Weighed, ...]:
-    return tuple(sorted(facts, key=lambda each: -each.weight))
-
-
-def _of(text: str) -> Iterator[str]:
-    return sentences(text, longest=_LONGEST)
+        if fact.weight >= HARD and (fact.key not in known or known[fact.key].weight < weight):
+            known[fact.key] = replace(fact, weight=weight)
 
 
 def _assistants(messages: Sequence[Message]) -> list[str]:
@@ -267,30 +242,34 @@ def _by_function_words(text: str, word: re.Pattern[str]) -> str:
 
 def facts_in(sentence: str) -> tuple[TextFact, ...]:
     """The facts of a sentence, in order, with repetitions."""
-    rest, facts = sentence, list[TextFact]()
-    for name in found_in(sentence):
-        facts.append(TextFact(name, folded(name), IDENTIFIER))
+    names, rest = list(found_in(sentence)), sentence
+    for name in names:
         rest = rest.replace(name, " ", 1)
     tokens = list(_TOKEN.finditer(rest))
-    titled = _titled([token["word"] for token in tokens if token["word"]])
-    before = ""
-    for token in tokens:
-        kind, text = token.lastgroup, token.group()
+    texts = [token.group().strip() for token in tokens]
+    # Folded together: that costs one call and not one for each.
+    keys = folded("\n".join((*names, *texts))).split("\n")
+    facts = [TextFact(name, key, IDENTIFIER) for name, key in zip(names, keys, strict=False)]
+    keys = keys[len(names) :]
+    words = [(text, key) for token, text, key in zip(tokens, texts, keys, strict=False) if token["word"]]
+    titled, before = _titled(words), ""
+    for token, text, key in zip(tokens, texts, keys, strict=False):
+        kind = token.lastgroup
         if kind == "word":
             noun = titled and _BEFORE_NOUN.search(before) is not None
-            facts += _of_word(text, capital=(_NOUN if noun else NAME) if before else _FIRST)
+            facts += _of_word(text, key, capital=(_NOUN if noun else NAME) if before else _FIRST)
         elif kind == "number":
-            text = text.strip()
             long = sum(map(str.isdigit, text)) > 1 or not text.isdecimal()
-            facts.append(TextFact(text, folded(text), NUMBER if long else _DIGIT))
+            facts.append(TextFact(text, key, NUMBER if long else _DIGIT))
         elif kind == "han":
             facts += (TextFact(text[at : at + 2], text[at : at + 2], _PAIR) for at in range(len(text) - 1))
         elif kind == "hangul":
             # Endings change, stems do not.
             facts.append(TextFact(text, text[:2], _RARE))
+        elif kind == "katakana":
+            facts.append(TextFact(text, key, _KATAKANA))
         else:
-            bare = text if kind == "katakana" else text[1:-1].strip()
-            facts.append(TextFact(bare, folded(bare), _KATAKANA if kind == "katakana" else _QUOTED))
+            facts.append(TextFact(text[1:-1].strip(), key[1:-1].strip(), _QUOTED))
         before = text
     return tuple(facts)
 
@@ -313,8 +292,7 @@ def is_prose(sentence: str) -> bool:
     return 2 * sum(_WORD.fullmatch(word) is not None for word in words) >= len(words)
 
 
-def _of_word(text: str, *, capital: float) -> list[TextFact]:
-    key = folded(text)
+def _of_word(text: str, key: str, *, capital: float) -> list[TextFact]:
     if key in ALL_FUNCTION_WORDS or re.split("['\u2019]", key)[0] in ALL_FUNCTION_WORDS:
         return []
     if any(map(str.isdigit, text)):
@@ -324,8 +302,8 @@ def _of_word(text: str, *, capital: float) -> list[TextFact]:
     return [TextFact(text, key, _LONG if len(text) >= 9 else _RARE)] if len(text) >= 5 else []
 
 
-def _titled(words: list[str]) -> bool:
+def _titled(words: Sequence[tuple[str, str]]) -> bool:
     """Return whether a sentence has capitals all over: a title, something shouted, or German, whose nouns have them."""
-    content = [word for word in words if folded(word) not in ALL_FUNCTION_WORDS]
+    content = [word for word, key in words if key not in ALL_FUNCTION_WORDS]
     capitals = sum(word[0].isupper() for word in content)
     return len(content) >= 4 and capitals > 0.6 * len(content)

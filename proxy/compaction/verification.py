@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from proxy.compaction.source import Source, Weighed, differ, is_mentioned, script_and_language, words_of
+from proxy.compaction.source import Source, TextFact, differ, is_mentioned, script_and_language, words_of
 from proxy.compaction.summary import INSTRUCTION
 from proxy.core.history.embedded import without_calls
 from proxy.core.history.marks import MORE_QUOTES, QUOTES
@@ -185,12 +185,12 @@ def _has_gaps(text: str, source: Source, tokens: int) -> bool:
     words = words_of(known)
     most = max(_FEWEST_FACTS, min(_MOST_FACTS, tokens // _PER_FACT))
 
-    def lacks(weighed: Sequence[Weighed], share: float, enough: int) -> bool:
-        facts = [each.fact for each in weighed[:most]]
+    def lacks(facts: Sequence[TextFact], share: float, enough: int) -> bool:
+        facts = facts[:most]
         found = sum(is_mentioned(fact.key, known, words) for fact in facts)
         return len(facts) >= enough and found < share * len(facts)
 
-    return lacks(source.weightiest, _USERS, _ENOUGH) or lacks(source.most_of_all, _ALL, _ENOUGH_OF_ALL)
+    return lacks(source.users, _USERS, _ENOUGH) or lacks(source.all, _ALL, _ENOUGH_OF_ALL)
 
 
 class LoopWatch:
