@@ -10,14 +10,16 @@ from proxy.compaction import summary
 from proxy.compaction.ladder import Reduction
 from proxy.compaction.middles import cut_text
 from proxy.compaction.results import Cost
-from proxy.compaction.source import NOTHING, Source
-from proxy.compaction.transcript import transcripts
+from proxy.compaction.shorten import cut_middle
+from proxy.compaction.source import NOTHING, Source, all_text
 from proxy.core.history.embedded import authored_text
-from proxy.core.history.marks import is_summary
-from proxy.core.history.turns import is_user
+from proxy.core.history.marks import is_instruction, is_summary
+from proxy.core.history.turns import is_result, is_user
 from proxy.core.request import Message
 
 _MOST_PIECES = 16
+_ENTRIES = (4_000, 1_500, 500)
+"""Characters that transcripts keep of a message."""
 _SHORTER = 0.6
 """Share of its room that a transcript takes when it is read for the second time."""
 _SMALLEST_PIECE = 200
@@ -113,6 +115,34 @@ def _fitting(reduction: Reduction, by: Summariser, start: int, share: float) -> 
         if len(best) == 1:
             break
     return best if len(best) <= _MOST_PIECES else []
+
+
+def transcripts(messages: Sequence[Message]) -> Iterator[str]:
+    """Transcripts of the same conversation, each much shorter than the one before it: less is kept of long messages.
+
+    Tool calls and results look the same in either form. What the user says itself, and earlier summaries, are kept as in
+    the first one.
+    """
+    entries = [(message, _speaker(message), all_text(message)) for message in messages]
+    length = 0
+    for most in _ENTRIES:
+        told = [f"{speaker}: {summary.unlabelled(_entry(message, text, most))}" for message, speaker, text in entries]
+        text = "\n\n".join(told)
+        if not length or len(text) < 0.9 * length:
+            length = len(text)
+            yield text
+
+
+def _entry(message: Message, text: str, most: int) -> str:
+    if is_summary(message) or len(text) <= most:
+        return text
+    return cut_text(text, _ENTRIES[0]) if is_user(message) else cut_middle(text, most, edge="\n")
+
+
+def _speaker(message: Message) -> str:
+    if message.get("role") == "user" and (is_result(message) or is_instruction(message)):
+        return "TOOL" if is_result(message) else "SYSTEM"
+    return str(message.get("role")).upper()
 
 
 def _task(reduction: Reduction) -> Iterator[Message]:

@@ -11,8 +11,8 @@ from proxy.backends.profile import Continuation
 from proxy.compaction import summary
 from proxy.compaction.asking import Summariser, SummaryAsk
 from proxy.compaction.results import Cost
+from proxy.compaction.shorten import cut_middle, fit
 from proxy.compaction.source import of_text
-from proxy.compaction.transcript import unlabelled
 from proxy.core.history.marks import CONTINUED, SHORTENED
 from proxy.core.request import Message, Request, text_of
 from proxy.stream.thinking import open_thought
@@ -141,7 +141,7 @@ def shorten_partial(
     new = text[start_summary.upto : start]
     if new:
         budget = max(48, int(room * 0.4))
-        read = unlabelled(_fitting(new, by, cost))
+        read = summary.unlabelled(_fitting(new, by, cost))
         ask = summary.fenced(read, tokens=budget, before=start_summary.summary)
         answer = yield SummaryAsk([ask], append=False, max_tokens=budget, source=of_text(new))
         known = start_summary.summary or text[:200].strip()
@@ -153,12 +153,8 @@ def shorten_partial(
 
 def _fitting(text: str, by: Summariser, cost: Cost) -> str:
     """The text, its middle left out if the summariser could not read it whole."""
-    tokens = _tokens(text, cost)
     room = by.window * 0.7 - by.tokens
-    if tokens <= room:
-        return text
-    half = int(len(text) * room / tokens / 2)
-    return f"{text[:half]}\n[…]\n{text[-half:]}"
+    return fit(text, len(text), room, make=lambda left: cut_middle(text, left), count=lambda some: _tokens(some, cost))
 
 
 def _tokens(text: str, cost: Cost) -> float:

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 
-from proxy.compaction.source import Source, Statement, is_mentioned, statement_of, words_of
-from proxy.compaction.transcript import call_lines, text_without_calls
+from proxy.compaction.source import (
+    Source,
+    Statement,
+    call_lines,
+    is_mentioned,
+    statement_of,
+    text_without_calls,
+    words_of,
+)
 from proxy.core.history.marks import (
     CLOSE,
     EXTRACT,

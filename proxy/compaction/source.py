@@ -13,11 +13,10 @@ from functools import cache
 from math import log
 from typing import TypeAlias
 
-from proxy.compaction.transcript import all_text
-from proxy.core.history.embedded import authored_text
+from proxy.core.history.embedded import authored_text, calls_in, results_in, texts_of, without
 from proxy.core.history.marks import carried_statements, is_summary
 from proxy.core.history.sentences import found_in, sentences
-from proxy.core.history.turns import is_user
+from proxy.core.history.turns import calls_of, is_result, is_user
 from proxy.core.request import Message, text_of
 from proxy.recall.words import ALL_FUNCTION_WORDS, FUNCTION_WORDS, HAN, UNSPACED, folded
 
@@ -211,6 +210,31 @@ def _assistants(messages: Sequence[Message]) -> list[str]:
         for message in messages
         if message.get("role") == "assistant" and not is_summary(message) and (text := text_of(message))
     ]
+
+
+def call_lines(message: Message) -> list[str]:
+    """The calls of a message, a line each."""
+    functions = [call.get("function") for call in calls_of(message)]
+    called = [(f.get("name"), f.get("arguments")) for f in functions if isinstance(f, dict)]
+    if message.get("role") == "assistant":
+        called += ((call.name, call.arguments) for _, text in texts_of(message) for call in calls_in(text))
+    return [f"{name}({str(arguments)[:120]})" for name, arguments in called]
+
+
+def all_text(message: Message) -> str:
+    """Text of a message, and the calls that it makes."""
+    return "\n".join(part for part in (text_without_calls(message), *call_lines(message)) if part)
+
+
+def text_without_calls(message: Message) -> str:
+    """The text without what stands for calls, and of messages that are nothing but results without their marks."""
+    if message.get("role") == "assistant":
+        texts = (without(text, [call.span for call in calls_in(text)]) for _, text in texts_of(message))
+        return "\n".join(texts).strip("\n")
+    if message.get("role") == "user" and is_result(message):
+        inside = ((text, result.inside) for _, text in texts_of(message) for result in results_in(text))
+        return "\n".join(text[start:end] for text, (start, end) in inside)
+    return text_of(message)
 
 
 def script_and_language(text: str) -> tuple[str, str]:

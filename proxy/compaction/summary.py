@@ -6,8 +6,7 @@ import re
 from collections.abc import Sequence
 
 from proxy.compaction.extract import extract, missing_facts
-from proxy.compaction.source import Source, source_of
-from proxy.compaction.transcript import all_text, unlabelled
+from proxy.compaction.source import Source, all_text, source_of
 from proxy.core.history.embedded import without_calls
 from proxy.core.history.marks import (
     BETWEEN,
@@ -47,6 +46,10 @@ _SHORT = 6_000
 _FENCES = re.compile(
     "|".join(r"\s{1,4}".join(map(re.escape, mark.split())) for mark in (FENCE, FENCE_END)), re.IGNORECASE
 )
+
+
+_LABEL = re.compile(r"^(?=(?:USER|ASSISTANT|TOOL|FUNCTION|SYSTEM|DEVELOPER):)", re.MULTILINE)
+"""Where a line of somebody's text reads as if another spoke from there on."""
 
 
 def instruction(*, tokens: int, what: str = "so far", prompt: str = "", language: str = "") -> str:
@@ -106,6 +109,11 @@ def fenced(text: str, *, tokens: int, before: str = "", prompt: str = "", langua
     what = "between the marks, together with the summary before it," if before else "between the marks"
     ask = instruction(tokens=tokens, what=what, prompt=prompt, language=language)
     return {"role": "user", "content": f"{known}{FENCE}\n{text}\n{FENCE_END}\n\n{ask}"}
+
+
+def unlabelled(text: str) -> str:
+    """Somebody's words without a line in them that reads as if another spoke."""
+    return _LABEL.sub("> ", text)
 
 
 def _unfenced(text: str) -> str:

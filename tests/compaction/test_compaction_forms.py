@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.compaction import summary
+from proxy.compaction.asking import transcripts
 from proxy.compaction.condensing import head_end
 from proxy.compaction.extract import extract
 from proxy.compaction.source import source_of
-from proxy.compaction.transcript import transcripts
 from proxy.core.history.marks import is_summary
 from proxy.core.history.rules import constraints
 from proxy.core.history.turns import first_user, is_result, newest_user

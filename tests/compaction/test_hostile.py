@@ -11,13 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.backends.profile import Continuation
-from proxy.compaction.asking import Summariser
+from proxy.compaction.asking import Summariser, transcripts
 from proxy.compaction.compaction import Compaction, compact
 from proxy.compaction.continuation import Partial, SummarisedStart, continuation, shorten_partial
 from proxy.compaction.extract import extract
 from proxy.compaction.source import source_of
 from proxy.compaction.summary import block, fenced
-from proxy.compaction.transcript import transcripts
 from proxy.core.history import marks
 from proxy.core.history.marks import HEADING, defanged, is_summary
 from proxy.core.history.rules import constraints

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from proxy.compaction.asking import Summariser
+from proxy.compaction.asking import Summariser, transcripts
 from proxy.compaction.compaction import RUNGS, compact
 from proxy.compaction.extract import extract
 from proxy.compaction.ladder import Reduction, cut_middles, drop_oldest
@@ -22,7 +22,6 @@ from proxy.compaction.policy import prune_limits
 from proxy.compaction.results import Cost
 from proxy.compaction.source import source_of
 from proxy.compaction.summary import block
-from proxy.compaction.transcript import transcripts
 from proxy.core.history import marks
 from proxy.core.history.checkpoint import chain
 from proxy.core.history.rules import constraints

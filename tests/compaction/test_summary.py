@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.compaction import summary
+from proxy.compaction.asking import transcripts
 from proxy.compaction.extract import extract
 from proxy.compaction.source import source_of
 from proxy.compaction.summary import block, fenced, in_words, instruction, is_bridge
-from proxy.compaction.transcript import transcripts
 from proxy.core.history import marks
 from proxy.core.history.marks import CLOSE, OPEN, is_summary
 from proxy.core.request import Message, text_of
