@@ -59,20 +59,11 @@ class Tokenizers:
 
     def count(self, text: str) -> int:
         """Count the tokens of `text`; by its bytes where the tokenizer fails on it."""
-        try:
-            return self.exact(text)
+        pieces = [chunk for chunk in chunks(_without_surrogates(text)) if chunk]
+        try:  # in a batch, because that releases the interpreter's lock
+            encoded = _guarded(lambda: self._tokenizer.encode_batch_fast(pieces, add_special_tokens=False))
         except ValueError:
             return Coarse().count(text)
-
-    def exact(self, text: str) -> int:
-        """Count the tokens of `text`.
-
-        Raises:
-            ValueError: the tokenizer fails on it.
-        """
-        pieces = [chunk for chunk in chunks(_without_surrogates(text)) if chunk]
-        # In a batch, because that releases the interpreter's lock.
-        encoded = _guarded(lambda: self._tokenizer.encode_batch_fast(pieces, add_special_tokens=False))
         return sum(len(one.ids) for one in encoded)
 
 
@@ -135,9 +126,9 @@ def from_file(name: str, path: Path) -> Vocabulary:
 
     if path.stat().st_size > LARGEST:
         raise ValueError(f"it has more than {LARGEST} bytes")
-    vocabulary = Tokenizers(name, _guarded(partial(Tokenizer.from_buffer, path.read_bytes())))
-    vocabulary.exact(_SAMPLE)
-    return vocabulary
+    tokenizer = _guarded(partial(Tokenizer.from_buffer, path.read_bytes()))
+    _guarded(partial(tokenizer.encode, _SAMPLE))
+    return Tokenizers(name, tokenizer)
 
 
 def chunks(text: str, size: int = CHUNK, reach: int = REACH) -> Iterator[str]:

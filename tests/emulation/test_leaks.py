@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.core.piece import CallPart, Piece
-from proxy.emulation import Offer, WrittenCallReader, faults_of
+from proxy.emulation import Offer, WrittenCallReader
 from tests.emulation.outputs import ARGS, FENCED, LISBON, TAGGED, P, offer
 from tests.emulation.test_scanner import pieces_of_text
 
@@ -192,29 +192,6 @@ def test_the_choice_of_tools_holds(fields: dict[str, Any], calls: list[tuple[str
     text = f"{TAGGED}\n<tool_call>{LISBON}</tool_call>"
     out = list(through(reader_of(offer(**fields)), pieces_of(text, 6), "stop", seeing_all=True))
     assert outcome(out) == (text if not calls else "", calls, [finish])
-
-
-def test_of_very_many_only_some_are_told() -> None:
-    calls = [CallPart("fly", "{}", f"c{n}", n) for n in range(999)]
-    assert len(faults_of(calls, OFFER, cut=False)) == 64
-
-
-@pytest.mark.parametrize(("name", "share"), [("prose", 0.0), ("code", 0.2), ("thought", 0.02)])
-def test_nothing_waits_where_no_mark_begins(name: str, share: float) -> None:
-    """And most of it is not even read. A piece that ends like the beginning of a mark waits for the next one."""
-    texts = {
-        "prose": PROSE * 9,
-        "code": "So:\n\n```python\nif x:\n    y = {1: z(2)}\n```\nThat `is` all. " * 9,
-        "thought": "<think>\n" + PROSE * 9 + "</think>\n\n" + PROSE,
-    }
-    reader, read, waiting = reader_of(), 0, 0
-    for piece in (pieces := pieces_of(texts[name], 4)):
-        if not reader.skip(piece.text):
-            read += 1
-            waiting += 1 - len(reader.feed(piece))
-            assert waiting <= 1
-    assert read <= share * len(pieces)
-    assert waiting == 0
 
 
 def test_json_is_held_no_longer_than_its_first_key() -> None:

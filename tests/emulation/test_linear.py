@@ -87,7 +87,7 @@ def steps(text: str, size: int, *, emulated: bool) -> int:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-@pytest.mark.parametrize(("size", "emulated"), [(3, True), (3, False), (10**6, True)])
+@pytest.mark.parametrize(("size", "emulated"), [(3, True), (10**6, False)])
 def test_twice_the_text_takes_twice_the_steps(name: str, size: int, *, emulated: bool) -> None:
     once, twice = (steps(TEXTS[name](n), size, emulated=emulated) for n in (SIZE, 2 * SIZE))
     assert twice <= 2.2 * once + 200

@@ -188,23 +188,6 @@ def test_held_text_goes_out_before_the_end(end: bytes) -> None:
     assert one.take(end) + one.end() == chunk({"content": '{"na'}) + end
 
 
-@pytest.mark.parametrize(
-    "frame",
-    [
-        b"data: []\n\n",
-        b'data: {"choices": 5}\n\n',
-        b'data: {"choices": [{"delta": {"content": [1]}}]}\n\n',
-        b'data: {"choices": [{"delta": {"tool_calls": [{"index": 0}]}}]}\n\n',
-        b"event: x\n\n",
-        said(P),
-    ],
-)
-def test_frames_of_other_kinds_and_those_behind_the_finish_pass(frame: bytes) -> None:
-    one = stream()
-    assert frame == said(P) or one.take(frame) == frame
-    assert one.take(STOP + frame) == STOP + frame
-
-
 # -- errors
 
 errors = pytest.mark.parametrize(
