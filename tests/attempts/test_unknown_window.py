@@ -46,7 +46,7 @@ def believed(proxy: Proxy) -> int | None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("window", [2048, 3072, 4096])
+@pytest.mark.parametrize("window", [2048, 3072])
 def test_answers_that_fill_the_window_go_on_and_two_of_them_tell_it(window: int, stream: bool) -> None:
     brain = summariser(walk(last=LAST + window))
     with GenericFake([FakeModel("m", window)], brain) as fake, running_proxy(fake) as proxy:
@@ -81,7 +81,7 @@ def test_an_unusual_window_is_assumed_for_the_answer_alone(window: int, stream: 
 
 
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("cap", [512, 1000, 1024, 777])
+@pytest.mark.parametrize("cap", [1024, 777])
 def test_a_bound_of_the_server_is_no_window_and_the_answer_goes_on(cap: int, stream: bool) -> None:
     brain = summariser(walk(last=LAST))
     with CappedFake([FakeModel("m", 60_000)], brain, cap=cap) as fake, running_proxy(fake) as proxy:
@@ -111,7 +111,7 @@ def test_a_window_that_looks_like_a_bound_is_told_by_the_refusal(stream: bool, s
 
 
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("bound", [100, 1500, 4001])
+@pytest.mark.parametrize("bound", [100, 4001])
 def test_the_bound_of_a_client_stays_exact(bound: int, stream: bool) -> None:
     brain = summariser(walk(last=LAST))
     with GenericFake([FakeModel("m", 2048)], brain) as fake, running_proxy(fake) as proxy:

@@ -46,22 +46,25 @@ def test_whole_answers(npm: Path, stages: StageOf) -> None:
     assert answers[0].usage["spillway"]["attempts"] >= 2
 
 
-@pytest.mark.parametrize("scene", [EARLY, MIDDLE], ids=str)
+CLIENTS = (
+    "openai 6/chat",
+    "openai 7/chat",
+    "openai 6/responses",
+    "openai 7/responses",
+    "openai 7/responses, compaction",
+    "anthropic/messages",
+    "vercel openai/responses",
+    "vercel openai/chat",
+    "vercel openai-compatible/chat",
+    "vercel anthropic/messages",
+    "ollama/chat",
+)
+EARLY_TOO = ("openai 7/responses", "anthropic/messages", "vercel openai/chat", "ollama/chat")
+"""One of each dialect."""
+
+
 @pytest.mark.parametrize(
-    "client",
-    [
-        "openai 6/chat",
-        "openai 7/chat",
-        "openai 6/responses",
-        "openai 7/responses",
-        "openai 7/responses, compaction",
-        "anthropic/messages",
-        "vercel openai/responses",
-        "vercel openai/chat",
-        "vercel openai-compatible/chat",
-        "vercel anthropic/messages",
-        "ollama/chat",
-    ],
+    ("client", "scene"), [(each, MIDDLE) for each in CLIENTS] + [(each, EARLY) for each in EARLY_TOO], ids=str
 )
 def test_streams_of_every_package(npm: Path, stages: StageOf, client: str, scene: Scene) -> None:
     stage = stages(scene)

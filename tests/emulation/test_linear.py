@@ -16,7 +16,7 @@ from proxy.emulation import WrittenCallReader
 from tests.emulation.outputs import P, offer
 
 OFFER = offer()
-SIZE = 4_000
+SIZE = 2_000
 
 
 def call_of(content: str) -> str:

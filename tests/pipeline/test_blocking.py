@@ -144,7 +144,7 @@ ABSURD: dict[str, Callable[[], bytes]] = {
 """What is refused at once."""
 HOSTILE: dict[str, Callable[[], bytes]] = {
     "10 MB of spaces around JSON": lambda: b" " * 5 * MB + chat([user("a")]) + b"\n" * 5 * MB,
-    "10 MB of spaces": lambda: between(assistant("b"), user(" " * 10 * MB)),
+    "5 MB of spaces": lambda: between(assistant("b"), user(" " * 5 * MB)),
     "5 MB of newlines": lambda: between(assistant("x" + "\n" * 5 * MB + "y")),
     "results in reverse": lambda: between(
         assistant(None, tool_calls=[call(n) for n in range(4000)]), *(tool(n, "r") for n in reversed(range(4000)))
@@ -159,8 +159,8 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
         assistant(None, tool_calls=[call(1)]), tool(1, "") | {"content": texts(19_900)}
     ),
     "1,500 tools": lambda: chat([user("a")], tools=[offered(n) for n in range(1500)]),
-    "32 MB in one message": lambda: between(assistant("b"), user("word and word " * (32 * MB // 14))),
-    "10 MB without a space": lambda: between(assistant("b"), user("qwxzkjvbpygf" * (10 * MB // 12))),
+    "16 MB in one message": lambda: between(assistant("b"), user("word and word " * (16 * MB // 14))),
+    "5 MB without a space": lambda: between(assistant("b"), user("qwxzkjvbpygf" * (5 * MB // 12))),
     "words of 100,000 letters": lambda: between(user(" ".join("ab"[n % 2] * 100_000 for n in range(20)))),
     "3 MB of punctuation": lambda: between(assistant("b"), user("!?.,;:-" * (3 * MB // 7))),
     "3 MB of digits": lambda: between(assistant("b"), user("1234567890" * (3 * MB // 10))),
@@ -188,8 +188,8 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "an agent's own compaction of 4 MB": lambda: chat(
         [(user, assistant)[n % 2]("some word " * 1000) for n in range(400)] + [user(COMPACT)]
     ),
-    "a transcript of 8 MB to be compacted": lambda: chat(
-        [user("<conversation>\n" + "user: hello there, it is me\n" * (8 * MB // 28) + f"</conversation>\n{COMPACT}")]
+    "a transcript of 4 MB to be compacted": lambda: chat(
+        [user("<conversation>\n" + "user: hello there, it is me\n" * (4 * MB // 28) + f"</conversation>\n{COMPACT}")]
     ),
     "400 orphans in a small body": lambda: between(*(tool(n, "r") for n in range(400))),
 }
