@@ -149,7 +149,7 @@ e2e-openwebui: $(VENV)/.dev ## use a real Open WebUI in a real browser (needs ch
 	@$(PY) -m tests.openwebui $(ARGS)
 
 # An engine that can't be installed is left out, and the run says so.
-e2e-engines: $(VENV)/.dev ## put llama-server, vLLM and `transformers serve` behind the proxy (fetches 2 GB of packages)
+e2e-engines: $(VENV)/.dev ## put vLLM and `transformers serve` behind the proxy (fetches 2 GB of packages)
 	@-$(MAKE) --no-print-directory --silent $(VLLM)/.ready
 	@-$(MAKE) --no-print-directory --silent $(TRANSFORMERS)/.ready
 	$(PY) -m tests.engines $(ARGS)

@@ -47,7 +47,7 @@ async def measured(vocab: Path | None, *, known: bool, seeds: Sequence[int], tur
         meter.model(key).resolve(hint=vocab.stem if vocab is not None else None)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "llama-server.log"
-        with llama_server(model.path, log=log, ctx=65536, cache_ram=0) as engine:
+        with llama_server(model.path, log=log, ctx=65536) as engine:
             async with httpx.AsyncClient(timeout=120.0, trust_env=False) as client:
                 for seed in seeds:
                     messages = conversation(seed, turns, size=240)

@@ -8,7 +8,6 @@ import plistlib
 import re
 import shutil
 import subprocess
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +71,6 @@ def test_replicas_share_a_store_and_their_settings_are_right(
     assert pod["terminationGracePeriodSeconds"] > GRACE + stop
 
 
-def test_the_user_in_the_example_is_the_images_own(objects: list[dict[str, Any]]) -> None:
-    user = deployed(objects, "spillway")["securityContext"]["runAsUser"]
-    assert f"USER {user}\n" in (CONFIG.parent / "Dockerfile").read_text()
-
-
 def test_the_unit_of_systemd_leaves_answers_time_and_writes_in_its_own_folder() -> None:
     unit = configparser.RawConfigParser(strict=True)
     unit.optionxform = str  # type: ignore[assignment,method-assign]  # the documented way to keep capitals
@@ -125,18 +119,6 @@ def test_shells_learn_every_command(shell: str, capsys: pytest.CaptureFixture[st
         subprocess.run([shell, "-n"], input=script, text=True, check=True)
 
 
-def test_the_distribution_has_a_command_of_its_own_name() -> None:
-    project = tomllib.loads((CONFIG.parent / "pyproject.toml").read_text())["project"]
-    assert project["scripts"][project["name"]] == project["scripts"]["spillway"]
-
-
-def test_without_a_command_it_tells_which_there_are(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 0
-    told = capsys.readouterr()
-    assert not told.err
-    assert "serve" in told.out
-
-
 def test_help_has_every_setting_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["serve", "--help"])
@@ -147,14 +129,3 @@ def test_help_has_every_setting_with_its_default(capsys: pytest.CaptureFixture[s
     for shown in ("_PORT=8484\n", "_TRIGGER=0.8\n", "_STORE_TTL=2592000\n", "_DEMO=1\n", "_SUMMARY_MODEL\n"):
         assert f"  SPILLWAY{shown}" in told
     assert max(map(len, told.splitlines())) < 200
-
-
-@pytest.mark.parametrize(
-    "command", ["serve", "check", "store", "launch", "completion", "top", "tail", "show", "explain"]
-)
-def test_each_command_says_what_it_does(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main([command, "--help"])
-    paragraphs = capsys.readouterr().out.split("\n\n")
-    assert paragraphs[0].startswith("usage: ")
-    assert paragraphs[1].replace("\n", " ").endswith(".")

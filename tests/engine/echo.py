@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.engine.gguf import Floats
-from tests.engine.network import ROPE_BASE, Network, Shape, unit_vectors
+from tests.engine.network import ROPE_BASE, SHARPNESS, Network, Shape, unit_vectors
 from tests.engine.spec import ModelSpec
 from tests.engine.vocab import MARKS, Vocab
 
@@ -105,10 +105,10 @@ class _Echo:
         block["v"][: self.c, self.slot(0)] = np.eye(self.c) / norm
         block["o"][self.slot(self.order + 1), : self.c] = np.eye(self.c) * _GAIN
 
-    def answer(self, vectors: Floats, sharpness: float) -> None:
+    def answer(self, vectors: Floats) -> None:
         """Output rows: the token whose direction stands in the answer's slot."""
         norm = (self.width / (self.order + 2 + _GAIN**2)) ** 0.5
-        self.network.out[:, self.slot(self.order + 1)] = vectors * (1.5 * sharpness / (_GAIN * norm))
+        self.network.out[:, self.slot(self.order + 1)] = vectors * (1.5 * SHARPNESS / (_GAIN * norm))
 
 
 def make_echo(vocab: Vocab, spec: ModelSpec, rng: np.random.Generator) -> tuple[Network, list[str]]:
@@ -122,5 +122,5 @@ def make_echo(vocab: Vocab, spec: ModelSpec, rng: np.random.Generator) -> tuple[
     vectors = echo.embed(vocab, rng)
     echo.look_back()
     echo.match()
-    echo.answer(vectors, spec.sharpness)
+    echo.answer(vectors)
     return echo.network, []

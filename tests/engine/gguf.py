@@ -36,7 +36,6 @@ class Dtype(IntEnum):
 
     F32 = 0
     F16 = 1
-    Q8_0 = 8
 
 
 class TokenType(IntEnum):
@@ -49,7 +48,6 @@ class TokenType(IntEnum):
 
 _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _ALIGNMENT = 32
-_Q8_BLOCK = 32
 
 
 class _Reader:
@@ -101,17 +99,6 @@ def _string(text: str) -> bytes:
     return struct.pack("<Q", len(data)) + data
 
 
-def _q8_0(values: Floats) -> bytes:
-    """Blocks of 32 signed bytes with a half-precision scale before each."""
-    blocks = np.ascontiguousarray(values, np.float32).reshape(-1, _Q8_BLOCK)
-    scale = (np.abs(blocks).max(1) / 127).astype(np.float16)
-    divisor = np.where(scale == 0, 1, scale).astype(np.float32)
-    packed = np.empty(len(blocks), dtype=[("d", "<f2"), ("q", "i1", _Q8_BLOCK)])
-    packed["d"] = scale
-    packed["q"] = np.clip(np.rint(blocks / divisor[:, None]), -127, 127)
-    return packed.tobytes()
-
-
 class Writer:
     """Collects metadata and tensors, in the order in which they will stand in the file."""
 
@@ -131,13 +118,8 @@ class Writer:
         self._metadata.append(_string(key) + struct.pack("<IIQ", Kind.ARRAY, kind, len(values)) + body)
 
     def tensor(self, name: str, values: Floats, dtype: Dtype = Dtype.F32) -> None:
-        """Add a row-major array; rows that Q8_0 can't divide into its blocks become F16."""
-        if dtype is Dtype.Q8_0 and values.shape[-1] % _Q8_BLOCK:
-            dtype = Dtype.F16
-        if dtype is Dtype.Q8_0:
-            raw = _q8_0(values)
-        else:
-            raw = np.ascontiguousarray(values, "<f2" if dtype is Dtype.F16 else "<f4").tobytes()
+        """Add a row-major array."""
+        raw = np.ascontiguousarray(values, "<f2" if dtype is Dtype.F16 else "<f4").tobytes()
         self._tensors.append((name, values.shape[::-1], dtype, raw))
 
     def write(self, path: Path) -> None:

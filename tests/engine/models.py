@@ -7,53 +7,23 @@ word. llama.cpp loads the files like any other model.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 
 from tests.engine.echo import make_echo
-from tests.engine.gguf import Dtype, Kind, TokenType, Writer
-from tests.engine.network import Network, Shape
+from tests.engine.gguf import Kind, TokenType, Writer
+from tests.engine.network import Network
 from tests.engine.spec import ModelSpec
 from tests.engine.template import chat_template
 from tests.engine.vocab import MARKS, Vocab, file_vocab, own_vocab
 from tests.engine.walk import make_walk
 
-Maker: TypeAlias = Callable[[Vocab, ModelSpec, np.random.Generator], tuple[Network, list[str]]]
-
-_FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7}
-_DTYPES = {"f32": Dtype.F32, "f16": Dtype.F16, "q8_0": Dtype.Q8_0}
-
-
-def make_random(vocab: Vocab, spec: ModelSpec, rng: np.random.Generator) -> tuple[Network, list[str]]:
-    """Seeded noise; only printable tokens can be produced."""
-    width = spec.width
-    network = Network(
-        Shape(
-            vocab=len(vocab.tokens),
-            embd=width,
-            layers=spec.layers or 2,
-            heads=4,
-            kv_heads=2,
-            head_dim=max(16, width // 4),
-            ff=spec.ff,
-            rope_base=10000.0,
-        )
-    )
-    for block in network.blocks:
-        for tensor in block.values():
-            tensor[:] = rng.standard_normal(tensor.shape) * (1.0 / tensor.shape[1] ** 0.5)
-    network.tok[:] = rng.standard_normal(network.tok.shape)
-    printable = vocab.printable()
-    scale = spec.sharpness / 10 / width**0.5
-    network.out[printable] = rng.standard_normal((len(printable), width)) * scale
-    return network, []
-
-
-MAKERS: dict[str, Maker] = {"walk": make_walk, "echo": make_echo, "random": make_random}
+VOCABULARY = 4096
+"""Tokens of the vocabulary that is trained here."""
+_MOSTLY_F16 = 1
+"""A file's type, by ggml's numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +44,7 @@ def make_model(spec: ModelSpec) -> Made:
     Raises:
         ValueError: the vocabulary or the sizes don't allow the mode.
     """
-    vocab = file_vocab(spec.vocab) if spec.vocab is not None else own_vocab(spec.vocab_size)
+    vocab = file_vocab(spec.vocab) if spec.vocab is not None else own_vocab(VOCABULARY)
     end_of_text = vocab.add("<|endoftext|>", TokenType.CONTROL)
     vocab.add("<|im_start|>", TokenType.CONTROL)
     end_of_turn = vocab.add("<|im_end|>", TokenType.CONTROL)
@@ -85,7 +55,8 @@ def make_model(spec: ModelSpec) -> Made:
             vocab.add(f"<|t{number}|>", TokenType.CONTROL)
         if vocab.model == "llama":
             vocab.meta["add_space_prefix"] = False  # "x" after a marker is not " x"
-    network, words = MAKERS[spec.mode](vocab, spec, np.random.default_rng(spec.seed))
+    make = make_walk if spec.mode == "walk" else make_echo
+    network, words = make(vocab, spec, np.random.default_rng(1))
     return Made(
         vocab=vocab,
         network=network,
@@ -105,12 +76,12 @@ def write_model(spec: ModelSpec, path: Path) -> list[str]:
     made = make_model(spec)
     writer = Writer()
     writer.put("general.architecture", Kind.STR, "llama")
-    writer.put("general.name", Kind.STR, spec.name or f"tiny-{spec.mode}")
-    writer.put("general.file_type", Kind.U32, _FILE_TYPES[spec.dtype])
+    writer.put("general.name", Kind.STR, f"tiny-{spec.mode}")
+    writer.put("general.file_type", Kind.U32, _MOSTLY_F16)
     made.network.shape.write(writer, spec.ctx)
     made.vocab.write(writer, end_of_text=made.end_of_text, end_of_turn=made.end_of_turn)
     writer.put("tokenizer.chat_template", Kind.STR, made.template)
-    made.network.write(writer, _DTYPES[spec.dtype])
+    made.network.write(writer)
     writer.write(path)
     return made.words
 

@@ -8,6 +8,8 @@ import numpy as np
 
 from tests.engine.gguf import Dtype, Floats, Kind, Writer
 
+SHARPNESS = 80.0
+"""Logit of the intended next token; others stay below three quarters of it."""
 ROPE_BASE = 1e15
 """A base so large that the slow pairs hardly turn within any context: attention regardless of distance."""
 
@@ -83,17 +85,17 @@ class Network:
             for name in ("gate", "up"):
                 block[name][:] = rng.standard_normal(block[name].shape) / self.shape.embd**0.5
 
-    def write(self, writer: Writer, dtype: Dtype) -> None:
+    def write(self, writer: Writer) -> None:
         """The tensors, under llama.cpp's names."""
         ones = np.ones(self.shape.embd, np.float32)
-        writer.tensor("token_embd.weight", self.tok, dtype)
+        writer.tensor("token_embd.weight", self.tok, Dtype.F16)
         for number, block in enumerate(self.blocks):
             for part, name in _BLOCK:
-                writer.tensor(f"blk.{number}.{part}.weight", block[name], dtype)
+                writer.tensor(f"blk.{number}.{part}.weight", block[name], Dtype.F16)
             writer.tensor(f"blk.{number}.attn_norm.weight", ones)
             writer.tensor(f"blk.{number}.ffn_norm.weight", ones)
         writer.tensor("output_norm.weight", ones)
-        writer.tensor("output.weight", self.out, dtype)
+        writer.tensor("output.weight", self.out, Dtype.F16)
 
 
 def _zeros(*shape: int) -> Floats:

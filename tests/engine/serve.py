@@ -34,14 +34,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("--batch", type=int, default=2048, help="tokens per prompt step")
     add("--alias", help="model id to report")
     add("--api-key", action="append", default=[])
-    add("--context-shift", action="store_true", help="drop old tokens instead of stopping at the limit")
-    add("--cache-reuse", type=int, default=0, help="smallest chunk reused by shifting; 0: prefix only")
-    add("--cache-ram", type=int, default=256, help="MiB of host copies of idle prompts")
-    add("--no-prefill", action="store_true", help="a trailing assistant message is a finished message")
-    add("--temp", type=float, default=0.0, help="default temperature")
-    add("--sleep-idle", type=int, default=-1)
-    add("--ping", type=int, default=30, help="interval of SSE comments")
-    add("--verbosity", type=int, default=1)
     add("--embeddings", action="store_true", help="give vectors, the mean of those of all tokens, and no answers")
     add("--stay-with-parent", action="store_true", help="end when standard input ends")
     return parser.parse_args(argv)
@@ -62,17 +54,13 @@ def parameters(options: argparse.Namespace) -> xllamacpp.CommonParams:
     if options.alias:
         params.model_alias = {options.alias}
     params.api_keys = options.api_key
-    params.ctx_shift = options.context_shift
-    params.n_cache_reuse = options.cache_reuse
-    params.cache_ram_mib = options.cache_ram
-    params.prefill_assistant = not options.no_prefill
-    params.sampling.temp = options.temp
-    params.sleep_idle_seconds = options.sleep_idle
-    params.sse_ping_interval = options.ping
+    params.ctx_shift = False
+    params.cache_ram_mib = 256
+    params.sampling.temp = 0.0
     params.endpoint_metrics = params.endpoint_slots = params.endpoint_props = True
     params.fit_params = False
     params.ui = False
-    params.verbosity = options.verbosity
+    params.verbosity = 1
     if options.embeddings:
         params.embedding = True
         params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN

@@ -24,14 +24,6 @@ class ServeOptions(TypedDict, total=False):
     threads: int
     batch: int
     api_key: str
-    context_shift: bool
-    cache_reuse: int
-    cache_ram: int
-    no_prefill: bool
-    temp: float
-    sleep_idle: int
-    ping: int
-    verbosity: int
     embeddings: bool
 
 

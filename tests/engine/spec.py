@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-Mode: TypeAlias = Literal["walk", "echo", "random"]
-DtypeName: TypeAlias = Literal["f16", "q8_0", "f32"]
+Mode: TypeAlias = Literal["walk", "echo"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,14 +18,11 @@ class ModelSpec:
     """Context length that the model declares, in tokens."""
     vocab: Path | None = None
     """GGUF file whose tokenizer to use instead of an own one."""
-    vocab_size: int = 4096
     embd: int = 0
     layers: int = 0
     """More blocks are slower and say the same."""
     ff: int = 64
     """A wider feed-forward part is slower and says the same."""
-    words: int = 2048
-    """Longest cycle of the walk, in words."""
     stop_every: int = 0
     """Walk: every so many words the reply ends; 0: never.
 
@@ -35,17 +31,12 @@ class ModelSpec:
     """
     order: int = 6
     """Echo: how many tokens the copying head compares (4, 6 or 8)."""
-    sharpness: float = 80.0
-    """Logit of the intended next token; others stay below three quarters of it."""
-    dtype: DtypeName = "f16"
-    name: str | None = None
     think: bool = False
     """Whether the chat template knows `<think>` blocks."""
     tools: bool = True
     """Whether the chat template knows tools, calls and results."""
     template: Path | None = None
     """Another chat template (Jinja)."""
-    seed: int = 1
 
     @property
     def width(self) -> int:

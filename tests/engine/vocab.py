@@ -67,10 +67,6 @@ class Vocab:
         found = self._normal(self.space + "[a-z]{4,}")
         return [n for n in found if known is None or self.tokens[n][1:] in known][:limit]
 
-    def printable(self) -> list[int]:
-        """Tokens of ASCII letters, digits and punctuation only."""
-        return self._normal(self.space + "?[!-~]+")
-
     def write(self, writer: Writer, *, end_of_text: int, end_of_turn: int) -> None:
         """The tokenizer's part of the metadata."""
         writer.put(KEYS + "model", Kind.STR, self.model)

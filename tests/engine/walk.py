@@ -14,11 +14,11 @@ from __future__ import annotations
 import numpy as np
 
 from tests.engine.gguf import Floats
-from tests.engine.network import ROPE_BASE, Network, Shape, unit_vectors
+from tests.engine.network import ROPE_BASE, SHARPNESS, Network, Shape, unit_vectors
 from tests.engine.spec import ModelSpec
 from tests.engine.vocab import Vocab
 
-_MIN_WORDS = 16
+_MIN_WORDS, _MOST_WORDS = 16, 2048
 
 
 def make_walk(vocab: Vocab, spec: ModelSpec, rng: np.random.Generator) -> tuple[Network, list[str]]:
@@ -41,7 +41,7 @@ def make_walk(vocab: Vocab, spec: ModelSpec, rng: np.random.Generator) -> tuple[
         )
     )
     network.spend(rng)
-    words = vocab.words(spec.words)
+    words = vocab.words(_MOST_WORDS)
     if len(words) < _MIN_WORDS:
         raise ValueError("too few whole words in this vocabulary")
     cycle = [words[index] for index in rng.permutation(len(words))]
@@ -79,7 +79,7 @@ def _look_for_words(network: Network, ctx: int) -> None:
 
 def _follow(network: Network, vocab: Vocab, cycle: list[int], parts: Floats, spec: ModelSpec) -> None:
     width, half = network.shape.embd, network.shape.embd // 2
-    sharpness = spec.sharpness / (1.5 * (width / 3.25) ** 0.5)  # 3.25 = 1.5**2 + 1
+    sharpness = SHARPNESS / (1.5 * (width / 3.25) ** 0.5)  # 3.25 = 1.5**2 + 1
     stop = vocab.index["<|im_end|>"]
     for position, part in enumerate(parts):
         network.out[cycle[(position + 1) % len(cycle)], :half] = part * sharpness

@@ -12,11 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tests.engine.cache import cached_model
 from tests.engine.folder import write_folder
-from tests.engine.instruct import instruct_model
 from tests.engine.process import ROOT
-from tests.engine.server import llama_server
 from tests.engine.spec import ModelSpec
 from tests.engines.serving import Server, free_port, serving
 
@@ -58,31 +55,9 @@ class Place:
     """Of a conversation; a slow engine gets fewer."""
     length: int = 3 * WINDOW
     """Tokens of a long answer."""
-    instruct: str = ""
-    """A real model that follows instructions, if there is one."""
 
 
 Start: TypeAlias = Callable[[ExitStack, Path], Place]
-
-
-def _llama(stack: ExitStack, folder: Path) -> Place:
-    models = [("walk", cached_model(WALK).path), ("echo", cached_model(ECHO).path)]
-    instruct = instruct_model()
-    if instruct is not None:
-        models.append(("smollm2", instruct))
-    engines = [
-        stack.enter_context(llama_server(path, log=folder / f"{name}.log", alias=name, ctx=WINDOW, threads=2))
-        for name, path in models
-    ]
-    return Place(
-        urls=tuple(engine.url for engine in engines),
-        servers=tuple(Server(engine.url, engine.pid, engine.process.log) for engine in engines),
-        walk="walk",
-        echo="echo",
-        words=cached_model(WALK).words,
-        kind="llamacpp",
-        instruct="smollm2" if instruct is not None else "",
-    )
 
 
 def _vllm(stack: ExitStack, folder: Path) -> Place:
@@ -140,16 +115,7 @@ def _transformers(stack: ExitStack, folder: Path) -> Place:
     )
 
 
-ENGINES: dict[str, Start] = {"llama-server": _llama, "vllm": _vllm, "transformers": _transformers}
-_INSTALLED = {"vllm": VLLM / "bin" / "vllm", "transformers": TRANSFORMERS / "bin" / "transformers"}
-
-
-def missing(engine: str) -> str:
-    """Why an engine can't be started here; empty: it can."""
-    program = _INSTALLED.get(engine)
-    if program is None or program.exists():
-        return ""
-    return f"{program.relative_to(ROOT)} is not there (`make e2e-engines` installs what PyPI has for this machine)"
+ENGINES: dict[str, Start] = {"vllm": _vllm, "transformers": _transformers}
 
 
 @contextmanager

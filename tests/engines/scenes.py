@@ -145,25 +145,7 @@ def cancel(stage: Stage) -> str:
     return f"{time.monotonic() - began:.1f} s"
 
 
-def instruct(stage: Stage) -> str:
-    """A real model that follows instructions: a conversation of more than a window, whatever it says."""
-    place = stage.place
-    if not place.instruct:
-        return "none here"
-    history: list[dict[str, Any]] = []
-    actions = []
-    for number in range(5):
-        history.append(user(f"Part {number} of my notes. {_PROSE * 16}\nWhen does the ferry leave?"))
-        answer = stage.proxy.chat(history, model=place.instruct, max_tokens=16, temperature=0, timeout=SLOW)
-        assert answer.status == 200, answer.raw
-        assert answer.text.strip()
-        history.append({"role": "assistant", "content": answer.text})
-        actions.append(answer.action)
-    assert any(action != "forwarded" for action in actions), actions
-    return f"{len(actions)} turns, {sum(action != 'forwarded' for action in actions)} compacted"
-
-
-SCENES: tuple[Callable[[Stage], str], ...] = (probe, counting, overflow, pause, native, emulated, cancel, instruct)
+SCENES: tuple[Callable[[Stage], str], ...] = (probe, counting, overflow, pause, native, emulated, cancel)
 
 
 def _turn(

@@ -69,7 +69,6 @@ class FakeBackend(Intake):
     # Answering
 
     async def chat(self, exchange: Exchange) -> None:
-        """`POST /v1/chat/completions`."""
         prompt = self.take(exchange)
         generations = [self.generation(prompt, choice) for choice in range(self.choices(prompt.body))]
         raw = generations[0].reply.raw

@@ -55,7 +55,6 @@ class GenericFake(FakeBackend):
         await exchange.answer(404, self.error(404, f"Invalid URL ({request.method} {request.path})"))
 
     async def model_list(self, exchange: Exchange) -> None:
-        """`GET /v1/models`."""
         data = []
         for model in self.models:
             entry: dict[str, Any] = {"id": model.id, "object": "model", "created": CREATED, "owned_by": "fake"}

@@ -57,7 +57,6 @@ class LiteLlmFake(Forwarding):
         return {"error": {"message": message, "type": own, "param": None, "code": str(status), **extra}}
 
     async def model_list(self, exchange: Exchange) -> None:
-        """`GET /v1/models`."""
         data = []
         for name, one in self.deployments.items():
             entry: dict[str, Any] = {"id": name, "object": "model", "created": _CREATED, "owned_by": "openai"}

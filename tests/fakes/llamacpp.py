@@ -114,11 +114,9 @@ class LlamaCppFake(FakeBackend):
         super().load(model)
 
     async def health(self, exchange: Exchange) -> None:
-        """`GET /health`."""
         await exchange.answer(200, {"status": "ok"})
 
     async def props(self, exchange: Exchange) -> None:
-        """`GET /props`."""
         if not self.router:
             await exchange.answer(200, self.properties(self.models[0]))
             return
@@ -148,14 +146,12 @@ class LlamaCppFake(FakeBackend):
         }
 
     async def slot_list(self, exchange: Exchange) -> None:
-        """`GET /slots`."""
         busy = self.active - 1
         window = self.models[0].window
         slots = [wire.slot(number, window, busy=number < busy) for number in range(self.slots)]
         await exchange.answer(200, slots)
 
     async def model_list(self, exchange: Exchange) -> None:
-        """`GET /v1/models`."""
         if self.router:
             await exchange.answer(200, {"object": "list", "data": [self._routed(model) for model in self.models]})
             return
@@ -184,7 +180,6 @@ class LlamaCppFake(FakeBackend):
         return {**entry, "meta": self.meta(model)} if model.loaded else entry
 
     async def unload_model(self, exchange: Exchange) -> None:
-        """`POST /models/unload`."""
         self.find_model(exchange.json_object()).loaded = False
         await exchange.answer(200, {"success": True})
 

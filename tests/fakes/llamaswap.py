@@ -121,7 +121,6 @@ class LlamaSwapFake(Forwarding):
     # Unloading, which waits for nobody
 
     async def unload_all(self, exchange: Exchange) -> None:
-        """`POST /api/models/unload`."""
         await self._unload(self.entries)
         await exchange.answer(200, {"msg": "ok"})
 

@@ -75,11 +75,9 @@ class LmStudioFake(FakeBackend):
         await exchange.answer(200, {"data": data, "object": "list"})
 
     async def v0_list(self, exchange: Exchange) -> None:
-        """`GET /api/v0/models`."""
         await exchange.answer(200, {"object": "list", "data": [v0_entry(model) for model in self.models]})
 
     async def v1_list(self, exchange: Exchange) -> None:
-        """`GET /api/v1/models`."""
         await exchange.answer(200, {"models": [self._v1_entry(model) for model in self.models]})
 
     def _v1_entry(self, model: FakeModel) -> dict[str, Any]:
@@ -103,7 +101,6 @@ class LmStudioFake(FakeBackend):
         }
 
     async def load_model(self, exchange: Exchange) -> None:
-        """`POST /api/v1/models/load`."""
         body = exchange.json_object()
         model = self.find_model(body)
         model.loaded = True
@@ -113,7 +110,6 @@ class LmStudioFake(FakeBackend):
         await exchange.answer(200, {**whole, **config})
 
     async def unload_model(self, exchange: Exchange) -> None:
-        """`POST /api/v1/models/unload`."""
         name = exchange.json_object().get("instance_id")
         self.find_model({"model": name}).loaded = False
         await exchange.answer(200, {"instance_id": name})

@@ -69,11 +69,9 @@ class OllamaNative(FakeBackend):
     # Telling of itself
 
     async def hello(self, exchange: Exchange) -> None:
-        """`GET /`."""
         await exchange.answer(200, b"Ollama is running", [("content-type", "text/plain; charset=utf-8")])
 
     async def version(self, exchange: Exchange) -> None:
-        """`GET /api/version`."""
         await exchange.answer(200, {"version": VERSION})
 
     async def tags(self, exchange: Exchange) -> None:
@@ -109,7 +107,6 @@ class OllamaNative(FakeBackend):
         return {"context_length": window} if self.reports_windows else {}
 
     async def show(self, exchange: Exchange) -> None:
-        """`POST /api/show`."""
         body = exchange.json_object()
         model = self.find_model({"model": body.get("model") or body.get("name")})
         lines = ['stop                           "<|end|>"']
@@ -125,13 +122,11 @@ class OllamaNative(FakeBackend):
         return {"capabilities": capabilities(model)} if self.lists_capabilities else {}
 
     async def openai_list(self, exchange: Exchange) -> None:
-        """`GET /v1/models`."""
         await exchange.answer(200, {"object": "list", "data": [_openai_entry(model) for model in self.models]})
 
     # Chat and generate
 
     async def native_chat(self, exchange: Exchange) -> None:
-        """`POST /api/chat`."""
         body = exchange.json_object()
         model = self.find_model(body)
         if not body.get("messages"):
@@ -232,7 +227,6 @@ class OllamaNative(FakeBackend):
     # The rest
 
     async def embed(self, exchange: Exchange) -> None:
-        """`POST /api/embed`."""
         body = exchange.json_object()
         given = body.get("input")
         texts = given if isinstance(given, list) else [given]

@@ -65,12 +65,10 @@ class OpenRouterFake(FakeBackend):
     # Telling of itself
 
     async def model_list(self, exchange: Exchange) -> None:
-        """`GET /v1/models`."""
         data = [entry(model) for model in self.models]
         await exchange.answer(200, {"data": data, "total_count": len(data), "links": {"next": None}})
 
     async def endpoints(self, exchange: Exchange) -> None:
-        """`GET /v1/models/{author}/{slug}/endpoints`."""
         name = exchange.request.path.removeprefix("/api/v1/models/").removesuffix("/endpoints")
         model = self.find_model({"model": name})
         listed = [_endpoint(model, provider) for provider in providers(model)]

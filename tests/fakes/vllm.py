@@ -66,7 +66,6 @@ class VllmFake(FakeBackend):
     # Telling of itself
 
     async def model_list(self, exchange: Exchange) -> None:
-        """`GET /v1/models`."""
         data: list[dict[str, Any]] = [
             {
                 "id": model.id,

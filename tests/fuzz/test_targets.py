@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fuzz import mutate_engine, targets
+from tests.fuzz import targets
 from tests.fuzz.__main__ import LARGEST, NAMES
 from tests.fuzz.mutate_engine import mutated
 from tests.fuzz.targets import CUTS, TARGETS
@@ -74,18 +74,3 @@ def best(name: str, data: bytes) -> float:
         TARGETS[name](data)
         took.append(time.process_time() - begun)
     return min(took)
-
-
-def test_an_engine_tells_what_it_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def broken(data: bytes) -> None:
-        assert b"\x00" not in data
-
-    monkeypatch.setitem(TARGETS, "broken", broken)
-    (tmp_path / "corpus").mkdir()
-    (tmp_path / "corpus" / "seed").write_bytes(b"abc")
-    options = ["-max_total_time=60", "-max_len=64", "-timeout=60", f"-artifact_prefix={tmp_path}/broken-"]
-    assert mutate_engine.main(["broken", *options, "grown", str(tmp_path / "corpus")]) == 1
-    assert b"\x00" in (tmp_path / "broken-found").read_bytes()
-    assert "number_of_executed_units" in capfd.readouterr().err

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +9,9 @@ from pathlib import Path
 import httpx
 
 from tests.engine.process import ROOT
-from tests.fakes import wait_until
+from tests.engines.serving import free_port, serving
 
 PROGRAM = ROOT / ".venv-openwebui" / "bin" / "open-webui"
-START_SECONDS = 300.0
-"""The very first start compiles everything that it imports."""
-_ENDING = 15.0
 
 
 @contextmanager
@@ -31,33 +24,16 @@ def open_webui(api: str, folder: Path) -> Iterator[str]:
         RuntimeError: it ended before it served; the text has its log.
         AssertionError: it did not serve in time.
     """
-    port = _free_port()
-    url = f"http://127.0.0.1:{port}"
+    port = free_port()
+    command: list[str | Path] = [PROGRAM, "serve", "--host", "127.0.0.1", "--port", str(port)]
     log = folder / "open-webui.log"
-    with log.open("wb") as output:
-        # A session of its own, so that whatever it starts can be ended with it.
-        process = subprocess.Popen(
-            [PROGRAM, "serve", "--host", "127.0.0.1", "--port", str(port)],
-            cwd=folder,
-            env=_environment(api, folder),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        wait_until(lambda: process.poll() is not None or _healthy(url), START_SECONDS)
-        if process.poll() is not None:
-            raise RuntimeError(f"Open WebUI ended with {process.returncode}:\n{log.read_text()[-3000:]}")
-        _read_the_news(url)
-        yield url
-    finally:
-        _end(process)
+    with serving(command, port=port, ready="/health", log=log, env=_environment(api, folder)) as server:
+        _read_the_news(server.url)
+        yield server.url
 
 
 def _environment(api: str, folder: Path) -> dict[str, str]:
-    inherited = dict(os.environ)  # noqa: TID251 - handed to a child process, not read
-    return inherited | {
+    return {
         "DATA_DIR": str(folder),
         "WEBUI_SECRET_KEY": "test",
         "WEBUI_AUTH": "False",
@@ -72,19 +48,6 @@ def _environment(api: str, folder: Path) -> dict[str, str]:
     }
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _healthy(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/health", timeout=5.0, trust_env=False).status_code == 200
-    except httpx.TransportError:
-        return False
-
-
 def _read_the_news(url: str) -> None:
     """Say for the only user that the dialog with the news of this version was seen; it would cover the page."""
     with httpx.Client(base_url=f"{url}/api", timeout=30.0, trust_env=False) as client:
@@ -95,13 +58,3 @@ def _read_the_news(url: str) -> None:
             json={"ui": {"version": version}},
             headers={"authorization": f"Bearer {user['token']}"},
         ).raise_for_status()
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(_ENDING)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
