@@ -84,6 +84,7 @@ def create_app(
     spans: TracerProvider | None = None,
     clock: Callable[[], float] = time.time,  # noqa: TID251 - the composition root is where the clock comes from
     times: Times = _TIMES,
+    page_token: str = "",
 ) -> FastAPI:
     """Build the application. Its lifespan owns what it opens here: transport, store, tasks.
 
@@ -94,25 +95,24 @@ def create_app(
         spans: OpenTelemetry's, who gets the spans of requests; default: nobody, or where the environment sends them.
         clock: seconds since the epoch.
         times: time-outs that are no settings.
+        page_token: what opens the page from elsewhere where there are no keys; empty: nothing does.
 
     Raises:
         SettingError: the store cannot be opened.
     """
+    access = AccessControl(settings, page_token)
+    if page_token:  # as one of Spillway's own keys it goes to no backend
+        settings = settings.model_copy(update={"admin_keys": (page_token,)})
     wire = transport or open_wire(
         settings.backends, connect_timeout=times.connect_timeout, read_timeout=settings.read_timeout
     )
-    limits = StoreLimits(
-        clock=clock, ttl=settings.store_ttl, max_bytes=settings.store_bytes, timeout=times.store_timeout
-    )
-    store = store or open_store(settings.store, limits)
+    store = store or _open_store(settings, clock, times.store_timeout)
     counting, documents = Counting(meter=Meter(), store=store), Documents(store, clock)
     telemetry, spans = Telemetry(clock=time.monotonic), spans or _spans()
     known = upstreams(settings.backends, settings, wire, store, times.profile_ttl)
     router = Router(known, default=settings.default_model)
-    metrics, history = (
-        Metrics(keyed=bool(settings.api_keys)),
-        RequestHistory(settings.live_bytes, clock, telemetry.clock),
-    )
+    metrics = Metrics(keyed=bool(settings.api_keys))
+    history = RequestHistory(settings.live_bytes, clock, telemetry.clock)
     _watch(metrics, store, history)
     addons = addons_of(settings, telemetry, counting.meter, history, metrics)
     if spans is not None:
@@ -122,11 +122,18 @@ def create_app(
     for addon in addons:
         addon.install(pipeline)
     relay = Relay(settings=settings, pipeline=pipeline, telemetry=telemetry)
-    services = _services(settings, relay, metrics, history, store)
+    services = _services(settings, relay, metrics, history, store, access)
     return create_api(services, _lifespan(wire, store, counting, addons, spans))
 
 
-def _services(settings: Settings, relay: Relay, metrics: Metrics, history: RequestHistory, store: Store) -> Services:
+def _open_store(settings: Settings, clock: Callable[[], float], timeout: float) -> Store:
+    limits = StoreLimits(clock=clock, ttl=settings.store_ttl, max_bytes=settings.store_bytes, timeout=timeout)
+    return open_store(settings.store, limits)
+
+
+def _services(
+    settings: Settings, relay: Relay, metrics: Metrics, history: RequestHistory, store: Store, access: AccessControl
+) -> Services:
     """Collect what the routes use."""
     meter, addons = relay.pipeline.counting.meter, relay.pipeline.addons
     return Services(
@@ -135,7 +142,7 @@ def _services(settings: Settings, relay: Relay, metrics: Metrics, history: Reque
         metrics=metrics,
         meter=meter,
         ledger=relay.pipeline.replies.driver.ledger,
-        access=AccessControl(settings),
+        access=access,
         readiness=ReadinessProbe(relay.router.upstreams),
         history=history,
         summaries=ConversationSummaries(history=history, store=store, meter=meter, addons=addons),

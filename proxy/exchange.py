@@ -41,6 +41,8 @@ class Exchange:
         self.id = _valid_id(self._first.get(_ID))
         """The client's `x-request-id`, or one of ours; every answer carries it."""
         self.version: str = scope.get("http_version", "1.1")
+        self.peer: str = (scope.get("client") or ("",))[0]
+        """Address of whoever is connected."""
         self.authorized = False
         self.tenant = ""
         """Digest of the client's credentials: histories of different tenants never meet."""

@@ -28,19 +28,22 @@ _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+?)\.?(?::\d{0,5})?")
 """RFC 3986, section 3.2.2, without percent-encoding; and a port."""
 _LOCAL_NAMES = ("localhost", "*.localhost", "host.docker.internal", "host.containers.internal")
 """This machine, as it is called on it, and in containers of Docker and Podman that run on it."""
+_LOOPBACK_NAMES = (*LOOPBACK, "[::1]")
 _ADDRESS = r"\d{1,3}(?:\.\d{1,3}){3}\Z|\[.*\]\Z"
 
 
 class AccessControl:
     """Decides which requests are served, and to whom."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, page_token: str = "") -> None:
+        """`page_token` opens the page, with all it shows, where there are no keys; empty: nothing does."""
         self._keys, self._admin_keys = _tenants(settings.api_keys), _tenants(settings.admin_keys)
         self._allow = settings.allow
         hosts = globs_pattern((*_LOCAL_NAMES, *settings.allowed_hosts, settings.host.lower()))
         self._hosts = re.compile(f"{hosts}|{_ADDRESS}")
         self._origins = re.compile(globs_pattern(settings.cors))
-        self._open_to_viewers = settings.host in LOOPBACK and not self._keys and not self._admin_keys
+        self._page_tokens = _tenants((page_token,) if page_token else ())
+        self._open_to_viewers = not self._keys and not self._admin_keys
 
     def check(self, exchange: Exchange) -> None:
         """Check host, path and page, which every request has to pass.
@@ -114,7 +117,7 @@ class AccessControl:
             return Viewer("admin", tenant or "", content="content" in self._allow)
         if tenant is not None:
             return Viewer("key", tenant, content=True)
-        if self._open_to_viewers and not any(map(exchange.header, _FORWARDED)):
+        if self._open_to_viewers and (_is_local(exchange) or _holder(self._page_tokens, exchange.headers) is not None):
             check_page(exchange)  # pages that may ask models (SPILLWAY_CORS) may not read what others asked
             return Viewer("open", content=True)
         return None
@@ -130,9 +133,19 @@ class AccessControl:
         if viewer is None:
             raise Unauthorized(
                 "To look at Spillway here, a key is needed: one of SPILLWAY_API_KEYS shows its own conversations, one of "
-                "SPILLWAY_ADMIN_KEYS all. Send it as `Authorization: Bearer KEY`."
+                "SPILLWAY_ADMIN_KEYS all. Send it as `Authorization: Bearer KEY`. Without keys, open the link that "
+                "Spillway's log has since its start."
             )
         return viewer
+
+
+def _is_local(exchange: Exchange) -> bool:
+    """Return whether a request was made on this machine, to this machine, and not through a proxy in front."""
+    return (
+        exchange.peer in LOOPBACK
+        and host_name((exchange.header(b"host") or "").encode()) in _LOOPBACK_NAMES
+        and not any(map(exchange.header, _FORWARDED))
+    )
 
 
 def check_page(exchange: Exchange) -> None:

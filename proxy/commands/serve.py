@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import secrets
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -17,7 +18,7 @@ from proxy.addons.log import FORMAT, OneLine
 from proxy.app import create_app, open_wire
 from proxy.commands.launch import LISTENING
 from proxy.core.errors import SettingError
-from proxy.core.settings import BackendSetting, Settings
+from proxy.core.settings import LOOPBACK, BackendSetting, Settings
 from proxy.net.flows import Discovered, discover, failure_at
 from proxy.net.tasks import spawn
 from proxy.net.transport import HttpTransport
@@ -67,7 +68,10 @@ async def _serve(configured: Settings) -> int:
     await _check_address(configured.host, configured.port)
     async with AsyncExitStack() as stack:
         settings, note = await with_backends(configured, stack)
-        first = current = create_app(settings)
+        # Where others can reach it and there are no keys, whoever reads this log may open the page.
+        keyless = settings.host not in LOOPBACK and not (settings.api_keys or settings.admin_keys)
+        token = secrets.token_urlsafe(18) if keyless else ""
+        first = current = create_app(settings, page_token=token)
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             await (first if scope["type"] == "lifespan" else current)(scope, receive, send)
@@ -77,7 +81,7 @@ async def _serve(configured: Settings) -> int:
             nonlocal current
             while not (found := await _discovered(configured)):  # noqa: ASYNC110 - a program that starts sets no event
                 await asyncio.sleep(DISCOVERY_INTERVAL)
-            real = create_app(_with(configured, found))
+            real = create_app(_with(configured, found), page_token=token)
             async with real.router.lifespan_context(real):
                 current = real
                 _print(f"{_found_note(found)} The demo is off.")
@@ -89,7 +93,7 @@ async def _serve(configured: Settings) -> int:
             port=settings.port,
             graceful=settings.graceful_timeout,
             max_connections=settings.max_connections,
-            on_started=partial(_ready, settings.host, note=note, configured=configured.backends),
+            on_started=partial(_ready, settings.host, note=note, configured=configured.backends, token=token),
         )
         if note == _DEMO_NOTE:
             spawn(replace_demo(), name="discovery")
@@ -154,15 +158,16 @@ def _found_note(found: Sequence[Discovered]) -> str:
     return "Found " + ", ".join(f"{each.kind or 'a server that wants a key'} at {each.url}" for each in found) + "."
 
 
-def _ready(host: str, port: int, *, note: str, configured: Sequence[BackendSetting]) -> None:
+def _ready(host: str, port: int, *, note: str, configured: Sequence[BackendSetting], token: str) -> None:
     """Say where it listens, and what to type next."""
     gc.freeze()  # the collector need not look through what was made at the start
     root = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     _print(f"{LISTENING}{root}/v1")
     if note:
         _print(note)
+    page = f"http://127.0.0.1:{port}/#key={token}" if token else f"{root}/"
     _print(
-        f"Watch it work in a browser: {root}/\n"
+        f"Watch it work in a browser: {page}\n"
         f"Point any OpenAI client at {root}/v1, or try:\n"
         f"  curl {root}/v1/models\n"
         f"  curl -N {root}/v1/chat/completions -H 'content-type: application/json' "

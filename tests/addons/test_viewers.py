@@ -94,11 +94,32 @@ def test_an_admin_sees_all_figures_and_what_was_said_only_if_it_may_be_shown(
         assert code(shown.client.get("/spillway/conversations")) == (401, "invalid_api_key")
 
 
-def test_on_another_address_without_keys_only_an_admin_looks(fake: LlamaCppFake) -> None:
+def test_on_another_address_an_admin_looks_where_there_is_a_key(fake: LlamaCppFake) -> None:
     with running_proxy(fake, host="0.0.0.0", allow=("open",), admin_keys=("boss-key-12345",)) as proxy:
         assert proxy.chat(SAID).status_code == 200
         assert code(proxy.client.get("/spillway/conversations")) == (401, "invalid_api_key")
         assert len(rows(proxy, **BOSS)) == 1
+
+
+def test_on_another_address_without_keys_the_token_of_the_log_opens_the_page(fake: LlamaCppFake) -> None:
+    token = "of-the-log-12345"
+    with running_proxy(fake, host="0.0.0.0", allow=("open",), page_token=token) as proxy:
+        assert proxy.chat(SAID, authorization=f"Bearer {token}").status_code == 200
+        assert fake.chats()[-1].header("authorization") is None
+        elsewhere = {"host": "192.0.2.7:8484"}
+        assert code(proxy.client.get("/spillway/conversations", headers=elsewhere)) == (401, "invalid_api_key")
+        assert [row["title"] for row in rows(proxy, **elsewhere, authorization=f"Bearer {token}")] == [
+            "my secret is a pineapple"
+        ]
+        assert len(rows(proxy)) == 1  # on this machine itself, as `spillway top` in the container
+
+
+@pytest.mark.parametrize("host", ["spillway.example", "192.0.2.7", "host.docker.internal"])
+def test_without_keys_only_this_machine_by_its_own_name_looks(fake: LlamaCppFake, host: str) -> None:
+    with running_proxy(fake, allowed_hosts=("spillway.example",)) as proxy:
+        assert rows(proxy, host="localhost:1") == []
+        answer = proxy.client.get("/spillway/conversations", headers={"host": host})
+        assert code(answer) == (401, "invalid_api_key")
 
 
 def test_who_comes_through_a_proxy_in_front_is_not_on_this_machine(fake: LlamaCppFake) -> None:

@@ -205,6 +205,19 @@ def keyed(browser: Browser) -> Iterator[Stage]:
         yield running
 
 
+def test_the_link_of_the_log_opens_the_page_and_leaves_the_address(browser: Browser) -> None:
+    with staged(host="0.0.0.0", allow=("open",), page_token="of/the-log") as stage:
+        stage.talk("harbours", 1)
+        with visiting(browser, stage.proxy.url) as visit:
+            visit.page.set_extra_http_headers({"x-forwarded-for": "192.0.2.7"})
+            page = visit.open()
+            expect(page.get_by_label("Key")).to_be_visible()
+            page.goto("about:blank")
+            page.goto(f"{stage.proxy.url}/#key=of%2Fthe-log")
+            expect(page.locator(".rows")).to_contain_text("harbours0")
+            assert "key" not in page.url
+
+
 def sign_in(visit: Visit, key: str) -> Page:
     page = visit.open()
     page.get_by_label("Key").fill(key)

@@ -20,6 +20,13 @@ const INNER = { c: ["Conversation", Conversation, "conversations"], r: ["Request
 const THEMES = ["auto", "light", "dark"];
 const KEPT = "spillway-theme";
 
+// The link that Spillway prints at its start has the key behind the address, where no server sees it.
+const given = location.hash.match(/^#key=(.+)$/)?.[1];
+if (given) {
+  setKey(decodeURIComponent(given));
+  history.replaceState(null, "", location.pathname);
+}
+
 const place = () => location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
 
 function usePlace() {
