@@ -24,10 +24,6 @@ values = st.recursive(
 @given(values)
 def test_what_is_written_is_read(value: Any) -> None:
     assert loads(dumps(value)) == value
-
-
-@given(values)
-def test_what_others_write_is_read(value: Any) -> None:
     assert loads(json.dumps(value)) == loads(json.dumps(value).encode()) == value
 
 

@@ -9,162 +9,82 @@ from proxy.core.history.marks import HEADING
 from proxy.core.history.rules import constraints, is_rule
 
 RULES = {
-    "english": [
-        "Always answer in metric units.",
-        "Please never delete a file without asking.",
-        "Don't use emojis.",
-        "Do not touch the folder legacy.",
-        "Use only tabs.",
-        "Avoid goto.",
-        "Make sure that every function has a test.",
-        "The port must be 9000.",
-        "You must not change the schema.",
-        "Answers have at most 50 words.",
-        "From now on, call me Captain.",
-        "Could you please always cite the source?",
-        "Whenever you write code, add types.",
-        "No emojis, please.",
-    ],
-    "german": [
-        "Antworte immer auf Deutsch.",
-        "Bitte verwende niemals Tabulatoren.",
-        "Du darfst die Datenbank nicht ändern.",
-        "Schreibe höchstens drei Sätze.",
-        "Achte darauf, dass alle Tests laufen.",
-        "Ab jetzt duzen wir uns.",
-        "Benutzen Sie nur metrische Einheiten.",
-        "Vermeide Fachwörter.",
-    ],
-    "french": [
-        "Réponds toujours en français.",
-        "N'utilise jamais de tableaux.",
-        "Ne modifie pas le fichier de configuration.",
-        "Vous devez citer vos sources.",
-        "Il ne faut pas supprimer les commentaires.",
-        "À partir de maintenant, sois bref.",
-        "Évite les anglicismes.",
-    ],
-    "spanish": [
-        "Responde siempre en español.",
-        "No uses tablas.",
-        "Nunca borres un archivo sin preguntar.",
-        "Debes citar las fuentes.",
-        "Siempre usa el sistema métrico.",
-        "A partir de ahora, llámame Capitán.",
-        "Evita los tecnicismos.",
-    ],
-    "portuguese": [
-        "Responda sempre em português.",
-        "Não use tabelas.",
-        "Nunca apague um arquivo sem perguntar.",
-        "Você deve citar as fontes.",
-        "A partir de agora, seja breve.",
-        "Evite termos técnicos.",
-    ],
-    "italian": [
-        "Rispondi sempre in italiano.",
-        "Non usare tabelle.",
-        "Non cancellare mai un file senza chiedere.",
-        "Devi citare le fonti.",
-        "D'ora in poi sii breve.",
-        "Evita i tecnicismi.",
-    ],
-    "russian": [
-        "Всегда отвечай по-русски.",
-        "Никогда не удаляй файлы без вопроса.",
-        "Не используй таблицы.",
-        "Отвечайте только на русском языке.",
-        "Ответ должен быть коротким.",
-        "Избегай сложных терминов.",
-    ],
-    "chinese": [
-        "请始终用中文回答。",
-        "不要使用表格。",
-        "每次回答不超过50个字。",
-        "必须先问我再删除文件。",
-        "从现在开始只用公制单位。",
-    ],
-    "japanese": [
-        "必ず日本語で答えてください。",
-        "表は使わないでください。",
-        "常に敬語で書いてください。",
-        "ファイルを削除してはいけません。",
-        "回答は三文以内にしてください。",
-    ],
-    "korean": [
-        "항상 한국어로 대답하세요.",
-        "표를 사용하지 마세요.",
-        "반드시 출처를 밝혀 주세요.",
-        "절대로 파일을 삭제하지 마십시오.",
-        "앞으로는 짧게 답해 주세요.",
-    ],
+    "english": (
+        "Always answer in metric units. | Please never delete a file without asking. | Don't use emojis. | Do not "
+        "touch the folder legacy. | Use only tabs. | Avoid goto. | Make sure that every function has a test. | The "
+        "port must be 9000. | You must not change the schema. | Answers have at most 50 words. | From now on, call me "
+        "Captain. | Could you please always cite the source? | Whenever you write code, add types. | No emojis, "
+        "please."
+    ),
+    "german": (
+        "Antworte immer auf Deutsch. | Bitte verwende niemals Tabulatoren. | Du darfst die Datenbank nicht ändern. | "
+        "Schreibe höchstens drei Sätze. | Achte darauf, dass alle Tests laufen. | Ab jetzt duzen wir uns. | Benutzen "
+        "Sie nur metrische Einheiten. | Vermeide Fachwörter."
+    ),
+    "french": (
+        "Réponds toujours en français. | N'utilise jamais de tableaux. | Ne modifie pas le fichier de configuration. "
+        "| Vous devez citer vos sources. | Il ne faut pas supprimer les commentaires. | À partir de maintenant, sois "
+        "bref. | Évite les anglicismes."
+    ),
+    "spanish": (
+        "Responde siempre en español. | No uses tablas. | Nunca borres un archivo sin preguntar. | Debes citar las "
+        "fuentes. | Siempre usa el sistema métrico. | A partir de ahora, llámame Capitán. | Evita los tecnicismos."
+    ),
+    "portuguese": (
+        "Responda sempre em português. | Não use tabelas. | Nunca apague um arquivo sem perguntar. | Você deve citar "
+        "as fontes. | A partir de agora, seja breve. | Evite termos técnicos."
+    ),
+    "italian": (
+        "Rispondi sempre in italiano. | Non usare tabelle. | Non cancellare mai un file senza chiedere. | Devi citare "
+        "le fonti. | D'ora in poi sii breve. | Evita i tecnicismi."
+    ),
+    "russian": (
+        "Всегда отвечай по-русски. | Никогда не удаляй файлы без вопроса. | Не используй таблицы. | Отвечайте только "
+        "на русском языке. | Ответ должен быть коротким. | Избегай сложных терминов."
+    ),
+    "chinese": "请始终用中文回答。 | 不要使用表格。 | 每次回答不超过50个字。 | 必须先问我再删除文件。 | 从现在开始只用公制单位。",
+    "japanese": "必ず日本語で答えてください。 | 表は使わないでください。 | 常に敬語で書いてください。 | ファイルを削除してはいけません。 | 回答は三文以内にしてください。",
+    "korean": "항상 한국어로 대답하세요. | 표를 사용하지 마세요. | 반드시 출처를 밝혀 주세요. | 절대로 파일을 삭제하지 마십시오. | 앞으로는 짧게 답해 주세요.",
 }
 NONE = {
-    "english": [
-        "Her paintings always give me a lot of inspiration.",
-        "I always have coffee in the morning.",
-        "I must go now.",
-        "I don't know what to say.",
-        "We never went there again.",
-        "Never mind.",
-        "Always a pleasure to talk to you!",
-        "Must I always wait so long?",
-        "He never told me about it.",
-        "It was at least a mile.",
-        "They always say that it is easy.",
-        "I avoid crowds.",
-        "My brother does not like cats.",
-        "She must have been very tired.",
-    ],
-    "german": [
-        "Ihre Bilder geben mir immer viel Inspiration.",
-        "Ich trinke nie Kaffee.",
-        "Ich muss jetzt los.",
-        "Er war immer nett zu mir.",
-        "Das Wetter ist nicht schön.",
-    ],
-    "french": [
-        "Ses tableaux me donnent toujours de l'inspiration.",
-        "Je ne sais pas.",
-        "Je dois partir.",
-        "Elle n'est jamais venue.",
-    ],
-    "spanish": [
-        "Siempre me dan mucha inspiración.",
-        "No sé qué decir.",
-        "Sus cuadros siempre me inspiran.",
-        "Nunca he estado allí.",
-    ],
-    "portuguese": ["Os quadros dela sempre me dão inspiração.", "Não sei o que dizer.", "Nunca estive lá."],
-    "italian": [
-        "I suoi quadri mi danno sempre ispirazione.",
-        "Non so cosa dire.",
-        "Io devo andare.",
-        "Non è mai venuta.",
-    ],
-    "russian": [
-        "Её картины всегда вдохновляют меня.",
-        "Я не знаю.",
-        "Всегда приятно поговорить.",
-        "Он никогда не приходил.",
-    ],
-    "chinese": ["她的画总是给我很多灵感。", "我不要咖啡。", "别人都说很好。", "我必须走了。", "你总是这样吗？"],
-    "japanese": [
-        "彼女の絵はいつもたくさんの刺激をくれます。",
-        "このファイルを読んでください。",
-        "私は必ず朝にコーヒーを飲みます。",
-    ],
-    "korean": ["그녀의 그림은 항상 많은 영감을 줘요.", "나는 항상 아침에 커피를 마셔요.", "저는 꼭 가야 해요."],
+    "english": (
+        "Her paintings always give me a lot of inspiration. | I always have coffee in the morning. | I must go now. | "
+        "I don't know what to say. | We never went there again. | Never mind. | Always a pleasure to talk to you! | "
+        "Must I always wait so long? | He never told me about it. | It was at least a mile. | They always say that it "
+        "is easy. | I avoid crowds. | My brother does not like cats. | She must have been very tired."
+    ),
+    "german": (
+        "Ihre Bilder geben mir immer viel Inspiration. | Ich trinke nie Kaffee. | Ich muss jetzt los. | Er war immer "
+        "nett zu mir. | Das Wetter ist nicht schön."
+    ),
+    "french": (
+        "Ses tableaux me donnent toujours de l'inspiration. | Je ne sais pas. | Je dois partir. | Elle n'est jamais "
+        "venue."
+    ),
+    "spanish": (
+        "Siempre me dan mucha inspiración. | No sé qué decir. | Sus cuadros siempre me inspiran. | Nunca he estado "
+        "allí."
+    ),
+    "portuguese": "Os quadros dela sempre me dão inspiração. | Não sei o que dizer. | Nunca estive lá.",
+    "italian": "I suoi quadri mi danno sempre ispirazione. | Non so cosa dire. | Io devo andare. | Non è mai venuta.",
+    "russian": "Её картины всегда вдохновляют меня. | Я не знаю. | Всегда приятно поговорить. | Он никогда не приходил.",
+    "chinese": "她的画总是给我很多灵感。 | 我不要咖啡。 | 别人都说很好。 | 我必须走了。 | 你总是这样吗？",
+    "japanese": "彼女の絵はいつもたくさんの刺激をくれます。 | このファイルを読んでください。 | 私は必ず朝にコーヒーを飲みます。",
+    "korean": "그녀의 그림은 항상 많은 영감을 줘요. | 나는 항상 아침에 커피를 마셔요. | 저는 꼭 가야 해요.",
 }
 
 
-@pytest.mark.parametrize(("language", "said"), [(name, each) for name, all_of in RULES.items() for each in all_of])
+@pytest.mark.parametrize(
+    ("language", "said"), [(name, each) for name, all_of in RULES.items() for each in all_of.split(" | ")]
+)
 def test_a_rule_is_one_in_every_language(language: str, said: str) -> None:
     assert is_rule(said)
     assert constraints([{"role": "user", "content": f"{said}"}], limit=500) == [said]
 
 
-@pytest.mark.parametrize(("language", "said"), [(name, each) for name, all_of in NONE.items() for each in all_of])
+@pytest.mark.parametrize(
+    ("language", "said"), [(name, each) for name, all_of in NONE.items() for each in all_of.split(" | ")]
+)
 def test_a_statement_is_none(language: str, said: str) -> None:
     assert not is_rule(said)
 
@@ -223,8 +143,7 @@ def test_rules_about_different_things_stay() -> None:
 
 @pytest.mark.parametrize("role", ["assistant", "tool", "system", "developer"])
 def test_nobody_else_lays_down_rules(role: str) -> None:
-    rules = [each for all_of in RULES.values() for each in all_of]
-    assert constraints([{"role": role, "content": "\n".join(rules)}], limit=10**6) == []
+    assert constraints([{"role": role, "content": " | ".join(RULES.values()).replace(" | ", "\n")}], limit=10**6) == []
 
 
 def test_the_newest_are_kept_within_the_limit_once_each() -> None:

@@ -30,14 +30,10 @@ def test_a_value_comes_back_to_its_owner_for_its_purpose(value: Any, owner: str,
 
 def test_it_opens_with_no_other_key_for_nobody_else_and_for_nothing_else() -> None:
     blob = seal(KEY, "me", "history", ["secret"])
-    assert opened([OTHER], "me", "history", blob) is None
-    assert opened([KEY], "you", "history", blob) is None
-    assert opened([KEY], "me", "thought", blob) is None
+    for keys, owner, purpose in (([OTHER], "me", "history"), ([KEY], "you", "history"), ([KEY], "me", "thought")):
+        assert opened(keys, owner, purpose, blob) is None
     assert opened([], "me", "history", blob) is None
-
-
-def test_owner_and_purpose_are_not_run_together() -> None:
-    assert opened([KEY], "ab", "c", seal(KEY, "a", "bc", 1)) is None
+    assert opened([KEY], "ab", "c", seal(KEY, "a", "bc", 1)) is None, "owner and purpose are not run together"
     assert opened([KEY], "a3:bcd", "", seal(KEY, "a", "bcd", 1)) is None
 
 

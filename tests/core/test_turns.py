@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,16 +25,18 @@ def test_a_cut_never_separates_a_call_from_its_results(messages: list[Message]) 
             assert [flaw for flaw in flaws(part) if "call" in flaw] == []
 
 
-def test_a_batch_is_whole_even_with_something_in_between() -> None:
+@pytest.mark.parametrize("form", [list, written], ids=["native", "as text"])
+def test_a_batch_is_whole_even_with_something_in_between(form: Callable[[list[Message]], list[Message]]) -> None:
     """Some clients put an image that a tool gave into a user message between two results."""
-    batch = [assistant(None, tool_calls=[call(1), call(2)]), tool(1, "a"), user("image"), tool(2, "b")]
-    assert cut_points([user("a"), *batch, assistant("b")]) == [0, 1, 5, 6]
-
-
-def test_a_batch_as_text_is_whole_even_with_something_in_between() -> None:
-    batch = written([assistant(None, tool_calls=[call(1), call(2)]), tool(1, "a"), user("image"), tool(2, "b")])
+    batch = form([assistant(None, tool_calls=[call(1), call(2)]), tool(1, "a"), user("image"), tool(2, "b")])
     assert cut_points([user("a"), *batch, assistant("b")]) == [0, 1, 5, 6]
     assert cut_points([user("a"), *batch[:2], assistant("b"), user("c")]) == [0, 1, 3, 4, 5]
+
+
+def test_odd_histories_are_cut_anywhere() -> None:
+    assert cut_points([tool(1, "a"), tool(2, "b"), user("c")]) == [0, 2, 3]
+    assert cut_points([user("a"), assistant("", tool_calls=[call(1)]), user("b")]) == [0, 1, 2, 3]
+    assert (cut_points([]), first_user([SYSTEM]), newest_user([])) == ([0], None, None)
 
 
 def test_results_as_text_are_not_what_the_user_says() -> None:
@@ -48,18 +52,6 @@ def test_ids_that_are_used_again_bind_to_the_newest_call() -> None:
     assert cut_points([user("a"), *step, *step, *step]) == [0, 1, 3, 5, 7]
 
 
-def test_results_without_a_call_stay_with_what_is_before_them() -> None:
-    assert cut_points([tool(1, "a"), tool(2, "b"), user("c")]) == [0, 2, 3]
-
-
-def test_calls_without_results_can_be_cut_off() -> None:
-    assert cut_points([user("a"), assistant("", tool_calls=[call(1)]), user("b")]) == [0, 1, 2, 3]
-
-
-def test_the_empty_history_has_one_point() -> None:
-    assert cut_points([]) == [0]
-
-
 def test_a_long_history_is_cut_in_linear_time() -> None:
     step = [assistant(None, tool_calls=[call(0)]), tool(0, "a")]
     assert len(cut_points(step * 20_000)) == 20_001
@@ -68,12 +60,6 @@ def test_a_long_history_is_cut_in_linear_time() -> None:
 @pytest.mark.parametrize("calls", [None, 5, "x", {}, [None, 5]])
 def test_odd_calls_are_none(calls: object) -> None:
     assert calls_of({"role": "assistant", "tool_calls": calls}) == []
-
-
-def test_users() -> None:
-    messages = [assistant("hi"), user("a"), assistant("b"), user("c"), assistant("d")]
-    assert (first_user(messages), newest_user(messages)) == (1, 3)
-    assert (first_user([SYSTEM]), newest_user([])) == (None, None)
 
 
 @pytest.mark.parametrize(
