@@ -15,7 +15,6 @@ from proxy.core.errors import BadRequest, BodyTooLarge, StoreUnavailable
 from proxy.core.history.sealed import KEY_BYTES, SealedHistory, fingerprint, is_sealed, opened, seal
 from proxy.core.jsontext import HEAVY, holds_more, is_heavy, may_hold_more
 from proxy.core.request import (
-    COMPACTION,
     Cleared,
     CompactionRequest,
     Fetch,
@@ -103,7 +102,7 @@ class ConversationState:
                 result: T = step[0]
                 return result
             if isinstance(step, Unseal):
-                reply = await self.open(tenant, step.purpose, step.text)
+                reply = await self.open(tenant, step.text)
             else:
                 reply = await self.fetch(tenant, step.name)
                 remaining -= 0 if reply is None else reply.get("size", 0)
@@ -147,21 +146,21 @@ class ConversationState:
 
     # -- sealed values, see `proxy.core.history.sealed`
 
-    async def seal(self, tenant: str, purpose: str, value: Any) -> str:
-        """Seal a JSON value, which opens for this tenant and purpose alone.
+    async def seal(self, tenant: str, value: Any) -> str:
+        """Seal a JSON value, which opens for this tenant alone.
 
         Raises:
             TypeError, ValueError: it is not JSON.
         """
         keys = await self._known_keys()
-        return await offload_if(is_heavy(value), seal, keys[0], tenant, purpose, value)
+        return await offload_if(is_heavy(value), seal, keys[0], tenant, value)
 
-    async def open(self, tenant: str, purpose: str, text: Any) -> Any:
-        """Return the value under a seal; None for what is no seal, or one for another tenant or purpose."""
+    async def open(self, tenant: str, text: Any) -> Any:
+        """Return the value under a seal; None for what is no seal, or one for another tenant."""
         if not is_sealed(text):
             return None
         keys = await self._known_keys()
-        return await offload_if(len(text) > HEAVY, opened, keys, tenant, purpose, text)
+        return await offload_if(len(text) > HEAVY, opened, keys, tenant, text)
 
     async def _known_keys(self) -> list[bytes]:
         if not self._has_shared_key:
@@ -185,7 +184,7 @@ class ConversationState:
             lead=messages[lead - wanted.lead : lead],
             fingerprints=list(dict.fromkeys([*wanted.fingerprints, *fingerprints])),
         )
-        return SealedCompaction(await self.seal(tenant, COMPACTION, content.written()), words or in_words(history))
+        return SealedCompaction(await self.seal(tenant, content.written()), words or in_words(history))
 
     async def edit(
         self, route: Route, request: Request, system: Sequence[Message], sent: Sequence[Message]

@@ -16,7 +16,7 @@ from proxy.compaction.summary import instruction
 from proxy.compaction.verification import LoopWatch, SummaryReply, checked
 from proxy.core import sse
 from proxy.core.errors import UpstreamUnavailable
-from proxy.core.piece import whole_number
+from proxy.core.piece import as_count
 from proxy.dialects.chat.reading import read_frame
 from proxy.dialects.chat.request import LOADING, summarising
 from proxy.job import Job
@@ -261,8 +261,8 @@ async def _read(job: Job, ask: SummaryAsk, response: httpx.Response) -> SummaryR
         failed = answer.attempt.errored or answer.attempt.calling
         reply = FAILED if failed else SummaryReply(answer.text, cut=answer.attempt.finish == "length")
     usage, (prompt_tokens, completion_tokens) = answer.attempt.usage or {}, job.managed.spent
-    prompt_tokens += whole_number(usage.get("prompt_tokens")) or len(str(ask.messages)) // _CHARACTERS
-    completion_tokens += whole_number(usage.get("completion_tokens")) or len(answer.text) // _CHARACTERS
+    prompt_tokens += as_count(usage.get("prompt_tokens")) or len(str(ask.messages)) // _CHARACTERS
+    completion_tokens += as_count(usage.get("completion_tokens")) or len(answer.text) // _CHARACTERS
     job.managed.spent = prompt_tokens, completion_tokens
     return reply
 

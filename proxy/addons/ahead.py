@@ -22,7 +22,7 @@ from proxy.compaction.budget import growth, history_next, is_due_next, may_be_du
 from proxy.core.errors import ClientError
 from proxy.core.history.turns import newest_user
 from proxy.core.jsontext import is_heavy
-from proxy.core.piece import whole_number
+from proxy.core.piece import as_count
 from proxy.core.request import Message
 from proxy.dialects.chat.request import reading_only
 from proxy.job import Job
@@ -151,7 +151,7 @@ class AheadCompactor(AddOn):
         budget, usage, join = job.budget, job.outcome.usage, job.state.joined_answer
         if budget is None or usage is None or join is None:
             return
-        used = whole_number(usage.get("prompt_tokens")) + whole_number(usage.get("completion_tokens"))
+        used = as_count(usage.get("prompt_tokens")) + as_count(usage.get("completion_tokens"))
         if not (may_be_due(budget, used) and self._may_work(job, job.route.upstream) and _is_conversation(job)):
             return
         links, newest = job.prompt.links, newest_user(job.prompt.sent) or 1

@@ -16,7 +16,7 @@ from typing_extensions import override
 from proxy.addon import AddOn
 from proxy.compaction.budget import ContextBudget
 from proxy.core.history.checkpoint import Checkpoint
-from proxy.core.piece import whole_number
+from proxy.core.piece import as_count
 from proxy.core.request import Request, text_of
 from proxy.exchange import unique
 from proxy.job import Job
@@ -103,7 +103,7 @@ class RequestRecord:
         if self.job is not None:
             self.links, self.scope = self.job.prompt.links, self.job.scope
             if self.answer is None:
-                self.answer_tokens = whole_number((self.outcome.usage or {}).get("completion_tokens"))
+                self.answer_tokens = as_count((self.outcome.usage or {}).get("completion_tokens"))
         self.running, self.job, self.answer = False, None, None
 
     def forget_bodies(self) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 from proxy.addons.history import Conversation, RequestHistory, RequestRecord
 from proxy.addons.prompt_diff import diff_rows, parsed_body, prompt_parts
 from proxy.core.errors import Conflict, Forbidden, NotFound
-from proxy.core.piece import whole_number
+from proxy.core.piece import as_count
 from proxy.core.request import Request
 from proxy.net.tasks import offload_if
 from proxy.outcome import Outcome, owner
@@ -198,7 +198,7 @@ class HistoryView:
 
     def _speed(self, record: RequestRecord) -> float | None:
         """Return the tokens per second since the first byte."""
-        tokens, first = whole_number((record.outcome.usage or {}).get("completion_tokens")), record.outcome.first_byte
+        tokens, first = as_count((record.outcome.usage or {}).get("completion_tokens")), record.outcome.first_byte
         if record.answer is not None:
             tokens = record.answer.completion_tokens
         seconds = self._seconds(record) - (first or 0.0)
@@ -217,8 +217,8 @@ class HistoryView:
             "seconds": self._seconds(record),
             "malformed_calls": outcome.malformed_calls,
             "reduced": outcome.reduced,
-            "prompt_tokens": whole_number(usage.get("prompt_tokens")) or None,
-            "completion_tokens": whole_number(usage.get("completion_tokens")) or None,
+            "prompt_tokens": as_count(usage.get("prompt_tokens")) or None,
+            "completion_tokens": as_count(usage.get("completion_tokens")) or None,
         }
 
     def turn(self, record: RequestRecord) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from typing_extensions import override
 
 from proxy.addon import AddOn
-from proxy.core.piece import whole_number
+from proxy.core.piece import as_count
 from proxy.outcome import Outcome, owner
 
 Sample: TypeAlias = tuple[tuple[str, ...], float]
@@ -58,10 +58,10 @@ def _used(outcome: Outcome) -> Iterator[Sample]:
     """Tokens by kind, as the backend reported them."""
     usage = outcome.usage or {}
     details = usage.get("prompt_tokens_details")
-    cached = whole_number(details.get("cached_tokens")) if isinstance(details, dict) else 0
+    cached = as_count(details.get("cached_tokens")) if isinstance(details, dict) else 0
     for kind, tokens in (
-        ("prompt", whole_number(usage.get("prompt_tokens"))),
-        ("completion", whole_number(usage.get("completion_tokens"))),
+        ("prompt", as_count(usage.get("prompt_tokens"))),
+        ("completion", as_count(usage.get("completion_tokens"))),
         ("cached", cached or (outcome.reused or 0 if usage else 0)),
         ("recalled", outcome.recalled_tokens if usage else 0),
         ("summary", sum(each["tokens"] for each in outcome.each("summarised"))),
@@ -71,7 +71,7 @@ def _used(outcome: Outcome) -> Iterator[Sample]:
 
 
 def _reused_share(outcome: Outcome) -> float | None:
-    prompt = whole_number((outcome.usage or {}).get("prompt_tokens")) or outcome.tokens_after or 0
+    prompt = as_count((outcome.usage or {}).get("prompt_tokens")) or outcome.tokens_after or 0
     if outcome.repeated is None or outcome.reused is None or not prompt:
         return None
     return min(1.0, outcome.reused / prompt)

@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from proxy import __version__
 from proxy.addon import AddOn
-from proxy.core.piece import whole_number
+from proxy.core.piece import as_count
 from proxy.net.headers import Headers
 from proxy.net.upstream import Upstream
 from proxy.outcome import CLIENT_DISCONNECTED, Event, Outcome
@@ -220,7 +220,7 @@ def _set_outcome(root: Span, outcome: Outcome) -> None:
         usage: object = outcome.usage
         for key in path:
             usage = usage.get(key) if isinstance(usage, Mapping) else None
-        values[name] = None if usage is None else whole_number(usage)
+        values[name] = None if usage is None else as_count(usage)
     root.set_attributes({name: value for name, value in values.items() if value not in (None, "")})
     if outcome.error is not None and outcome.status != CLIENT_DISCONNECTED:
         root.set_attribute("error.type", _text(outcome.error))

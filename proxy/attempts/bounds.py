@@ -118,7 +118,7 @@ def watch_of(
         hidden=hidden,
         complete_calls=job.prompt.offer is not None,
         resumable=budget is not None and job.resumable,
-        unknown=budget is None and job.resumable and (request.max_tokens is not None or not request.capped),
+        unknown=budget is None and job.resumable,
         search=job.prompt.search,
         ceiling=room_of(job).ceiling,
     )

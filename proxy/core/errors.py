@@ -32,7 +32,7 @@ class ClientError(SpillwayError):
 
     @override
     def __init_subclass__(cls, status: int = 0, type: str = "", code: str = "", retry_after: int = 0) -> None:
-        """What a subclass does not name it has of its base."""
+        """Inherit from the base what a subclass does not name."""
         cls.status = status or cls.status
         cls.type = type or cls.type
         cls.code = code or cls.code

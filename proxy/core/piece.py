@@ -121,7 +121,7 @@ def arguments_of(written: str) -> dict[str, Any]:
     return loads_object(written) or {}
 
 
-def whole_number(value: Any) -> int:
+def as_count(value: Any) -> int:
     """A count as a backend reported it, 0 for anything that is none."""
     if type(value) is int:  # as nearly all of them are
         return value if 0 <= value < _LARGEST else 0

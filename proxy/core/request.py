@@ -24,7 +24,7 @@ EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 NONE = "none"
 """The word of OpenAI for a model that is not to think."""
 COMPACTION = "compaction"
-"""What clients call a history that was compacted, and the purpose under which it is sealed."""
+"""What clients call a history that was compacted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,6 @@ class Fetch:
 class Unseal:
     """Opening of one of Spillway's seals; the reply is its content, or None for a seal that is not genuine."""
 
-    purpose: str
     text: str
 
 
@@ -168,8 +167,6 @@ class Request:
     """The client's bound on completion tokens; None: none."""
     bounds: tuple[str, ...] = ("max_tokens",)
     """Options by which it bounds the answer, or would."""
-    capped: bool = False
-    """Whether the client bounds the answer, be it by an option that only one backend knows."""
     wants_usage: bool | None = None
     """Whether the client wants usage in the stream; None: it said nothing about it."""
     choices: int = 1
@@ -228,7 +225,7 @@ class Request:
 
     def bounded(self, tokens: int) -> Request:
         """The same request with a bound on its answer, which it had not."""
-        return replace(self.changed(**{self.bounds[0]: tokens}), max_tokens=tokens, capped=True)
+        return replace(self.changed(**{self.bounds[0]: tokens}), max_tokens=tokens)
 
 
 def leading_system(messages: Sequence[Message]) -> int:

@@ -79,7 +79,6 @@ def request_of(
         model=body["model"],
         stream=stream,
         max_tokens=body.get("max_tokens"),
-        capped="max_tokens" in body,
         wants_usage=True,
         structured=structure is not None,
         **known,

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from proxy.core.errors import BadRequest, NotManaged
 from proxy.core.jsontext import dumps
-from proxy.core.piece import arguments_of, whole_number
+from proxy.core.piece import arguments_of, as_count
 from proxy.core.request import Message, Request, Thinking, effort_in
 from proxy.dialects.bodies import dict_in, dicts_in, is_count, model_in, object_in, pick, request_of, text_in
 from proxy.dialects.translator import ContentBlock, Translator
@@ -213,9 +213,9 @@ class OllamaWriter(Translator):
         return {
             **fields,
             "done_reason": "length" if self._finish == "length" else "stop",
-            **{name: whole_number(self._usage.get(name)) for name in DURATIONS},
-            "prompt_eval_count": whole_number(self._usage.get("prompt_tokens")),
-            "eval_count": whole_number(self._usage.get("completion_tokens")),
+            **{name: as_count(self._usage.get(name)) for name in DURATIONS},
+            "prompt_eval_count": as_count(self._usage.get("prompt_tokens")),
+            "eval_count": as_count(self._usage.get("completion_tokens")),
             **pick(self._usage, ("spillway",)),
         }
 

@@ -15,7 +15,7 @@ from typing import Any
 from proxy.core import sse
 from proxy.core.errors import BadRequest
 from proxy.core.jsontext import dumps, loads_object
-from proxy.core.piece import arguments_of, whole_number
+from proxy.core.piece import arguments_of, as_count
 from proxy.core.request import NONE, Message, text_of
 from proxy.dialects.bodies import dict_in, dicts_in, is_count, pick, text_in
 from proxy.dialects.chat.reading import DONE, thought_of
@@ -213,9 +213,9 @@ def error_body(status: int, body: bytes) -> bytes:
 
 
 def _usage(line: Mapping[str, Any]) -> dict[str, Any]:
-    prompt, completion = whole_number(line.get("prompt_eval_count")), whole_number(line.get("eval_count"))
+    prompt, completion = as_count(line.get("prompt_eval_count")), as_count(line.get("eval_count"))
     counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-    return {**counts, **{name: line[name] for name in DURATIONS if whole_number(line.get(name))}}
+    return {**counts, **{name: line[name] for name in DURATIONS if as_count(line.get(name))}}
 
 
 def _seconds(moment: Any) -> int:

@@ -138,7 +138,7 @@ class Translator(Writer):
         return b"".join(out)
 
     def _beginning(self, identity: Identity, prompt_tokens: int = 0) -> list[bytes]:
-        """What comes before all else, once: the head of the answer, and the compaction that it begins with."""
+        """Write the head of the answer, once, and the compaction that it begins with."""
         out = list[bytes]()
         if not self._begun:
             self._begun, self._identity = True, identity

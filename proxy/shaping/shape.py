@@ -50,7 +50,7 @@ def shaped(request: Request, settings: Settings, window: int | None) -> tuple[Re
     """
     parts = steps(request, settings, window)
     request = parts[-1].after if parts else request
-    cap = None if request.capped else answer_cap_for(settings, window)
+    cap = None if request.max_tokens is not None else answer_cap_for(settings, window)
     return (request if cap is None else request.bounded(cap)), parts
 
 

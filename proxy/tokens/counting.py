@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from proxy.backends.profile import ModelKey, ModelProfile, Trust
 from proxy.backends.windows import CutSeen, Filled
 from proxy.core.history.turns import is_result
-from proxy.core.piece import whole_number
+from proxy.core.piece import as_count
 from proxy.net.tasks import spawn
 from proxy.store import Store
 from proxy.tokens.meter import Estimate, Meter, Observation
@@ -154,7 +154,7 @@ class Counting:
         if now - self._unsaved.setdefault(key, now) >= SAVE_EVERY:
             spawn(self._save(key), name="save-weights")
         if not job.loads_window:
-            _learn_fitted(job, reported, whole_number(usage.get("completion_tokens")), finish)
+            _learn_fitted(job, reported, as_count(usage.get("completion_tokens")), finish)
 
     def was_cut(self, job: Job) -> bool:
         """Return whether the backend cut an earlier prompt of this conversation, so that it is due for compaction."""
@@ -205,7 +205,7 @@ def _learn_fitted(job: Job, prompt: int, completion: int, finish: str | None) ->
     # Where the window shifts, a long answer proves nothing; of several, each had the window to itself.
     together = backend is not None and not backend.shifts_silently and request.choices == 1
     tokens = prompt + completion if together else prompt
-    ended = finish == "length" and together and not request.capped and completion > 0
+    ended = finish == "length" and together and request.max_tokens is None and completion > 0
     if (disproved := known.answered(tokens, ended=ended)) is not None:
         job.outcome.add("window_disproved", window=disproved, tokens=tokens)
     if ended and job.profile.window is None:

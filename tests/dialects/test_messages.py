@@ -288,7 +288,7 @@ def reopened(request: Request, value: Any = None) -> Sequence[Message]:
     """The messages that stand for the history before, if this is under the seal of the compaction."""
     assert request.reading is not None
     flow = request.reading()
-    assert next(flow) == Unseal("compaction", "s")
+    assert next(flow) == Unseal("s")
     with pytest.raises(StopIteration) as done:
         flow.send(value)
     made: Request = done.value.value

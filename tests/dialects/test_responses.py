@@ -42,7 +42,7 @@ def test_a_plain_request() -> None:
         "stream": True,
         "max_tokens": 9,
     }
-    assert (request.stream, request.max_tokens, request.capped, request.wants_usage) == (True, 9, True, True)
+    assert (request.stream, request.max_tokens, request.wants_usage) == (True, 9, True)
     assert request.form["store"] is False
 
 

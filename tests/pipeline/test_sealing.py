@@ -34,10 +34,10 @@ class LostStore(MemoryDriver):
 async def test_replicas_open_what_another_one_sealed() -> None:
     store = open_with("memory://", HandClock())
     one, two = state_of(store), state_of(store)
-    blob = await one.seal("me", "history", {"said": "hello"})
-    assert await two.open("me", "history", blob) == {"said": "hello"}
-    assert await two.open("you", "history", blob) is None
-    assert await state_of(open_with("memory://", HandClock())).open("me", "history", blob) is None
+    blob = await one.seal("me", {"said": "hello"})
+    assert await two.open("me", blob) == {"said": "hello"}
+    assert await two.open("you", blob) is None
+    assert await state_of(open_with("memory://", HandClock())).open("me", blob) is None
 
 
 async def test_what_was_sealed_while_the_store_was_lost_still_opens() -> None:
@@ -46,12 +46,12 @@ async def test_what_was_sealed_while_the_store_was_lost_still_opens() -> None:
     lost = LostStore(limits)
     store = Store(lost, limits, now=clock)
     one, two = state_of(store), state_of(store)
-    mine, other = await one.seal("me", "history", 1), await two.seal("me", "history", 2)
+    mine, other = await one.seal("me", 1), await two.seal("me", 2)
     lost.lost = False
     clock.advance(30)
-    shared = await one.seal("me", "history", 3)
-    assert [await one.open("me", "history", blob) for blob in (mine, shared)] == [1, 3]
-    assert [await two.open("me", "history", blob) for blob in (mine, other, shared)] == [1, 2, 3]
+    shared = await one.seal("me", 3)
+    assert [await one.open("me", blob) for blob in (mine, shared)] == [1, 3]
+    assert [await two.open("me", blob) for blob in (mine, other, shared)] == [1, 2, 3]
 
 
 async def test_large_values_are_sealed_and_opened() -> None:
@@ -59,4 +59,4 @@ async def test_large_values_are_sealed_and_opened() -> None:
         state_of(open_with("memory://", HandClock())),
         {"said": "hello " * 50_000, "n": list(range(50_000))},
     )
-    assert await sealer.open("me", "history", await sealer.seal("me", "history", value)) == value
+    assert await sealer.open("me", await sealer.seal("me", value)) == value

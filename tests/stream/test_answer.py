@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from proxy.core.piece import Identity, whole_number
+from proxy.core.piece import Identity, as_count
 from proxy.dialects.chat.reading import identity_of, piece_of
 from proxy.stream.answer import Answer
 from tests.stream.support import anything, chunk, odd_chunks
@@ -127,7 +127,7 @@ def test_half_a_word_is_taken_back_with_its_space(text: str, kept: str, gap: str
     [(5, 5), (5.9, 5), (0, 0), (-3, 0), (True, 0), ("5", 0), (None, 0), (float("inf"), 0), (float("nan"), 0), ([], 0)],
 )
 def test_counts(value: Any, number: int) -> None:
-    assert whole_number(value) == number
+    assert as_count(value) == number
 
 
 @given(anything)

@@ -1,6 +1,6 @@
 """Sealed values that clients store for Spillway and send back, so that nothing is believed that it did not write itself.
 
-A seal is a MAC (HMAC-SHA-256), bound to the credential and to what the value is for. It is not encryption: who holds one holds
+A seal is a MAC (HMAC-SHA-256), bound to the credential. It is not encryption: who holds one holds
 the conversation that it was made of, so that there is nothing to hide, and the standard library has all that it takes.
 The same value has the same seal, so that a prompt made of it is the same, too.
 """
@@ -25,20 +25,19 @@ _MARK = "spw1."
 _MAC_BYTES = 32
 
 
-def seal(key: bytes, owner: str, purpose: str, value: Any) -> str:
+def seal(key: bytes, owner: str, value: Any) -> str:
     """A JSON value as ASCII text of URL-safe characters.
 
     Args:
         key: secret, of `KEY_BYTES`.
         owner: whose it is; nobody else can have it opened.
-        purpose: what it is for; it opens for nothing else.
         value: is sealed.
 
     Raises:
         TypeError, ValueError: it is not JSON.
     """
     packed = zlib.compress(dumps(value))
-    return _MARK + urlsafe_b64encode(_mac(key, owner, purpose, packed) + packed).decode()
+    return _MARK + urlsafe_b64encode(_mac(key, owner, packed) + packed).decode()
 
 
 def is_sealed(text: Any) -> bool:
@@ -46,8 +45,8 @@ def is_sealed(text: Any) -> bool:
     return isinstance(text, str) and text.startswith(_MARK)
 
 
-def opened(keys: Iterable[bytes], owner: str, purpose: str, text: Any) -> Any:
-    """The value under a seal that was made with one of these keys, for this owner and purpose; None for anything else."""
+def opened(keys: Iterable[bytes], owner: str, text: Any) -> Any:
+    """The value under a seal that was made with one of these keys, for this owner; None for anything else."""
     if not is_sealed(text):
         return None
     try:
@@ -56,7 +55,7 @@ def opened(keys: Iterable[bytes], owner: str, purpose: str, text: Any) -> Any:
         return None
     mac, packed = decoded[:_MAC_BYTES], decoded[_MAC_BYTES:]
     # Unpacked only when it is known to be our own: anything else may be made to be huge.
-    if not any(hmac.compare_digest(mac, _mac(key, owner, purpose, packed)) for key in keys):
+    if not any(hmac.compare_digest(mac, _mac(key, owner, packed)) for key in keys):
         return None
     unpacked = zlib.decompressobj().decompress(packed, LARGEST)
     try:
@@ -65,9 +64,8 @@ def opened(keys: Iterable[bytes], owner: str, purpose: str, text: Any) -> Any:
         return None
 
 
-def _mac(key: bytes, owner: str, purpose: str, packed: bytes) -> bytes:
-    bound = b"%d:%b%d:%b" % (len(owner), owner.encode(), len(purpose), purpose.encode())
-    return hmac.digest(key, bound + packed, "sha256")
+def _mac(key: bytes, owner: str, packed: bytes) -> bytes:
+    return hmac.digest(key, b"%d:%b%b" % (len(owner), owner.encode(), packed), "sha256")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import Any
 from proxy.core import sse
 from proxy.core.dialect import Completion
 from proxy.core.jsontext import loads, loads_object
-from proxy.core.piece import CallPart, Identity, Piece, whole_number
+from proxy.core.piece import CallPart, Identity, Piece, as_count
 from proxy.core.request import THOUGHT_FIELDS
 from proxy.dialects.bodies import dict_in, dicts_in, text_in
 
@@ -92,13 +92,13 @@ def piece_of(chunk: dict[str, Any], frame: bytes) -> Piece:
     usage = chunk.get("usage")
     if isinstance(usage, dict):
         piece.usage = usage
-        piece.prompt_tokens = whole_number(usage.get("prompt_tokens"))
-        piece.completion_tokens = whole_number(usage.get("completion_tokens"))
+        piece.prompt_tokens = as_count(usage.get("prompt_tokens"))
+        piece.completion_tokens = as_count(usage.get("completion_tokens"))
         piece.alone = ""  # vLLM counts while it generates (`continuous_usage_stats`)
     elif isinstance(timings := chunk.get("timings"), dict):
         if "cache_n" in timings:  # older ones do not tell the cached part of the prompt
-            piece.prompt_tokens = whole_number(timings["cache_n"]) + whole_number(timings.get("prompt_n"))
-        piece.completion_tokens = whole_number(timings.get("predicted_n"))
+            piece.prompt_tokens = as_count(timings["cache_n"]) + as_count(timings.get("prompt_n"))
+        piece.completion_tokens = as_count(timings.get("predicted_n"))
         piece.alone = ""  # so does llama-server (`timings_per_token`)
     piece.trailer = bool(usage) and not choices
     return piece
@@ -107,7 +107,7 @@ def piece_of(chunk: dict[str, Any], frame: bytes) -> Piece:
 def identity_of(chunk: dict[str, Any]) -> Identity:
     """Read the identity off a chunk."""
     extra = {"system_fingerprint": chunk["system_fingerprint"]} if "system_fingerprint" in chunk else {}
-    return Identity(text_in(chunk, "id"), whole_number(chunk.get("created")), text_in(chunk, "model"), extra)
+    return Identity(text_in(chunk, "id"), as_count(chunk.get("created")), text_in(chunk, "model"), extra)
 
 
 def _choice_piece(chunk: dict[str, Any], choice: Any, frame: bytes) -> Piece:
@@ -191,5 +191,5 @@ def _parts(piece: Piece) -> list[Piece]:
     """Return the pieces of one choice: text and reasoning, calls, end. A body that tells no reason is complete."""
     calls, blank = piece.calls, piece.blank()
     finish = piece.finish or ("tool_calls" if calls else "stop")
-    begun = replace(piece.uncounted(), calls=(), finish=None)
-    return [begun, *([replace(blank, calls=calls)] if calls else []), replace(blank, finish=finish)]
+    content = replace(piece.uncounted(), calls=(), finish=None)
+    return [content, *([replace(blank, calls=calls)] if calls else []), replace(blank, finish=finish)]

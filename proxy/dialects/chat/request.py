@@ -58,20 +58,17 @@ def read(raw: bytes) -> Request:
         raise _older_form()
     choices, stream_options = body.get("n"), dict_in(body, "stream_options")
     bounds = tuple(name for name in _BOUNDS if name in body)
-    max_tokens = next((body[name] for name in bounds if is_count(body[name])), None)
+    counts = (*(body[name] for name in bounds), body.get(_OTHER_BOUND), dict_in(body, "options").get("num_predict"))
     return Request(
         body=body,
         model=model_in(body),
         stream=body.get("stream") is True,
-        max_tokens=max_tokens,
+        max_tokens=next(filter(is_count, counts), None),
         bounds=bounds or _BOUNDS[1:],
         wants_usage=bool(stream_options["include_usage"]) if "include_usage" in stream_options else None,
         choices=choices if isinstance(choices, int) else 1,
         structured=dict_in(body, "response_format").get("type") not in (None, "text")
         or any(body[name] is not None for name in _GRAMMARS & body.keys()),
-        capped=max_tokens is not None
-        or is_count(body.get(_OTHER_BOUND))
-        or is_count(dict_in(body, "options").get("num_predict")),
         continues=body.get(_CONTINUE[0]) is True,
         conversation=text_in(body, "prompt_cache_key"),
         raw=raw,

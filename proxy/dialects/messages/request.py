@@ -203,7 +203,7 @@ def _since_compaction(messages: Sequence[Any]) -> tuple[JsonObject | None, Seque
 
 def _restored(request: Request, compaction: JsonObject) -> Generator[Unseal, Any, Request]:
     """The request with the messages that its compaction stands for; one made elsewhere is background, with no rules in it."""
-    under = SealedHistory.read((yield Unseal(COMPACTION, text_in(compaction, "encrypted_content"))))
+    under = SealedHistory.read((yield Unseal(text_in(compaction, "encrypted_content"))))
     if under is not None:
         return replace(request, restored=under.messages, reading=None)
     words = defanged(without_calls(text_in(compaction, "content")[:_LONGEST_FOREIGN])).strip()

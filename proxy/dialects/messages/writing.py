@@ -10,7 +10,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from proxy.core.piece import arguments_of, whole_number
+from proxy.core.piece import arguments_of, as_count
 from proxy.core.request import COMPACTION, Cleared
 from proxy.dialects.bodies import dict_in
 from proxy.dialects.messages.request import CLEAR_RESULTS, CLEAR_THOUGHTS
@@ -148,11 +148,11 @@ def error_body(error: Any) -> dict[str, Any]:
     Of a prompt that is too long it begins in the words by which Claude Code (2.1) knows that, and compacts.
     """
     fields = error if isinstance(error, dict) else {"message": str(error)}
-    code, known = whole_number(fields.get("code")), str(fields.get("type"))
+    code, known = as_count(fields.get("code")), str(fields.get("type"))
     kind = _KINDS.get(code) or ("invalid_request_error" if 400 <= code < 500 else "")
     kind = kind or (known if known in _KINDS.values() else "api_error")
     message = str(fields.get("message") or "The backend failed.")
-    tokens, window = whole_number(fields.get("n_prompt_tokens")), whole_number(fields.get("n_ctx"))
+    tokens, window = as_count(fields.get("n_prompt_tokens")), as_count(fields.get("n_ctx"))
     if tokens and window:
         message = f"prompt is too long: {tokens} tokens > {window} maximum. {message}"
     return {"type": "error", "error": {"type": kind, "message": message}}
@@ -160,12 +160,12 @@ def error_body(error: Any) -> dict[str, Any]:
 
 def usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:
     """Usage as Anthropic counts it: what came from a cache is no part of the input tokens."""
-    prompt = whole_number(usage.get("prompt_tokens"))
-    cached = whole_number(dict_in(usage, "prompt_tokens_details").get("cached_tokens"))
-    thinking = whole_number(dict_in(usage, "completion_tokens_details").get("reasoning_tokens"))
+    prompt = as_count(usage.get("prompt_tokens"))
+    cached = as_count(dict_in(usage, "prompt_tokens_details").get("cached_tokens"))
+    thinking = as_count(dict_in(usage, "completion_tokens_details").get("reasoning_tokens"))
     counts: dict[str, Any] = {
         "input_tokens": max(0, prompt - cached),
-        "output_tokens": whole_number(usage.get("completion_tokens")),
+        "output_tokens": as_count(usage.get("completion_tokens")),
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": min(cached, prompt),
         "cache_creation": {"ephemeral_1h_input_tokens": 0, "ephemeral_5m_input_tokens": 0},

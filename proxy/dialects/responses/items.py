@@ -6,7 +6,6 @@ Kinds: OpenAI API reference, "Create a model response" (2026), and PyPI `openai`
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from proxy.core.errors import BadRequest
@@ -161,35 +160,18 @@ def _part(part: Item, where: str) -> dict[str, Any]:
 # -- tools
 
 
-@dataclass(frozen=True, slots=True)
-class ToolName:
-    """The tool that a function stands for."""
+def tools_offered(tools: Iterable[Item], namespace: str = "") -> dict[str, tuple[Item, str]]:
+    """The tools that models can call, by the names of the functions that stand for them, each with its namespace.
 
-    kind: str
-    """`function` or `custom`."""
-    name: str
-    namespace: str = ""
-
-    def item(self, call_id: str, arguments: str, item_id: str, status: str) -> dict[str, Any]:
-        """A call as an item of the output, of which `arguments` is the JSON text that the model wrote."""
-        item: dict[str, Any] = {"id": item_id, "call_id": call_id, "status": status, "name": self.name}
-        if self.kind == "function":
-            item |= {"type": "function_call", "arguments": arguments}
-        else:
-            item |= {"type": "custom_tool_call", "input": free_text(arguments)}
-        return {**item, "namespace": self.namespace} if self.namespace else item
-
-
-def functions_offered(tools: Iterable[Item], namespace: str = "") -> dict[str, tuple[dict[str, Any], ToolName]]:
-    """The functions to offer, by their names, each with what it stands for; tools that OpenAI's servers run are left out."""
-    offered: dict[str, tuple[dict[str, Any], ToolName]] = {}
+    Those that OpenAI's servers run are left out.
+    """
+    offered: dict[str, tuple[Item, str]] = {}
     for tool in tools:
         kind, name = text_in(tool, "type"), text_in(tool, "name")
         if kind == "namespace":
-            offered |= functions_offered(dicts_in(tool, "tools"), name)
+            offered |= tools_offered(dicts_in(tool, "tools"), name)
         elif kind in ("function", "custom") and name:
-            full = function_name(name, namespace)
-            offered[full] = (_function(tool, full), ToolName(kind, name, namespace))
+            offered[function_name(name, namespace)] = tool, namespace
     return offered
 
 
@@ -224,7 +206,8 @@ def tool_choice(wanted: Any, names: Mapping[str, Any]) -> Any:
     return {"type": "function", "function": {"name": name}}
 
 
-def _function(tool: Item, name: str) -> dict[str, Any]:
+def function_for(name: str, tool: Item) -> dict[str, Any]:
+    """The function that stands for a tool; that of a custom tool takes a text."""
     schema = tool.get("parameters")
     if text_in(tool, "type") == "custom":
         grammar = text_in(dict_in(tool, "format"), "definition")

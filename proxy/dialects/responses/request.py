@@ -35,7 +35,7 @@ from proxy.dialects.bodies import (
     text_in,
 )
 from proxy.dialects.responses import stored
-from proxy.dialects.responses.items import Item, functions_offered, items_in, messages_of, tool_choice
+from proxy.dialects.responses.items import Item, function_for, items_in, messages_of, tool_choice, tools_offered
 from proxy.dialects.responses.stored import Opened, is_compaction
 
 _SAME = ("temperature", "top_p", "parallel_tool_calls")
@@ -137,7 +137,7 @@ def _request(
 def _tools(form: Mapping[str, Any]) -> dict[str, Any]:
     """The functions to offer, with how they may be called; tools that OpenAI's servers run are left out."""
     listed = dicts_in(form, "tools")
-    offered = functions_offered(listed)
+    offered = tools_offered(listed)
     if not offered:
         if listed:
             kinds = ", ".join(dict.fromkeys(text_in(tool, "type") for tool in listed))
@@ -146,7 +146,7 @@ def _tools(form: Mapping[str, Any]) -> dict[str, Any]:
                 param="tools",
             )
         return {}
-    fields: dict[str, Any] = {"tools": [function for function, _ in offered.values()]}
+    fields: dict[str, Any] = {"tools": [function_for(name, tool) for name, (tool, _) in offered.items()]}
     if (wanted := tool_choice(form.get("tool_choice"), offered)) is not None:
         fields["tool_choice"] = wanted
     return fields

@@ -52,7 +52,7 @@ def open_compactions(items: Sequence[Item], opened: Opened) -> Generator[Unseal,
     for item in items:
         seal = text_in(item, "encrypted_content")
         if is_compaction(item) and seal not in opened:
-            under = SealedHistory.read((yield Unseal(COMPACTION, seal)))
+            under = SealedHistory.read((yield Unseal(seal)))
             if under is not None:
                 opened[seal] = under
 

@@ -13,10 +13,10 @@ from typing import Any
 from typing_extensions import override
 
 from proxy.core.jsontext import JsonObject
-from proxy.core.piece import NOBODY, whole_number
+from proxy.core.piece import NOBODY, as_count
 from proxy.core.request import COMPACTION, Managed, Request
 from proxy.dialects.bodies import dict_in, dicts_in
-from proxy.dialects.responses.items import ToolName, free_text, functions_offered, items_in
+from proxy.dialects.responses.items import free_text, items_in, tools_offered
 from proxy.dialects.responses.stored import identified, is_stored
 from proxy.dialects.translator import ContentBlock, Translator, event
 
@@ -57,8 +57,7 @@ class ResponsesWriter(Translator):
 
     def __init__(self, request: Request, unique: str, managed: Managed) -> None:
         super().__init__(request, unique, managed)
-        offered = functions_offered(dicts_in(request.form, "tools"))
-        self._tools = {name: tool for name, (_, tool) in offered.items()}
+        self._tools = tools_offered(dicts_in(request.form, "tools"))
         self._sequence = 0
 
     @override
@@ -81,8 +80,8 @@ class ResponsesWriter(Translator):
             return self._item_event(block, "compaction.compacting")
         if block.kind == "call":
             # Only arguments that are JSON on both sides can be sent piece by piece.
-            is_json = self._tool(block).kind == "function"
-            return self._item_event(block, "function_call_arguments.delta", delta=text) if is_json else b""
+            custom = self._is_custom(block)
+            return b"" if custom else self._item_event(block, "function_call_arguments.delta", delta=text)
         name, _, place, extra = _TEXT_EVENTS[block.kind]
         return self._item_event(block, f"{name}.delta", **place, delta=text, **extra)
 
@@ -104,10 +103,10 @@ class ResponsesWriter(Translator):
     def _failed(self, error: Any) -> bytes:
         fields = error if isinstance(error, dict) else {"message": str(error)}
         message, code = str(fields.get("message") or "The backend failed."), fields.get("code")
-        begun = self._beginning(NOBODY)
+        head = self._beginning(NOBODY)
         code = code if code in _CODES else "server_error"
         self.final = self._response("failed", error={"code": code, "message": message})
-        return b"".join((*begun, self._event("response.failed", response=self.final)))
+        return b"".join((*head, self._event("response.failed", response=self.final)))
 
     @override
     def _answer(self) -> JsonObject:
@@ -116,14 +115,14 @@ class ResponsesWriter(Translator):
 
     # -- items and their events
 
-    def _tool(self, block: ContentBlock) -> ToolName:
-        return self._tools.get(block.name) or ToolName("function", block.name)
+    def _is_custom(self, call: ContentBlock) -> bool:
+        return call.name in self._tools and self._tools[call.name][0]["type"] == "custom"
 
     def _item(self, block: ContentBlock) -> JsonObject:
         """A block as an item of the output, as far as it has come."""
         item_id = f"{_PREFIXES[block.kind]}_{self._unique}_{block.index}"
         if block.kind == "call":
-            return self._tool(block).item(self._call_id(block), block.text, item_id, block.status)
+            return {"id": item_id, "call_id": self._call_id(block), "status": block.status, **self._called(block)}
         if block.kind == COMPACTION:
             compaction = self._managed.sealed_compaction
             return {"id": item_id, "type": COMPACTION, "encrypted_content": compaction and compaction.seal}
@@ -133,6 +132,14 @@ class ResponsesWriter(Translator):
             return {**head, "type": "message", "role": "assistant", "content": parts}
         return {**head, "type": "reasoning", "summary": parts}
 
+    def _called(self, call: ContentBlock) -> JsonObject:
+        """The tool that is called, by the client's name for it, and its arguments."""
+        tool, namespace = self._tools.get(call.name, ({"name": call.name}, ""))
+        named = {"name": tool["name"], **({"namespace": namespace} if namespace else {})}
+        if self._is_custom(call):
+            return {**named, "type": "custom_tool_call", "input": free_text(call.text)}
+        return {**named, "type": "function_call", "arguments": call.text}
+
     def _part_event(self, block: ContentBlock, what: str) -> list[bytes]:
         if block.kind not in _TEXT_EVENTS:
             return []
@@ -140,9 +147,9 @@ class ResponsesWriter(Translator):
         return [self._item_event(block, f"{name}.{what}", **place, part=_part(block))]
 
     def _call_done(self, block: ContentBlock) -> list[bytes]:
-        tool = self._tool(block)
-        if tool.kind == "function":
-            fields = {"name": tool.name, "arguments": block.text}
+        if not self._is_custom(block):
+            called = self._called(block)
+            fields = {"name": called["name"], "arguments": block.text}
             return [self._item_event(block, "function_call_arguments.done", **fields)]
         text = free_text(block.text)
         return [
@@ -244,9 +251,9 @@ def _echoed_tool(tool: Any) -> Any:
 
 def usage_of(usage: Mapping[str, Any]) -> JsonObject:
     """Usage by the names that it has here."""
-    prompt, completion = whole_number(usage.get("prompt_tokens")), whole_number(usage.get("completion_tokens"))
-    cached = whole_number(dict_in(usage, "prompt_tokens_details").get("cached_tokens"))
-    reasoning = whole_number(dict_in(usage, "completion_tokens_details").get("reasoning_tokens"))
+    prompt, completion = as_count(usage.get("prompt_tokens")), as_count(usage.get("completion_tokens"))
+    cached = as_count(dict_in(usage, "prompt_tokens_details").get("cached_tokens"))
+    reasoning = as_count(dict_in(usage, "completion_tokens_details").get("reasoning_tokens"))
     counts: JsonObject = {
         "input_tokens": prompt,
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
