@@ -1,5 +1,7 @@
 """Forms in which models write calls, one entry each, and records of the calls that are found.
 
+To add a family: an entry in `FORMS`, and what its models were seen to write in `tests/emulation/outputs.py`.
+
 A form has a beginning up to its first body, what may stand between bodies, and an end. A body is a bracketed value, followed to the
 bracket that closes it, or parameters up to a mark. A group `name` holds a tool's name outside of the body; `value` is where the body
 starts, if not behind the match, and `tool` the name that stands in it.

@@ -129,11 +129,10 @@ def _paired(messages: Sequence[Message], kinds: set[str]) -> list[Message]:
 
     def end_batch() -> None:
         nonlocal lost, late
-        if lost or late:
-            missing = list(lost)
-            kinds.update(("orphaned_call",) if missing else ())
-            done.extend((*missing, *late))
-            lost, late = Pending(), []
+        missing = list(lost)
+        kinds.update(("orphaned_call",) if missing else ())
+        done.extend((*missing, *late))
+        lost, late = Pending(), []
 
     for message in messages:
         if message.get("role") == "tool":
@@ -146,7 +145,8 @@ def _paired(messages: Sequence[Message], kinds: set[str]) -> list[Message]:
             else:
                 done.append(message)
             continue
-        end_batch()
+        if lost or late:
+            end_batch()
         done.append(message)
         for call in calls_of(message):
             call_id, function = call.get("id"), call.get("function")

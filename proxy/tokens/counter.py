@@ -70,10 +70,6 @@ class Counter:
     vocabulary: Vocabulary
     rule: ImageRule
 
-    def text(self, text: str) -> Vector:
-        """Tokens of a text by script."""
-        return by_script(text, self.vocabulary.count(text))
-
     def message(self, message: Mapping[str, Any]) -> Vector:
         """Count a message.
 
@@ -81,8 +77,9 @@ class Counter:
             BadRequest: nested too deeply.
         """
         content = read_message(message)
-        texts = add([self.text(text) for text in content.texts], SCRIPTS)
-        reasoning = sum(map(self.vocabulary.count, content.reasoning))
+        count = self.vocabulary.count
+        texts = add([by_script(text, count(text)) for text in content.texts], SCRIPTS)
+        reasoning = sum(map(count, content.reasoning))
         images = sum(map(self.rule, content.images)) + sum(content.attachments)
         return (*texts, 1, content.calls, reasoning, images, 0, 0)
 

@@ -21,7 +21,7 @@ from proxy.tokens.counter import EXTRAS, Counter, dump
 from proxy.tokens.families import GENERAL, VOCABULARIES
 from proxy.tokens.images import image_rule
 from proxy.tokens.models import Estimate, EstimateSource, Model, Observation, verdict_on
-from proxy.tokens.ratios import EMPTY, SCRIPTS, Vector, add
+from proxy.tokens.ratios import EMPTY, SCRIPTS, Vector, add, by_script
 from proxy.tokens.vocabulary import Coarse, Library
 
 K = TypeVar("K", bound=Hashable)
@@ -174,7 +174,7 @@ class Meter:
         Their sum, with the base and the tools, is what a fresh `measure` says. Synchronous: messages that
         were never measured are counted on the spot, 5 MB of text per second.
         """
-        model = self.model(key)
+        model = self._models.get(key) or self.model(key)
         counter = model.counter or self._counter(model)
         parts: list[_Part] = [(digest_of(message), counter.message, message) for message in messages]
         return [*map(model.ratios.predict, self._count(counter.id, parts))]
@@ -188,9 +188,10 @@ class Meter:
         if not text:
             return 0
         model = self.model(key)
-        counted = self._counter(model).text(text)
-        least = sum(counted) if cautious else 1
-        return max(1, round(max(least, model.ratios.predict((*counted, *EMPTY[SCRIPTS:])))))
+        counter = model.counter or self._counter(model)
+        counted = counter.vocabulary.count(text)
+        predicted = model.ratios.predict((*by_script(text, counted), *EMPTY[SCRIPTS:]))
+        return max(1, round(max(predicted, counted if cautious else 0)))
 
     def observe(
         self, estimate: Estimate, prompt_tokens: int, *, window: int | None = None, may_cut: bool = True
