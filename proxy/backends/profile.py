@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from enum import IntEnum, StrEnum
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -133,19 +133,14 @@ _FACTS = tuple(field.name for field in fields(ModelProfile) if field.name != "pr
 
 def profile_from_settings(settings: Settings, model: str) -> ModelProfile:
     """Return the facts that the user gave about a model, at the highest trust."""
-    profile = ModelProfile()
-    if settings.for_model(model).tool_mode == "emulated":
-        profile = ModelProfile(tools=Fact(value=False, origin="setting", trust=Trust.USER))
+    values: dict[str, Any] = {"tools": False} if settings.for_model(model).tool_mode == "emulated" else {}
     for each in settings.matching(model):
-        facts: dict[str, Any] = {
-            name: Fact(getattr(each, name), "setting", Trust.USER)
-            for name in ("window", "tools", "vision", "tokenizer")
-            if getattr(each, name) is not None
-        }
-        if each.continuation is not None:
-            facts["continuation"] = Fact(Continuation(each.continuation), "setting", Trust.USER)
-        profile = replace(profile, **facts)
-    return profile
+        set_here = {name: getattr(each, name) for name in ("window", "tools", "vision", "tokenizer", "continuation")}
+        values |= {name: value for name, value in set_here.items() if value is not None}
+    if "continuation" in values:
+        values["continuation"] = Continuation(values["continuation"])
+    facts: dict[str, Any] = {name: Fact(value, "setting", Trust.USER) for name, value in values.items()}
+    return ModelProfile(**facts)
 
 
 def merge_profiles(*profiles: ModelProfile) -> ModelProfile:
@@ -160,11 +155,9 @@ def merge_profiles(*profiles: ModelProfile) -> ModelProfile:
             new, old = getattr(profile, name), best.get(name)
             if new is not None and (old is None or new.trust >= old.trust):
                 best[name] = new
-    merged = ModelProfile(**best)
-    learned = [p.window for p in profiles if p.window is not None and p.window.trust is Trust.LEARNED]
-    if merged.window is not None and merged.window.trust is Trust.USER and learned:
-        smallest = min(learned, key=lambda fact: fact.value)
-        if smallest.value < merged.window.value:
-            merged = replace(merged, window=smallest)
-    settled = merged.window is not None and merged.window.trust in (Trust.LOADED, Trust.USER)
-    return replace(merged, provisional=any(p.provisional for p in profiles) and not settled)
+    window: Fact[int] | None = best.get("window")
+    if window is not None and window.trust is Trust.USER:
+        learned = [each.window for each in profiles if each.window is not None and each.window.trust is Trust.LEARNED]
+        window = best["window"] = min([window, *learned], key=lambda each: each.value)
+    is_settled = window is not None and window.trust in (Trust.LOADED, Trust.USER)
+    return ModelProfile(**best, provisional=any(each.provisional for each in profiles) and not is_settled)

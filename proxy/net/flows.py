@@ -13,6 +13,9 @@ from proxy.backends import detect
 from proxy.backends.base import Flow, Probe, Reply
 from proxy.backends.fields import dig, nonblank
 from proxy.core import jsontext
+from proxy.core.errors import UpstreamTooLarge, UpstreamUnavailable
+from proxy.net.bodies import body_of
+from proxy.net.headers import AS_JSON
 
 T = TypeVar("T")
 
@@ -99,39 +102,25 @@ class FlowRunner:
     async def exchange(self, probe: Probe) -> Reply:
         """Send one probe; status 0 when no whole response came."""
         seconds = self._load_timeout if probe.loads else self._timeout
+        headers = self._headers if probe.json is None else [*self._headers, AS_JSON]
+        content = None if probe.json is None else jsontext.dumps(probe.json)
+        timeouts = {"timeout": {"connect": self._timeout, "read": seconds}}
         try:
+            request = httpx.Request(
+                probe.method, self.url + probe.path, headers=headers, content=content, extensions=timeouts
+            )
             async with asyncio.timeout(seconds):
-                response = await self._transport.handle_async_request(self._request(probe, seconds))
+                response = await self._transport.handle_async_request(request)
                 try:
-                    return await _read(response)
-                finally:
-                    await response.aclose()
-        except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, TimeoutError, OSError):
+                    body = await body_of(response, LARGEST_REPLY)
+                except UpstreamTooLarge:
+                    return Reply(response.status_code)
+        except (UpstreamUnavailable, httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError):
             return Reply(0)
-
-    def _request(self, probe: Probe, seconds: float) -> httpx.Request:
-        headers = self._headers
-        content = None
-        if probe.json is not None:
-            headers = [*headers, (b"content-type", b"application/json")]
-            content = jsontext.dumps(probe.json)
-        timeout = httpx.Timeout(seconds, connect=self._timeout).as_dict()
-        return httpx.Request(
-            probe.method, self.url + probe.path, headers=headers, content=content, extensions={"timeout": timeout}
-        )
-
-
-async def _read(response: httpx.Response) -> Reply:
-    assert isinstance(response.stream, httpx.AsyncByteStream)
-    body = bytearray()
-    async for piece in response.stream:
-        body += piece
-        if len(body) > LARGEST_REPLY:
+        try:
+            return Reply(response.status_code, jsontext.loads(body))
+        except ValueError:
             return Reply(response.status_code)
-    try:
-        return Reply(response.status_code, jsontext.loads(bytes(body)))
-    except ValueError:
-        return Reply(response.status_code)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,21 +60,12 @@ def test_the_user_gives_way_only_to_a_smaller_learnt_window(user: int, learned: 
     assert value_of(merged) == expected
 
 
-def test_an_old_smaller_learnt_window_still_holds_against_the_user() -> None:
-    learned = (window(4096, Trust.LEARNED), window(6000, Trust.LEARNED))
-    assert value_of(merge_profiles(*learned, window(8192, Trust.USER))) == 4096
-
-
 @pytest.mark.parametrize(
     ("trust", "provisional"), [(trust, trust not in (Trust.LOADED, Trust.USER)) for trust in Trust]
 )
 def test_a_window_that_is_settled_is_not_provisional(trust: Trust, *, provisional: bool) -> None:
     merged = merge_profiles(ModelProfile(provisional=True), window(4096, trust))
     assert merged.provisional is provisional
-
-
-def test_a_loaded_model_is_never_made_provisional() -> None:
-    assert not merge_profiles(window(4096, Trust.FALLBACK), ModelProfile()).provisional
 
 
 @given(profiles(PROBED), profiles(PROBED), profiles(PROBED))
@@ -98,13 +89,6 @@ def test_every_fact_comes_from_one_of_the_profiles(one: ModelProfile, two: Model
 def test_merging_with_itself_or_nothing_changes_nothing(profile: ModelProfile) -> None:
     assert merge_profiles(profile) == profile
     assert merge_profiles(profile, profile, ModelProfile()) == profile
-
-
-def test_the_users_word_on_tools_stands_above_a_refusal() -> None:
-    learned = ModelProfile(tools=Fact(value=False, origin="an error", trust=Trust.LEARNED))
-    user = ModelProfile(tools=Fact(value=True, origin="setting", trust=Trust.USER))
-    assert merge_profiles(learned, user).tools == user.tools
-    assert merge_profiles(user, learned).tools == user.tools
 
 
 FLAGS, TRAILING, QUOTE = Continuation

@@ -1,4 +1,4 @@
-"""Detached tasks, and their end with the loop that they run in."""
+"""Detached tasks, and their end with the loop that they run in; heavy work in a thread."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import asyncio
 import threading
 from concurrent.futures import Future
 
-from proxy.net.tasks import cancel_all, running, spawn
+import pytest
+
+from proxy.core.errors import BadRequest
+from proxy.net.tasks import cancel_all, offload_if, running, spawn
 from tests.fakes.waiting import PATIENCE
 
 
@@ -37,3 +40,15 @@ def test_what_another_loop_runs_goes_on_when_one_ends() -> None:
     other.get_loop().call_soon_threadsafe(asked.set)
     assert ended.result(PATIENCE) == "asked"
     thread.join(PATIENCE)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("heavy", [False, True])
+async def test_heavy_work_is_done_in_another_thread_and_its_result_and_errors_come_back(heavy: bool) -> None:
+    def fail() -> None:
+        raise BadRequest("no")
+
+    assert (await offload_if(heavy, threading.get_ident) != threading.get_ident()) is heavy
+    assert await offload_if(heavy, sorted, [2, 1], reverse=True) == [2, 1]
+    with pytest.raises(BadRequest, match="no"):
+        await offload_if(heavy, fail)
