@@ -12,11 +12,11 @@ from proxy.compaction.asking import Summariser, SummaryAsk, request_summary
 from proxy.compaction.extract import extract
 from proxy.compaction.ladder import Reduction
 from proxy.compaction.middles import cut_message
-from proxy.compaction.opening import beginning, opening
+from proxy.compaction.opening import Part, beginning, opening, parts_of
 from proxy.compaction.source import Source, source_of
 from proxy.core.history.marks import is_summary
 from proxy.core.history.sentences import last_end
-from proxy.core.history.turns import bridge_needed, cut_points, first_user, is_result, is_user, newest_user
+from proxy.core.history.turns import bridge_needed, cut_points, first_user, is_result, is_user
 from proxy.core.request import SYSTEM_ROLES, Message
 
 _MOST_TOO_LONG = 1.25
@@ -56,7 +56,7 @@ def _tail_start(reduction: Reduction, room: float) -> int | None:
     None if there is no place to cut. What lies before it is summarised and covered, so it never ends in the newest user
     message: that one would be told of, though it stays as it is and may yet be edited.
     """
-    newest = newest_user(reduction.messages)
+    newest = reduction.newest
     # Tokens of everything before an index.
     upto = [0.0, *accumulate(reduction.costs)]
     point: int | None
@@ -76,14 +76,13 @@ def _extract(zone: Sequence[Message], source: Source, reduction: Reduction, toke
     """Extract of it made by code, in about as many tokens as a summary."""
     limit = tokens * 4
     text = extract(zone, source, limit=limit)
-    if (tokens_used := sum(reduction.cost([{"role": "assistant", "content": text}]))) > tokens:
-        text = extract(zone, source, limit=int(limit * tokens / tokens_used))
-    return text
+    used = reduction.count(text)
+    return text if used <= tokens else extract(zone, source, limit=int(limit * tokens / used))
 
 
 def _within(text: str, reduction: Reduction, tokens: int) -> str:
     """A summary without what it has above the length that was asked for: not every backend keeps that."""
-    while (used := sum(reduction.cost([{"role": "assistant", "content": text}]))) > _MOST_TOO_LONG * tokens:
+    while (used := reduction.count(text)) > _MOST_TOO_LONG * tokens:
         shorter = text[: int(len(text) * tokens / used)]
         text = shorter[: last_end(shorter)].rstrip() or shorter
     return text
@@ -96,10 +95,10 @@ class _Plan:
     reduction: Reduction
     head: Sequence[Message]
     start: int
-    newest: int | None
+    newest: int | None = None
     """Index of the newest user message, where it belongs to the beginning."""
-    chosen: bool
-    """Whether the head was chosen now, and is not that of an earlier compaction."""
+    parts: Sequence[Part] | None = None
+    """What the head was chosen from; None: it is that of an earlier compaction."""
     folded: tuple[Message, ...] = ()
     """The earlier block, and of it what is told anew."""
 
@@ -125,7 +124,7 @@ class _Plan:
                 head += [less] if stays else []
                 room -= rest if stays else 0.0
         same = len(head) == len(self.head) and all(map(is_, head, self.head))
-        return self if same else replace(self, head=head, chosen=False)
+        return self if same else replace(self, head=head, parts=None)
 
     @property
     def without_extracts(self) -> _Plan:
@@ -136,17 +135,14 @@ class _Plan:
             return self
         block = self.head[at]
         rest = [{**block, "content": summaries}, *self.head[at + 1 :]] if summaries else []
-        return replace(
-            self, head=[*self.head[:at], *rest], chosen=False, folded=(block, {**block, "content": extracts})
-        )
+        return replace(self, head=[*self.head[:at], *rest], parts=None, folded=(block, {**block, "content": extracts}))
 
     @property
     def zone(self) -> list[Message]:
         """Messages that the block stands for: not those that stay whole, in front of it or, as the newest user message, behind it."""
-        messages, newest = self.reduction.messages, newest_user(self.reduction.messages)
+        messages, newest = self.reduction.messages, self.reduction.newest
         verbatim = {*map(id, self.head), *map(id, self.folded[:1])}
-        verbatim |= set() if newest is None else {id(messages[newest])}
-        rest = (message for message in messages[: self.start] if id(message) not in verbatim)
+        rest = (m for at, m in enumerate(messages[: self.start]) if at != newest and id(m) not in verbatim)
         return [*self.folded[1:], *rest]
 
 
@@ -205,23 +201,23 @@ def _condensed(plan: _Plan, pruned: Reduction, text: str, size: int, source: Sou
 
 def _planned(reduction: Reduction, pruned: Reduction, by: Summariser) -> _Plan | None:
     """Choose what stays; None if there is no place to cut."""
-    chosen = _block(reduction) is None and reduction.floor > 0
-    newest = newest_user(reduction.messages)
-    if not chosen:
+    newest = reduction.newest
+    if _block(reduction) is not None or not reduction.floor:
         head = reduction.messages[: reduction.floor]
         start = _tail_start(pruned, reduction.budget - sum(reduction.costs[: reduction.floor]) - by.tokens)
-        return None if start is None else _Plan(reduction, head, start, None, chosen=False)
+        return None if start is None else _Plan(reduction, head, start)
     reduction, pruned = replace(reduction, floor=0), replace(pruned, floor=0)
     begins = newest if newest is not None and newest < beginning(reduction.messages) else None
     room = max(reduction.budget * _LEAST, reduction.budget - by.tokens / 2 - least_tail(pruned))
     end = len(reduction.messages) if newest is None else newest
-    head = opening(reduction, end, room, forced=begins)
+    parts = parts_of(reduction.messages, end)
+    head = opening(reduction, parts, end, room, forced=begins)
     start = _tail_start(pruned, reduction.budget - _pinned(reduction, head, begins) - by.tokens)
     if start is None:
         return None
     begins = begins if begins is not None and begins < start else None
-    head = opening(reduction, min(end, start), room, forced=begins)
-    return _Plan(reduction, head, start, begins, chosen=True)
+    head = opening(reduction, parts, min(end, start), room, forced=begins)
+    return _Plan(reduction, head, start, begins, parts)
 
 
 def _size(tokens: int, reduction: Reduction) -> int:
@@ -248,7 +244,7 @@ def _pinned(reduction: Reduction, head: Sequence[Message], newest: int | None) -
 
 def least_tail(reduction: Reduction) -> float:
     """Tokens of the last step, and of the newest user message."""
-    last, newest = cut_points(reduction.messages)[-2:][0], newest_user(reduction.messages)
+    last, newest = cut_points(reduction.messages)[-2:][0], reduction.newest
     moved = reduction.costs[newest] if newest is not None and newest < last else 0.0
     return sum(reduction.costs[last:]) + moved
 
@@ -263,22 +259,21 @@ def _filled(plan: _Plan, pruned: Reduction, block: str) -> Reduction:
     )
     compacted = _with_summary(uncovered, plan, block)
     spare = old.budget - compacted.total
-    if not plan.chosen or spare < old.budget * _UNUSED:
+    if plan.parts is None or spare < old.budget * _UNUSED:
         return compacted
-    newest = newest_user(old.messages)
-    end = plan.start if newest is None else min(plan.start, newest)
+    end = plan.start if old.newest is None else min(plan.start, old.newest)
     pinned = _pinned(old, plan.head, plan.newest)
-    head = opening(old, end, pinned + spare, forced=plan.newest, others=True)
+    head = opening(old, plan.parts, end, pinned + spare, forced=plan.newest, others=True)
     fuller = _with_summary(uncovered, replace(plan, head=head), block)
     return fuller if fuller.total <= fuller.budget else compacted
 
 
 def _new(plan: _Plan) -> float:
     """Tokens that the block is to stand for: neither those of the newest user message nor those of the head."""
-    old, newest = plan.reduction, newest_user(plan.reduction.messages)
+    old, newest = plan.reduction, plan.reduction.newest
     stays = newest is not None and old.floor <= newest < plan.start
     between = sum(old.costs[old.floor : plan.start]) - (old.costs[newest or 0] if stays else 0.0)
-    return between - (_pinned(old, plan.head, plan.newest) if plan.chosen else 0.0)
+    return between - (_pinned(old, plan.head, plan.newest) if plan.parts is not None else 0.0)
 
 
 def _block(reduction: Reduction) -> int | None:
@@ -299,7 +294,7 @@ def _with_summary(reduction: Reduction, plan: _Plan, block: str) -> Reduction:
 
     Earlier blocks stay as they are, in front of it. A newest user message that is covered stays whole behind it.
     """
-    messages, newest = reduction.messages, newest_user(reduction.messages)
+    messages, newest = reduction.messages, reduction.newest
     head = list(plan.head)
     if summary.is_bridge(head, len(head) - 1):
         head.pop()

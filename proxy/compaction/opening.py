@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import NamedTuple
 
 from proxy.compaction.ladder import Reduction
 from proxy.compaction.middles import cut_message
@@ -65,46 +65,47 @@ class _Rank(IntEnum):
     REPEATED = 4
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A message of the beginning, and how much it is worth to keep."""
+class Part(NamedTuple):
+    """A message of the beginning; those that are worth more to keep come first."""
 
-    index: int
     rank: _Rank
-    referred: bool
-
-    @property
-    def order(self) -> tuple[int, bool, int]:
-        return self.rank, not self.referred, self.index
+    unreferred: bool
+    place: int
+    """Index of the message."""
 
 
 def opening(
-    reduction: Reduction, end: int, room: float, *, forced: int | None = None, others: bool = False
+    reduction: Reduction,
+    parts: Sequence[Part],
+    end: int,
+    room: float,
+    *,
+    forced: int | None = None,
+    others: bool = False,
 ) -> list[Message]:
     """The messages of the beginning, before `end`, that are kept in `room` tokens, in order and such that roles alternate.
 
     Long ones are cut in their middle. The one at `forced` is kept whatever it takes. With `others`, also long ones that
     are neither task nor files nor set up anything, unless that takes an answer away from its question.
     """
-    chosen = {} if forced is None else {forced: reduction.messages[forced]}
+    messages, costs = reduction.messages, reduction.costs
+    chosen = {} if forced is None else {forced: messages[forced]}
     spare, share = room, room * (1.0 if others else _SHARE)
-    parts = sorted(_parts(reduction.messages, end), key=lambda part: part.order)
+    parts = [part for part in parts if part.place < end]
     if parts and parts[0].rank >= _Rank.OTHER:
-        first = min(parts, key=lambda part: part.index)
-        parts = [replace(first, rank=_Rank.TASK), *(part for part in parts if part is not first)]
+        first = min(parts, key=lambda part: part.place)
+        parts = [first._replace(rank=_Rank.TASK), *(part for part in parts if part is not first)]
     alone = sum(part.rank < _Rank.OTHER for part in parts) == 1
-    for part in parts:
-        if part.rank is _Rank.REPEATED:
+    for rank, _, index in parts:
+        if rank is _Rank.REPEATED or (rank is _Rank.OTHER and not (others and _stands_alone(messages, index))):
             continue
-        if part.rank is _Rank.OTHER and not (others and _stands_alone(reduction.messages, part.index)):
-            continue
-        message, cost = reduction.messages[part.index], reduction.costs[part.index]
-        set_up = part.rank >= _Rank.SET_UP
-        most = spare if alone or part.rank is _Rank.FILES else min(spare, share if set_up else room * _SHARE)
+        message, cost = messages[index], costs[index]
+        set_up = rank >= _Rank.SET_UP
+        most = spare if alone or rank is _Rank.FILES else min(spare, share if set_up else room * _SHARE)
         if cost > most:
             message, cost = cut_message(message, most, reduction.cost)
-        if cost <= most and cost >= reduction.costs[part.index] * _WORTH_CUTTING:
-            chosen[part.index] = message
+        if cost <= most and cost >= costs[index] * _WORTH_CUTTING:
+            chosen[index] = message
             spare -= cost
             share -= cost if set_up else 0.0
     return list(_with_answers(reduction, chosen))
@@ -124,28 +125,31 @@ def _with_answers(reduction: Reduction, chosen: dict[int, Message]) -> Iterator[
         yield chosen[index]
 
 
-def _parts(messages: Sequence[Message], end: int) -> Iterator[_Part]:
-    """The messages of the beginning that may stay, each with what it is."""
+def parts_of(messages: Sequence[Message], end: int) -> list[Part]:
+    """The messages of the beginning that may stay, each with what it is, the worthiest first."""
     end, messages = min(end, beginning(messages)), messages[:_SEARCHED]
     candidates = [i for i in range(end) if is_user(messages[i]) or is_system(messages[i])]
     after = max((i for i in candidates if _takes_back(messages[i])), default=-1)
-    candidates = [i for i in candidates if i > after and not is_summary(messages[i])]
-    texts = ["\n".join((text_of(message), _called(message))) for message in messages]
+    texts = ["\n".join((text_of(message), *_arguments(message))) for message in messages]
+    parts: list[Part] = []
     task_known = False
     for index in candidates:
-        later = texts[index + 1 :]
-        if _repeated(texts[index], later):
-            yield _Part(index, _Rank.REPEATED, referred=False)
+        if index <= after or is_summary(messages[index]):
+            continue
+        if _repeated(texts[index], texts[index + 1 :]):
+            parts.append(Part(_Rank.REPEATED, unreferred=True, place=index))
             continue
         following = _after(messages, index)
-        answered = following.get("role") == "assistant" and not calls_of(following)
-        referred, stale = _references(texts[index : index + 1 + answered], texts[index + 1 + answered :])
+        behind = index + 1 + (following.get("role") == "assistant" and not calls_of(following))
+        names = identifiers((text[:_READ] for text in texts[index:behind]), limit=_NAMES)
+        referred = any(name in text for text in texts[behind:] for name in names)
         rank = _rank(messages, index, task_known=task_known)
-        long = len(texts[index]) > _LONG and not answered and not is_system(messages[index])
-        if stale and (rank is _Rank.TASK or (rank is _Rank.SET_UP and long)):
+        long = len(texts[index]) > _LONG and behind == index + 1 and not is_system(messages[index])
+        if names and not referred and (rank is _Rank.TASK or (rank is _Rank.SET_UP and long)):
             rank = _Rank.OTHER
         task_known |= rank is _Rank.TASK
-        yield _Part(index, rank, referred)
+        parts.append(Part(rank, unreferred=not referred, place=index))
+    return sorted(parts)
 
 
 def beginning(messages: Sequence[Message]) -> int:
@@ -164,7 +168,7 @@ def _rank(messages: Sequence[Message], index: int, *, task_known: bool) -> _Rank
     following = _after(messages, index)
     # Where every answer is short, a short one tells nothing.
     noted = _is_short(following)
-    worked = noted and any(map(_is_work, messages[index + 2 :]))
+    worked = noted and any(m.get("role") == "assistant" and not _is_short(m) for m in messages[index + 2 :])
     unanswered = following.get("role") in ("user", *SYSTEM_ROLES) and not is_result(following)
     if unanswered and any(is_user(each) for each in messages[index + 1 : index + 3]):
         return _Rank.SET_UP
@@ -181,10 +185,6 @@ def _after(messages: Sequence[Message], index: int) -> Message:
 def _is_short(message: Message) -> bool:
     """Return whether an assistant did no more than take note, or greet."""
     return message.get("role") == "assistant" and not calls_of(message) and len(text_of(message)) <= _ANSWER
-
-
-def _is_work(message: Message) -> bool:
-    return message.get("role") == "assistant" and not _is_short(message)
 
 
 def _stands_alone(messages: Sequence[Message], index: int) -> bool:
@@ -210,13 +210,6 @@ def _repeated(text: str, later: Sequence[str]) -> bool:
     return bool(files) and files <= {name for each in later for name in _FILE.findall(each[:_READ])}
 
 
-def _references(texts: Sequence[str], later: Sequence[str]) -> tuple[bool, bool]:
-    """Return whether something that is named there is named again further on; and whether there are names, and none is."""
-    names = identifiers((text[:_READ] for text in texts), limit=_NAMES)
-    referred = any(name in text for text in later for name in names)
-    return referred, bool(names) and not referred
-
-
-def _called(message: Message) -> str:
+def _arguments(message: Message) -> list[str]:
     functions = (call.get("function") for call in calls_of(message))
-    return "\n".join(str(function.get("arguments")) for function in functions if isinstance(function, dict))
+    return [str(function.get("arguments")) for function in functions if isinstance(function, dict)]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.compaction.opening import opening
+from proxy.compaction.opening import opening, parts_of
 from proxy.core.request import Message, text_of
 from tests.histories import assistant, call, cost, histories, reduction_of, tool, user
 
@@ -25,7 +25,9 @@ def work(path: str = "src/parser.py") -> list[Message]:
 
 def kept(messages: Sequence[Message], share: float = 3.0, **options: Any) -> list[str]:
     reduction = reduction_of(messages, 0)
-    chosen = opening(reduction, len(messages), sum(cost(messages)) * share, **options)
+    chosen = opening(
+        reduction, parts_of(messages, len(messages)), len(messages), sum(cost(messages)) * share, **options
+    )
     assert all(a["role"] != b["role"] for a, b in pairwise(chosen) if "system" not in (a["role"], b["role"])) or (
         any(a["role"] == b["role"] for a, b in pairwise(messages))
     )
@@ -119,13 +121,12 @@ def test_what_stays_is_of_the_history_in_order_and_fits(
 ) -> None:
     reduction = reduction_of(messages, 0)
     room = reduction.total * share
-    chosen = opening(reduction, min(end, len(messages)), room, others=others)
+    parts = parts_of(messages, len(messages))
+    chosen = opening(reduction, parts, end, room, others=others)
     users = [message for message in chosen if message["role"] in ("user", "system")]
     assert sum(cost(users)) <= room + 1e-6
     places = [next((i for i, m in enumerate(messages) if m is message), None) for message in chosen]
     known = [place for place in places if place is not None]
     assert known == sorted(known)
     assert all(place < end for place in known)
-    assert [text_of(m) for m in opening(reduction, min(end, len(messages)), room, others=others)] == list(
-        map(text_of, chosen)
-    )
+    assert opening(reduction, parts_of(messages, len(messages)), end, room, others=others) == chosen
