@@ -5,21 +5,30 @@ from __future__ import annotations
 import asyncio
 import time
 from statistics import median
+from typing import Any
 
 import orjson
 
 from proxy.tokens.meter import Meter
-from tests.pipeline.test_recalling_bounds import Stand, long_history, recaller_of
+from tests.pipeline.test_recalling import ASK, FACT, talk
+from tests.pipeline.test_recalling_bounds import Stand, recaller_of
 
 TOKENS = 100_000
 _TURNS = 7
+
+
+def _history() -> list[dict[str, Any]]:
+    messages = [{"role": "user", "content": FACT}, {"role": "assistant", "content": "How nice!"}]
+    while len(messages) * 26 < TOKENS:
+        messages += [{**m, "content": f"{m['content']} in part{len(messages)}"} for m in talk(26)]
+    return [*messages[: len(messages) // 2 * 2], {"role": "user", "content": ASK}]
 
 
 async def _measured() -> tuple[float, float]:
     """Seconds of CPU, the medians of some turns: of recall, and of reading the request's JSON."""
     meter = Meter()
     await meter.warm()
-    recaller, messages = recaller_of(meter), long_history(TOKENS)
+    recaller, messages = recaller_of(meter), _history()
     covered, recalls, reads = len(messages) - 20, [], []
     for number in range(_TURNS):
         job = await Stand(meter, messages, covered).start()

@@ -48,7 +48,7 @@ from proxy.pipeline import Pipeline
 from proxy.preparing import Preparer
 from proxy.relay import Relay
 from proxy.routing import Router
-from proxy.store import Documents, Store, StoreLimits, open_store
+from proxy.store import Store, StoreLimits, open_store
 from proxy.summariser import Summaries
 from proxy.tokens.counting import Counting
 from proxy.tokens.meter import Meter
@@ -107,7 +107,7 @@ def create_app(
         settings.backends, connect_timeout=times.connect_timeout, read_timeout=settings.read_timeout
     )
     store = store or _open_store(settings, clock, times.store_timeout)
-    counting, documents = Counting(meter=Meter(), store=store), Documents(store, clock)
+    counting = Counting(meter=Meter(), store=store)
     telemetry, spans = Telemetry(clock=time.monotonic), spans or _spans()
     known = upstreams(settings.backends, settings, wire, store, times.profile_ttl)
     router = Router(known, default=settings.default_model)
@@ -118,7 +118,7 @@ def create_app(
     if spans is not None:
         addons = (*addons, _tracing(spans, router.upstreams))
     telemetry.observers = addons
-    pipeline = _pipeline(settings, router, store, counting, documents, addons, clock, times.grace)
+    pipeline = _pipeline(settings, router, store, counting, addons, clock, times.grace)
     for addon in addons:
         addon.install(pipeline)
     relay = Relay(settings=settings, pipeline=pipeline, telemetry=telemetry)
@@ -215,13 +215,12 @@ def _pipeline(
     router: Router,
     store: Store,
     counting: Counting,
-    documents: Documents,
     addons: tuple[AddOn, ...],
     clock: Callable[[], float],
     grace: float,
 ) -> Pipeline:
     """Put the stages together."""
-    state = ConversationState(store=store, documents=documents, counting=counting, max_body=settings.max_body)
+    state = ConversationState(store=store, counting=counting, max_body=settings.max_body)
     compactor = Compactor(counting=counting, store=store, summaries=Summaries(router), clock=clock)
     preparer = Preparer(counting=counting, store=store, state=state)
     attempts = Attempts(preparer=preparer, compactor=compactor, pool=SharedPool(), meter=counting.meter)

@@ -27,7 +27,7 @@ from proxy.core.request import (
 from proxy.exchange import Exchange
 from proxy.net.tasks import offload_if
 from proxy.routing import Route
-from proxy.store import Documents, Store
+from proxy.store import Store
 from proxy.tokens.counting import Counting
 
 LARGE = 512 * 1024
@@ -64,9 +64,8 @@ class ConversationState:
     none; else what was sealed with it opens until the process ends.
     """
 
-    def __init__(self, *, store: Store, documents: Documents, counting: Counting, max_body: int) -> None:
+    def __init__(self, *, store: Store, counting: Counting, max_body: int) -> None:
         self._store = store
-        self._documents = documents
         self._counting = counting
         self._max_body = max_body
         self._keys = [token_bytes(KEY_BYTES)]
@@ -121,7 +120,7 @@ class ConversationState:
         Raises:
             StoreUnavailable: the store can't tell.
         """
-        found = await self._documents.fetch(tenant, name)
+        found = await self._store.document(tenant, name)
         if found is None and not self._store.healthy:
             raise StoreUnavailable(
                 f"The store does not answer now, so {name!r} can't be looked up: try again later, or send the whole "
@@ -133,7 +132,7 @@ class ConversationState:
         """Store an answer, if its request wants that; one that the store never takes is left out."""
         if request.keeping is not None:
             name, document = await offload_if(is_heavy(request.messages), request.keeping, answer)
-            await self._documents.keep(tenant, name, document)
+            await self._store.put_document(tenant, name, document)
 
     async def drop(self, tenant: str, name: str) -> None:
         """Delete a document.
@@ -141,7 +140,7 @@ class ConversationState:
         Raises:
             StoreUnavailable: the store does not take that now.
         """
-        if not await self._documents.drop(tenant, name):
+        if not await self._store.drop_document(tenant, name):
             raise StoreUnavailable(f"The store takes no changes now, so {name!r} is not deleted: try again later.")
 
     # -- sealed values, see `proxy.core.history.sealed`

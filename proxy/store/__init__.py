@@ -6,9 +6,9 @@ To add a database: one file with a `Driver`, and a line in `open_store`; the con
 from __future__ import annotations
 
 from proxy.store.driver import Driver, MemoryDriver, StoreLimits, refusal
-from proxy.store.guard import Documents, Store
+from proxy.store.guard import Store
 
-__all__ = ["Documents", "Store", "StoreLimits", "open_store"]
+__all__ = ["Store", "StoreLimits", "open_store"]
 
 
 def open_store(url: str, limits: StoreLimits) -> Store:

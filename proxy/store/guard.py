@@ -67,7 +67,7 @@ class Store:
     def __init__(self, driver: Driver, limits: StoreLimits, *, now: Callable[[], float] = time.monotonic) -> None:
         """`now` gives monotonic seconds."""
         self._driver = driver
-        self._timeout, self._max_bytes = limits.timeout, limits.max_bytes
+        self._timeout, self._max_bytes, self._clock = limits.timeout, limits.max_bytes, limits.clock
         self._now = now
         self._reads = Breaker("is unavailable (%s): working without it")
         self._writes = Breaker("takes no writes (%s): what is new is kept in memory")
@@ -117,6 +117,26 @@ class Store:
         """Delete it, if it is there; False: the database does not take that now."""
         await self._shelter.drop(scope, digest)
         return await self._run(partial(self._driver.drop, scope, digest), False, write=True) is None
+
+    async def document(self, owner: str, name: str) -> dict[str, Any] | None:
+        """Return the document that `owner` stored under a name; None: there is none, or it is out of reach.
+
+        It is stored as a checkpoint that covers nothing; no history leads to it.
+        """
+        scope, digest = _place(owner, name)
+        found = await self.find(scope, [digest])
+        return None if found is None else found.replacement[-1]
+
+    async def put_document(self, owner: str, name: str, document: dict[str, Any]) -> bool:
+        """Store a document, in place of what had that name. False: the store never takes it, and it is left out."""
+        scope, digest = _place(owner, name)
+        fields: dict[str, Any] = {"covered": 0, "tokens_before": 0, "tokens_after": 0, "kind": _DOCUMENT}
+        pair = ({"name": name}, document)
+        return await self.put(Checkpoint(scope=scope, digest=digest, replacement=pair, created=self._clock(), **fields))
+
+    async def drop_document(self, owner: str, name: str) -> bool:
+        """Delete a document, if it is there; False: the database does not take that now."""
+        return await self.drop(*_place(owner, name))
 
     async def value(self, key: str, new: bytes | None = None, *, once: bool = False) -> bytes | None:
         """Return a small value, such as learned weights, after writing `new`; None: there is none, or it is out of reach.
@@ -189,33 +209,6 @@ class Store:
 def _reason(error: Exception) -> str:
     """Describe an error in a word or two that never quote what was stored."""
     return getattr(error, "sqlite_errorname", None) or getattr(error, "strerror", None) or type(error).__name__
-
-
-class Documents:
-    """A document is stored as a checkpoint that covers nothing; no history leads to it."""
-
-    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
-        """`clock` gives seconds since the epoch."""
-        self._store = store
-        self._clock = clock
-
-    async def fetch(self, owner: str, name: str) -> dict[str, Any] | None:
-        """Return what `owner` stored under that name; None where there is nothing, or the store can't be reached."""
-        scope, digest = _place(owner, name)
-        found = await self._store.find(scope, [digest])
-        return None if found is None else found.replacement[-1]
-
-    async def keep(self, owner: str, name: str, document: dict[str, Any]) -> bool:
-        """Store it, in place of what had that name. False: it is nothing that the store takes, and is left out."""
-        scope, digest = _place(owner, name)
-        fields: dict[str, Any] = {"covered": 0, "tokens_before": 0, "tokens_after": 0, "kind": _DOCUMENT}
-        pair = ({"name": name}, document)
-        checkpoint = Checkpoint(scope=scope, digest=digest, replacement=pair, created=self._clock(), **fields)
-        return await self._store.put(checkpoint)
-
-    async def drop(self, owner: str, name: str) -> bool:
-        """Delete it, if it is there; False: the store does not take that now."""
-        return await self._store.drop(*_place(owner, name))
 
 
 def _place(owner: str, name: str) -> tuple[str, bytes]:

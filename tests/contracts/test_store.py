@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxy.store import Documents, Store, driver, sqlite
+from proxy.store import Store, driver, sqlite
 from proxy.store.driver import encode
 from tests.store.support import NOW, HandClock, RedisServer, checkpoint, digest, finds, open_with, redis_server
 
@@ -207,33 +207,31 @@ async def test_a_secret_is_made_once_and_outlives_ttl_and_purge(opened: Open, ur
 
 
 async def test_documents_are_their_owners_alone(store: Store, clock: HandClock) -> None:
-    documents = Documents(store, clock)
-    await documents.keep("me", "resp_1", {"said": "mine", "deep": [{"a": None}]})
-    await documents.keep("you", "resp_1", {"said": "yours"})
-    assert await documents.fetch("me", "resp_1") == {"said": "mine", "deep": [{"a": None}]}
-    assert await documents.fetch("you", "resp_1") == {"said": "yours"}
-    assert await documents.fetch("me", "resp_2") is None
-    assert await documents.fetch("they", "resp_1") is None
-    await documents.keep("me", "resp_1", {"said": "changed"})
-    assert await documents.fetch("me", "resp_1") == {"said": "changed"}
-    assert await documents.drop("me", "resp_1")
-    assert await documents.fetch("me", "resp_1") is None
-    assert await documents.fetch("you", "resp_1") == {"said": "yours"}
-    assert await documents.drop("me", "resp_1")
+    await store.put_document("me", "resp_1", {"said": "mine", "deep": [{"a": None}]})
+    await store.put_document("you", "resp_1", {"said": "yours"})
+    assert await store.document("me", "resp_1") == {"said": "mine", "deep": [{"a": None}]}
+    assert await store.document("you", "resp_1") == {"said": "yours"}
+    assert await store.document("me", "resp_2") is None
+    assert await store.document("they", "resp_1") is None
+    await store.put_document("me", "resp_1", {"said": "changed"})
+    assert await store.document("me", "resp_1") == {"said": "changed"}
+    assert await store.drop_document("me", "resp_1")
+    assert await store.document("me", "resp_1") is None
+    assert await store.document("you", "resp_1") == {"said": "yours"}
+    assert await store.drop_document("me", "resp_1")
 
 
 async def test_documents_expire_unless_they_are_used_and_go_with_a_purge(opened: Open, clock: HandClock) -> None:
     store = opened(ttl=100.0)
-    documents = Documents(store, clock)
     for name in ("old", "used"):
-        await documents.keep("me", name, {"name": name})
+        await store.put_document("me", name, {"name": name})
     clock.advance(60)
-    assert await documents.fetch("me", "used")
+    assert await store.document("me", "used")
     clock.advance(60)
-    assert await documents.fetch("me", "old") is None
-    assert await documents.fetch("me", "used")
+    assert await store.document("me", "old") is None
+    assert await store.document("me", "used")
     await store.purge()
-    assert await documents.fetch("me", "used") is None
+    assert await store.document("me", "used") is None
 
 
 async def test_nothing_of_a_conversation_is_logged(store: Store, caplog: pytest.LogCaptureFixture) -> None:

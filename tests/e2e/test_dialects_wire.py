@@ -12,7 +12,6 @@ from proxy.conversation_state import ConversationState
 from proxy.core.settings import BackendSetting
 from proxy.dialects import DIALECTS
 from proxy.exchange import Exchange
-from proxy.store import Documents
 from proxy.tokens.counting import Counting
 from proxy.tokens.meter import Meter
 from tests.fakes import GenericFake, LlamaCppFake, scripted
@@ -81,12 +80,7 @@ async def test_many_values_are_not_read_on_the_loop() -> None:
         return dialect.read(body)
 
     dialect, store = DIALECTS["/v1/responses"], open_with("memory://", HandClock())
-    state = ConversationState(
-        store=store,
-        documents=Documents(store, HandClock()),
-        counting=Counting(meter=Meter(), store=store),
-        max_body=2**20,
-    )
+    state = ConversationState(store=store, counting=Counting(meter=Meter(), store=store), max_body=2**20)
     exchange = Exchange({"type": "http", "method": "POST", "path": "/", "headers": []}, nothing, send)
     few = b'{"model":"m","input":"%b"}' % (b"x" * 100_000)
     many = b'{"model":"m","input":[%b]}' % b",".join([b'{"role":"user","content":"x"}'] * 2000)

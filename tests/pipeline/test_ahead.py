@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.addons.ahead import MOST_OF_ONE
 from tests.fakes import FAKES, FakeModel, Gate, LlamaCppFake, OpenRouterFake, Question, Reply, ToolCall, qa, summariser
 from tests.fakes.waiting import wait_until
 from tests.pipeline.talk import (
@@ -134,19 +133,6 @@ def test_what_is_no_conversation_is_left_alone(alone: dict[str, Any]) -> None:
         assert planned(proxy) == []
 
 
-def test_a_chore_plans_nothing_and_does_not_end_what_is_planned() -> None:
-    with LlamaCppFake([MODEL], brain()) as fake, running_proxy(fake, **ON) as proxy:
-        talk = Talk(proxy)
-        talk.messages.append(user(6))
-        chore = {"model": "m", "messages": talk.messages}
-        proxy.chat(chore, **{"x-task": "title_generation"})
-        assert planned(proxy) == []
-        talk.messages.pop()
-        talk.ask()
-        proxy.chat({**chore, "messages": talk.messages[:-1]}, **{"x-task": "title_generation"})
-        wait_ahead(proxy, done=1)
-
-
 # -- once, and not in vain
 
 
@@ -250,15 +236,6 @@ def test_a_backend_that_is_at_work_for_somebody_else_is_left_alone() -> None:
         wait_ahead(proxy, done=1)
 
 
-def test_each_credential_has_a_few_conversations_waiting() -> None:
-    with LlamaCppFake([MODEL], brain()) as fake, running_proxy(fake, **ON) as proxy:
-        with held(fake, proxy.url):
-            for number in range(MOST_OF_ONE + 3):
-                Talk(proxy, f"thing{number}x").ask()
-            Talk(proxy, "other", "another-key").ask()
-        wait_ahead(proxy, done=MOST_OF_ONE + 1)
-
-
 # -- faults
 
 
@@ -306,18 +283,3 @@ def test_between_the_steps_of_a_loop(tools: bool, monkeypatch: pytest.MonkeyPatc
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": words})
         assert ahead(proxy)["done"] >= 2
         assert fake.invalid_histories == []
-
-
-def test_who_waits_is_told_how_far_the_summary_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.attempts.client.PROGRESS", 0.02)
-    gate = Gate(at=5)
-    with LlamaCppFake([MODEL], holding(gate)) as fake, running_proxy(fake, grace=0.0) as proxy:
-        talk = Talk(proxy)
-        talk.ask()
-        with talk.following(b"tokens of its summary written", LATER) as came:
-            gate.open()
-        seen = read_stream(b"".join(came))
-        told = [event["data"]["description"] for event in seen.events]
-        assert any("tokens of its summary written)" in each for each in told)
-        assert "tokens of its summary" not in seen.text
-        assert len(summaries(fake)) == 1

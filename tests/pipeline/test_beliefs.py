@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from typing_extensions import override
 
 from proxy.net import prober as probing
 from tests.fakes import FAKES, FakeModel, GenericFake, OllamaFake, Question, Reply, VllmFake, qa, summariser
@@ -119,38 +118,6 @@ def test_nothing_is_compacted_on_old_facts(monkeypatch: pytest.MonkeyPatch) -> N
         answer = proxy.chat({"model": "m", "messages": history(31, 150), "max_tokens": 5})
         assert answer.headers["x-spillway-action"] == "forwarded"
         assert answer.headers["x-spillway-window"] == "16384"
-
-
-class Renamed(GenericFake):
-    """A router: it tells in its answers which model is behind the name that was asked for."""
-
-    behind = "first"
-
-    @override
-    def reply_name(self, body: dict[str, Any], model: FakeModel) -> str:
-        return self.behind
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_another_model_behind_the_name_ends_what_was_learned_of_the_one_before(stream: bool) -> None:
-    """No prompt has to prove it: a long conversation is not crushed on old facts."""
-    model = FakeModel("m", 2048)
-    with Renamed([model], summariser(qa())) as fake, running_proxy(fake) as proxy:
-
-        def chat(messages: list[dict[str, Any]]) -> Any:
-            answer = proxy.chat({"model": "m", "messages": messages, "max_tokens": 5, "stream": stream})
-            assert answer.status_code == 200
-            return answer
-
-        chat(history(1, 20))
-        chat(history(31, 150))  # it is refused, and the error names the window
-        assert told(proxy)["window"]["value"] == 2048
-        chat(history(1, 20))
-        assert told(proxy)["window"]["value"] == 2048, "the same name says nothing new"
-        fake.behind, model.window, model.trained_window = "second", 16_384, 16_384
-        chat(history(1, 20))
-        assert chat(history(31, 150)).headers["x-spillway-action"] == "forwarded"
-        assert told(proxy)["window"] is None
 
 
 def test_another_window_in_an_error_is_believed_at_once_and_the_backend_asked_again() -> None:

@@ -12,15 +12,12 @@ import pytest
 
 from proxy.addons import embedding
 from proxy.addons.embedding import SizedCache, compare, query_text, texts_for, vector_of
-from proxy.core.jsontext import dumps
 from proxy.core.request import text_of
 from proxy.core.settings import BackendSetting
 from tests.fakes import FAKES, FakeBackend, FakeModel, Gate, LlamaCppFake, VllmFake
 from tests.fakes.chat import vector
-from tests.fakes.waiting import wait_until
 from tests.pipeline.test_recalling import FACT, WINDOW, ask, brain, long_chat, prompts
 from tests.proxying import Proxy, running_proxy
-from tests.rawbackend import sent
 
 pytestmark = pytest.mark.slow
 
@@ -195,17 +192,6 @@ def test_what_is_kept_is_bounded() -> None:
         cache.put(number % 30, "x", number)
     assert 0 < cache.size <= 100
     assert (cache.get(0), cache.get(19)) == (None, "x")
-
-
-def test_who_leaves_takes_the_request_along() -> None:
-    gate = Gate()
-    chat, vectors = talker(), embedder(embedding_gate=gate)
-    body = dumps({"model": "m", "messages": long_chat(PETS)})
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: %d\r\n\r\n"
-    with staged(chat, vectors) as proxy:
-        with sent(proxy.url, head % len(body) + body):
-            gate.wait_reached()
-        wait_until(lambda: vectors.active == 0)
 
 
 @pytest.mark.parametrize(

@@ -124,25 +124,6 @@ def test_two_models_in_turns(swap: LlamaSwapFake) -> None:
     assert swap.loads == ["small", "large"] * 8
 
 
-def test_another_model_behind_the_same_name(swap: LlamaSwapFake) -> None:
-    """A smaller model refuses for some minutes what the larger has just answered: each request is shortened for itself."""
-    swap.pins["team"] = "large"
-    with running_proxy(swap) as proxy:
-        history: list[dict[str, Any]] = []
-        for _ in range(10):
-            said(proxy, history, "team")
-        assert refused(proxy) == 0
-        swap.pins["team"] = "small"
-        for _ in range(4):
-            said(proxy, history, "team")
-        assert refused(proxy) == 4
-        swap.pins["team"] = "large"
-        for _ in range(2):
-            said(proxy, history, "team")
-        assert refused(proxy) == 4
-        assert len(swap.entries["large"].server.chats()) >= 12
-
-
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_model_that_does_not_start(swap: LlamaSwapFake, stream: bool) -> None:
     with running_proxy(swap) as proxy:

@@ -10,7 +10,7 @@ import pytest
 
 from proxy.core.history.marks import RECALLED
 from proxy.core.request import text_of
-from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Question, Reply, qa, summariser
+from tests.fakes import FAKES, FakeBackend, FakeModel, qa, summariser
 from tests.pipeline.test_recalling import ASK, FACT, THINGS
 from tests.proxying import Proxy, read_stream, running_proxy
 
@@ -83,43 +83,3 @@ def test_of_which_less_than_a_tenth_would_be_left_is_refused_with_the_figures(st
         assert abs(error["n_prompt_tokens"] - tokens) < 0.25 * tokens
         assert error["n_ctx"] == WINDOW
         assert fake.chats() == []  # no model was asked for anything
-
-
-def test_a_message_that_is_not_cut_is_not_told_of() -> None:
-    mark = "[… 500 characters left out here …]"
-    with staged() as (_, proxy):
-        talk = [{"role": ("user", "assistant")[n % 2], "content": f"{n} " + "word " * 150} for n in range(40)]
-        answer = ask(proxy, [*talk, {"role": "user", "content": f"What does this mean?\n{mark}\n"}])
-        assert answer.headers["x-spillway-action"] == "compacted"
-        assert "x-spillway-left-out" not in answer.headers
-        assert "left_out" not in answer.json()["usage"]["spillway"]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_what_is_left_out_for_want_of_room_for_the_answer_is_told_too(stream: bool) -> None:
-    """The message fits, but not with what is said of the answer when it is paused."""
-    text = "Tell of it all. " + "The garden was blue long ago. " * 460
-
-    def says(question: Question) -> Reply:
-        return Reply(text=f"{len(question.prefix or '')} and so it went on. " * 120)
-
-    fake = LlamaCppFake([FakeModel("m", WINDOW)], says, tokens_per_chunk=400)
-    with fake, running_proxy(fake) as proxy:
-        body = {"model": "m", "messages": [{"role": "user", "content": text}], "stream": stream}
-        before = fake.count(body)
-        assert 0.8 * WINDOW < before < 0.97 * WINDOW
-        answer = proxy.chat({**body, "stream_options": {"include_usage": True}})
-        sent = [text_of(request.json["messages"][0]) for request in fake.chats()]
-        assert sent[0] == text
-        assert "left out here" in sent[-1]
-        assert fake.overflows == 0
-        seen = read_stream(answer.content) if stream else None
-        usage = answer.json()["usage"] if seen is None else seen.usage
-        assert usage is not None
-        cut = usage["spillway"]["left_out"]
-        assert abs(cut["of"] - before) < 0.1 * before
-        assert 0 < cut["tokens"] < cut["of"]
-        if seen is not None:
-            told = [event["data"]["description"] for event in seen.events]
-            assert any("the middle of your message was left out" in line for line in told)
-            assert any("Your message alone exceeds the window" in line for line in told)

@@ -181,18 +181,3 @@ def test_a_tool_that_tells_only_its_name_is_called_and_tells_more_from_the_next_
     else:
         assert "Does webfetch." not in text_of(second["messages"][0])
         assert "Does webfetch." in text_of(third["messages"][0])
-
-
-def test_the_front_of_the_prompt_stays_while_the_conversation_grows_and_is_compacted() -> None:
-    with staged(trigger=0.3, target=0.2) as (fake, proxy):
-        messages = list(AGENT)
-        actions = []
-        for number in range(24):
-            answer = ask(proxy, messages, tools=TOOLS)
-            actions.append(answer.headers["x-spillway-action"])
-            messages += [said(answer)]
-            messages += [{"role": "user", "content": f"The code of item{number} is c{number}. " + "word " * 150}]
-        turns = [c.json for c in fake.chats() if c.json.get("max_tokens") == 20]
-    assert any(action != "forwarded" for action in actions)
-    assert len({dumps([turn["messages"][0], turn["tools"]]) for turn in turns}) == 1
-    assert fake.invalid_histories == []

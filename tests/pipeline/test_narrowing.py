@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply, ToolCall, summariser
 from tests.proxying import Proxy, running_proxy
 
@@ -76,18 +74,6 @@ def test_tools_that_a_long_session_never_called_go_without_words() -> None:
         forms = [json.dumps(body["tools"]) for body in asked]
         assert len(set(forms)) == 2
         assert forms == sorted(forms, key=forms.index)
-
-
-@pytest.mark.parametrize(("settings", "window"), [({"policy": "standard"}, WINDOW), ({}, 32768)])
-def test_tools_keep_their_words_where_there_is_room_or_the_user_wants_that(settings: Any, window: int) -> None:
-    with (
-        LlamaCppFake([FakeModel("m", window)], summariser(works, asks)) as fake,
-        running_proxy(fake, models={"m": {"window": 4 * WINDOW}}, **settings) as proxy,
-    ):
-        loop = Loop(proxy)
-        for _ in range(12):
-            loop.step()
-        assert len(described(fake.chats()[-1].json)) == len(TOOLS)
 
 
 # What can't fit

@@ -203,12 +203,3 @@ def test_names_that_clients_make_up_do_not_make_series_without_end() -> None:
         assert sum(counted.values()) == 301
         assert len(counted) <= 258
         assert any('model="other"' in labels for labels in counted)
-
-
-def test_an_error_that_comes_as_200_is_no_empty_stream() -> None:
-    """The SDKs read a JSON body as a stream without a single chunk."""
-    refusal = {"error": {"message": "no such endpoint", "code": 404}}
-    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
-        fake.fail_next(200, refusal, [("content-type", "application/json")])
-        answer = proxy.chat({**ONE, "stream": True})
-        assert (answer.status_code, answer.json()) == (404, refusal)

@@ -11,7 +11,7 @@ from proxy.config import load_settings
 from proxy.core.errors import SettingError
 from proxy.core.jsontext import dumps
 from proxy.core.settings import ModelOverrides
-from tests.fakes import FAKES, FakeModel, LlamaCppFake, OllamaFake, qa, summariser, walk
+from tests.fakes import FAKES, FakeModel, LlamaCppFake, qa, summariser, walk
 from tests.fakes.tokens import FakeTokenizer
 from tests.proxying import Proxy, running_proxy
 
@@ -214,20 +214,3 @@ def test_a_backend_never_sees_an_invalid_history(kind: str, model: str) -> None:
         counted = "\n".join(metric(proxy, "spillway_repairs_total"))
         for repaired in ("orphaned_call", "orphaned_result", "arguments", "empty_answer"):
             assert f'kind="{repaired}"' in counted
-
-
-def test_a_repaired_history_keeps_its_prefix_and_its_checkpoint() -> None:
-    with OllamaFake([FakeModel("m", 2048)], summariser(qa())) as fake, running_proxy(fake) as proxy:
-        messages = list(BROKEN)
-        actions = []
-        for number in range(24):
-            messages.append({"role": "user", "content": f"The code of item{number} is c{number}. " + "word " * 60})
-            answer = proxy.chat({"model": "m", "messages": messages, "max_tokens": 30})
-            actions.append(answer.headers["x-spillway-action"])
-            messages.append(answer.json()["choices"][0]["message"])
-        assert (fake.overflows, fake.cuts, fake.invalid_histories) == (0, 0, [])
-        assert 1 <= actions.count("compacted") <= 8
-        sent = [c.json["messages"] for c in fake.chats() if "summar" not in str(c.json["messages"][-1]).lower()]
-        for number in range(1, len(sent)):
-            if actions[number] == "forwarded":
-                assert sent[number][: len(sent[number - 1])] == sent[number - 1]

@@ -126,13 +126,6 @@ def test_a_turn_that_needs_nothing_gets_nothing() -> None:
         assert prompts(fake)[-1][-1] == {"role": "user", "content": "Thank you, good night!"}
 
 
-def test_what_still_fits_is_left_alone() -> None:
-    with staged() as (fake, proxy):
-        messages = [*talk(14), {"role": "user", "content": FACT}, *talk(4)[1:], {"role": "user", "content": ASK}]
-        ask(proxy, messages)
-        assert prompts(fake) == [messages]
-
-
 def test_a_tool_loop_sees_the_same_block_on_every_step() -> None:
     with staged() as (fake, proxy):
         messages = long_chat()
@@ -278,19 +271,6 @@ def test_explain_and_the_status_tell_what_was_recalled() -> None:
         assert told["messages"][-1]["content"].startswith(RECALLED)
         assert FACT in [passage["text"] for passage in told["recalled"]["passages"]]
         assert all(body["messages"][p["message"]]["role"] == p["role"] for p in told["recalled"]["passages"])
-
-
-def test_a_step_of_a_turn_does_not_tell_of_its_passages_again() -> None:
-    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-    step: list[dict[str, Any]] = [
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "c", "content": "Nothing about Leipzig."},
-    ]
-    with staged() as (_, proxy):
-        ask(proxy, long_chat())
-        answer = ask(proxy, [*long_chat(), *step], stream=True)
-        assert int(answer.headers["x-spillway-recalled"]) > 0
-        assert read_stream(answer.content).events == []
 
 
 def test_a_prompt_that_is_refused_is_sent_without_what_was_recalled() -> None:

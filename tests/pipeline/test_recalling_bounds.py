@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +20,7 @@ from proxy.core.settings import Settings
 from proxy.outcome import Telemetry
 from proxy.recall.block import NOTHING
 from proxy.tokens.meter import Meter
-from tests.pipeline.test_recalling import ASK, FACT, THINGS, talk
+from tests.pipeline.test_recalling import ASK, THINGS, talk
 
 pytestmark = pytest.mark.slow
 
@@ -131,13 +130,6 @@ def test_for_every_history(texts: list[str], question: str, data: st.DataObject)
     asyncio.run(run())
 
 
-def long_history(tokens: int) -> list[dict[str, Any]]:
-    messages = [{"role": "user", "content": FACT}, {"role": "assistant", "content": "How nice!"}]
-    while len(messages) * 26 < tokens:
-        messages += [{**m, "content": f"{m['content']} in part{len(messages)}"} for m in talk(26)]
-    return [*messages[: len(messages) // 2 * 2], {"role": "user", "content": ASK}]
-
-
 @pytest.mark.anyio
 async def test_an_answer_has_as_much_room_as_without_what_is_recalled() -> None:
     """Else every answer to a turn that needs something would be paused soon after its first words."""
@@ -159,28 +151,3 @@ async def test_an_answer_has_as_much_room_as_without_what_is_recalled() -> None:
 
 def neighbour(number: int) -> str:
     return f"Our neighbour Quillon{number} paints carriages for the king of Ruritania{number}."
-
-
-@pytest.mark.anyio
-async def test_a_new_long_history_never_holds_the_loop() -> None:
-    meter = Meter()
-    await meter.warm()
-    messages = long_history(100_000)
-    job = await Stand(meter, messages, len(messages) - 21).start()
-    longest, ended = 0.0, asyncio.Event()
-
-    async def watch() -> None:
-        nonlocal longest
-        while not ended.is_set():
-            since = time.perf_counter()
-            await asyncio.sleep(0.001)
-            longest = max(longest, time.perf_counter() - since)
-
-    watching = asyncio.get_running_loop().create_task(watch())
-    began = time.perf_counter()
-    await recaller_of(meter).after_rewrite(job)  # type: ignore[arg-type]
-    whole = time.perf_counter() - began
-    ended.set()
-    await watching
-    assert FACT in text_of(job.messages[-1])
-    assert longest < max(0.25, whole * 0.6), (longest, whole)

@@ -4,7 +4,7 @@ import pytest
 from typing_extensions import override
 
 from proxy.conversation_state import ConversationState
-from proxy.store import Documents, Store
+from proxy.store import Store
 from proxy.store.driver import MemoryDriver, StoreLimits
 from proxy.tokens.counting import Counting
 from proxy.tokens.meter import Meter
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 def state_of(store: Store) -> ConversationState:
     counting = Counting(meter=Meter(), store=store)
-    return ConversationState(store=store, documents=Documents(store, HandClock()), counting=counting, max_body=2**20)
+    return ConversationState(store=store, counting=counting, max_body=2**20)
 
 
 class LostStore(MemoryDriver):

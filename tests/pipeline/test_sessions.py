@@ -7,7 +7,6 @@ from typing import Any
 from proxy.core.request import text_of
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply
 from tests.fakes.brains import asks_summary
-from tests.pipeline.test_recalling import talk
 from tests.proxying import running_proxy
 
 WINDOW = 8192
@@ -87,39 +86,3 @@ def test_a_large_result_fills_what_the_window_has_for_it() -> None:
         shown = text_of(sent["messages"][-1])
         assert shown.startswith("line 0 of")
         assert shown.endswith("line 1399 of the file that was asked for")
-
-
-def loop(steps: int, ask: str, result: str) -> list[dict[str, Any]]:
-    """A question, answered, and a new one for which tools are called."""
-    messages: list[dict[str, Any]] = [
-        {"role": "user", "content": "Where is the vault?"},
-        {"role": "assistant", "content": "The vault of the mill is under the copper kettle in the cellar."},
-        {"role": "user", "content": ask},
-    ]
-    for n in range(steps):
-        calls = [{"id": f"c{n}", "type": "function", "function": {"name": "bash", "arguments": "{}"}}]
-        messages.append({"role": "assistant", "content": None, "tool_calls": calls})
-        messages.append({"role": "tool", "tool_call_id": f"c{n}", "content": f"{n}. {result}"})
-    return messages
-
-
-def test_where_tools_are_called_recall_leaves_the_room_to_their_results() -> None:
-    """What is recalled is taken from what a chat may fill to the trigger."""
-    told = [f"My sister Mathilda keeps hedgehog {n} in cage {n * 7}, and calls it Pim{n}. " * 3 for n in range(40)]
-    said = [text_of(message) for message in talk(500)]
-    roles, texts = ("assistant", "user"), [*said[:100], *told, *said[100:]]
-    ask = {"role": "user", "content": "Which hedgehogs does my sister Mathilda keep, and in which cages?"}
-    told_of = [*({"role": roles[n % 2], "content": text} for n, text in enumerate(texts)), ask]
-    chat, agent = [{"role": "user", "content": "Look."}, *told_of], [*loop(1, "Look.", "ok"), *told_of]
-    fills = []
-    for messages in (chat, agent):
-        with (
-            LlamaCppFake([FakeModel("m", WINDOW)], brain) as fake,
-            running_proxy(fake, limits={"recall": WINDOW // 2}) as proxy,
-        ):
-            answer = proxy.chat({"model": "m", "messages": messages, "tools": TOOLS})
-            assert answer.headers["x-spillway-action"] == "compacted"
-            assert int(answer.headers["x-spillway-recalled"]) > 0
-            fills.append(fake.count(prompts(fake)[-1]) / WINDOW)
-    assert fills[0] > 0.7
-    assert 0.5 < fills[1] <= 0.65

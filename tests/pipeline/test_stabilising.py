@@ -88,24 +88,6 @@ def test_marks_for_caches_reach_only_backends_that_know_them(make: Any, kept: bo
         assert metrics(proxy, "stabilised") == ({} if kept else {"marks": 1})
 
 
-def test_a_moved_mark_loses_no_checkpoint() -> None:
-    """OpenRouter is told the marks: the message that was the newest has one, and on the next turn none."""
-    with OpenRouterFake([FakeModel("m", 2048)], summariser(qa())) as fake, running_proxy(fake) as proxy:
-        picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
-        messages: list[dict[str, Any]] = []
-        actions = []
-        for number in range(24):
-            text = {"type": "text", "text": f"question {number} " + "word " * 90}
-            newest = {"role": "user", "content": [*([picture] if number == 1 else []), {**text, **MARK}]}
-            answer = proxy.chat({"model": "m", "messages": [*messages, newest], "max_tokens": 40})
-            assert answer.status_code == 200, answer.text
-            actions.append(answer.headers["x-spillway-action"])
-            messages.append({"role": "user", "content": [*newest["content"][:-1], text]})
-            messages.append({"role": "assistant", "content": "fine"})
-        shortened = [action for action in actions if action != "forwarded"]
-        assert 0 < len(shortened) < len(actions) / 2
-
-
 # What is told of it
 
 

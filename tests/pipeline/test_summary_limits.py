@@ -127,23 +127,3 @@ def test_a_rest_that_it_asks_for_is_kept(status: str, headers: list[str], asked:
     assert len(summariser.asked) == asked
     if headers and asked == 2:
         assert summariser.asked[1] - summariser.asked[0] >= 1.0
-
-
-def test_a_rest_is_followed_by_the_summary() -> None:
-    summary = "The user went through many turns, and each of them was about many words of it. Nothing else was said."
-
-    def script(backend: RawBackend, call: Call) -> None:
-        if len(summariser.asked) == 1:
-            refuses("429 Too Many Requests", "retry-after: 0")(backend, call)
-            return
-        frame = b'data: {"choices": [{"index": 0, "delta": {"content": "%b"}}]}\n\n' % summary.encode()
-        call.send(SSE + frame + b"data: [DONE]\n\n")
-
-    summariser = Summariser(script)
-    with (
-        raw_backend(summariser, lists=False) as backend,
-        running_proxy(backend.setting, models=MODELS, summary_model="s") as proxy,
-    ):
-        chat(proxy)
-    assert len(summariser.asked) == 2
-    assert summary.strip() in str(summariser.forwarded[0])

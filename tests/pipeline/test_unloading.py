@@ -149,22 +149,3 @@ def test_a_checkpoint_for_a_smaller_window_is_not_applied_where_the_history_fits
         assert turn(4096, 2) == "forwarded"
         assert fake.chats()[-1].json["messages"] == [*short, *history(4, 20)]
         assert (there.summaries, fake.cuts) == (written, 0)
-
-
-def test_where_the_larger_window_does_not_take_it_the_earlier_checkpoint_is_applied() -> None:
-    model = FakeModel("m", 8192, TRAINED)
-    with OllamaFake([model], summariser(qa())) as fake, running_proxy(fake, profile_ttl=NOW, recall="off") as proxy:
-        there = Engine(fake, fake, ("/api/generate", {"model": "m", "keep_alive": 0}))
-
-        def prompt(window: int, number: int) -> list[dict[str, Any]]:
-            there.unload()
-            model.window = window
-            ask(proxy, [*LONG, *history(2 * number, 20)])
-            sent: list[dict[str, Any]] = fake.chats()[-1].json["messages"]
-            return sent
-
-        large, small = prompt(8192, 0), prompt(4096, 1)
-        assert fake.count({"model": "m", "messages": small}) < 4096
-        written = there.summaries
-        assert prompt(8192, 2) == [*large, *history(4, 20)]
-        assert there.summaries == written

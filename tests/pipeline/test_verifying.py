@@ -133,25 +133,6 @@ def test_what_never_serves_is_not_asked_for_again_and_again(transcript: str, for
             assert "".join(asks) == expected
 
 
-@pytest.mark.parametrize(
-    ("reply", "kept"),
-    [
-        (f"<think>What did they say?</think>{GOOD}", GOOD),
-        (Reply(reasoning="What did they say?", text=GOOD), GOOD),
-        (f"Sure! Here is a summary of the conversation:\n\n{GOOD}\n\nLet me know if I can help.", GOOD),
-        (Reply(text=f"{GOOD} They also talked about", finish="length"), GOOD),
-    ],
-)
-def test_what_can_be_mended_is(reply: Reply | str, kept: str) -> None:
-    with LlamaCppFake([FakeModel("m", 2048)], summarises(reply)) as fake, running_proxy(fake) as proxy:
-        assert chat(proxy).json()["usage"]["spillway"]["summary"] == "written"
-        assert len(asked(fake)) == 1
-        block = forwarded(fake).split(f"{OPEN}\\n")[1].split("\\n[End")[0]
-        assert block.startswith(kept)
-        assert "They also" not in block
-        assert "think" not in block
-
-
 @pytest.mark.parametrize("field", ["text", "reasoning"])
 def test_a_model_that_loops_is_stopped_while_it_does(field: str) -> None:
     said = endless("The user is glad that the assistant is here to help.")
