@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 from asyncio import TimerHandle
 from collections.abc import Callable
 from itertools import chain
@@ -26,6 +28,10 @@ KEEP_ALIVE = 75
 they send a request into one that is just being closed."""
 LINGER = 2.0
 """Seconds that a refused client, which may still be sending, gets to read why."""
+HEALTH = (b"/healthz", b"/readyz")
+"""Paths that are served beyond the limit of connections: an orchestrator would restart what is only busy."""
+HEALTH_CONNECTIONS = 16
+"""Connections beyond the limit that are let in for them."""
 SHUTDOWN_GRACE = 1.0
 """Seconds for writing the error events of cancelled answers."""
 _TICK = 0.05
@@ -39,6 +45,8 @@ class BoundedProtocol(HttpToolsProtocol):
     client_timeout = CLIENT_TIMEOUT
     _refused = False
     """Nothing more is read but to be dropped."""
+    _is_beyond = False
+    """Whether the connection is one more than the limit."""
     _timer: TimerHandle
     """Ends a request that does not arrive, and an answer that the client does not read."""
     _head_bytes = 0
@@ -48,13 +56,16 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
         self._timer = self.loop.call_later(self.client_timeout, self._timed_out)
-        if self.limit_connections is not None and len(self.connections) > self.limit_connections:
-            self._refuse(
-                Overloaded(
-                    f"All {self.limit_connections} connections are in use: try again later. "
-                    "The operator can raise SPILLWAY_MAX_CONNECTIONS."
-                )
-            )
+        beyond = 0 if self.limit_connections is None else len(self.connections) - self.limit_connections
+        self._is_beyond = beyond > 0
+        if beyond > HEALTH_CONNECTIONS:
+            self._refuse(self._overloaded())
+
+    def _overloaded(self) -> Overloaded:
+        return Overloaded(
+            f"All {self.limit_connections} connections are in use: try again later. "
+            "The operator can raise SPILLWAY_MAX_CONNECTIONS."
+        )
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
@@ -91,6 +102,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         if len(self.url) + sum(map(len, chain.from_iterable(self.headers))) > HEADER_BYTES:
             raise _head_too_large()
+        if self._is_beyond and self.url.partition(b"?")[0] not in HEALTH:
+            raise self._overloaded()
         super().on_headers_complete()
         self.headers = []  # trailers are appended here: none becomes a header of the request
 
@@ -168,6 +181,12 @@ def _head_too_large() -> HeadTooLarge:
     return HeadTooLarge(f"The request's target and headers exceed {HEADER_BYTES} bytes.")
 
 
+def _hangs_up() -> bool:
+    """Return whether a closed terminal would kill the process: not on Windows, and not under nohup."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+
+
 class Server(uvicorn.Server):
     """Serves until a signal; then waits for running answers, at most `graceful` seconds, and ends the rest with an error.
 
@@ -224,6 +243,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: Any = None) -> None:
         self._loop = asyncio.get_running_loop()
         self.lifespan.state["server"] = self  # copied into the scope of every request
+        if _hangs_up():
+            signal.signal(signal.SIGHUP, self.handle_exit)  # uvicorn handles the others
         await super().startup(sockets=sockets)
         self._on_started(self.servers[0].sockets[0].getsockname()[1])
 

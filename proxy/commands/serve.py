@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import secrets
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -45,6 +46,8 @@ def run(settings: Settings, _: object) -> int:
     Raises:
         SettingError: no backend and no demo, a store that cannot be opened, an address that is taken.
     """
+    # Until the server listens. The first process of a container would not be ended by it otherwise.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine(FORMAT))
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.fakes import Gate, GenericFake, LlamaCppFake, scripted, wait_until, walk
@@ -114,6 +115,8 @@ def test_connections_are_counted_and_the_next_one_is_told() -> None:
             assert response.status == 503
             assert response.getheader("retry-after") == "2"
             assert "SPILLWAY_MAX_CONNECTIONS" in json.loads(body)["error"]["message"]
+        # Or an orchestrator would restart what is only busy.
+        assert httpx.get(f"{proxy.url}/healthz", trust_env=False).status_code == 200
         for each in held:
             each.close()
         wait_until(lambda: works(proxy))

@@ -91,7 +91,8 @@ def test_what_runs_too_long_ends_with_an_error_and_its_mark(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_what_ends_in_time_ends_as_ever(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGHUP])
+def test_what_ends_in_time_ends_as_ever(tmp_path: Path, first: signal.Signals) -> None:
     gate = Gate(at=1)
     with held(gate) as fake, stopping(tmp_path / "log", fake, 30.0) as (proxy, status), ExitStack() as stack:
         streams = [stack.enter_context(connected(proxy.url)) for _ in range(5)]
@@ -101,7 +102,7 @@ def test_what_ends_in_time_ends_as_ever(tmp_path: Path) -> None:
         for number, client in enumerate(streams):
             client.send(chat(stream=True, text=f"stream {number}"))
         wait_until(lambda: gate.waiting == 5, 30)
-        stop(proxy)
+        os.kill(proxy.pid, first)
         assert idle.rest() == b""  # an idle connection is closed at once
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{proxy.url}/healthz", trust_env=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,16 @@ def test_a_backend_that_starts_later_takes_the_place_of_the_demo(tmp_path: Path)
                 client.headers["authorization"] = "Bearer key"
                 wait_until(lambda: models() == ["m"])
                 assert "real" in client.post("/v1/chat/completions", json=hello).text
+
+
+def test_it_can_be_ended_while_it_starts(tmp_path: Path) -> None:
+    with socket.create_server((f"127.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.78", 1234)) as silent:
+        options = {"SPILLWAY_DISCOVER": silent.getsockname()[0], "SPILLWAY_STORE": "memory://"}
+        with running([sys.executable, "-m", "proxy", "serve", "--port", "0"], tmp_path / "log", options) as server:
+            with silent.accept()[0]:
+                server.process.terminate()
+                assert server.process.wait(20) == 130
+            assert LISTENING not in server.log.read_text(encoding="utf-8")
 
 
 def test_a_configured_backend_that_is_down_is_told_at_the_start(tmp_path: Path) -> None:
