@@ -115,7 +115,6 @@ pictures: $(VENV)/.dev ## take the pictures of the page in docs/images anew (nee
 	@$(PY) -m tests.page
 
 docs: $(VENV)/.dev ## write the settings and draw the diagrams in the documents again from the code
-	$(PY) -m tests.diagrams
 	$(PY) -m tests.reference
 
 site: $(VENV)/.dev ## build the documentation as a site in build/site; a link that leads nowhere is an error

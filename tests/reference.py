@@ -1,4 +1,4 @@
-"""Settings as docs/, config/ and docker-compose.yml list them: `make docs` writes them, tests/test_docs.py compares."""
+"""What the documents take from the code, settings and states: `make docs` writes it, tests/test_docs.py compares."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from proxy.config import listed_settings
+from proxy.stream.session import LEGAL, State
 
 ROOT = Path(__file__).parent.parent
 PAGE, EXAMPLE = ROOT / "docs/settings.md", ROOT / "config/spillway.example.toml"
 COMPOSE = ROOT / "docker-compose.yml"
+ARCHITECTURE = ROOT / "docs/architecture.md"
 PLACES = {
     PAGE: re.compile(r"(?<=<!-- settings: written by make docs -->\n).*?(?=<!-- end -->)", re.DOTALL),
     EXAMPLE: re.compile(r"(?<=# Written by make docs\.\n).*", re.DOTALL),
+    ARCHITECTURE: re.compile(r"(?<=<!-- states: written by make docs -->\n).*?(?=<!-- end -->)", re.DOTALL),
     COMPOSE: re.compile(r"(?<=  # Written by make docs:\n).*?(?=  # End\.)", re.DOTALL),
 }
-"""Where the list stands in each file."""
+"""Where it stands in each file."""
 _UNITS = {
     "Bytes": ((2**20, "MiB"), (2**10, "KiB"), (1, "bytes")),
     "Seconds": ((86400, "days"), (1, "s")),
@@ -53,9 +56,27 @@ def environment() -> str:
     return "".join(f"  {name}:\n" for name in sorted(named))
 
 
+def states() -> str:
+    """The states of a streamed answer and the events that lead from one to another, in Mermaid's language."""
+    events: dict[tuple[State, State], list[str]] = {}
+    for (source, event), targets in LEGAL.items():
+        for target in targets:
+            events.setdefault((source, target), []).append(event.__name__)
+    order = list(State)
+    moves = sorted(events.items(), key=lambda move: [order.index(state) for state in move[0]])
+    first, sources = order[0], {source for source, _ in LEGAL}
+    lines = [
+        f"[*] --> {first.name}",
+        *(f"{source.name} --> {target.name}: {', '.join(sorted(names))}" for (source, target), names in moves),
+        *(f"{state.name} --> [*]" for state in order if state not in sources),
+    ]
+    drawn = "\n".join(f"    {line}" for line in lines)
+    return f"```mermaid\nstateDiagram-v2\n{drawn}\n```\n"
+
+
 def written(path: Path) -> str:
-    """Return the text of a file with its list as the code has it."""
-    lists = {PAGE: table, EXAMPLE: example, COMPOSE: environment}
+    """Return the text of a file with what it takes from the code as it is now."""
+    lists = {PAGE: table, EXAMPLE: example, COMPOSE: environment, ARCHITECTURE: states}
     return PLACES[path].sub(lambda _: lists[path](), path.read_text())
 
 

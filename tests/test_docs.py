@@ -20,8 +20,7 @@ import pytest
 from proxy.cli import main
 from proxy.config import load_settings
 from proxy.core.settings import Settings
-from tests.diagrams import ARCHITECTURE, BETWEEN, drawn_again
-from tests.reference import PLACES, written
+from tests.reference import ARCHITECTURE, PLACES, written
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -41,7 +40,7 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("path", PLACES, ids=lambda path: path.name)
-def test_the_settings_are_listed_as_the_code_has_them(path: Path) -> None:
+def test_settings_and_states_are_written_as_the_code_has_them(path: Path) -> None:
     assert len(PLACES[path].findall(path.read_text())) == 1
     assert written(path) == path.read_text(), "run `make docs`"
 
@@ -163,12 +162,6 @@ def test_the_readme_leads_to_every_page() -> None:
 
 
 # The architecture
-
-
-def test_the_diagrams_are_those_of_the_code() -> None:
-    text = ARCHITECTURE.read_text()
-    assert len(BETWEEN.findall(text)) == 1
-    assert drawn_again(text) == text, "run `make docs`"
 
 
 def test_the_map_shows_every_folder() -> None:

@@ -145,7 +145,7 @@ ABSURD: dict[str, Callable[[], bytes]] = {
 HOSTILE: dict[str, Callable[[], bytes]] = {
     "10 MB of spaces around JSON": lambda: b" " * 5 * MB + chat([user("a")]) + b"\n" * 5 * MB,
     "5 MB of spaces": lambda: between(assistant("b"), user(" " * 5 * MB)),
-    "5 MB of newlines": lambda: between(assistant("x" + "\n" * 5 * MB + "y")),
+    "2 MB of newlines": lambda: between(assistant("x" + "\n" * 2 * MB + "y")),
     "results in reverse": lambda: between(
         assistant(None, tool_calls=[call(n) for n in range(4000)]), *(tool(n, "r") for n in reversed(range(4000)))
     ),
@@ -165,16 +165,16 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "3 MB of punctuation": lambda: between(assistant("b"), user("!?.,;:-" * (3 * MB // 7))),
     "3 MB of digits": lambda: between(assistant("b"), user("1234567890" * (3 * MB // 10))),
     "16 MB of images": lambda: between(user("") | {"content": [image(4 * MB) for _ in range(4)]}),
-    "200 system messages of 64 kB": lambda: chat(
-        [user(f"It is 10:{n % 60:02} on day {n}. " + "1,2 of 3 " * 7000) | {"role": "system"} for n in range(200)]
+    "100 system messages of 64 kB": lambda: chat(
+        [user(f"It is 10:{n % 60:02} on day {n}. " + "1,2 of 3 " * 7000) | {"role": "system"} for n in range(100)]
         + [user("a")]
     ),
     "marks that open": lambda: chat(
         [
             user("a"),
-            assistant("[TOOL_RESULT]" * 100_000),
-            user("<tool_result tool_name='x'>" * 60_000),
-            assistant("<tool_call>{" * 60_000),
+            assistant("[TOOL_RESULT]" * 50_000),
+            user("<tool_result tool_name='x'>" * 30_000),
+            assistant("<tool_call>{" * 30_000),
             user("d"),
         ]
     ),
@@ -185,11 +185,11 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "an agent's 4 MB": lambda: between(
         *(m for n in range(400) for m in (assistant(None, tool_calls=[call(n)]), tool(n, "some word " * 1000)))
     ),
-    "an agent's own compaction of 4 MB": lambda: chat(
-        [(user, assistant)[n % 2]("some word " * 1000) for n in range(400)] + [user(COMPACT)]
+    "an agent's own compaction of 2 MB": lambda: chat(
+        [(user, assistant)[n % 2]("some word " * 1000) for n in range(200)] + [user(COMPACT)]
     ),
-    "a transcript of 4 MB to be compacted": lambda: chat(
-        [user("<conversation>\n" + "user: hello there, it is me\n" * (4 * MB // 28) + f"</conversation>\n{COMPACT}")]
+    "a transcript of 2 MB to be compacted": lambda: chat(
+        [user("<conversation>\n" + "user: hello there, it is me\n" * (2 * MB // 28) + f"</conversation>\n{COMPACT}")]
     ),
     "400 orphans in a small body": lambda: between(*(tool(n, "r") for n in range(400))),
 }
