@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from proxy.core import sse
 from proxy.core.piece import CallPart, Piece
@@ -19,40 +19,14 @@ from proxy.stream.duplicates import RepeatedCalls
 from proxy.stream.events import Correct
 from proxy.stream.watch import Watch
 
-
-class CallReader(Protocol):
-    """Reads calls that a model writes as text in one attempt: pieces in, pieces out."""
-
-    @property
-    def unseen(self) -> int:
-        """Tokens that were generated and are in no piece yet: the beginning of what may be a call."""
-        ...
-
-    def skip(self, text: str) -> bool:
-        """Take in a text that can't be part of a call, and is sent unread; False: its piece has to be fed."""
-        ...
-
-    def feed(self, piece: Piece) -> Sequence[Piece]:
-        """Return what may be sent now."""
-        ...
-
-    def close(self) -> Sequence[Piece]:
-        """Return what is left at the end of an attempt, but for what has to be corrected."""
-        ...
-
-    def correction(self) -> Correct | None:
-        """Return what has to be corrected in the attempt."""
-        ...
-
-    def give_up(self) -> Sequence[Piece]:
-        """Return what would have been corrected, as it was written, and all that came after it."""
-        ...
+if TYPE_CHECKING:
+    from proxy.emulation.reader import WrittenCallReader
 
 
 class Inlet:
     """The way in. What a reader of calls still holds is counted in the answer as unseen."""
 
-    def __init__(self, watch: Watch, answer: Answer, calls: Callable[[], CallReader | None]) -> None:
+    def __init__(self, watch: Watch, answer: Answer, calls: Callable[[], WrittenCallReader | None]) -> None:
         self._watch = watch
         self._answer = answer
         self._make_calls = calls

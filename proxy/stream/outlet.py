@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from proxy.core.dialect import Writer
 from proxy.core.piece import NOBODY, Piece
 from proxy.stream.answer import Answer
 from proxy.stream.events import Reopened
-from proxy.stream.inlet import CallReader
 from proxy.stream.seam import LONG, Seam, SpacedFilter, seam_for
 from proxy.stream.template import Template
 from proxy.stream.watch import Watch
+
+if TYPE_CHECKING:
+    from proxy.emulation.reader import WrittenCallReader
 
 _SPACELESS = "\u2e80"
 """From here on characters are those of Chinese, Japanese and Korean, with few exceptions (Unicode 17, blocks)."""
@@ -66,7 +69,7 @@ class Outlet:
 
     # -- pieces
 
-    def plain(self, frame: bytes, out: list[bytes], calls: CallReader | None) -> bool:
+    def plain(self, frame: bytes, out: list[bytes], calls: WrittenCallReader | None) -> bool:
         """Take in a frame that differs from the last parsed one in nothing but its text, far from the pause point.
 
         False: it has to be parsed. No character is more than four tokens.

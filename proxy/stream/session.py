@@ -12,7 +12,7 @@ because a server that breaks down does not write it; a body that just ends is no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from proxy.backends.refusals import Overflow, recognise, refuses_tools
 from proxy.core import sse
@@ -38,10 +38,13 @@ from proxy.stream.events import (
     UpstreamEnded,
     UpstreamFailed,
 )
-from proxy.stream.inlet import CallReader, Inlet
+from proxy.stream.inlet import Inlet
 from proxy.stream.outlet import Outlet
 from proxy.stream.seam import margin
 from proxy.stream.watch import Watch
+
+if TYPE_CHECKING:
+    from proxy.emulation.reader import WrittenCallReader
 
 __all__ = ["LEGAL", "State", "StreamSession", "Watch"]
 
@@ -54,7 +57,7 @@ class StreamSession:
     """One answer. Feed events to `handle` and carry out the commands it returns, in order."""
 
     def __init__(
-        self, watch: Watch, answer: Answer, writer: Writer, calls: Callable[[], CallReader | None] = lambda: None
+        self, watch: Watch, answer: Answer, writer: Writer, calls: Callable[[], WrittenCallReader | None] = lambda: None
     ) -> None:
         """`calls` makes a reader of calls that are written as text, for the next attempt; None: there are none."""
         self.watch = watch
