@@ -9,8 +9,7 @@ import anthropic
 import pytest
 from anthropic.types import MessageParam, ToolParam
 
-from tests.e2e.clients.weather import asked_for_weather
-from tests.fakes import FAKES, FakeBackend, FakeModel, GenericFake, LlamaCppFake, scripted, walk, words
+from tests.fakes import FAKES, FakeModel, GenericFake, LlamaCppFake, scripted, walk, words
 from tests.proxying import running_proxy
 from tests.sdks import anthropic_sdk as sdk
 from tests.sdks import closed
@@ -28,53 +27,6 @@ WEATHER: ToolParam = {
 
 def ask(text: str) -> list[MessageParam]:
     return [{"role": "user", "content": text}]
-
-
-@pytest.mark.parametrize("kind", FAKES)
-def test_a_whole_and_a_streamed_answer(kind: str) -> None:
-    with FAKES[kind](brain=scripted(["Good day to you."] * 2)) as fake, running_proxy(fake) as proxy:
-        client = sdk(proxy)
-        whole = client.messages.create(model=MODEL, max_tokens=100, system="Be brief.", messages=ask("hello"))
-        assert whole.content[0].type == "text"
-        assert whole.content[0].text == "Good day to you."
-        assert (whole.type, whole.role, whole.stop_reason) == ("message", "assistant", "end_turn")
-        assert whole.usage.input_tokens > 0
-        assert whole.usage.output_tokens > 0
-        with client.messages.stream(model=MODEL, max_tokens=100, messages=ask("hello")) as stream:
-            assert "".join(stream.text_stream) == "Good day to you."
-            final = stream.get_final_message()
-        assert final.stop_reason == "end_turn"
-        assert final.usage.output_tokens > 0
-        assert all(chat.path.endswith(fake.chat_paths) for chat in fake.chats())
-
-
-@pytest.mark.parametrize("streamed", [True, False])
-def test_an_answer_of_several_windows_is_one_message(streamed: bool) -> None:
-    with LlamaCppFake(brain=walk(last=1500), window=1024) as fake, running_proxy(fake) as proxy:
-        said = _answer(sdk(proxy), streamed=streamed, messages=ask("go"))
-        assert said.content[0].type == "text"
-        assert said.content[0].text == words(1, 1500)
-        assert said.stop_reason == "end_turn"
-        assert len(fake.chats()) > 2
-
-
-@pytest.mark.parametrize("native", [True, False], ids=["native", "emulated"])
-@pytest.mark.parametrize("streamed", [True, False])
-def test_a_tool_is_called_and_its_result_goes_back(streamed: bool, native: bool) -> None:
-    with asked_for_weather(native=native) as fake, running_proxy(fake) as proxy:
-        client = sdk(proxy)
-        messages = ask("How is the weather in Graz and Linz?")
-        asked = _answer(client, streamed=streamed, messages=messages, tools=[WEATHER])
-        uses = [block for block in asked.content if block.type == "tool_use"]
-        assert [(use.name, use.input) for use in uses] == [("weather", {"city": "Graz"}), ("weather", {"city": "Linz"})]
-        assert asked.stop_reason == "tool_use"
-        assert len({use.id for use in uses}) == 2
-        results: Any = [{"type": "tool_result", "tool_use_id": use.id, "content": "sunny"} for use in uses]
-        messages += [{"role": "assistant", "content": asked.content}, {"role": "user", "content": results}]
-        told = _answer(client, streamed=streamed, messages=messages, tools=[WEATHER])
-        assert told.content[-1].type == "text"
-        assert told.content[-1].text == "Sunny in both."
-        assert fake.invalid_histories == []
 
 
 def test_a_picture_goes_along_and_a_result_with_one_too() -> None:
@@ -105,28 +57,6 @@ def _answer(client: anthropic.Anthropic, *, streamed: bool, **asked: Any) -> ant
         return message
     with client.messages.stream(**asked) as stream:
         return stream.get_final_message()
-
-
-def _fails(fake: FakeBackend, **asked: Any) -> anthropic.APIStatusError:
-    with running_proxy(fake) as proxy, pytest.raises(anthropic.APIStatusError) as caught:
-        sdk(proxy).messages.create(**{"model": MODEL, "max_tokens": 10, "messages": ask("hello"), **asked})
-    return caught.value
-
-
-def test_errors_are_those_that_the_sdk_knows() -> None:
-    with LlamaCppFake(window=1024) as fake:
-        too_long = _fails(fake, system="word " * 5_000)
-        assert isinstance(too_long, anthropic.BadRequestError)
-        body: Any = too_long.body
-        assert body["type"] == "error"
-        assert body["error"]["type"] == "invalid_request_error"
-        assert body["error"]["message"].startswith("prompt is too long: ")
-        fake.fail_next(429, {"error": {"message": "slow down", "code": 429}})
-        assert isinstance(_fails(fake), anthropic.RateLimitError)
-        unknown: Any = [{"role": "user", "content": [{"type": "dance"}]}]
-        assert "dance" in str(_fails(fake, messages=unknown))
-        fake.stop()
-        assert _fails(fake).status_code == 502
 
 
 def test_a_prompt_is_counted_as_the_backend_counts_it_or_near_to_that() -> None:

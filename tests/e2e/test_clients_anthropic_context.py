@@ -251,15 +251,6 @@ def test_a_compaction_of_another_opens_nothing_and_makes_no_rules(fake: LlamaCpp
             assert carried_rules(first) == []
 
 
-def test_a_failed_compaction_says_nothing(fake: LlamaCppFake) -> None:
-    failed: Any = {"type": "compaction", "content": None}
-    messages = [*chat(1), {"role": "assistant", "content": [failed, {"type": "text", "text": "Well."}]}]
-    with running_proxy(fake) as proxy:
-        more = [*messages, {"role": "user", "content": "What is the code of alpha?"}]
-        assert told(answer(sdk(proxy), streamed=False, messages=more)) == "The code of alpha is X-17."
-        assert len(fake.chats()[-1].json["messages"]) == len(more)
-
-
 @both
 def test_the_window_compacts_too_and_ends_no_answer_while_there_is_room_to_be_made(
     streamed: bool, fake: LlamaCppFake

@@ -94,16 +94,6 @@ def test_a_threshold_compacts_within_the_request_and_the_answer_goes_on(streamed
 
 
 @both
-def test_below_the_threshold_nothing_is_compacted(streamed: bool) -> None:
-    manage = [{"type": "compaction", "compact_threshold": 100_000}]
-    with talking() as (fake, proxy):
-        said, events = ask(sdk(proxy), turns(2), streamed=streamed, context_management=manage)
-        assert [item.type for item in said.output] == ["message"]
-        assert "response.compaction.compacting" not in [event.type for event in events]
-        assert len(fake.chats()) == 1
-
-
-@both
 def test_a_trigger_is_answered_with_a_compaction_alone(streamed: bool) -> None:
     """As Codex asks for it."""
     with talking() as (fake, proxy):
@@ -195,21 +185,6 @@ def test_a_stored_conversation_goes_on_from_its_compaction(streamed: bool) -> No
         assert SUMMARY in str(messages)
         assert "Answer 0. so it is" not in str(messages)
         assert messages[-1]["content"] == "What do I like?"
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"context_management": {"type": "compaction"}},
-        {"context_management": [{"type": "other"}]},
-        {"context_management": [{"type": "compaction", "compact_threshold": "many"}]},
-        {"input": [{"type": "compaction_trigger"}, {"role": "user", "content": "x"}]},
-    ],
-)
-def test_a_malformed_wish_is_refused(wrong: dict[str, Any]) -> None:
-    with talking() as (_, proxy):
-        told = proxy.client.post("/v1/responses", json={"model": MODEL, "input": "x", **wrong})
-        assert (told.status_code, told.json()["error"]["param"]) == (400, next(iter(wrong)))
 
 
 @both
