@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from proxy.addons.metrics import Metrics
 from proxy.addons.prompt_prefix import PromptPrefix
 from proxy.addons.recall import Recaller
 from proxy.api.access import AccessControl
-from proxy.api.app import Lifespan, create_api
+from proxy.api.app import create_api
 from proxy.api.dependencies import Services
 from proxy.attempts.attempt import Attempts, SharedPool
 from proxy.attempts.calls import CallLedger
@@ -88,42 +88,44 @@ def create_app(
 ) -> FastAPI:
     """Build the application. Its lifespan owns what it opens here: transport, store, tasks.
 
-    Args:
-        settings: what the user chose; `backends` must not be empty.
-        transport: towards the backends; default: the fast one over TCP.
-        store: of checkpoints; default: the one `settings.store` names.
-        spans: OpenTelemetry's, who gets the spans of requests; default: nobody, or where the environment sends them.
-        clock: seconds since the epoch.
-        times: time-outs that are no settings.
-        page_token: what opens the page from elsewhere where there are no keys; empty: nothing does.
+    `settings` must name backends; `transport` and `store` are those that they name by default, and spans go where the
+    environment says; `clock` gives seconds since the epoch; `page_token`, if any, opens the page where there are no keys.
 
     Raises:
         SettingError: the store cannot be opened.
     """
     access = AccessControl(settings, page_token)
-    if page_token:  # as one of Spillway's own keys it goes to no backend
-        settings = settings.model_copy(update={"admin_keys": (page_token,)})
-    wire = transport or open_wire(
-        settings.backends, connect_timeout=times.connect_timeout, read_timeout=settings.read_timeout
-    )
+    # As one of Spillway's own keys it goes to no backend.
+    settings = settings.model_copy(update={"admin_keys": (page_token,)}) if page_token else settings
+    timeouts = {"connect_timeout": times.connect_timeout, "read_timeout": settings.read_timeout}
+    wire = transport or open_wire(settings.backends, **timeouts)
     store = store or _open_store(settings, clock, times.store_timeout)
-    counting = Counting(meter=Meter(), store=store)
-    telemetry, spans = Telemetry(clock=time.monotonic), spans or _spans()
+    counting, telemetry = Counting(meter=Meter(), store=store), Telemetry(clock=time.monotonic)
     known = upstreams(settings.backends, settings, wire, store, times.profile_ttl)
     router = Router(known, default=settings.default_model)
     metrics = Metrics(keyed=bool(settings.api_keys))
     history = RequestHistory(settings.live_bytes, clock, telemetry.clock)
     _watch(metrics, store, history)
     addons = addons_of(settings, telemetry, counting.meter, history, metrics)
-    if spans is not None:
-        addons = (*addons, _tracing(spans, router.upstreams))
+    if (spans := spans or _spans()) is not None:
+        from proxy.addons.tracing import Tracing  # noqa: PLC0415 - an extra, loaded only where it is used
+
+        addons = (*addons, Tracing(spans, router.upstreams))
     telemetry.observers = addons
     pipeline = _pipeline(settings, router, store, counting, addons, clock, times.grace)
-    for addon in addons:
-        addon.install(pipeline)
-    relay = Relay(settings=settings, pipeline=pipeline, telemetry=telemetry)
-    services = _services(settings, relay, metrics, history, store, access)
-    return create_api(services, _lifespan(wire, store, counting, addons, spans))
+    services = Services(
+        relay=Relay(settings=settings, pipeline=pipeline, telemetry=telemetry),
+        settings=settings,
+        metrics=metrics,
+        meter=counting.meter,
+        ledger=pipeline.replies.driver.ledger,
+        access=access,
+        readiness=ReadinessProbe(router.upstreams),
+        history=history,
+        summaries=ConversationSummaries(history=history, store=store, meter=counting.meter, addons=addons),
+        check_store=store.check,
+    )
+    return create_api(services, partial(_lifespan, wire, store, counting, addons, spans))
 
 
 def _open_store(settings: Settings, clock: Callable[[], float], timeout: float) -> Store:
@@ -131,33 +133,45 @@ def _open_store(settings: Settings, clock: Callable[[], float], timeout: float) 
     return open_store(settings.store, limits)
 
 
-def _services(
-    settings: Settings, relay: Relay, metrics: Metrics, history: RequestHistory, store: Store, access: AccessControl
-) -> Services:
-    """Collect what the routes use."""
-    meter, addons = relay.pipeline.counting.meter, relay.pipeline.addons
-    return Services(
-        relay=relay,
-        settings=settings,
-        metrics=metrics,
-        meter=meter,
-        ledger=relay.pipeline.replies.driver.ledger,
-        access=access,
-        readiness=ReadinessProbe(relay.router.upstreams),
-        history=history,
-        summaries=ConversationSummaries(history=history, store=store, meter=meter, addons=addons),
-        check_store=store.check,
-    )
+@asynccontextmanager
+async def _lifespan(
+    wire: httpx.AsyncBaseTransport,
+    store: Store,
+    counting: Counting,
+    addons: Sequence[AddOn],
+    spans: TracerProvider | None,
+    _: FastAPI,
+) -> AsyncIterator[None]:
+    """At the end, cancel what runs, save what was learned, and close."""
+    try:
+        yield
+    finally:
+        for addon in addons:
+            addon.close()
+        await cancel_all()
+        await counting.save()
+        await store.close()
+        await wire.aclose()
+        if spans is not None:  # sends what waits, and waits for that itself
+            await asyncio.to_thread(spans.shutdown)
+
+
+def _watch(metrics: Metrics, store: Store, history: RequestHistory) -> None:
+    """Show what no outcome tells."""
+    metrics.watch("store_healthy", "Whether the store worked when it was last tried.", lambda: store.healthy)
+    metrics.watch("live_bytes", "Bytes that the bodies of recent requests take.", lambda: history.size)
+    metrics.watch("live_viewers", "Viewers of the live feed.", lambda: history.viewers)
 
 
 def addons_of(
     settings: Settings, telemetry: Telemetry, meter: Meter, history: RequestHistory, metrics: Metrics
 ) -> tuple[AddOn, ...]:
-    """List the add-ons, in the order in which they are called."""
+    """List the add-ons, in the order in which they are called; at backends that are `near` tokens cost nothing."""
+    near = frozenset(each.name for each in settings.backends if is_nearby(urlsplit(each.url).hostname or ""))
     return (
         PromptPrefix(meter),
         Recaller(),
-        AheadCompactor(telemetry=telemetry, near=_near(settings.backends)),
+        AheadCompactor(telemetry=telemetry, near=near),
         history,
         RequestLog(),
         metrics,
@@ -184,32 +198,6 @@ def open_wire(
         raise SettingError(f"HTTP_PROXY, HTTPS_PROXY or ALL_PROXY can't be used: {error}") from None
 
 
-def _lifespan(
-    transport: httpx.AsyncBaseTransport,
-    store: Store,
-    counting: Counting,
-    addons: Sequence[AddOn],
-    spans: TracerProvider | None,
-) -> Lifespan:
-    """At the end, cancel what runs, save what was learned, and close."""
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        del app
-        async with AsyncExitStack() as stack:
-            if spans is not None:  # sends what waits, and waits for that itself
-                stack.push_async_callback(asyncio.to_thread, spans.shutdown)
-            stack.push_async_callback(transport.aclose)
-            stack.push_async_callback(store.close)
-            stack.push_async_callback(counting.save)
-            stack.push_async_callback(cancel_all)
-            for addon in addons:
-                stack.callback(addon.close)
-            yield
-
-    return lifespan
-
-
 def _pipeline(
     settings: Settings,
     router: Router,
@@ -230,7 +218,7 @@ def _pipeline(
         counting=counting,
         ledger=CallLedger(),
     )
-    return Pipeline(
+    pipeline = Pipeline(
         settings=settings,
         state=state,
         router=router,
@@ -241,11 +229,9 @@ def _pipeline(
         replies=Replies(driver=driver, state=state, clock=clock, grace=grace),
         addons=addons,
     )
-
-
-def _near(backends: Sequence[BackendSetting]) -> frozenset[str]:
-    """The names of those at which tokens cost nothing."""
-    return frozenset(each.name for each in backends if is_nearby(urlsplit(each.url).hostname or ""))
+    for addon in addons:
+        addon.install(pipeline)
+    return pipeline
 
 
 def _spans() -> TracerProvider | None:
@@ -253,7 +239,7 @@ def _spans() -> TracerProvider | None:
     if not wants_traces():
         return None
     try:
-        from proxy.addons.tracing import Exporting  # noqa: PLC0415 - an extra, loaded only where it is used
+        from proxy.addons.tracing import Exporting  # noqa: PLC0415 - as above
     except ImportError as missing:
         _log.warning(
             "OTEL_EXPORTER_OTLP_ENDPOINT is set, but there is no %s: no traces (pip install 'spillway-proxy[otel]')",
@@ -261,44 +247,6 @@ def _spans() -> TracerProvider | None:
         )
         return None
     return Exporting()
-
-
-def _tracing(spans: TracerProvider, upstreams: Sequence[Upstream]) -> AddOn:
-    from proxy.addons.tracing import Tracing  # noqa: PLC0415 - as above
-
-    return Tracing(spans, upstreams)
-
-
-def _watch(metrics: Metrics, store: Store, history: RequestHistory) -> None:
-    """Show what no outcome tells."""
-    metrics.watch("store_healthy", "Whether the store worked when it was last tried.", lambda: store.healthy)
-    metrics.watch("live_bytes", "Bytes that the bodies of recent requests take.", lambda: history.size)
-    metrics.watch("live_viewers", "Viewers of the live feed.", lambda: history.viewers)
-
-
-def _upstream(
-    backend: BackendSetting, settings: Settings, transport: httpx.AsyncBaseTransport, store: Store | None, ttl: float
-) -> Upstream:
-    def prober(headers: Sequence[Header]) -> Prober:
-        timeout, load_timeout = min(PROBE_TIMEOUT, settings.read_timeout), settings.read_timeout
-        return Prober(
-            FlowRunner(transport, backend.url, headers=headers, timeout=timeout, load_timeout=load_timeout),
-            kind=backend.kind,
-            ttl=ttl,
-            overrides=partial(profile_from_settings, settings),
-            store=store,
-            name=backend.name,
-        )
-
-    return Upstream(
-        name=backend.name,
-        url=backend.url,
-        authorization=None if backend.authorization is None else backend.authorization.encode(),
-        proxy_keys=ProxyKeys((*settings.api_keys, *settings.admin_keys)),
-        transport=transport,
-        prober=prober,
-        managed=backend.managed,
-    )
 
 
 def upstreams(
@@ -309,4 +257,27 @@ def upstreams(
     ttl: float = _TIMES.profile_ttl,
 ) -> list[Upstream]:
     """Build the upstreams of these backends, each with its prober; `store` remembers windows that models were loaded with."""
-    return [_upstream(backend, settings, transport, store, ttl) for backend in backends]
+
+    def upstream(backend: BackendSetting) -> Upstream:
+        def prober(headers: Sequence[Header]) -> Prober:
+            timeout, load_timeout = min(PROBE_TIMEOUT, settings.read_timeout), settings.read_timeout
+            return Prober(
+                FlowRunner(transport, backend.url, headers=headers, timeout=timeout, load_timeout=load_timeout),
+                kind=backend.kind,
+                ttl=ttl,
+                overrides=partial(profile_from_settings, settings),
+                store=store,
+                name=backend.name,
+            )
+
+        return Upstream(
+            name=backend.name,
+            url=backend.url,
+            authorization=None if backend.authorization is None else backend.authorization.encode(),
+            proxy_keys=ProxyKeys((*settings.api_keys, *settings.admin_keys)),
+            transport=transport,
+            prober=prober,
+            managed=backend.managed,
+        )
+
+    return list(map(upstream, backends))

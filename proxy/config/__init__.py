@@ -30,19 +30,6 @@ from typing_extensions import override
 from proxy.core.errors import SettingError
 from proxy.core.settings import BackendSetting, ModelOverrides, ModelSettings, Settings
 
-__all__ = [
-    "described",
-    "environment",
-    "is_here",
-    "is_nearby",
-    "listed_settings",
-    "load_settings",
-    "proxy_for",
-    "state_folder",
-    "wants_traces",
-    "without_user",
-]
-
 PREFIX = "SPILLWAY_"
 _NESTED: dict[str, type[BaseModel]] = {"backends": BackendSetting, "models": ModelOverrides}
 _ABOVE = (
@@ -50,13 +37,11 @@ _ABOVE = (
     "SPILLWAY_LIMITS__LINES=400:"
 )
 
-# Kubernetes sets variables in every pod for the services beside it (pkg/kubelet/envvars), Docker's links for the linked
-# container: with a service called spillway, or spillway-redis, these names begin as ours do.
+# Kubernetes sets variables in every pod for the services beside it (pkg/kubelet/envvars): of a service called spillway, or
+# spillway-redis, they begin as ours do.
 _INJECTED = re.compile(
-    r"SPILLWAY_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?|ENV_\w+)"
+    r"SPILLWAY_(?:\w+_)?(?:(?:SERVICE_(?:HOST|PORT)\w*|PORT_\d+_\w+)=|PORT=(?:tcp|udp|sctp)://)", re.IGNORECASE
 )
-_INJECTED_VALUES = re.compile(r"SPILLWAY_(?:\w+_)?(?:PORT=(?:tcp|udp|sctp)://|NAME=/)")
-"""Where the name alone is ambiguous: `SPILLWAY_PORT` is a setting too."""
 _LOCAL_NAMES = (".local", ".localdomain", ".lan", ".home.arpa", ".internal", ".intranet", ".home")
 _OVERLAY = IPv4Network("100.64.0.0/10")
 
@@ -91,12 +76,6 @@ def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
         raise SettingError(f"config file {file} cannot be read: {error}".replace("\n", " ")) from None
 
 
-def _is_injected(name: str, value: str) -> bool:
-    """Return whether Kubernetes or Docker set a variable."""
-    name = name.upper()
-    return bool(_INJECTED.fullmatch(name) or _INJECTED_VALUES.match(f"{name}={value}"))
-
-
 def _check_names(variables: Mapping[str, str]) -> None:
     """Look for variables of ours that are no setting.
 
@@ -105,7 +84,7 @@ def _check_names(variables: Mapping[str, str]) -> None:
     """
     for name, value in sorted(variables.items()):
         setting = name.upper().removeprefix(PREFIX).lower().split("__")[0]
-        is_ours = name.upper().startswith(PREFIX) and value and not _is_injected(name, value)
+        is_ours = name.upper().startswith(PREFIX) and value and not _INJECTED.match(f"{name}={value}")
         if is_ours and setting not in {*Settings.model_fields, "config"}:
             nearest = get_close_matches(setting, Settings.model_fields, n=1)
             hint = f"; the nearest is {PREFIX}{nearest[0].upper()}" if nearest else ""
@@ -113,12 +92,12 @@ def _check_names(variables: Mapping[str, str]) -> None:
 
 
 class _Environment(EnvSettingsSource):
-    """Environment without the variables of Kubernetes and Docker; a list may be words with commas between them."""
+    """Environment without the variables of Kubernetes; a list may be words with commas between them."""
 
     @override
     def _load_env_vars(self) -> dict[str, str | None]:
         variables = super()._load_env_vars()
-        return {name: value for name, value in variables.items() if not _is_injected(name, value or "")}
+        return {name: value for name, value in variables.items() if not _INJECTED.match(f"{name}={value}")}
 
     @override
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:

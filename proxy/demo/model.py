@@ -21,18 +21,11 @@ _PER_MESSAGE = 4
 """Tokens of the markup around a message in a chat template."""
 _LIMITS = ("max_completion_tokens", "max_tokens", "n_predict")
 _COUNT = re.compile(r"\bcount\b.{0,40}?\bto\s+(\d[\d,. ]*)", re.IGNORECASE)
-_STORY = re.compile(r"\b(?:story|tale|novel|long (?:text|answer|essay|report|poem))\b", re.IGNORECASE)
 _GO_ON = re.compile(r"^\W*(?:please\s+)?(?:continue|go on|carry on|keep going)\b|\bcontinue exactly\b", re.IGNORECASE)
 _SUMMARISE = re.compile(
     r"(?:^|[.!?:]\s+|\n)(?:please\s+|now\s+)?(?:summari[sz]e\b|(?:write|give|make)\b[^.\n]{0,40}\bsummary\b)",
     re.IGNORECASE,
 )
-_CHORES = (
-    (re.compile(r"^### Task:.*\"title\"", re.DOTALL), '{"title": "Spillway demo"}'),
-    (re.compile(r"^### Task:.*\"tags\"", re.DOTALL), '{"tags": ["demo"]}'),
-    (re.compile(r"^### Task:.*\"follow_ups\"", re.DOTALL), '{"follow_ups": ["Count to 3000"]}'),
-)
-"""Open WebUI's background requests (0.12) and answers in the form it expects."""
 _TAILS = (400, 160, 80)
 """Characters of a partial answer's end that are looked for in the whole text, longest first."""
 LARGEST_COUNT = 10_000
@@ -46,19 +39,9 @@ _REAL = (
     'seconds, and this demo is off. Or name one: SPILLWAY_BACKENDS=\'[{"url": "http://127.0.0.1:11434"}]\'.'
 )
 _TRY = (
-    'To see it work, ask me to "count to 3000" or to "write a long story": neither fits into my window. Number by '
+    'To see it work, ask me to "count to 3000", which does not fit into my window. Number by '
     "number you can check that nothing is lost or said twice where one part ends and the next begins."
 )
-_PLACES = ("a mill", "the old ferry", "a field of hops", "the brick bridge", "two herons", "a boathouse", "the weir")
-_DEEDS = (
-    "{who} waves from the bank as the barge slides past {place}.",
-    "The rope hums, and {who} lets out another arm's length near {place}.",
-    "Rain comes down over {place}, and {who} pulls a tarpaulin across the sacks.",
-    "{who} reads the water mark at {place} and writes the level into the book.",
-    "Behind {place} the gate opens a hand's breadth, and {who} listens to the water find its way.",
-)
-_PEOPLE = ("the lock keeper", "Old Marten", "the skipper's daughter", "a boy with a lantern")
-_SENTENCES = 240
 
 
 class RequestRefused(Exception):
@@ -95,7 +78,8 @@ def prompt_tokens(body: Mapping[str, Any]) -> int:
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise RequestRefused(400, "'messages' must be an array of objects")
     parts = [text_of(message) for message in messages]
-    parts += [orjson.dumps(part).decode() for part in (body.get("tools"), *_calls(messages)) if part]
+    calls = [message.get("tool_calls") for message in messages]
+    parts += [orjson.dumps(part).decode() for part in (body.get("tools"), *calls) if part]
     return sum(len(tokens_of(part)) for part in parts) + _PER_MESSAGE * (len(messages) + 1)
 
 
@@ -136,34 +120,22 @@ def reply(messages: Sequence[Message], *, used: int, window: int) -> str:
     question = text_of(last)
     if _GO_ON.search(question) and (beginning := _last_answer(messages)):
         return _rest(beginning, _requests(messages[:-1]), used, window) or "That was all of it."
-    if chore := next((answer for pattern, answer in _CHORES if pattern.search(question)), None):
-        return chore
     if _SUMMARISE.search(question):
         return summary(messages)
     return _full_answer(question, used, window)
 
 
 def summary(messages: Sequence[Message]) -> str:
-    """Return the beginnings of all messages, in a fixed order: no understanding, but always the same.
+    """Return the beginnings of some messages: no understanding, but always the same.
 
     A single message is taken for a transcript that ends with the instruction.
     """
-    if len(messages) == 1:
-        lines = [line for line in re.split(r"[\r\n]+", text_of(messages[0])) if line.strip(" <>")][:-1]
-        lines = [line for line in lines if not line.startswith("<<<")]
-        return "\n".join(["The conversation in short:", *(f"- {_clip(line)}" for line in _spread(lines, 8))])
-    questions = [text_of(m) for m in messages[:-1] if m.get("role") == "user"]
-    answers = [text_of(m) for m in messages[:-1] if m.get("role") in ("assistant", "tool")]
-    parts = [f"Goal: {_clip(questions[0])}" if questions else "Goal: none was stated."]
-    parts += [f"The user said: {_clip(text)}" for text in _spread(questions[1:], 4)]
-    parts += [f"The answer began: {_clip(text)}" for text in _spread(answers, 3)]
-    if answers:
-        parts.append(f"The last answer ended: {_clip(answers[-1][-100:])}")
-    return "\n".join(parts)
-
-
-def _calls(messages: Sequence[Message]) -> list[Any]:
-    return [message.get("tool_calls") for message in messages]
+    texts = [text_of(message) for message in messages[:-1]]
+    if not texts:
+        lines = re.split(r"[\r\n]+", text_of(messages[0]))[:-1]
+        texts = [line for line in lines if line.strip(" <>") and not line.startswith("<<<")]
+    last = [f"The last answer ended: {_clip(texts[-1][-100:])}"] if texts else []
+    return "\n".join(["The conversation in short:", *(f"- {_clip(text)}" for text in _spread(texts, 8)), *last])
 
 
 def _stopped(text: str, stop: object) -> str:
@@ -177,8 +149,6 @@ def _full_answer(question: str, used: int, window: int) -> str:
     if found := _COUNT.search(question):
         digits = re.sub(r"\D", "", found[1])[:9]
         return numbers_up_to(int(digits))
-    if _STORY.search(question):
-        return story()
     return _short_reply(question, used=used, window=window)
 
 
@@ -207,8 +177,7 @@ def _requests(messages: Sequence[Message]) -> Iterator[str]:
 
 
 def _last_answer(messages: Sequence[Message]) -> str:
-    before = next((m for m in reversed(messages[:-1]) if m.get("role") == "assistant"), None)
-    return text_of(before) if before else ""
+    return next((text_of(each) for each in reversed(messages[:-1]) if each.get("role") == "assistant"), "")
 
 
 def _spread(items: Sequence[str], most: int) -> Sequence[str]:
@@ -239,16 +208,3 @@ def numbers_up_to(last: int) -> str:
     last = max(1, min(last, LARGEST_COUNT))
     numbers = ", ".join(map(str, range(1, last + 1)))
     return f"This is Spillway's demo model, counting to {last:,}.\n\n{numbers}.\n\nThat was all of it."
-
-
-def story() -> str:
-    """A story in numbered sentences, about half as long again as the window."""
-    opening = "This is Spillway's demo model with a long story; every sentence has a number.\n\n"
-    sentences = [f"({number}) {_sentence(number)}" for number in range(1, _SENTENCES + 1)]
-    paragraphs = [" ".join(sentences[at : at + 6]) for at in range(0, _SENTENCES, 6)]
-    return opening + "\n\n".join(paragraphs) + "\n\nHere the river meets the sea, and the story ends."
-
-
-def _sentence(number: int) -> str:
-    text = _DEEDS[number % 5].format(who=_PEOPLE[number % 4], place=_PLACES[number % 7])
-    return text[0].upper() + text[1:]

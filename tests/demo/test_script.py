@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +13,6 @@ from proxy.demo import model
 from proxy.demo.model import LOST, WINDOW, reply, tokens_of
 
 COUNT = model.numbers_up_to(3000)
-STORY = model.story()
 
 
 def say(*turns: str, last_role: str = "user") -> str:
@@ -49,21 +46,20 @@ def test_counting_has_an_end() -> None:
     assert "1." in say("count to 0")
 
 
-@pytest.mark.parametrize("text", [COUNT, STORY])
-def test_long_answers_are_longer_than_the_window_but_not_by_much(text: str) -> None:
-    assert WINDOW < len(tokens_of(text)) < 1.6 * WINDOW
+def test_a_long_answer_is_longer_than_the_window_but_not_by_much() -> None:
+    assert WINDOW < len(tokens_of(COUNT)) < 1.6 * WINDOW
 
 
-@given(st.sampled_from([("count to 3000", COUNT), ("write a long story", STORY)]), st.data())
-def test_a_partial_answer_is_continued_at_the_very_next_character(asked: tuple[str, str], data: st.DataObject) -> None:
-    request, whole = asked
+@given(st.data())
+def test_a_partial_answer_is_continued_at_the_very_next_character(data: st.DataObject) -> None:
+    request, whole = "count to 3000", COUNT
     cut = data.draw(st.integers(0, len(whole)))
     assert whole[:cut] + say(request, whole[:cut], last_role="assistant") == whole
 
 
-@given(st.sampled_from([("count to 3000", COUNT), ("write a long story", STORY)]), st.data())
-def test_the_end_of_a_partial_answer_is_enough(asked: tuple[str, str], data: st.DataObject) -> None:
-    request, whole = asked
+@given(st.data())
+def test_the_end_of_a_partial_answer_is_enough(data: st.DataObject) -> None:
+    request, whole = "count to 3000", COUNT
     cut = data.draw(st.integers(600, len(whole)))
     kept = whole[cut - 500 : cut]
     rest = say(request, f"[shortened] {kept}", last_role="assistant")
@@ -115,11 +111,3 @@ def test_a_fenced_transcript_is_summarised() -> None:
     assert "Sections:" not in answer
     assert checked(SummaryReply(answer), NOTHING, tokens=200).text
     assert len(tokens_of(answer)) < 250
-
-
-@pytest.mark.parametrize("key", ["title", "tags", "follow_ups"])
-def test_open_webui_gets_its_chores_done(key: str) -> None:
-    task = (
-        f'### Task:\nGenerate something.\n### Output:\nJSON format: {{ "{key}": "..." }}\n### Chat History:\ncount to 9'
-    )
-    assert list(json.loads(say(task))) == [key]
