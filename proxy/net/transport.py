@@ -205,32 +205,32 @@ class _Connection(ResponseHandler):
         super().connection_lost(exc)
 
 
+@dataclass(slots=True)
 class _Body(httpx.AsyncByteStream):
     """The body of a response, in pieces as they arrive. Closing it before its end closes the connection.
 
     Silence is timed here: where chunks are broken, aiohttp 3.14 closes the connection and never wakes the reader.
     """
 
-    def __init__(self, response: aiohttp.ClientResponse, seconds: float) -> None:
-        self._response = response
-        self._seconds = seconds
+    response: aiohttp.ClientResponse
+    seconds: float
 
     @override
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        content = self._response.content
+        content = self.response.content
         while True:
             try:
-                async with asyncio.timeout(self._seconds):
+                async with asyncio.timeout(self.seconds):
                     piece = await content.readany()
             except (aiohttp.ClientError, OSError) as error:
-                raise _translated(error, self._seconds) from error
+                raise _translated(error, self.seconds) from error
             if not piece:
                 return
             yield piece
 
     @override
     async def aclose(self) -> None:
-        self._response.close()
+        self.response.close()
 
 
 def _translated(error: Exception, seconds: float) -> httpx.TransportError:

@@ -75,6 +75,7 @@ def test_only_a_list_in_openais_shape_shows_a_backend(reply: object) -> None:
 
 def test_every_kind_can_be_named() -> None:
     assert [backend_of(backend.kind) for backend in BACKENDS] == list(BACKENDS)
+    assert BACKENDS[-1].kind == "generic"
     with pytest.raises(KeyError):
         backend_of("tgi")
 

@@ -24,12 +24,6 @@ def test_two_answers(prompt: int, completion: int, window: int | None) -> None:
     assert window_filled(seen, [Filled(prompt + 40, completion - 40)]) == window
 
 
-def test_the_same_total_of_prompts_that_differ_is_a_window() -> None:
-    before = [Filled(100, 2000), Filled(1000, 5000)]
-    assert window_filled(Filled(1500, 4501), before) == 6001
-    assert window_filled(Filled(1001, 4999), before) is None  # the same prompt again
-
-
 @given(st.integers(SMALLEST_WINDOW, 10**6), st.data())
 def test_a_filled_window_is_known_after_two_answers_and_never_smaller(window: int, data: st.DataObject) -> None:
     prompts = data.draw(st.lists(st.integers(1, window - 1), min_size=2, max_size=4))

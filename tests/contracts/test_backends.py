@@ -141,21 +141,8 @@ def test_only_a_catalogue_of_providers_bills_what_was_cancelled() -> None:
     assert [b.kind for b in BACKENDS if not b.stops_on_disconnect({}, profile)] == ["openrouter"]
 
 
-def test_kinds_are_unique_and_generic_comes_last() -> None:
-    kinds = [backend.kind for backend in BACKENDS]
-    assert len(set(kinds)) == len(kinds)
-    assert kinds[-1] == "generic"
-
-
 @given(replies=st.lists(REPLIES, min_size=1, max_size=3))
 def test_detection_finds_a_kind_or_none(replies: list[Reply]) -> None:
     found, asked = drive(detect("http://127.0.0.1:1"), replies)
     assert found is None or found in BACKENDS
     assert_harmless(asked)
-
-
-@pytest.mark.parametrize(
-    "backend", [backend for backend in BACKENDS if backend.kind != "generic"], ids=lambda one: one.kind
-)
-def test_recorded_payloads_exist(backend: Backend) -> None:
-    assert payloads(backend.kind)

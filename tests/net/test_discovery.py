@@ -47,10 +47,6 @@ async def test_all_four_are_found_where_they_usually_are() -> None:
     ]
 
 
-async def test_nothing_is_found_where_nothing_is() -> None:
-    assert await discover(machine({})) == []
-
-
 @pytest.mark.parametrize(
     "server",
     [
@@ -70,28 +66,15 @@ async def test_another_program_is_not_taken_for_a_backend(server: dict[str, Any]
     assert await discover(machine({8080: server, 8000: server})) == []
 
 
-async def test_a_server_with_an_openai_list_is_a_generic_backend() -> None:
-    assert await discover(machine({8000: {"/v1/models": OPENAI_LIST}})) == [
-        Discovered("generic", "http://127.0.0.1:8000")
-    ]
-
-
-async def test_the_kind_is_told_by_shape_and_not_by_port() -> None:
-    transport = machine({9: {"/v1/models": VLLM["models"]}, 10: {"/props": LLAMACPP["props"]}})
-    assert await discover(transport, ports=(10, 9)) == [
-        Discovered("llamacpp", "http://127.0.0.1:10"),
-        Discovered("vllm", "http://127.0.0.1:9"),
-    ]
-
-
-@pytest.mark.parametrize("error", ["Unauthorized", {"message": "Invalid API Key", "code": 401}])
-async def test_a_server_that_wants_a_key_is_found(error: Any) -> None:
-    assert await discover(machine({8080: {"*": Reply(401, {"error": error})}})) == [
-        Discovered("", "http://127.0.0.1:8080")
-    ]
-
-
-async def test_a_model_that_is_still_loading_is_found() -> None:
-    assert await discover(machine({8080: {"*": Reply(503, LLAMACPP["loading"])}})) == [
-        Discovered("llamacpp", "http://127.0.0.1:8080")
-    ]
+@pytest.mark.parametrize(
+    ("server", "kind"),
+    [
+        ({"/v1/models": OPENAI_LIST}, "generic"),
+        ({"*": Reply(401, {"error": "Unauthorized"})}, ""),
+        ({"*": Reply(401, {"error": {"message": "Invalid API Key", "code": 401}})}, ""),
+        ({"*": Reply(503, LLAMACPP["loading"])}, "llamacpp"),
+        ({"/v1/models": VLLM["models"]}, "vllm"),
+    ],
+)
+async def test_the_kind_is_told_by_shape_and_not_by_port(server: dict[str, Any], kind: str) -> None:
+    assert await discover(machine({9: server}), ports=(10, 9)) == [Discovered(kind, "http://127.0.0.1:9")]

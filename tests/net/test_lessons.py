@@ -65,13 +65,6 @@ async def test_ways_to_continue_add_up_and_are_remembered_from_the_newest_refusa
     assert await bench.value("refused_continuations") is None
 
 
-async def test_other_models_are_not_concerned() -> None:
-    bench = await taught(ollama("tools"))
-    other = await bench.prober.known("other").profile()
-    assert other.tools is not None
-    assert other.tools.value is True
-
-
 async def test_the_profile_is_the_same_object_while_nothing_changes() -> None:
     bench = await taught(vllm(4096))
     first = await bench.model.profile()
@@ -138,12 +131,6 @@ async def test_the_user_gives_way_only_to_a_smaller_learned_window(learned: int,
     assert (await bench.model.profile()).tools == Fact(value=True, origin="settings", trust=Trust.USER)
     (listed,) = await bench.prober.models()
     assert listed.profile.tools == Fact(value=True, origin="settings", trust=Trust.USER)
-
-
-async def test_the_user_is_heard_even_of_a_dead_backend() -> None:
-    bench = Bench({}, overrides=user(window=5000))
-    bench.server.failure = httpx.ConnectError
-    assert await bench.window() == 5000
 
 
 async def test_only_what_the_backend_said_itself_is_reported() -> None:

@@ -13,7 +13,6 @@ from proxy.backends.base import Reply
 from proxy.backends.profile import Continuation, ModelProfile
 from proxy.net import prober as module
 from proxy.net.prober import COOL_DOWN, FIXED_FACTOR
-from tests.backends.driver import payloads
 from tests.net.probing import MODEL, TTL, Bench, lmstudio, user, vllm
 
 pytestmark = pytest.mark.anyio
@@ -151,12 +150,6 @@ async def test_a_failing_backend_is_asked_again_soon() -> None:
     assert await bench.later(COOL_DOWN) == 4096
 
 
-async def test_a_low_guess_is_not_made_from_questions_that_nobody_answered() -> None:
-    bench = Bench({"/api/v1/models": Reply(503)}, kind="lmstudio")
-    assert await bench.window() is None
-    assert await bench.value("continuation") is not None
-
-
 async def test_remembered_models_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_MODELS", 3)
     bench = Bench(lmstudio(8192))
@@ -214,14 +207,6 @@ async def test_the_list_is_believed_for_its_time() -> None:
     bench.clock.now += TTL
     bench.server.replies["/v1/models"] = {"object": "list", "data": []}
     assert await bench.prober.models() == []
-
-
-async def test_counting_where_the_backend_counts() -> None:
-    recorded = payloads("vllm")
-    bench = Bench({"/v1/models": recorded["models"], "/tokenize": recorded["tokenize"]})
-    assert await bench.prober.count({"model": "qwen", "messages": []}) == 27
-    bench.server.failure = httpx.ConnectError
-    assert await bench.prober.count({"model": "qwen", "messages": []}) is None
 
 
 async def test_a_snapshot_tells_value_origin_trust_and_time_left_without_asking() -> None:
