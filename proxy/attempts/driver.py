@@ -17,7 +17,7 @@ from proxy.attempts.client import ClientStream
 from proxy.attempts.resuming import Resumer, ResumeState
 from proxy.backends.profile import Fact, Trust
 from proxy.backends.refusals import Remedy
-from proxy.backends.windows import Filled, room_assumed
+from proxy.backends.windows import room_assumed
 from proxy.compaction.continuation import ContinuationRequest
 from proxy.core.errors import UpstreamUnavailable
 from proxy.core.history.turns import is_user
@@ -300,8 +300,8 @@ class StreamDriver:
         self._observe(run)
         await job.read_profile()
         if job.profile.window is None:
-            filled = Filled(attempt.prompt_tokens, attempt.completion_tokens)
-            job.state.assumed = Fact(room_assumed(filled), "assumed", Trust.FALLBACK)
+            room = room_assumed(attempt.prompt_tokens, attempt.completion_tokens)
+            job.state.assumed = Fact(room, "assumed", Trust.FALLBACK)
         job.record_measured()
 
 

@@ -1,8 +1,7 @@
-"""Evidence for a window that no backend reports: prompts that were cut in silence, and answers that ended for want of room.
+"""Evidence for a window that no backend reports: prompts that were cut in silence.
 
 Ollama (0.30) cuts in two ways: it drops the oldest messages until the rest fits, or, if even that is too long, leaves half
-of the window and two tokens more. An answer that ended for its length though nobody bounded it has filled the window, or
-has reached a bound that the server sets to every answer: a window stays the same when prompts differ, a bound in every answer.
+of the window and two tokens more.
 """
 
 from __future__ import annotations
@@ -10,18 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-SMALLEST_WINDOW = 512
-"""Tokens; an answer that ends sooner has not filled any."""
-_UNIT = 1024
-"""Windows are multiples of it, all but a few."""
 _ROUND = (64, 100)
 """A bound that a server sets is a multiple of one of these."""
-_SLACK = 2
-"""Tokens by which servers stop short of the window."""
 _ROOMIER = 4
 """Times as much as an answer that a bound ended may have fitted; a prompt that does not fit is refused, and that tells."""
-_DIFFERENT = 16
-"""Tokens by which prompts differ, if they are to tell a window from a bound."""
 _USUAL: tuple[int, ...] = tuple(1 << n for n in range(11, 21))
 """Windows that people and programs choose, in tokens."""
 _HALF_SLACK = 8
@@ -31,42 +22,13 @@ _AS_MUCH = 1.1
 """How many times as much may remain of it, if the same window cut both."""
 
 
-@dataclass(frozen=True, slots=True)
-class Filled:
-    """Tokens of a prompt and of the unbounded answer to it that ended for its length, by the backend's report."""
-
-    prompt: int
-    completion: int
-
-    @property
-    def total(self) -> int:
-        """Tokens of both."""
-        return self.prompt + self.completion
-
-    def same_window(self, other: Filled) -> bool:
-        """Say whether both fill the same, with different prompts."""
-        return abs(self.total - other.total) <= _SLACK and abs(self.prompt - other.prompt) >= _DIFFERENT
-
-
-def window_filled(seen: Filled, before: Iterable[Filled]) -> int | None:
-    """The window in tokens, if this answer and one `before` it from the same model fill the same, with different prompts.
-
-    One alone tells nothing: a bound on answers ends some of them near a multiple of 1,024 by chance.
-    """
-    same = [other.total for other in before if seen.same_window(other)]
-    if seen.total < SMALLEST_WINDOW or not same:
-        return None
-    multiple = round(seen.total / _UNIT) * _UNIT
-    return max(multiple if abs(seen.total - multiple) <= _SLACK else 0, seen.total, *same)
-
-
-def room_assumed(seen: Filled) -> int:
+def room_assumed(prompt: int, completion: int) -> int:
     """Tokens to reckon with where an answer ended for its length, and nothing tells the window: so much fits for sure.
 
     After a round number of tokens it was most likely a bound to answers: then the window has room for more.
     """
-    bound = any(seen.completion % unit == 0 for unit in _ROUND)
-    return seen.total * (_ROOMIER if bound else 1)
+    bound = any(completion % unit == 0 for unit in _ROUND)
+    return (prompt + completion) * (_ROOMIER if bound else 1)
 
 
 @dataclass(frozen=True, slots=True)

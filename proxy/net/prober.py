@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 from proxy.backends import backend_of, detect
 from proxy.backends.base import Backend, Listed
 from proxy.backends.profile import Fact, ModelProfile, Trust, merge_profiles
-from proxy.backends.windows import CutSeen, Filled, window_cut, window_filled
+from proxy.backends.windows import CutSeen, window_cut
 from proxy.net.flows import FlowRunner
 from proxy.net.tasks import spawn
 from proxy.store import Store
@@ -182,7 +182,6 @@ class KnownModel:
         """By field of the profile, and until when on the clock."""
         self._merged: ModelProfile | None = None
         self._cuts: deque[tuple[float, CutSeen]] = deque(maxlen=MOST_SEEN)
-        self._filled: deque[tuple[float, Filled]] = deque(maxlen=MOST_SEEN)
         self._held = 0, -math.inf
         self._doubted: Fact[int] | None = None
         """Window that something has contradicted."""
@@ -273,18 +272,14 @@ class KnownModel:
 
         A window that the loaded instance reports needs no other observation, and none stands against it.
         """
-        window = window_cut(seen, self._noted(self._cuts, seen), loaded=self._loaded_window)
+        now = self._clock()
+        before = [each for expires, each in self._cuts if now < expires]
+        self._cuts.append((now + LESSON_TTL, seen))
+        window = window_cut(seen, before, loaded=self._loaded_window)
         learned = self._lessons.get("window")
         if window is None or (learned is not None and learned[0].value <= window):
             return None
         self.learn("window", window, "silent cut")
-        return window
-
-    def learn_filled(self, seen: Filled) -> int | None:
-        """Note an unbounded answer that ended for its length, of an unknown window; the window if it is believed now."""
-        window = window_filled(seen, self._noted(self._filled, seen))
-        if window is not None:
-            self.learn("window", window, "filled")
         return window
 
     def answered(self, tokens: int, *, ended: bool = False) -> int | None:
@@ -322,7 +317,6 @@ class KnownModel:
         """Forget what was learned of these fields of the profile; whether there was any."""
         if "window" in fields:
             self._cuts.clear()
-            self._filled.clear()
         self._merged = None
         return bool([field for field in fields if self._lessons.pop(field, None) is not None])
 
@@ -330,7 +324,6 @@ class KnownModel:
         """Ask again, and doubt all that was learned."""
         self._lessons.clear()
         self._cuts.clear()
-        self._filled.clear()
         self._held = 0, -math.inf
         self.expire()
 
@@ -338,13 +331,6 @@ class KnownModel:
         """Have the profile read again before it is next used."""
         self._expires = -math.inf
         self._merged = None
-
-    def _noted(self, seen: deque[tuple[float, T]], new: T) -> list[T]:
-        """Note an observation; those before it that still count."""
-        now = self._clock()
-        before = [each for expires, each in seen if now < expires]
-        seen.append((now + LESSON_TTL, new))
-        return before
 
     # -- reading
 

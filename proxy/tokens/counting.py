@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from proxy.backends.profile import ModelKey, ModelProfile, Trust
-from proxy.backends.windows import CutSeen, Filled
+from proxy.backends.windows import CutSeen
 from proxy.core.history.turns import is_result
 from proxy.core.piece import as_count
 from proxy.net.tasks import spawn
@@ -199,7 +199,7 @@ async def _count(route: Route, body: dict[str, Any], seconds: float) -> int | No
 
 
 def _learn_fitted(job: Job, prompt: int, completion: int, finish: str | None) -> None:
-    """Learn from a prompt and answer that fitted: the window is no smaller, and if they filled it no larger."""
+    """Learn from a prompt and answer that fitted: the window is no smaller."""
     known, request = job.route.known, job.prompt.request
     backend = job.known_backend
     # Where the window shifts, a long answer proves nothing; of several, each had the window to itself.
@@ -208,8 +208,6 @@ def _learn_fitted(job: Job, prompt: int, completion: int, finish: str | None) ->
     ended = finish == "length" and together and request.max_tokens is None and completion > 0
     if (disproved := known.answered(tokens, ended=ended)) is not None:
         job.outcome.add("window_disproved", window=disproved, tokens=tokens)
-    if ended and job.profile.window is None:
-        _record_learned(job, known.learn_filled(Filled(prompt, completion)), "filled")
 
 
 def _record_learned(job: Job, window: int | None, origin: str) -> None:

@@ -1,43 +1,15 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.backends.windows import SMALLEST_WINDOW, CutSeen, Filled, window_behind_cut, window_filled
+from proxy.backends.windows import CutSeen, room_assumed, window_behind_cut
 
 
-@pytest.mark.parametrize(
-    ("prompt", "completion", "window"),
-    [
-        (1000, 7192, 8192),
-        (1001, 7190, 8192),  # it stopped one token short
-        (1001, 7192, 8193),
-        (1000, 5555, 6555),
-        (9, 16, None),
-    ],
-)
-def test_two_answers(prompt: int, completion: int, window: int | None) -> None:
-    seen = Filled(prompt, completion)
-    assert window_filled(seen, []) is None
-    assert window_filled(seen, [seen]) is None, "the same prompt again"
-    assert window_filled(seen, [Filled(prompt + 40, completion - 40)]) == window
-
-
-@given(st.integers(SMALLEST_WINDOW, 10**6), st.data())
-def test_a_filled_window_is_known_after_two_answers_and_never_smaller(window: int, data: st.DataObject) -> None:
-    prompts = data.draw(st.lists(st.integers(1, window - 1), min_size=2, max_size=4))
-    assume(max(prompts) - min(prompts) >= 16)
-    seen = [Filled(prompt, window - prompt) for prompt in prompts]
-    told = [window_filled(one, seen[:number]) for number, one in enumerate(seen)]
-    assert any(told)
-    assert all(window <= one <= window + 2 for one in told if one is not None)
-
-
-@given(st.sampled_from([64, 100, 256, 1000, 1024, 4000, 4096]), st.lists(st.integers(1, 10**5), max_size=6))
-def test_a_bound_of_the_server_is_no_window(bound: int, prompts: list[int]) -> None:
-    seen = [Filled(prompt, bound) for prompt in prompts]
-    assert all(window_filled(one, seen[:number]) is None for number, one in enumerate(seen))
+@pytest.mark.parametrize(("completion", "room"), [(1001, 2001), (1000, 8000), (1024, 8096)])
+def test_an_answer_of_a_round_length_was_bounded_and_there_is_more_room(completion: int, room: int) -> None:
+    assert room_assumed(1000, completion) == room
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from proxy.backends.profile import Continuation, Fact, Trust
-from proxy.backends.windows import CutSeen, Filled
+from proxy.backends.windows import CutSeen
 from proxy.net.prober import FIXED_FACTOR, HELD_FOR, LESSON_TTL, MOST_SEEN
 from tests.net.probing import MODEL, TTL, Bench, lmstudio, ollama, user, vllm
 
@@ -142,7 +142,7 @@ async def test_only_what_the_backend_said_itself_is_reported() -> None:
     assert bench.model.reported_window == Fact(8192, "LM Studio, loaded instance", Trust.LOADED)
 
 
-# -- what was cut, filled and held
+# -- what was cut and held
 
 
 async def test_one_cut_prompt_is_no_proof() -> None:
@@ -174,13 +174,6 @@ async def test_what_the_loaded_instance_says_decides_on_a_cut(loaded: int, windo
     assert await bench.window() == 16_384
     assert [bench.model.learn_cut(seen) for seen in (CUT, LONGER)] == windows
     assert await bench.window() == (windows[0] or 16_384)
-
-
-async def test_two_unbounded_answers_that_end_for_their_length_tell_the_window() -> None:
-    bench = await probed(NOTHING)
-    assert bench.model.learn_filled(Filled(1000, 7192)) is None
-    assert bench.model.learn_filled(Filled(1100, 7092)) == 8192
-    assert (await bench.model.profile()).window == Fact(8192, "filled", Trust.LEARNED)
 
 
 async def test_what_the_backend_held_is_remembered_for_some_minutes() -> None:
