@@ -183,9 +183,9 @@ $(VENV)/.dev: pyproject.toml $(INSTRUCT) | $(PY)
 	@$(PY) -m compileall -q proxy
 	@touch $@ $(VENV)/.run
 
-# What sees which branches an input reaches, for `make fuzz` only. Without it inputs are mutated blindly.
+# What sees which branches an input reaches, for `make fuzz` only. Without it the property tests mutate inputs, and nothing else does.
 $(VENV)/.fuzz: $(VENV)/.dev
-	@$(call install,--group fuzz) || echo "atheris could not be installed: inputs are mutated without it"
+	@$(call install,--group fuzz) || echo "atheris could not be installed: the property tests run without it"
 	@touch $@
 
 # For what pip has no option for.

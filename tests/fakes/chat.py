@@ -35,8 +35,6 @@ class FakeBackend(Intake):
     """The last delta and the finish reason share a chunk."""
     double_finish: bool = False
     """A chunk with the finish reason follows even then."""
-    says_done: bool = True
-    """Whether a stream ends with `[DONE]`."""
     done_after_error: bool = False
     late_headers: bool = False
     """The status line comes with the first token."""

@@ -8,13 +8,7 @@ from typing_extensions import override
 
 from tests.fakes.chat import CREATED, FakeBackend
 from tests.fakes.http import Exchange
-from tests.fakes.model import FakeModel, Prompt, Refused
-
-KNOWN = """model messages stream stream_options max_tokens max_completion_tokens n stop seed temperature top_p
-frequency_penalty presence_penalty logit_bias logprobs top_logprobs response_format tools tool_choice
-parallel_tool_calls reasoning_effort user metadata store service_tier modalities audio prediction functions
-function_call web_search_options verbosity safety_identifier prompt_cache_key"""
-"""Fields of OpenAI's chat completion requests."""
+from tests.fakes.model import Prompt, Refused
 
 
 class GenericFake(FakeBackend):
@@ -22,8 +16,6 @@ class GenericFake(FakeBackend):
 
     kind: ClassVar[str] = "generic"
 
-    strict: bool = False
-    """Refuse fields that OpenAI does not know."""
     counts_max_tokens: bool = False
     """Refuse when the prompt and `max_tokens` together exceed the window."""
     stream_usage: bool = True
@@ -63,13 +55,6 @@ class GenericFake(FakeBackend):
                 entry[outer] = {inner: model.window} if inner else model.window
             data.append(entry)
         await exchange.answer(200, {"object": "list", "data": data})
-
-    @override
-    def parse(self, body: dict[str, Any], model: FakeModel) -> Prompt:
-        unknown = sorted(set(body) - set(KNOWN.split()))
-        if self.strict and unknown:
-            raise Refused(400, self.error(400, f"Unrecognized request argument supplied: {unknown[0]}"))
-        return super().parse(body, model)
 
     @override
     def fit(self, prompt: Prompt) -> None:

@@ -191,10 +191,7 @@ class LlamaCppFake(FakeBackend):
 
     @override
     def parse(self, body: dict[str, Any], model: FakeModel) -> Prompt:
-        try:
-            wire.check_body(body, vision=model.vision, prefill=self.prefill_assistant)
-        except wire.RequestRefused as refused:
-            raise Refused(refused.status, refused.body) from None
+        wire.check_body(body, vision=model.vision, prefill=self.prefill_assistant)
         # A chat template without tools leaves them out, and nothing tells of it.
         return super().parse(body if model.tools else {**body, "tools": None}, model)
 

@@ -6,21 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from proxy.core.jsontext import dumps
+from tests.fakes.model import Refused
 
 _TYPES = {401: "authentication_error", 404: "not_found_error", 500: "server_error"}
 _CAPS = ("tools", "tool_calls", "parallel_tool_calls", "system_role", "string_content")
 _MEDIA = {"image_url": "image", "input_audio": "audio"}
 _HINT = "if this is unexpected, you may need to provide the mmproj"
 _LIMITS = ("max_completion_tokens", "max_tokens", "n_predict")
-
-
-class RequestRefused(Exception):
-    """A request is answered by an error; `body` is JSON."""
-
-    def __init__(self, status: int, body: Any) -> None:
-        super().__init__(status, body)
-        self.status = status
-        self.body = body
 
 
 def error(status: int, message: str, kind: str = "", **fields: Any) -> dict[str, Any]:
@@ -39,7 +31,7 @@ def check_body(body: Mapping[str, Any], *, vision: bool = False, prefill: bool =
     """Look at a chat body; `prefill`: a trailing assistant message is continued without being asked for.
 
     Raises:
-        RequestRefused: there is something wrong with it, whatever the length of its prompt.
+        Refused: there is something wrong with it, whatever the length of its prompt.
     """
     if "messages" not in body:
         raise _refused("'messages' is required")
@@ -66,7 +58,7 @@ def limit(body: Mapping[str, Any]) -> int | None:
     """Most tokens of the answer that the client allows; -1 means no bound, and 0 is one token.
 
     Raises:
-        RequestRefused: it is no number, or below that.
+        Refused: it is no number, or below that.
     """
     told = [_number(name, body[name]) for name in _LIMITS if body.get(name) is not None]
     return None if not told or told[0] == -1 else max(1, told[0])
@@ -140,5 +132,5 @@ def _number(name: str, value: Any) -> int:
     return int(value)
 
 
-def _refused(message: str, status: int = 400) -> RequestRefused:
-    return RequestRefused(status, error(status, message))
+def _refused(message: str, status: int = 400) -> Refused:
+    return Refused(status, error(status, message))

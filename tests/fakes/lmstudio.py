@@ -15,8 +15,6 @@ from tests.fakes.http import EVENT_STREAM, Exchange
 from tests.fakes.intake import last_is_assistant
 from tests.fakes.model import FakeModel, Prompt, Refused
 
-NOT_LOADED = "No models loaded. Please load a model in the developer page or use the 'lms load' command."
-
 
 class LmStudioFake(FakeBackend):
     """Unknown paths answer 200 with an error; a stream that does not fit answers 200 with an error event.
@@ -26,8 +24,6 @@ class LmStudioFake(FakeBackend):
 
     kind: ClassVar[str] = "lmstudio"
 
-    jit: bool = True
-    """Models are loaded by requests; else they must be loaded already."""
     parallel: int = 4
 
     @override
@@ -59,19 +55,10 @@ class LmStudioFake(FakeBackend):
         error = {"message": f'Model "{name}" not found', "type": "invalid_request_error", "param": "model"}
         return Refused(404, {"error": {**error, "code": "model_not_found"}})
 
-    @override
-    def load(self, model: FakeModel) -> None:
-        if not model.loaded and not self.jit:
-            error = {"message": NOT_LOADED, "type": "invalid_request_error", "param": "model"}
-            raise Refused(404, {"error": {**error, "code": "model_not_found"}})
-        super().load(model)
-
     # Telling of itself
 
     async def openai_list(self, exchange: Exchange) -> None:
-        """`GET /v1/models`: all models if they can be loaded by requests, else the loaded ones."""
-        shown = [model for model in self.models if self.jit or model.loaded]
-        data = [{"id": model.id, "object": "model", "owned_by": "organization_owner"} for model in shown]
+        data = [{"id": model.id, "object": "model", "owned_by": "organization_owner"} for model in self.models]
         await exchange.answer(200, {"data": data, "object": "list"})
 
     async def v0_list(self, exchange: Exchange) -> None:

@@ -24,8 +24,6 @@ class OllamaNative(FakeBackend):
 
     lists_capabilities: bool = True
     """As the older versions do not: there only the template tells."""
-    reports_windows: bool = True
-    """`/api/ps` has `context_length` (0.10.0 and later)."""
 
     names_calls: bool = True
     """Calls have ids, as since 0.12."""
@@ -103,8 +101,7 @@ class OllamaNative(FakeBackend):
         await exchange.answer(200, {"models": models})
 
     def _loaded_window(self, model: FakeModel) -> dict[str, int]:
-        window = self.running.get(model.id, self.num_ctx(model, {}))
-        return {"context_length": window} if self.reports_windows else {}
+        return {"context_length": self.running.get(model.id, self.num_ctx(model, {}))}
 
     async def show(self, exchange: Exchange) -> None:
         body = exchange.json_object()

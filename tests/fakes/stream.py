@@ -90,8 +90,7 @@ class ChatStream:
         if fake.wants_usage(self._prompt):
             usage = fake.usage(self._prompt, self._generations)
             await self._chunk(fake.usage_choices(self._generations), self._generations[0], usage=usage)
-        if fake.says_done:
-            await self._write(DONE)
+        await self._write(DONE)
 
     async def _roles(self) -> None:
         for choice in range(len(self._generations)):

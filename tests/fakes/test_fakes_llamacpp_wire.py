@@ -10,6 +10,7 @@ import pytest
 from tests.engine.fixtures import WINDOW, engine, walk_engine
 from tests.engine.server import Engine
 from tests.fakes import llamacpp_wire as wire
+from tests.fakes.model import Refused
 
 __all__ = ["engine", "walk_engine"]
 
@@ -51,7 +52,7 @@ def parts(*kinds: str) -> dict[str, Any]:
 )
 def test_refusals(walk_engine: Engine, body: dict[str, Any]) -> None:
     answer = walk_engine.post(CHAT, {"max_tokens": 1, **body})
-    with pytest.raises(wire.RequestRefused) as refused:
+    with pytest.raises(Refused) as refused:
         wire.check_body({"max_tokens": 1, **body})
     assert (refused.value.status, refused.value.body) == (answer.status_code, answer.json())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +9,6 @@ import httpx
 import orjson
 
 from proxy.core import sse
-
-Whole = Callable[[str], bool]
-"""Whether a text is all that the model had to say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,33 @@ from hypothesis import strategies as st
 
 from tests.fuzz import targets
 from tests.fuzz.__main__ import LARGEST, NAMES
-from tests.fuzz.mutate_engine import mutated
 from tests.fuzz.targets import CUTS, TARGETS
 
 CORPUS = {name: sorted((Path(__file__).parent / "corpus" / name).iterdir()) for name in NAMES}
+
+
+ODD = (b"\n", b"\r", b"\r\n\r\n", b"\n\n", b"data: ", b'"', b"{", b"}", b"[", b"]", b"\x00", b"\xff", b":", b"\\")
+
+
+def mutated(chance: random.Random, corpus: Sequence[bytes], largest: int) -> bytes:
+    """An input of the corpus with a few changes: bytes lost, doubled, changed, put in, or taken from another one."""
+    data = bytearray(chance.choice(corpus))
+    for _ in range(chance.randint(1, 6)):
+        at, size = chance.randint(0, len(data)), chance.randint(1, 24)
+        match chance.randint(0, 4):
+            case 0:
+                del data[at : at + size]
+            case 1:
+                data[at:at] = data[at : at + size]
+            case 2:
+                data[at : at + 1] = bytes((chance.randrange(256),))
+            case 3:
+                data[at:at] = chance.choice(ODD)
+            case _:
+                other = chance.choice(corpus)
+                begin = chance.randint(0, len(other))
+                data[at : at + size] = other[begin : begin + size]
+    return bytes(data[:largest])
 
 
 def test_all_targets_are_run() -> None:
