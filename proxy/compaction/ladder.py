@@ -169,8 +169,8 @@ def _fitted(text: str, tokens: float, count: Callable[[str], float], bounds: Bou
         return shorten(text, bounds._replace(characters=max(LEAST, min(bounds.characters, characters))))
 
     whole = made(most)
-    short = fit(whole, len(whole), tokens, make=made, count=count)
-    return short if count(short) <= tokens else made(LEAST)
+    short, used = fit(whole, len(whole), tokens, make=made, count=count)
+    return short if used <= tokens else made(LEAST)
 
 
 def _bounds(result: Result, limits: PruneLimits) -> Bounds:

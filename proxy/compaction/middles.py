@@ -38,10 +38,13 @@ def cut_message(message: Message, most: float, count: Cost, *, words: bool = Tru
     def tokens(message: Message) -> float:
         return sum(count([message]))
 
-    pieces, before = list(_pieces(message)), tokens(message)
+    pieces = list(_pieces(message))
     size = sum(piece.end - piece.start for piece in pieces)
-    short = fit(message, size, most, make=lambda left: _shortened(message, pieces, left, words=words), count=tokens)
-    return (short, after) if (after := tokens(short)) < before else (message, before)
+    short, used = fit(
+        message, size, most, make=lambda left: _shortened(message, pieces, left, words=words), count=tokens
+    )
+    before = used if short is message else tokens(message)
+    return (short, used) if used < before else (message, before)
 
 
 def cut_text(text: str, most: int) -> str:

@@ -67,10 +67,12 @@ def shorten(text: str, bounds: Bounds) -> str:
     return "\n".join(lines)
 
 
-def fit(whole: T, size: int, tokens: float, *, make: Callable[[int], T], count: Callable[[T], float]) -> T:
+def fit(
+    whole: T, size: int, tokens: float, *, make: Callable[[int], T], count: Callable[[T], float]
+) -> tuple[T, float]:
     """Make something as long as fits into so many tokens: these are not spread evenly over characters, so a guess may miss.
 
-    `make` shortens `whole`, which has `size` characters, to a number of them, as far as that goes.
+    Returns it with its tokens. `make` shortens `whole`, which has `size` characters, to a number of them, as far as that goes.
     """
     done, total = whole, count(whole)
     used, lose = total, size * (1 - _AIM * tokens / max(1.0, total))
@@ -80,7 +82,7 @@ def fit(whole: T, size: int, tokens: float, *, make: Callable[[int], T], count: 
         done = make(max(0, int(size - lose)))
         used = count(done)
         lose *= 1.01 + 1.2 * max(0.0, used - tokens) / max(1.0, total - used)
-    return done
+    return done, used
 
 
 def water_level(sizes: Sequence[float], room: float) -> float:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.compaction.results import NOTE, note_for, results_of, with_texts
+from proxy.compaction.results import note_for, results_of, with_texts
 from proxy.core.request import Message
 from tests.histories import assistant, call, tool, user
 
@@ -124,12 +124,6 @@ def test_hostile_text_takes_linear_time(piece: str) -> None:
     results = results_of([message])
     with_texts(message, dict.fromkeys(results, ""))
     assert process_time() - started < 3
-
-
-def test_a_note_is_known_by_its_beginning_and_its_size() -> None:
-    noted, large = results_of([tool(1, f"{NOTE} …]"), tool(2, f"{NOTE} " + "x" * 900 + "]")])
-    assert noted.is_note
-    assert not large.is_note
 
 
 FILE = "<path>/src/a.py</path>\n<type>file</type>\n<content>\n" + "1: import os\n" * 90 + "</content>"

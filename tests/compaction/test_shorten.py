@@ -86,8 +86,8 @@ def test_a_text_is_fitted_to_its_tokens_and_not_to_much_less(text: str) -> None:
     def tokens(text: str) -> float:
         return len(text.encode()) / 4
 
-    done = fit(text, len(text), 1000, make=lambda left: cut_middle(text, left), count=tokens)
-    assert min(tokens(text), 600) <= tokens(done) <= 1000
+    done, used = fit(text, len(text), 1000, make=lambda left: cut_middle(text, left), count=tokens)
+    assert min(tokens(text), 600) <= used == tokens(done) <= 1000
     assert (done[:20], done[-20:]) == (text[:20], text[-20:])
 
 

@@ -19,7 +19,7 @@ from proxy.core.request import Message
 from tests.compaction.driver import driven
 from tests.compaction.test_compaction import BY, GOOD, chat
 from tests.compaction.test_compaction import agent as agent_of
-from tests.histories import assistant, call, cost, flaws, histories, reduction_of, tool
+from tests.histories import cost, flaws, histories, reduction_of
 
 EVERY = sorted(STRATEGIES)
 WITHOUT_A_MODEL = [name for name in EVERY if not STRATEGIES[name].asks]
@@ -57,29 +57,12 @@ def test_what_comes_out_is_a_valid_history_that_is_shorter(
     assert shortened(name, deepcopy(messages), share, summarised=summarised)[0].messages == after
 
 
-@pytest.mark.parametrize("name", WITHOUT_A_MODEL)
-@pytest.mark.parametrize("messages", [chat(12), agent(12)], ids=["chat", "agent"])
-def test_without_a_model_a_history_comes_down_as_far(name: str, messages: list[Message]) -> None:
-    done, asked = shortened(name, messages, 0.4)
-    assert asked == []
-    assert done.after <= 0.4 * done.before
-
-
 def test_truncating_leaves_whole_turns_out_and_nothing_else() -> None:
     messages = chat(12)
     done, _ = shortened("truncate", messages, 0.5)
     kept = [message for message in done.messages if message.get("content") != OMITTED]
     assert kept == [messages[0], *messages[len(messages) - len(kept) + 1 :]]
     assert (done.kind, done.rungs, done.summary) == ("trimmed", ("trim",), "")
-
-
-def test_truncating_shortens_the_newest_turn_only_where_that_alone_is_too_long() -> None:
-    messages = [*chat(2), assistant(None, tool_calls=[call(0)]), tool(0, "line of it\n" * 4000)]
-    messages += [assistant(None, tool_calls=[call(1)]), tool(1, "short")]
-    done, asked = shortened("truncate", messages, 0.2)
-    assert asked == []
-    assert done.after < 0.3 * done.before
-    assert flaws(list(done.messages)) == []
 
 
 def test_masking_takes_results_first_and_tells_by_code_of_the_rest() -> None:

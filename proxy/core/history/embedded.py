@@ -177,6 +177,9 @@ def results_in(text: str) -> list[WrittenResult]:
 
 def only_results(message: Message) -> bool:
     """Return whether a message consists of tool results alone. Parts that are not text, such as images, count as theirs."""
+    content = message.get("content")
+    if isinstance(content, str) and not any(word in content for word in _RESULT_WORDS):
+        return False  # nearly every message, and each is asked often
     found = False
     for _, text in texts_of(message):
         if _NO_WORDS.fullmatch(text):

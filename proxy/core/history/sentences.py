@@ -35,8 +35,14 @@ def sentences(text: str, *, longest: int) -> Iterator[str]:
     """The sentences of a text, without white space around them; one of more than `longest` characters in pieces."""
     start = 0
     for end in _ends(text):
-        yield from _pieces(text[start:end].strip(), longest)
+        sentence = text[start:end].strip()
         start = end
+        while len(sentence) > longest:
+            cut = max((found.end() for found in _CLAUSE.finditer(sentence, longest // 2, longest)), default=longest)
+            yield sentence[:cut].strip()
+            sentence = sentence[cut:].strip()
+        if sentence:
+            yield sentence
 
 
 def last_end(text: str) -> int:
@@ -59,15 +65,6 @@ def _ends(text: str) -> Iterator[int]:
         yield found.end()
     if text and not _END.fullmatch(text[-1]):
         yield len(text)
-
-
-def _pieces(sentence: str, longest: int) -> Iterator[str]:
-    while len(sentence) > longest:
-        cut = max((found.end() for found in _CLAUSE.finditer(sentence, longest // 2, longest)), default=longest)
-        yield sentence[:cut].strip()
-        sentence = sentence[cut:].strip()
-    if sentence:
-        yield sentence
 
 
 def identifiers(texts: Iterable[str], *, limit: int) -> list[str]:
