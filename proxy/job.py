@@ -192,7 +192,7 @@ class Job:
         tokens, upper = self.prompt.estimate.tokens, self.prompt.estimate.upper
         return max(int(bound * tokens / max(1, upper)), bound - (upper - tokens))
 
-    def own_headers(self, route: Route) -> list[tuple[bytes, bytes]]:
+    def backend_headers(self, route: Route) -> list[tuple[bytes, bytes]]:
         """Build the headers of a request of Spillway's own: the trace, and for the same backend the client's credentials."""
         same = route.upstream is self.route.upstream
         credentials = [(name, value) for name, value in self.exchange.headers if same and is_credential(name)]

@@ -89,7 +89,8 @@ class Pipeline:
 
     async def _make_room(self, job: Job, reply: ClientReply) -> None:
         """Compact before sending, if the client asks for that, or if the prompt is due or might not fit."""
-        await self.preparer.load(job)
+        if job.profile.provisional:
+            await self.preparer.load(job)
         for addon in overriding(self.addons, AddOn.before_room):
             await addon.before_room(job)
         wanted, outcome = job.request.compaction, job.outcome

@@ -37,13 +37,11 @@ class Preparer:
         await self._prepare_to_read(job)
 
     async def load(self, job: Job) -> None:
-        """Load the model that a job is about to be sent to, and prepare the job for its true window.
+        """Load a model whose profile is provisional, and prepare the job for its true window.
 
         Not where it is loaded, nor where a window is known, leaves room, and is enforced by an error: llama-swap tells
         clients of the loading.
         """
-        if not job.profile.provisional:
-            return
         before, backend = job.profile.window, job.known_backend
         if before is None or job.is_due or (backend is not None and backend.shifts_silently):
             await job.read_profile(load=True)

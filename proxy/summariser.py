@@ -220,7 +220,7 @@ async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
         max_tokens=ask.max_tokens,
         ask_usage=job.request.compaction is not None,
     )
-    return await send_chat(route, job.own_headers(route), ChatBody(content), ahead=bool(job.expected))
+    return await send_chat(route, job.backend_headers(route), ChatBody(content), ahead=bool(job.expected))
 
 
 async def _read(job: Job, ask: SummaryAsk, response: httpx.Response) -> SummaryReply:

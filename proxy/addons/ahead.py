@@ -276,7 +276,7 @@ class AheadCompactor(AddOn):
             return
         body = ChatBody(reading_only(job.prompt.body(), [*job.prompt.messages, *rest]))
         with suppress(ClientError, httpx.TransportError):
-            response = await send_chat(job.route, job.own_headers(job.route), body, ahead=True)
+            response = await send_chat(job.route, job.backend_headers(job.route), body, ahead=True)
             stream = response.stream
             assert isinstance(stream, httpx.AsyncByteStream)
             try:

@@ -189,7 +189,7 @@ async def _request_vectors(job: Job, route: Route, texts: Sequence[str]) -> list
     response = await route.upstream.send(
         "POST",
         b"/v1/embeddings",
-        job.own_headers(route),
+        job.backend_headers(route),
         dumps({"model": route.model, "input": list(texts), "encoding_format": "float"}),
         plain=True,
     )
