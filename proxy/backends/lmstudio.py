@@ -18,8 +18,6 @@ from proxy.core.jsontext import JsonObject
 from proxy.core.request import NONE, Thinking
 
 _EFFORTS = ("low", "medium", "high")
-_USUAL_EFFORT = "medium"
-"""The one that switches thinking on where there is nothing else to choose."""
 
 
 class LmStudio(Backend):
@@ -73,7 +71,7 @@ class LmStudio(Backend):
             return {}
         if thinking.on is False:
             return {"reasoning_effort": NONE}
-        effort = thinking.nearest(_EFFORTS) or (_USUAL_EFFORT if thinking.on else "")
+        effort = thinking.nearest(_EFFORTS) or ("medium" if thinking.on else "")
         return {"reasoning_effort": effort} if effort else {}
 
 

@@ -101,12 +101,6 @@ class Upstream:
         return await self.prober.backend()
 
     @property
-    def kind(self) -> str:
-        """Kind of backend, as far as that is known by now; empty: it is not."""
-        known = self.prober.known_backend
-        return "" if known is None else known.kind
-
-    @property
     def place(self) -> tuple[str, int]:
         """Host and port."""
         return self._root.host, self._root.port or (443 if self._root.scheme == "https" else 80)
@@ -133,8 +127,9 @@ class Upstream:
             UpstreamInvalid: it is no response of HTTP/1.1, or not `plain`.
             UpstreamTimeout: it took nothing of the request, or said nothing, for the read timeout.
         """
-        if self.ahead and not ahead:
-            self._make_way(method)
+        if not ahead and method != "GET":  # a look at something does not need the room
+            for task in self.ahead:
+                task.cancel()
         if plain:
             drop |= {_ACCEPT_ENCODING}
         passing = request_headers(headers, authorization=self._authorization, proxy_keys=self._proxy_keys, drop=drop)
@@ -156,11 +151,6 @@ class Upstream:
         if response.status_code in BODILESS:
             response.headers.pop("content-length", None)  # of a body that does not come
         return response
-
-    def _make_way(self, method: str) -> None:
-        """Cancel what nobody waits for; a look at something (`GET`) does not need the room."""
-        for task in self.ahead if method != "GET" else ():
-            task.cancel()
 
     def _failed(self, error: httpx.TransportError) -> UpstreamInvalid | UpstreamUnavailable:
         """Return the error for a request that failed; unless it only took too long, the server may be another one by now."""
