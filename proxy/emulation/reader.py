@@ -232,8 +232,8 @@ class WrittenCallReader:
                 self._held_from = stop
             else:
                 break
-        if not (self._held or self._tail):
-            self.unseen = 0
+        if sent or not (self._held or self._tail):
+            self.unseen = sum(self._count(piece.text) for piece in (*self._tail, *self._held))
         return sent
 
     def _send_span(self, piece: Piece) -> Sequence[Piece]:

@@ -189,7 +189,7 @@ def test_a_setting_has_tools_emulated(echo_tap: Tap, spillway: StartSpillway) ->
         sent = json.loads(exchange.asked)
         assert "tools" not in sent
         assert {message["role"] for message in sent["messages"]} <= {"system", "user", "assistant"}
-        assert "fetch(page: integer, topic: string)" in sent["messages"][0]["content"]
+        assert "- fetch: Fetch a page.\n  page: integer\n  topic: string" in sent["messages"][0]["content"]
 
 
 # -- more than a window of rounds
