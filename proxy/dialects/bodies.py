@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from proxy.core.errors import BadRequest
 from proxy.core.jsontext import loads_text
+from proxy.core.piece import as_count
 from proxy.core.request import Request
 
 _Part: TypeAlias = dict[str, Any]
@@ -135,3 +136,11 @@ def dicts_in(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """The objects in a field that is a list; none if it is anything else."""
     listed = value.get(name)
     return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+
+
+def token_counts(usage: Mapping[str, Any]) -> tuple[int, int, int, int]:
+    """Tokens of a prompt, of what of it came from a cache, of the answer, and of the reasoning in that."""
+    cached = dict_in(usage, "prompt_tokens_details").get("cached_tokens")
+    reasoning = dict_in(usage, "completion_tokens_details").get("reasoning_tokens")
+    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    return as_count(prompt), as_count(cached), as_count(completion), as_count(reasoning)

@@ -149,11 +149,6 @@ class OllamaWriter(Translator):
     media_type = "application/x-ndjson"
 
     @override
-    def _aside(self, frame: bytes) -> bytes:
-        """Nothing: lines have no comments."""
-        return b""
-
-    @override
     def _comment(self, comment: str) -> bytes:
         """A line without content."""
         return b"" if self._over else self._line({"content": ""})

@@ -72,7 +72,7 @@ class Translator(Writer):
         if piece.error:
             return self.error({"error": piece.error})
         if piece.form is None:
-            return self._aside(piece.frame)
+            return b""  # a comment of the backend's: Spillway keeps the connection alive itself
         return self._written(piece, identity or piece.identity or NOBODY)
 
     @override
@@ -192,12 +192,6 @@ class Translator(Writer):
             if part.index is not None:
                 self._calls_by_index[part.index] = call
         return call
-
-    # -- how a stream of events has it; another kind of stream has neither comments nor these
-
-    def _aside(self, frame: bytes) -> bytes:
-        """Write a frame of the backend's that says nothing of the answer."""
-        return frame if frame.startswith(b":") else b""
 
     def _comment(self, comment: str) -> bytes:
         """Write a comment that keeps the connection alive, or tells something besides the answer."""

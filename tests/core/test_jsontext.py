@@ -76,12 +76,6 @@ def test_nesting_is_written_or_refused() -> None:
         nested = nested[0]
 
 
-@given(values)
-def test_text_is_read_from_clients_as_from_backends(value: Any) -> None:
-    for written in (json.dumps(value).encode(), json.dumps([value, math.inf], ensure_ascii=False).encode()):
-        assert loads_text(written) == loads(written)
-
-
 @given(values, st.characters(categories=["Cs"]), st.booleans(), st.booleans())
 def test_half_a_pair_is_no_text_wherever_it_stands(value: Any, half: str, key: bool, tolerant: bool) -> None:
     inner = {f"a{half}": value} if key else [value, f"{half}b"]

@@ -39,8 +39,7 @@ def test_errors_say_what_is_wrong(dialect: Dialect) -> None:
 @translated
 def test_backends_comments_and_other_choices_are_no_part_of_an_answer(dialect: Dialect) -> None:
     writer = writer_of(dialect)
-    comment = writer.relay(read_frame(b": PROCESSING\n\n"), None, role_sent=False)
-    assert comment in (b"", b": PROCESSING\n\n")
+    assert writer.relay(read_frame(b": PROCESSING\n\n"), None, role_sent=False) == b""
     other = {"choices": [{"index": 1, "delta": {"content": "other"}}]}
     assert b"other" not in writer.relay(read_frame(b"data: %b\n\n" % json.dumps(other).encode()), None, role_sent=True)
     ended = writer.relay(read_frame(b"data: [DONE]\n\n"), None, role_sent=True)

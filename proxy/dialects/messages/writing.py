@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from proxy.core.piece import arguments_of, as_count
 from proxy.core.request import COMPACTION, Cleared
-from proxy.dialects.bodies import dict_in
+from proxy.dialects.bodies import pick, token_counts
 from proxy.dialects.messages.request import CLEAR_RESULTS, CLEAR_THOUGHTS
 from proxy.dialects.translator import ContentBlock, Translator, event
 
@@ -160,12 +160,10 @@ def error_body(error: Any) -> dict[str, Any]:
 
 def usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:
     """Usage as Anthropic counts it: what came from a cache is no part of the input tokens."""
-    prompt = as_count(usage.get("prompt_tokens"))
-    cached = as_count(dict_in(usage, "prompt_tokens_details").get("cached_tokens"))
-    thinking = as_count(dict_in(usage, "completion_tokens_details").get("reasoning_tokens"))
+    prompt, cached, completion, thinking = token_counts(usage)
     counts: dict[str, Any] = {
         "input_tokens": max(0, prompt - cached),
-        "output_tokens": as_count(usage.get("completion_tokens")),
+        "output_tokens": completion,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": min(cached, prompt),
         "cache_creation": {"ephemeral_1h_input_tokens": 0, "ephemeral_5m_input_tokens": 0},
@@ -174,4 +172,4 @@ def usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:
         "service_tier": "standard",
         "inference_geo": None,
     }
-    return {**counts, "spillway": usage["spillway"]} if "spillway" in usage else counts
+    return counts | pick(usage, ("spillway",))

@@ -13,9 +13,9 @@ from typing import Any
 from typing_extensions import override
 
 from proxy.core.jsontext import JsonObject
-from proxy.core.piece import NOBODY, as_count
+from proxy.core.piece import NOBODY
 from proxy.core.request import COMPACTION, Managed, Request
-from proxy.dialects.bodies import dict_in, dicts_in
+from proxy.dialects.bodies import dicts_in, pick, token_counts
 from proxy.dialects.responses.items import free_text, items_in, tools_offered
 from proxy.dialects.responses.stored import identified, is_stored
 from proxy.dialects.translator import ContentBlock, Translator, event
@@ -120,7 +120,7 @@ class ResponsesWriter(Translator):
 
     def _item(self, block: ContentBlock) -> JsonObject:
         """A block as an item of the output, as far as it has come."""
-        item_id = f"{_PREFIXES[block.kind]}_{self._unique}_{block.index}"
+        item_id = self._item_id(block)
         if block.kind == "call":
             return {"id": item_id, "call_id": self._call_id(block), "status": block.status, **self._called(block)}
         if block.kind == COMPACTION:
@@ -158,8 +158,10 @@ class ResponsesWriter(Translator):
         ]
 
     def _item_event(self, block: ContentBlock, kind: str, **fields: Any) -> bytes:
-        item_id = f"{_PREFIXES[block.kind]}_{self._unique}_{block.index}"
-        return self._event(f"response.{kind}", output_index=block.index, item_id=item_id, **fields)
+        return self._event(f"response.{kind}", output_index=block.index, item_id=self._item_id(block), **fields)
+
+    def _item_id(self, block: ContentBlock) -> str:
+        return f"{_PREFIXES[block.kind]}_{self._unique}_{block.index}"
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         self._sequence += 1
@@ -251,9 +253,7 @@ def _echoed_tool(tool: Any) -> Any:
 
 def usage_of(usage: Mapping[str, Any]) -> JsonObject:
     """Usage by the names that it has here."""
-    prompt, completion = as_count(usage.get("prompt_tokens")), as_count(usage.get("completion_tokens"))
-    cached = as_count(dict_in(usage, "prompt_tokens_details").get("cached_tokens"))
-    reasoning = as_count(dict_in(usage, "completion_tokens_details").get("reasoning_tokens"))
+    prompt, cached, completion, reasoning = token_counts(usage)
     counts: JsonObject = {
         "input_tokens": prompt,
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
@@ -261,4 +261,4 @@ def usage_of(usage: Mapping[str, Any]) -> JsonObject:
         "output_tokens_details": {"reasoning_tokens": reasoning},
         "total_tokens": prompt + completion,
     }
-    return {**counts, "spillway": usage["spillway"]} if "spillway" in usage else counts
+    return counts | pick(usage, ("spillway",))
