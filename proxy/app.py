@@ -26,11 +26,8 @@ from proxy.addons.recall import Recaller
 from proxy.api.access import AccessControl
 from proxy.api.app import create_api
 from proxy.api.dependencies import Services
-from proxy.attempts.attempt import Attempts, SharedPool
-from proxy.attempts.calls import CallLedger
-from proxy.attempts.driver import StreamDriver
+from proxy.attempts.attempt import Attempts
 from proxy.attempts.replies import Replies
-from proxy.attempts.resuming import Resumer
 from proxy.backends.profile import profile_from_settings
 from proxy.compactor import Compactor
 from proxy.config import is_nearby, proxy_for, wants_traces
@@ -118,7 +115,7 @@ def create_app(
         settings=settings,
         metrics=metrics,
         meter=counting.meter,
-        ledger=pipeline.replies.driver.ledger,
+        ledger=pipeline.replies.ledger,
         access=access,
         readiness=ReadinessProbe(router.upstreams),
         history=history,
@@ -211,13 +208,7 @@ def _pipeline(
     state = ConversationState(store=store, counting=counting, max_body=settings.max_body)
     compactor = Compactor(counting=counting, store=store, summaries=Summaries(router), clock=clock)
     preparer = Preparer(counting=counting, store=store, state=state)
-    attempts = Attempts(preparer=preparer, compactor=compactor, pool=SharedPool(), meter=counting.meter)
-    driver = StreamDriver(
-        attempts=attempts,
-        resumer=Resumer(compactor=compactor, attempts=attempts, counting=counting),
-        counting=counting,
-        ledger=CallLedger(),
-    )
+    attempts = Attempts(preparer=preparer, compactor=compactor, counting=counting)
     pipeline = Pipeline(
         settings=settings,
         state=state,
@@ -226,7 +217,7 @@ def _pipeline(
         counting=counting,
         compactor=compactor,
         attempts=attempts,
-        replies=Replies(driver=driver, state=state, clock=clock, grace=grace),
+        replies=Replies(attempts=attempts, state=state, clock=clock, grace=grace),
         addons=addons,
     )
     for addon in addons:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from proxy.addon import AddOn, make_way
 from proxy.attempts.attempt import Attempts, leave
 from proxy.attempts.replies import ClientReply, Replies
-from proxy.attempts.room import is_worth_a_summary, too_long
+from proxy.attempts.room import is_worth_a_summary, record_message_cut, too_long
 from proxy.compactor import Compactor
 from proxy.conversation_state import ConversationState, conversation_of
 from proxy.core.dialect import Dialect
@@ -21,7 +21,7 @@ from proxy.job import Job
 from proxy.outcome import Outcome, overriding
 from proxy.preparing import Preparer
 from proxy.routing import Router
-from proxy.stream.status import Notice
+from proxy.stream.status import COMPACTING, IN_VAIN, compacted
 from proxy.tokens.counting import Counting
 
 
@@ -115,15 +115,16 @@ class Pipeline:
         if not due and goal is None and not self.counting.was_cut(job):
             return
         if goal is not None or is_worth_a_summary(job, budget):
-            await client.notify(Notice(done=False))
+            await client.notify(COMPACTING)
         async with client.progress(lambda: job.state.progress.written):
             gained = await self.compactor.compact(job, goal=goal)
         if gained:
             self.counting.compacted(job)
-            await client.notify(Notice(done=False))  # ignored where one was shown before
+            await client.notify(COMPACTING)  # ignored where one was shown before
         after, extract = job.prompt.estimate.tokens, job.outcome.summary == "extract"
-        omitted = await self.attempts.record_message_cut(job) or job.outcome.cut_earlier[0]
-        await client.notify(Notice(True, before, after, not gained, extract=extract, left_out=omitted))
+        omitted = await record_message_cut(job, self.counting.meter) or job.outcome.cut_earlier[0]
+        done = compacted(before, after, extract=extract, omitted=omitted > 0)
+        await client.notify(done if gained else IN_VAIN)
         if wanted is not None and wanted.now:
             return  # nothing of it is sent
         if job.prompt.estimate.tokens >= budget.window:

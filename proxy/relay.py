@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from proxy.attempts.passing import ErrorEnding, address_read, pass_by_model, pass_through, pass_to, unmanaged_route
+from proxy.attempts.passing import ErrorEnding, address_read, pass_by_model, pass_through, unmanaged_route
 from proxy.compaction.policy import prune_limits
 from proxy.core.dialect import Dialect
 from proxy.core.errors import ClientError, NotManaged
@@ -86,7 +86,7 @@ class Relay:
         wire, line = await exchange.body(self.settings.max_body), self.pipeline
         with exchange.watched():
             if (unmanaged := await unmanaged_route(exchange, wire, self.router, self.settings)) is not None:
-                await pass_through(exchange, self.telemetry.silent(), *unmanaged)
+                await pass_through(exchange, self.telemetry.silent(), unmanaged)
                 return
             request = await line.state.read(exchange, wire, dialect.read)
             request, route = await self.router.routed(request)
@@ -103,12 +103,13 @@ class Relay:
         wire = await exchange.body(limit)
         with exchange.watched():
             if (unmanaged := await unmanaged_route(exchange, wire, self.router, self.settings)) is not None:
-                await pass_through(exchange, outcome, *unmanaged, _ending(exchange, dialect, wire, limit))
+                await pass_through(exchange, outcome, unmanaged, _ending(exchange, dialect, wire, limit))
                 return
             try:
                 await self.pipeline.serve(exchange, outcome, dialect, wire)
             except NotManaged:
-                await pass_to(exchange, outcome, await address_read(exchange, self.router, wire, limit, asks=True))
+                to = await address_read(exchange, self.router, wire, limit, needs_model=True)
+                await pass_through(exchange, outcome, to)
 
     async def _recorded(self, exchange: Exchange, dialect: str, serve: Callable[[Outcome], Awaitable[None]]) -> None:
         """Have a request served, and complete its outcome whatever happens."""

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 
 import httpx
 
 from proxy.addon import AddOn
-from proxy.attempts.bounds import bound_first, bound_resumed, lower_bound
-from proxy.attempts.passing import failure
-from proxy.attempts.room import cut_from_newest, too_long
-from proxy.attempts.sending import ChatBody, send_chat
+from proxy.attempts.room import bound_first, bound_resumed, lower_bound, record_message_cut, too_long
+from proxy.attempts.sending import ChatBody, failure, send_chat
 from proxy.backends.errors import SentRequest, is_refusal
 from proxy.backends.profile import Continuation, Fact, ModelKey, Trust
 from proxy.backends.refusals import (
@@ -43,12 +40,15 @@ from proxy.job import Job
 from proxy.net.bodies import QUOTED, body_of, is_event_stream, retry_after
 from proxy.outcome import overriding
 from proxy.preparing import Preparer
-from proxy.tokens.meter import Estimate, Meter
+from proxy.tokens.counting import Counting
+from proxy.tokens.meter import Estimate
 
-_UNTOLD = 0.85
+_WITHOUT_FIGURES = 0.85
 """Factor on the goal after a refusal that does not say how long the prompt is."""
 _FINAL = frozenset({401, 402, 403})
 """Statuses that no other way of asking would change: the key, money."""
+BREATH = 0.1
+"""Seconds that the one which holds the shared slots waits before it tries again, times the tries."""
 
 
 @dataclass(slots=True)
@@ -65,16 +65,22 @@ class Attempted:
 class Attempts:
     """The one owner of attempts; holds no state of any one request, which is in its job."""
 
-    def __init__(self, *, preparer: Preparer, compactor: Compactor, pool: SharedPool, meter: Meter) -> None:
+    def __init__(self, *, preparer: Preparer, compactor: Compactor, counting: Counting) -> None:
+        self.compactor = compactor
+        self.counting = counting
         self._preparer = preparer
-        self._compactor = compactor
-        self._pool = pool
-        self._meter = meter
+        self._slots: defaultdict[ModelKey, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """Held by the one request of a model that may be sent after its slots were cleared.
+
+        When a KV cache that slots share is full, all are cleared, whosever prompt was small. llama-server's default is four
+        slots over one cache of the window's size (`--kv-unified`); LM Studio's `parallel` is alike. Neither says so
+        beforehand, so the requests that were cleared run one at a time from then on.
+        """
 
     async def open(self, job: Job) -> tuple[httpx.Response, bytes | None]:
         """Send the job, again as often as something can be done about a refusal; the last response, whatever it says.
 
-        It is a stream to be read and closed, and then there is no body; or its body has been read, not decoded.
+        It is a stream to be read and closed, and then there is no body; or its body has been read.
 
         Raises:
             UpstreamUnavailable: the backend can't be reached, or broke off.
@@ -85,48 +91,26 @@ class Attempts:
         why = "first"
         while True:
             if job.prompt.history is not job.prompt.sent:
-                await self.record_message_cut(job)
+                await record_message_cut(job, self.counting.meter)
             for addon in overriding(job.addons, AddOn.before_sending):
                 addon.before_sending(job, again=why != "first")
-            response = await self._send(job, why)
-            if job.prompt.request.stream and is_event_stream(response):
-                job.state.opened = response
-                return response, None
-            body = await self._read(job, response)
-            refusal = await self._judged(job, response, body)
-            if refusal is None:
+            response, body = await self._post(job, _first_body(job), why, stream=job.prompt.request.stream)
+            if body is None or (response.status_code < 400 and not is_refusal(body)):
+                return response, body
+            refusal = await self.refusal(job, response.status_code, body)
+            if refusal.overflow is None and refusal.tools is None:
                 return response, body
             done = await self.mend(job, refusal)
             if done is Remedy.GIVE_UP:
                 if refusal.overflow is not None and refusal.overflow is not POOL_FULL and job.budget is not None:
-                    raise too_long(job, self._meter)
+                    raise too_long(job, self.counting.meter)
                 return response, body
             why = done.value
 
-    async def record_message_cut(self, job: Job) -> int:
-        """Record and return the tokens cut from the newest user message because it alone exceeds the window.
-
-        Raises:
-            ContextOverflow: less than a tenth of it is left.
-        """
-        cut = await cut_from_newest(job, job.prompt.history, self._meter)
-        if cut is None:
-            return 0
-        outcome = job.outcome
-        outcome.left_out, outcome.left_out_of = cut
-        outcome.add("message_cut", tokens=outcome.left_out, whole=outcome.left_out_of)
-        return outcome.left_out
-
     async def go_on(
-        self,
-        job: Job,
-        ask: ContinuationRequest,
-        delivered_tokens: int,
-        *,
-        how: Continuation | None,
-        why: str = "correction",
+        self, job: Job, request: ContinuationRequest, delivered_tokens: int, way: Continuation | None, why: str
     ) -> Attempted | Refusal:
-        """Ask for more of an answer of which `delivered_tokens` are said, in this way; None: for another reason.
+        """Ask for more of an answer of which `delivered_tokens` came, in a way to continue it; None: for another reason.
 
         A backend that is not ready, or breaks off, is asked again: see `Spent.retry`.
 
@@ -137,90 +121,43 @@ class Attempts:
         # These frames are rewritten in any case, so the backend may as well count in each of them.
         backend = job.known_backend
         counts = backend.ask_running_counts if backend is not None else {}
-        body = going_on(job.prompt.body(), ask.messages, ask.fields, counts)
-        estimate = await self._meter.measure(job.key, body, tenant=job.exchange.tenant)
+        body = going_on(job.prompt.body(), request.messages, request.fields, counts)
+        estimate = await self.counting.meter.measure(job.key, body, tenant=job.exchange.tenant)
         bound = bound_resumed(job, estimate.upper, delivered_tokens)
         content = ChatBody(dumps(body | bound))
         while True:
             try:
-                opened = await self._opened(job, content, how.value if how else why, estimate)
+                response, refused = await self._post(job, content, why, stream=True)
+                if refused is None:
+                    return Attempted(response, estimate, request, min(bound.values(), default=None))
+                overflow = await self._overflow(job, response.status_code, refused, estimate)
+                if overflow is None:
+                    _raise_final(job, response, refused)
+                return Refusal(overflow=overflow, roomy=_is_roomy(job), way=way)
             except (UpstreamTimeout, UpstreamRefused):
                 raise
             except UpstreamUnavailable as error:
                 if (seconds := job.state.spent.retry(error.retry_after)) is None:
                     raise
                 await asyncio.sleep(seconds)
-                continue
-            if isinstance(opened, Refusal):
-                return replace(opened, way=how)
-            job.state.opened = opened
-            return Attempted(opened, estimate, ask, min(bound.values(), default=None))
 
-    async def _opened(self, job: Job, content: ChatBody, why: str, estimate: Estimate) -> httpx.Response | Refusal:
-        """Send a request to continue an answer once; return the stream, or a refusal that has a remedy.
-
-        Raises:
-            UpstreamUnavailable: the backend can't be reached, broke off, or is not ready.
-            UpstreamRefused: it refuses, and no other request would change that.
-        """
-        response = await self._post(job, content, why, stream=True)
-        if is_event_stream(response):
-            return response
-        status, body = response.status_code, await self._read(job, response)
-        overflow, not_ready = await self._overflow(job, status, body, estimate), is_not_ready(status, body)
-        if overflow is not None or not (not_ready or status in _FINAL or status >= 500):
-            return self._refusal(job, overflow, None)
-        quoted = body[:QUOTED].decode("utf-8", "replace")
-        error = (UpstreamUnavailable if not_ready else UpstreamRefused)(
-            f"Backend {job.route.upstream.name} does not continue the answer (status {status}): {quoted}"
-        )
-        error.retry_after = retry_after(response)
-        job.outcome.add("backend_failed", error=failure(error))
-        raise error
+    async def refusal(self, job: Job, status: int, body: bytes) -> Refusal:
+        """Recognise why a first request was refused: too long a prompt, or else its tools, or nothing that has a remedy."""
+        overflow, tools = await self._overflow(job, status, body, job.prompt.estimate), None
+        if overflow is None and job.may_emulate:
+            tools = refuses_tools(status, body, SentRequest(job.state.posted))
+        return Refusal(overflow=overflow, tools=tools, roomy=_is_roomy(job))
 
     async def mend(self, job: Job, refusal: Refusal) -> Remedy:
         """Decide what to do about a refusal and do it; `GIVE_UP` if there is nothing to do, or it did not help."""
-        todo = remedy(refusal, job.state.spent)
-        done = True
-        match todo:
-            case Remedy.WAIT:
-                await self._pool.wait(job)
-            case Remedy.SHORTEN:
-                assert refusal.overflow is not None
-                done = await self._shorten(job, refusal.overflow)
-            case Remedy.EMULATE:
-                assert refusal.tools is not None
-                done = await self._emulate(job, refusal.tools)
-            case Remedy.OTHER_WAY | Remedy.GIVE_UP:
-                pass
+        todo, done = remedy(refusal, job.state.spent), True
+        if todo is Remedy.WAIT:
+            await self._wait_for_slots(job)
+        elif todo is Remedy.SHORTEN and refusal.overflow is not None:
+            done = await self._shorten(job, refusal.overflow)
+        elif todo is Remedy.EMULATE and refusal.tools is not None:
+            done = await self._emulate(job, refusal.tools)
         return todo if done else Remedy.GIVE_UP
-
-    async def refused(self, job: Job, overflow: Overflow | None, data: bytes) -> Refusal:
-        """Build the refusal from an error frame's data before any output, or from an overflow without one."""
-        reasons = await self._reasons(job, 200, data) if data else (overflow, None)
-        return self._refusal(job, *reasons)
-
-    async def cleared(self, job: Job) -> bool:
-        """Handle a slot that was cleared in the middle of an answer; False: resuming it is not worth it."""
-        refusal = Refusal(overflow=POOL_FULL, roomy=True)
-        return await self.mend(job, refusal) is not Remedy.GIVE_UP
-
-    # -- judging
-
-    async def _judged(self, job: Job, response: httpx.Response, body: bytes) -> Refusal | None:
-        """Read the refusal in a response that is no stream; None: it is an answer, or an error without a remedy."""
-        status = response.status_code
-        if status < 400 and status != 0 and not is_refusal(body):
-            return None
-        overflow, tools = await self._reasons(job, status, body)
-        return None if overflow is None and tools is None else self._refusal(job, overflow, tools)
-
-    async def _reasons(self, job: Job, status: int, body: bytes) -> tuple[Overflow | None, ToolRefusal | None]:
-        """Recognise why a request was refused: too long a prompt, or else its tools."""
-        overflow = await self._overflow(job, status, body, job.prompt.estimate)
-        if overflow is not None or not job.may_emulate:
-            return overflow, None
-        return None, refuses_tools(status, body, SentRequest(job.state.posted))
 
     async def _overflow(self, job: Job, status: int, body: bytes, estimate: Estimate) -> Overflow | None:
         """Recognise an overflow that is credible for the request sent last, given its estimate."""
@@ -233,37 +170,28 @@ class Attempts:
         loaded = await known.loaded_window()
         return credible(found, needed=needed, loaded=loaded, held=known.held)
 
-    def _refusal(self, job: Job, overflow: Overflow | None, tools: ToolRefusal | None) -> Refusal:
-        budget = job.budget
-        roomy = budget is not None and job.prompt.estimate.upper < budget.pause_point
-        return Refusal(overflow=overflow, tools=tools, roomy=roomy)
-
-    # -- mending
+    async def _wait_for_slots(self, job: Job) -> None:
+        if job.state.pool_lock is not None:
+            await asyncio.sleep(BREATH * job.state.spent.waits)
+            return
+        lock = self._slots[job.key]
+        await lock.acquire()
+        job.state.pool_lock = lock
 
     async def _shorten(self, job: Job, overflow: Overflow) -> bool:
         """Learn from a refusal and make the job fit; False: there is nothing to shorten."""
         job.outcome.add("refused", what="overflow", origin=overflow.origin, window=overflow.window)
-        if overflow.window is not None:
-            if overflow.quoted or job.loads_window or "provider" in job.request.body:  # it holds for no other request
-                window = Fact(overflow.window, overflow.origin, Trust.LEARNED)
-                job.profile = replace(job.profile, window=window)
-            else:
-                job.route.known.learn("window", overflow.window, overflow.origin)
-                await job.read_profile()
-        elif job.budget is None and job.prompt.estimate.tokens > SMALLEST_WINDOW:
-            # Nobody names the window; it is smaller than this prompt.
-            window = Fact(int(job.prompt.estimate.tokens * 0.9), "refused prompt", Trust.FALLBACK)
-            job.profile = replace(job.profile, window=window)
-        budget = job.budget
+        await _learn_window(job, overflow)
+        budget, tokens = job.budget, job.prompt.estimate.tokens
         if budget is None:
             return False
-        if job.prompt.estimate.tokens <= 0.8 * budget.window and lower_bound(job, budget.window):
+        if tokens <= 0.8 * budget.window and lower_bound(job, budget.window):
             return True
         # The refusal may know better than the estimate how long the prompt is: aim as much lower.
         known = overflow.prompt_tokens or 0
-        excess = max(1.0, known / max(1, job.prompt.estimate.tokens)) if known < 8 * job.prompt.estimate.tokens else 1.0
-        less = (_UNTOLD if excess == 1.0 else 1.0) * (0.7 if job.state.spent.shortened > 1 else 1.0) / excess
-        return await self._compactor.compact(job, goal=int(budget.goal * less), limit=int(budget.limit * less))
+        excess = max(1.0, known / max(1, tokens)) if known < 8 * tokens else 1.0
+        less = (_WITHOUT_FIGURES if excess == 1.0 else 1.0) * (0.7 if job.state.spent.shortened > 1 else 1.0) / excess
+        return await self.compactor.compact(job, goal=int(budget.goal * less), limit=int(budget.limit * less))
 
     async def _emulate(self, job: Job, refusal: ToolRefusal) -> bool:
         """Learn from a refusal of tools, and prepare the job again without them."""
@@ -274,22 +202,11 @@ class Attempts:
         searched = bool(job.prompt.search)
         await self._preparer.prepare_emulated(job)
         if job.is_due:
-            await self._compactor.compact(job)
+            await self.compactor.compact(job)
         return job.prompt.offer is not None or (searched and not job.prompt.search)
 
-    # -- sending
-
-    def _send(self, job: Job, why: str) -> Awaitable[httpx.Response]:
-        prompt = job.prompt
-        request = prompt.request
-        job.state.usage_requested = may_ask_usage(request) and not _reports_usage(job)
-        messages = None if prompt.untouched else prompt.messages
-        body = written(request, messages, job.prompt.fields, ask_usage=job.state.usage_requested)
-        same = messages is None and not job.prompt.fields
-        forms = ChatBody(body, request.wire if body is request.raw else None, request.native if same else None)
-        return self._post(job, forms, why, stream=request.stream)
-
-    async def _post(self, job: Job, body: ChatBody, why: str, *, stream: bool) -> httpx.Response:
+    async def _post(self, job: Job, body: ChatBody, why: str, *, stream: bool) -> tuple[httpx.Response, bytes | None]:
+        """Send a request once; the response is a stream that is open, or comes with its body."""
         job.state.posted = body.wire or body.content
         job.outcome.add("sent", why=why, stream=stream)
         headers = job.outcome.traced(job.exchange.headers)
@@ -298,51 +215,66 @@ class Attempts:
             job.route.known.expire()
         try:
             # A client's query (`?api-version=…`) goes with it.
-            return await send_chat(job.route, headers, body, query=job.exchange.query)
+            response = await send_chat(job.route, headers, body, query=job.exchange.query)
+            if stream and is_event_stream(response):
+                job.state.opened = response
+                return response, None
+            return response, await body_of(response, job.settings.max_body)
         except UpstreamUnavailable as error:
             job.outcome.add("backend_failed", error=failure(error))
             raise
 
-    async def _read(self, job: Job, response: httpx.Response) -> bytes:
-        try:
-            return await body_of(response, job.settings.max_body)
-        except UpstreamUnavailable as error:
-            job.outcome.add("backend_failed", error=failure(error))
-            raise
+
+def _first_body(job: Job) -> ChatBody:
+    """Build the body of a first request: as it came where nothing is changed."""
+    prompt, backend = job.prompt, job.known_backend
+    request = prompt.request
+    job.state.usage_requested = may_ask_usage(request) and not (backend is not None and backend.reports_usage)
+    messages = None if prompt.untouched else prompt.messages
+    body = written(request, messages, prompt.fields, ask_usage=job.state.usage_requested)
+    same = messages is None and not prompt.fields
+    return ChatBody(body, request.wire if body is request.raw else None, request.native if same else None)
 
 
-def _reports_usage(job: Job) -> bool:
-    """Return whether the backend reports the usage of a stream without being asked."""
-    backend = job.known_backend
-    return backend is not None and backend.reports_usage
+def _is_roomy(job: Job) -> bool:
+    return job.budget is not None and job.prompt.estimate.upper < job.budget.pause_point
 
 
-BREATH = 0.1
-"""Seconds that the one which holds the pool waits before it tries again, times the tries."""
+def _raise_final(job: Job, response: httpx.Response, body: bytes) -> None:
+    """Raise the error of a refusal to go on that no other request would change, or that only time does.
 
-
-class SharedPool:
-    """Turns of requests whose slots share one KV cache: when it is full, all slots are cleared, whosever prompt was small.
-
-    llama-server's default is four slots over one cache of the window's size (`--kv-unified`); LM Studio's `parallel` is
-    alike. Neither says so beforehand, so the requests that were cleared run one at a time from then on.
+    Raises:
+        UpstreamUnavailable: it is not ready.
+        UpstreamRefused: it refuses.
     """
+    status, not_ready = response.status_code, is_not_ready(response.status_code, body)
+    if not (not_ready or status in _FINAL or status >= 500):
+        return
+    quoted = body[:QUOTED].decode("utf-8", "replace")
+    error = (UpstreamUnavailable if not_ready else UpstreamRefused)(
+        f"Backend {job.route.upstream.name} does not continue the answer (status {status}): {quoted}"
+    )
+    error.retry_after = retry_after(response)
+    job.outcome.add("backend_failed", error=failure(error))
+    raise error
 
-    def __init__(self) -> None:
-        self._locks: defaultdict[ModelKey, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def wait(self, job: Job) -> None:
-        """Wait until the job may be sent again."""
-        if job.state.pool_lock is None:
-            lock = self._locks[job.key]
-            await lock.acquire()
-            job.state.pool_lock = lock
-        else:
-            await asyncio.sleep(BREATH * job.state.spent.waits)
+async def _learn_window(job: Job, overflow: Overflow) -> None:
+    """Learn the window that a refusal names, for its own request alone where it holds for no other."""
+    tokens, window = job.prompt.estimate.tokens, None
+    if overflow.window is not None and not (overflow.quoted or job.loads_window or "provider" in job.request.body):
+        job.route.known.learn("window", overflow.window, overflow.origin)
+        await job.read_profile()
+    elif overflow.window is not None:
+        window = Fact(overflow.window, overflow.origin, Trust.LEARNED)
+    elif job.budget is None and tokens > SMALLEST_WINDOW:
+        window = Fact(int(tokens * 0.9), "refused prompt", Trust.FALLBACK)  # nobody names it; it is smaller than this
+    if window is not None:
+        job.profile = replace(job.profile, window=window)
 
 
 async def leave(job: Job) -> None:
-    """Release what the job holds: its lock on the pool, and a stream that was opened and is no longer read."""
+    """Release what the job holds: its turn at shared slots, and a stream that was opened and is no longer read."""
     if job.state.pool_lock is not None:
         job.state.pool_lock.release()
         job.state.pool_lock = None

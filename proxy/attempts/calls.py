@@ -1,4 +1,4 @@
-"""The tool calls of an answer: read back where they stand in its text, counted, and recorded where they are wrong.
+"""The tool calls of an answer: read back where they stand in its text, counted, recorded where wrong; searches are answered.
 
 What is recorded are reasons, forms and names of tools; never arguments, nor anything else of an answer.
 """
@@ -6,14 +6,39 @@ What is recorded are reasons, forms and names of tools; never arguments, nor any
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
 from uuid import uuid4
 
+from proxy.addon import AddOn, make_way
 from proxy.backends.profile import ModelKey
-from proxy.emulation import CallFault, Offer, WrittenCallReader, faults_of, offer_of
+from proxy.compaction.policy import prune_limits
+from proxy.core.piece import CallPart
+from proxy.core.request import Message
+from proxy.emulation import CallFault, Offer, WrittenCallReader, calls_as_text, faults_of, offer_of
 from proxy.job import Job
+from proxy.outcome import overriding
+from proxy.recall.block import (
+    NO_MORE,
+    NO_QUERY,
+    NO_ROOM,
+    NOTHING_FOUND,
+    NOTHING_LOST,
+    found_text,
+    query_in,
+    search_messages,
+)
 from proxy.stream.answer import Answer
+from proxy.tokens.meter import Meter
+
+MOST_SEARCHES = 4
+"""Messages with searches in one answer; the last of them only learns that it was the last."""
+SEARCHES_AT_ONCE = 4
+"""Searches in one message that are answered."""
+_LEAST_ROOM = 64
+"""Tokens; in fewer nothing is looked for."""
+_ROOMY = 0.5
+"""Share of the room for a block from which on searches do with what is left beside one."""
 
 
 class CallLedger:
@@ -41,67 +66,69 @@ class AnswerCalls:
         self._job = job
         self._answer = answer
         self._ledger = ledger
-        self._readers: list[WrittenCallReader] = []
-        """Of attempts whose counts are still to be taken."""
-        self._recorded = self._repeated = self._attempts = 0
-        """Calls, repeated calls, and attempts that were recorded."""
+        self._reader: WrittenCallReader | None = None
+        """Of the running attempt, until it is counted."""
+        self._recorded = self._repeated = 0
+        """Calls, and repeated calls, that were recorded."""
 
     def reader(self) -> WrittenCallReader | None:
         """Make the reader of the next attempt; None: it writes no calls as text."""
         job, answer, offer = self._job, self._answer, self._job.prompt.offer
         emulated = offer is not None
-        if offer is None and _reads_leaks(job):
+        # Text may be taken for calls, but not where the client wants a format, or has a chore done.
+        if (
+            offer is None
+            and job.settings.tool_mode != "native"
+            and not job.undisturbed
+            and job.prompt.request.choices == 1
+        ):
             offer = _native_offer(job)
-        if offer is None:
-            return None
-        before, text = len(answer.calls), answer.text
-        reader = WrittenCallReader(
-            offer,
-            make_id,
-            emulated=emulated,
-            count=answer.count,
-            calls_before=before if emulated else 0,
-            text_before=text,
-        )
-        self._readers.append(reader)
-        return reader
+        if offer is not None:
+            self._reader = WrittenCallReader(
+                offer,
+                make_call_id,
+                emulated=emulated,
+                count=answer.count,
+                calls_before=len(answer.calls) if emulated else 0,
+                text_before=answer.text,
+            )
+        return self._reader
 
     def record(self, *, over: bool = False) -> None:
         """Record what is known by now; calls of several choices when all have ended. `over`: nothing more comes."""
-        job, answer = self._job, self._answer
-        for reader in self._readers:
+        job, answer, reader = self._job, self._answer, self._reader
+        if reader is not None:
             _record_faults(job, reader.faults)
             reader.faults.clear()
-            leaked, reader.leaked = reader.leaked, 0
-            if leaked:
-                job.outcome.leaked_calls += leaked
-                job.outcome.add("calls_mended", what="leaked", number=leaked)
-        repeated = sum(attempt.repeated_calls for attempt in answer.attempts) - self._repeated
-        if repeated:
-            self._repeated += repeated
-            job.outcome.repeated_calls += repeated
-            job.outcome.add("calls_mended", what="repeated", number=repeated)
-        if not answer.attempt.finish or self._attempts == len(answer.attempts):
+            self._record_mended("leaked", reader.leaked)
+            reader.leaked = 0
+        self._record_mended("repeated", answer.repeated_calls - self._repeated)
+        self._repeated = answer.repeated_calls
+        finish = answer.attempt.finish
+        if not finish or (job.prompt.request.choices > 1 and not over):
             return
-        if job.prompt.request.choices > 1 and not over:
-            return
-        self._attempts = len(answer.attempts)
         calls = answer.calls[self._recorded :]
         self._recorded += len(calls)
         if calls and (offer := _native_offer(job)) is not None:
-            _record_faults(job, faults_of(calls, offer, cut=answer.attempt.finish == "length"))
+            _record_faults(job, faults_of(calls, offer, cut=finish == "length"))
 
     def attempt_over(self) -> None:
         """Record the calls of an attempt, and count them."""
         self.record()
-        while self._readers:
-            for (form, outcome), number in self._readers.pop().stats.items():
-                self._ledger.count(self._job, form, outcome, number)
+        if self._reader is None:
+            return
+        for (form, outcome), number in self._reader.stats.items():
+            self._ledger.count(self._job, form, outcome, number)
+        self._reader = None
 
-
-def make_id() -> str:
-    """The id of a call."""
-    return f"call_{uuid4().hex[:24]}"
+    def _record_mended(self, what: Literal["leaked", "repeated"], number: int) -> None:
+        outcome = self._job.outcome
+        if number and what == "leaked":
+            outcome.leaked_calls += number
+        elif number:
+            outcome.repeated_calls += number
+        if number:
+            outcome.add("calls_mended", what=what, number=number)
 
 
 def _native_offer(job: Job) -> Offer | None:
@@ -111,14 +138,50 @@ def _native_offer(job: Job) -> Offer | None:
     return offer_of(job.prompt.request.body)
 
 
-def _reads_leaks(job: Job) -> bool:
-    """Return whether text may be taken for calls; not where the client wants a format, or has a chore done."""
-    return job.settings.tool_mode != "native" and not job.undisturbed and job.prompt.request.choices == 1
-
-
 def _record_faults(job: Job, faults: Iterable[CallFault]) -> None:
     kind = "unknown" if job.known_backend is None else job.known_backend.kind
     for fault in faults:
         if fault.tool and fault.tool == job.prompt.search:
             continue  # Spillway's own: clients know of no such tool, and the model is told by the answer
         job.outcome.add("malformed_call", reason=fault.reason, tool=fault.tool, form=fault.form, provider=kind)
+
+
+def make_call_id() -> str:
+    """Make the id of a call."""
+    return f"call_{uuid4().hex[:24]}"
+
+
+async def answered_searches(
+    job: Job, text: str, calls: Sequence[CallPart], meter: Meter, *, last: bool
+) -> list[Message]:
+    """Build the messages of searches with their results, behind a text of the answer; of the `last` ones nothing is looked for."""
+    most = 0.0 if job.budget is None else prune_limits(job.settings, job.budget.zone).recall
+
+    def room_left() -> float:
+        return min(most - sum(meter.costs(job.key, job.prompt.searched)), job.room)
+
+    room = room_left()
+    if not last and room < _ROOMY * most and await make_way(job, refused=True):
+        room = room_left()  # what the model asks for goes before what its turn was thought to need
+    results: list[str] = []
+    for number, call in enumerate(calls):
+        found = NO_MORE if last or number >= SEARCHES_AT_ONCE else await _result(job, call, room, results)
+        room -= meter.count_text(job.key, found)
+        results.append(found)
+    messages = search_messages(text, calls, results, [call.id or make_call_id() for call in calls])
+    return messages if job.prompt.offer is None else calls_as_text(messages)
+
+
+async def _result(job: Job, call: CallPart, room: float, before: Sequence[str]) -> str:
+    """Return the result of one search, less what those before it have found."""
+    if not (text := query_in(call)):
+        return NO_QUERY
+    if job.prompt.checkpoint is None:
+        return NOTHING_LOST
+    if room < _LEAST_ROOM:
+        return NO_ROOM
+    addons = overriding(job.addons, AddOn.search)
+    passages = [each for addon in addons for each in await addon.search(job, text, room)]
+    passages = [each for each in passages if not any(each.text in found for found in before)]
+    job.outcome.add("searched", passages=len(passages))
+    return found_text(job.prompt.sent, passages) if passages else NOTHING_FOUND

@@ -10,16 +10,31 @@ from typing import Any
 
 from proxy.core.dialect import Writer
 from proxy.core.errors import FAILED, ClientError, InternalError
+from proxy.core.history.turns import is_user
 from proxy.core.piece import NOBODY, Identity, Piece
 from proxy.exchange import Exchange
+from proxy.job import Job
 from proxy.net.headers import Headers
 from proxy.net.tasks import spawn
-from proxy.stream.status import FORMS, Form, Notice, carries_chunks
+from proxy.stream.status import (
+    COMPACTING,
+    FORMS,
+    IN_VAIN,
+    SILENT_CUT,
+    Form,
+    Notice,
+    comment_form,
+    omitted_from_message,
+    recalled,
+    too_much_fixed,
+)
 
 _log = logging.getLogger("spillway.stream")
 
 PROGRESS, LONGEST_PROGRESS = 2.0, 16.0
 """Seconds until the progress of a summary is shown, and between two times that it is shown at most."""
+_TOO_MUCH = 0.6
+"""Share of the window that system prompt and tools may take before users are told."""
 
 
 class ClientStream:
@@ -63,7 +78,8 @@ class ClientStream:
         self._forms = FORMS[form]
         self.beside: Sequence[Form] = [form for form in self._forms if form in FORMS["auto"]]
         """How something is shown beside the answer, not in its own text; empty: it is not."""
-        self._fallback = fallback if carries_chunks(form) else None
+        chunks = any(each is not comment_form for each in self._forms)
+        self._fallback = fallback if chunks else None
         self._own_headers = extra_headers
         self._queued: list[bytes] = []
         """Notices, written when they came up: what a writer writes depends on what it wrote before."""
@@ -79,7 +95,7 @@ class ClientStream:
 
     async def notify(self, notice: Notice) -> None:
         """Show a notice, at the latest when the response opens. One that closes nothing is left out, but for the last."""
-        if not self._forms or (notice.done is not self._open_notice and not notice.ended):
+        if not self._forms or (notice.done is not self._open_notice and not notice.last):
             return
         self._open_notice = not notice.done
         written = b""
@@ -94,7 +110,7 @@ class ClientStream:
 
     async def close_notice(self) -> None:
         """Close a notice that is still open, so that no client shows it as running for ever."""
-        await self.notify(Notice(done=True, failed=True))
+        await self.notify(IN_VAIN)
 
     @asynccontextmanager
     async def progress(self, written: Callable[[], int]) -> AsyncIterator[None]:
@@ -117,7 +133,8 @@ class ClientStream:
             # Until the response opens there is one notice waiting, which says that it is being compacted.
             if self._open_notice and self.exchange.started and written() > shown:
                 shown = written()
-                await self.write(self._written(Notice(done=False, written=shown), self.beside))
+                text = f"{COMPACTING.text} ({shown} tokens of its summary written)"
+                await self.write(self._written(Notice(text, done=False), self.beside))
 
     def write(self, data: bytes) -> Awaitable[None]:
         """Send bytes of the answer. No coroutine of its own: this runs for every chunk."""
@@ -144,9 +161,10 @@ class ClientStream:
         await self._open()
         await self.exchange.end()
 
-    async def end_with(self, data: bytes) -> None:
-        """Write this, which has the end in it; notices are to be closed before it is made."""
-        await self.write(data)
+    async def end_with_error(self, body: dict[str, Any]) -> None:
+        """End the answer with this error, in the client's dialect."""
+        await self.close_notice()
+        await self.write(self.writer.error(body))
         await self.end()
 
     def stop(self) -> None:
@@ -187,6 +205,20 @@ class ClientStream:
         if silent and not self._opening and (self._beating is None or self._beating.done()):
             self._beating = spawn(self._beat(), name="heartbeat")
         self._timer = self._loop.call_later(self._heartbeat, self._tick)
+
+
+def final_notices(job: Job) -> list[Notice]:
+    """Build the notices that are shown beside an answer at its end."""
+    outcome, budget = job.outcome, job.budget
+    notices: list[Notice] = []
+    if outcome.left_out:
+        notices.append(omitted_from_message(outcome.left_out, outcome.left_out_of))
+    if budget is not None and budget.fixed >= budget.window * _TOO_MUCH and any(outcome.each("compacting")):
+        notices.append(too_much_fixed(round(100 * budget.fixed / budget.window)))
+    # Open WebUI shows the newest line: this one would replace that of a compaction, on each step of a turn.
+    if outcome.recalled and not outcome.compactions and is_user(job.prompt.sent[-1]):
+        notices.append(recalled(outcome.recalled))
+    return [*notices, SILENT_CUT] if any(outcome.each("cut")) else notices
 
 
 def stream_error(exchange: Exchange, error: BaseException) -> ClientError:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import re
-import zlib
 from collections.abc import AsyncIterable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeAlias
 
 import httpx
 
+from proxy.attempts.sending import failure
 from proxy.conversation_state import LARGE
 from proxy.core.errors import BadRequest, BrokenOff, ClientError, UpstreamUnavailable
-from proxy.core.jsontext import BadText, dumps, loads, loads_text
+from proxy.core.jsontext import BadText, dumps, loads_text
 from proxy.core.settings import Settings
 from proxy.exchange import Exchange
 from proxy.net.bodies import is_event_stream
 from proxy.net.headers import response_headers
-from proxy.net.tasks import offload_if
 from proxy.outcome import Outcome
 from proxy.routing import Route, Router, is_managed
 
@@ -30,18 +28,7 @@ ErrorEnding: TypeAlias = Callable[[ClientError], bytes]
 _BETWEEN_FRAMES = (b"\n\n", b"\r\n\r\n")
 
 
-def failure(error: UpstreamUnavailable) -> str:
-    """Code of a backend's failure to be reached or to finish, for the outcome."""
-    return error.code or type(error).__name__
-
-
-async def pass_through(
-    exchange: Exchange,
-    outcome: Outcome,
-    route: Route,
-    body: bytes | AsyncIterable[bytes],
-    ending: ErrorEnding | None = None,
-) -> None:
+async def pass_through(exchange: Exchange, outcome: Outcome, to: Addressed, ending: ErrorEnding | None = None) -> None:
     """Send the request as it is and the response as it comes; `ending` is for a stream that the server has to end.
 
     Raises:
@@ -49,12 +36,14 @@ async def pass_through(
         ShuttingDown: the server is being stopped; the stream has its ending, if it is one and stood between two frames.
         BrokenOff: the body broke off after the status went out.
     """
-    upstream = route.upstream
-    outcome.record_route(upstream.name, route.model)
+    upstream = to.route.upstream
+    outcome.record_route(upstream.name, to.route.model)
     outcome.add("sent", why="passed on", stream=False)
+    if to.plain:
+        exchange.headers = [each for each in exchange.headers if each[0] != b"content-encoding"]
     try:
         headers = outcome.traced(exchange.headers)
-        response = await upstream.send(exchange.method, exchange.target, headers, body)
+        response = await upstream.send(exchange.method, exchange.target, headers, to.body)
     except UpstreamUnavailable as error:
         outcome.add("backend_failed", error=failure(error))
         raise
@@ -80,12 +69,8 @@ async def pass_through(
     await exchange.end()
 
 
-async def unmanaged_route(
-    exchange: Exchange, wire: bytes, router: Router, settings: Settings
-) -> tuple[Route, bytes | AsyncIterable[bytes]] | None:
+async def unmanaged_route(exchange: Exchange, wire: bytes, router: Router, settings: Settings) -> Addressed | None:
     """Find the route and body of a chat request that is to be passed through; None if it is managed.
-
-    The body is the client's own, but for a model that its backend knows by another id.
 
     Raises:
         BadRequest, BodyTooLarge: see `address_read`.
@@ -93,10 +78,8 @@ async def unmanaged_route(
     bypassed = exchange.header(b"x-spillway-bypass") == "1"
     if not bypassed and settings.manages_all and router.manages_all:
         return None
-    to = await address_read(exchange, router, wire, settings.max_body, asks=not bypassed)
-    if not bypassed and is_managed(to.route, settings):
-        return None
-    return to.route, _body(exchange, to)
+    to = await address_read(exchange, router, wire, settings.max_body, needs_model=not bypassed)
+    return to if bypassed or not is_managed(to.route, settings) else None
 
 
 async def pass_by_model(exchange: Exchange, outcome: Outcome, router: Router, limit: int) -> None:
@@ -108,23 +91,7 @@ async def pass_by_model(exchange: Exchange, outcome: Outcome, router: Router, li
     """
     to = await address(exchange, router, limit)
     with exchange.watched():
-        await pass_to(exchange, outcome, to)
-
-
-async def pass_to(exchange: Exchange, outcome: Outcome, to: Addressed) -> None:
-    """Pass on a request whose route is known.
-
-    Raises:
-        UpstreamUnavailable, UpstreamTimeout: see `pass_through`.
-    """
-    await pass_through(exchange, outcome, to.route, _body(exchange, to))
-
-
-def _body(exchange: Exchange, to: Addressed) -> bytes | AsyncIterable[bytes]:
-    """The body to send; the headers that go with it no longer tell of an encoding that was undone."""
-    if to.plain:
-        exchange.headers = [each for each in exchange.headers if each[0] != b"content-encoding"]
-    return to.body
+        await pass_through(exchange, outcome, to)
 
 
 _OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,65536}\{")
@@ -158,18 +125,17 @@ class Addressed:
 async def address(exchange: Exchange, router: Router, limit: int) -> Addressed:
     """Find the route of a request, reading no more of its body than that takes.
 
-    A JSON object is read as a whole, however it is framed, compressed or called, and is bound by `limit` bytes; so is a
-    form that does not begin with its model, where there are several backends. Of anything else no more than the beginning
-    is read, and the rest is passed on as it arrives.
+    A JSON object is read as a whole, however it is framed or called, and is bound by `limit` bytes; so is what is compressed,
+    and a form that does not begin with its model, where there are several backends. Of anything else no more than the
+    beginning is read, and the rest is passed on as it arrives.
 
     Raises:
         BadRequest: the JSON holds text that is none.
         BodyTooLarge: it is larger than `limit`.
     """
-    packed = exchange.header(b"content-encoding")
-    beginning = await exchange.peek(_SNIFFED, lambda part: packed or _OPEN.match(part))
-    if _OBJECT.match(_decoded_beginning(exchange, beginning)):
-        return await address_read(exchange, router, await exchange.body(limit), limit, asks=False)
+    beginning = await exchange.peek(_SNIFFED, _OPEN.match)
+    if exchange.header(b"content-encoding") or _OBJECT.match(beginning):
+        return await address_read(exchange, router, await exchange.body(limit), limit, needs_model=False)
     if not beginning:
         return Addressed(await router.unnamed(exchange.path), b"")
     form = _BOUNDARY.match(exchange.header(b"content-type") or "")
@@ -179,18 +145,17 @@ async def address(exchange: Exchange, router: Router, limit: int) -> Addressed:
         beginning = await exchange.body(limit)
         exchange.unread(beginning)
         field = _model_in(beginning, boundary)
-    named = None if field is None else _text(field[1])
-    if field is None or named is None:
+    if field is None:
         return Addressed(await router.unnamed(exchange.path), exchange.upload())
-    route = await router.route(named)
+    route = await router.route(field[1].decode("utf-8", "replace"))
     model_id = route.model.encode()
     if model_id != field[1]:
         exchange.replace_beginning(beginning[: field.start(1)] + model_id + beginning[field.end(1) :])
     return Addressed(route, exchange.upload())
 
 
-async def address_read(exchange: Exchange, router: Router, wire: bytes, limit: int, *, asks: bool) -> Addressed:
-    """Find the route of a request whose body was read; one that `asks` a model and names none gets the default's id.
+async def address_read(exchange: Exchange, router: Router, wire: bytes, limit: int, *, needs_model: bool) -> Addressed:
+    """Find the route of a request whose body was read; one that `needs_model` and names none gets the default's id.
 
     Raises:
         BadRequest: it is JSON and holds text that is none.
@@ -201,43 +166,40 @@ async def address_read(exchange: Exchange, router: Router, wire: bytes, limit: i
     except BadRequest:
         return Addressed(await router.unnamed(exchange.path), wire)
     names = _NAMES if exchange.path.startswith("/api/") else _NAMES[:1]
-    large = len(body) > LARGE
-    field = _field_at_ends(body, names) if large else _field(body, names)
-    if field is None or (asks and not field.value):
-        default = ""
-        if asks:
-            with suppress(BadRequest):  # it goes on without
-                default = await router.chosen()
-        route = await router.route(default)
-        named = await offload_if(large, _naming, body, route.model) if default else None
-        if named is None:
-            return Addressed(await router.unnamed(exchange.path), wire)
-        return Addressed(route, named, plain=True)
-    route = await router.route(field.value)
-    if route.model == field.value:
+    field = _field_at_ends(body, names) if len(body) > LARGE else _field(body, names)
+    model = "" if field is None else field.model
+    if field is not None and needs_model and not model:
+        with suppress(BadRequest):  # it goes on without
+            model = await router.chosen()
+    if field is None or not model:
+        return Addressed(await router.unnamed(exchange.path), wire)
+    route = await router.route(model)
+    if route.model == field.model:
         return Addressed(route, wire)
     return Addressed(route, field.renamed(route.model), plain=True)
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """The field of a body that names the model."""
+    """The field of a body that names the model; empty: it names none."""
 
-    value: str
+    model: str
     renamed: Callable[[str], bytes]
     """Builds the body with another model."""
 
 
 def _field(body: bytes, names: Sequence[str]) -> _Field | None:
-    """Find the first of these fields that is a text, in a body that is a JSON object."""
+    """Find the first of these fields that is a text; None: the body is no JSON object."""
     try:
         parsed = loads_text(body)
     except BadText as error:
         raise BadRequest(f"The request body is not valid JSON: {error}.") from None
     except ValueError:
         return None
-    name = next((name for name in names if isinstance(parsed.get(name), str)), "") if isinstance(parsed, dict) else ""
-    return _Field(parsed[name], lambda model: dumps({**parsed, name: model})) if name else None
+    if not isinstance(parsed, dict):
+        return None
+    name = next((name for name in names if isinstance(parsed.get(name), str)), "model")
+    return _Field(parsed.get(name) or "", lambda model: dumps({**parsed, name: model}))
 
 
 def _field_at_ends(body: bytes, names: Sequence[str]) -> _Field | None:
@@ -245,31 +207,17 @@ def _field_at_ends(body: bytes, names: Sequence[str]) -> _Field | None:
 
     SDKs write the model first or last. A field of the same name deeper inside is taken for it.
     """
-    for name in names:
-        pattern = re.compile(rb'"%b"\s{0,64}:\s{0,64}"([^"\\]{0,512})"' % name.encode())
-        found = pattern.search(body, 0, _ENDS) or pattern.search(body, len(body) - _ENDS)
-        if found is not None and (value := _text(found[1])) is not None:
-            before, after = body[: found.start(1)], body[found.end(1) :]
-            return _Field(value, partial(_joined, before, after))
-    return None
-
-
-def _joined(before: bytes, after: bytes, model: str) -> bytes:
-    return before + dumps(model)[1:-1] + after
-
-
-def _naming(body: bytes, model: str) -> bytes | None:
-    """Add the model's id to a body; None if it is no JSON object without one."""
-    try:
-        parsed = loads(body)
-    except ValueError:
+    patterns = [re.compile(rb'"%b"\s{0,64}:\s{0,64}"([^"\\]{0,512})"' % name.encode()) for name in names]
+    ends = (0, _ENDS), (len(body) - _ENDS, len(body))
+    found = next((match for each in patterns for end in ends if (match := each.search(body, *end))), None)
+    if found is None:
         return None
-    named = isinstance(parsed, dict) and not parsed.get("model")
-    return dumps({**parsed, "model": model}) if named else None
+    before, after = body[: found.start(1)], body[found.end(1) :]
+    return _Field(found[1].decode("utf-8", "replace"), lambda model: before + dumps(model)[1:-1] + after)
 
 
 def _model_in(form: bytes, boundary: bytes) -> re.Match[bytes] | None:
-    """The part that names the model, among those that have come."""
+    """Find the part that names the model, among those that have come."""
     delimiter, at = b"--" + boundary + b"\r\n", 0
     for _ in range(_PARTS if boundary else 0):
         if (at := form.find(delimiter, at)) < 0:
@@ -278,20 +226,3 @@ def _model_in(form: bytes, boundary: bytes) -> re.Match[bytes] | None:
         if (field := _FIELD.match(form, at)) is not None:
             return field
     return None
-
-
-def _text(name: bytes) -> str | None:
-    try:
-        return name.decode()
-    except UnicodeDecodeError:
-        return None
-
-
-def _decoded_beginning(exchange: Exchange, beginning: bytes) -> bytes:
-    """The beginning of a body without its content-encoding; nothing where that can't be undone."""
-    if not exchange.header(b"content-encoding"):
-        return beginning
-    try:
-        return zlib.decompressobj(wbits=47).decompress(beginning, 256)
-    except zlib.error:
-        return b""

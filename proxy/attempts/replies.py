@@ -7,16 +7,18 @@ stays as it came where nothing is changed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import httpx
 
+from proxy.attempts.attempt import Attempts
+from proxy.attempts.calls import CallLedger
 from proxy.attempts.client import ClientStream, stream_error
-from proxy.attempts.driver import Run, StreamDriver
+from proxy.attempts.driver import AnswerDriver
 from proxy.conversation_state import ConversationState
 from proxy.core.dialect import Completion
 from proxy.core.errors import UpstreamInvalid, UpstreamUnavailable
@@ -26,13 +28,14 @@ from proxy.core.request import text_of
 from proxy.dialects.chat.reading import as_stream, read_completion
 from proxy.job import Job
 from proxy.net.bodies import QUOTED
-from proxy.net.headers import AS_JSON, response_headers
+from proxy.net.headers import AS_JSON, Headers, response_headers
+from proxy.stream.answer import Answer
 from proxy.stream.status import FORMS
 
 _OF_BODY = (b"content-length", b"content-encoding")
 _OF_JSON = (*_OF_BODY, b"content-type")
 _OF_ONE_BODY = (*_OF_JSON, b"cache-control")
-"""Headers of one body, of its kind, and those that do not hold for an answer that is made a stream."""
+"""Headers that hold for one body, for its kind too, and that do not hold for an answer that is made a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +79,13 @@ class BodyResponse:
 class Replies:
     """Opens replies."""
 
-    driver: StreamDriver
+    attempts: Attempts
     state: ConversationState
     clock: Callable[[], float]
     """Seconds since the epoch."""
     grace: float
     """Seconds of silence after which a waiting stream is opened."""
+    ledger: CallLedger = field(default_factory=CallLedger)
 
     @asynccontextmanager
     async def open(self, job: Job) -> AsyncIterator[ClientReply]:
@@ -95,8 +99,7 @@ class Replies:
                 raise
             failed = stream_error(job.exchange, error)
             job.outcome.fail(failed.status, failed.code or failed.type)
-            await client.close_notice()
-            await client.end_with(client.writer.error(failed.body()))
+            await client.end_with_error(failed.body())
         finally:
             client.stop()
 
@@ -106,7 +109,7 @@ class ClientReply:
 
     def __init__(self, job: Job, replies: Replies) -> None:
         self._job = job
-        self._driver = replies.driver
+        self._replies = replies
         self._identity = Identity(f"chatcmpl-{job.state.unique}", int(replies.clock()), job.prompt.request.model)
         """Of an answer that no backend has given one."""
         streams, requested = job.prompt.request.stream, job.exchange.header(b"x-spillway-status")
@@ -129,7 +132,8 @@ class ClientReply:
         client, writer = self.client, self.client.writer
         if client.streams:
             await client.close_notice()
-            await client.end_with(writer.insert(Piece(choice=True), self._identity) + writer.end())
+            await client.write(writer.insert(Piece(choice=True), self._identity) + writer.end())
+            await client.end()
         else:
             nothing = Completion(choices=(Piece(identity=self._identity),))
             await self._send(BodyResponse(200, [AS_JSON], writer.body(nothing, (), None)))
@@ -142,40 +146,45 @@ class ClientReply:
         """
         job, client = self._job, self.client
         if body is None:
-            if client.writer.native:
-                client.head = response_headers(response.headers.raw, drop=(b"content-length",))
-            await self._driver.run(job, response, client)
-            await client.end()
+            await self._stream(response, response_headers(response.headers.raw, drop=(b"content-length",)))
             return
-        completion = read_answer(job, response, body)
-        if not client.streams:
-            await self._send(
-                completion if isinstance(completion, BodyResponse) else await self._joined(response, body, completion)
-            )
-        elif isinstance(completion, BodyResponse) or not completion.choices:
-            error = completion if isinstance(completion, BodyResponse) else None
-            await self._relay_error(
-                error or BodyResponse(response.status_code, response_headers(response.headers.raw), body)
-            )
+        original = BodyResponse(response.status_code, response_headers(response.headers.raw), body)
+        completion = read_answer(job, original)
+        if completion is None:
+            refused = _refused(job, original)
+            await (self._end_with(refused) if client.streams else self._send(refused))
+        elif not client.streams:
+            await self._send(await self._joined(original, completion))
+        elif not completion.choices:
+            await self._end_with(original)
         else:
-            if client.writer.native:
-                client.head = [*client.head, *response_headers(response.headers.raw, drop=_OF_ONE_BODY)]
-            await self._driver.run(job, as_stream(completion, completion.choices), client)
-            await client.end()
+            headers = response_headers(response.headers.raw, drop=_OF_ONE_BODY)
+            await self._stream(as_stream(completion, completion.choices), [*client.head, *headers])
 
-    async def _joined(self, response: httpx.Response, raw: bytes, completion: Completion) -> BodyResponse:
+    async def _stream(self, received: httpx.Response | Sequence[Piece], head: Headers) -> None:
+        """Stream an answer; `head` are the backend's headers, for a client of its dialect."""
+        client = self.client
+        if client.writer.native:
+            client.head = head
+        await self._driver().run(received)
+        await client.end()
+
+    def _driver(self) -> AnswerDriver:
+        return AnswerDriver(self._job, self.client, self._replies.attempts, self._replies.ledger)
+
+    async def _joined(self, original: BodyResponse, completion: Completion) -> BodyResponse:
         """Make the body for a client that asked for no stream: as it came where nothing is changed, nor told in its usage.
 
         The first choice goes through a session; others stay as they are.
         """
         job, pieces, usage = self._job, completion.choices, completion.usage
-        original = BodyResponse(response.status_code, response_headers(response.headers.raw), raw)
         if pieces:
-            run = await self._driver.run(job, as_stream(completion, pieces[:1]), self.client)
-            if run.failed is not None:
-                raise run.failed
-            answer = run.session.answer
-            pieces = (_changed(run, pieces[0]), *pieces[1:])
+            driver = self._driver()
+            await driver.run(as_stream(completion, pieces[:1]))
+            if driver.failed is not None:
+                raise driver.failed
+            answer = driver.answer
+            pieces = (_changed(answer, pieces[0]), *pieces[1:])
             if len(answer.attempts) > 1 or (usage is None and not job.dialect.native):
                 usage = answer.usage()
         details = job.usage_details()
@@ -190,23 +199,21 @@ class ClientReply:
         job = self._job
         await job.exchange.reply(reply.status, [*reply.headers, *job.outcome.headers()], reply.body)
 
-    async def _relay_error(self, reply: BodyResponse) -> None:
+    async def _end_with(self, reply: BodyResponse) -> None:
         """Reply with what is no answer as it came, if that still can be; else end the stream with its error."""
         job, client = self._job, self.client
         client.stop()
         if reply.status < 400 and not reply.body:
             raise UpstreamInvalid(f"The backend answered {reply.status} and nothing else.")
-        status = reply.error_status
-        job.outcome.fail(status, "refused")
+        job.outcome.fail(reply.error_status, "refused")
         if job.exchange.started:
-            await client.close_notice()
-            await client.end_with(client.writer.error(reply.error()))
+            await client.end_with_error(reply.error())
         else:
-            await job.exchange.reply(status, [*reply.headers, *job.outcome.headers()], reply.body)
+            await self._send(replace(reply, status=reply.error_status))
 
 
-def read_answer(job: Job, response: httpx.Response, raw: bytes) -> Completion | BodyResponse:
-    """Read a body; of what is no answer, return the response for the client.
+def read_answer(job: Job, response: BodyResponse) -> Completion | None:
+    """Read a body; None: it is no answer but an error.
 
     An answer for another dialect than the backend's comes without the beginning that the client gave it.
 
@@ -214,13 +221,13 @@ def read_answer(job: Job, response: httpx.Response, raw: bytes) -> Completion | 
         UpstreamUnavailable: it is neither an answer nor an error.
         UpstreamInvalid: there is no choice in an answer for another dialect, which would look like one that says nothing.
     """
-    completion = None
-    if response.status_code == 200:
-        completion = read_completion(raw)
-        if completion is None:
-            raise UpstreamUnavailable("The backend answered 200 with a body that can't be read as JSON.")
-    if completion is None or completion.is_error:
-        return _refused(job, BodyResponse(response.status_code, response_headers(response.headers.raw), raw))
+    if response.status != 200:
+        return None
+    completion = read_completion(response.body)
+    if completion is None:
+        raise UpstreamUnavailable("The backend answered 200 with a body that can't be read as JSON.")
+    if completion.is_error:
+        return None
     job.outcome.add("first_byte")
     if job.dialect.native:
         return completion
@@ -234,38 +241,31 @@ def read_answer(job: Job, response: httpx.Response, raw: bytes) -> Completion | 
     return replace(completion, choices=rest)
 
 
-def _changed(run: Run, completion: Piece) -> Piece:
+def _changed(answer: Answer, choice: Piece) -> Piece:
     """Return a choice as its session has it; the same object where nothing was changed."""
-    answer = run.session.answer
     joined = answer.joined()
-    same = (joined.text, joined.thought, joined.calls, joined.finish) == (
-        completion.text,
-        completion.thought,
-        completion.calls,
-        completion.finish,
-    )
+    same = all(getattr(joined, name) == getattr(choice, name) for name in ("text", "thought", "calls", "finish"))
     if same or answer.attempt.errored:
-        return completion
+        return choice
     finish = "length" if answer.attempt.searching else joined.finish or "length"
-    return replace(completion, text=joined.text, thought=joined.thought, calls=joined.calls, finish=finish, bare=True)
+    return replace(choice, text=joined.text, thought=joined.thought, calls=joined.calls, finish=finish, bare=True)
 
 
 def _refused(job: Job, original: BodyResponse) -> BodyResponse:
-    """An error as the client gets it: as it came, if that can be read.
+    """Return an error as the client gets it: as it came, or in words of its own where that can't be read.
 
-    One that came as 200 is an error of its own status for clients that get it in other words than the backend's.
+    One that came as 200 is an error of its own status for clients that get it in other words than the backend's; what can't be
+    read is a page of a proxy on the way, or an error that was cut off.
     """
-    if original.status < 400 and not job.dialect.native:
-        return replace(original, status=original.error_status).with_body(
-            job.dialect.refused(dumps(original.error())), json=True
-        )
-    if (translated := job.dialect.refused(original.body)) is not original.body:
-        return original.with_body(translated)
+    if job.dialect.native if original.status < 400 else _is_json(original.body):
+        translated = job.dialect.refused(original.body)
+        return original if translated is original.body else original.with_body(translated)
+    translated = job.dialect.refused(dumps(original.error()))
+    return replace(original, status=original.error_status).with_body(translated, json=True)
+
+
+def _is_json(body: bytes) -> bool:
     try:
-        readable_json = loads(original.body) is not None
+        return loads(body) is not None
     except ValueError:
-        readable_json = False
-    if original.status < 400 or readable_json:
-        return original
-    # A page of a proxy on the way, or an error that was cut off.
-    return original.with_body(job.dialect.refused(dumps(original.error())), json=True)
+        return False

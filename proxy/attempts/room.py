@@ -1,11 +1,12 @@
-"""Room of a prompt: the history to shorten, whether it fits, and the error if it does not."""
+"""Room of a prompt and its answer: what fits, the bounds of an answer, the history to shorten, and the error if nothing helps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from proxy.compaction.budget import ContextBudget
 from proxy.compaction.condensing import head_end
@@ -15,10 +16,12 @@ from proxy.compaction.policy import prune_limits
 from proxy.core.errors import ContextOverflow
 from proxy.core.history.turns import is_result, newest_user
 from proxy.core.jsontext import is_heavy
-from proxy.core.request import Message
+from proxy.core.piece import Piece
 from proxy.job import Job
 from proxy.net.tasks import offload_if
 from proxy.prompt import Prompt
+from proxy.stream.events import Room
+from proxy.stream.watch import Watch
 from proxy.tokens.meter import Meter
 
 _HELP = (
@@ -27,6 +30,12 @@ _HELP = (
 )
 _ESTIMATED = 0.97
 """Share of what is enough that is filled by an estimate."""
+_ROOM_MARGIN = 16
+_SMALLEST_ANSWER = 64
+_LONG_ANSWER = 16384
+"""Tokens that no model writes in one go unless its provider says that it may."""
+UNREAD = 0.4
+"""Share of the window up to which results that the model has not read yet stay whole."""
 
 
 def for_results(job: Job, budget: ContextBudget) -> int:
@@ -35,32 +44,35 @@ def for_results(job: Job, budget: ContextBudget) -> int:
     return budget.brim - int(budget.enough * _ESTIMATED) if called else 0
 
 
-async def cut_from_newest(job: Job, history: Sequence[Message], meter: Meter) -> tuple[int, int] | None:
-    """Count the tokens cut from the newest user message in this history, and those of all of it; None: nothing was cut.
+async def record_message_cut(job: Job, meter: Meter) -> int:
+    """Record and return the tokens cut from the newest user message because it alone exceeds the window.
 
     Raises:
         ContextOverflow: less than a tenth of the user's own words in it is left.
     """
-    both = None if history is job.prompt.sent else newest_cut(job.prompt.sent, history)
+    both = newest_cut(job.prompt.sent, job.prompt.history) if job.prompt.history is not job.prompt.sent else None
     if both is None:
-        return None
+        return 0
     heavy = is_heavy(both)
     total, remaining = await offload_if(heavy, meter.costs, job.key, both)
     user_parts = await offload_if(heavy, lambda: [user_words(message) for message in both])
-    words, rest = (
-        await offload_if(heavy, meter.costs, job.key, user_parts) if user_parts[0]["content"] else (total, remaining)
-    )
-    if rest >= LEAST_SHARE * words:
-        return max(1, round(total - remaining)), round(total)
-    window = 0 if job.budget is None else job.budget.window
-    raise ContextOverflow(
-        f"The newest message alone takes about {round(total)} tokens, but the context window of {job.route.model} is "
-        f"{window} tokens: {round(remaining)} tokens of it would be left, less than a tenth. Send it in parts, or load the "
-        "model with a larger window.",
-        param="messages",
-        tokens=max(round(total), job.prompt.estimate.tokens),
-        window=window,
-    )
+    words, rest = total, remaining
+    if user_parts[0]["content"]:
+        words, rest = await offload_if(heavy, meter.costs, job.key, user_parts)
+    if rest < LEAST_SHARE * words:
+        window = 0 if job.budget is None else job.budget.window
+        raise ContextOverflow(
+            f"The newest message alone takes about {round(total)} tokens, but the context window of {job.route.model} is "
+            f"{window} tokens: {round(remaining)} tokens of it would be left, less than a tenth. Send it in parts, or load "
+            "the model with a larger window.",
+            param="messages",
+            tokens=max(round(total), job.prompt.estimate.tokens),
+            window=window,
+        )
+    outcome = job.outcome
+    outcome.left_out, outcome.left_out_of = max(1, round(total - remaining)), round(total)
+    outcome.add("message_cut", tokens=outcome.left_out, whole=outcome.left_out_of)
+    return outcome.left_out
 
 
 def too_long(job: Job, meter: Meter, before: int | None = None) -> ContextOverflow:
@@ -89,10 +101,6 @@ def too_long(job: Job, meter: Meter, before: int | None = None) -> ContextOverfl
         tokens=tokens,
         window=window,
     )
-
-
-UNREAD = 0.4
-"""Share of the window up to which results that the model has not read yet stay whole."""
 
 
 def reduction_of(job: Job, budget: ContextBudget, goal: int, meter: Meter) -> tuple[Reduction, float]:
@@ -128,3 +136,96 @@ def is_worth_a_summary(job: Job, budget: ContextBudget) -> bool:
 def of_history(prompt: Prompt) -> int:
     """Tokens of a prompt without what was recalled for it, which no rewrite covers."""
     return prompt.estimate.tokens - prompt.recalled.tokens
+
+
+# -- bounds of an answer
+
+
+def bound_first(job: Job) -> None:
+    """Bound the first attempt where the answer has to fit as well, or can't be stopped once it runs."""
+    request, budget, backend, upper = job.prompt.request, job.budget, job.known_backend, job.prompt.estimate.upper
+    if budget is None or (request.max_tokens is None and not request.stream):
+        return  # there is no bound to be lowered, and nothing to be stopped
+    if backend is not None:
+        # What does not fit may be lost in silence; where the window shifts, nobody watches an answer that is not streamed.
+        must_fit = backend.fits_answer or (backend.shifts_silently and not request.stream)
+        if must_fit or (backend.refuses_long_answers and (request.max_tokens or 0) > budget.window):
+            lower_bound(job, budget.window)
+    if not request.stream or not job.resumable or job.cancels or job.prompt.answer_bound is not None:
+        return
+    # The backend generates on after a disconnect: an answer that may get so long has to end at a bound instead of a pause.
+    most = job.profile.max_output.value if job.profile.max_output is not None else _LONG_ANSWER
+    if budget.pause_point - upper < min(most, request.max_tokens or most):
+        _bound(job, budget.pause_point - upper)
+
+
+def lower_bound(job: Job, window: int) -> bool:
+    """Lower a bound that, not the prompt, is what does not fit; the answer is resumed from there.
+
+    OpenRouter and older vLLM add it to the prompt when they admit a request.
+    """
+    room, wanted = window - job.prompt.estimate.upper, job.prompt.request.max_tokens
+    if wanted is None or wanted <= room or job.prompt.answer_bound is not None:
+        return False
+    _bound(job, room)
+    return True
+
+
+def bound_resumed(job: Job, prompt_tokens: int, tokens_so_far: int) -> dict[str, int]:
+    """Build the options that bound an attempt to continue an answer: `prompt_tokens` at most, and of the answer `tokens_so_far`."""
+    budget, backend = job.budget, job.known_backend
+    if budget is None:
+        return {}
+    if job.cancels and backend is not None and backend.ends_at_window:
+        prompt_tokens = 0  # of a new model that may be far too high: no call, or word, is to end there in its middle
+    return _bounds(job, (budget.window if job.cancels else budget.pause_point) - prompt_tokens, tokens_so_far)
+
+
+def _bound(job: Job, room: int) -> None:
+    fields = _bounds(job, room, 0)
+    job.prompt.fields |= fields
+    job.prompt.answer_bound = min(fields.values(), default=None)
+
+
+def _bounds(job: Job, room: int, tokens_so_far: int) -> dict[str, int]:
+    """Build the options that bound an attempt: by the client's bound less `tokens_so_far`, and by the room.
+
+    All in tokens; none if the client set no bound and an attempt can be left at any time.
+    """
+    request, room = job.prompt.request, max(_SMALLEST_ANSWER, room - _ROOM_MARGIN)
+    if request.max_tokens is None:
+        return {} if job.cancels else {request.bounds[0]: room}
+    remaining = max(1, request.max_tokens - tokens_so_far)
+    return dict.fromkeys(request.bounds, max(1, min(remaining, room)))
+
+
+def watch_of(
+    job: Job, remarks: Callable[[], Sequence[Piece]], details: Callable[[], dict[str, Any] | None], *, hidden: bool
+) -> Watch:
+    """Return what to watch for; for the rest see the fields of `Watch`."""
+    request, room = job.prompt.request, room_of(job)
+    return Watch(
+        window=room.window,
+        pause_point=room.pause_point,
+        ceiling=room.ceiling,
+        max_tokens=request.max_tokens,
+        strip_usage=job.state.usage_requested and request.wants_usage is None,
+        usage_details=details,
+        remarks=remarks,
+        show_usage=request.wants_usage is True,
+        cancels=job.cancels,
+        hidden=hidden,
+        complete_calls=job.prompt.offer is not None,
+        resumable=room.window > 0 and job.resumable,
+        unknown=not room.window and job.resumable,
+        search=job.prompt.search,
+    )
+
+
+def room_of(job: Job) -> Room:
+    """The room for the answer as it is known now."""
+    budget = job.budget
+    if budget is None:
+        return Room(0, 0, 0, assumed=True)
+    ceiling = int(job.settings.answer_windows * budget.window)
+    return Room(budget.window, budget.pause_point, ceiling, assumed=job.profile.window is None)

@@ -27,15 +27,13 @@ class Attempt:
     finish: str | None = None
     usage: dict[str, Any] | None = None
     calling: bool = False
-    """Whether it has has_output a tool call."""
+    """Whether it has begun a tool call."""
     withheld: bool = False
     """Whether the client has seen nothing of its tool calls yet."""
     unseen: int = 0
     """Tokens of it that may be a tool call written as text, which nobody has read to its end yet."""
     dropped: int = 0
     """Tokens of it that the client never gets: an unfinished tool call, a second version of the answer."""
-    repeated_calls: int = 0
-    """Calls of it that were left out because it had made them before."""
     in_vain: bool = False
     """Whether it was left for a tool call that did not fit."""
     cleared: bool = False
@@ -93,6 +91,8 @@ class Answer:
         self.model = ""
         """As the backend called it last; empty: it did not."""
         self.attempts = [Attempt(prompt_tokens, bound=bound)]
+        self.repeated_calls = 0
+        """Calls that were left out because their attempt had made them before."""
         self.ended = ""
         """The finish reason that Spillway gave it; empty: it has the backend's."""
 
@@ -104,12 +104,12 @@ class Answer:
     @property
     def text(self) -> str:
         """All content so far."""
-        return self._text.joined()
+        return self._text.value()
 
     @property
     def reasoning(self) -> str:
         """All reasoning so far."""
-        return self._reasoning.joined()
+        return self._reasoning.value()
 
     @property
     def size(self) -> int:
@@ -199,8 +199,8 @@ class Answer:
             return ""
         text_size, reasoning_size, tokens, self._calls, self._places = self._mark
         text = self.text
-        self._text.replace(text[:text_size])
-        self._reasoning.replace(self.reasoning[:reasoning_size])
+        self._text.cut(text_size)
+        self._reasoning.cut(reasoning_size)
         self.attempt.dropped += max(0, self.attempt.completion_tokens - tokens)
         self._mark = None
         return text[text_size:]
@@ -209,17 +209,16 @@ class Answer:
         """Take back the word that the text ends in, with its tokens, and return the white space before it.
 
         For an answer that nobody has seen yet: a model that is asked to go on can't finish half a word. Of an answer
-        that has not has_output, the same is done to the reasoning.
+        that has no text, the same is done to the reasoning.
         """
         buffer = self._text if self.has_text or not self.thinking else self._reasoning
-        text = buffer.joined()
-        words = text.split()
-        last = words[-1] if words and text.endswith(words[-1]) else ""
+        text = buffer.value()
+        last = last_word(text)
         before = text[: len(text) - len(last)]
         rest = before.rstrip()
         if not rest or rest == text or len(last) > _LONGEST_WORD:
             return ""
-        buffer.replace(rest)
+        buffer.cut(len(rest))
         self.attempt.completion_tokens = max(0, self.attempt.completion_tokens - self._tokens(last))
         return before[len(rest) :] if buffer is self._text else ""
 
@@ -235,7 +234,7 @@ class Answer:
 
     def drop_call(self, call: str) -> None:
         """Count a call that was generated, and is left out because it was made before."""
-        self.attempt.repeated_calls += 1
+        self.repeated_calls += 1
         self.count_only(call)
         self.attempt.dropped += self._tokens(call)
 
@@ -322,13 +321,19 @@ class _Buffer:
         self._pieces.append(text)
         self.size += len(text)
         if len(self._pieces) >= _JOINED_AT:
-            self._pieces = [self.joined()]
+            self._pieces = [self.value()]
 
-    def replace(self, text: str) -> None:
-        self._pieces, self.size = [text], len(text)
+    def cut(self, size: int) -> None:
+        self._pieces, self.size = [self.value()[:size]], size
 
-    def joined(self) -> str:
+    def value(self) -> str:
         return "".join(self._pieces)
+
+
+def last_word(text: str) -> str:
+    """Return the word that a text ends in; empty: it ends in white space."""
+    words = text.rsplit(maxsplit=1)
+    return words[-1] if words and text.endswith(words[-1]) else ""
 
 
 def _is_json(text: str) -> bool:

@@ -12,34 +12,38 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from proxy.core import sse
+from proxy.core.jsontext import loads
 from proxy.core.piece import CallPart, Piece
 from proxy.dialects.chat.reading import is_torn, read_frame
 from proxy.stream.answer import Answer
-from proxy.stream.duplicates import RepeatedCalls
 from proxy.stream.events import Correct
 from proxy.stream.watch import Watch
 
 if TYPE_CHECKING:
     from proxy.emulation.reader import WrittenCallReader
 
+_COMPARED = 64
+"""Calls of one name that another one is compared with: a model that writes more repeats itself for good."""
+
 
 class Inlet:
     """The way in. What a reader of calls still holds is counted in the answer as unseen."""
 
-    def __init__(self, watch: Watch, answer: Answer, calls: Callable[[], WrittenCallReader | None]) -> None:
+    def __init__(self, watch: Watch, answer: Answer, make_reader: Callable[[], WrittenCallReader | None]) -> None:
         self._watch = watch
         self._answer = answer
-        self._make_calls = calls
+        self._make_reader = make_reader
         self.next_attempt()
 
     def next_attempt(self) -> None:
         """Get ready for the bytes of another attempt."""
         self.splitter = sse.FrameSplitter()
-        self.calls = self._make_calls()
+        self.calls = self._make_reader()
         self._repeated: RepeatedCalls | None = None
         """None until a call is made."""
         self._searches: set[int | None] = set()
         """Indices of calls that are searches."""
+        self._calling = False
 
     def read(self, frame: bytes) -> Sequence[Piece]:
         """Return what the client may get of a frame; nothing while it may be a call."""
@@ -48,57 +52,21 @@ class Inlet:
     def take(self, piece: Piece) -> Sequence[Piece]:
         """Return what the client may get of a piece."""
         if self.calls is None:
-            return self._once((piece,))
+            return self._own(self._once((piece,)))
         ready = self.calls.feed(piece)
         self._answer.attempt.unseen = self.calls.unseen
-        return self._once(ready)
-
-    def _once(self, pieces: Sequence[Piece], *, ended: bool = False) -> Sequence[Piece]:
-        """Return the pieces without calls that the attempt has made before. Several choices are left as they are."""
-        if self._repeated is None:
-            if not any(piece.calls for piece in pieces):
-                return pieces
-            self._repeated = RepeatedCalls()
-        repeated = self._repeated
-        single: list[Piece] = []
-        for piece in pieces:
-            single += [piece] if piece.other_choices or piece.index or piece.aside else repeated.feed(piece)
-        single += repeated.close() if ended else ()
-        while len(repeated.dropped) > self._answer.attempt.repeated_calls:
-            self._answer.drop_call(repeated.dropped[self._answer.attempt.repeated_calls])
-        return single
-
-    def without_searches(self, piece: Piece) -> Piece:
-        """Return a piece of an attempt that is a search as it is, any other without searches."""
-        calls, attempt, name = piece.calls, self._answer.attempt, self._watch.search
-        if not (calls and name):
-            return piece
-        attempt.searching |= not attempt.calling and calls[0].name == name
-        if attempt.searching:
-            return piece
-        for call in calls:
-            if call.name:
-                (self._searches.add if call.name == name else self._searches.discard)(call.index)
-        rest = tuple([call for call in calls if call.index not in self._searches])
-        return piece if len(rest) == len(calls) else replace(piece, frame=b"", bare=True, calls=rest)
-
-    @property
-    def searches(self) -> tuple[CallPart, ...] | None:
-        """Calls of Spillway's own tool, where the attempt is a search and was not cut off in it; else None."""
-        if not self._answer.attempt.searching or self._answer.attempt.finish == "length":
-            return None
-        return tuple(call for call in self._answer.calls if call.name == self._watch.search)
-
-    def rest(self) -> list[bytes]:
-        """Return the frames at the end of the body, but for one that was cut off in the middle."""
-        frames = sse.frames(self.splitter.flush())
-        return frames[:-1] if frames and is_torn(frames[-1]) else frames
+        return self._own(self._once(ready))
 
     def close(self) -> Sequence[Piece]:
         """Return what is held at the end of an attempt, but for what has to be corrected."""
         rest = () if self.calls is None else self.calls.close()
         self._answer.attempt.unseen = 0
-        return self._once(rest, ended=True)
+        return self._own(self._once(rest, ended=True))
+
+    def rest(self) -> list[bytes]:
+        """Return the frames at the end of the body, but for one that was cut off in the middle."""
+        frames = sse.frames(self.splitter.flush())
+        return frames[:-1] if frames and is_torn(frames[-1]) else frames
 
     def correction(self) -> tuple[Correct | None, Sequence[Piece]]:
         """Return what has to be corrected, and the pieces to send if it can't be; None: they are to be sent in any case."""
@@ -110,7 +78,8 @@ class Inlet:
         if not any(piece.finish == "length" for piece in instead):
             return wrong, instead
         # Ended in the middle of a call: by the client's bound, or for want of room.
-        ending = [_end_of(piece) for piece in instead if piece.finish or not (piece.text or piece.calls)]
+        ends = [piece for piece in instead if piece.finish or not (piece.text or piece.calls)]
+        ending = [replace(piece, frame=b"", text="") if piece.text else piece for piece in ends]
         for piece in ending:
             answer.add(piece)
         if self._watch.remaining_tokens(answer) == 0:
@@ -120,7 +89,107 @@ class Inlet:
         answer.attempt.dropped += answer.count(wrong.written)
         return None, ending
 
+    def _once(self, pieces: Sequence[Piece], *, ended: bool = False) -> Sequence[Piece]:
+        """Return the pieces without calls that the attempt has made before. Several choices are left as they are."""
+        if self._repeated is None:
+            if not any(piece.calls for piece in pieces):
+                return pieces
+            self._repeated = RepeatedCalls(self._answer.drop_call)
+        single: list[Piece] = []
+        for piece in pieces:
+            several = piece.other_choices or piece.index or piece.aside
+            single += [piece] if several else self._repeated.feed(piece)
+        return [*single, *self._repeated.close()] if ended else single
 
-def _end_of(piece: Piece) -> Piece:
-    """Return the end of the answer that a piece carries, without its text."""
-    return replace(piece, frame=b"", text="") if piece.text else piece
+    def _own(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        """Return pieces of an attempt that is a search as they are, any others without searches."""
+        return [self._without_searches(piece) for piece in pieces] if self._watch.search else pieces
+
+    def _without_searches(self, piece: Piece) -> Piece:
+        calls, attempt, name = piece.calls, self._answer.attempt, self._watch.search
+        if not calls:
+            return piece
+        attempt.searching |= not self._calling and calls[0].name == name
+        if attempt.searching:
+            return piece
+        self._calling = True
+        for call in calls:
+            if call.name:
+                (self._searches.add if call.name == name else self._searches.discard)(call.index)
+        rest = tuple([call for call in calls if call.index not in self._searches])
+        return piece if len(rest) == len(calls) else replace(piece, frame=b"", bare=True, calls=rest)
+
+
+class RepeatedCalls:
+    """Leaves out of one attempt's stream calls that it makes twice: same name, same arguments. The first is made.
+
+    A model that asks for the same twice in one breath gains nothing by it, and clients run both, or show both for approval.
+    A call whose name was called before is held until all of it came. Where one is left out, those behind it move up in the
+    list that clients make of them.
+    """
+
+    def __init__(self, drop: Callable[[str], None]) -> None:
+        """`drop` is given the name and arguments of each call that is left out."""
+        self._drop = drop
+        self._dropped = 0
+        self._made: dict[str, list[str]] = {}
+        """Arguments of the calls that were made, by name."""
+        self._call: CallPart | None = None
+        """The newest one, as far as it came."""
+        self._held = False
+        self._like = Piece()
+        """The newest piece with calls."""
+        self._places: dict[int | None, int | None] = {}
+        """Where calls stand in the client's list, by where they stand in the backend's."""
+
+    def feed(self, piece: Piece) -> list[Piece]:
+        """Take in the next piece; what is to be passed on now."""
+        ends = bool(piece.finish) or piece.done or bool(piece.error)
+        if not piece.calls:
+            return [*self.close(), piece] if ends else [piece]
+        self._like = piece
+        parts = [out for part in piece.calls for out in self._part(part)]
+        parts += self._settled() if ends else ()
+        return [piece] if parts == list(piece.calls) else [replace(piece, frame=b"", bare=True, calls=tuple(parts))]
+
+    def close(self) -> list[Piece]:
+        """Return what is held where the stream ends."""
+        parts = self._settled()
+        return [replace(self._like.blank(), calls=tuple(parts))] if parts else []
+
+    def _part(self, part: CallPart) -> list[CallPart]:
+        call, before = self._call, []
+        if call is not None and part.index == call.index and part.id in ("", call.id):
+            self._call = call.joined(part)
+        else:
+            before = self._settled()
+            self._call, self._held = part, part.name in self._made
+        return before if self._held else [*before, self._placed(part)]
+
+    def _settled(self) -> list[CallPart]:
+        """The newest call is complete: it is left out, or what is held of it is passed on."""
+        call, self._call = self._call, None
+        if call is None or not call.name:  # of a kind that is not known here
+            return []
+        earlier = self._made.setdefault(call.name, [])
+        if self._held and any(_is_equal(call.arguments, each) for each in earlier[-_COMPARED:]):
+            self._dropped += 1
+            self._drop(call.name + call.arguments)
+            return []
+        earlier.append(call.arguments)
+        return [self._placed(call)] if self._held else []
+
+    def _placed(self, part: CallPart) -> CallPart:
+        """The part with its place in the client's list."""
+        if part.index is not None and part.index not in self._places:
+            self._places[part.index] = part.index - self._dropped
+        place = self._places.get(part.index, part.index)
+        return part if place == part.index else replace(part, index=place)
+
+
+def _is_equal(one: str, other: str) -> bool:
+    """Compare arguments as JSON: inside a text white space has a meaning."""
+    try:
+        return one == other or bool(loads(one) == loads(other))
+    except ValueError:
+        return False

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from proxy.core import sse
 from proxy.core.dialect import Writer
 from proxy.core.piece import NOBODY, Piece
 from proxy.stream.answer import Answer
 from proxy.stream.events import Reopened
 from proxy.stream.seam import LONG, Seam, SpacedFilter, seam_for
-from proxy.stream.template import Template
 from proxy.stream.watch import Watch
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Outlet:
         self._watch = watch
         self._answer = answer
         self._writer = writer
+        self.out: list[bytes] = []
         self.renaming = False
         """Whether frames go out under an identity other than the backend's."""
         self.rewriting = False
@@ -69,7 +70,7 @@ class Outlet:
 
     # -- pieces
 
-    def plain(self, frame: bytes, out: list[bytes], calls: WrittenCallReader | None) -> bool:
+    def plain(self, frame: bytes, calls: WrittenCallReader | None) -> bool:
         """Take in a frame that differs from the last parsed one in nothing but its text, far from the pause point.
 
         False: it has to be parsed. No character is more than four tokens.
@@ -81,13 +82,13 @@ class Outlet:
         if calls is not None and not template.thought and not calls.skip(text):
             return False
         answer.add_plain(text, thought=template.thought)
-        out.append(frame if template.write is None else template.write(text))
+        self.out.append(template.write(text))
         return True
 
-    def piece(self, piece: Piece, out: list[bytes]) -> bool:
+    def piece(self, piece: Piece) -> bool:
         """A piece that was read; False: it shows that the model began its answer anew, and nothing of it is passed on."""
         if self.rewriting:
-            self._emit(self._joined(piece, out), out)
+            self._emit(self._joined(piece))
             return not (self._seam.restarted or self._thoughts.restarted)
         watch, answer = self._watch, self._answer
         answer.add(piece)
@@ -96,30 +97,24 @@ class Outlet:
         if piece.usage is not None and (piece.trailer or piece.finish):
             usage = watch.with_details(piece.usage)
             piece = piece if usage is piece.usage else replace(piece, frame=b"", usage=usage)
-        # The end of the first choice does not hold up others.
-        if not piece.index and self._waits(piece):
+        ends = piece.finish == "length" and not piece.index  # the end of the first choice does not hold up others
+        if ends and (self._held is not None or watch.may_be_full(answer) or watch.cut_after_calls(answer)):
             self._held = [*(self._held or ()), piece]
             return True
-        self._emit(piece, out)
+        self._emit(piece)
         return True
 
-    def _waits(self, piece: Piece) -> bool:
-        """Return whether a piece of the first attempt is an end that may be none, or stands behind one."""
-        cut = piece.finish == "length" and (self._held is not None or self._watch.may_be_full(self._answer))
-        usage_follows = self._watch.strip_usage and self._answer.attempt.finish is not None
-        return cut or usage_follows
-
-    def aside(self, piece: Piece, out: list[bytes]) -> None:
+    def aside(self, piece: Piece) -> None:
         """A piece that says nothing of the answer."""
         if self._held is not None and not self._answer.marked:
             self._held.append(piece)
         else:
-            out.append(self._relayed(piece))
+            self.out.append(self._relayed(piece))
 
-    def _joined(self, piece: Piece, out: list[bytes]) -> Piece:
+    def _joined(self, piece: Piece) -> Piece:
         """A piece of a later attempt, less what it repeats: counted as it comes, added when it is no repetition."""
         if piece.calls or (piece.text and self._thoughts.open):
-            self.flush(out)
+            self.flush()
         answer, seam, thoughts = self._answer, self._seam, self._thoughts
         text, thought, before = piece.text, piece.thought, answer.attempt.completion_tokens
         if not ((text and seam.open) or (thought and (thoughts.open or self._thought_gap != ""))):
@@ -140,12 +135,12 @@ class Outlet:
         self._account()
         return piece
 
-    def _emit(self, piece: Piece, out: list[bytes]) -> None:
+    def _emit(self, piece: Piece) -> None:
         if self._held is not None and (self._answer.marked or not piece.index):
             self._held.append(piece)
             return
         role_sent, sent = self.role_sent, self._written(piece)
-        out.append(sent)
+        self.out.append(sent)
         if self._writer.native and piece.alone and piece.frame and (role_sent or not piece.role):
             self.template.learn(piece.frame, sent, piece.alone, piece.text or piece.thought)
 
@@ -188,7 +183,7 @@ class Outlet:
         """Return whether anything is held."""
         return self._held is not None
 
-    def hold_word(self, text: str, out: list[bytes]) -> None:
+    def hold_word(self, text: str) -> None:
         """Hold a word until the next one begins: what may end at any token may end inside a word.
 
         Scripts that put no spaces between words need none of it.
@@ -197,22 +192,22 @@ class Outlet:
             return
         begins = text[:1].isspace()
         if begins or text[-1:] >= _SPACELESS or self._answer.size_since_mark > _LONGEST_WORD:
-            self.release(out)
+            self.release()
         if begins and text[-1:] < _SPACELESS:
-            self.withhold(out)
+            self.withhold()
 
-    def withhold(self, out: list[bytes], *, call: bool = False) -> None:
+    def withhold(self, *, call: bool = False) -> None:
         """Hold everything from now on, from a `call` on or from a word, until `release`, or forever."""
-        self.release(out)
-        self.flush(out)
+        self.release()
+        self.flush()
         self._held = []
         self._answer.mark()
         self._answer.attempt.withheld = call
 
-    def release(self, out: list[bytes]) -> None:
+    def release(self) -> None:
         """Send what is held."""
         held, self._held = self._held, None
-        out += [self._relayed(piece) if piece.form is None else self._written(piece) for piece in held or ()]
+        self.out += [self._relayed(piece) if piece.form is None else self._written(piece) for piece in held or ()]
         self._answer.unmark()
         self._answer.attempt.withheld = False
 
@@ -223,27 +218,27 @@ class Outlet:
         self._held = None
         return self._answer.rewind()
 
-    def drop_end(self, out: list[bytes]) -> None:
+    def drop_end(self) -> None:
         """The end that is held turns out to be none: only its content goes out."""
         identity = self._answer.identity or NOBODY
         held, self._held = self._held or (), None
-        out += [self._writer.part(piece, identity, role_sent=self.role_sent) for piece in held if not piece.error]
+        self.out += [self._writer.part(piece, identity, role_sent=self.role_sent) for piece in held if not piece.error]
         self._answer.unmark()
 
-    def settle(self, out: list[bytes]) -> None:
+    def settle(self) -> None:
         """The answer ends here: text that was held back goes out, half a tool call never does."""
         if self._answer.attempt.withheld:
             self.take_back()
-        self.release(out)
-        self.flush(out)
+        self.release()
+        self.flush()
 
-    def flush(self, out: list[bytes]) -> bool:
+    def flush(self) -> bool:
         """Text that was held back at the seam turns out to be no repetition; False: it is the answer begun anew."""
         thought, text = self._thoughts.flush(), self._seam.flush()
         if thought or text:
             self._answer.add_text(thought, thought=True)
             self._answer.add_text(text)
-            out.append(self._writer.insert(Piece(thought=thought, text=text), self._answer.identity or NOBODY))
+            self.out.append(self._writer.insert(Piece(thought=thought, text=text), self._answer.identity or NOBODY))
         self._account()
         return not (self._seam.restarted or self._thoughts.restarted)
 
@@ -259,23 +254,102 @@ class Outlet:
 
     # -- ending
 
-    def final(self, finish: str) -> bytes:
-        """The end of an answer, in Spillway's own words."""
-        identity, writer = self._answer.identity, self._writer
-        self._answer.ended = finish
-        if identity is None or self._answer.attempt.errored:
-            return writer.end()
-        out: list[bytes] = []
-        self.flush(out)
-        out += (writer.insert(Piece(finish=finish), identity), self._remarks())
-        if self._watch.show_usage and not self._usage_sent:
-            usage = self._watch.with_details(self._answer.usage())
-            out.append(writer.insert(Piece(trailer=True, usage=usage), identity))
-        return b"".join((*out, writer.end()))
+    def end(self, finish: str = "") -> None:
+        """End the answer in Spillway's own words: with this finish reason; empty: it has one already."""
+        answer, writer, identity = self._answer, self._writer, self._answer.identity
+        self.close_frame()
+        if not finish:
+            self.out.append(self.counted())
+        elif identity is not None and not answer.attempt.errored:
+            self.flush()
+            self.out += (writer.insert(Piece(finish=finish), identity), self._remarks())
+            if self._watch.show_usage and not self._usage_sent:
+                usage = self._watch.with_details(answer.usage())
+                self.out.append(writer.insert(Piece(trailer=True, usage=usage), identity))
+        answer.ended = finish
+        self.out.append(writer.end())
 
-    def failed(self, message: str) -> bytes:
-        """The end of an answer that can't be resumed, after what was held back."""
+    def fail(self, message: str) -> None:
+        """End an answer that can't be resumed with an error, after what was held back."""
         error = {"message": message, "type": "upstream_error", "code": "upstream_failed", "param": None}
-        out: list[bytes] = []
-        self.settle(out)
-        return b"".join(out) + self._writer.error({"error": error})
+        self.close_frame()
+        self.settle()
+        self.out.append(self._writer.error({"error": error}))
+
+    def refuse(self, refusal: Piece) -> None:
+        """End an answer with the backend's own error."""
+        self.close_frame()
+        self.out += (self._writer.relay(refusal, None, role_sent=True), self._writer.end())
+
+    def close_frame(self) -> None:
+        """Close a frame that was passed on as the backend tore it. Lines of JSON may not have blank ones between them."""
+        if self._writer.native and sse.is_open(self.out):
+            self.out.append(b"\n\n")
+
+    def drain(self) -> bytes:
+        """Return what is to be sent, and forget it."""
+        data = b"".join(self.out)
+        self.out.clear()
+        return data
+
+
+class Template:
+    """The text of a frame, read without parsing it: the last parsed frame, as a form to be filled in.
+
+    Backends send frame after frame that differ in nothing but a word. Once one of them was parsed, the bytes before and after
+    its text are known; a frame that has the same ones around plain text (no quote, no escape, no control character) is the
+    same JSON with that text in it.
+    """
+
+    __slots__ = ("_after", "_before", "_to", "known", "thought")
+
+    def __init__(self) -> None:
+        self.known = False
+        """Whether there is a form to read by; whoever sends anything else to the client clears it."""
+        self.thought = False
+        """Whether the text is reasoning."""
+        self._before = self._after = b""
+        self._to: tuple[bytes, bytes] = (b"", b"")
+        """What goes to the client around the text."""
+
+    def learn(self, frame: bytes, sent: bytes, name: str, text: str) -> None:
+        """Take a parsed frame that says only `text`, in the field `name`, as the form; `sent` went to the client for it."""
+        literal = text.encode("utf-8", "replace")
+        form, to = _around(frame, name, literal), _around(sent, name, literal)
+        if form is not None and to is not None and _is_plain(text):
+            (self._before, self._after), self._to = form, to
+            self.known, self.thought = True, name != "content"
+
+    def read(self, frame: bytes) -> str | None:
+        """Return the text of a frame that fits; None if it has to be parsed."""
+        before, after = self._before, self._after
+        if not self.known or len(frame) <= len(before) + len(after):
+            return None
+        if not (frame.startswith(before) and frame.endswith(after)):
+            return None
+        try:
+            text = frame[len(before) : -len(after)].decode()
+        except UnicodeDecodeError:
+            return None
+        return text if _is_plain(text) else None
+
+    def write(self, text: str) -> bytes:
+        """Return what goes to the client for a text that was read."""
+        return self._to[0] + text.encode() + self._to[1]
+
+
+def _is_plain(text: str) -> bool:
+    return text.isprintable() and '"' not in text and "\\" not in text
+
+
+def _around(frame: bytes, name: str, literal: bytes) -> tuple[bytes, bytes] | None:
+    """Return what stands before and after a value in a frame, if it stands there as it is and the key stands there once."""
+    key = b'"%b"' % name.encode()
+    if frame.count(key) != 1:
+        return None
+    colon = frame.index(key) + len(key)
+    start = frame.find(b'"', colon) + 1
+    end = start + len(literal)
+    if frame[colon : start - 1].strip() != b":" or frame[start : end + 1] != literal + b'"':
+        return None
+    return frame[:start], frame[end:]

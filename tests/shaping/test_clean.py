@@ -8,15 +8,10 @@ from hypothesis import strategies as st
 from proxy.core.history.checkpoint import chain
 from proxy.core.request import Message
 from proxy.shaping.repair import clean_history
-from proxy.stream.status import Notice, quoted, strip_status
+from proxy.stream.status import COMPACTING, IN_VAIN, Notice, compacted, quoted, strip_status
 from tests.histories import assistant, histories, user
 
-NOTICES = [
-    Notice(done=False),
-    Notice(done=True),
-    Notice(done=True, before=41_234, after=987),
-    Notice(done=True, failed=True),
-]
+NOTICES = [COMPACTING, compacted(5, 4, extract=True), compacted(41_234, 987), IN_VAIN]
 
 
 CHANGES: dict[str, Callable[[str], str]] = {
@@ -91,13 +86,6 @@ def test_an_ordinary_quote_stays(before: str, after: str) -> None:
         assert strip_status(text) == text
     mine = user(f"{before}{quoted(NOTICES[0])}{after}")
     assert clean_history([mine])[0] is mine, "what users write is theirs"
-
-
-def test_a_client_may_have_cut_the_answer_in_the_middle_of_it() -> None:
-    """Cut after the sign and a word, so that it can't be anything else, or in front of its last words."""
-    text = quoted(NOTICES[2])
-    for at in range(text.index(" ", 8) + 1, len(text)):
-        assert strip_status(f"one{text[:at]}").strip() == "one", f"cut at {at}"
 
 
 @given(histories())

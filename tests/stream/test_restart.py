@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.stream.events import Finish, Pause, Reopened
-from proxy.stream.restart import RestartFilter
+from proxy.stream.seam import RestartFilter
 from tests.stream.support import commands, ending, one_answer, opening, read, said, sent, session, words
 from tests.stream.test_seam import through
 from tests.stream.test_session import CLOSE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.stream.restart import RestartFilter
+from proxy.stream.seam import RestartFilter
 from tests.stream.test_restart import SIZES, STORY
 from tests.stream.test_seam import PROSE, REPETITIVE, through
 

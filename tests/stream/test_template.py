@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from proxy.core import sse
 from proxy.core.jsontext import loads
-from proxy.stream.template import Template
+from proxy.stream.outlet import Template
 from tests.stream.support import chunk, frame, said
 
 texts = st.text(st.sampled_from(list('ab "\\\n\r\x00\u2028字😀é</\x7f')), max_size=6)
