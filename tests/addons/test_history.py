@@ -138,23 +138,6 @@ def test_the_log_has_every_request_and_can_be_asked_for_some(proxy: Proxy) -> No
     assert one["conversation"] == rows(proxy)[0]["id"]
 
 
-@pytest.mark.parametrize(
-    ("path", "status", "code"),
-    [
-        ("/spillway/conversations/none", 404, "not_found"),
-        ("/spillway/requests/none", 404, "not_found"),
-        ("/spillway/live?conversation=none", 404, "not_found"),
-        ("/spillway/outcomes?limit=0", 400, None),
-        ("/spillway/outcomes?before=x", 400, None),
-    ],
-)
-def test_what_is_not_there_is_refused_as_everywhere(proxy: Proxy, path: str, status: int, code: str | None) -> None:
-    answer = proxy.client.get(path)
-    assert answer.status_code == status
-    assert set(answer.json()["error"]) == {"message", "type", "code", "param"}
-    assert answer.json()["error"]["code"] == code
-
-
 def test_a_viewer_is_told_what_happens_from_a_snapshot_on(proxy: Proxy) -> None:
     proxy.chat({"messages": turns(1)})
     with viewing(proxy) as seen:
@@ -249,26 +232,6 @@ def test_viewers_are_bounded_in_number_and_leave_nothing_behind(proxy: Proxy) ->
         seen.until("snapshot")
         assert gauge(proxy, "spillway_live_viewers") == 1
     wait_until(lambda: gauge(proxy, "spillway_live_viewers") == 0)
-
-
-def test_only_so_many_look_at_a_time(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.api.live.MOST_VIEWERS", 1)
-    with viewing(proxy) as seen:
-        seen.until("snapshot")
-        refused = proxy.client.get("/spillway/live")
-        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
-    wait_until(lambda: gauge(proxy, "spillway_live_viewers") == 0)
-    with viewing(proxy) as seen:
-        seen.until("snapshot")
-
-
-def test_nothing_is_told_of_single_chunks() -> None:
-    reply = Reply(text=[f" w{n}" for n in range(400)], exact=True)
-    with LlamaCppFake(brain=scripted([reply]), window=8000) as fake, running_proxy(fake) as proxy:
-        proxy.chat({"messages": turns(1), "stream": True})
-        (row,) = rows(proxy)
-        assert row["answer"] >= 400
-        assert len(timeline(proxy, row["id"])[0]["events"]) < 12
 
 
 def test_a_viewer_does_not_hold_up_the_end_of_the_server(fake: LlamaCppFake) -> None:

@@ -133,21 +133,6 @@ def test_what_was_mended_and_added_is_told() -> None:
         assert "→ read(" in told["rows"][1]["before"]
 
 
-def test_a_request_of_another_dialect_is_told_in_the_words_of_this_one() -> None:
-    with LlamaCppFake(brain=scripted(["ok"])) as fake, running_proxy(fake) as proxy:
-        body = {"model": "m", "max_tokens": 20, "messages": [{"role": "user", "content": "hello"}]}
-        assert proxy.client.post("/v1/messages", json=body).status_code == 200
-        told = diff(proxy)
-        assert kinds(told) == {"kept": 1}
-        assert newest(proxy)["dialect"] == "messages"
-
-
-def test_a_diff_needs_the_bodies() -> None:
-    with LlamaCppFake(brain=scripted(["ok"] * 9)) as fake, running_proxy(fake, live_bytes=30_000) as proxy:
-        proxy.chat({"messages": [{"role": "user", "content": "hello"}], "metadata": {"pad": "x" * 40_000}})
-        assert code(proxy.client.get(f"/spillway/requests/{newest(proxy)['id']}/diff")) == (409, "not_kept")
-
-
 def test_what_was_said_is_shown_to_no_admin_who_may_not() -> None:
     anne, boss = {"x-api-key": "anne-key-12345"}, {"x-api-key": "boss-key-12345"}
     keys = {"api_keys": ("anne-key-12345",), "admin_keys": ("boss-key-12345",)}

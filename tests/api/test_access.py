@@ -78,11 +78,6 @@ def test_the_name_by_which_it_listens_is_one_of_its_own() -> None:
         assert proxy.client.get("/healthz", headers={"host": "boxes"}).status_code == 403
 
 
-def test_every_name_may_be_allowed() -> None:
-    with LlamaCppFake() as fake, running_proxy(fake, allowed_hosts=("*",)) as proxy:
-        assert proxy.client.get("/healthz", headers={"host": "evil.example"}).status_code == 200
-
-
 @pytest.mark.parametrize("listed", [(), ("spillway", "gateway")])
 def test_with_keys_the_key_is_what_counts(listed: tuple[str, ...]) -> None:
     """The names that docker-compose.yml lists are for those who have no keys."""
@@ -232,13 +227,6 @@ def test_with_keys_a_page_needs_one_and_may_read_that_it_does() -> None:
         assert (asked.status_code, asked.headers.get("access-control-allow-origin")) == (400, None)
 
 
-def test_every_page_may_be_allowed() -> None:
-    with LlamaCppFake() as fake, running_proxy(fake, cors=("*",)) as proxy:
-        for origin in (PAGE, "null"):
-            answer = proxy.client.get("/v1/models", headers={"origin": origin})
-            assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "*")
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_backend_does_not_open_what_spillway_closed(stream: bool) -> None:
     with LlamaCppFake(brain=scripted(["hi"] * 2)) as fake, running_proxy(fake) as proxy:
@@ -337,14 +325,6 @@ def test_no_path_leaves_a_backends_own(api_keys: tuple[str, ...]) -> None:
                 assert status == 400, path
                 assert "path" in json.loads(body)["error"]["message"]
             assert fake.requests == []
-
-
-def test_other_paths_stay_as_they_were_typed() -> None:
-    with OllamaFake() as fake, running_proxy(BackendSetting(url=f"{fake.url}/p", name="b")) as proxy:
-        for path in ("/v1/a%2Fb/c..d/...", "/.well-known/x", "/m%C3%BCll", "/100%25", "/a:b@c", "//x//y/"):
-            raw(proxy, f"GET {path}?q=../.. HTTP/1.1\nHost: localhost\nConnection: close")
-            assert fake.requests[-1].query == "q=../.."
-            assert fake.requests[-1].path.startswith("/p/")
 
 
 # Keys

@@ -124,15 +124,6 @@ def test_a_connection_ends_where_the_client_says_so() -> None:
         assert b"connection: close" in answer
 
 
-def test_a_client_that_leaves_before_its_answer_is_noticed() -> None:
-    gate = Gate()
-    with GenericFake(brain=scripted([Reply(text="hi", gate=gate)])) as fake, running_proxy(fake) as proxy:
-        with connected(proxy.url) as client:
-            client.send(chat())
-            gate.wait_reached()
-        wait_until(lambda: fake.cancelled == 1)
-
-
 def test_a_client_that_expects_to_be_told_to_go_on_is_told() -> None:
     with GenericFake() as fake, running_proxy(fake) as proxy, connected(proxy.url) as client:
         head, body = chat(headers="expect: 100-continue\r\n").split(b"\r\n\r\n")

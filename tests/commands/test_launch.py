@@ -168,16 +168,6 @@ def test_codex_gets_a_provider_and_a_catalog_of_the_models(desk: Desk) -> None:
     assert 'model="big"' in large["arguments"]
 
 
-def test_opencode_gets_its_configuration_in_the_environment(desk: Desk) -> None:
-    with LlamaCppFake([FakeModel("m", WINDOW)], fine) as fake, running_proxy(fake) as proxy:
-        told = launched(desk, "opencode", proxy.url)
-    config = json.loads(told["environment"]["OPENCODE_CONFIG_CONTENT"])
-    assert (config["model"], config["compaction"]["auto"]) == ("spillway/m", False)
-    provider = config["provider"]["spillway"]
-    assert provider["options"] == {"baseURL": f"{proxy.url}/v1", "apiKey": "none"}
-    assert provider["models"]["m"]["limit"]["context"] == 200_000
-
-
 @pytest.mark.parametrize(("window", "short"), [(WINDOW, True), (65536, False)])
 def test_qwen_code_gets_a_short_system_prompt_where_the_window_is_small(desk: Desk, window: int, short: bool) -> None:
     with LlamaCppFake([FakeModel("m", window)], fine) as fake, running_proxy(fake) as proxy:
@@ -185,15 +175,6 @@ def test_qwen_code_gets_a_short_system_prompt_where_the_window_is_small(desk: De
     assert told["arguments"] == ["--auth-type", "openai"]
     assert (told["environment"]["OPENAI_BASE_URL"], told["environment"]["OPENAI_MODEL"]) == (f"{proxy.url}/v1", "m")
     assert any(text.startswith("You are Qwen Code") for text in told["files"].values()) is short
-
-
-def test_aider_gets_what_it_wants_to_know_of_the_model(desk: Desk) -> None:
-    with LlamaCppFake([FakeModel("m", WINDOW)], fine) as fake, running_proxy(fake) as proxy:
-        told = launched(desk, "aider", proxy.url)
-    assert told["arguments"][:2] == ["--model", "openai/m"]
-    assert told["environment"]["OPENAI_API_BASE"] == f"{proxy.url}/v1"
-    (metadata,) = told["files"].values()
-    assert json.loads(metadata)["openai/m"]["max_input_tokens"] == 200_000
 
 
 def test_a_key_that_clients_need_is_given_to_the_program(desk: Desk) -> None:
@@ -204,13 +185,6 @@ def test_a_key_that_clients_need_is_given_to_the_program(desk: Desk) -> None:
         assert told["ANTHROPIC_AUTH_TOKEN"] == "secret"
         told = launched(desk, "codex", proxy.url)
         assert (told["environment"]["CODEX_SPILLWAY_KEY"], "secret" in str(told["arguments"])) == ("secret", False)
-
-
-def test_a_key_that_is_missing_is_told(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
-    with LlamaCppFake([FakeModel("m", WINDOW)]) as fake, running_proxy(fake, api_keys=("secret",)) as proxy:
-        desk.set("SPILLWAY_PORT", port(proxy.url))
-        assert main(["launch", "claude"]) == 1
-    assert "SPILLWAY_API_KEYS" in capsys.readouterr().err
 
 
 def test_a_program_that_is_not_installed_is_told_how_to_be(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
@@ -257,12 +231,6 @@ def test_why_none_could_be_started_is_told(desk: Desk, capsys: pytest.CaptureFix
     desk.set("SPILLWAY_STORE", "nowhere://")
     assert main(["launch", "claude", "--backend", "http://127.0.0.1:1"]) == 1
     assert "SPILLWAY_STORE" in capsys.readouterr().err
-
-
-def test_a_backend_without_models_is_told(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
-    desk.set("SPILLWAY_PORT", "1")
-    assert main(["launch", "claude", "--backend", "http://127.0.0.1:1"]) == 1
-    assert "no backend lists a model" in capsys.readouterr().err
 
 
 # How it ends
@@ -317,7 +285,3 @@ def test_the_model_that_suits_an_agent_is_chosen() -> None:
         order.append(found["id"])
         models.remove(dict(found))
     assert order == ["large", "large-too", "small", "without-tools", "unmanaged", "nomic-embed-text"]
-
-
-def test_a_model_of_ollamas_need_not_be_named_with_its_tag() -> None:
-    assert choose_model([model("a"), model("qwen3:latest")], "qwen3")["id"] == "qwen3:latest"

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +86,6 @@ def test_what_users_wrote_can_not_drive_the_terminal(busy: Any, said: Any) -> No
     out = said(proxy, "top")
     assert "\x1b" not in out
     assert "Say \\x1b[31mred\\x1b[0m, [bold]please[/bold]." in out
-
-
-@pytest.mark.parametrize("path", ["/spillway/conversations"])
-def test_rows_are_json_for_programs(busy: Any, said: Any, path: str) -> None:
-    proxy, *_ = busy
-    assert json.loads(said(proxy, "top", "--json")) == proxy.client.get(path).json()
 
 
 def test_rows_live_in_a_terminal_while_an_answer_streams() -> None:
@@ -171,18 +165,6 @@ def test_who_reads_no_further_is_not_told_off(form: list[str]) -> None:
             assert tail.stderr.read() == ""
 
 
-def test_an_end_of_spillway_ends_it_with_a_reason() -> None:
-    with LlamaCppFake([FakeModel("m", WINDOW)]) as fake, ExitStack() as later:
-        with running_proxy(fake) as proxy:
-            proxy.chat({**SHORT, "messages": "junk"})
-            tail = later.enter_context(command(proxy, "tail", stderr=subprocess.PIPE))
-            assert tail.stdout is not None
-            assert " 400 " in tail.stdout.readline()
-        assert tail.wait(20) == 1
-        assert tail.stderr is not None
-        assert "spillway: " in tail.stderr.read()
-
-
 # show
 
 
@@ -210,11 +192,6 @@ def test_one_conversation_has_its_requests(busy: Any, said: Any) -> None:
     assert f"\nsummary, {block['by']}, {block['tokens']} tokens:\n{block['text'].strip()}\n" in out
 
 
-def test_what_is_not_there_is_said_to_be_so(busy: Any, said: Any) -> None:
-    proxy, *_ = busy
-    assert "There is no request 'req_nowhere'" in said(proxy, "show", "req_nowhere", status=1)
-
-
 def test_what_was_done_to_a_request_is_shown_but_for_what_was_kept(busy: Any, said: Any) -> None:
     proxy, request, _ = busy
     out = said(proxy, "show", request).partition(" tokens were sent, ")[2]
@@ -236,13 +213,6 @@ def test_a_saved_request_is_explained(busy: Any, said: Any, tmp_path: Path, monk
     assert 40 < told["checkpoint"]["covered_messages"] < 80
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(saved.encode())))
     assert said(proxy, "explain", "-") == out
-
-
-def test_a_request_that_is_none_is_refused_with_a_reason(busy: Any, said: Any, tmp_path: Path) -> None:
-    proxy, *_ = busy
-    assert "cannot be read" in said(proxy, "explain", str(tmp_path / "nowhere.json"), status=1)
-    (tmp_path / "junk.json").write_text("{junk")
-    assert "not valid JSON" in said(proxy, "explain", str(tmp_path / "junk.json"), status=1)
 
 
 # Who may look

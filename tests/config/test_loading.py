@@ -84,15 +84,6 @@ def test_a_backend_is_its_root_and_named_for_its_place(
     assert (backend.url, backend.name) == (root, name)
 
 
-def test_backends_may_be_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(11):
-        monkeypatch.setenv(f"SPILLWAY_BACKENDS__{number}__URL", f"http://b{number}")
-    monkeypatch.setenv("SPILLWAY_BACKENDS__1__MANAGED", "0")
-    backends = load_settings().backends
-    assert [backend.name for backend in backends] == [f"b{number}" for number in range(11)]
-    assert [backend.managed for backend in backends[:3]] == [True, False, True]
-
-
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [
@@ -112,12 +103,6 @@ def test_a_misspelt_variable_is_named_with_the_nearest_that_exists(
     assert message.startswith(f"{name}: no such setting")
     assert message.endswith(nearest)
     assert "s3cret" not in message
-
-
-def test_what_is_empty_or_not_ours_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPILLWAY_TRIGER", "")
-    monkeypatch.setenv("SPILLWAYS_TRIGGER", "1")
-    load_settings()
 
 
 @pytest.mark.parametrize("service", ["SPILLWAY", "SPILLWAY_REDIS", "SPILLWAY_1"])
@@ -202,22 +187,6 @@ def test_keys_are_not_shown_in_errors(name: str, value: str, monkeypatch: pytest
     message = refusal()
     assert f"SPILLWAY_{name}" in message
     assert "s3cret" not in message
-
-
-def test_a_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:
-    assert "nowhere.toml does not exist" in refusal(tmp_path / "nowhere.toml")
-    assert "does not exist" in refusal(tmp_path)
-    broken = refusal(toml(tmp_path, "port = = 1"))
-    assert "spillway.toml" in broken
-    assert "line 1" in broken
-    assert "SPILLWAY_NOSUCH: no such setting; allowed are admin_keys, ahead, allow, allowed_hosts" in refusal(
-        toml(tmp_path, "nosuch = 1")
-    )
-
-
-def test_the_command_line_is_checked_alike() -> None:
-    assert "SPILLWAY_PORT='abc'" in refusal(port="abc")
-    assert "no such setting" in refusal(nosuch=1)
 
 
 @pytest.mark.parametrize(

@@ -31,19 +31,10 @@ def test_a_short_answer_says_that_it_is_a_demo_what_it_heard_and_how_full_the_wi
     assert "9% full" in answer
 
 
-def test_an_empty_conversation_gets_an_answer() -> None:
-    assert "demo" in reply([], used=4, window=WINDOW)
-
-
 @pytest.mark.parametrize("asked", ["count to 3000", "Please count slowly from 1 to 3,000!"])
 def test_counting_names_every_number_once(asked: str) -> None:
     body = say(asked).split("\n\n")[1]
     assert body == ", ".join(map(str, range(1, 3001))) + "."
-
-
-def test_counting_has_an_end() -> None:
-    assert "10,000" in say("count to 99999999999999999999")
-    assert "1." in say("count to 0")
 
 
 def test_a_long_answer_is_longer_than_the_window_but_not_by_much() -> None:
@@ -81,10 +72,6 @@ def test_a_user_can_ask_to_go_on(asked: str) -> None:
     assert say("count to 3000", COUNT[:700], asked) == COUNT[700:]
 
 
-def test_going_on_after_the_end_says_so() -> None:
-    assert say("count to 3", model.numbers_up_to(3), "go on") == "That was all of it."
-
-
 def test_a_text_it_never_said_is_not_continued() -> None:
     assert say("hello", "I have never said this. " * 40, last_role="assistant") == LOST
 
@@ -96,11 +83,6 @@ def test_a_summary_is_made_of_what_was_shown() -> None:
     assert "3000" in answer
     assert checked(SummaryReply(answer), NOTHING, tokens=200).text
     assert len(tokens_of(answer)) < 200
-
-
-def test_an_earlier_summary_goes_into_the_next_without_its_marks() -> None:
-    earlier = core_summary.block("The launch code is 4711.", [], limit=0)
-    assert "The launch code is 4711." in say("Hello", earlier, "Summarise our conversation.")
 
 
 def test_a_fenced_transcript_is_summarised() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-
 import httpx
 import openai
 import pytest
@@ -20,12 +18,6 @@ async def test_it_serves_on_loopback_and_is_gone_afterwards() -> None:
     async with httpx.AsyncClient() as client:
         with pytest.raises(httpx.ConnectError):
             await client.get(f"{url}/v1/models")
-
-
-async def test_signal_handlers_are_left_alone() -> None:
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    async with serve_on_loopback(create_demo(pace=0)):
-        assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
 async def test_the_openai_sdk_streams_from_it() -> None:
