@@ -126,8 +126,8 @@ def transcripts(messages: Sequence[Message]) -> Iterator[str]:
     entries = [(message, _speaker(message), all_text(message)) for message in messages]
     length = 0
     for most in _ENTRIES:
-        told = [f"{speaker}: {summary.unlabelled(_entry(message, text, most))}" for message, speaker, text in entries]
-        text = "\n\n".join(told)
+        lines = [f"{speaker}: {summary.unlabelled(_entry(message, text, most))}" for message, speaker, text in entries]
+        text = "\n\n".join(lines)
         if not length or len(text) < 0.9 * length:
             length = len(text)
             yield text

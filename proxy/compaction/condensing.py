@@ -290,7 +290,7 @@ def _outgrown(plan: _Plan, block: int, pruned: Reduction, by: Summariser) -> boo
 
 
 def _with_summary(reduction: Reduction, plan: _Plan, block: str) -> Reduction:
-    """The history with a summary in place of what lies between head and tail.
+    """The history with a summary in place of what lies between head and tail, such that user and assistant take turns.
 
     Earlier blocks stay as they are, in front of it. A newest user message that is covered stays whole behind it.
     """
@@ -303,11 +303,6 @@ def _with_summary(reduction: Reduction, plan: _Plan, block: str) -> Reduction:
     rest = list(messages[plan.start :])
     if newest is not None and plan.newest is None and reduction.floor <= newest < plan.start:
         rest.insert(0, messages[newest])
-    return _around(reduction, head, block, rest)
-
-
-def _around(reduction: Reduction, head: Sequence[Message], block: str, rest: Sequence[Message]) -> Reduction:
-    """The history of a block between a head and the rest, such that user and assistant take turns."""
     speaker = next((m.get("role") for m in reversed(head) if m.get("role") not in SYSTEM_ROLES), "assistant")
     summarised: Message = {"role": "assistant" if speaker == "user" else "user", "content": block}
     role = bridge_needed(summarised, rest)

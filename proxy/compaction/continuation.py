@@ -154,9 +154,13 @@ def shorten_partial(
 def _fitting(text: str, by: Summariser, cost: Cost) -> str:
     """The text, its middle left out if the summariser could not read it whole."""
     room = by.window * 0.7 - by.tokens
-    return fit(text, len(text), room, make=lambda left: cut_middle(text, left), count=lambda some: _tokens(some, cost))[
-        0
-    ]
+    return fit(
+        text,
+        len(text),
+        room,
+        make=lambda characters: cut_middle(text, characters),
+        count=lambda some: _tokens(some, cost),
+    )[0]
 
 
 def _tokens(text: str, cost: Cost) -> float:

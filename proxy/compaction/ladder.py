@@ -165,12 +165,12 @@ def _fitted(text: str, tokens: float, count: Callable[[str], float], bounds: Bou
     most = max(LEAST, len(text))
     bounds = bounds or Bounds(max(LEAST_LINES, text.count("\n") + 1), max(LEAST_LINE, len(text)), most)
 
-    def made(characters: int) -> str:
+    def within(characters: int) -> str:
         return shorten(text, bounds._replace(characters=max(LEAST, min(bounds.characters, characters))))
 
-    whole = made(most)
-    short, used = fit(whole, len(whole), tokens, make=made, count=count)
-    return short if used <= tokens else made(LEAST)
+    longest = within(most)
+    short, used = fit(longest, len(longest), tokens, make=within, count=count)
+    return short if used <= tokens else within(LEAST)
 
 
 def _bounds(result: Result, limits: PruneLimits) -> Bounds:

@@ -41,7 +41,7 @@ def cut_message(message: Message, most: float, count: Cost, *, words: bool = Tru
     pieces = list(_pieces(message))
     size = sum(piece.end - piece.start for piece in pieces)
     short, used = fit(
-        message, size, most, make=lambda left: _shortened(message, pieces, left, words=words), count=tokens
+        message, size, most, make=lambda characters: _shortened(message, pieces, characters, words=words), count=tokens
     )
     before = used if short is message else tokens(message)
     return (short, used) if used < before else (message, before)

@@ -67,14 +67,12 @@ def shorten(text: str, bounds: Bounds) -> str:
     return "\n".join(lines)
 
 
-def fit(
-    whole: T, size: int, tokens: float, *, make: Callable[[int], T], count: Callable[[T], float]
-) -> tuple[T, float]:
+def fit(full: T, size: int, tokens: float, *, make: Callable[[int], T], count: Callable[[T], float]) -> tuple[T, float]:
     """Make something as long as fits into so many tokens: these are not spread evenly over characters, so a guess may miss.
 
-    Returns it with its tokens. `make` shortens `whole`, which has `size` characters, to a number of them, as far as that goes.
+    Returns it with its tokens. `make` shortens `full`, which has `size` characters, to a number of them, as far as that goes.
     """
-    done, total = whole, count(whole)
+    done, total = full, count(full)
     used, lose = total, size * (1 - _AIM * tokens / max(1.0, total))
     for _ in range(_TRIES):
         if used <= tokens:

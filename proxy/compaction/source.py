@@ -141,8 +141,8 @@ def source_of(messages: Sequence[Message]) -> Source:
             mentions.update(found.keys())
             _weigh(everybody, found.values(), 1.0)
     by_mentions = (replace(f, weight=f.weight * (1 + log(mentions[f.key] or 1))) for f in everybody.values())
-    said, answers = " ".join(text for _, text in spoken), _assistants(messages)
-    languages = (script_and_language(said), script_and_language(" ".join((said, *answers))))
+    statements_text, answers = " ".join(text for _, text in spoken), _assistants(messages)
+    languages = (script_and_language(statements_text), script_and_language(" ".join((statements_text, *answers))))
     return Source(
         languages=tuple(dict.fromkeys(language for language in languages if language[0])),
         answers=tuple(answers[-_ANSWERS:][::-1]),
