@@ -218,11 +218,6 @@ class FakeBackend(Intake):
         options = prompt.body.get("stream_options")
         return self.usage_always or (isinstance(options, dict) and options.get("include_usage") is True)
 
-    def usage_choices(self, generations: Sequence[Generation]) -> list[dict[str, Any]]:
-        """The choices of the chunk that carries usage."""
-        del generations
-        return []
-
     def preface(self, prompt: Prompt) -> Sequence[dict[str, Any]]:
         """Fields of chunks that come before the first one (progress of the prompt)."""
         del prompt

@@ -89,7 +89,7 @@ class ChatStream:
                 await self._chunk([fake.choice(choice, {}, generation.finish)], generation)
         if fake.wants_usage(self._prompt):
             usage = fake.usage(self._prompt, self._generations)
-            await self._chunk(fake.usage_choices(self._generations), self._generations[0], usage=usage)
+            await self._chunk([], self._generations[0], usage=usage)
         await self._write(DONE)
 
     async def _roles(self) -> None:

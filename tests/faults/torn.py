@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import orjson
@@ -107,7 +107,10 @@ class Torn(Exchange):
             self._streamed, size = False, 10
         framing = b"transfer-encoding: chunked" if self._streamed else b"content-length: %d" % size
         head = self._head[0] + framing + b"\r\n\r\n"
-        await (self._drip(head) if fault is Fault.DRIPPING and self.before else self._at_once(head))
+        if fault is Fault.DRIPPING and self.before:
+            await self._drip(head)
+        else:
+            self._raw(head)
 
     async def _strike(self, fault: Fault, data: bytes) -> None:
         self._over = True
@@ -164,10 +167,6 @@ class Torn(Exchange):
         transport: asyncio.Transport = self._scope["transport"]
         if not transport.is_closing():  # the other side may have gone
             transport.write(data)
-
-    def _at_once(self, data: bytes) -> Awaitable[None]:
-        self._raw(data)
-        return asyncio.sleep(0)
 
     async def _drip(self, data: bytes) -> None:
         for byte in data:
