@@ -52,16 +52,16 @@ class Inlet:
     def take(self, piece: Piece) -> Sequence[Piece]:
         """Return what the client may get of a piece."""
         if self.calls is None:
-            return self._own(self._once((piece,)))
+            return self._filtered(self._once((piece,)))
         ready = self.calls.feed(piece)
         self._answer.attempt.unseen = self.calls.unseen
-        return self._own(self._once(ready))
+        return self._filtered(self._once(ready))
 
     def close(self) -> Sequence[Piece]:
         """Return what is held at the end of an attempt, but for what has to be corrected."""
         rest = () if self.calls is None else self.calls.close()
         self._answer.attempt.unseen = 0
-        return self._own(self._once(rest, ended=True))
+        return self._filtered(self._once(rest, ended=True))
 
     def rest(self) -> list[bytes]:
         """Return the frames at the end of the body, but for one that was cut off in the middle."""
@@ -101,7 +101,7 @@ class Inlet:
             single += [piece] if several else self._repeated.feed(piece)
         return [*single, *self._repeated.close()] if ended else single
 
-    def _own(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+    def _filtered(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
         """Return pieces of an attempt that is a search as they are, any others without searches."""
         return [self._without_searches(piece) for piece in pieces] if self._watch.search else pieces
 

@@ -160,8 +160,8 @@ class OverlapFilter(Filter):
         `unless_spaced`: what begins with white space is no repetition, unless it is a long one.
         """
         self._unless_spaced = unless_spaced
-        self._said = (text or before)[-_PRECEDENTS_IN:]
-        self._candidates = _overlaps(before[-_LONGEST_OVERLAP:], self._said, bare=unless_spaced)
+        self._answer = (text or before)[-_PRECEDENTS_IN:]
+        self._candidates = _overlaps(before[-_LONGEST_OVERLAP:], self._answer, bare=unless_spaced)
         """Beginnings of the continuation that would be repetitions, longest first."""
         super().__init__(is_open=bool(self._candidates))
 
@@ -175,7 +175,7 @@ class OverlapFilter(Filter):
         longest = self._candidates[0] if self._candidates else ""
         if not bare.startswith(longest):
             return ""
-        repeated = bool(longest) and not _repeats(self._said, len(longest))
+        repeated = bool(longest) and not _repeats(self._answer, len(longest))
         return self._release(len(held) - len(bare) + len(longest) if repeated else 0)
 
 
