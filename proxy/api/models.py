@@ -12,7 +12,8 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request, Response
 
 from proxy.api.catalogs import VIRTUAL_WINDOW, anthropic_model, anthropic_page, codex_catalog
-from proxy.api.dependencies import AlreadySent, On, Viewing, as_json, bearer, viewing
+from proxy.api.dependencies import On, Viewing, as_json, bearer, viewing
+from proxy.api.explaining import explain
 from proxy.api.paths import MODELS
 from proxy.api.schemas import answers, takes
 from proxy.backends.base import Listed
@@ -89,10 +90,9 @@ async def known_models(on: On) -> Response:
 
 
 @router.post("/spillway/explain", responses=answers("Explanation"), openapi_extra=takes("ChatRequest", "messages"))
-async def explain(on: On, exchange: Viewing) -> Response:
+async def explain_request(on: On, exchange: Viewing) -> Response:
     """Report what would be done to a chat request, without asking a model."""
-    await on.relay.explain(exchange)
-    return AlreadySent()
+    return as_json(await explain(on.relay, exchange))
 
 
 def _is_claude_code(request: Request) -> bool:
