@@ -41,19 +41,20 @@ _EMPTY: tuple[Any, ...] = (None, "", [])
 def read_frame(frame: bytes) -> Piece:
     """Read a complete frame of a stream."""
     data = sse.data_of(frame)
-    if data is None:
-        return Piece(frame=frame, aside=True)
+    if not data:
+        return Piece(frame=frame, aside=data is None)
+    if data.strip() == b"[DONE]":
+        return Piece(frame=frame, done=True)
     # Open WebUI reads line by line, and would obey one of several lines that is privileged by itself.
     rewritten = b"\n" in data and _SUSPECT.search(data) is not None
     try:
         chunk = loads(data)
     except ValueError:
-        if not data or data.strip() == b"[DONE]":
-            return Piece(frame=frame, done=bool(data))
         return piece_of(_GARBLED, sse.encode(_GARBLED))
     if not isinstance(chunk, dict):
         return Piece(frame=b"" if rewritten else frame)
-    if (allowed := _unprivileged(chunk)) is not chunk:
+    suspect = "type" in chunk or not _PRIVILEGED.isdisjoint(chunk)
+    if suspect and (allowed := _unprivileged(chunk)) is not chunk:
         chunk, rewritten = allowed, True
         if not _MEANINGFUL & chunk.keys():
             return Piece()
