@@ -66,7 +66,8 @@ class AnswerDriver:
         self._ledger = ledger
         self._calls = AnswerCalls(job, self.answer, ledger)
         self._resumer = Resumer(job, self.answer, attempts)
-        watch = watch_of(job, self._remarks, self._usage_details, hidden=not client.streams)
+        watch = watch_of(job, hidden=not client.streams)
+        watch.remarks, watch.usage_details = self._remarks, self._usage_details
         self._session = StreamSession(watch, self.answer, client.writer, self._calls.reader)
         self._estimates = [job.prompt.estimate]
         """Of the prompts of attempts whose usage is still to be learned from."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from proxy.compaction.budget import ContextBudget
 from proxy.compaction.condensing import head_end
@@ -16,7 +14,6 @@ from proxy.compaction.policy import prune_limits
 from proxy.core.errors import ContextOverflow
 from proxy.core.history.turns import is_result, newest_user
 from proxy.core.jsontext import is_heavy
-from proxy.core.piece import Piece
 from proxy.job import Job
 from proxy.net.tasks import offload_if
 from proxy.prompt import Prompt
@@ -199,9 +196,7 @@ def _bounds(job: Job, room: int, tokens_so_far: int) -> dict[str, int]:
     return dict.fromkeys(request.bounds, max(1, min(remaining, room)))
 
 
-def watch_of(
-    job: Job, remarks: Callable[[], Sequence[Piece]], details: Callable[[], dict[str, Any] | None], *, hidden: bool
-) -> Watch:
+def watch_of(job: Job, *, hidden: bool) -> Watch:
     """Return what to watch for; for the rest see the fields of `Watch`."""
     request, room = job.prompt.request, room_of(job)
     return Watch(
@@ -210,8 +205,6 @@ def watch_of(
         ceiling=room.ceiling,
         max_tokens=request.max_tokens,
         strip_usage=job.state.usage_requested and request.wants_usage is None,
-        usage_details=details,
-        remarks=remarks,
         show_usage=request.wants_usage is True,
         cancels=job.cancels,
         hidden=hidden,
