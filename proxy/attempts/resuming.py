@@ -183,7 +183,7 @@ class Resumer:
         if job.prompt.estimate.tokens + added > budget.limit:
             await self._compactor.compact(job, goal=goal, limit=max(1, int(budget.limit - added)))
         counted = job.prompt.estimate.source == "backend"
-        return not counted or job.prompt.estimate.tokens + min(added, self._answer.attempt.gained) < budget.window
+        return not counted or job.prompt.estimate.tokens + min(added, self._answer.attempt.gained) < budget.limit
 
     async def _added(self, messages: list[Message]) -> float:
         """Tokens that a request to go on has beyond the prompt, by the upper bound; by more if more came than was estimated."""
