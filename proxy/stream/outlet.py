@@ -93,12 +93,16 @@ class Outlet:
         watch, answer = self._watch, self._answer
         answer.add(piece)
         if watch.strip_usage and piece.trailer:
+            held = self._held or ()
+            self._held = [self._writer.with_usage(each, piece) if each.finish else each for each in held] or self._held
             return True
         if piece.usage is not None and (piece.trailer or piece.finish):
             usage = watch.with_details(piece.usage)
             piece = piece if usage is piece.usage else replace(piece, frame=b"", usage=usage)
-        ends = piece.finish == "length" and not piece.index  # the end of the first choice does not hold up others
-        if ends and (self._held is not None or watch.may_be_full(answer) or watch.cut_after_calls(answer)):
+        cut = self._held is not None or watch.may_be_full(answer) or watch.cut_after_calls(answer)
+        usage_follows = watch.strip_usage and answer.attempt.finish is not None
+        # The end of the first choice does not hold up others.
+        if not piece.index and ((piece.finish == "length" and cut) or usage_follows):
             self._held = [*(self._held or ()), piece]
             return True
         self._emit(piece)

@@ -73,6 +73,19 @@ class ChatWriter(Writer):
         return sse.encode(chunk)
 
     @override
+    def with_usage(self, finish: Piece, usage: Piece) -> Piece:
+        """Return the finish with the `timings` of the usage chunk behind it.
+
+        llama-server (b11549) puts them on the last chunk, which is another one when usage is asked for: the client gets
+        the chunk that it would have got unasked.
+        """
+        timings = usage.form[0].get("timings") if usage.form else None
+        if timings is None or finish.form is None or "timings" in finish.form[0]:
+            return finish
+        chunk = {**(finish.form[0] if finish.frame else _chunk(finish)), "timings": timings}
+        return replace(finish, frame=sse.encode(chunk), form=(chunk, finish.form[1]))
+
+    @override
     def error(self, body: Mapping[str, Any]) -> bytes:
         return sse.encode(body) + DONE
 
