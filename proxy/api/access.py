@@ -16,7 +16,7 @@ from hashlib import blake2b
 
 from proxy.addons.history_view import Viewer
 from proxy.api.paths import is_admin, normalized
-from proxy.core.errors import BadRequest, Forbidden, Unauthorized, WebSocketRefused
+from proxy.core.errors import BadRequest, Forbidden, MethodRefused, Unauthorized, WebSocketRefused
 from proxy.core.settings import LOOPBACK, Settings
 from proxy.exchange import Exchange
 from proxy.net.headers import Headers, credential, is_credential, key_bytes
@@ -51,6 +51,7 @@ class AccessControl:
         Raises:
             BadRequest: no host, more than one, or a path that no server should be given.
             WebSocketRefused: it asks for one.
+            MethodRefused: it is a TRACE.
             Forbidden: a host that is not ours, a page that may not call, or a change of a backend, without keys.
         """
         hosts = exchange.values(b"host")
@@ -60,6 +61,10 @@ class AccessControl:
         path = normalized(exchange.target)
         if (exchange.header(b"upgrade") or "").lower() == "websocket":
             raise WebSocketRefused("Spillway does not speak WebSocket; use HTTP, streamed or not.")
+        if (
+            exchange.method == "TRACE"
+        ):  # a backend would echo the headers, with the credentials in them (RFC 9110, 9.3.8)
+            raise MethodRefused("Spillway does not serve TRACE, nor pass it on.")
         if self._keys:
             return
         if name is not None and not self.is_known_host(name):

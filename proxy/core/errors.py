@@ -109,6 +109,10 @@ class WebSocketRefused(ClientError, status=426, code="websocket_not_supported"):
     """A client wants a WebSocket. With 426 Codex (0.169) goes on over HTTP at once, with anything else after six more tries."""
 
 
+class MethodRefused(ClientError, status=501, code="method_not_supported"):
+    """The method is served for no path."""
+
+
 class InternalError(ClientError, status=500, type="server_error", code="internal_error"):
     """A mistake in Spillway itself; the log has more."""
 

@@ -171,6 +171,17 @@ def test_a_tunnel_is_refused() -> None:
         assert client.rest() == b""
 
 
+@pytest.mark.parametrize("path", ["/", "/v1/chat/completions", "/v1/embeddings"])
+@pytest.mark.parametrize("keys", [(), ("k",)])
+def test_a_trace_is_not_passed_on_since_it_would_echo_credentials(path: str, keys: tuple[str, ...]) -> None:
+    with GenericFake() as fake, running_proxy(fake, api_keys=keys) as proxy, connected(proxy.url) as client:
+        client.send(f"TRACE {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer k\r\n\r\n".encode())
+        response, body = client.answer("TRACE")
+        assert (response.status, json.loads(body)["error"]["code"]) == (501, "method_not_supported")
+        assert b"Bearer" not in body
+        assert [request for request in fake.requests if request.path == path] == []
+
+
 def test_an_http_1_0_client_gets_a_whole_answer_with_its_length() -> None:
     with GenericFake() as fake, running_proxy(fake) as proxy, connected(proxy.url) as client:
         client.send(chat(version="1.0"))
