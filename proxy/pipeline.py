@@ -7,6 +7,7 @@ read → route → profile, valid history, checkpoint, recall, count → compact
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 from proxy.addon import AddOn, make_way
 from proxy.attempts.attempt import Attempts, leave
@@ -15,7 +16,8 @@ from proxy.attempts.room import is_worth_a_summary, record_message_cut, too_long
 from proxy.compactor import Compactor
 from proxy.conversation_state import ConversationState, conversation_of
 from proxy.core.dialect import Dialect
-from proxy.core.settings import Settings
+from proxy.core.errors import BadRequest
+from proxy.core.settings import Policy, Settings
 from proxy.exchange import Exchange
 from proxy.job import Job
 from proxy.outcome import Outcome, overriding
@@ -23,6 +25,8 @@ from proxy.preparing import Preparer
 from proxy.routing import Router
 from proxy.stream.status import COMPACTING, IN_VAIN, compacted
 from proxy.tokens.counting import Counting
+
+_POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +74,7 @@ class Pipeline:
             outcome.conversation = named
             outcome.add("named", conversation=named)
         outcome.record_route(route.upstream.name, route.model)
-        settings, received = self.settings.for_model(route.model), request
+        settings, received = with_requested_policy(exchange, self.settings.for_model(route.model)), request
         request = await route.with_options(request)
         for addon in overriding(self.addons, AddOn.shape):
             request = addon.shape(request, route, settings, outcome)
@@ -133,3 +137,17 @@ class Pipeline:
         cuts = backend is not None and backend.shifts_silently
         if budget.refuses(estimate.tokens, estimate.upper, counted=estimate.counted, cuts=cuts):
             raise too_long(job, self.counting.meter, before)
+
+
+def with_requested_policy(exchange: Exchange, settings: Settings) -> Settings:
+    """Return the settings with the policy that the request names in `x-spillway-policy`; its single limits still hold.
+
+    Raises:
+        BadRequest: there is no such policy.
+    """
+    policy = exchange.header(b"x-spillway-policy")
+    if policy is None:
+        return settings
+    if policy not in _POLICIES:
+        raise BadRequest(f"`x-spillway-policy` must be one of {', '.join(_POLICIES)}, not {policy[:40]!r}.")
+    return settings.model_copy(update={"policy": policy})

@@ -126,6 +126,34 @@ def test_the_answer_is_capped_by_setting_then_by_policy(settings: dict[str, Any]
         assert effective(proxy)["answer_cap"] == cap
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"policy": "standard"}, {"policy": "local"}, {"models": {"m": ModelOverrides(policy="local")}}],
+    ids=["auto", "standard", "local", "model"],
+)
+def test_a_request_chooses_its_policy(settings: dict[str, Any], stream: bool) -> None:
+    body = {"model": "m", "messages": HELLO, "tools": [tool(n) for n in range(3)], "stream": stream}
+    with LlamaCppFake([FakeModel("m", 8192)], walk(last=2)) as fake, running_proxy(fake, **settings) as proxy:
+        for policy in ("local", "standard", "local", "auto"):
+            assert proxy.chat(body, **{"x-spillway-policy": policy}).status_code == 200
+            sent = fake.chats()[-1]
+            assert sent.header("x-spillway-policy") is None
+            shortened = len(dumps(sent.json["tools"])) < 0.6 * len(dumps(body["tools"]))
+            assert (sent.json.get("max_tokens"), shortened) == ((1000, True) if policy == "local" else (None, False))
+        limited = settings.get("policy") == "local" or "models" in settings
+        proxy.chat(body)
+        assert fake.chats()[-1].json.get("max_tokens") == (1000 if limited else None)
+
+
+def test_a_policy_that_there_is_not_is_refused_with_those_there_are() -> None:
+    with LlamaCppFake([FakeModel("m", 8192)], walk(last=2)) as fake, running_proxy(fake) as proxy:
+        answer = proxy.chat({"model": "m", "messages": HELLO}, **{"x-spillway-policy": "Lokal"})
+        assert answer.status_code == 400
+        assert "auto, standard, local, not 'Lokal'" in answer.json()["error"]["message"]
+        assert fake.chats() == []
+
+
 # System prompt
 
 
