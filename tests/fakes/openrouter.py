@@ -34,6 +34,8 @@ class OpenRouterFake(FakeBackend):
     comments = 1
     id_prefix = "gen-"
 
+    compression: bool = True
+    """Context compression is on for small endpoints, as it is by default."""
     cancels: bool = True
     """The provider stops when the client of a stream leaves."""
 
@@ -114,7 +116,7 @@ class OpenRouterFake(FakeBackend):
         plugin = next((plugin for plugin in plugins if plugin.get("id") == "context-compression"), None)
         if plugin is not None:
             return plugin.get("enabled", True) is True
-        return prompt.window <= COMPRESSED_UP_TO
+        return self.compression and prompt.window <= COMPRESSED_UP_TO
 
     @override
     def overflow(self, prompt: Prompt) -> Refused:
