@@ -11,8 +11,9 @@ from typing import get_args
 
 from proxy.addon import AddOn, make_way
 from proxy.attempts.attempt import Attempts, leave
+from proxy.attempts.overflow import too_long
 from proxy.attempts.replies import ClientReply, Replies
-from proxy.attempts.room import is_worth_a_summary, record_message_cut, too_long
+from proxy.attempts.room import is_worth_a_summary, record_message_cut
 from proxy.compactor import Compactor
 from proxy.conversation_state import ConversationState, conversation_of
 from proxy.core.dialect import Dialect
@@ -136,7 +137,7 @@ class Pipeline:
         estimate, backend = job.prompt.estimate, job.known_backend
         cuts = backend is not None and backend.shifts_silently
         if budget.refuses(estimate.tokens, estimate.upper, counted=estimate.counted, cuts=cuts):
-            raise too_long(job, self.counting.meter, before)
+            raise await too_long(job, self.counting.meter)
 
 
 def with_requested_policy(exchange: Exchange, settings: Settings) -> Settings:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import httpx
 
 from proxy.addon import AddOn
-from proxy.attempts.room import bound_first, bound_resumed, lower_bound, record_message_cut, too_long
+from proxy.attempts.overflow import too_long
+from proxy.attempts.room import bound_first, bound_resumed, lower_bound, record_message_cut
 from proxy.attempts.sending import ChatBody, failure, send_chat
 from proxy.backends.errors import SentRequest, is_refusal
 from proxy.backends.profile import Continuation, Fact, ModelKey, Trust
@@ -103,7 +104,7 @@ class Attempts:
             done = await self.mend(job, refusal)
             if done is Remedy.GIVE_UP:
                 if refusal.overflow is not None and refusal.overflow is not POOL_FULL and job.budget is not None:
-                    raise too_long(job, self.counting.meter)
+                    raise await too_long(job, self.counting.meter, counted=refusal.overflow.prompt_tokens or 0)
                 return response, body
             why = done.value
 

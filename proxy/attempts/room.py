@@ -1,4 +1,4 @@
-"""Room of a prompt and its answer: what fits, the bounds of an answer, the history to shorten, and the error if nothing helps."""
+"""Room of a prompt and its answer: what fits, the bounds of an answer, and the history to shorten."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 from dataclasses import replace
 from functools import partial
 
+from proxy.attempts.overflow import too_long
 from proxy.compaction.budget import ContextBudget
 from proxy.compaction.condensing import head_end
 from proxy.compaction.ladder import LEAST_SHARE, Reduction
 from proxy.compaction.middles import newest_cut, user_words
 from proxy.compaction.policy import prune_limits
-from proxy.core.errors import ContextOverflow
-from proxy.core.history.turns import is_result, newest_user
+from proxy.core.history.turns import is_result
 from proxy.core.jsontext import is_heavy
 from proxy.job import Job
 from proxy.net.tasks import offload_if
@@ -21,10 +21,6 @@ from proxy.stream.events import Room
 from proxy.stream.watch import Watch
 from proxy.tokens.meter import Meter
 
-_HELP = (
-    "Load the model with a larger window, or send less: a shorter system prompt, or fewer tools (SPILLWAY_TOOLS_ALLOWED, "
-    "or the client's own choice: `--tools` of Claude Code, `--core-tools` of Qwen Code)."
-)
 _ESTIMATED = 0.97
 """Share of what is enough that is filled by an estimate."""
 _ROOM_MARGIN = 16
@@ -57,47 +53,12 @@ async def record_message_cut(job: Job, meter: Meter) -> int:
     if user_parts[0]["content"]:
         words, rest = await offload_if(heavy, meter.costs, job.key, user_parts)
     if rest < LEAST_SHARE * words:
-        window = 0 if job.budget is None else job.budget.window
-        raise ContextOverflow(
-            f"The newest message alone takes about {round(total)} tokens, but the context window of {job.route.model} is "
-            f"{window} tokens: {round(remaining)} tokens of it would be left, less than a tenth. Send it in parts, or load "
-            "the model with a larger window.",
-            param="messages",
-            tokens=max(round(total), job.prompt.estimate.tokens),
-            window=window,
-        )
+        why = "Cut to fit, less than a tenth of the newest message would be left."
+        raise await too_long(job, meter, cut=total - remaining, why=why)
     outcome = job.outcome
     outcome.left_out, outcome.left_out_of = max(1, round(total - remaining)), round(total)
     outcome.add("message_cut", tokens=outcome.left_out, whole=outcome.left_out_of)
     return outcome.left_out
-
-
-def too_long(job: Job, meter: Meter, before: int | None = None) -> ContextOverflow:
-    """Build the error for a prompt that can't be sent, with the tokens of each part, and what would help.
-
-    `before` are the tokens that it had before it was shortened; None: it was not, or the backend refused it even so.
-    """
-    prompt, budget = job.prompt, job.budget
-    window = 0 if budget is None else budget.window
-    costs = meter.costs(job.key, prompt.messages)
-    lead, tokens = len(prompt.system), prompt.estimate.tokens
-    newest = lead + (newest_user(prompt.history) or 0)
-    tools = job.prompt.body().get("tools") or []
-    parts = {
-        "the system prompt": sum(costs[:lead]),
-        f"{len(tools)} tools": tokens - sum(costs) if tools else 0.0,
-        "the history before the newest turn": sum(costs[lead:newest]),
-        "the newest turn": sum(costs[newest:]),
-    }
-    breakdown = ", ".join(f"{round(cost)} for {name}" for name, cost in parts.items() if cost >= 1)
-    shortened = "" if before is None else f" after everything was shortened ({before} before)"
-    return ContextOverflow(
-        f"This conversation needs about {tokens} tokens{shortened}, but the context window of {job.route.model} is "
-        f"{window} tokens: {breakdown}. {_HELP}",
-        param="messages",
-        tokens=tokens,
-        window=window,
-    )
 
 
 def reduction_of(job: Job, budget: ContextBudget, goal: int, meter: Meter) -> tuple[Reduction, float]:
