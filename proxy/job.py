@@ -168,6 +168,12 @@ class Job:
         return self.prompt.offer is None and bool(emulates or self.prompt.search)
 
     @property
+    def streams(self) -> bool:
+        """Return whether a stream may be asked for: not where the backend refused one, now or lately."""
+        known = self.profile.streams
+        return not self.state.spent.unstreamed and (known is None or known.value)
+
+    @property
     def known_backend(self) -> Backend | None:
         """Kind of the backend if it is known already, without probing; None: not yet."""
         return self.route.prober.known_backend

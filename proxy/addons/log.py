@@ -20,6 +20,7 @@ _MOST_WRITTEN = 4096
 _AT_ONCE = {
     "overflow": "{where} refused a prompt as too long; its window is {window}",
     "tools": "{where} takes no tools ({origin}): they are emulated from now on",
+    "streams": "{where} does not stream ({origin}): its answers are asked for in one body from now on",
     "window_learned": "{where} has a window of {window} tokens, by what was seen ({origin}); believed before: {before}",
     "window_disproved": "{where} held {tokens} tokens at once: the learned window of {window} is given up",
     "cut": "{where} cut a prompt of about {expected} tokens to {reported} without a word",

@@ -20,12 +20,13 @@ from proxy.exchange import Exchange
 
 _log = logging.getLogger("spillway.live")
 
-LessonKind: TypeAlias = Literal["window", "tools", "continuations", "all"]
+LessonKind: TypeAlias = Literal["window", "tools", "streaming", "continuations", "all"]
 _LESSONS: dict[LessonKind, tuple[str, ...]] = {
     "window": ("window",),
     "tools": ("tools",),
+    "streaming": ("streams",),
     "continuations": ("refused_continuations",),
-    "all": ("window", "tools", "refused_continuations"),
+    "all": ("window", "tools", "streams", "refused_continuations"),
 }
 """Fields of a model's profile by what users call them."""
 TICK = 0.25

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import httpx
 
@@ -22,13 +24,14 @@ from proxy.backends.refusals import (
     POOL_FULL,
     SMALLEST_WINDOW,
     UNDERRATED,
+    FeatureRefusal,
     Overflow,
     Refusal,
     Remedy,
-    ToolRefusal,
     credible,
     is_not_ready,
     recognise,
+    refuses_streaming,
     refuses_tools,
     remedy,
 )
@@ -36,7 +39,9 @@ from proxy.compaction.continuation import ContinuationRequest
 from proxy.compactor import Compactor
 from proxy.core.errors import UpstreamRefused, UpstreamTimeout, UpstreamUnavailable
 from proxy.core.jsontext import dumps
-from proxy.dialects.chat.request import going_on, may_ask_usage, written
+from proxy.core.piece import Piece
+from proxy.dialects.chat.reading import as_stream, read_completion
+from proxy.dialects.chat.request import going_on, may_ask_usage, unstreamed, written
 from proxy.job import Job
 from proxy.net.bodies import QUOTED, body_of, is_event_stream, retry_after
 from proxy.outcome import overriding
@@ -56,7 +61,8 @@ BREATH = 0.1
 class Attempted:
     """An attempt to go on that is open."""
 
-    response: httpx.Response
+    response: httpx.Response | Sequence[Piece]
+    """A stream to be read, or the pieces of an answer in one body."""
     estimate: Estimate
     request: ContinuationRequest
     bound: int | None
@@ -95,12 +101,16 @@ class Attempts:
                 await record_message_cut(job, self.counting.meter)
             for addon in overriding(job.addons, AddOn.before_sending):
                 addon.before_sending(job, again=why != "first")
-            response, body = await self._post(job, _first_body(job), why, stream=job.prompt.request.stream)
+            streamed = job.prompt.request.stream and job.streams
+            response, body = await self._post(job, _first_body(job), why, stream=streamed)
             if body is None or (response.status_code < 400 and not is_refusal(body)):
                 return response, body
             refusal = await self.refusal(job, response.status_code, body)
             if refusal.overflow is None and refusal.tools is None:
-                return response, body
+                streaming = _stream_refusal(job, response, body) if streamed else None
+                if streaming is None:
+                    return response, body
+                refusal = Refusal(streaming=streaming)
             done = await self.mend(job, refusal)
             if done is Remedy.GIVE_UP:
                 if refusal.overflow is not None and refusal.overflow is not POOL_FULL and job.budget is not None:
@@ -122,19 +132,21 @@ class Attempts:
         # These frames are rewritten in any case, so the backend may as well count in each of them.
         backend = job.known_backend
         counts = backend.ask_running_counts if backend is not None else {}
-        body = going_on(job.prompt.body(), request.messages, request.fields, counts)
+        body, streamed = going_on(job.prompt.body(), request.messages, request.fields, counts), job.streams
         estimate = await self.counting.meter.measure(job.key, body, tenant=job.exchange.tenant)
         bound = bound_resumed(job, estimate.upper, delivered_tokens)
-        content = ChatBody(dumps(body | bound))
+        content = ChatBody(dumps((body if streamed else unstreamed(body)) | bound))
         while True:
             try:
-                response, refused = await self._post(job, content, why, stream=True)
-                if refused is None:
-                    return Attempted(response, estimate, request, min(bound.values(), default=None))
+                response, refused = await self._post(job, content, why, stream=streamed)
+                if refused is None or (pieces := _pieces(response, refused)):
+                    received = response if refused is None else pieces
+                    return Attempted(received, estimate, request, min(bound.values(), default=None))
                 overflow = await self._overflow(job, response.status_code, refused, estimate)
-                if overflow is None:
+                streaming = _stream_refusal(job, response, refused) if streamed and overflow is None else None
+                if overflow is None and streaming is None:
                     _raise_final(job, response, refused)
-                return Refusal(overflow=overflow, roomy=_is_roomy(job), way=way)
+                return Refusal(overflow=overflow, streaming=streaming, roomy=_is_roomy(job), way=way)
             except (UpstreamTimeout, UpstreamRefused):
                 raise
             except UpstreamUnavailable as error:
@@ -158,6 +170,8 @@ class Attempts:
             done = await self._shorten(job, refusal.overflow)
         elif todo is Remedy.EMULATE and refusal.tools is not None:
             done = await self._emulate(job, refusal.tools)
+        elif todo is Remedy.UNSTREAM and refusal.streaming is not None:
+            _learn_feature(job, "streams", refusal.streaming)
         return todo if done else Remedy.GIVE_UP
 
     async def _overflow(self, job: Job, status: int, body: bytes, estimate: Estimate) -> Overflow | None:
@@ -194,12 +208,9 @@ class Attempts:
         less = (_WITHOUT_FIGURES if excess == 1.0 else 1.0) * (0.7 if job.state.spent.shortened > 1 else 1.0) / excess
         return await self.compactor.compact(job, goal=int(budget.goal * less), limit=int(budget.limit * less))
 
-    async def _emulate(self, job: Job, refusal: ToolRefusal) -> bool:
+    async def _emulate(self, job: Job, refusal: FeatureRefusal) -> bool:
         """Learn from a refusal of tools, and prepare the job again without them."""
-        # A choice, or a provider that the client picked, says nothing of other requests.
-        if not refusal.quoted and "provider" not in job.prompt.request.body:
-            job.route.known.learn("tools", False, refusal.origin)
-            job.outcome.add("refused", what="tools", origin=refusal.origin, window=None)
+        _learn_feature(job, "tools", refusal)
         searched = bool(job.prompt.search)
         await self._preparer.prepare_emulated(job)
         if job.is_due:
@@ -231,10 +242,22 @@ def _first_body(job: Job) -> ChatBody:
     prompt, backend = job.prompt, job.known_backend
     request = prompt.request
     job.state.usage_requested = may_ask_usage(request) and not (backend is not None and backend.reports_usage)
+    if request.stream and not job.streams:
+        request = request.changed(stream=False, stream_options=None)
     messages = None if prompt.untouched else prompt.messages
-    body = written(request, messages, prompt.fields, ask_usage=job.state.usage_requested)
+    body = written(request, messages, prompt.fields, ask_usage=job.state.usage_requested and job.streams)
     same = messages is None and not prompt.fields
     return ChatBody(body, request.wire if body is request.raw else None, request.native if same else None)
+
+
+def _stream_refusal(job: Job, response: httpx.Response, body: bytes) -> FeatureRefusal | None:
+    return refuses_streaming(response.status_code, body, SentRequest(job.state.posted))
+
+
+def _pieces(response: httpx.Response, body: bytes) -> Sequence[Piece]:
+    """Return the answer that came in one body as a stream would have it; empty: it is none."""
+    completion = read_completion(body) if response.status_code == 200 and not is_refusal(body) else None
+    return () if completion is None or not completion.choices else as_stream(completion, completion.choices[:1])
 
 
 def _is_roomy(job: Job) -> bool:
@@ -258,6 +281,16 @@ def _raise_final(job: Job, response: httpx.Response, body: bytes) -> None:
     error.retry_after = retry_after(response)
     job.outcome.add("backend_failed", error=failure(error))
     raise error
+
+
+def _learn_feature(job: Job, field: Literal["tools", "streams"], refusal: FeatureRefusal) -> None:
+    """Learn that the model has no tools, or no streams.
+
+    A value of `tool_choice`, or a provider that the client picked, says nothing of other requests.
+    """
+    if not refusal.quoted and "provider" not in job.prompt.request.body:
+        job.route.known.learn(field, False, refusal.origin)
+        job.outcome.add("refused", what=field, origin=refusal.origin, window=None)
 
 
 async def _learn_window(job: Job, overflow: Overflow) -> None:

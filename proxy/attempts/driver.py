@@ -79,16 +79,12 @@ class AnswerDriver:
             session.adopt(self._client.identity)
         job.outcome.show("answering", answer=self.answer)
         try:
-            if isinstance(received, httpx.Response):
-                stop = await self._read(received)
-            else:
-                stop = await self._handle(AnswerReceived(received))
-                self._calls.attempt_over()
+            stop = await self._receive(received)
             while stop is not None:
-                event, response = await self._next(stop)
+                event, more = await self._next(stop)
                 stop = await self._handle(event)
-                if response is not None:
-                    stop = await self._read(response)
+                if more is not None:
+                    stop = await self._receive(more)
         except asyncio.CancelledError:
             if not (job.exchange.halted and self.answer.has_output and job.exchange.stopped()):
                 raise
@@ -137,6 +133,14 @@ class AnswerDriver:
 
     # -- reading
 
+    async def _receive(self, received: httpx.Response | Sequence[Piece]) -> Interrupted:
+        """Take in one attempt: a stream, or the pieces of a body."""
+        if isinstance(received, httpx.Response):
+            return await self._read(received)
+        stop = await self._handle(AnswerReceived(received))
+        self._calls.attempt_over()
+        return stop
+
     async def _read(self, response: httpx.Response) -> Interrupted:
         """Read one attempt until it ends or is to be left."""
         outcome, stream = self._job.outcome, response.stream
@@ -172,7 +176,9 @@ class AnswerDriver:
 
     # -- the next attempt
 
-    async def _next(self, stop: Pause | Retry | Correct | Search) -> tuple[StreamEvent, httpx.Response | None]:
+    async def _next(
+        self, stop: Pause | Retry | Correct | Search
+    ) -> tuple[StreamEvent, httpx.Response | Sequence[Piece] | None]:
         """Open the next attempt, and return the event that begins it, or the one that there is none."""
         job, answers_calls, attempted = self._job, isinstance(stop, Correct | Search), None
         if answers_calls:

@@ -163,7 +163,7 @@ class Resumer:
             if isinstance(opened, Attempted):
                 return opened
             done = await attempts.mend(job, opened)
-            if done not in (Remedy.WAIT, Remedy.SHORTEN):
+            if done not in (Remedy.WAIT, Remedy.SHORTEN, Remedy.UNSTREAM):
                 return done
 
     async def _make_room(self, partial: Partial, way: Continuation) -> bool:

@@ -80,6 +80,8 @@ class ModelProfile:
     tools: Fact[bool] | None = None
     """Whether the server takes `tools` for this model and answers with calls, by whatever prompt format of its
     own. None: unknown, so they are sent as they are and an error tells."""
+    streams: Fact[bool] | None = None
+    """Whether its answers can be streamed. None: unknown, so that is asked for and an error tells."""
     vision: Fact[bool] | None = None
     thinks: Fact[bool] | None = None
     """Whether it may be told how much to think; to others some servers refuse that."""

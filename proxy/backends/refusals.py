@@ -62,8 +62,8 @@ POOL_FULL = Overflow(None, None, _SHARED)
 
 
 @dataclass(frozen=True, slots=True)
-class ToolRefusal:
-    """A request refused for its tools; `origin` and `quoted` as for `Overflow`."""
+class FeatureRefusal:
+    """A request refused for its tools, or for its stream; `origin` and `quoted` as for `Overflow`."""
 
     origin: str
     quoted: bool = False
@@ -155,6 +155,24 @@ _TOOL_CHOICES = _compiled(
     ("OpenRouter", r"no endpoints found that support the provided ['`\"]?tool_choice"),
     ("DeepSeek", r"does(?: not|n't) support this tool_choice"),
 )
+# Behind the refusal of all streams, and not of those with tools, of images …
+_OF_MODEL = r"(?P<always>(?= ?(?:[.,;:!\"'\n]|$)| (?:for|by|on|with) (?:this|the) (?:model|server|backend|endpoint)))?"
+_STREAMS = _compiled(
+    # Holds for one client's credential, so it is never learned.
+    ("OpenAI", r"organization must be verified to stream(?P<always>(?!))?"),
+    # Of o1: that the value `true` of it is not supported with this model.
+    ("OpenAI", r'"param": "stream"(?P<always>)'),
+    # Servers in Go whose connection can't be flushed say "Streaming unsupported!".
+    (
+        "gateway",
+        rf"\bstream(?:ing)?(?: mode| responses?)?['`\"]? (?:is |are )?(?:not (?:yet )?supported|unsupported)(?: yet)?{_OF_MODEL}",
+    ),
+    (
+        "gateway",
+        rf"\b(?:does|do)(?: not|n't) support stream(?:ing|ed)?(?: mode| responses?| requests?)?['`\"]?(?: yet)?{_OF_MODEL}",
+    ),
+    ("Bedrock", rf"\bmodel is (?:not supported|unsupported) for streaming{_OF_MODEL}"),
+)
 
 _OTHER_CAUSE = re.compile(r"rate[ _-]?limit|quota|throttl|per[ -]min|too many requests", re.IGNORECASE)
 _BUSY = re.compile(r"\bloading\b|overloaded|at capacity|server (?:is )?busy", re.IGNORECASE)
@@ -191,7 +209,7 @@ def recognise(status: int, body: bytes, sent: SentRequest | None = None) -> Over
     return Overflow(None, None, "gateway") if status == 413 else None
 
 
-def refuses_tools(status: int, body: bytes, sent: SentRequest | None = None) -> ToolRefusal | None:
+def refuses_tools(status: int, body: bytes, sent: SentRequest | None = None) -> FeatureRefusal | None:
     """Tell whether a backend refused a request because the model, or the server for it, takes no tools.
 
     Args:
@@ -202,7 +220,21 @@ def refuses_tools(status: int, body: bytes, sent: SentRequest | None = None) -> 
     text = error_text(status, body)
     for rows in (_TOOLS, _TOOL_CHOICES):
         for origin, _, quoted in _matches(rows, text or "", sent):
-            return ToolRefusal(origin, quoted=quoted or rows is _TOOL_CHOICES)
+            return FeatureRefusal(origin, quoted=quoted or rows is _TOOL_CHOICES)
+    return None
+
+
+def refuses_streaming(status: int, body: bytes, sent: SentRequest | None = None) -> FeatureRefusal | None:
+    """Tell whether a backend refused a request because it does not stream its answer.
+
+    Args:
+        status: as for `error_text`.
+        body: as for `error_text`.
+        sent: the refused request; None: not at hand.
+    """
+    text = error_text(status, body)
+    for origin, found, quoted in _matches(_STREAMS, text or "", sent):
+        return FeatureRefusal(origin, quoted=quoted or found["always"] is None)
     return None
 
 
@@ -270,6 +302,8 @@ class Remedy(Enum):
     """Send it again, shortened."""
     EMULATE = "emulate"
     """Send it again, with its tools as text."""
+    UNSTREAM = "unstream"
+    """Send it again, for an answer in one body."""
     OTHER_WAY = "other way"
     """Ask in the next way to go on with the answer."""
     GIVE_UP = "give up"
@@ -281,7 +315,8 @@ class Refusal:
     """Error of a backend in place of an answer."""
 
     overflow: Overflow | None = None
-    tools: ToolRefusal | None = None
+    tools: FeatureRefusal | None = None
+    streaming: FeatureRefusal | None = None
     roomy: bool = False
     """Whether the prompt fits so well that it can't be its own length that was refused."""
     way: Continuation | None = None
@@ -296,6 +331,7 @@ class Spent:
     shortened: int = 0
     """In a row: an attempt that says something begins anew."""
     emulated: bool = False
+    unstreamed: bool = False
     retries: int = 0
     """In a row, as above."""
     corrected: bool = False
@@ -326,8 +362,8 @@ class Spent:
 def remedy(refusal: Refusal, spent: Spent) -> Remedy:
     """Decide, and charge it to the budget.
 
-    Whatever backends answer, that ends: waiting and emulating have limits of their own, every other way is taken
-    once, and shortening is limited until the model says something.
+    Whatever backends answer, that ends: waiting, emulating and giving up the stream have limits of their own, every other
+    way is taken once, and shortening is limited until the model says something.
     """
     overflow = refusal.overflow
     if overflow is not None:
@@ -342,6 +378,9 @@ def remedy(refusal: Refusal, spent: Spent) -> Remedy:
     elif refusal.tools is not None and refusal.way is None and not spent.emulated:
         spent.emulated = True
         return Remedy.EMULATE
+    elif refusal.streaming is not None and not spent.unstreamed:
+        spent.unstreamed = True
+        return Remedy.UNSTREAM
     elif refusal.way is not None and refusal.way not in spent.refused:
         spent.refused |= {refusal.way}
         return Remedy.OTHER_WAY

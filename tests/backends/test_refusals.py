@@ -16,13 +16,14 @@ from proxy.backends.refusals import (
     MOST_SHORTENED,
     MOST_WAITS,
     POOL_FULL,
+    FeatureRefusal,
     Overflow,
     Refusal,
     Remedy,
     Spent,
-    ToolRefusal,
     credible,
     recognise,
+    refuses_streaming,
     refuses_tools,
     remedy,
 )
@@ -58,9 +59,9 @@ def test_other_answers_are_not_mistaken_for_an_overflow(row: dict[str, Any]) -> 
 
 @rows("tools")
 def test_a_refusal_of_tools_is_recognised_in_a_string_of_another_error_too(row: dict[str, Any]) -> None:
-    assert refuses_tools(row["status"], encoded(row["body"])) == ToolRefusal(row["origin"])
+    assert refuses_tools(row["status"], encoded(row["body"])) == FeatureRefusal(row["origin"])
     for wrapped in ({"error": json.dumps(row["body"])}, {"error": {"metadata": {"raw": row["body"]}}}):
-        assert refuses_tools(400, encoded(wrapped)) == ToolRefusal(row["origin"])
+        assert refuses_tools(400, encoded(wrapped)) == FeatureRefusal(row["origin"])
 
 
 @rows("no_tools")
@@ -76,7 +77,18 @@ def test_other_errors_about_tools_are_not_taken_for_one(row: dict[str, Any]) -> 
     ],
 )
 def test_a_refused_tool_choice_says_nothing_of_the_tools(message: str, origin: str) -> None:
-    assert refuses_tools(404, encoded({"error": message})) == ToolRefusal(origin, quoted=True)
+    assert refuses_tools(404, encoded({"error": message})) == FeatureRefusal(origin, quoted=True)
+
+
+@rows("streams")
+def test_a_refusal_of_streams_is_recognised(row: dict[str, Any]) -> None:
+    expected = FeatureRefusal(row["origin"], quoted=row.get("quoted", False))
+    assert refuses_streaming(row["status"], encoded(row["body"])) == expected
+
+
+@rows("no_streams")
+def test_other_errors_about_streams_are_not_taken_for_one(row: dict[str, Any]) -> None:
+    assert refuses_streaming(row["status"], encoded(row["body"])) is None
 
 
 @pytest.mark.parametrize("status", [401, 402, 403, 429])
@@ -104,7 +116,7 @@ def test_words_of_the_conversation_hold_for_its_request_at_most_and_those_of_a_p
     assert recognise(400, encoded(told), talk) == Overflow(8192, 12013, "llama.cpp", quoted=True)
     assert recognise(400, encoded(told), parameters) is None
     assert refuses_tools(400, encoded(NO_TOOLS), parameters) is None
-    assert refuses_tools(400, encoded(NO_TOOLS), talk) == ToolRefusal("Ollama", quoted=True)
+    assert refuses_tools(400, encoded(NO_TOOLS), talk) == FeatureRefusal("Ollama", quoted=True)
     unnumbered = SentRequest(encoded({"messages": "context_length_exceeded"}))
     assert recognise(400, encoded({"error": "context_length_exceeded"}), unnumbered) is None
 
@@ -193,11 +205,12 @@ def test_deep_nesting_is_survived() -> None:
 # -- remedies
 
 TOO_LONG = Overflow(4096, 5000, "llama.cpp")
-TOOLLESS = ToolRefusal("Ollama")
+TOOLLESS = FeatureRefusal("Ollama")
 refusals = st.builds(
     Refusal,
     overflow=st.sampled_from([None, TOO_LONG, POOL_FULL]),
     tools=st.sampled_from([None, TOOLLESS]),
+    streaming=st.sampled_from([None, FeatureRefusal("OpenAI")]),
     roomy=st.booleans(),
     way=st.sampled_from([None, *Continuation]),
 )
@@ -212,6 +225,8 @@ refusals = st.builds(
         (Refusal(overflow=POOL_FULL, roomy=False), Remedy.SHORTEN),
         (Refusal(tools=TOOLLESS), Remedy.EMULATE),
         (Refusal(way=Continuation.FLAGS), Remedy.OTHER_WAY),
+        (Refusal(streaming=FeatureRefusal("OpenAI")), Remedy.UNSTREAM),
+        (Refusal(way=Continuation.FLAGS, streaming=FeatureRefusal("OpenAI")), Remedy.UNSTREAM),
         (Refusal(way=Continuation.FLAGS, tools=TOOLLESS), Remedy.OTHER_WAY),
         (Refusal(overflow=TOO_LONG, way=Continuation.QUOTE), Remedy.SHORTEN),
         (Refusal(), Remedy.GIVE_UP),
@@ -229,6 +244,7 @@ def test_whatever_a_backend_refuses_a_request_is_sent_a_bounded_number_of_times(
     assert done.count(Remedy.SHORTEN) <= MOST_SHORTENED
     assert done.count(Remedy.WAIT) <= MOST_WAITS
     assert done.count(Remedy.EMULATE) <= 1
+    assert done.count(Remedy.UNSTREAM) <= 1
     assert done.count(Remedy.OTHER_WAY) <= len(Continuation)
     spent.answered()
     assert remedy(Refusal(overflow=TOO_LONG), spent) is Remedy.SHORTEN, "the model spoke: it may be shortened anew"

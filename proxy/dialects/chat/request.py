@@ -132,6 +132,11 @@ def going_on(
     return {**rest, **counts, "stream": True, "stream_options": options, **flags, "messages": list(messages)}
 
 
+def unstreamed(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The same body for an answer that is not streamed."""
+    return {**{name: value for name, value in body.items() if name != "stream_options"}, "stream": False}
+
+
 def summarising(
     client: Mapping[str, Any],
     model: str,

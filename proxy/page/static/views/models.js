@@ -14,6 +14,7 @@ const TRUST = {
 const LESSONS = [
   ["window", "window", (value) => `${number(value)} tokens`],
   ["tools", "tools", (value) => (value ? "takes tools" : "refused tools")],
+  ["streaming", "streams", (value) => (value ? "streams" : "refused to stream")],
   ["continuations", "refused_continuations", (value) => `cannot resume by ${value.join(", ")}`],
 ];
 
