@@ -96,10 +96,10 @@ class Compactor:
 
     async def _shorten(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> RunResult:
         """Have the history shortened, apply the checkpoint and record what it gained."""
-        outcome, history, before = job.outcome, job.prompt.history, of_history(job.prompt)
+        outcome, history = job.outcome, job.prompt.history
         since = outcome.clock()
         outcome.action = COMPACTING
-        outcome.add("compacting", tokens=before)
+        outcome.add("compacting", tokens=of_history(job.prompt))
         done, checkpoint = await self._shared(job, budget, goal, limit)
         if checkpoint is not None:
             rewrite(job, checkpoint)
@@ -122,7 +122,6 @@ class Compactor:
             if job.window_is_known:
                 outcome.show("checkpoint_kept", checkpoint=checkpoint)
             await self._counting.recount(job)
-            outcome.saved += max(0, before - job.prompt.estimate.tokens)
         return done, checkpoint
 
     async def _shared(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> RunResult:

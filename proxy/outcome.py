@@ -19,9 +19,11 @@ CLIENT_DISCONNECTED = 499
 """Status of a request whose client left before it was answered (nginx's code for it)."""
 COMPACTING = "compacting"
 """Action of a request whose history is being shortened."""
+ANSWER_RUNGS = ("answer",)
+"""Rungs of a compaction that shortened the answer so far, and not the history."""
 MOST_EVENTS = 300
 """Events of one request that are stored: a very long answer is paused again and again."""
-_MOST_REDUCTIONS = 16
+_MOST_REDUCTIONS = 64
 """Compactions of one request that are reported each by itself."""
 _MOST_MALFORMED = 16
 """Malformed calls of one request that are reported."""
@@ -114,6 +116,8 @@ class Outcome:
     """Prompt tokens as they were sent last."""
     saved: int = 0
     """Prompt tokens by which all compactions shortened it, earlier ones included."""
+    saved_answer: int = 0
+    """Those of them that the answer so far was shortened by where it was resumed."""
     attempts: int = 0
     rungs: tuple[str, ...] = ()
     """Rungs of the ladder that took something out, in this order."""
@@ -146,7 +150,7 @@ class Outcome:
     pauses: int = 0
     resumes: int = 0
     unfinished: bool = False
-    """The answer ended for want of room."""
+    """The answer ended for want of room, or because it got too long."""
     stopped: bool = False
     """A viewer ended the answer."""
     first_byte: float | None = None
@@ -213,7 +217,9 @@ class Outcome:
                 the text that an answer is resumed from, the number of messages and the tokens before it and after; their
                 `ratio`; its `seconds`; and `summary`, `rungs` and `cut` as in `summary`, `rungs` and `cut_earlier` here.
         """
-        if result["tokens_after"] < result["tokens_before"]:
+        if (gain := result["tokens_before"] - result["tokens_after"]) > 0:
+            self.saved += gain
+            self.saved_answer += gain if result["rungs"] == ANSWER_RUNGS else 0
             # An earlier summary stays in the history when a later compaction makes none.
             self.kind, self.summary = result["kind"], result["summary"] or self.summary
             self.compactions += 1
@@ -245,10 +251,11 @@ class Outcome:
 
     @property
     def fill(self) -> float | None:
-        """Prompt tokens as a fraction of the window."""
+        """Tokens of the prompt as a fraction of the window, or of the fullest attempt that was paused."""
         if self.window is None or self.tokens_after is None:
             return None
-        return self.tokens_after / self.window
+        taken = [each["tokens"] for each in self.each("paused")]
+        return float(max(self.tokens_after, *taken, 0) / self.window)
 
     @property
     def handled(self) -> bool:

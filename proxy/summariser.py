@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Generator
-from typing import Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import httpx
 
@@ -165,7 +165,7 @@ class Summaries:
                 raise _BackendFailed from None
             try:
                 if response.status_code == 200:
-                    return await _read(job, ask, response)
+                    return await _read(job, route, ask, response)
             except httpx.TransportError as error:
                 job.outcome.add("backend_failed", error=type(error).__name__)
                 _log.warning("summary by %s broke off: %s", route.model, type(error).__name__)
@@ -223,19 +223,20 @@ async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
     return await send_chat(route, job.backend_headers(route), ChatBody(content), ahead=bool(job.expected))
 
 
-async def _read(job: Job, ask: SummaryAsk, response: httpx.Response) -> SummaryReply:
+async def _read(job: Job, route: Route, ask: SummaryAsk, response: httpx.Response) -> SummaryReply:
     """Read a streamed summary, and add its tokens to the client's account.
 
     The caller closes the connection, so that a model that loops, or does not end, is stopped there.
     """
     answer, progress = Answer(0, _roughly), job.state.progress
     limit, size, before = SMALLEST_BOUND + ask.max_tokens * BYTES_PER_TOKEN, 0, progress.written
-    splitter, watches = sse.FrameSplitter(limit), (LoopWatch(), LoopWatch())
+    splitter, watches, errors = sse.FrameSplitter(limit), (LoopWatch(), LoopWatch()), list[str]()
 
     def take(block: bytes) -> None:
         for piece in map(read_frame, sse.frames(block)):
             answer.add(piece)
-            answer.attempt.errored |= piece.error is not None
+            if piece.error is not None:
+                errors.append(_error_code(piece.error))
             for watch, text in zip(watches, (piece.text, piece.thought), strict=True):
                 watch.feed(text)
 
@@ -257,9 +258,7 @@ async def _read(job: Job, ask: SummaryAsk, response: httpx.Response) -> SummaryR
             break
     else:
         take(splitter.flush())
-    if reply is None:
-        failed = answer.attempt.errored or answer.attempt.calling
-        reply = FAILED if failed else SummaryReply(answer.text, cut=answer.attempt.finish == "length")
+    reply = reply or _ended(job, route, answer, errors)
     usage, (prompt_tokens, completion_tokens) = answer.attempt.usage or {}, job.managed.spent
     prompt_tokens += as_count(usage.get("prompt_tokens")) or len(str(ask.messages)) // _CHARACTERS
     completion_tokens += as_count(usage.get("completion_tokens")) or len(answer.text) // _CHARACTERS
@@ -273,6 +272,22 @@ def _next_step(flow: Generator[SummaryAsk, str, T], text: str | None) -> Summary
         return next(flow) if text is None else flow.send(text)
     except StopIteration as stop:
         return (stop.value,)
+
+
+def _ended(job: Job, route: Route, answer: Answer, errors: list[str]) -> SummaryReply:
+    """Return the reply of a stream that has ended, and record why there is none in it."""
+    if errors:
+        job.outcome.add("backend_failed", error=errors[0])
+    if errors or answer.attempt.calling:
+        _log.warning("summary by %s failed in its stream: %s", route.model, (*errors, "a tool call")[0])
+        return FAILED
+    return SummaryReply(answer.text, cut=answer.attempt.finish == "length")
+
+
+def _error_code(error: Any) -> str:
+    """Return what an error in a stream calls itself; its message may quote the prompt."""
+    named = (error.get("code") or error.get("type")) if isinstance(error, dict) else None
+    return str(named)[:80] if named and isinstance(named, str | int) else "upstream_error"
 
 
 def _roughly(text: str) -> int:

@@ -70,7 +70,7 @@ class RequestRecord:
     sent_tokens: int = 0
     """Prompts of all attempts."""
     saved_tokens: int = 0
-    """What the prompt would have had in addition."""
+    """What the client's own prompt would have had in addition."""
     keys: list[tuple[str, bytes]] = field(default_factory=list)
     """Under which what goes on from it finds its conversation."""
     parts: tuple[bytes, dict[str, int]] | None = None
@@ -90,7 +90,8 @@ class RequestRecord:
         prompt, state = self.job.prompt, self.job.state
         self.checkpoint = None if prompt.checkpoint is None else describe(prompt.checkpoint)
         self.budget, self.forwarded = self.job.budget, state.posted
-        self.saved_tokens, self.prompt_tokens = self.outcome.saved, prompt.estimate.tokens
+        self.saved_tokens = self.outcome.saved - self.outcome.saved_answer
+        self.prompt_tokens = prompt.estimate.tokens
         self.sent_tokens = self.outcome.tokens_after or 0
         if self.answer is not None:
             newest = self.answer.attempts[-1]

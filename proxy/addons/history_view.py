@@ -307,5 +307,6 @@ def _tokens_sent(records: Iterable[RequestRecord]) -> tuple[int, int]:
         if not record.running and record.outcome.tokens_after is not None:
             without = min(_tokens_without(record), record.outcome.window or float("inf"))
             sent += record.sent_tokens
-            not_sent += int(without) - record.sent_tokens - _tokens_spent(record)
+            saved = int(without) + record.outcome.saved_answer
+            not_sent += saved - record.sent_tokens - _tokens_spent(record)
     return sent, not_sent

@@ -10,7 +10,7 @@ import logging
 from typing_extensions import override
 
 from proxy.addon import AddOn
-from proxy.outcome import Event, Outcome
+from proxy.outcome import ANSWER_RUNGS, Event, Outcome
 
 _log = logging.getLogger("spillway")
 
@@ -23,6 +23,7 @@ _AT_ONCE = {
     "streams": "{where} does not stream ({origin}): its answers are asked for in one body from now on",
     "window_learned": "{where} has a window of {window} tokens, by what was seen ({origin}); believed before: {before}",
     "window_disproved": "{where} held {tokens} tokens at once: the learned window of {window} is given up",
+    "restarted": "{where} began its answer anew ({reason}) when it was asked to go on ({how})",
     "cut": "{where} cut a prompt of about {expected} tokens to {reported} without a word",
 }
 """Warnings by event, and by the `what` of a refusal."""
@@ -105,19 +106,26 @@ def line(outcome: Outcome) -> str:
     parts = [f"{outcome.id} {_where(outcome)}: {outcome.status} {outcome.error or outcome.action}"]
     if outcome.conversation:
         parts.append(f"conversation {outcome.conversation}")
+    if outcome.tokens_after is not None:
+        changed = outcome.compactions and outcome.rungs != ANSWER_RUNGS
+        parts.append(
+            f"{outcome.tokens_before} to {outcome.tokens_after} tokens" if changed else f"{outcome.tokens_after} tokens"
+        )
     if outcome.compactions:
-        parts.append(f"{outcome.tokens_before} to {outcome.tokens_after} tokens in {outcome.compaction_seconds:.1f} s")
-    elif outcome.tokens_after is not None:
-        parts.append(f"{outcome.tokens_after} tokens")
+        parts.append(
+            f"{outcome.compactions} compactions in {outcome.compaction_seconds:.1f} s, {outcome.saved} tokens saved"
+        )
     if cleaned := sum(each["results_cleaned"] for each in outcome.reduced):
         parts.append(f"{cleaned} tool results cleaned")
     parts += [f"{count} {what}" for name, what in _COUNTS.items() if (count := getattr(outcome, name))]
     if outcome.repeated is not None:
         reused = "" if outcome.reused is None else f", {outcome.reused} reused"
         parts.append(f"{outcome.repeated} tokens repeated{reused}{f' ({outcome.unlike})' if outcome.unlike else ''}")
+    longest = any(each["reason"] == "answer_windows" for each in outcome.each("out_of_room"))
     flags = {
         "kept an extract": outcome.summary == "extract",
-        "ended for want of room": outcome.unfinished,
+        "ended for want of room": outcome.unfinished and not longest,
+        "ended by SPILLWAY_ANSWER_WINDOWS": longest,
         "stopped by who looked": outcome.stopped,
     }
     parts += [words for words, holds in flags.items() if holds]

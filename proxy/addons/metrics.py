@@ -111,7 +111,7 @@ _COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler], ...] = (
 )  # fmt: skip
 """Name, help text, labels beside backend and model, and what is added at the end of each outcome."""
 _HISTOGRAMS: tuple[tuple[str, str, tuple[str, ...], tuple[float, ...], Sampler], ...] = (
-    ("fill_ratio", "Prompt tokens as a fraction of the window.", (), _FILLS, _one(lambda o: o.fill if o.cause is None else None)),
+    ("fill_ratio", "Tokens of prompts as a fraction of the window, or of the fullest attempt that was paused.", (), _FILLS, _one(lambda o: o.fill if o.cause is None else None)),
     ("first_byte_seconds", "From a request to the first byte of its answer.", (), _SECONDS, _one(lambda o: o.first_byte if o.cause is None else None)),
     ("compaction_seconds", "What shortening a history took: in a request, or ahead of it.", ("when",), _SECONDS,
      lambda o: ((("request" if o.cause is None else "ahead",), each["seconds"]) for each in o.each("compacted"))),

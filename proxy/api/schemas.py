@@ -57,7 +57,7 @@ _OBJECTS = {
     "MalformedCall": "reason tool form provider",
     "Outcome": "id conversation:string? owner at:number dialect backend model status:integer error:string? action kind tools "
     "doing shaped:object streamed:boolean running:boolean window:integer? tokens_before:integer? tokens_after:integer? "
-    "saved:integer rungs:string[] attempts:integer compactions:integer reduced:Reduced[] compaction_seconds:number "
+    "saved:integer saved_answer:integer rungs:string[] attempts:integer compactions:integer reduced:Reduced[] compaction_seconds:number "
     "summaries:integer unfit:integer summary recalled:integer recalled_tokens:integer left_out:integer "
     "left_out_of:integer cut_earlier:integer[] repeated:integer? reused:integer? unlike malformed_calls:MalformedCall[] "
     "leaked_calls:integer repeated_calls:integer searches:integer refusals:integer pauses:integer resumes:integer "

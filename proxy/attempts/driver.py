@@ -39,13 +39,10 @@ from proxy.stream.events import (
     UpstreamFailed,
 )
 from proxy.stream.session import StreamSession
-from proxy.stream.status import COMPACTING, IN_VAIN, NO_ROOM, NOT_CONTINUED, compacted
+from proxy.stream.status import ANEW, COMPACTING, IN_VAIN, LONGEST, NO_ROOM, NOT_CONTINUED, compacted
 
 Interrupted = Pause | Retry | Correct | Search | None
 """Why an attempt was left, or ended in something that needs another one; None: the answer is complete."""
-
-_AS_BEFORE = 0.98
-"""Share of the tokens before a pause from which on nothing was gained: a word that is asked for again weighs a little."""
 
 
 class AnswerDriver:
@@ -119,7 +116,7 @@ class AnswerDriver:
         else:
             self._job.state.joined_answer = answer.joined
             if session.watch.ended_short(answer) and not outcome.unfinished:
-                _record_out_of_room(self._job)
+                self._record_ended_early()
         self._observe()
 
     def _observe(self) -> None:
@@ -211,33 +208,36 @@ class AnswerDriver:
         job, client, answer, outcome = self._job, self._client, self.answer, self._job.outcome
         client.identity = client.identity or answer.identity
         last = isinstance(stop, Pause) and stop.last
-        before, shown = answer.attempt.used, not (last or answer.attempt.cleared)
+        shown, anew = not (last or answer.attempt.cleared), answer.attempt.restarted
+        if anew:
+            self._resumer.record_restart()
         if shown and self._resumer.takes_long():
             await client.notify(COMPACTING)
-        compactions, left_out = outcome.compactions, outcome.left_out
+        compactions, left_out, saved = outcome.compactions, outcome.left_out, outcome.saved
         async with client.progress(lambda: job.state.progress.written):
             attempted = None if last else await self._open_next(stop)
         if shown and outcome.compactions > compactions:
             await client.notify(COMPACTING)  # ignored where it was shown before
         if answer.identity is None and client.identity is not None:
             self._session.adopt(client.identity)
-        notice = IN_VAIN
+        notice, gain = ANEW if anew else IN_VAIN, outcome.saved - saved
         if self.failed is not None:
             notice = NOT_CONTINUED
         elif attempted is None:
-            _record_out_of_room(job)
-            notice = NO_ROOM if answer.has_output else IN_VAIN
-        elif attempted.estimate.tokens < before * _AS_BEFORE:
-            extract = any(each["summary"] == "extract" for each in outcome.reduced[compactions:])
+            longest = self._record_ended_early()
+            notice = LONGEST if longest else NO_ROOM if answer.has_output else IN_VAIN
+        elif gain > 0:
+            new, after = outcome.reduced[::-1][: outcome.compactions - compactions], attempted.estimate.tokens
+            extract = any(each["summary"] == "extract" for each in new)
             omitted = outcome.left_out not in (0, left_out)
-            notice = compacted(before, attempted.estimate.tokens, extract=extract, omitted=omitted)
+            notice = compacted(after + gain, after, extract=extract, omitted=omitted)
         await client.notify(notice)
         return attempted
 
     async def _open_next(self, stop: Pause | Retry) -> Attempted | None:
         """Open the next attempt; None if there can be none, or the backend `failed`."""
         if isinstance(stop, Pause):
-            self._job.outcome.add("paused", reason=stop.reason)
+            self._job.outcome.add("paused", reason=stop.reason, tokens=self.answer.attempt.used)
             if self._session.watch.unknown:
                 self._observe()
                 await self._resumer.learn_window()
@@ -247,7 +247,9 @@ class AnswerDriver:
             self.failed = error
             return None
 
-
-def _record_out_of_room(job: Job) -> None:
-    job.outcome.unfinished = True
-    job.outcome.add("out_of_room")
+    def _record_ended_early(self) -> bool:
+        """Record that the answer ends here, and return whether that is because it is as long as it may get."""
+        longest = self._session.watch.at_ceiling(self.answer)
+        self._job.outcome.unfinished = True
+        self._job.outcome.add("out_of_room", reason="answer_windows" if longest else "window")
+        return longest

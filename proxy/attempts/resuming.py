@@ -16,6 +16,7 @@ from proxy.compaction.continuation import ContinuationRequest, Partial, Summaris
 from proxy.core.errors import ContextOverflow, UpstreamRefused
 from proxy.core.request import Message
 from proxy.job import Job
+from proxy.outcome import ANSWER_RUNGS
 from proxy.stream.answer import Answer
 from proxy.stream.events import Correct, Pause, Retry, Search
 
@@ -37,6 +38,8 @@ class Resumer:
         self._text, self._thought = SummarisedStart(), SummarisedStart()
         self._way: Continuation | None = None
         """The way in which the running attempt was asked for."""
+        self._seconds = 0.0
+        """What shortening the answer has taken since the pause."""
 
     def takes_long(self) -> bool:
         """Return whether much has to be shortened before the answer goes on: the answer itself, or the history."""
@@ -58,6 +61,11 @@ class Resumer:
             return await self._retry(stop)
         return await (self._correct(stop) if isinstance(stop, Correct) else self._search(stop))
 
+    def record_restart(self) -> None:
+        """Record that the model began its answer anew, and by what that was seen."""
+        reason = "it said the same again" if self._answer.attempt.copied else "it wrote another version"
+        self._job.outcome.add("restarted", how="" if self._way is None else self._way.value, reason=reason)
+
     async def learn_window(self) -> None:
         """Learn the window from an answer that ended for its length; else assume one for this answer alone."""
         job, attempt = self._job, self._answer.attempt
@@ -70,8 +78,10 @@ class Resumer:
     async def _resume(self) -> Attempted | None:
         """Open the next attempt after a pause, in the first way that the backend takes."""
         job, answer = self._job, self._answer
+        prompt_tokens, upto, self._seconds = job.prompt.estimate.tokens, self._summarised, 0.0
         if not await self._prepare():
             return None
+        before = answer.attempt.prompt_tokens + answer.attempt.gained - prompt_tokens
         for way in job.ways:
             if job.budget is None:  # nothing is known of the model, or not any more, because another one answers
                 return None
@@ -80,11 +90,14 @@ class Resumer:
                 return None
             opened = await self._open(partial, way, way.value)
             if isinstance(opened, Attempted):
+                if self._summarised != upto:
+                    self._record_shortened(before, opened.estimate.tokens - job.prompt.estimate.tokens)
                 job.outcome.add("resumed", how=way.value)
                 self._way = way
                 return opened
             if opened is Remedy.GIVE_UP:
                 return None
+            _log.info("%s/%s refused to go on: %s", *job.key, way.value)
             await self._rule_out(way, "refused to go on")
         raise UpstreamRefused(f"Backend {job.route.upstream.name} refused every way to continue the answer.")
 
@@ -201,7 +214,6 @@ class Resumer:
     async def _rule_out(self, way: Continuation, why: str) -> None:
         """Remember that this way does not work here. Quoting is never ruled out: it is all that remains."""
         job = self._job
-        _log.info("%s/%s %s: %s", *job.key, why, way.value)
         if way is not Continuation.QUOTE:
             job.route.known.learn("refused_continuations", frozenset({way}), why)
             await job.read_profile()
@@ -210,7 +222,7 @@ class Resumer:
         """Return the text so far, or the thought if there is no text, within its share of the window."""
         job, answer, budget = self._job, self._answer, self._job.budget
         assert budget is not None
-        text = answer.unplaced
+        since, text = job.outcome.clock(), answer.unplaced
         thought = answer.reasoning if not text and answer.thinking else ""
         flow = shorten_partial(
             text or thought,
@@ -220,4 +232,28 @@ class Resumer:
             cost=lambda messages: self._counting.meter.costs(job.key, messages),
         )
         short = await self._compactor.summaries.drive(job, flow)
+        self._seconds += job.outcome.clock() - since
         return Partial(thought=short) if thought else Partial(text=short)
+
+    @property
+    def _summarised(self) -> int:
+        """Characters of the answer that a summary stands for by now."""
+        return self._text.upto + self._thought.upto
+
+    def _record_shortened(self, before: int, after: int) -> None:
+        """Record by how many tokens the answer so far was shortened in the prompt that it is resumed with."""
+        after = max(0, min(before, after))
+        written = (self._text if self._answer.unplaced else self._thought).written
+        self._job.outcome.record_compacted(
+            kind="compacted",
+            results_cleaned=0,
+            messages_before=1,
+            messages_after=1,
+            tokens_before=before,
+            tokens_after=after,
+            ratio=round(after / max(1, before), 4),
+            seconds=round(self._seconds, 3),
+            summary="written" if written else "extract",
+            rungs=ANSWER_RUNGS,
+            cut=(0, 0),
+        )

@@ -122,6 +122,8 @@ class SummarisedStart:
 
     upto: int = 0
     summary: str = ""
+    written: bool = False
+    """By a model, and not made of its first words."""
 
 
 def shorten_partial(
@@ -147,6 +149,7 @@ def shorten_partial(
         known = start_summary.summary or text[:200].strip()
         lost = f"{known.removesuffix(_LOST)}{_LOST}"
         start_summary.summary, start_summary.upto = summary.plain(answer or lost), start
+        start_summary.written = bool(answer)
     tag = open_thought(text)
     return (f"<{tag}>" if tag else "") + _SUMMARISED.format(start_summary.summary) + text[start:]
 

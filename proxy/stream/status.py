@@ -22,6 +22,8 @@ class Notice:
 COMPACTING = Notice("⚙️ Compacting conversation history…", done=False)
 IN_VAIN = Notice("⚠️ Compacting did not help, continuing as it is")
 NO_ROOM = Notice("⚠️ No room is left to go on with this answer, it ends here", last=True)
+ANEW = Notice("⚠️ The model began its answer anew, it is asked again to go on")
+LONGEST = Notice("⚠️ This answer has filled SPILLWAY_ANSWER_WINDOWS windows, it ends here", last=True)
 NOT_CONTINUED = Notice("⚠️ The backend does not continue this answer, it ends here", last=True)
 SILENT_CUT = Notice("⚠️ The backend cut the beginning of this conversation; it is compacted on the next turn")
 _COMPACTED = "✅ Context compacted, continuing…"
@@ -64,8 +66,9 @@ def _short(tokens: int) -> str:
 
 def _pattern() -> re.Pattern[str]:
     """Clients trim the ends of a text, change its white space, and some drop the selector that makes an emoji."""
-    notices = (COMPACTING.text, IN_VAIN.text, NO_ROOM.text, NOT_CONTINUED.text, _OMITTED, _EXTRACT, _COMPACTED)
-    texts = [r"\s+".join(map(re.escape, text.split())).replace("\ufe0f", "\ufe0f?") for text in notices]
+    notices = [each.text for each in (COMPACTING, IN_VAIN, NO_ROOM, NOT_CONTINUED, ANEW, LONGEST)]
+    lines = (*notices, _OMITTED, _EXTRACT, _COMPACTED)
+    texts = [r"\s+".join(map(re.escape, text.split())).replace("\ufe0f", "\ufe0f?") for text in lines]
     figures = r"(?:\s+\([\d.]+k?\s+→\s+[\d.]+k?\s+tokens\))?"
     blank = r"[^\S\r\n]*"
     before = rf"(?:\r?\n(?:{blank}\r?\n)?{blank})?"

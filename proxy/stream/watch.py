@@ -186,4 +186,8 @@ class Watch:
             return False
         if answer.attempts_in_vain(self.window // _GAIN_SHARE) >= self.vain_resumes:
             return False
-        return self.max_tokens is not None or answer.completion_tokens < self.ceiling
+        return not self.at_ceiling(answer)
+
+    def at_ceiling(self, answer: Answer) -> bool:
+        """Return whether an answer without a bound is as long as Spillway lets it get."""
+        return self.max_tokens is None and answer.completion_tokens >= self.ceiling

@@ -76,7 +76,7 @@ def test_without_a_bound_it_ends_after_so_many_windows(kind: str, shifts: bool) 
         count = len(seen.text.split())
         assert words(1, count + 1).startswith(seen.text)
         assert 3.5 * 1024 <= 2 * count + 4 <= 4.5 * 1024  # a word of this model is two tokens
-        assert "it ends here" in str(seen.events[-1])
+        assert "filled SPILLWAY_ANSWER_WINDOWS windows, it ends here" in str(seen.events[-1])
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_resumes_in_vain_end_an_answer_and_the_user_is_told() -> None:
         assert (seen.finishes, seen.done, seen.errors) == (["length"], 1, [])
         assert len([r for r in fake.chats() if r.json.get("continue_final_message")]) == 3
         descriptions = [event["data"]["description"] for event in seen.events]
-        assert "it ends here" in descriptions[-1]
+        assert "No room is left" in descriptions[-1]
         assert seen.events[-1]["data"]["done"] is True
 
 

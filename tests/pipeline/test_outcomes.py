@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import socket
 import threading
 from collections import Counter
@@ -14,7 +15,8 @@ from typing import Any
 import pytest
 
 from proxy.core.settings import BackendSetting
-from tests.fakes import LlamaCppFake, Reply, scripted
+from tests.fakes import Brain, FakeModel, LlamaCppFake, Question, Reply, scripted, summariser, walk, words
+from tests.fakes.brains import asks_summary
 from tests.proxying import Proxy, metric, read_stream, running_proxy
 
 USER = {"role": "user", "content": "hi"}
@@ -135,6 +137,71 @@ def test_headers_that_go_out_while_the_history_is_shortened_say_so_and_the_end_t
         assert not any(comment.startswith("spillway ") for comment in plain.comments)
         assert plain.usage is not None
         assert "spillway" not in plain.usage, "where nothing was done, the backend's frames pass as they came"
+
+
+def fails_to_summarise(question: Question) -> Reply:
+    return Reply(text="The", error="GPU lost", after=1) if asks_summary(question) else walk(last=700)(question)
+
+
+def summarises_briefly(question: Question) -> Reply:
+    return Reply(text="The model counts words, one by one.") if asks_summary(question) else walk(last=700)(question)
+
+
+def begins_anew(question: Question) -> Reply:
+    return Reply(text=words(1, 1500))
+
+
+LONG = [{"role": ("user", "assistant")[n % 2], "content": f"{n} " + "some words to fill it " * 8} for n in range(14)]
+SUMMARISED = summariser(walk(last=700))
+
+
+@pytest.mark.parametrize(
+    ("brain", "messages", "settings", "logged"),
+    [
+        (SUMMARISED, [USER], {}, ["200 compacted, "]),
+        (summarises_briefly, [*LONG, USER], {}, ["200 compacted, "]),
+        (summariser(walk()), [USER], {"answer_windows": 2.0}, ["ended by SPILLWAY_ANSWER_WINDOWS"]),
+        (
+            begins_anew,
+            [USER],
+            {},
+            ["anew (it said the same again) when it was asked to go on (user_turn)", "for want of"],
+        ),
+        (fails_to_summarise, [USER], {}, ["summary by m failed in its stream: ", "kept an extract"]),
+    ],
+    ids=["the answer", "and the history", "by its length", "anew", "failed summary"],
+)
+def test_what_was_done_in_the_middle_of_an_answer_is_told_with_the_same_figures_everywhere(
+    brain: Brain, messages: list[Any], settings: Any, logged: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    body = {"model": "m", "messages": messages, "stream": True, "stream_options": {"include_usage": True}}
+    with (
+        caplog.at_level(logging.INFO, logger="spillway"),
+        LlamaCppFake([FakeModel("m", 1024)], brain) as fake,
+        running_proxy(fake, **settings) as proxy,
+    ):
+        seen = read_stream(proxy.chat(body).content)
+        assert seen.usage is not None
+        told = seen.usage["spillway"]
+        notices = [event["data"]["description"] for event in seen.events]
+        figures = re.findall(r"\((\d+) → (\d+) tokens\)", str(notices))
+        assert told["saved_tokens"] == sum(int(before) - int(after) for before, after in figures) > 500
+        assert 0.85 < told["fill"] <= 1
+        (outcome,) = proxy.client.get("/spillway/outcomes").json()["outcomes"]
+        assert (told["action"], told["saved_tokens"]) == ("compacted", outcome["saved"])
+        assert len(told["compactions"]) == outcome["compactions"] >= len(figures)
+        assert told["compactions"] == outcome["reduced"]
+        assert sum(metric(proxy, "spillway_compactions_total").values()) == outcome["compactions"]
+        assert sum(metric(proxy, "spillway_saved_tokens_total").values()) == told["saved_tokens"]
+        text = caplog.text
+        for line in (*logged, f"{outcome['compactions']} compactions in", f"{outcome['saved']} tokens saved"):
+            assert line in text
+        events = proxy.client.get(f"/spillway/conversations/{outcome['conversation']}").json()["timeline"][0]["events"]
+        names = [event["event"] for event in events]
+        assert (names.count("restarted"), "backend_failed" in names) == (
+            3 if brain is begins_anew else 0,
+            brain is fails_to_summarise,
+        )
 
 
 ONE = {"model": "fake-model", "messages": [USER]}

@@ -11,9 +11,11 @@ from proxy.core.settings.entries import StatusForm
 from proxy.dialects.chat.writing import ChatWriter
 from proxy.shaping.repair import clean_history
 from proxy.stream.status import (
+    ANEW,
     COMPACTING,
     FORMS,
     IN_VAIN,
+    LONGEST,
     NO_ROOM,
     NOT_CONTINUED,
     Notice,
@@ -31,6 +33,8 @@ NOTICES = [
     IN_VAIN,
     NO_ROOM,
     NOT_CONTINUED,
+    ANEW,
+    LONGEST,
     compacted(5, 4, extract=True),
     compacted(5, 4, omitted=True),
     *(compacted(before, after) for n in FIGURES for before, after in ((n, 0), (0, n))),
@@ -48,7 +52,7 @@ def test_there_is_a_form_for_every_value_of_the_setting() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("notice", NOTICES[:6])
+@pytest.mark.parametrize("notice", NOTICES[:8])
 def test_every_form_is_a_chunk_that_any_client_can_read(form: str, notice: Notice) -> None:
     for chunk in chunks(form, notice):
         assert (chunk["id"], chunk["model"], chunk["object"]) == ("own", "asked", "chat.completion.chunk")

@@ -23,7 +23,7 @@ const ACTIONS = { pruned: "Shortened", compacted: "Compacted", trimmed: "Trimmed
 function sent(turn) {
   const after = fill(turn.tokens_after, turn.window);
   const change = `${percent(fill(turn.tokens_before, turn.window))} → ${percent(after)}`;
-  if (ACTIONS[turn.action]) {
+  if (ACTIONS[turn.action] && String(turn.rungs) !== "answer") {
     const took = turn.compaction_seconds > 0 && seconds(turn.compaction_seconds);
     return `${ACTIONS[turn.action]} before sending: ${[...reductions(turn), change, took].filter(Boolean).join(", ")}.`;
   }
@@ -37,7 +37,7 @@ const extras = (turn) => [
   turn.recalled && `${plural(turn.recalled, "passage")} recalled.`,
   turn.left_out && `${number(turn.left_out)} tokens of a message left out.`,
   turn.pauses && `Paused ${plural(turn.pauses, "time")} while answering to compact, resumed ${plural(turn.resumes, "time")}.`,
-  turn.unfinished && "Ended early: no room was left.",
+  turn.unfinished && `Ended early: ${turn.events?.some(({ reason }) => reason === "answer_windows") ? "it filled SPILLWAY_ANSWER_WINDOWS windows" : "no room was left"}.`,
   turn.stopped && "Stopped by a viewer.",
   turn.error === "client_left" && "The client left.",
 ].filter(Boolean);
