@@ -6,6 +6,7 @@ import gc
 import io
 import logging
 import os
+import signal
 import socket
 import ssl
 import time
@@ -35,6 +36,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))  # noqa: TID
 FUZZ_UNTIL = time.monotonic() + 60 * float(os.environ.get("FUZZ_MINUTES", "inf"))  # noqa: TID251 - as above
 """What has not begun by then is left out: `make fuzz` takes the tests in another order each time."""
 
+# A shell starts what runs in the background without it, and the programs that tests start would not hear of it either.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 LOOPBACK = ("127.", "::1", "localhost")
 
 
@@ -49,9 +53,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with what was given more time than is usual, so that in the end no worker is alone with one of the longest."""
+    """Begin with the real engine and what was given more time than is usual: in the end no worker is alone with the longest."""
     usual = float(config.getini("timeout"))
-    items.sort(key=lambda item: _seconds(item) <= usual)
+    items.sort(key=lambda item: (item.get_closest_marker("engine") is None, _seconds(item) <= usual))
     for item in items:
         if isinstance(item, pytest.Function) and hasattr(item.module, "running_proxy"):
             item.add_marker(pytest.mark.http)
