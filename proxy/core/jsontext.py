@@ -66,13 +66,19 @@ def loads_text(data: bytes) -> Any:
         ValueError: not JSON, or nested too deeply.
     """
     try:
-        value = loads(data)
-        if any(mark in data for mark in _SURROGATES):
-            orjson.dumps(value)
-    except (UnicodeDecodeError, orjson.JSONEncodeError):
-        raise BadText(
-            "it holds text that is not Unicode text: half of a pair, as \\ud83d, or bytes that are not UTF-8"
-        ) from None
+        value = orjson.loads(data)  # which refuses what is no text
+    except orjson.JSONDecodeError:
+        try:
+            value = loads(data)
+            if any(mark in data for mark in _SURROGATES):
+                orjson.dumps(value)
+        except (UnicodeDecodeError, orjson.JSONEncodeError):
+            raise BadText(
+                "it holds text that is not Unicode text: half of a pair, as \\ud83d, or bytes that are not UTF-8"
+            ) from None
+    else:
+        if len(data) > _FLAT:
+            _check_depth(value, data)
     return value
 
 
