@@ -105,12 +105,9 @@ class Attempts:
             response, body = await self._post(job, _first_body(job), why, stream=streamed)
             if body is None or (response.status_code < 400 and not is_refusal(body)):
                 return response, body
-            refusal = await self.refusal(job, response.status_code, body)
-            if refusal.overflow is None and refusal.tools is None:
-                streaming = _stream_refusal(job, response, body) if streamed else None
-                if streaming is None:
-                    return response, body
-                refusal = Refusal(streaming=streaming)
+            refusal = await self.refusal(job, response.status_code, body, streamed=streamed)
+            if refusal.overflow is None and refusal.tools is None and refusal.streaming is None:
+                return response, body
             done = await self.mend(job, refusal)
             if done is Remedy.GIVE_UP:
                 if refusal.overflow is not None and refusal.overflow is not POOL_FULL and job.budget is not None:
@@ -143,7 +140,9 @@ class Attempts:
                     received = response if refused is None else pieces
                     return Attempted(received, estimate, request, min(bound.values(), default=None))
                 overflow = await self._overflow(job, response.status_code, refused, estimate)
-                streaming = _stream_refusal(job, response, refused) if streamed and overflow is None else None
+                streaming = None
+                if streamed and overflow is None:
+                    streaming = _stream_refusal(job, response.status_code, refused)
                 if overflow is None and streaming is None:
                     _raise_final(job, response, refused)
                 return Refusal(overflow=overflow, streaming=streaming, roomy=_is_roomy(job), way=way)
@@ -154,12 +153,13 @@ class Attempts:
                     raise
                 await asyncio.sleep(seconds)
 
-    async def refusal(self, job: Job, status: int, body: bytes) -> Refusal:
-        """Recognise why a first request was refused: too long a prompt, or else its tools, or nothing that has a remedy."""
+    async def refusal(self, job: Job, status: int, body: bytes, *, streamed: bool = False) -> Refusal:
+        """Recognise why a first request was refused: too long a prompt, else its tools, else its stream; or none of these."""
         overflow, tools = await self._overflow(job, status, body, job.prompt.estimate), None
         if overflow is None and job.may_emulate:
             tools = refuses_tools(status, body, SentRequest(job.state.posted))
-        return Refusal(overflow=overflow, tools=tools, roomy=_is_roomy(job))
+        streaming = _stream_refusal(job, status, body) if streamed and overflow is None and tools is None else None
+        return Refusal(overflow=overflow, tools=tools, streaming=streaming, roomy=_is_roomy(job))
 
     async def mend(self, job: Job, refusal: Refusal) -> Remedy:
         """Decide what to do about a refusal and do it; `GIVE_UP` if there is nothing to do, or it did not help."""
@@ -250,8 +250,8 @@ def _first_body(job: Job) -> ChatBody:
     return ChatBody(body, request.wire if body is request.raw else None, request.native if same else None)
 
 
-def _stream_refusal(job: Job, response: httpx.Response, body: bytes) -> FeatureRefusal | None:
-    return refuses_streaming(response.status_code, body, SentRequest(job.state.posted))
+def _stream_refusal(job: Job, status: int, body: bytes) -> FeatureRefusal | None:
+    return refuses_streaming(status, body, SentRequest(job.state.posted))
 
 
 def _pieces(response: httpx.Response, body: bytes) -> Sequence[Piece]:
