@@ -1,8 +1,8 @@
 // What happens now: the events of /spillway/live, kept as the views need them.
 import { get, live } from "./api.js";
-import { stateName, titleOf, useEffect, useState } from "./lib.js";
+import { stateName, titleOf, useAsked, useEffect, useState } from "./lib.js";
 
-const MOST = 100; // outcomes, as many as a snapshot has
+const MOST = 500; // outcomes that are kept
 const DRAWN = 80; // milliseconds between two drawings, however much happens
 const AGAIN = 3000; // milliseconds until it is tried again
 
@@ -30,6 +30,13 @@ export function useFeed() {
     return () => listeners.delete(draw);
   }, []);
   return feed;
+}
+
+/** The newest requests that have ended: those that Spillway still has, asked for once, and those that the feed told of since. */
+export function useOutcomes() {
+  const { outcomes } = useFeed();
+  const { data } = useAsked(() => get("outcomes", { limit: String(MOST) }), []);
+  return [...new Map([...(data?.outcomes ?? []), ...outcomes].map((outcome) => [outcome.id, outcome])).values()];
 }
 
 /** Say something to those who listen to the page rather than see it. */

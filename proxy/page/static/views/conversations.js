@@ -1,6 +1,6 @@
 // All conversations, one row each, live; and one of them: its window, its summary, its turns.
 import { act, get } from "../api.js";
-import { announce, feed, useFeed } from "../feed.js";
+import { announce, feed, useFeed, useOutcomes } from "../feed.js";
 import { Bar, Facts, Heading, Legend, Problem, Text, clock, html, number, percent, plural, reasonOf, stateName, titleOf, to, troubled, useAsked, useFocus, useState } from "../lib.js";
 import { Timeline } from "./timeline.js";
 
@@ -57,22 +57,22 @@ function Row({ row }) {
 const WAITING = ["reading", "waiting"];
 
 /** How many requests run, wait for the model, and came today. */
-function Totals({ rows, told }) {
+function Totals({ rows }) {
   const midnight = new Date().setHours(0, 0, 0, 0) / 1000;
-  const { data } = useAsked(() => get("outcomes", { limit: "500" }), [told]);
+  const outcomes = useOutcomes();
   const running = rows.filter((row) => row.state !== "idle");
   const waiting = running.filter((row) => WAITING.includes(row.state)).length;
-  const today = (data?.outcomes ?? []).filter(({ at }) => at >= midnight).length;
+  const today = outcomes.filter(({ at }) => at >= midnight).length;
   return html`<p class="totals"><b>${number(running.length - waiting)}</b> active · <b>${number(waiting)}</b> waiting · <b>${today < 500 ? number(today) : "500+"}</b> today</p>`;
 }
 
 export function Conversations() {
-  const { rows, told } = useFeed();
+  const { rows } = useFeed();
   const [chores, setChores] = useState(false);
   const all = [...rows.values()].sort((a, b) => b.last_at - a.last_at);
   const shown = all.filter((row) => chores || !row.background);
   return html`<${Heading} note="What fills each context window.">Conversations<//>
-    <${Totals} rows=${all} told=${told} />
+    <${Totals} rows=${all} />
     ${all.length > 0 && html`<${Legend} />`}
     ${all.some((row) => row.background) &&
     html`<label class="check"><input type="checkbox" checked=${chores} onChange=${(event) => setChores(event.target.checked)} /> Show background tasks (titles, tags)</label>`}

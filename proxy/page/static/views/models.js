@@ -1,6 +1,6 @@
 // What Spillway knows of each model, and from where.
 import { act, get } from "../api.js";
-import { announce, feed, useFeed } from "../feed.js";
+import { announce, feed, useFeed, useOutcomes } from "../feed.js";
 import { Facts, Heading, Problem, html, number, percent, plural, seconds, useAsked, useState } from "../lib.js";
 
 const TRUST = {
@@ -101,8 +101,7 @@ function Model({ backend, model, told, malformed = {}, onForgot }) {
 export function Models() {
   const { told: ended } = useFeed();
   const [forgot, setForgot] = useState(0);
-  const { data: kept } = useAsked(() => get("outcomes", { limit: "500" }), [ended]);
-  const malformed = malformedOf(kept?.outcomes ?? []);
+  const malformed = malformedOf(useOutcomes());
   const { data, error } = useAsked(() => get("models"), [ended, forgot]);
   return html`<${Heading} note="What is known of each model, and from where.">Models<//>
     <${Problem} error=${error} />
