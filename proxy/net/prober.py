@@ -1,4 +1,7 @@
-"""Knowledge of one backend and its models: read when it is needed, believed for a while, corrected by answers and errors."""
+"""Knowledge of one backend and its models: read when it is needed, believed for a while, corrected by answers and errors.
+
+What was read before serves on while a new reading is late (stale while revalidating).
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,8 @@ from proxy.store import Store
 T = TypeVar("T")
 COOL_DOWN = 1.0
 """Seconds before a backend is asked again that failed to answer, or whose answer has to be fresh."""
+PATIENCE = 0.5
+"""Seconds that a request waits for news of what is known already: long enough for any backend that is well."""
 FIXED_FACTOR = 10
 """How many times longer a profile is believed where windows can't change while the server runs."""
 MOST_MODELS = 1024
@@ -74,17 +79,18 @@ class Prober:
         self._list_expires = -math.inf
         self._models: dict[str, KnownModel] = {}
         self._flights: dict[Hashable, asyncio.Task[Any]] = {}
+        self._patience = PATIENCE
 
     async def backend(self) -> Backend | None:
         """The kind of backend, or None while it does not answer."""
         if self.clock() >= self._kind_expires:
-            await self.once("backend", self._detect)
+            await self.refresh("backend", self._detect, known=self.known_backend is not None)
         return self.known_backend
 
     async def listed(self) -> list[Listed]:
         """The list itself, as it was read: the same object until it is read again."""
         if self.clock() >= self._list_expires:
-            await self.once("models", self._read_models)
+            await self.refresh("models", self._read_models, known=bool(self._list))
         return self._list
 
     async def models(self) -> list[Listed]:
@@ -120,6 +126,16 @@ class Prober:
         """
         models = {name: known.current().as_json(known.expires_in()) for name, known in self._models.items()}
         return {"kind": self.known_backend.kind if self.known_backend is not None else None, "models": models}
+
+    async def refresh(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, None]], *, known: bool) -> None:
+        """Read something again. Where it is `known`, nobody waits longer than a moment, nor at all while a probe is late."""
+        if not self._flights:
+            self._patience = PATIENCE
+        try:
+            async with asyncio.timeout(self._patience if known else None):
+                await self.once(key, make)
+        except TimeoutError:
+            self._patience = 0.0
 
     async def once(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Share one probe among all who ask for the same; it goes on when the one who began it leaves."""
@@ -190,13 +206,13 @@ class KnownModel:
     # -- asking
 
     async def profile(self, *, fresh: bool = False) -> ModelProfile:
-        """All that is known of it; the last good answer while the backend does not answer.
+        """All that is known of it; the last good answer while the backend does not answer, or not soon.
 
         `fresh`: as of now, but for a moment, because much depends on it.
         """
         now = self._clock()
         if now >= self._expires or (fresh and now >= self._read_at + COOL_DOWN):
-            await self._prober.once(("profile", self.model), self._read)
+            await self._prober.refresh(("profile", self.model), self._read, known=self._complete)
         return self.current()
 
     async def loaded(self, body: Mapping[str, Any]) -> ModelProfile:
@@ -208,8 +224,7 @@ class KnownModel:
 
     async def loaded_window(self) -> int | None:
         """Window in tokens that the loaded instance reports at this moment; None where it reports none."""
-        self.expire()
-        await self.profile()
+        await self._prober.once(("profile", self.model), self._read)
         return self._loaded_window
 
     async def is_busy(self) -> bool:

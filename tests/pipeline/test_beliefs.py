@@ -10,6 +10,8 @@ import pytest
 
 from proxy.net import prober as probing
 from tests.fakes import FAKES, FakeModel, GenericFake, OllamaFake, Question, Reply, VllmFake, qa, summariser
+from tests.fakes.http import Exchange
+from tests.fakes.waiting import Gate, wait_until
 from tests.pipeline.test_counting import history, told
 from tests.proxying import Proxy, running_proxy
 
@@ -116,3 +118,22 @@ def test_another_window_in_an_error_is_believed_at_once_and_the_backend_asked_ag
         ask(proxy, "hello")
         assert len([r for r in fake.requests if r.path == "/v1/models"]) > len(asked)
         assert told(proxy)["window"]["value"] == 2048
+
+
+def test_requests_go_on_with_what_is_known_while_probes_stall() -> None:
+    model, gate = FakeModel("m", 4096), Gate()
+    with VllmFake([model]) as fake, running_proxy(fake, profile_ttl=0.0) as proxy:
+
+        async def stalled(exchange: Exchange) -> None:
+            await gate.passage(0)
+            await fake.model_list(exchange)
+
+        ask(proxy, "hello")
+        fake.routes["GET /v1/models"] = stalled
+        assert [ask(proxy, "hello").headers["x-spillway-window"] for _ in range(3)] == ["4096"] * 3
+        assert (gate.waiting, fake.cancelled) == (2, 0), (
+            "one probe of the list and one of the model, both still under way"
+        )
+        model.window = 8192
+        gate.open()
+        wait_until(lambda: ask(proxy, "hello").headers["x-spillway-window"] == "8192")
