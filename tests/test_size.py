@@ -36,9 +36,9 @@ class Bound(NamedTuple):
 BOUNDS = {
     "files": Bound(179, 160),
     "lines of code": Bound(21_300, 18_500),
-    "Python tokens": Bound(212_700, 175_000),
+    "Python tokens": Bound(212_790, 175_000),
     "settings": Bound(39, 40),
-    "lines of tests": Bound(50_470, 40_000),
+    "lines of tests": Bound(50_490, 40_000),
     "functions entered by a short streamed request": Bound(360, 250),
     "files entered by a short streamed request": Bound(68, 45),
 }

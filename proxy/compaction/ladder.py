@@ -26,6 +26,8 @@ LEAST_SHARE = 1 / 10
 """Share of the user's words in the newest message below which what is left of them is no message any more."""
 _SAME = NOTE + ": a later call of {} returned the same, see there.]"
 _SUPERSEDED = NOTE + ": {} was called again with the same arguments, see the newer result.]"
+_LEAST_OF_UNREAD = 1 / 2
+"""Share that is left of a result which the model has not read yet, of what it would have if all gave alike."""
 _STALE = 1 / 4
 """What is left of a system message behind which another stands, as a share of what is left of others."""
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
@@ -119,17 +121,27 @@ class Reduction:
 
 def cap_results(reduction: Reduction, tail: int) -> Reduction:
     """Cap oversize results between `floor` and `tail` until the budget is kept; never what the model has not read yet."""
-    changed: dict[int, Message] = {}
-    excess = reduction.total - reduction.budget
-    for index, results in reduction.results.items():
-        if excess > 0 and reduction.may_change(index, min(tail, reduction.read)):
-            cost = reduction.costs[index]
-            short = {r: _capped(r, reduction.limits, excess, reduction.count) for r in results}
-            message = with_texts(reduction.messages[index], short)
-            if message is not reduction.messages[index]:
-                changed[index] = message
-                excess -= cost - sum(reduction.cost([message]))
-    return reduction.with_changes(changed)
+    end, groups = min(tail, reduction.read), reduction.results.items()
+    results = [result for index, group in groups if reduction.may_change(index, end) for result in group]
+
+    limits, excess = reduction.limits, reduction.total - reduction.budget
+    return _cap_in_turn(reduction, results, excess, lambda result, over: _capped(result, limits, over, reduction.count))
+
+
+def _cap_in_turn(
+    reduction: Reduction, results: Iterable[Result], excess: float, cap: Callable[[Result, float], str]
+) -> Reduction:
+    """Cap one result after the other, from the oldest on, until `excess` tokens are saved; the newer ones stay whole."""
+    texts: dict[Result, str] = {}
+    for result in results:
+        if excess <= 0:
+            break
+        texts[result] = cap(result, excess)
+        excess -= reduction.count(result.text) - reduction.count(texts[result])
+    groups = by_message([*texts]).items()
+    return reduction.with_changes(
+        {at: with_texts(reduction.messages[at], {r: texts[r] for r in g}) for at, g in groups}
+    )
 
 
 def within_limits(messages: Sequence[Message], limits: PruneLimits) -> Sequence[Message]:
@@ -308,23 +320,21 @@ def _cut_each(reduction: Reduction, budget: float, order: Iterable[tuple[int, fl
 
 
 def cap_unread(reduction: Reduction) -> Reduction:
-    """Shorten what the model has not read yet, its largest results first, down to the goal; `unread` tokens stay.
+    """Shorten what the model has not read yet, the oldest first, down to the goal; `unread` tokens stay.
 
-    The last thing to give up: the model has just asked for it.
+    The last thing to give up: the model has just asked for it. So none loses more than half of its share of what stays,
+    and where that is not enough for the newer ones to stay whole, they are shortened too.
     """
-    unread = {index: results for index, results in reduction.results.items() if index >= reduction.read}
-    sizes = [reduction.costs[index] for index in unread]
-    wanted = max(reduction.unread, reduction.goal - (reduction.total - sum(sizes)))
-    if sum(sizes) <= wanted:
-        return reduction
-    level = water_level(sizes, wanted)
-    changed = {
-        index: with_texts(
-            reduction.messages[index], {r: _fitted(r.text, level / len(results), reduction.count) for r in results}
-        )
-        for index, results in unread.items()
-    }
-    return reduction.with_changes(changed)
+    unread = [result for index, group in reduction.results.items() if index >= reduction.read for result in group]
+    total = sum(reduction.costs[reduction.read :])
+    excess = total - max(reduction.unread, reduction.goal - (reduction.total - total))
+    sizes = [reduction.count(result.text) for result in unread]
+    least = water_level(sizes, sum(sizes) - excess) * _LEAST_OF_UNREAD
+
+    def cap(result: Result, over: float) -> str:
+        return _fitted(result.text, max(least, reduction.count(result.text) - over), reduction.count)
+
+    return _cap_in_turn(reduction, unread, excess, cap)
 
 
 def drop_oldest(reduction: Reduction, budget: float, floor: int, tail: int) -> Reduction:

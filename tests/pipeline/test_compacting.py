@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from proxy.compaction.results import results_of
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.history.marks import QUOTES
 from proxy.store import Store
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Reply, qa, summariser, wait_until, walk
 from tests.fakes.waiting import PATIENCE
+from tests.histories import FORMS, assistant, call, tool, user
 from tests.proxying import Proxy, read_stream, running_proxy
 from tests.raw import asking, connected
 
@@ -233,6 +235,26 @@ def test_one_thing_that_is_larger_than_the_window(size: str) -> None:
         expected = {"tool result": "pruned", "user message": "trimmed", "system prompt": "forwarded"}
         assert answer.headers["x-spillway-action"] == expected[size]
         assert (fake.overflows, fake.invalid_histories) == (0, [])
+
+
+@pytest.mark.parametrize(("form", "lines"), [("native", 44), ("text", 38)])
+@pytest.mark.parametrize("calls_at_a_time", [1, 11])
+def test_of_eleven_results_the_oldest_give_way_until_it_fits_and_the_newest_stay_whole(
+    form: str, lines: int, calls_at_a_time: int
+) -> None:
+    with LlamaCppFake([FakeModel("m", 4096)], summariser(qa())) as fake, running_proxy(fake) as proxy:
+        messages = [user("Read all of them.")]
+        for first in range(0, 11, calls_at_a_time):
+            batch = range(first, first + calls_at_a_time)
+            messages.append(assistant(None, tool_calls=[call(n, "read", f'{{"path": "f{n}"}}') for n in batch]))
+            messages += [tool(n, "\n".join(f"{n}: line {line} of it" for line in range(lines))) for n in batch]
+        messages = FORMS[form](messages)
+        assert 0.85 < fake.count({"model": "m", "messages": messages}) / 4096 < 1
+        assert proxy.chat({"model": "m", "messages": messages}).headers["x-spillway-action"] == "pruned"
+        sent = results_of(fake.chats()[-1].json["messages"])
+        whole = [new.text == old.text for new, old in zip(sent, results_of(messages), strict=True)]
+        assert whole == sorted(whole), "the oldest first"
+        assert 1 <= sum(whole) <= 8
 
 
 def test_an_agent_loop_with_a_single_user_message_goes_on_and_on() -> None:
