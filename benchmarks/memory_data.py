@@ -17,11 +17,14 @@ TOGETHER = 5
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question, the indexes of the messages that answer it, and the words that a right answer has."""
+    """A question, the texts that answer it, and the words that a right answer has."""
 
     question: str
-    evidence: tuple[int, ...]
+    evidence: tuple[str, ...]
     answer: tuple[str, ...]
+    kind: str = "questions"
+    old: tuple[str, ...] = ()
+    """Values that the answer had before it changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,6 @@ def _dialogue(name: str, users: Sequence[dict[str, Any]]) -> Dialogue:
         for who, user in enumerate(users)
         for number, message in enumerate(user["messages"])
     )
-    place = {(who, number): at for at, (_, who, number) in enumerate(order)}
     messages: list[Message] = []
     before: tuple[str, int] | None = None
     for day, who, number in order:
@@ -61,8 +63,15 @@ def _dialogue(name: str, users: Sequence[dict[str, Any]]) -> Dialogue:
         before = (day, who)
         messages.append({"role": said["role"], "content": stamp + said["content"]})
     questions = tuple(
-        Asked(asked["question"], tuple(place[who, number] for number in asked["evidence"]), tuple(asked["answer"]))
-        for who, user in enumerate(users)
+        Asked(text, tuple(user["messages"][at]["content"] for at in asked["evidence"]), tuple(asked["answer"]), kind)
+        for user in users
         for asked in user["questions"]
+        for text, kind in _forms(asked["question"])
     )
     return Dialogue(name, tuple(messages), questions)
+
+
+def _forms(question: str) -> list[tuple[str, str]]:
+    """The question, and what stays of it for those who type no question marks."""
+    bare = question.rstrip("?\uff1f\"' ")
+    return [(question, "questions"), *([(bare, "no mark")] if bare != question else [])]

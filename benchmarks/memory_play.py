@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import httpx
 import orjson
@@ -17,8 +18,9 @@ import orjson
 from benchmarks.memory_data import Asked, Dialogue
 from benchmarks.memory_keeper import asks_notes, keeper, looks_up, notes
 from benchmarks.survival_model import asks_summary
-from proxy.core.history.marks import RECALLED
+from proxy.core.history.marks import RECALLED, RECALLED_END
 from proxy.core.request import Message, text_of
+from proxy.recall.passages import spans_of
 from proxy.recall.words import terms
 from tests.fakes import FakeModel, FakeTokenizer, LlamaCppFake, Question, Reply
 from tests.prefix import common
@@ -28,37 +30,50 @@ _COUNT = FakeTokenizer().count
 _FIRST = 5
 """Words of each line that the scripted summary takes."""
 _PER_MESSAGE = 6
+_Piece: TypeAlias = tuple[int, str, "Counter[str]", int]
+"""A passage: the index of its message, its text, how often it has each term, its tokens."""
 
 
 @dataclass(slots=True)
 class Found:
-    """Shares are counts: evidence messages, and words of answers, that are in the prompt, of so many."""
+    """What was in the prompts of some questions; counts, of so many each."""
 
+    asked: int = 0
     evidence: int = 0
     of_evidence: int = 0
     words: int = 0
     of_words: int = 0
+    only_old: int = 0
+    """Questions in whose prompt stands a value that was changed, and not the newest one."""
+    of_changed: int = 0
+    tokens: int = 0
+    """Recalled."""
 
-    def look(self, asked: Asked, messages: Sequence[Message], prompt: str) -> None:
+    def look(self, asked: Asked, prompt: str, tokens: int = 0) -> None:
         """Look for what a question needs in a prompt, the question itself not counted."""
-        said = " ".join(prompt.split())
-        texts = [" ".join(_own(messages[at]).split()) for at in asked.evidence]
-        self.evidence += sum(text in said for text in texts)
-        self.of_evidence += len(texts)
-        self.words += sum(word.casefold() in said.casefold() for word in asked.answer)
+        text = " ".join(prompt.split())
+        found = sum(" ".join(each.split()) in text for each in asked.evidence)
+        self.asked += 1
+        self.evidence += found
+        self.of_evidence += len(asked.evidence)
+        self.words += sum(word.casefold() in text.casefold() for word in asked.answer)
         self.of_words += len(asked.answer)
+        self.only_old += not found and any(re.search(rf"(?<!\w){re.escape(old)}(?!\w)", text) for old in asked.old)
+        self.of_changed += bool(asked.old)
+        self.tokens += tokens
 
 
 @dataclass(slots=True)
 class Played:
     """What came of one chat in one window."""
 
-    spillway: Found = field(default_factory=Found)
-    newest: Found = field(default_factory=Found)
-    bm25: Found = field(default_factory=Found)
+    found: dict[tuple[str, str], Found] = field(default_factory=dict)
+    """By whose prompt it is and the kind of question."""
     turns: int = 0
     recalled: int = 0
     """Turns of the chat itself for which something was recalled."""
+    tokens: int = 0
+    """Recalled on them."""
     kept: int = 0
     shown: int = 0
     """Bytes of the prompts before, and how many of them the next prompt begins with."""
@@ -114,14 +129,15 @@ def _play(
     with fake, front(fake) as proxy:
         before = b""
         for at, message in enumerate(dialogue.messages):
-            if message["role"] == "user" and at + 1 < len(dialogue.messages):
-                script.text = dialogue.messages[at + 1]["content"]
+            if message["role"] in ("user", "tool"):
+                script.text = text_of(dialogue.messages[at + 1]) or "Let me look."
                 before = _turn(played, _ask(fake, proxy, played, dialogue.messages[: at + 1]), before)
         script.text, script.searches = "I see.", searches
+        pieces = _pieces(dialogue)
         for asked in dialogue.questions:
             question: Message = {"role": "user", "content": asked.question}
             sent = _ask(fake, proxy, played, [*dialogue.messages, question])
-            _judge(played, dialogue, asked, sent)
+            _judge(played, dialogue, pieces, asked, sent)
     played.summaries = script.summaries
     played.wrong += fake.overflows + fake.cuts + len(fake.invalid_histories)
     return played
@@ -139,24 +155,37 @@ def _ask(fake: LlamaCppFake, proxy: Front, played: Played, messages: Sequence[Me
 
 def _turn(played: Played, sent: Sequence[Message], before: bytes) -> bytes:
     prompt = b"".join(map(orjson.dumps, sent))
+    tokens = _recalled(sent)
     played.turns += 1
-    played.recalled += text_of(sent[-1]).startswith(RECALLED)
+    played.recalled += tokens > 0
+    played.tokens += tokens
     played.shown += len(before)
     played.kept += common(before, prompt)
     return prompt
 
 
-def _judge(played: Played, dialogue: Dialogue, asked: Asked, sent: Sequence[Message]) -> None:
+def _recalled(sent: Sequence[Message]) -> int:
+    """Tokens of what stands in front of the newest message, if it is the user's."""
+    text = text_of(sent[-1])
+    return _COUNT(text.partition(RECALLED_END)[0]) if text.startswith(RECALLED) else 0
+
+
+def _judge(played: Played, dialogue: Dialogue, pieces: Sequence[_Piece], asked: Asked, sent: Sequence[Message]) -> None:
     texts = [text_of(message) for message in sent]
     place = max(at for at, text in enumerate(texts) if asked.question in text)
     texts[place] = texts[place].replace(asked.question, "")
     room = sum(_COUNT(text) + _PER_MESSAGE for text in texts)
-    played.spillway.look(asked, dialogue.messages, "\n".join(texts))
     messages = dialogue.messages
-    played.newest.look(asked, messages, _joined(messages, _newest(messages, room)))
     tail = _newest(messages, room / 2)
-    found = _best(messages, len(messages) - len(tail), asked.question, room / 2)
-    played.bm25.look(asked, messages, _joined(messages, [*found, *tail]))
+    best = _best(pieces, len(messages) - len(tail), asked.question, room / 2)
+    prompts = {
+        "Spillway": texts,
+        "newest turns": [text_of(messages[at]) for at in _newest(messages, room)],
+        "plain BM25": [*best, *(text_of(messages[at]) for at in tail)],
+    }
+    for name, prompt in prompts.items():
+        found = played.found.setdefault((name, asked.kind), Found())
+        found.look(asked, "\n".join(prompt), _recalled(sent) if name == "Spillway" else 0)
 
 
 # -- what it is measured against
@@ -173,22 +202,33 @@ def _newest(messages: Sequence[Message], room: float) -> list[int]:
     return kept
 
 
-def _best(messages: Sequence[Message], upto: int, question: str, room: float) -> list[int]:
-    """The best of the others by plain BM25 (k1 1.2, b 0.75) as fit."""
-    counts = [Counter(terms(_own(message))) for message in messages[:upto]]
-    mean = sum(map(Counter.total, counts)) / max(1, upto)
-    scores = [0.0] * upto
+def _pieces(dialogue: Dialogue) -> list[_Piece]:
+    """The passages of a chat."""
+    found: list[_Piece] = []
+    for at, message in enumerate(dialogue.messages):
+        text = _own(message)
+        for start, end in spans_of(text):
+            piece = text[start:end]
+            found.append((at, piece, Counter(terms(piece)), _COUNT(piece) + _PER_MESSAGE))
+    return found
+
+
+def _best(pieces: Sequence[_Piece], upto: int, question: str, room: float) -> list[str]:
+    """The best passages of the messages before by plain BM25 (k1 1.2, b 0.75) as fit."""
+    older = [piece for piece in pieces if piece[0] < upto]
+    mean = sum(count.total() for _, _, count, _ in older) / max(1, len(older))
+    scores = [0.0] * len(older)
     for term in set(terms(question)):
-        having = [at for at, count in enumerate(counts) if term in count]
-        idf = math.log(1 + (upto - len(having) + 0.5) / (len(having) + 0.5))
-        for at in having:
-            norm = 1.2 * (0.25 + 0.75 * counts[at].total() / mean)
-            scores[at] += idf * counts[at][term] * 2.2 / (counts[at][term] + norm)
-    kept: list[int] = []
-    for at in sorted(range(upto), key=lambda at: -scores[at]):
-        if scores[at] > 0 and _cost(messages[at]) <= room:
-            room -= _cost(messages[at])
-            kept.append(at)
+        having = [(at, piece[2]) for at, piece in enumerate(older) if term in piece[2]]
+        idf = math.log(1 + (len(older) - len(having) + 0.5) / (len(having) + 0.5))
+        for at, count in having:
+            scores[at] += idf * count[term] * 2.2 / (count[term] + 1.2 * (0.25 + 0.75 * count.total() / mean))
+    kept: list[str] = []
+    for at in sorted(range(len(older)), key=lambda at: -scores[at]):
+        _, text, _, tokens = older[at]
+        if scores[at] > 0 and tokens <= room:
+            room -= tokens
+            kept.append(text)
     return kept
 
 
@@ -200,7 +240,3 @@ def _own(message: Message) -> str:
 
 def _cost(message: Message) -> int:
     return _COUNT(text_of(message)) + _PER_MESSAGE
-
-
-def _joined(messages: Sequence[Message], indexes: Sequence[int]) -> str:
-    return "\n".join(text_of(messages[at]) for at in indexes)
