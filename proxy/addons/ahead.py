@@ -1,6 +1,7 @@
 """Compaction ahead of time: what the next turn would wait for is done after an answer, while nobody waits.
 
-One conversation at a time on each backend, and only while that has nothing else to do. Whatever else is sent there goes first,
+Only for a conversation of which an earlier turn was answered here: whoever makes up credentials or conversations gets no
+work for them. One at a time on each backend, and only while that has nothing else to do. Whatever else is sent there goes first,
 at once; what was cancelled for it is begun again when it is quiet. What the next turn finds half done it waits for, instead of doing it anew.
 """
 
@@ -30,6 +31,7 @@ from proxy.net.tasks import spawn
 from proxy.net.upstream import Upstream
 from proxy.outcome import Event, Outcome, Telemetry
 from proxy.pipeline import Pipeline
+from proxy.tokens.meter import Recent
 
 QUIET = 0.5
 """Seconds without a request after which a backend is taken to have nothing to do: chores and the next step of a loop come sooner."""
@@ -42,6 +44,8 @@ MOST_OF_ONE = 8
 """Conversations of one credential that wait to be compacted, or were; of more the oldest is forgotten."""
 MOST = 64
 """The same of all credentials together."""
+MOST_LINKS = 8192
+"""Links of answered histories that are remembered, two for each, of all credentials together."""
 HEAVIEST = 4 * 2**20
 """Weight of a history up to which it is kept until it is compacted."""
 
@@ -87,6 +91,8 @@ class AheadCompactor(AddOn):
         self._ended = asyncio.Event()
         self._plans: OrderedDict[tuple[str, bytes], _Plan] = OrderedDict()
         """By scope and link, the oldest first."""
+        self._answered = Recent[tuple[str, bytes], None](MOST_LINKS)
+        """Scopes and links of histories that were answered."""
         self._turns = defaultdict[str, asyncio.Lock](asyncio.Lock)
         """Held by the plan that a backend works for."""
         self._closed = False
@@ -146,19 +152,24 @@ class AheadCompactor(AddOn):
     @override
     def after_answer(self, job: Job) -> None:
         """Plan for the turn that will follow, if that may have to wait otherwise."""
-        if job.managed.hands_over or len(job.request.messages) < 2 or self._closed:
-            return  # another history follows, or a question that stands alone is no conversation yet
+        if job.managed.hands_over or self._closed or not _is_conversation(job):
+            return  # another history follows, or none
         budget, usage, join = job.budget, job.outcome.usage, job.state.joined_answer
         if budget is None or usage is None or join is None:
             return
-        used = as_count(usage.get("prompt_tokens")) + as_count(usage.get("completion_tokens"))
-        if not (may_be_due(budget, used) and self._may_work(job, job.route.upstream) and _is_conversation(job)):
-            return
         links, newest = job.prompt.links, newest_user(job.prompt.sent) or 1
+        stem = links[newest - 1]
+        for link in (stem, links[-1]):  # clients rewrite their newest message later
+            self._answered.put((job.scope, link), None)
+        used = as_count(usage.get("prompt_tokens")) + as_count(usage.get("completion_tokens"))
+        if not (may_be_due(budget, used) and self._may_work(job, job.route.upstream)):
+            return
+        if not any((job.scope, link) in self._answered for link in links[:-1] if link != stem):
+            return  # the first of its conversation, or one of many with the same beginning
         history, rest = history_next(job.request.messages, join(), parsed=job.dialect.parses_calls)
         if is_heavy(history, HEAVIEST):
             return
-        plan = _Plan(scope=job.scope, expected=links[-1], stem=links[newest - 1], answered=job.outcome)
+        plan = _Plan(scope=job.scope, expected=links[-1], stem=stem, answered=job.outcome)
         following = job.fresh(
             exchange=job.exchange.detached(), request=job.request.changed(messages=history), expected=plan.expected
         )
@@ -287,9 +298,8 @@ class AheadCompactor(AddOn):
 
 
 def _is_conversation(job: Job) -> bool:
-    """Return whether a turn is likely to follow that resumes this answer: not after a question that stands alone."""
+    """Return whether a turn may follow that resumes this answer."""
     request, exchange = job.request, job.exchange
     answered = job.outcome.error is None and (exchange.ended or job.outcome.delivered)
     single = request.choices == 1 and not request.continues and request.compaction is None and not job.background
-    has_answer = any(message.get("role") == "assistant" for message in request.messages)
-    return answered and single and has_answer and bool(job.prompt.links)
+    return answered and single and bool(job.prompt.links)

@@ -40,6 +40,7 @@ def test_the_turn_after_the_trigger_waits_for_nothing(echo_engine: Engine, spill
     with tapped(engine.url) as tap:
         proxy = spillway([tap.url], ahead="auto")
         messages = history(engine, WINDOW)
+        proxy.chat(messages[:1], model=engine.model, **SHORT)
         answer = proxy.chat(messages, model=engine.model, **SHORT)
         assert (answer.status, answer.action) == (200, "forwarded"), answer.raw
         wait_until(lambda: DONE.search(proxy.log), 60)

@@ -52,12 +52,15 @@ class Talk:
     topic: str = "item"
     key: str = "a-key"
     turns: int = 6
-    """That were before, somewhere else."""
+    """That were before, of which only the first was asked here."""
 
     def __post_init__(self) -> None:
         self.messages: list[dict[str, Any]] = [{"role": "system", "content": "You are brief."}]
         for number in range(self.turns):
-            self.messages += [user(number, self.topic), {"role": "assistant", "content": "Noted."}]
+            self.messages.append(user(number, self.topic))
+            if number == 0:
+                self.again()
+            self.messages.append({"role": "assistant", "content": "Noted."})
 
     def ask(self, message: dict[str, Any] | None = None, **options: Any) -> httpx.Response:
         """The next turn, whose answer is kept."""

@@ -133,6 +133,20 @@ def test_what_is_no_conversation_is_left_alone(alone: dict[str, Any]) -> None:
         assert planned(proxy) == []
 
 
+def test_nothing_is_done_for_conversations_and_credentials_that_are_made_up() -> None:
+    with LlamaCppFake([MODEL], brain()) as fake, running_proxy(fake, **ON) as proxy:
+        full = Talk(proxy).messages
+        refused = {"model": "m", "messages": full[:2]}
+        fake.fail_next(401, {"error": {"message": "Invalid API Key"}})
+        assert proxy.chat(refused, authorization="Bearer refused").status_code == 401
+        for key in ("never-seen", "refused", "a-key"):
+            for number in range(2):  # with the same beginning each, as examples have
+                made_up = [*full, user(6, f"{key}{number}")]
+                answer = proxy.chat({"model": "m", "messages": made_up}, authorization=f"Bearer {key}")
+                assert answer.status_code == 200
+                assert bool(planned(proxy)) is (key == "a-key")
+
+
 # -- once, and not in vain
 
 

@@ -64,6 +64,8 @@ def test_the_answer_that_comes_back_is_known(form: str) -> None:
     with LlamaCppFake([MODEL], summariser(long_winded)) as fake, running_proxy(fake, ahead="on") as proxy:
         said = Talk(proxy, turns=3).messages
         said.append({"role": "user", "content": "At length, please."})
+        path, body = ask(said[:2])
+        proxy.client.post(path, json=body)
         path, body = ask(said)
         answer = proxy.client.post(path, json=body)
         assert answer.status_code == 200, answer.text
