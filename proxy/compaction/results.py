@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, TypeAlias
 
+from proxy.compaction.shorten import telling_line
 from proxy.core.history.embedded import WrittenResult, calls_in, replaced, results_in, texts_of, with_parts
 from proxy.core.history.turns import Pending, calls_of, is_result, is_user
 from proxy.core.jsontext import dumps
@@ -25,7 +26,11 @@ from proxy.core.request import THOUGHT_FIELDS, Cleared, ClearResults, ClearThoug
 NOTE = "[Tool result left out"
 """How every note begins that stands in place of a result."""
 _LONGEST_NOTE = 600
-_SHOWN = 120
+_SHOWN = 90
+"""Characters of its beginning, and of the line that tells how it ended."""
+_WORTH = 1.5
+"""Times the length of its note that a result must have."""
+_READ = 400
 _LONGEST_NAME = 64
 _UNNAMED = "tool"
 KnownCall: TypeAlias = tuple[str, str | None]
@@ -58,8 +63,8 @@ class Result:
 
     @property
     def is_long(self) -> bool:
-        """Return whether a note in its place would be shorter."""
-        return len(NOTE) < len(self.text) and not self.is_note and len(note_for(self)) < len(self.text)
+        """Return whether a note in its place would be much shorter."""
+        return not self.is_note and _WORTH * len(note_for(self)) < len(self.text)
 
 
 @dataclass(slots=True)
@@ -118,9 +123,12 @@ def by_message(results: Sequence[Result]) -> dict[int, list[Result]]:
 
 
 def note_for(result: Result) -> str:
-    """Note in place of a result that is left out: name, size and first characters, without the tags that those open."""
-    began = " ".join(_TAG.sub(" ", result.text[: _SHOWN * 4]).split())[:_SHOWN].rstrip()
-    return f"{NOTE} to save room: {result.name}, {len(result.text)} characters. It began: {began} … Call the tool again if you need it.]"
+    """Note in place of a result that is left out: name, size, first characters, and its error or last line, without tags."""
+    began, ended = (
+        " ".join(_TAG.sub(" ", text[:_READ]).split())[:_SHOWN] for text in (result.text, telling_line(result.text))
+    )
+    ended = "" if ended in began else f"{ended} "
+    return f"{NOTE} to save room: {result.name}, {len(result.text)} characters. It began: {began.rstrip()} … {ended}Call the tool again if you need it.]"
 
 
 def unread_from(messages: Sequence[Message]) -> int:

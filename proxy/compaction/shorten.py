@@ -49,6 +49,13 @@ def cut_middle(text: str, most: int, *, edge: str = "") -> str:
     return short if len(short) < len(text) else text
 
 
+def telling_line(text: str) -> str:
+    """The line of a text that says most of how it ended: the last one that looks like an error, else the last one of words."""
+    lines = [line for line in map(str.strip, text.split("\n")[-_SCANNED:]) if line]
+    grave = (line for line in reversed(lines) if _GRAVE.search(line))
+    return next(grave, lines[-1] if lines else "")
+
+
 def characters_cut(text: str) -> int:
     """Count the characters that marks in a text say are left out of it."""
     return sum(int(mark[2]) for mark in _MARKED.finditer(text))

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from proxy.compaction.source import Source, TextFact, differ, is_mentioned, script_and_language, words_of
+from proxy.compaction.source import Source, differ, is_mentioned, script_and_language, words_of
 from proxy.compaction.summary import INSTRUCTION
 from proxy.core.history.embedded import without_calls
 from proxy.core.history.marks import MORE_QUOTES, QUOTES
@@ -75,7 +74,7 @@ _PER_FACT = 12
 """Tokens of a summary for each fact that is looked for in it, within these bounds."""
 _FEWEST_FACTS, _MOST_FACTS = 8, 48
 _USERS, _ALL = 0.4, 0.15
-"""Shares of the user's facts, and of everybody's, that a summary must have."""
+"""Share of the user's facts that a summary must have; of everybody's, where the user stated too few to tell."""
 _ENOUGH, _ENOUGH_OF_ALL = 4, 12
 """With fewer facts than that nothing is told by their share."""
 _UNIT = re.compile(rf"(?P<marker>\d{{1,3}}[.)](?=\s))|[{UNSPACED}]|[^\W{UNSPACED}]{{1,64}}")
@@ -185,12 +184,10 @@ def _has_gaps(text: str, source: Source, tokens: int) -> bool:
     words = words_of(known)
     most = max(_FEWEST_FACTS, min(_MOST_FACTS, tokens // _PER_FACT))
 
-    def lacks(facts: Sequence[TextFact], share: float, enough: int) -> bool:
-        facts = facts[:most]
-        found = sum(is_mentioned(fact.key, known, words) for fact in facts)
-        return len(facts) >= enough and found < share * len(facts)
-
-    return lacks(source.users, _USERS, _ENOUGH) or lacks(source.all, _ALL, _ENOUGH_OF_ALL)
+    by_user = len(source.users) >= _ENOUGH  # what tools print need not be told then
+    facts, share = (source.users[:most], _USERS) if by_user else (source.all[:most], _ALL)
+    found = sum(is_mentioned(fact.key, known, words) for fact in facts)
+    return len(facts) >= (_ENOUGH if by_user else _ENOUGH_OF_ALL) and found < share * len(facts)
 
 
 class LoopWatch:

@@ -139,13 +139,41 @@ def note_of(text: str) -> str:
     [
         (FILE, "/src/a.py file 1: import os"),
         (f"<file><content lang='py'>\n{'x = 1 ' * 90}</content></file>", "x = 1 x = 1"),
-        (f"{'word ' * 20}<content of='a long name'>{'x ' * 300}</content>", "word " * 20),
+        (f"{'word ' * 20}<content of='a long name'>{'x ' * 300}</content>", "word " * 17),
         (f"a < b and c > d, e<f\nthen {'x ' * 300}", "a < b and c > d, e<f then x"),
         (f"[<tool_result> <tool_call> {'x ' * 300}", "[ x"),
     ],
 )
 def test_a_note_shows_the_beginning_without_its_tags(text: str, began: str) -> None:
     assert note_of(text).split("It began: ")[1].startswith(began)
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "<frozen importlib._bootstrap>", line 1178, in _find_and_load
+  File "app.py", line 3, in <module>
+    import traitlets
+ModuleNotFoundError: No module named 'traitlets'
+(Current directory: /src)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "ended"),
+    [
+        (TRACEBACK * 3, "ModuleNotFoundError: No module named 'traitlets'"),
+        (f"{'ok ' * 300}\n12 passed in 3 s\n", "12 passed in 3 s"),
+        ("x " * 400, "x"),
+    ],
+)
+def test_a_note_tells_the_last_error_or_the_last_line(text: str, ended: str) -> None:
+    note = note_of(text)
+    assert note.endswith(f"… {ended} Call the tool again if you need it.]") or ended == "x"
+    assert "</" not in note
+
+
+def test_what_its_note_would_save_little_of_is_not_left_out() -> None:
+    short, long = results_of([tool(1, "a line of it\n" * 20), tool(2, "a line of it\n" * 40)])
+    assert (short.is_long, long.is_long) == (False, True)
 
 
 @given(st.lists(st.sampled_from(["<a>", "</a>", "<b x='1'>", "</b>", "<i/>", "<", ">", "word ", "</"]), max_size=90))

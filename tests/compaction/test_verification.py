@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from proxy.compaction.source import NOTHING, Source, source_of
 from proxy.compaction.summary import instruction
 from proxy.compaction.verification import LoopWatch, SummaryReply, checked, loops
-from tests.histories import assistant, user
+from tests.histories import assistant, call, tool, user
 
 SAYS = "The user wants a blue house; the roof is missing."
 TALK = [
@@ -195,6 +195,15 @@ def test_what_only_others_said_counts_too_but_less() -> None:
         verdict("Looked at src/part1.py, src/part2.py, src/part3.py, src/part4.py, and 15 more.", source_of(talk))
         == "kept"
     )
+
+
+def test_one_that_has_what_the_user_stated_may_lack_what_tools_printed() -> None:
+    printed = [f"src/part{n // 3}.py of Module{n // 3}, {n // 3}7 lines" for n in range(60)]
+    talk = [
+        *TALK,
+        *(m for n, text in enumerate(printed) for m in (assistant(None, tool_calls=[call(n)]), tool(n, text))),
+    ]
+    assert verdict(GOOD, source_of(talk)) == "kept"
 
 
 def test_paths_and_numbers_are_whole() -> None:

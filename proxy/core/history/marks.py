@@ -33,7 +33,7 @@ RECALLED = (
     "[Recalled, word for word, from a part of this conversation that no longer fits, in case the message below refers "
     "to it. Where something else was said later, that holds.]"
 )
-RECALLED_END = "[End of what was recalled. The message:]"
+RECALLED_END = "[End of what was recalled.]"
 
 _MARKS = (OPEN, CLOSE, FENCE, FENCE_END, SHORTENED, CONTINUED, INSTRUCTION, RECALLED, RECALLED_END)
 _MARK = re.compile("|".join(r"\s{1,4}".join(map(re.escape, mark.split())) for mark in _MARKS), re.IGNORECASE)
