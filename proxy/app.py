@@ -103,7 +103,7 @@ def create_app(
     metrics = Metrics(keyed=bool(settings.api_keys))
     history = RequestHistory(settings.live_bytes, clock, telemetry.clock)
     _watch(metrics, store, history)
-    addons = addons_of(settings, telemetry, counting.meter, history, metrics)
+    addons = addons_of(telemetry, counting.meter, history, metrics)
     if (spans := spans or _spans()) is not None:
         from proxy.addons.tracing import Tracing  # noqa: PLC0415 - an extra, loaded only where it is used
 
@@ -160,19 +160,9 @@ def _watch(metrics: Metrics, store: Store, history: RequestHistory) -> None:
     metrics.watch("live_viewers", "Viewers of the live feed.", lambda: history.viewers)
 
 
-def addons_of(
-    settings: Settings, telemetry: Telemetry, meter: Meter, history: RequestHistory, metrics: Metrics
-) -> tuple[AddOn, ...]:
-    """List the add-ons, in the order in which they are called; at backends that are `near` tokens cost nothing."""
-    near = frozenset(each.name for each in settings.backends if is_nearby(urlsplit(each.url).hostname or ""))
-    return (
-        PromptPrefix(meter),
-        Recaller(),
-        AheadCompactor(telemetry=telemetry, near=near),
-        history,
-        RequestLog(),
-        metrics,
-    )
+def addons_of(telemetry: Telemetry, meter: Meter, history: RequestHistory, metrics: Metrics) -> tuple[AddOn, ...]:
+    """List the add-ons, in the order in which they are called."""
+    return (PromptPrefix(meter), Recaller(), AheadCompactor(telemetry), history, RequestLog(), metrics)
 
 
 def open_wire(
@@ -206,7 +196,8 @@ def _pipeline(
 ) -> Pipeline:
     """Put the stages together."""
     state = ConversationState(store=store, counting=counting, max_body=settings.max_body)
-    compactor = Compactor(counting=counting, store=store, summaries=Summaries(router), clock=clock)
+    near = frozenset(each.name for each in settings.backends if is_nearby(urlsplit(each.url).hostname or ""))
+    compactor = Compactor(counting=counting, store=store, summaries=Summaries(router, near), clock=clock)
     preparer = Preparer(counting=counting, store=store, state=state)
     attempts = Attempts(preparer=preparer, compactor=compactor, counting=counting)
     pipeline = Pipeline(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -40,6 +41,8 @@ class _Flight:
     """For which it was begun."""
     task: asyncio.Task[RunResult]
     waiting: int = 0
+    goes_on: bool = False
+    """Though nobody waits for it: what is written where it disturbs nobody serves the next turn."""
 
 
 class Compactor:
@@ -125,40 +128,62 @@ class Compactor:
         return done, checkpoint
 
     async def _shared(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> RunResult:
+        wait = self.summaries.wait(job)
+        if not wait:
+            return await self._alone(job, budget, goal, limit)
         # A run that was started ahead of time, before this client's newest message came, may be enough.
         ahead = (flight for flight in self._flights.values() if _continues(job, flight.job))
         running = None if job.managed.hands_over else next(ahead, None)
         if running is not None:
-            _, checkpoint = await self._waited(running, job)
+            _, checkpoint = await self._waited(running, job, wait) or (None, None)
             if checkpoint is not None and _is_longer(checkpoint, job):
                 return None, checkpoint
         # The same run serves who has the same to shorten: the client's history, as far as it is shortened yet.
         key = (f"{job.scope}|{instructions(job)}", job.prompt.links[-1], len(job.prompt.history), goal, limit)
         flight = self._flights.get(key)
         if flight is None:
-            flight = _Flight(job, spawn(self._alone(job, budget, goal, limit), name="compaction"))
+            # What it is about must not change while this job goes on without it.
+            twin = copy(job)
+            twin.prompt = copy(job.prompt)
+            flight = _Flight(twin, spawn(self._claimed(twin, budget, goal, limit), name="compaction"))
             self._flights[key] = flight
             flight.task.add_done_callback(lambda _: self._land(flight))
-        return await self._waited(flight, job)
+        return await self._waited(flight, job, wait) or await self._alone(job, budget, goal, limit)
 
-    async def _waited(self, flight: _Flight, job: Job) -> RunResult:
-        """Wait for the result of a run; it is cancelled when nobody waits for it any more."""
+    async def _waited(self, flight: _Flight, job: Job, seconds: float) -> RunResult | None:
+        """Wait for the result of a run; None: it takes longer.
+
+        It is cancelled when nobody waits for it any more, unless it is written where it is in nobody's way.
+        """
         flight.waiting += 1
         job.state.progress = flight.job.state.progress
         try:
-            return await asyncio.shield(flight.task)
+            done, _ = await asyncio.wait(
+                {flight.task}, timeout=None if seconds == job.settings.summary_timeout else seconds
+            )
+            flight.goes_on = flight.goes_on or not (
+                done or job.settings.ahead != "auto" or self.summaries.may_work_ahead(job, job.route.upstream)
+            )
+            return flight.task.result() if done else None
         finally:
             flight.waiting -= 1
-            if not flight.waiting and not flight.task.done():
+            if not (flight.waiting or flight.goes_on or flight.task.done()):
                 # Who comes now must not be cancelled with it.
                 self._land(flight)
                 flight.task.cancel()
 
+    async def stop(self, scope: str, links: Sequence[bytes]) -> None:
+        """Stop runs for a history of this chain that go on though nobody waits for them."""
+        for flight in list(self._flights.values()):
+            if flight.goes_on and flight.job.scope == scope and not set(links).isdisjoint(flight.job.prompt.links):
+                flight.task.cancel()
+                await asyncio.wait({flight.task})
+
     def _land(self, flight: _Flight) -> None:
         self._flights = {key: other for key, other in self._flights.items() if other is not flight}
 
-    async def _alone(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> RunResult:
-        """Run it here, unless another replica is at it, or was since the job was prepared: then adopt its checkpoint."""
+    async def _claimed(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> RunResult:
+        """Ask a model here, unless another replica does, or did since the job was prepared: then adopt its checkpoint."""
         answered = _answered(job.prompt) if not job.expected else job.expected
         async with self._store.claim(f"{job.scope}|{answered.hex()}", CLAIM):
             # A client's own compaction is filled to the brim, for one answer: it is neither adopted nor stored.
@@ -167,25 +192,31 @@ class Compactor:
                 if stored is not None and _is_longer(stored, job):
                     return None, stored
             try:
-                done = await self._run(job, budget, goal, limit)
+                return await self._alone(job, budget, goal, limit, asks=True)
             except NotWritten:
                 return None, None
-            checkpoint = _checkpoint_of(job, budget, done, self._clock()) if done.covered else None
-            if checkpoint is not None and job.window_is_known and not job.managed.hands_over:
-                await self._store.put(checkpoint)
-            return done, checkpoint
 
-    async def _run(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> Compaction:
+    async def _alone(self, job: Job, budget: ContextBudget, goal: int, limit: int, *, asks: bool = False) -> RunResult:
+        """Shorten the history and store the checkpoint; `asks`: with a model's summary."""
+        done = await self._run(job, budget, goal, limit, asks=asks)
+        if not done.covered or (job.rewrites and done.summary != "written"):
+            return done, None
+        checkpoint = _checkpoint_of(job, budget, done, self._clock())
+        if job.window_is_known and not job.managed.hands_over:
+            await self._store.put(checkpoint)
+        return done, checkpoint
+
+    async def _run(self, job: Job, budget: ContextBudget, goal: int, limit: int, *, asks: bool) -> Compaction:
         heavy = is_heavy(job.prompt.history, HEAVY_HISTORY)
         reduction, overhead = await offload_if(heavy, reduction_of, job, budget, goal, self._counting.meter)
         flow = compact(
             reduction,
-            await self.summaries.summariser(job, overhead),
+            await self.summaries.summariser(job, overhead, asks=asks),
             limit=max(1.0, limit - overhead),
             summarised=job.request.compaction is not None or job.managed.hands_over,
             strategy=STRATEGIES[job.settings.strategy],
         )
-        return await self.summaries.drive(job, flow, heavy=heavy)
+        return await self.summaries.drive(job, flow, job.settings.summary_timeout, heavy=heavy)
 
 
 def _checkpoint_of(job: Job, budget: ContextBudget, done: Compaction, created: float) -> Checkpoint:
@@ -212,6 +243,8 @@ def _checkpoint_of(job: Job, budget: ContextBudget, done: Compaction, created: f
 def _is_longer(other: Checkpoint, job: Job) -> bool:
     """Tell whether a checkpoint covers more than the job's own; one for a smaller window was left out on purpose."""
     current, budget = job.prompt.checkpoint, job.budget
+    if job.rewrites and other.by == "extract":
+        return False
     return (current is None or other.covered > current.covered) and (budget is None or other.window >= budget.window)
 
 

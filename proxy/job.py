@@ -80,6 +80,8 @@ class Job:
     state: JobState = field(default_factory=JobState)
     expected: bytes = b""
     """Link of the history as it was answered last, of a job done ahead of its request; empty: a client waits for it."""
+    rewrites: bool = False
+    """Whether it is done to have a model's summary in place of extracts: their checkpoints are left out."""
     addons: tuple[AddOn, ...] = ()
 
     @cached_property

@@ -128,7 +128,8 @@ class Pipeline:
             await client.notify(COMPACTING)  # ignored where one was shown before
         after, extract = job.prompt.estimate.tokens, job.outcome.summary == "extract"
         omitted = await record_message_cut(job, self.counting.meter) or job.outcome.cut_earlier[0]
-        done = compacted(before, after, extract=extract, omitted=omitted > 0)
+        follows = self.compactor.summaries.follows(job)
+        done = compacted(before, after, extract=extract, follows=follows, omitted=omitted > 0)
         await client.notify(done if gained else IN_VAIN)
         if wanted is not None and wanted.now:
             return  # nothing of it is sent

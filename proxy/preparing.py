@@ -101,6 +101,9 @@ class Preparer:
         prompt = job.prompt
         links = () if job.managed.hands_over else prompt.links[:-1]
         found = await self._store.find(job.scope, links[::-1]) if links else None
+        while found is not None and job.rewrites and found.by == "extract":
+            links = links[: found.covered - 1]
+            found = await self._store.find(job.scope, links[::-1]) if links else None
         window = job.profile.window
         while found is not None and window is not None and found.window < window.value:
             links = links[: found.covered - 1]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Generator
+import math
+from collections.abc import Collection, Generator
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import httpx
@@ -22,19 +23,22 @@ from proxy.dialects.chat.request import LOADING, summarising
 from proxy.job import Job
 from proxy.net.bodies import retry_after
 from proxy.net.tasks import offload_if
+from proxy.net.upstream import Upstream
 from proxy.routing import Route, Router
 from proxy.stream.answer import Answer
 
 T = TypeVar("T")
-Sort: TypeAlias = Literal["again", "append"]
-"""Sorts of requests that never pay off with some models: one more after one that failed, one that goes on with the live prompt."""
+Sort: TypeAlias = Literal["any", "again", "append"]
+"""Sorts of requests that never pay off with some models: any, one more after one that failed, one that goes on with the live prompt."""
 
 _log = logging.getLogger("spillway.summary")
 
 IN_VAIN = 2
 """Requests for summaries in a row that may fail; the model is not asked again for the same client's request then."""
-IN_A_ROW = 2
+IN_A_ROW: dict[Sort, int] = {"any": 4, "again": 2, "append": 2}
 """Requests of one sort to a model that came to nothing, one after the other, after which only one in `RETRY_EVERY` is made."""
+WAIT = 5.0
+"""Seconds that a turn waits for a summary by default where that goes on being written beside the answer."""
 RETRY_EVERY = 8
 _MOST_KNOWN = 1000
 """Models of which that is known; their names come from clients, so there must be an end."""
@@ -66,13 +70,14 @@ class _BackendFailed(Exception):
 class Summaries:
     """Has models write summaries, and remembers of each which sorts of requests pay off: others are only tried now and then."""
 
-    def __init__(self, router: Router) -> None:
-        self._router = router
+    def __init__(self, router: Router, near: Collection[str]) -> None:
+        """`near` are the names of backends on this machine or in its network."""
+        self._router, self._near = router, near
         self._failures: dict[tuple[Sort, str, str], int] = {}
         """Requests in a row that came to nothing, by sort, backend and model."""
 
-    async def drive(self, job: Job, flow: Generator[SummaryAsk, str, T], *, heavy: bool = False) -> T:
-        """Run a flow to its result, writing the summaries it asks for within one time for all. `heavy`: off the event loop.
+    async def drive(self, job: Job, flow: Generator[SummaryAsk, str, T], seconds: float, *, heavy: bool = False) -> T:
+        """Run a flow to its result, writing the summaries it asks for in so many seconds for all. `heavy`: off the event loop.
 
         A model that takes longer, writes without end or asks for a long rest is not asked again for the same client's
         request: the history is then shortened without one.
@@ -80,7 +85,7 @@ class Summaries:
         Raises:
             NotWritten: the backend failed, and it is done ahead of time.
         """
-        deadline = asyncio.get_running_loop().time() + job.settings.summary_timeout
+        deadline = asyncio.get_running_loop().time() + seconds
         step = await offload_if(heavy, _next_step, flow, None)
         while isinstance(step, SummaryAsk):
             step = await offload_if(heavy, _next_step, flow, await self._write(job, step, deadline))
@@ -98,8 +103,33 @@ class Summaries:
         named = job.settings.summary_model if STRATEGIES[job.settings.strategy].asks else None
         return job.route if named is None else await self._router.route(named)
 
-    async def summariser(self, job: Job, overhead: float = 0.0) -> Summariser:
-        """Size the summariser: an eighth of the smaller window for a summary, within bounds.
+    def may_work_ahead(self, job: Job, upstream: Upstream) -> bool:
+        """Return whether work may be done at a backend while nobody waits; by default only where tokens are not paid for."""
+        if job.settings.ahead != "auto":
+            return job.settings.ahead == "on"
+        backend = upstream.prober.known_backend
+        return upstream.name in self._near and (backend is None or backend.kind != "openrouter")
+
+    def wait(self, job: Job) -> float:
+        """Seconds that a job may wait for its summary: none where it is written afterwards, unless the user says otherwise."""
+        settings = job.settings
+        wanted = job.request.compaction is not None or job.managed.hands_over or settings.strategy == "summarize"
+        if wanted or job.rewrites:
+            return settings.summary_timeout
+        if job.expected:
+            return 0.0
+        usual = 0.0 if self.may_work_ahead(job, job.route.upstream) else math.inf if settings.ahead == "off" else WAIT
+        return min(settings.summary_timeout, usual if settings.summary_wait is None else settings.summary_wait)
+
+    def follows(self, job: Job) -> bool:
+        """Return whether a summary is written after the extract that a job had to do with."""
+        asks = (
+            STRATEGIES[job.settings.strategy].asks and self._failures.get(("any", *job.route.key), 0) < IN_A_ROW["any"]
+        )
+        return asks and job.settings.ahead != "off" and not job.state.unsummarised
+
+    async def summariser(self, job: Job, overhead: float = 0.0, *, asks: bool = True) -> Summariser:
+        """Size the summariser: an eighth of the smaller window for a summary, within bounds. `asks`: a model, if that pays off.
 
         A request that it refuses for its size is a part of the history that nobody reads, so what it reads is no more than
         surely fits. What is not known of the estimate yet may cost a fifth of its window, no more.
@@ -107,7 +137,7 @@ class Summaries:
         route, budget = await self.route(job), job.budget
         assert budget is not None  # or there is nothing to be shortened
         same, window = route.key == job.route.key, budget.window
-        if not same:
+        if asks and not same:
             profile = await route.known.profile()
             window = profile.window.value if profile.window is not None else window
         room = int(budget.goal - overhead) // 5
@@ -115,9 +145,10 @@ class Summaries:
             window=window,
             tokens=max(96, min(2048, budget.window // 8, window // 8, room)),
             overhead=overhead,
-            same_model=same and self._is_worth_trying("append", route),
+            same_model=asks and same and self._is_worth_trying("append", route),
             trust=max(_COLD, job.surely_below(window) / window) if same else _COLD,
             prompt=instructions(job),
+            available=asks and (job.request.compaction is not None or self._is_worth_trying("any", route)),
         )
 
     async def _write(self, job: Job, ask: SummaryAsk, deadline: float) -> str:
@@ -136,7 +167,7 @@ class Summaries:
                 reply = await self._reply(job, route, ask)
         except TimeoutError:
             job.outcome.add("backend_failed", error=TimeoutError.__name__)
-            _log.warning("summary by %s given up after %g s", route.model, job.settings.summary_timeout)
+            _log.warning("summary by %s given up, it took too long", route.model)
             reply, failed = FAILED, _BackendFailed(final=True)
         except _BackendFailed as error:
             reply, failed = FAILED, error
@@ -183,14 +214,14 @@ class Summaries:
 
     def _is_worth_trying(self, sort: Sort, route: Route) -> bool:
         failures = self._failures.get((sort, *route.key), 0)
-        if failures < IN_A_ROW:
+        if failures < IN_A_ROW[sort]:
             return True
         self._failures[sort, *route.key] = failures + 1
-        return (failures - IN_A_ROW) % RETRY_EVERY == RETRY_EVERY - 1
+        return (failures - IN_A_ROW[sort]) % RETRY_EVERY == RETRY_EVERY - 1
 
     def _learn(self, route: Route, *, again: bool, append: bool, served: bool) -> None:
         """Record a request's success; `again`: an earlier one had failed."""
-        verdicts: dict[Sort, bool] = {"again": not served} if again else {}
+        verdicts: dict[Sort, bool] = {"any": not served, **({"again": not served} if again else {})}
         if served and (append or again):
             verdicts["append"] = not append
         for sort, failed in verdicts.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
@@ -19,7 +19,8 @@ from typing_extensions import override
 
 from proxy.addon import AddOn
 from proxy.attempts.sending import ChatBody, send_chat
-from proxy.compaction.budget import growth, history_next, is_due_next, may_be_due
+from proxy.compaction.budget import ContextBudget, Growth, growth, history_next, is_due_next, may_be_due
+from proxy.compaction.compaction import STRATEGIES
 from proxy.core.errors import ClientError
 from proxy.core.history.turns import newest_user
 from proxy.core.jsontext import is_heavy
@@ -42,6 +43,8 @@ MOST_TRIES = 4
 """How often one is begun that gives way each time."""
 MOST_OF_ONE = 8
 """Conversations of one credential that wait to be compacted, or were; of more the oldest is forgotten."""
+MOST_TRIED = 1000
+"""Extracts of which it is remembered that a model was to write a summary in their place."""
 MOST = 64
 """The same of all credentials together."""
 MOST_LINKS = 8192
@@ -81,10 +84,8 @@ class _Plan:
 class AheadCompactor(AddOn):
     """Plans after answers, and works when it is quiet. It observes requests, to know when."""
 
-    def __init__(self, *, telemetry: Telemetry, near: Collection[str]) -> None:
-        """`near` are the names of backends on this machine or in its network."""
+    def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
-        self._near = near
         self._serving: dict[Outcome, str] = {}
         """The backends of requests that are being answered."""
         self._arrivals = 0
@@ -95,12 +96,15 @@ class AheadCompactor(AddOn):
         """Scopes and links of histories that were answered."""
         self._turns = defaultdict[str, asyncio.Lock](asyncio.Lock)
         """Held by the plan that a backend works for."""
+        self._tried = Recent[tuple[str, bytes], None](MOST_TRIED)
+        """Extracts, by scope and digest, in place of which a model was to write a summary."""
         self._closed = False
 
     @override
     def install(self, pipeline: Pipeline) -> None:
         """Prepare and compact as the pipeline does."""
         self._preparer, self._compactor = pipeline.preparer, pipeline.compactor
+        self._summaries = pipeline.compactor.summaries
         self._meter = pipeline.counting.meter
 
     @override
@@ -133,10 +137,10 @@ class AheadCompactor(AddOn):
                 continue
             del self._plans[key]
             found = job.prompt.checkpoint
-            if not plan.digest:
-                if not (plan.running and plan.expected in job.prompt.links[:-1]):
-                    plan.task.cancel()
-            elif found is None or found.digest != plan.digest:
+            joins = plan.running and not plan.digest and plan.expected in job.prompt.links[:-1]
+            if not (joins and self._summaries.wait(job)):
+                plan.task.cancel()
+            if plan.digest and (found is None or found.digest != plan.digest):
                 outcome = self._open(plan)
                 outcome.add("compacted_ahead", became="useless", seconds=0.0)
                 outcome.close(0)
@@ -144,6 +148,7 @@ class AheadCompactor(AddOn):
     @override
     async def forgotten(self, scope: str, links: Sequence[bytes]) -> None:
         """Give up what is planned for a history of this chain, which would bring back what is deleted."""
+        await self._compactor.stop(scope, links)
         for plan in list(self._plans.values()):
             if plan.scope == scope and plan.stem in links:
                 self._drop(plan)
@@ -162,7 +167,8 @@ class AheadCompactor(AddOn):
         for link in (stem, links[-1]):  # clients rewrite their newest message later
             self._answered.put((job.scope, link), None)
         used = as_count(usage.get("prompt_tokens")) + as_count(usage.get("completion_tokens"))
-        if not (may_be_due(budget, used) and self._may_work(job, job.route.upstream)):
+        due = may_be_due(budget, used) or (job.prompt.checkpoint is not None and self._extract_in(job))
+        if not (due and self._summaries.may_work_ahead(job, job.route.upstream)):
             return
         if not any((job.scope, link) in self._answered for link in links[:-1] if link != stem):
             return  # the first of its conversation, or one of many with the same beginning
@@ -192,24 +198,23 @@ class AheadCompactor(AddOn):
         del self._plans[plan.scope, plan.expected]
         plan.task.cancel()
 
-    def _may_work(self, job: Job, upstream: Upstream) -> bool:
-        """Return whether work may be done ahead at a backend; by default only where tokens are not paid for."""
-        if job.settings.ahead != "auto":
-            return job.settings.ahead == "on"
-        backend = upstream.prober.known_backend
-        return upstream.name in self._near and (backend is None or backend.kind != "openrouter")
+    def _extract_in(self, job: Job) -> bool:
+        """Return whether a prompt begins with an extract in place of which no model was to write a summary yet."""
+        checkpoint = job.prompt.checkpoint
+        extract = checkpoint is not None and checkpoint.by == "extract" and STRATEGIES[job.settings.strategy].asks
+        return extract and checkpoint is not None and (job.scope, checkpoint.digest) not in self._tried
 
     # -- the work
 
     async def _carry_out(self, plan: _Plan, job: Job, rest: Sequence[Message], recalled: int) -> None:
         """Do what is planned when the backends are quiet, and once more whenever it had to give way."""
-        upstream, summariser = job.route.upstream, (await self._compactor.summaries.route(job)).upstream
-        if self._may_work(job, summariser):
+        upstream, summariser = job.route.upstream, (await self._summaries.route(job)).upstream
+        if self._summaries.may_work_ahead(job, summariser):
             for _ in range(MOST_TRIES):
                 async with self._turns[upstream.name]:
                     await self._wait_until_quiet(job, {upstream, summariser})
                     result = await self._try(plan, job, rest, recalled, {upstream, summariser})
-                if result != "cancelled" or plan.digest:
+                if result != "cancelled":
                     break
         if not plan.digest and self._plans.get((plan.scope, plan.expected)) is plan:
             del self._plans[plan.scope, plan.expected]
@@ -261,24 +266,50 @@ class AheadCompactor(AddOn):
         return self._telemetry.background(f"ahead_{plan.answered.id}", plan.answered)
 
     async def _compact(self, plan: _Plan, job: Job, rest: Sequence[Message], recalled: int) -> AheadResult | None:
-        """Prepare what the client will ask, as if it had asked; None: it would not have to wait."""
+        """Prepare what the client will ask, as if it had asked, and have a model summarise afterwards; None: there is no need."""
+        result = await self._shorten(plan, job, rest, recalled)
+        if not self._extract_in(job):
+            return result
+        extract = job.prompt.checkpoint
+        assert extract is not None
+        job = job.fresh(rewrites=True)
+        await self._preparer.prepare(job)
+        budget = job.budget
+        if budget is None:
+            return result
+        written = await self._compactor.compact(job, goal=max(1, budget.goal - self._growth(job, budget).requested))
+        if not any(job.outcome.each("backend_failed")):
+            self._tried.put((job.scope, extract.digest), None)
+        if not written:
+            return result or "failed"
+        await self._placed(plan, job, rest)
+        return "done"
+
+    async def _shorten(self, plan: _Plan, job: Job, rest: Sequence[Message], recalled: int) -> AheadResult | None:
+        """Shorten it at once if the next turn would be due, by code where a turn would not wait for a model either."""
         await self._preparer.prepare(job)
         budget, prompt = job.budget, job.prompt
         if budget is None or not job.window_is_known:
             return None
-        latest = prompt.sent[-LATEST:]
-        grown = growth(latest, self._meter.costs(job.key, latest), budget.zone)
-        added = round(sum(self._meter.costs(job.key, rest)))
+        grown, added = self._growth(job, budget), round(sum(self._meter.costs(job.key, rest)))
         tokens, upper = prompt.estimate.tokens + added, prompt.estimate.upper + added
         passing = prompt.recalled.newest_tokens
         if not is_due_next(budget, tokens, upper, grown, recalled=recalled, passing=passing):
             return None
         if not await self._compactor.compact(job, goal=max(1, budget.goal - grown.requested - added)):
             return "failed" if job.state.unsummarised else "useless"
-        assert prompt.checkpoint is not None
-        plan.digest = prompt.checkpoint.digest
-        await self._have_read(job, () if prompt.offer is not None else rest)
+        await self._placed(plan, job, rest)
         return "done"
+
+    def _growth(self, job: Job, budget: ContextBudget) -> Growth:
+        latest = job.prompt.sent[-LATEST:]
+        return growth(latest, self._meter.costs(job.key, latest), budget.zone)
+
+    async def _placed(self, plan: _Plan, job: Job, rest: Sequence[Message]) -> None:
+        """Remember the new checkpoint."""
+        assert job.prompt.checkpoint is not None
+        plan.digest = job.prompt.checkpoint.digest
+        await self._have_read(job, () if job.prompt.offer is not None else rest)
 
     async def _have_read(self, job: Job, rest: Sequence[Message]) -> None:
         """Have the backend read the new prompt, so that it will find all but the newest message in its cache."""

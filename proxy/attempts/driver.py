@@ -230,7 +230,7 @@ class AnswerDriver:
             new, after = outcome.reduced[::-1][: outcome.compactions - compactions], attempted.estimate.tokens
             extract = any(each["summary"] == "extract" for each in new)
             omitted = outcome.left_out not in (0, left_out)
-            notice = compacted(after + gain, after, extract=extract, omitted=omitted)
+            notice = compacted(after + gain, after, extract=extract, follows=self._resumer.follows, omitted=omitted)
         await client.notify(notice)
         return attempted
 

@@ -41,6 +41,11 @@ class Resumer:
         self._seconds = 0.0
         """What shortening the answer has taken since the pause."""
 
+    @property
+    def follows(self) -> bool:
+        """Whether a summary is written later where an extract had to do."""
+        return self._compactor.summaries.follows(self._job)
+
     def takes_long(self) -> bool:
         """Return whether much has to be shortened before the answer goes on: the answer itself, or the history."""
         job, budget, tokens = self._job, self._job.budget, self._answer.delivered_tokens
@@ -222,16 +227,17 @@ class Resumer:
         """Return the text so far, or the thought if there is no text, within its share of the window."""
         job, answer, budget = self._job, self._answer, self._job.budget
         assert budget is not None
-        since, text = job.outcome.clock(), answer.unplaced
+        since, text, summaries = job.outcome.clock(), answer.unplaced, self._compactor.summaries
+        wait = summaries.wait(job)
         thought = answer.reasoning if not text and answer.thinking else ""
         flow = shorten_partial(
             text or thought,
             self._thought if thought else self._text,
             room=budget.zone * ANSWER_SHARE,
-            by=await self._compactor.summaries.summariser(job),
+            by=await summaries.summariser(job, asks=wait > 0),
             cost=lambda messages: self._counting.meter.costs(job.key, messages),
         )
-        short = await self._compactor.summaries.drive(job, flow)
+        short = await summaries.drive(job, flow, wait)
         self._seconds += job.outcome.clock() - since
         return Partial(thought=short) if thought else Partial(text=short)
 

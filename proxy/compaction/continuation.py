@@ -143,11 +143,14 @@ def shorten_partial(
     new = text[start_summary.upto : start]
     if new:
         budget = max(48, int(room * 0.4))
-        read = summary.unlabelled(_fitting(new, by, cost))
-        ask = summary.fenced(read, tokens=budget, before=start_summary.summary)
-        answer = yield SummaryAsk([ask], append=False, max_tokens=budget, source=of_text(new))
         known = start_summary.summary or text[:200].strip()
-        lost = f"{known.removesuffix(_LOST)}{_LOST}"
+        answer, lost = "", f"{known.removesuffix(_LOST)}{_LOST}"
+        if by.available:
+            read = summary.unlabelled(_fitting(new, by, cost))
+            ask = summary.fenced(read, tokens=budget, before=start_summary.summary)
+            answer = yield SummaryAsk([ask], append=False, max_tokens=budget, source=of_text(new))
+        else:
+            lost = cut_middle(text[:start], 3 * budget)
         start_summary.summary, start_summary.upto = summary.plain(answer or lost), start
         start_summary.written = bool(answer)
     tag = open_thought(text)

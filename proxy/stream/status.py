@@ -29,14 +29,17 @@ SILENT_CUT = Notice("⚠️ The backend cut the beginning of this conversation; 
 _COMPACTED = "✅ Context compacted, continuing…"
 _OMITTED = "✅ Context compacted, the middle of your message was left out, continuing…"
 _EXTRACT = "✅ Context compacted, kept an extract, continuing…"
+_FOLLOWS = "✅ Context compacted, kept an extract, a summary follows when the model is idle, continuing…"
 
 
-def compacted(before: int, after: int, *, extract: bool = False, omitted: bool = False) -> Notice:
+def compacted(
+    before: int, after: int, *, extract: bool = False, follows: bool = False, omitted: bool = False
+) -> Notice:
     """Return the notice that tells the prompt tokens before and after.
 
-    `extract`: no summary was fit to be used; `omitted`: part of the newest message was left out.
+    `extract`: there is no summary fit to be used, or none yet if one `follows`; `omitted`: part of the newest message was left out.
     """
-    text = _OMITTED if omitted else _EXTRACT if extract else _COMPACTED
+    text = _OMITTED if omitted else _COMPACTED if not extract else _FOLLOWS if follows else _EXTRACT
     return Notice(f"{text} ({_short(before)} → {_short(after)} tokens)")
 
 
@@ -67,7 +70,7 @@ def _short(tokens: int) -> str:
 def _pattern() -> re.Pattern[str]:
     """Clients trim the ends of a text, change its white space, and some drop the selector that makes an emoji."""
     notices = [each.text for each in (COMPACTING, IN_VAIN, NO_ROOM, NOT_CONTINUED, ANEW, LONGEST)]
-    lines = (*notices, _OMITTED, _EXTRACT, _COMPACTED)
+    lines = (*notices, _OMITTED, _FOLLOWS, _EXTRACT, _COMPACTED)
     texts = [r"\s+".join(map(re.escape, text.split())).replace("\ufe0f", "\ufe0f?") for text in lines]
     figures = r"(?:\s+\([\d.]+k?\s+→\s+[\d.]+k?\s+tokens\))?"
     blank = r"[^\S\r\n]*"

@@ -34,8 +34,8 @@ def test_what_one_replica_is_at_another_waits_for(redis_server: RedisServer) -> 
     gate = Gate()
     with (
         LlamaCppFake([MODEL], holding(gate)) as fake,
-        running_proxy(fake, store=redis_server.url, ahead="on") as one,
-        running_proxy(fake, store=redis_server.url, ahead="on", grace=0.0) as two,
+        running_proxy(fake, store=redis_server.url, ahead="on", strategy="summarize") as one,
+        running_proxy(fake, store=redis_server.url, ahead="on", strategy="summarize", grace=0.0) as two,
     ):
         talk = Talk(one, "thing")
         talk.ask()

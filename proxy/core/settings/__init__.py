@@ -72,6 +72,12 @@ class ModelSettings(BaseModel):
     summary_model: str | None = Field(
         examples=["qwen3-4b"], default=None, description="Model that summarises; default: the request's own."
     )
+    summary_wait: Annotated[float, Field(ge=0)] | None = Field(
+        examples=[5.0],
+        default=None,
+        description="Seconds a turn waits for a model's summary; then an extract made by code stands in its place until it is "
+        "written. Default: 0 where it is written in the background, 5 elsewhere; with `ahead` off until it is written.",
+    )
     recall: Recall = Field(
         default="auto",
         description="Bring back what was taken out of a conversation where a turn needs it: auto, tool (the model can search it too), off.",

@@ -1,0 +1,124 @@
+"""Nobody waits for a summary: code makes what a turn needs at once, and the model's summary stands in a later prompt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fakes import (
+    FakeBackend,
+    FakeModel,
+    Gate,
+    LlamaCppFake,
+    OpenRouterFake,
+    Question,
+    Reply,
+    asks_summary,
+    qa,
+    summariser,
+    walk,
+)
+from tests.fakes.waiting import wait_until
+from tests.pipeline.talk import MODEL, Talk, ahead, holding, is_summary_call, summaries, wait_ahead
+from tests.pipeline.test_ahead import tasks
+from tests.proxying import Proxy, read_stream, running_proxy
+
+pytestmark = pytest.mark.slow
+
+WRITTEN = "The user tells codes and asks for them later"
+"""Stands in each summary that the model writes."""
+AUTO: dict[str, Any] = {"ahead": "auto"}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.addons.ahead.QUIET", 0.05)
+
+
+def prompt(fake: FakeBackend) -> str:
+    """The newest prompt of the conversation."""
+    return str([each for each in fake.chats() if not is_summary_call(each)][-1].json["messages"])
+
+
+def next_has_the_summary(proxy: Proxy, talk: Talk, fake: FakeBackend) -> bool:
+    wait_ahead(proxy, **{**ahead(proxy), "done": 1})
+    assert talk.ask().headers["x-spillway-action"] == "forwarded"
+    return WRITTEN in prompt(fake)
+
+
+def test_a_slow_summary_delays_no_turn_and_stands_in_a_later_prompt() -> None:
+    gate = Gate()
+    with LlamaCppFake([MODEL], holding(gate), slots=1) as fake, running_proxy(fake, **AUTO) as proxy:
+        talk = Talk(proxy, turns=9)
+        with talk.following(b"[DONE]", 20) as came:
+            assert summaries(fake) == []
+        assert "a summary follows when the model is idle" in str(read_stream(b"".join(came)).events)
+        assert "An extract, made by code" in prompt(fake)
+        talk.messages.append({"role": "assistant", "content": "Noted."})
+        gate.wait_reached()  # the user comes back while it is written
+        assert talk.ask().headers["x-spillway-action"] == "forwarded"
+        assert fake.cancelled == 1
+        gate.open()
+        assert next_has_the_summary(proxy, talk, fake)
+        assert (fake.overflows, fake.invalid_histories) == (0, [])
+
+
+@pytest.mark.parametrize("settings", [{"strategy": "summarize"}, {"summary_wait": 20.0}, {"ahead": "off"}])
+def test_a_turn_waits_where_that_is_wanted(settings: dict[str, Any]) -> None:
+    with LlamaCppFake([MODEL], summariser(qa())) as fake, running_proxy(fake, **{**AUTO, **settings}) as proxy:
+        assert Talk(proxy, turns=9).ask().headers["x-spillway-action"] == "compacted"
+        assert WRITTEN in prompt(fake)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.05])
+def test_it_waits_no_longer_than_the_user_says(seconds: float) -> None:
+    gate = Gate()
+    with LlamaCppFake([MODEL], holding(gate)) as fake, running_proxy(fake, ahead="off", summary_wait=seconds) as proxy:
+        talk = Talk(proxy, turns=9)
+        assert talk.ask().headers["x-spillway-action"] == "compacted"
+        assert len(summaries(fake)) == fake.cancelled == bool(seconds)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_remote_summary_is_paid_for_once(slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on being written beside the answer where a turn has waited for long enough."""
+    gate = Gate()
+    if slow:
+        monkeypatch.setattr("proxy.summariser.WAIT", 0.05)
+    else:
+        gate.open()
+    with OpenRouterFake([MODEL], holding(gate)) as fake, running_proxy(fake, **AUTO) as proxy:
+        talk = Talk(proxy, turns=9)
+        assert talk.ask().headers["x-spillway-action"] == "compacted"
+        assert (WRITTEN in prompt(fake)) is not slow
+        gate.open()
+        wait_until(lambda: not any(task == "compaction" for task in tasks(proxy)))
+        talk.ask()
+        assert WRITTEN in prompt(fake)
+        assert (len(summaries(fake)), fake.cancelled) == (2, 0)  # in both forms
+
+
+def test_a_pause_waits_for_no_summary() -> None:
+    gate = Gate()
+    with (
+        LlamaCppFake([FakeModel("m", 1024)], holding(gate, walk(last=900))) as fake,
+        running_proxy(fake, **AUTO) as proxy,
+    ):
+        body = {"model": "m", "messages": [{"role": "user", "content": "Count."}], "stream": True}
+        seen = read_stream(proxy.chat(body).content)
+        assert seen.text.endswith("w900")
+        assert summaries(fake) == []
+
+
+def test_a_model_that_writes_none_is_asked_rarely() -> None:
+    def refusing(question: Question) -> Reply:
+        return Reply(text="No." if asks_summary(question) else "Noted.")
+
+    with LlamaCppFake([MODEL], refusing) as fake, running_proxy(fake, ahead="off") as proxy:
+        compacted = 0
+        for number in range(6):
+            talk = Talk(proxy, f"thing{number}x", turns=9)
+            compacted += talk.ask().headers["x-spillway-action"] == "compacted"
+        assert compacted == 6
+        assert len(summaries(fake)) == 4
