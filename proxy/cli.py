@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from proxy import __version__
 from proxy.commands import CommandError
-from proxy.core.errors import SettingError
+from proxy.core.errors import SettingError, printable
 
 if TYPE_CHECKING:
     from proxy.core.settings import BackendSetting, Settings
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status: int = import_module(f"proxy.commands.{module}").run(_settings(args), args)
     except (SettingError, CommandError) as error:
-        print(f"spillway: {error}", file=sys.stderr)  # noqa: T201 - as above
+        print(f"spillway: {printable(str(error))}", file=sys.stderr)  # noqa: T201 - as above
         return 2 if isinstance(error, SettingError) else 1
     except KeyboardInterrupt:
         return 130

@@ -10,6 +10,7 @@ import logging
 from typing_extensions import override
 
 from proxy.addon import AddOn
+from proxy.core.errors import printable
 from proxy.outcome import ANSWER_RUNGS, Event, Outcome
 
 _log = logging.getLogger("spillway")
@@ -48,8 +49,7 @@ class OneLine(logging.Formatter):
     @override
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Format a record without its traceback."""
-        line = super().formatMessage(record)
-        return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+        return printable(super().formatMessage(record))
 
 
 class RequestLog(AddOn):

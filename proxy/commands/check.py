@@ -16,6 +16,7 @@ from proxy.app import open_wire, upstreams
 from proxy.backends.base import MODELS
 from proxy.backends.profile import ModelProfile
 from proxy.config import is_here
+from proxy.core.errors import printable
 from proxy.core.settings import BackendSetting, Settings
 from proxy.net.flows import DEFAULT_PORTS, discover, failure_at
 from proxy.net.transport import NO_HOST, UNTRUSTED, HttpTransport
@@ -101,7 +102,7 @@ def run(settings: Settings, args: argparse.Namespace) -> int:
         findings += [Finding("model_not_listed", text, cure) for text in unlisted]
     if args.json:
         report = {"answers": answers, "backends": list(map(asdict, seen)), "findings": list(map(asdict, findings))}
-        _print(json.dumps(report, indent=2, ensure_ascii=False))
+        _print(json.dumps(report, indent=2))
     else:
         _print_all(settings, seen, findings)
     return 0 if answers else 1
@@ -205,7 +206,7 @@ def _listed(models: Sequence[str]) -> str:
 
 
 def _print_all(settings: Settings, seen: Sequence[SeenBackend], findings: Sequence[Finding]) -> None:
-    rows = [row for backend in seen for row in _rows(backend)]
+    rows = [tuple(map(printable, row)) for backend in seen for row in _rows(backend)]
     table = [_HEAD, *rows] if rows else []
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
@@ -219,7 +220,8 @@ def _print_all(settings: Settings, seen: Sequence[SeenBackend], findings: Sequen
             "  spillway check --backend http://HOST:PORT"
         )
     for finding in findings:
-        _print(f"\n! {finding.text}\n  {finding.cure[0].upper()}{finding.cure[1:]}.")
+        cure = finding.cure[0].upper() + finding.cure[1:]
+        _print(f"\n! {printable(finding.text)}\n  {printable(cure)}.")
     if rows and not findings:
         _print("\nNothing is wrong with that.")
 

@@ -24,6 +24,7 @@ import httpx
 from proxy.api.catalogs import CODEX_QUERY
 from proxy.commands import CommandError
 from proxy.config import environment, state_folder
+from proxy.core.errors import printable
 from proxy.core.settings import Settings
 from proxy.shaping.agent import SHORT
 
@@ -76,7 +77,8 @@ Start = tuple[Sequence[str], Mapping[str, str | None]]
 def _codex(target: Target) -> Start:
     """Start Codex 0.169 with a provider and a model for this run (`-c`), and a catalog in a file of its own.
 
-    Without a catalog it warns, and takes the window of any model that it does not know for 272,000 tokens.
+    Without a catalog it warns, and takes the window of any model that it does not know for 272,000 tokens. It also warns
+    that `-c` keeps it from the background server, which its sessions share, unless told to do without.
     """
     provider = "model_providers.spillway"
     settings: dict[str, Any] = {
@@ -93,24 +95,25 @@ def _codex(target: Target) -> Start:
         settings["features.multi_agent"] = False
     # A string in JSON is one in TOML.
     chosen = [part for name, value in settings.items() for part in ("-c", f"{name}={json.dumps(value)}")]
-    return chosen, {"CODEX_SPILLWAY_KEY": target.key}
+    return ("--no-daemon", *chosen), {"CODEX_SPILLWAY_KEY": target.key}
 
 
 def _claude(target: Target) -> Start:
     """Start Claude Code 2.1, by its environment alone.
 
-    Without a window it takes an unknown model for one of a million tokens; with the true one it refuses to send
-    (`CLAUDE_CODE_MAX_CONTEXT_TOKENS` below 32k) or compacts by itself.
+    Without a window it warns that it takes an unknown model for one of a million tokens; with the true one it refuses to
+    send (`CLAUDE_CODE_MAX_CONTEXT_TOKENS` below 32k) or compacts by itself.
     """
     tiers = ("OPUS", "SONNET", "HAIKU", "FABLE")
     models = ("ANTHROPIC_MODEL", "ANTHROPIC_SMALL_FAST_MODEL", "CLAUDE_CODE_SUBAGENT_MODEL")
     unwanted = (
-        *("ANTHROPIC_API_KEY", "CLAUDE_CODE_MAX_CONTEXT_TOKENS", "CLAUDE_CODE_AUTO_COMPACT_WINDOW"),
+        *("ANTHROPIC_API_KEY", "CLAUDE_CODE_AUTO_COMPACT_WINDOW"),
         *("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY"),
     )
     return (), {
         "ANTHROPIC_BASE_URL": target.url,
         "ANTHROPIC_AUTH_TOKEN": target.key or "none",
+        "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(target.virtual_window),
         **dict.fromkeys((*models, *(f"ANTHROPIC_DEFAULT_{tier}_MODEL" for tier in tiers)), target.model),
         # What changes at the front of its prompts, and a countdown of a window that is not the true one.
         "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
@@ -288,15 +291,17 @@ def _running_spillway(settings: Settings, arguments: Sequence[str]) -> Iterator[
     if settings.port and _answers(url_of(settings)):
         yield url_of(settings)
         return
+    from proxy.store.sqlite import make_private  # noqa: PLC0415 - serve reads this module too, and may need no SQLite
+
     folder = state_folder()
-    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "launch.log"
+    make_private(log)
     variables = {**environment(), "SPILLWAY_DEMO": "0"}  # an agent has no use for scripted answers
     if "store" not in settings.model_fields_set:
         # The default is in the current folder, which is the user's project here.
         variables["SPILLWAY_STORE"] = f"sqlite:///{folder / 'spillway.sqlite3'}"
     # `-P` keeps a package `proxy` in the user's project out.
     command = [sys.executable, "-P", "-m", "proxy", "serve", "--host", "127.0.0.1", "--port", "0", *arguments]
-    log = folder / "launch.log"
     with (
         log.open("w", encoding="utf-8") as errors,
         subprocess.Popen(  # noqa: S603 - ourselves
@@ -325,4 +330,4 @@ def _address(process: subprocess.Popen[str], log: Path) -> str:
 
 
 def _print(text: str) -> None:
-    print(f"spillway: {text}", file=sys.stderr, flush=True)  # noqa: T201 - a command line tool prints
+    print(f"spillway: {printable(text)}", file=sys.stderr, flush=True)  # noqa: T201 - a command line tool prints

@@ -10,6 +10,11 @@ from typing_extensions import override
 FAILED = "Spillway failed on this request; its log says more."
 
 
+def printable(text: str) -> str:
+    """Return a text in one line that can't drive a terminal: names in it come from clients and backends."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 class SpillwayError(Exception):
     """Base of all errors that Spillway raises on purpose."""
 

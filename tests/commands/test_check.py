@@ -54,6 +54,13 @@ def test_it_prints_what_it_found(kind: str, capsys: pytest.CaptureFixture[str]) 
     assert ("unknown" if kind == "generic" else "6144") in row
 
 
+def test_names_of_models_can_not_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with FAKES["generic"]([FakeModel("m\x1b[2J\x9b\n!", 6144)]) as fake:
+        assert main(["check", "--backend", fake.url]) == 0
+    row, found, cure = (line for line in capsys.readouterr().out.split("\n") if "m\\x1b[2J\\x9b\\n!" in line)
+    assert (row + found + cure).isprintable()
+
+
 def test_it_advises_when_nothing_answers(capsys: pytest.CaptureFixture[str]) -> None:
     fake = FAKES["llamacpp"]()
     url = fake.url

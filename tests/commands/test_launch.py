@@ -134,7 +134,7 @@ def test_a_program_works_with_the_spillway_that_runs_and_changes_nothing_of_the_
     assert list(desk.temporary.iterdir()) == []
 
 
-def test_claude_code_is_told_one_model_for_all_its_tiers_and_no_window(desk: Desk) -> None:
+def test_claude_code_is_told_one_model_for_all_its_tiers_and_the_virtual_window(desk: Desk) -> None:
     desk.set("CLAUDE_CODE_MAX_CONTEXT_TOKENS", "16384")
     desk.set("ANTHROPIC_API_KEY", "the user's own")
     with LlamaCppFake([FakeModel("m", WINDOW)], fine) as fake, running_proxy(fake) as proxy:
@@ -143,7 +143,8 @@ def test_claude_code_is_told_one_model_for_all_its_tiers_and_no_window(desk: Des
     tiers = {name: value for name, value in told.items() if name.endswith("_MODEL")}
     assert (len(tiers), set(tiers.values())) == (7, {"m"})
     assert (told["CLAUDE_CODE_ATTRIBUTION_HEADER"], told["CLAUDE_CODE_TOTAL_TOKENS_REMINDER"]) == ("0", "off")
-    assert told.keys().isdisjoint({"CLAUDE_CODE_MAX_CONTEXT_TOKENS", "ANTHROPIC_API_KEY"})
+    assert told["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "200000", "else Claude Code warns that it assumes a window"
+    assert "ANTHROPIC_API_KEY" not in told
 
 
 def test_codex_gets_a_provider_and_a_catalog_of_the_models(desk: Desk) -> None:
@@ -151,6 +152,7 @@ def test_codex_gets_a_provider_and_a_catalog_of_the_models(desk: Desk) -> None:
     with VllmFake(models, fine) as fake, running_proxy(fake) as proxy:
         told = launched(desk, "codex", proxy.url, "--model", "m")
         large = launched(desk, "codex", proxy.url)
+    assert told["arguments"][0] == "--no-daemon", "else Codex warns that `-c` keeps it from its background server"
     config = tomllib.loads("\n".join(each for each in told["arguments"] if "=" in each))
     (catalog,) = told["files"].values()
     assert config == {
@@ -202,6 +204,15 @@ def test_a_model_that_nobody_lists_is_told_with_the_nearest(desk: Desk, capsys: 
     assert capsys.readouterr().err == ("spillway: no backend lists the model 'qwen-coder'; there are qwen3-coder\n")
 
 
+def test_names_of_models_can_not_drive_the_terminal(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    with LlamaCppFake([FakeModel("m\x1b[2J", WINDOW)], fine) as fake, running_proxy(fake) as proxy:
+        launched(desk, "claude", proxy.url)
+        assert main(["launch", "claude", "--model", "none"]) == 1
+    used, refused = capsys.readouterr().err.splitlines()
+    assert "claude works with m\\x1b[2J (" in used
+    assert refused.endswith("there are m\\x1b[2J")
+
+
 # Where none runs
 
 
@@ -217,6 +228,7 @@ def test_a_spillway_is_started_for_as_long_as_the_program_runs(desk: Desk) -> No
     left = [name for name in desk.files() if not name.startswith("proxy/")]
     assert {".local/state/spillway/launch.log", ".local/state/spillway/spillway.sqlite3"} <= set(left)
     assert all(name.startswith(".local/state/spillway/") for name in left)
+    assert {(desk.home / name).stat().st_mode & 0o777 for name in left} == {0o600}
 
 
 def test_something_else_that_has_the_port_is_left_alone(desk: Desk) -> None:
