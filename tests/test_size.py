@@ -35,10 +35,10 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(179, 160),
-    "lines of code": Bound(21_405, 18_500),
-    "Python tokens": Bound(214_220, 175_000),
+    "lines of code": Bound(21_441, 18_500),
+    "Python tokens": Bound(214_550, 175_000),
     "settings": Bound(40, 40),
-    "lines of tests": Bound(50_692, 40_000),
+    "lines of tests": Bound(50_722, 40_000),
     "functions entered by a short streamed request": Bound(362, 250),
     "files entered by a short streamed request": Bound(68, 45),
 }

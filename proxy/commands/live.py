@@ -9,10 +9,13 @@ import argparse
 import json
 import os
 import re
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ from typing_extensions import override
 
 from proxy.commands import CommandError
 from proxy.commands.launch import url_of
+from proxy.core.errors import printable
 from proxy.core.jsontext import JsonObject
 from proxy.core.settings import Settings
 from proxy.core.sse import FrameSplitter, frames
@@ -44,6 +48,13 @@ _PARTS = (
     ("answer", ">", "bright_green"),
     ("room", ".", "bright_black"),
 )
+_COLUMNS = {
+    **dict.fromkeys(("STATE", "MODEL", "WINDOW"), 0),
+    "TOKENS>": 120,
+    **dict.fromkeys(("TOK/S>", "TURNS>", "COMPACTED>"), 160),
+    "CONVERSATION": 0,
+}
+"""Of conversations, each with the columns of a terminal from which on the title leaves room for it."""
 _LEGEND = " ".join(f"{letter} {part}" for part, letter, _ in _PARTS)
 _EVENT = re.compile(rb"event: (\w+)\ndata: (.*)")
 
@@ -129,19 +140,42 @@ def _top(client: httpx.Client, args: argparse.Namespace) -> None:
     console = _console()
     if args.json or not console.is_terminal:
         listed = _ask(client, "/spillway/conversations")
-        _print(args, listed, [_conversations(listed["conversations"])])
+        _print(args, listed, [_conversations(listed["conversations"], console.width)])
         return
     rows: dict[str, JsonObject] = {}
-    with Live(console=console, screen=True, auto_refresh=False) as live:
+    with _ended_by_q(), Live(console=console, screen=True, auto_refresh=False) as live:
         for name, data in _events(client):
             if name == "snapshot":
                 rows = {row["id"]: row for row in data["conversations"]}
             elif name in ("conversation", "gone"):
                 newest = {data["id"]: data} if name == "conversation" else {}
                 rows = newest | {key: row for key, row in rows.items() if key != data["id"]}
-            head = Text(f"{len(rows)} conversations    {_LEGEND}    ctrl-c ends", style="bright_black")
+            head = Text(f"{len(rows)} conversations    {_LEGEND}    q ends", style="bright_black")
             shown = [*rows.values()][: max(1, console.height - 4)]
-            live.update(Group(head, _conversations(shown, max(10, min(_BAR, console.width // 5)))), refresh=True)
+            live.update(Group(head, _conversations(shown, console.width)), refresh=True)
+
+
+@contextmanager
+def _ended_by_q() -> Iterator[None]:
+    """Have the key q do what ctrl-c does, in a terminal that gives single keys."""
+    if sys.platform == "win32" or not sys.stdin.isatty():
+        yield
+        return
+    import termios  # noqa: PLC0415 - not on Windows
+    import tty  # noqa: PLC0415 - as above
+
+    def wait_for_key() -> None:
+        while os.read(sys.stdin.fileno(), 1) not in (b"q", b""):
+            pass
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    before = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin)
+    threading.Thread(target=wait_for_key, daemon=True).start()
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
 def _tail(client: httpx.Client, args: argparse.Namespace) -> None:
@@ -169,7 +203,8 @@ def _show(client: httpx.Client, args: argparse.Namespace) -> None:
     if args.id.startswith("c_"):
         path = f"/spillway/conversations/{args.id}"
         row, summary = _ask(client, path), _find(client, f"{path}/summary")
-        parts: list[RenderableType] = [_conversations([row]), "", *map(_request_line, row["timeline"])]
+        table = _conversations([row], _console().width)
+        parts: list[RenderableType] = [table, "", *map(_request_line, row["timeline"])]
         for block in (summary or {}).get("blocks") or ():
             lines = str(block.get("text") or "").split("\n")
             parts.append(f"\nsummary, {block.get('by')}, {block.get('tokens')} tokens:")
@@ -226,17 +261,17 @@ def _print(args: argparse.Namespace, document: Any, parts: Sequence[RenderableTy
 
 def _clean(text: object, most: int = 200) -> str:
     """Return a text in one line; what could drive the terminal is shown, not sent."""
-    line = " ".join(str(text).split())[:most]
-    return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+    return printable(" ".join(str(text).split())[:most])
 
 
-def _table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+def _table(names: Sequence[str], rows: Iterable[Iterable[object]], *, expand: bool = False) -> Table:
     """Draw a table; a name that ends with `>` is that of numbers, the last column takes what room there is."""
-    table = Table(box=None, pad_edge=False, header_style="bold", show_header=any(map(str.strip, names)))
+    table = Table(box=None, pad_edge=False, header_style="bold", show_header=any(map(str.strip, names)), expand=expand)
     for name in names:
         table.add_column(
             name.rstrip(">"), justify="right" if name.endswith(">") else "left", no_wrap=True, overflow="ellipsis"
         )
+    table.columns[-1].ratio = 1  # of a table that is expanded
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else _clean(cell) for cell in row))
     return table
@@ -256,25 +291,23 @@ def _bar(row: JsonObject, width: int) -> Text:
     return drawn
 
 
-def _conversations(rows: Sequence[JsonObject], width: int = _BAR) -> Table:
-    """Draw conversations, with bars of so many characters."""
-    names = ("STATE", "MODEL", "WINDOW", "TOKENS>", "TOK/S>", "TURNS>", "COMPACTED>", "CONVERSATION")
-    return _table(
-        names,
+def _conversations(rows: Sequence[JsonObject], width: int) -> Table:
+    """Draw conversations in a terminal of so many columns."""
+    shown = [width >= least for least in _COLUMNS.values()]
+    cells = (
         (
-            (
-                Text(row["state"], style="" if row["state"] == "idle" else "bold green"),
-                _clean(f"{row['backend']}/{row['model']}", 40),
-                _bar(row, width),
-                _of_window((row["prompt"] or 0) + (row["answer"] or 0), row["window"]),
-                row["tokens_per_second"] or "",
-                row["turns"],
-                row["compactions"],
-                f"{row['id']} {_clean(row['title'] or '', 80)}",
-            )
-            for row in rows
-        ),
+            Text(row["state"], style="" if row["state"] == "idle" else "bold green"),
+            _clean(f"{row['backend']}/{row['model']}", min(40, width // 5)),
+            _bar(row, min(_BAR, width // 6)),
+            _of_window((row["prompt"] or 0) + (row["answer"] or 0), row["window"]),
+            row["tokens_per_second"] or "",
+            row["turns"],
+            row["compactions"],
+            f"{row['id']} {_clean(row['title'] or '', 80)}",
+        )
+        for row in rows
     )
+    return _table([*compress(_COLUMNS, shown)], (compress(each, shown) for each in cells), expand=width < _PIPED)
 
 
 def _request_line(outcome: JsonObject) -> Text:

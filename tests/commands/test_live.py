@@ -88,14 +88,14 @@ def test_what_users_wrote_can_not_drive_the_terminal(busy: Any, said: Any) -> No
     assert "Say \\x1b[31mred\\x1b[0m, [bold]please[/bold]." in out
 
 
-def test_rows_live_in_a_terminal_while_an_answer_streams() -> None:
+@pytest.mark.parametrize(("columns", "ended_by"), [(160, signal.SIGINT), (80, "q")])
+def test_rows_live_in_a_terminal_while_an_answer_streams(columns: int, ended_by: signal.Signals | str) -> None:
     gate = Gate(at=2)
     fake = LlamaCppFake([FakeModel("m", WINDOW)], lambda _: Reply(text="one two three four", gate=gate))
     with fake, running_proxy(fake) as proxy:
         ours, its = pty.openpty()
-        with command(
-            proxy, "top", stdout=its, stdin=its, env={**environment(), "TERM": "xterm", "COLUMNS": "160", "LINES": "30"}
-        ) as top:
+        terminal = {**environment(), "TERM": "xterm", "COLUMNS": f"{columns}", "LINES": "30"}
+        with command(proxy, "top", stdout=its, stdin=its, env=terminal) as top:
             os.close(its)
             seen = ""
 
@@ -113,8 +113,12 @@ def test_rows_live_in_a_terminal_while_an_answer_streams() -> None:
                 answer.read()
             seen = ""
             sees("idle")
+            sees(" Say ")  # the title
             assert "\x1b[" in seen, "it is drawn with colours"
-            top.send_signal(signal.SIGINT)
+            if isinstance(ended_by, str):
+                os.write(ours, ended_by.encode())
+            else:
+                top.send_signal(ended_by)
             assert top.wait(20) == 0
         os.close(ours)
 
