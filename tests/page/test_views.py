@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -191,13 +192,18 @@ def test_what_was_learned_can_be_forgotten(browser: Browser) -> None:
         running_proxy(fake) as proxy,
         visiting(browser, proxy.url) as visit,
     ):
-        model = visit.open("models").get_by_role("article")
+        asked: list[Any] = []
+        visit.page.on("request", lambda request: asked.extend([request] * request.url.endswith("/spillway/models")))
+        page = visit.open("models")
+        model = page.get_by_role("article")
         expect(model).to_contain_text("Nothing learned")
         proxy.chat({"model": "fake-model", "messages": question})
+        page.get_by_role("button", name="Refresh").click()
         expect(model).to_contain_text("700 tokens")
         model.get_by_role("button", name="Forget: fake-model, window").click()
         expect(model).to_contain_text("Nothing learned")
         expect(model).not_to_contain_text("700 tokens")
+        assert len(asked) == 3, "once, and on demand"
 
 
 def test_malformed_calls_stand_with_the_model_that_wrote_them(browser: Browser) -> None:

@@ -1,6 +1,6 @@
 // What Spillway knows of each model, and from where.
 import { act, get } from "../api.js";
-import { announce, feed, useFeed, useOutcomes } from "../feed.js";
+import { announce, feed, useOutcomes } from "../feed.js";
 import { Facts, Heading, Problem, html, number, percent, plural, seconds, useAsked, useState } from "../lib.js";
 
 const TRUST = {
@@ -99,15 +99,16 @@ function Model({ backend, model, told, malformed = {}, onForgot }) {
 }
 
 export function Models() {
-  const { told: ended } = useFeed();
-  const [forgot, setForgot] = useState(0);
+  const [times, setTimes] = useState(0);
+  const refresh = () => setTimes((before) => before + 1);
   const malformed = malformedOf(useOutcomes());
-  const { data, error } = useAsked(() => get("models"), [ended, forgot]);
+  const { data, error } = useAsked(() => get("models"), [times]);
   return html`<${Heading} note="What is known of each model, and from where.">Models<//>
+    <p><button class="quiet" onClick=${refresh}>Refresh</button></p>
     <${Problem} error=${error} />
     ${data?.backends.map((backend) => html`<section key=${backend.name} aria-label=${backend.name}>
       <h2>${backend.name} <span class="made">${backend.kind} at ${backend.url}</span></h2>
       ${!Object.keys(backend.models ?? {}).length && html`<p class="empty">No answer, or no models.</p>`}
-      ${Object.entries(backend.models ?? {}).map(([model, told]) => html`<${Model} key=${model} backend=${backend} model=${model} told=${told} malformed=${malformed[`${backend.name}/${model}`]} onForgot=${() => setForgot(forgot + 1)} />`)}
+      ${Object.entries(backend.models ?? {}).map(([model, told]) => html`<${Model} key=${model} backend=${backend} model=${model} told=${told} malformed=${malformed[`${backend.name}/${model}`]} onForgot=${refresh} />`)}
     </section>`)}`;
 }
