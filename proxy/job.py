@@ -24,6 +24,7 @@ from proxy.net.headers import AS_JSON, is_credential
 from proxy.outcome import Outcome
 from proxy.prompt import Prompt
 from proxy.routing import Route
+from proxy.shaping.repair import RepairRules, rules_for
 
 
 @dataclass(slots=True)
@@ -159,6 +160,12 @@ class Job:
         return request.choices == 1 and not self.undisturbed and not request.body.get("logprobs")
 
     @property
+    def template_rules(self) -> RepairRules:
+        """Demands of the model's chat template, as far as they are known."""
+        known = self.profile.template_rules
+        return rules_for(self.route.model, frozenset() if known is None else known.value)
+
+    @property
     def offers_tools(self) -> bool:
         """Return whether the client offers tools."""
         return bool(self.request.body.get("tools"))
@@ -173,7 +180,7 @@ class Job:
     def streams(self) -> bool:
         """Return whether a stream may be asked for: not where the backend refused one, now or lately."""
         known = self.profile.streams
-        return not self.state.spent.unstreamed and (known is None or known.value)
+        return "streams" not in self.state.spent.without and (known is None or known.value)
 
     @property
     def known_backend(self) -> Backend | None:

@@ -49,14 +49,9 @@ class Preparer:
             if window is not None and (before is None or before.value != window.value):
                 await self._prepare_to_read(job)
 
-    async def prepare_emulated(self, job: Job) -> None:
-        """Start over with tools as text, because the backend has just refused them."""
-        await job.read_profile()
-        await self._prepare(job, emulate=True)
-
     async def _prepare_to_read(self, job: Job) -> None:
         """Prepare a job, without its tools where the client asks for a compaction of its own that has no room for them."""
-        await self._prepare(job)
+        await self.prepare_again(job)
         if job.managed.hands_over and job.is_due:
             # A model that is to call no tools needs no definitions of them, which leaves more room for the history.
             request = job.request
@@ -65,9 +60,10 @@ class Preparer:
             parts = steps(request, job.settings, job.window)
             front = parts[-1].after if parts else request
             job.request = request.changed(**less, messages=unfolded(front.messages))
-            await self._prepare(job)
+            await self.prepare_again(job)
 
-    async def _prepare(self, job: Job, *, emulate: bool = False) -> None:
+    async def prepare_again(self, job: Job, *, emulate: bool = False) -> None:
+        """Prepare a job by its profile as it is; `emulate`: with tools as text, because the backend has refused them."""
         heavy = is_heavy(job.request.body, HEAVY_BODY)
         job.prompt, parts, repairs = await offload_if(heavy, build_prompt, job, emulate=emulate)
         if repairs:

@@ -15,7 +15,7 @@ from proxy.emulation import Offer
 from proxy.emulation.offer import offer_to_emulate
 from proxy.emulation.prompt import emulated
 from proxy.recall.block import NOTHING, RecalledBlocks, with_search
-from proxy.shaping.repair import RepairRules, repair, rules_for, tidied
+from proxy.shaping.repair import RepairRules, repair, tidied
 from proxy.shaping.shape import ShapedPart, narrowed, shaped
 from proxy.tokens.meter import Estimate
 
@@ -82,7 +82,7 @@ def build_prompt(job: Job, *, emulate: bool) -> tuple[Prompt, Sequence[ShapedPar
         request, search = with_search(request, job.profile, alone=not emulate)
     offer = offer_to_emulate(request, job.profile, settings, now=emulate)
     # An answer that the client wants continued stays, even if empty.
-    rules = replace(rules_for(model), keep_last=True) if request.continues else rules_for(model)
+    rules = replace(job.template_rules, keep_last=request.continues)
     # Where tools become text, calls and results are repaired before that, while they are distinct; roles afterwards.
     messages, repairs = tidied(request.messages, rules if offer is None else RepairRules())
     if offer is not None:

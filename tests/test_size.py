@@ -35,11 +35,11 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(179, 160),
-    "lines of code": Bound(21_441, 18_500),
-    "Python tokens": Bound(214_550, 175_000),
+    "lines of code": Bound(21_513, 18_500),
+    "Python tokens": Bound(215_420, 175_000),
     "settings": Bound(40, 40),
-    "lines of tests": Bound(50_722, 40_000),
-    "functions entered by a short streamed request": Bound(362, 250),
+    "lines of tests": Bound(50_882, 40_000),
+    "functions entered by a short streamed request": Bound(363, 250),
     "files entered by a short streamed request": Bound(68, 45),
 }
 

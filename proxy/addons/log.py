@@ -10,6 +10,7 @@ import logging
 from typing_extensions import override
 
 from proxy.addon import AddOn
+from proxy.backends.refusals import TEMPLATE_RULES
 from proxy.core.errors import printable
 from proxy.outcome import ANSWER_RUNGS, Event, Outcome
 
@@ -18,10 +19,13 @@ _log = logging.getLogger("spillway")
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _MOST_WRITTEN = 4096
 """Lines written once that are remembered; names of models come from clients, so there must be an end."""
-_AT_ONCE = {
+_AT_ONCE: dict[str, str] = {
     "overflow": "{where} refused a prompt as too long; its window is {window}",
     "tools": "{where} takes no tools ({origin}): they are emulated from now on",
     "streams": "{where} does not stream ({origin}): its answers are asked for in one body from now on",
+    **dict.fromkeys(
+        TEMPLATE_RULES, "{where} refused a conversation's roles ({origin}, {what}): they are changed from now on"
+    ),
     "window_learned": "{where} has a window of {window} tokens, by what was seen ({origin}); believed before: {before}",
     "window_disproved": "{where} held {tokens} tokens at once: the learned window of {window} is given up",
     "restarted": "{where} began its answer anew ({reason}) when it was asked to go on ({how})",

@@ -20,13 +20,14 @@ from proxy.exchange import Exchange
 
 _log = logging.getLogger("spillway.live")
 
-LessonKind: TypeAlias = Literal["window", "tools", "streaming", "continuations", "all"]
+LessonKind: TypeAlias = Literal["window", "tools", "streaming", "roles", "continuations", "all"]
 _LESSONS: dict[LessonKind, tuple[str, ...]] = {
     "window": ("window",),
     "tools": ("tools",),
     "streaming": ("streams",),
+    "roles": ("template_rules",),
     "continuations": ("refused_continuations",),
-    "all": ("window", "tools", "streams", "refused_continuations"),
+    "all": ("window", "tools", "streams", "template_rules", "refused_continuations"),
 }
 """Fields of a model's profile by what users call them."""
 TICK = 0.25

@@ -10,7 +10,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any
 
 import httpx
 
@@ -23,7 +23,9 @@ from proxy.backends.profile import Continuation, Fact, ModelKey, Trust
 from proxy.backends.refusals import (
     POOL_FULL,
     SMALLEST_WINDOW,
+    TEMPLATE_RULES,
     UNDERRATED,
+    Feature,
     FeatureRefusal,
     Overflow,
     Refusal,
@@ -31,21 +33,22 @@ from proxy.backends.refusals import (
     credible,
     is_not_ready,
     recognise,
-    refuses_streaming,
-    refuses_tools,
+    refused_feature,
     remedy,
 )
 from proxy.compaction.continuation import ContinuationRequest
 from proxy.compactor import Compactor
 from proxy.core.errors import UpstreamRefused, UpstreamTimeout, UpstreamUnavailable
-from proxy.core.jsontext import dumps
+from proxy.core.jsontext import dumps, is_heavy
 from proxy.core.piece import Piece
 from proxy.dialects.chat.reading import as_stream, read_completion
 from proxy.dialects.chat.request import going_on, may_ask_usage, unstreamed, written
 from proxy.job import Job
 from proxy.net.bodies import QUOTED, body_of, is_event_stream, retry_after
+from proxy.net.tasks import offload_if
 from proxy.outcome import overriding
 from proxy.preparing import Preparer
+from proxy.shaping.repair import violates
 from proxy.tokens.counting import Counting
 from proxy.tokens.meter import Estimate
 
@@ -106,7 +109,7 @@ class Attempts:
             if body is None or (response.status_code < 400 and not is_refusal(body)):
                 return response, body
             refusal = await self.refusal(job, response.status_code, body, streamed=streamed)
-            if refusal.overflow is None and refusal.tools is None and refusal.streaming is None:
+            if refusal.overflow is None and refusal.feature is None:
                 return response, body
             done = await self.mend(job, refusal)
             if done is Remedy.GIVE_UP:
@@ -140,12 +143,12 @@ class Attempts:
                     received = response if refused is None else pieces
                     return Attempted(received, estimate, request, min(bound.values(), default=None))
                 overflow = await self._overflow(job, response.status_code, refused, estimate)
-                streaming = None
+                feature = None
                 if streamed and overflow is None:
-                    streaming = _stream_refusal(job, response.status_code, refused)
-                if overflow is None and streaming is None:
+                    feature = _refused_feature(job, response.status_code, refused, ["streams"])
+                if overflow is None and feature is None:
                     _raise_final(job, response, refused)
-                return Refusal(overflow=overflow, streaming=streaming, roomy=_is_roomy(job), way=way)
+                return Refusal(overflow=overflow, feature=feature, roomy=_is_roomy(job), way=way)
             except (UpstreamTimeout, UpstreamRefused):
                 raise
             except UpstreamUnavailable as error:
@@ -154,12 +157,16 @@ class Attempts:
                 await asyncio.sleep(seconds)
 
     async def refusal(self, job: Job, status: int, body: bytes, *, streamed: bool = False) -> Refusal:
-        """Recognise why a first request was refused: too long a prompt, else its tools, else its stream; or none of these."""
-        overflow, tools = await self._overflow(job, status, body, job.prompt.estimate), None
-        if overflow is None and job.may_emulate:
-            tools = refuses_tools(status, body, SentRequest(job.state.posted))
-        streaming = _stream_refusal(job, status, body) if streamed and overflow is None and tools is None else None
-        return Refusal(overflow=overflow, tools=tools, streaming=streaming, roomy=_is_roomy(job))
+        """Recognise why a first request was refused: too long a prompt, else tools, roles or stream; or none of these."""
+        overflow, feature = await self._overflow(job, status, body, job.prompt.estimate), None
+        if overflow is None:
+            features: list[Feature] = ["tools"] if job.may_emulate else []
+            features += [rule for rule in TEMPLATE_RULES if not getattr(job.template_rules, rule)]
+            feature = _refused_feature(job, status, body, [*features, "streams"] if streamed else features)
+            if feature is not None and feature.feature in TEMPLATE_RULES:
+                messages = job.prompt.messages
+                feature = feature if await offload_if(is_heavy(messages), violates, messages, feature.feature) else None
+        return Refusal(overflow=overflow, feature=feature, roomy=_is_roomy(job))
 
     async def mend(self, job: Job, refusal: Refusal) -> Remedy:
         """Decide what to do about a refusal and do it; `GIVE_UP` if there is nothing to do, or it did not help."""
@@ -168,10 +175,8 @@ class Attempts:
             await self._wait_for_slots(job)
         elif todo is Remedy.SHORTEN and refusal.overflow is not None:
             done = await self._shorten(job, refusal.overflow)
-        elif todo is Remedy.EMULATE and refusal.tools is not None:
-            done = await self._emulate(job, refusal.tools)
-        elif todo is Remedy.UNSTREAM and refusal.streaming is not None:
-            _learn_feature(job, "streams", refusal.streaming)
+        elif todo in (Remedy.EMULATE, Remedy.REPAIR, Remedy.UNSTREAM) and refusal.feature is not None:
+            done = await self._do_without(job, refusal.feature)
         return todo if done else Remedy.GIVE_UP
 
     async def _overflow(self, job: Job, status: int, body: bytes, estimate: Estimate) -> Overflow | None:
@@ -208,14 +213,16 @@ class Attempts:
         less = (_WITHOUT_FIGURES if excess == 1.0 else 1.0) * (0.7 if job.state.spent.shortened > 1 else 1.0) / excess
         return await self.compactor.compact(job, goal=int(budget.goal * less), limit=int(budget.limit * less))
 
-    async def _emulate(self, job: Job, refusal: FeatureRefusal) -> bool:
-        """Learn from a refusal of tools, and prepare the job again without them."""
-        _learn_feature(job, "tools", refusal)
+    async def _do_without(self, job: Job, refusal: FeatureRefusal) -> bool:
+        """Learn from a refused feature, and prepare the job again without it."""
+        await _learn_feature(job, refusal)
+        if refusal.feature == "streams":
+            return True
         searched = bool(job.prompt.search)
-        await self._preparer.prepare_emulated(job)
+        await self._preparer.prepare_again(job, emulate="tools" in job.state.spent.without)
         if job.is_due:
             await self.compactor.compact(job)
-        return job.prompt.offer is not None or (searched and not job.prompt.search)
+        return refusal.feature != "tools" or job.prompt.offer is not None or (searched and not job.prompt.search)
 
     async def _post(self, job: Job, body: ChatBody, why: str, *, stream: bool) -> tuple[httpx.Response, bytes | None]:
         """Send a request once; the response is a stream that is open, or comes with its body."""
@@ -250,8 +257,8 @@ def _first_body(job: Job) -> ChatBody:
     return ChatBody(body, request.wire if body is request.raw else None, request.native if same else None)
 
 
-def _stream_refusal(job: Job, status: int, body: bytes) -> FeatureRefusal | None:
-    return refuses_streaming(status, body, SentRequest(job.state.posted))
+def _refused_feature(job: Job, status: int, body: bytes, features: Sequence[Feature]) -> FeatureRefusal | None:
+    return refused_feature(status, body, features, SentRequest(job.state.posted))
 
 
 def _pieces(response: httpx.Response, body: bytes) -> Sequence[Piece]:
@@ -283,14 +290,22 @@ def _raise_final(job: Job, response: httpx.Response, body: bytes) -> None:
     raise error
 
 
-def _learn_feature(job: Job, field: Literal["tools", "streams"], refusal: FeatureRefusal) -> None:
-    """Learn that the model has no tools, or no streams.
+async def _learn_feature(job: Job, refusal: FeatureRefusal) -> None:
+    """Learn that the model has no tools, no streams, or a chat template with a rule.
 
     A value of `tool_choice`, or a provider that the client picked, says nothing of other requests.
     """
-    if not refusal.quoted and "provider" not in job.prompt.request.body:
-        job.route.known.learn(field, False, refusal.origin)
-        job.outcome.add("refused", what=field, origin=refusal.origin, window=None)
+    value: object = False
+    field, known = str(refusal.feature), job.profile.template_rules
+    if refusal.feature in TEMPLATE_RULES:
+        field, value = "template_rules", frozenset((refusal.feature, *(() if known is None else known.value)))
+    if refusal.quoted or "provider" in job.prompt.request.body:
+        lesson: dict[str, Any] = {field: Fact(value, refusal.origin, Trust.LEARNED)}
+        job.profile = replace(job.profile, **lesson)
+        return
+    job.route.known.learn(field, value, refusal.origin)
+    job.outcome.add("refused", what=refusal.feature, origin=refusal.origin, window=None)
+    await job.read_profile()
 
 
 async def _learn_window(job: Job, overflow: Overflow) -> None:

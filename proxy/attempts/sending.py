@@ -22,6 +22,7 @@ from proxy.net.bodies import body_of
 from proxy.net.headers import AS_JSON, OF_ENCODING, Headers, response_headers
 from proxy.net.tasks import offload_if
 from proxy.routing import OLLAMA, Route
+from proxy.shaping.repair import without_system
 
 _OF_FORM = (b"content-length", b"content-type")
 _LARGEST = 64 * 2**20
@@ -55,7 +56,9 @@ async def send_chat(
         BadRequest: the backend has no form for what is asked.
         UpstreamUnavailable, UpstreamInvalid, UpstreamTimeout: see `Upstream.send`.
     """
-    backend = route.prober.known_backend
+    backend, rules = route.prober.known_backend, route.known.current().template_rules
+    if rules is not None and "no_system" in rules.value:
+        body = ChatBody(await offload_if(len(body.content) > 8 * HEAVY, _without_system, body.content))
     if backend is None or backend.chat_dialect != OLLAMA:
         drop: frozenset[bytes] = OF_ENCODING if body.wire is None else frozenset()
         target, content = UPSTREAM_PATH + (b"?" + query if query else b""), body.wire or body.content
@@ -95,6 +98,11 @@ class _Frames(httpx.AsyncByteStream):
     @override
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+def _without_system(body: bytes) -> bytes:
+    parsed = loads(body)
+    return dumps(parsed | {"messages": without_system(parsed["messages"])})
 
 
 def _translate(body: bytes) -> tuple[bytes, bool]:

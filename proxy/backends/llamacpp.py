@@ -27,6 +27,7 @@ from proxy.backends.fields import (
     tokens,
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
+from proxy.backends.refusals import template_rules
 from proxy.core.jsontext import JsonObject
 from proxy.core.request import Thinking
 
@@ -79,6 +80,7 @@ class LlamaCpp(Backend):
             listed,
             window=window or listed.window,
             tools=_tools(caps),
+            template_rules=_template_rules(nonblank(props.get("chat_template"))),
             vision=fact(vision, "llama.cpp, modalities", Trust.LOADED) or listed.vision,
             # The whole path: where the file can be read here, its own vocabulary is; else its name tells the family.
             tokenizer=fact(nonblank(props.get("model_path")), "llama.cpp, model file", Trust.LISTED),
@@ -156,3 +158,13 @@ def _tools(caps: JsonObject) -> Fact[bool] | None:
     flags = [switch(caps.get(name)) for name in ("supports_tools", "supports_tool_calls")]
     known = [each for each in flags if each is not None]
     return fact(all(known) if known else None, "llama.cpp, chat template", Trust.LOADED)
+
+
+def _template_rules(template: str | None) -> Fact[frozenset[str]] | None:
+    """Read what the template refuses and the server does not mend.
+
+    For a template that needs it, the server makes `developer` a system message, and the first system message the beginning
+    of the user's (measured, b11549).
+    """
+    rules = None if template is None else template_rules(template) - {"no_system", "no_developer"}
+    return fact(rules, "llama.cpp, chat template", Trust.LOADED)

@@ -82,6 +82,8 @@ class ModelProfile:
     own. None: unknown, so they are sent as they are and an error tells."""
     streams: Fact[bool] | None = None
     """Whether its answers can be streamed. None: unknown, so that is asked for and an error tells."""
+    template_rules: Fact[frozenset[str]] | None = None
+    """Demands of its chat template on roles. None: unknown, so its id tells the family's, and errors tell others."""
     vision: Fact[bool] | None = None
     thinks: Fact[bool] | None = None
     """Whether it may be told how much to think; to others some servers refuse that."""

@@ -12,10 +12,10 @@ itself holds for that request at most.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from proxy.backends.errors import SentRequest, error_text
 from proxy.backends.profile import Continuation
@@ -61,10 +61,17 @@ POOL_FULL = Overflow(None, None, _SHARED)
 """The memory of all slots together is full."""
 
 
+TemplateRule: TypeAlias = Literal["alternate", "one_system", "no_system", "no_developer"]
+"""Demands of chat templates on the roles of a conversation, named as in `RepairRules`."""
+TEMPLATE_RULES: tuple[TemplateRule, ...] = get_args(TemplateRule)
+Feature: TypeAlias = Literal["tools", "streams"] | TemplateRule
+
+
 @dataclass(frozen=True, slots=True)
 class FeatureRefusal:
-    """A request refused for its tools, or for its stream; `origin` and `quoted` as for `Overflow`."""
+    """A request refused for its tools, its stream or its roles; `origin` and `quoted` as for `Overflow`."""
 
+    feature: Feature
     origin: str
     quoted: bool = False
 
@@ -149,11 +156,9 @@ _TOOLS = _compiled(
         r"(?<!parallel )(?<![\w.])(?:tools|tool calling)['`\"]? is not supported (?:with this|for this|for) model",
     ),
     ("LiteLLM", r"does not support parameters: [\[{][^\]}]{0,100}?'tools'"),
-)
-# Of these values of `tool_choice` alone: of the model's tools nothing is to be learned.
-_TOOL_CHOICES = _compiled(
-    ("OpenRouter", r"no endpoints found that support the provided ['`\"]?tool_choice"),
-    ("DeepSeek", r"does(?: not|n't) support this tool_choice"),
+    # Of these values of `tool_choice` alone: of the model's tools nothing is to be learned.
+    ("OpenRouter", r"no endpoints found that support the provided ['`\"]?tool_choice(?P<always>(?!))?"),
+    ("DeepSeek", r"does(?: not|n't) support this tool_choice(?P<always>(?!))?"),
 )
 # Behind the refusal of all streams, and not of those with tools, of images …
 _OF_MODEL = r"(?P<always>(?= ?(?:[.,;:!\"'\n]|$)| (?:for|by|on|with) (?:this|the) (?:model|server|backend|endpoint)))?"
@@ -173,6 +178,26 @@ _STREAMS = _compiled(
     ),
     ("Bedrock", rf"\bmodel is (?:not supported|unsupported) for streaming{_OF_MODEL}"),
 )
+_TEMPLATE = "chat template"
+_FEATURES: dict[Feature, _Rows] = {
+    "tools": _TOOLS,
+    # What templates raise, word for word (Mistral, Gemma, Llama 2; Qwen from 3.5 on), and servers on their own.
+    "alternate": _compiled(
+        (_TEMPLATE, r"\broles must alternate\b"), ("Mistral", r"unexpected role '\w+' after role '\w+'")
+    ),
+    "one_system": _compiled(
+        (_TEMPLATE, r"\bsystem (?:message|prompt) must be (?:at )?(?:the )?(?:beginning|start|first)\b"),
+        (_TEMPLATE, r"\bonly [\w, ]{1,40} roles are supported"),
+    ),
+    "no_system": _compiled(
+        (_TEMPLATE, r"\bsystem role (?:is )?not supported"), ("Google", r"developer instruction is not enabled")
+    ),
+    "no_developer": _compiled(
+        (_TEMPLATE, r"\b(?:unexpected|unknown|unsupported|invalid) (?:message )?role\b"),
+        ("DeepSeek", r"unknown variant .?developer"),
+    ),
+    "streams": _STREAMS,
+}
 
 _OTHER_CAUSE = re.compile(r"rate[ _-]?limit|quota|throttl|per[ -]min|too many requests", re.IGNORECASE)
 _BUSY = re.compile(r"\bloading\b|overloaded|at capacity|server (?:is )?busy", re.IGNORECASE)
@@ -209,33 +234,20 @@ def recognise(status: int, body: bytes, sent: SentRequest | None = None) -> Over
     return Overflow(None, None, "gateway") if status == 413 else None
 
 
-def refuses_tools(status: int, body: bytes, sent: SentRequest | None = None) -> FeatureRefusal | None:
-    """Tell whether a backend refused a request because the model, or the server for it, takes no tools.
-
-    Args:
-        status: as for `error_text`.
-        body: as for `error_text`.
-        sent: the refused request; None: not at hand.
-    """
-    text = error_text(status, body)
-    for rows in (_TOOLS, _TOOL_CHOICES):
-        for origin, _, quoted in _matches(rows, text or "", sent):
-            return FeatureRefusal(origin, quoted=quoted or rows is _TOOL_CHOICES)
+def refused_feature(
+    status: int, body: bytes, features: Iterable[Feature], sent: SentRequest | None = None
+) -> FeatureRefusal | None:
+    """Tell which of these features, the first one first, the model or its server does not take; else as `recognise`."""
+    text = error_text(status, body) or ""
+    for feature in features:
+        for origin, found, quoted in _matches(_FEATURES[feature], text, sent):
+            return FeatureRefusal(feature, origin, quoted=quoted or found.groupdict().get("always", "") is None)
     return None
 
 
-def refuses_streaming(status: int, body: bytes, sent: SentRequest | None = None) -> FeatureRefusal | None:
-    """Tell whether a backend refused a request because it does not stream its answer.
-
-    Args:
-        status: as for `error_text`.
-        body: as for `error_text`.
-        sent: the refused request; None: not at hand.
-    """
-    text = error_text(status, body)
-    for origin, found, quoted in _matches(_STREAMS, text or "", sent):
-        return FeatureRefusal(origin, quoted=quoted or found["always"] is None)
-    return None
+def template_rules(template: str) -> frozenset[TemplateRule]:
+    """Read from a chat template (Jinja) which roles it refuses, by the errors that it raises."""
+    return frozenset(rule for rule in TEMPLATE_RULES if any(row.search(template) for _, row in _FEATURES[rule]))
 
 
 def is_not_ready(status: int, body: bytes) -> bool:
@@ -302,6 +314,8 @@ class Remedy(Enum):
     """Send it again, shortened."""
     EMULATE = "emulate"
     """Send it again, with its tools as text."""
+    REPAIR = "repair"
+    """Send it again, with roles that the model's chat template takes."""
     UNSTREAM = "unstream"
     """Send it again, for an answer in one body."""
     OTHER_WAY = "other way"
@@ -315,8 +329,7 @@ class Refusal:
     """Error of a backend in place of an answer."""
 
     overflow: Overflow | None = None
-    tools: FeatureRefusal | None = None
-    streaming: FeatureRefusal | None = None
+    feature: FeatureRefusal | None = None
     roomy: bool = False
     """Whether the prompt fits so well that it can't be its own length that was refused."""
     way: Continuation | None = None
@@ -330,8 +343,8 @@ class Spent:
     waits: int = 0
     shortened: int = 0
     """In a row: an attempt that says something begins anew."""
-    emulated: bool = False
-    unstreamed: bool = False
+    without: frozenset[Feature] = frozenset()
+    """Features that were refused, and are done without."""
     retries: int = 0
     """In a row, as above."""
     corrected: bool = False
@@ -362,10 +375,10 @@ class Spent:
 def remedy(refusal: Refusal, spent: Spent) -> Remedy:
     """Decide, and charge it to the budget.
 
-    Whatever backends answer, that ends: waiting, emulating and giving up the stream have limits of their own, every other
-    way is taken once, and shortening is limited until the model says something.
+    Whatever backends answer, that ends: waiting has a limit of its own, each feature is given up once, every other way is
+    taken once, and shortening is limited until the model says something.
     """
-    overflow = refusal.overflow
+    overflow, feature = refusal.overflow, refusal.feature
     if overflow is not None:
         # A refusal without figures of a prompt that fits by far is about the memory of all slots together.
         pooled = overflow.shared and overflow.window is None and refusal.roomy
@@ -375,12 +388,9 @@ def remedy(refusal: Refusal, spent: Spent) -> Remedy:
         if spent.shortened < MOST_SHORTENED:
             spent.shortened += 1
             return Remedy.SHORTEN
-    elif refusal.tools is not None and refusal.way is None and not spent.emulated:
-        spent.emulated = True
-        return Remedy.EMULATE
-    elif refusal.streaming is not None and not spent.unstreamed:
-        spent.unstreamed = True
-        return Remedy.UNSTREAM
+    elif feature is not None and feature.feature not in spent.without:
+        spent.without |= {feature.feature}
+        return {"tools": Remedy.EMULATE, "streams": Remedy.UNSTREAM}.get(feature.feature, Remedy.REPAIR)
     elif refusal.way is not None and refusal.way not in spent.refused:
         spent.refused |= {refusal.way}
         return Remedy.OTHER_WAY

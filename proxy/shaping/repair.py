@@ -51,16 +51,37 @@ class RepairRules:
     alternate: bool = False
     """User and assistant have to take turns, beginning with the user; tool batches do not count."""
     one_system: bool = False
-    """A system message is refused anywhere but at the very beginning."""
+    """A system message is refused anywhere but at the very beginning, and so is the role `developer`."""
+    no_system: bool = False
+    """Any is refused: `without_system` is to be applied to what is sent."""
+    no_developer: bool = False
+    """The role `developer` is refused."""
     keep_last: bool = False
     """The last message is an answer to be continued, which may be empty."""
 
 
 @lru_cache(maxsize=256)
-def rules_for(model: str) -> RepairRules:
-    """The rules for a model id, by its family."""
-    alternate = _ALTERNATING.search(model) is not None
-    return RepairRules(alternate=alternate, one_system=alternate or _ONE_SYSTEM.search(model) is not None)
+def rules_for(model: str, known: frozenset[str] = frozenset()) -> RepairRules:
+    """The rules for a model: those `known` of its chat template, by the names of the fields, and those of its id's family."""
+    alternate = "alternate" in known or _ALTERNATING.search(model) is not None
+    one_system = alternate or not known.isdisjoint(("one_system", "no_system")) or bool(_ONE_SYSTEM.search(model))
+    rest = {rule: rule in known for rule in ("no_system", "no_developer")}
+    return RepairRules(alternate=alternate, one_system=one_system, **rest)
+
+
+def violates(messages: Sequence[Message], rule: str) -> bool:
+    """Return whether a chat template with this rule, the name of a field, refuses a conversation."""
+    if rule == "no_system":
+        return leading_system(messages) > 0
+    return repair(messages, RepairRules(**{rule: True}))[0] is not messages
+
+
+def without_system(messages: Sequence[Message]) -> Sequence[Message]:
+    """The messages with the leading system messages as the beginning of the user's first one."""
+    lead = leading_system(messages)
+    begin = lead + (messages[lead:][:1] != [] and messages[lead].get("role") == "user")
+    first = [{**message, "role": "user"} for message in messages[:begin]]
+    return [_joined(first), *messages[begin:]] if lead else messages
 
 
 def tidied(messages: Sequence[Message], rules: RepairRules) -> tuple[Sequence[Message], Sequence[str]]:
@@ -94,12 +115,14 @@ def repair(messages: Sequence[Message], rules: RepairRules) -> tuple[Sequence[Me
     """Mend a conversation.
 
     Returns the messages, the same object if there was nothing to do, and the kinds of repairs in order:
-    `alternation`, `arguments`, `empty_answer`, `leading_system`, `middle_system`, `no_user`, `orphaned_call`,
+    `alternation`, `arguments`, `developer`, `empty_answer`, `leading_system`, `middle_system`, `no_user`, `orphaned_call`,
     `orphaned_result`. Applying it again changes nothing.
     """
     kinds: set[str] = set()
     lead = leading_system(messages)
     head, rest = list(messages[:lead]), list(messages[lead:])
+    if rules.one_system or rules.no_developer:
+        head, rest = ([_as_system(message, kinds) for message in part] for part in (head, rest))
     last = rest[-1] if rest and rules.keep_last else None
     done = [message for message in rest if message is last or not _says_nothing(message)]
     if len(done) < len(rest):
@@ -234,6 +257,13 @@ def _result_as_text(message: Message, names: dict[str, str]) -> Message:
     head = f"[Tool result{which} whose call is not in this conversation]"
     result = {"role": "tool", "name": name, "content": _after(head, message.get("content"))}
     return as_text([result], NO_TOOLS)[0]
+
+
+def _as_system(message: Message, kinds: set[str]) -> Message:
+    if message.get("role") != "developer":
+        return message
+    kinds.add("developer")
+    return {**message, "role": "system"}
 
 
 def _as_users(message: Message, kinds: set[str]) -> Message:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, assert_never
 
-from proxy.backends.refusals import Overflow, recognise, refuses_tools
+from proxy.backends.refusals import TEMPLATE_RULES, Overflow, recognise, refused_feature
 from proxy.core import sse
 from proxy.core.dialect import Writer
 from proxy.core.piece import Identity, Piece
@@ -191,7 +191,9 @@ class StreamSession:
                 attempt.finish = "length"
                 return self._end("length")
             attempt.cleared = False
-        if not self.answer.has_output and (overflow is not None or refuses_tools(200, data)):
+        if not self.answer.has_output and (
+            overflow is not None or refused_feature(200, data, ("tools", *TEMPLATE_RULES))
+        ):
             self.state, self._refusal = State.PAUSED, piece
             return Retry(overflow, data)
         attempt.errored = True

@@ -23,8 +23,7 @@ from proxy.backends.refusals import (
     Spent,
     credible,
     recognise,
-    refuses_streaming,
-    refuses_tools,
+    refused_feature,
     remedy,
 )
 from tests.backends.driver import payloads
@@ -59,14 +58,14 @@ def test_other_answers_are_not_mistaken_for_an_overflow(row: dict[str, Any]) -> 
 
 @rows("tools")
 def test_a_refusal_of_tools_is_recognised_in_a_string_of_another_error_too(row: dict[str, Any]) -> None:
-    assert refuses_tools(row["status"], encoded(row["body"])) == FeatureRefusal(row["origin"])
+    assert refused_feature(row["status"], encoded(row["body"]), ["tools"]) == FeatureRefusal("tools", row["origin"])
     for wrapped in ({"error": json.dumps(row["body"])}, {"error": {"metadata": {"raw": row["body"]}}}):
-        assert refuses_tools(400, encoded(wrapped)) == FeatureRefusal(row["origin"])
+        assert refused_feature(400, encoded(wrapped), ["tools"]) == FeatureRefusal("tools", row["origin"])
 
 
 @rows("no_tools")
 def test_other_errors_about_tools_are_not_taken_for_one(row: dict[str, Any]) -> None:
-    assert refuses_tools(row["status"], encoded(row["body"])) is None
+    assert refused_feature(row["status"], encoded(row["body"]), ["tools"]) is None
 
 
 @pytest.mark.parametrize(
@@ -77,24 +76,24 @@ def test_other_errors_about_tools_are_not_taken_for_one(row: dict[str, Any]) -> 
     ],
 )
 def test_a_refused_tool_choice_says_nothing_of_the_tools(message: str, origin: str) -> None:
-    assert refuses_tools(404, encoded({"error": message})) == FeatureRefusal(origin, quoted=True)
+    assert refused_feature(404, encoded({"error": message}), ["tools"]) == FeatureRefusal("tools", origin, quoted=True)
 
 
 @rows("streams")
 def test_a_refusal_of_streams_is_recognised(row: dict[str, Any]) -> None:
-    expected = FeatureRefusal(row["origin"], quoted=row.get("quoted", False))
-    assert refuses_streaming(row["status"], encoded(row["body"])) == expected
+    expected = FeatureRefusal("streams", row["origin"], quoted=row.get("quoted", False))
+    assert refused_feature(row["status"], encoded(row["body"]), ["streams"]) == expected
 
 
 @rows("no_streams")
 def test_other_errors_about_streams_are_not_taken_for_one(row: dict[str, Any]) -> None:
-    assert refuses_streaming(row["status"], encoded(row["body"])) is None
+    assert refused_feature(row["status"], encoded(row["body"]), ["streams"]) is None
 
 
 @pytest.mark.parametrize("status", [401, 402, 403, 429])
 def test_statuses_that_mean_something_else(status: int) -> None:
     assert recognise(status, encoded(LLAMACPP)) is None
-    assert refuses_tools(status, encoded(NO_TOOLS)) is None
+    assert refused_feature(status, encoded(NO_TOOLS), ["tools"]) is None
 
 
 @pytest.mark.parametrize(
@@ -115,8 +114,8 @@ def test_words_of_the_conversation_hold_for_its_request_at_most_and_those_of_a_p
     told = {"error": overflow}
     assert recognise(400, encoded(told), talk) == Overflow(8192, 12013, "llama.cpp", quoted=True)
     assert recognise(400, encoded(told), parameters) is None
-    assert refuses_tools(400, encoded(NO_TOOLS), parameters) is None
-    assert refuses_tools(400, encoded(NO_TOOLS), talk) == FeatureRefusal("Ollama", quoted=True)
+    assert refused_feature(400, encoded(NO_TOOLS), ["tools"], parameters) is None
+    assert refused_feature(400, encoded(NO_TOOLS), ["tools"], talk) == FeatureRefusal("tools", "Ollama", quoted=True)
     unnumbered = SentRequest(encoded({"messages": "context_length_exceeded"}))
     assert recognise(400, encoded({"error": "context_length_exceeded"}), unnumbered) is None
 
@@ -171,7 +170,7 @@ def test_only_the_beginning_is_read_and_what_was_cut_there_as_text() -> None:
 @given(status=st.integers(0, 599), body=st.binary(max_size=200) | st.text().map(str.encode))
 def test_any_bytes_are_answered(status: int, body: bytes) -> None:
     recognise(status, b"context " + body)
-    assert refuses_tools(status, b'{"error": "tool"' + body) is None
+    assert refused_feature(status, b'{"error": "tool"' + body, ["tools"]) is None
 
 
 @given(
@@ -205,12 +204,11 @@ def test_deep_nesting_is_survived() -> None:
 # -- remedies
 
 TOO_LONG = Overflow(4096, 5000, "llama.cpp")
-TOOLLESS = FeatureRefusal("Ollama")
+TOOLLESS, UNSTREAMED, ONE_SYSTEM = (FeatureRefusal(name, "one") for name in ("tools", "streams", "one_system"))
 refusals = st.builds(
     Refusal,
     overflow=st.sampled_from([None, TOO_LONG, POOL_FULL]),
-    tools=st.sampled_from([None, TOOLLESS]),
-    streaming=st.sampled_from([None, FeatureRefusal("OpenAI")]),
+    feature=st.sampled_from([None, TOOLLESS, UNSTREAMED, ONE_SYSTEM]),
     roomy=st.booleans(),
     way=st.sampled_from([None, *Continuation]),
 )
@@ -223,11 +221,11 @@ refusals = st.builds(
         (Refusal(overflow=TOO_LONG, roomy=True), Remedy.SHORTEN),
         (Refusal(overflow=POOL_FULL, roomy=True), Remedy.WAIT),
         (Refusal(overflow=POOL_FULL, roomy=False), Remedy.SHORTEN),
-        (Refusal(tools=TOOLLESS), Remedy.EMULATE),
+        (Refusal(feature=TOOLLESS), Remedy.EMULATE),
         (Refusal(way=Continuation.FLAGS), Remedy.OTHER_WAY),
-        (Refusal(streaming=FeatureRefusal("OpenAI")), Remedy.UNSTREAM),
-        (Refusal(way=Continuation.FLAGS, streaming=FeatureRefusal("OpenAI")), Remedy.UNSTREAM),
-        (Refusal(way=Continuation.FLAGS, tools=TOOLLESS), Remedy.OTHER_WAY),
+        (Refusal(feature=UNSTREAMED), Remedy.UNSTREAM),
+        (Refusal(feature=ONE_SYSTEM), Remedy.REPAIR),
+        (Refusal(way=Continuation.FLAGS, feature=UNSTREAMED), Remedy.UNSTREAM),
         (Refusal(overflow=TOO_LONG, way=Continuation.QUOTE), Remedy.SHORTEN),
         (Refusal(), Remedy.GIVE_UP),
     ],
@@ -245,6 +243,7 @@ def test_whatever_a_backend_refuses_a_request_is_sent_a_bounded_number_of_times(
     assert done.count(Remedy.WAIT) <= MOST_WAITS
     assert done.count(Remedy.EMULATE) <= 1
     assert done.count(Remedy.UNSTREAM) <= 1
+    assert done.count(Remedy.REPAIR) <= 1
     assert done.count(Remedy.OTHER_WAY) <= len(Continuation)
     spent.answered()
     assert remedy(Refusal(overflow=TOO_LONG), spent) is Remedy.SHORTEN, "the model spoke: it may be shortened anew"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.engine.client import Answer
-from tests.engine.fixtures import WINDOW
+from tests.engine.fixtures import WINDOW, StartEngine
 from tests.engine.server import Engine
+from tests.engine.spec import ModelSpec
 from tests.engine.spillway import Spillway, StartSpillway
 from tests.engine.walking import Turn, conversation, user
 
@@ -108,3 +110,19 @@ def prompt_tokens_read(engine: Engine) -> int:
     metrics = httpx.get(engine.url + "/metrics", timeout=10.0, trust_env=False).text
     name = "llamacpp:prompt_tokens_total "
     return next(int(float(line[len(name) :])) for line in metrics.split("\n") if line.startswith(name))
+
+
+@pytest.mark.parametrize("reason", ["System message must be at the beginning.", "Only the first, please."])
+def test_a_template_that_takes_one_system_message(
+    engine: StartEngine, spillway: StartSpillway, tmp_path: Path, reason: str
+) -> None:
+    """As Codex sends two, to a model whose id says nothing; a reason of unknown words stays the engine's."""
+    strict = tmp_path / "strict.jinja"
+    strict.write_text(
+        "{%- for m in messages -%}{%- if m.role == 'system' and not loop.first -%}{{- raise_exception('REASON') -}}"
+        "{%- endif -%}{{- m.content -}}{%- endfor -%}".replace("REASON", reason)
+    )
+    proxy = spillway([engine(ModelSpec(template=strict), alias="myalias").url])
+    lead = [{"role": "developer", "content": text} for text in ("rules", "sandbox")]
+    answer = proxy.chat([*lead, user("go")], model="myalias", max_tokens=3)
+    assert answer.status == (200 if "beginning" in reason else 400)

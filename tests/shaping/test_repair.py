@@ -173,7 +173,7 @@ def test_a_user_who_speaks_right_after_a_tool_result_is_answered_first() -> None
 def test_a_system_message_in_the_middle_becomes_a_marked_user_message() -> None:
     done, kinds = mended([SYSTEM, user("a"), assistant("b"), {"role": "developer", "content": "Be kind."}, user("c")],
                          RepairRules(one_system=True))  # fmt: skip
-    assert kinds == ["middle_system"]
+    assert kinds == ["developer", "middle_system"]
     assert [m["role"] for m in done] == ["system", "user", "assistant", "user", "user"]
     assert done[3]["content"].endswith("]\nBe kind.")
 

@@ -15,6 +15,7 @@ const LESSONS = [
   ["window", "window", (value) => `${number(value)} tokens`],
   ["tools", "tools", (value) => (value ? "takes tools" : "refused tools")],
   ["streaming", "streams", (value) => (value ? "streams" : "refused to stream")],
+  ["roles", "template_rules", (value) => `chat template refuses roles: ${value.join(", ")}`],
   ["continuations", "refused_continuations", (value) => `cannot resume by ${value.join(", ")}`],
 ];
 
