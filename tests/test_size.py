@@ -35,10 +35,10 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(179, 160),
-    "lines of code": Bound(21_513, 18_500),
-    "Python tokens": Bound(215_420, 175_000),
+    "lines of code": Bound(21_516, 18_500),
+    "Python tokens": Bound(215_430, 175_000),
     "settings": Bound(40, 40),
-    "lines of tests": Bound(50_882, 40_000),
+    "lines of tests": Bound(50_887, 40_000),
     "functions entered by a short streamed request": Bound(363, 250),
     "files entered by a short streamed request": Bound(68, 45),
 }

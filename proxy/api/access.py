@@ -60,7 +60,9 @@ class AccessControl:
             raise BadRequest("The request must have one Host header, with one name or address in it.")
         path = normalized(exchange.target)
         if (exchange.header(b"upgrade") or "").lower() == "websocket":
-            raise WebSocketRefused("Spillway does not speak WebSocket; use HTTP, streamed or not.")
+            raise WebSocketRefused(
+                'Spillway does not speak WebSocket: use HTTP, streamed or not. In openai-agents, `set_default_openai_responses_transport("http")`.'
+            )
         if (
             exchange.method == "TRACE"
         ):  # a backend would echo the headers, with the credentials in them (RFC 9110, 9.3.8)
