@@ -1,18 +1,19 @@
 """Many clients at once, all kinds of backends, everything going wrong by chance: for as long as is wanted.
 
 What is drawn hangs on the seed alone, so that a seed brings the same requests and faults back; their timing it does not.
+What hangs on time is a finding only where the machine let this process run: `_starved` measures that beside the requests.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from random import Random
-from time import monotonic
+from time import monotonic, process_time
 from typing import Any
 
 import httpx
@@ -31,11 +32,17 @@ BOUND = 45.0
 """Seconds in which every request has to end."""
 SILENCE = 1.5
 """Seconds after which a silent backend is given up."""
+TIMES = {"heartbeat": 0.5, "grace": 0.5, "profile_ttl": 2.0}
+"""Of the proxy, in seconds: what it was told last is believed for less than `AFTERMATH`."""
 BETWEEN_LULLS = 60.0
 FAIR, SPELL = (1.0, 6.0), (0.1, 0.6)
 """Seconds between two spells of bad weather, and seconds that one lasts."""
 AFTERMATH = 3.0
 """Seconds in which a proxy may still believe what it was told last."""
+BEAT = 0.05
+"""Seconds between two looks at the backends and the clocks."""
+LOST = 0.2
+"""Share of `SILENCE` seconds in which this process neither slept nor ran, from which on the machine is starved."""
 POINTS = [point for point in Point if point is not Point.PROBING]
 OTHER_PATHS = ("/v1/models", "/metrics", "/healthz", "/readyz", "/spillway/models")
 
@@ -100,6 +107,8 @@ class Chaos:
     findings: list[str] = field(default_factory=list)
     _bad: dict[str, float] = field(default_factory=dict)
     """When a backend was last seen in trouble."""
+    _lost: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    """Seconds in which this process neither slept nor ran, by the `SILENCE` seconds in which they fell."""
     _busy: int = 0
 
     async def run(self) -> None:
@@ -108,14 +117,13 @@ class Chaos:
         with ExitStack() as stack:
             self._fakes = {kind: stack.enter_context(_backend(kind)) for kind in self.kinds}
             models = {"m-generic": {"window": WINDOW}}
-            settings: dict[str, Any] = {"models": models, "read_timeout": SILENCE, "heartbeat": 0.5}
+            settings: dict[str, Any] = {"models": models, "read_timeout": SILENCE, **TIMES}
             proxy = stack.enter_context(running_proxy(*self._fakes.values(), transport=transport, **settings))
             self._url, self._left = proxy.url, Leftovers(proxy, transport, *self._fakes.values())
             logging.getLogger().addHandler(log)
             stack.callback(logging.getLogger().removeHandler, log)
             await self._play()
             for fake in self._fakes.values():
-                self.findings += [f"{fake.kind}: two answers at once for {who}" for who in fake.doubled]
                 self.findings += [f"{fake.kind} crashed: {crash!r}" for crash in fake.crashes]
                 fake.crashes.clear()
         self.findings += log.lines
@@ -137,15 +145,21 @@ class Chaos:
 
     async def _lull(self) -> None:
         """Wait until all is quiet, and look at what the proxy still holds."""
+        since = monotonic() - BETWEEN_LULLS
         self._going.clear()
         with suppress(AssertionError):
             await await_until(lambda: not self._busy, within=BOUND + 15)
+        found = []
         for fake in self._fakes.values():
             fake.heal()
+            found += [f"{fake.kind}: two answers at once for {who}" for who in fake.doubled]
+            fake.doubled.clear()
         try:
             await await_until(lambda: not self._left.found())
         except AssertionError:
-            self.findings += [f"left over: {each}" for each in self._left.found()]
+            found += [f"left over: {each}" for each in self._left.found()]
+        if found and not await self._starved(since):
+            self.findings += found
         self.say(f"{self.outcomes.total()} requests, {len(self.findings)} findings")
 
     # -- the backends
@@ -154,8 +168,10 @@ class Chaos:
         """Change what holds for all clients of a backend, and heal who was in trouble for long enough, whoever brought it there."""
         chance, heals, worsens = Random(self.seed), dict[str, float](), 0.0
         while True:
-            await asyncio.sleep(0.05)
+            slept, ran = monotonic(), process_time()
+            await asyncio.sleep(BEAT)
             now = monotonic()
+            self._lost[int(now / SILENCE)] += now - slept - max(BEAT, process_time() - ran)
             for fake in self._fakes.values():
                 if fake.in_trouble:
                     self._bad[fake.kind] = now
@@ -177,6 +193,12 @@ class Chaos:
         """Whether a backend was in trouble after that time, or shortly before."""
         return fake.in_trouble or self._bad.get(fake.kind, 0.0) > since - AFTERMATH
 
+    async def _starved(self, since: float) -> bool:
+        """Whether the machine kept this process waiting after that time, so that no delay says anything of the proxy."""
+        await asyncio.sleep(2 * BEAT)  # until what was lost last is known
+        spans = range(int(since / SILENCE), int(monotonic() / SILENCE) + 1)
+        return max(self._lost[span] for span in spans) > LOST * SILENCE
+
     # -- one client
 
     async def _client(self, client: int) -> None:
@@ -197,18 +219,20 @@ class Chaos:
         fake.plans.pop(who, None)
         if turn.fault is not None:
             fake.plans[who] = Plan(turn.point, turn.fault, Random(turn.number).choice([1, float("inf")]))
+        late = False
         try:
             kind, error = await (self._other(http, turn.path) if turn.path else self._chat(http, turn, who))
         except (NotClear, httpx.HTTPError, TimeoutError) as problem:
-            kind, error = "finding", ""
-            self._found(turn, f"{type(problem).__name__}: {problem}")
+            kind, error = "finding", f"{type(problem).__name__}: {problem}"
+            late = isinstance(problem, httpx.TimeoutException | TimeoutError)
         if turn.fault is None and kind == "error" and not self._was_bad(fake, begun):
-            self._found(turn, f"an error though nothing went wrong: {error}")
+            kind, error, late = "finding", f"an error though nothing went wrong: {error}", True
+        if late and await self._starved(begun - AFTERMATH):
+            kind = "starved"
+        elif kind == "finding":
+            self.findings.append(f"{turn}: {error}")
+            self.say(f"FOUND {turn}: {error}")
         self.outcomes[turn.point.value, turn.fault.value if turn.fault is not None else "-", kind] += 1
-
-    def _found(self, turn: Turn, what: str) -> None:
-        self.findings.append(f"{turn}: {what}")
-        self.say(f"FOUND {turn}: {what}")
 
     async def _other(self, http: httpx.AsyncClient, path: str) -> tuple[str, str]:
         response = await http.get(path)
