@@ -16,6 +16,7 @@ from proxy.exchange import Exchange
 from proxy.job import Job
 from proxy.net.headers import Headers
 from proxy.net.tasks import spawn
+from proxy.stream.session import StreamSession
 from proxy.stream.status import (
     COMPACTING,
     FORMS,
@@ -64,13 +65,15 @@ class ClientStream:
             fallback: identity under which notices go out while the backend has not given the answer an identity.
             extra_headers: gives Spillway's own headers when they are due.
             grace: seconds after which a silent response is opened; None: nothing is streamed to this client.
-            heartbeat: seconds between comments on a silent stream.
+            heartbeat: seconds between signs of life on a silent stream.
         """
         self.exchange = exchange
         self.writer = writer
         self.streams = grace is not None
         self.keep: Callable[[dict[str, Any]], Awaitable[None]] | None = None
         """Stores the complete answer, before the client has its end and may ask for more."""
+        self.waiting: Callable[[], str] = str
+        """Names what a silent stream waits for; empty: there is nothing to show."""
         self.identity: Identity | None = None
         """Under which notices were sent before the backend gave the answer one; None: none was."""
         self.head: Headers = ((b"content-type", writer.media_type.encode()), (b"cache-control", b"no-cache"))
@@ -78,18 +81,18 @@ class ClientStream:
         self._forms = FORMS[form]
         self.beside: Sequence[Form] = [form for form in self._forms if form in FORMS["auto"]]
         """How something is shown beside the answer, not in its own text; empty: it is not."""
-        chunks = any(each is not comment_form for each in self._forms)
-        self._fallback = fallback if chunks else None
-        self._own_headers = extra_headers
+        self._fallback, self._own_headers = fallback, extra_headers
         self._queued: list[bytes] = []
         """Notices, written when they came up: what a writer writes depends on what it wrote before."""
         self._open_notice = False
         """Whether the newest notice is to be closed by another one."""
-        self._opening = False
-        """Whether the head waits until the client reads."""
-        self._heartbeat = heartbeat
+        self._opening, self._waiting_for = False, ""
+        """Whether the head waits until the client reads; what is shown to be waited for."""
+        self._latest: Notice | None = None
+        """The newest notice that was closed: some clients show the last line only."""
+        self._session: StreamSession | None = None
+        self._heartbeat, self._loop = heartbeat, asyncio.get_running_loop()
         self._beating: asyncio.Task[None] | None = None
-        self._loop = asyncio.get_running_loop()
         self._last = self._loop.time()
         self._timer = None if grace is None else self._loop.call_later(grace, self._tick)
 
@@ -98,15 +101,31 @@ class ClientStream:
         if not self._forms or (notice.done is not self._open_notice and not notice.last):
             return
         self._open_notice = not notice.done
-        written = b""
-        if self.identity is None and self._fallback is not None:
-            self.identity = self._fallback
-            written = self.writer.insert(Piece(role=True), self._fallback)
-        written += self._written(notice, self._forms)
+        self._latest = notice if notice.done else self._latest
+        written = self._begun() + self._written(notice, self._forms)
         if self.exchange.started:
             await self.write(written)
         else:
             self._queued.append(written)
+
+    def _begun(self) -> bytes:
+        """Begin the answer under the fallback identity, if notices are chunks of it and none has come."""
+        self.identity = self._known_identity()
+        if self.identity is not None or all(each is comment_form for each in self._forms):
+            return b""
+        self.identity = self._fallback
+        if self._session is not None:
+            self._session.adopt(self._fallback)
+        return self.writer.insert(Piece(role=True), self._fallback)
+
+    def _known_identity(self) -> Identity | None:
+        return self.identity or (self._session.answer.identity if self._session is not None else None)
+
+    def follow(self, session: StreamSession) -> None:
+        """Share the answer's identity with the session that writes it."""
+        self._session = session
+        if self.identity is not None:
+            session.adopt(self.identity)
 
     async def close_notice(self) -> None:
         """Close a notice that is still open, so that no client shows it as running for ever."""
@@ -139,14 +158,16 @@ class ClientStream:
     def write(self, data: bytes) -> Awaitable[None]:
         """Send bytes of the answer. No coroutine of its own: this runs for every chunk."""
         self._last = self._loop.time()
-        beating = self._beating is not None and not self._beating.done()
-        if beating or not self.exchange.started or (self.keep is not None and self.writer.final is not None):
+        if self._beating is not None or not self.exchange.started or (self.keep is not None and self.writer.final):
             return self._write_later(data)
         return self.exchange.write(data)
 
     async def _write_later(self, data: bytes) -> None:
-        """Write behind a heartbeat that waits for the client, behind the head, and when a complete answer is stored."""
+        """Write behind the latest heartbeat, behind the head, and when a complete answer is stored."""
         await self._beaten()
+        if waiting_for := self._waiting_for:
+            self._waiting_for = ""
+            data = self._written(self._latest or Notice(waiting_for), self.beside) + data
         if self.keep is not None and self.writer.final is not None:
             keep, self.keep = self.keep, None
             await keep(self.writer.final)
@@ -191,13 +212,24 @@ class ClientStream:
         """Wait for a heartbeat that waits for the client: it would come in between, or after the end."""
         if self._beating is not None:
             await asyncio.wait({self._beating})
+            self._beating = None
 
     async def _beat(self) -> None:
         # The answer may have ended, or something else may own the response, since the timer went off.
         if self._timer is not None:
             self._last = self._loop.time()
+            patient = not self.exchange.started
             await self._open()
-            await self.exchange.write(self.writer.insert(Piece(comment="spillway"), NOBODY))
+            await self.exchange.write(self._sign_of_life(patient=patient))
+
+    def _sign_of_life(self, *, patient: bool) -> bytes:
+        """Show what is waited for, if that is not shown yet; `patient`: it is too early for that."""
+        began = self._session is not None and self._session.answer.has_output
+        waiting_for = "" if patient or began or self._open_notice or not self.beside else self.waiting()
+        if not waiting_for or waiting_for == self._waiting_for:
+            return self.writer.heartbeat(self._known_identity(), self._fallback)
+        self._waiting_for = waiting_for
+        return self._begun() + self._written(Notice(waiting_for, done=False), self.beside)
 
     def _tick(self) -> None:
         silent = not self.exchange.started or self._loop.time() - self._last >= self._heartbeat * 0.9

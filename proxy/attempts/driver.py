@@ -72,8 +72,7 @@ class AnswerDriver:
     async def run(self, received: httpx.Response | Sequence[Piece]) -> None:
         """Relay the answer: a stream, or the pieces of a body."""
         job, session = self._job, self._session
-        if self._client.identity is not None:
-            session.adopt(self._client.identity)
+        self._client.follow(session)
         job.outcome.show("answering", answer=self.answer)
         try:
             stop = await self._receive(received)
@@ -206,7 +205,6 @@ class AnswerDriver:
     async def _with_notices(self, stop: Pause | Retry) -> Attempted | None:
         """Open the next attempt between a notice that this may take long and one of what came of it."""
         job, client, answer, outcome = self._job, self._client, self.answer, self._job.outcome
-        client.identity = client.identity or answer.identity
         last = isinstance(stop, Pause) and stop.last
         shown, anew = not (last or answer.attempt.cleared), answer.attempt.restarted
         if anew:
@@ -218,8 +216,6 @@ class AnswerDriver:
             attempted = None if last else await self._open_next(stop)
         if shown and outcome.compactions > compactions:
             await client.notify(COMPACTING)  # ignored where it was shown before
-        if answer.identity is None and client.identity is not None:
-            self._session.adopt(client.identity)
         notice, gain = ANEW if anew else IN_VAIN, outcome.saved - saved
         if self.failed is not None:
             notice = NOT_CONTINUED

@@ -30,7 +30,7 @@ from proxy.job import Job
 from proxy.net.bodies import QUOTED
 from proxy.net.headers import AS_JSON, Headers, response_headers
 from proxy.stream.answer import Answer
-from proxy.stream.status import FORMS
+from proxy.stream.status import FORMS, reading
 
 _OF_BODY = (b"content-length", b"content-encoding")
 _OF_JSON = (*_OF_BODY, b"content-type")
@@ -124,6 +124,7 @@ class ClientReply:
             heartbeat=job.settings.heartbeat,
         )
         """Who is shown notices while the answer is made."""
+        self.client.waiting = lambda: reading(job.prompt.estimate.tokens) if job.outcome.attempts else ""
         if job.request.keeping is not None:
             self.client.keep = partial(replies.state.keep_answer, job.exchange.tenant, job.request)
 

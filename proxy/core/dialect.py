@@ -48,6 +48,13 @@ class Writer(Protocol):
         """Write a piece that Spillway made."""
         ...
 
+    def heartbeat(self, identity: Identity | None, fallback: Identity) -> bytes:
+        """Write what keeps a silent stream alive: an event where clients of the dialect count nothing else.
+
+        `identity` is the answer's, None while nothing of it was written; `fallback` is the one to begin it under.
+        """
+        return self.insert(Piece(comment="spillway"), identity or fallback)
+
     def with_usage(self, finish: Piece, usage: Piece) -> Piece:
         """Return the finish with what it lacks because usage was asked for."""
         del usage

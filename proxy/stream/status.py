@@ -58,6 +58,11 @@ def too_much_fixed(share: int) -> Notice:
     )
 
 
+def reading(tokens: int) -> str:
+    """Return what a client waits for whose prompt of so many tokens was sent."""
+    return f"⏳ Waiting for the first word: {_short(tokens)} tokens to read"
+
+
 def recalled(passages: int) -> Notice:
     """Return the notice of how many passages were recalled, shown once in a turn."""
     return Notice(f"🔎 {passages} earlier {'passage' if passages == 1 else 'passages'} recalled")

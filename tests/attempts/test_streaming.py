@@ -167,6 +167,53 @@ def test_a_silent_stream_is_kept_alive() -> None:
         assert read_stream(rest).done == 1
 
 
+CHAT, MESSAGES, RESPONSES, OLLAMA = "/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat"
+SIGNS_OF_LIFE = [
+    (CHAT, HEADERS, b": spillway"),
+    (CHAT, 2, b'"delta":{},"finish_reason":null'),
+    (MESSAGES, HEADERS, b"event: ping"),
+    (RESPONSES, HEADERS, b"event: response.in_progress"),
+    (RESPONSES, 2, b"event: response.in_progress"),
+    (OLLAMA, HEADERS, b'"content":""'),
+]
+
+
+@pytest.mark.parametrize(("path", "at", "sign"), SIGNS_OF_LIFE)
+def test_a_silence_is_filled_with_what_clients_of_a_dialect_count(path: str, at: int, sign: bytes) -> None:
+    """Codex, for one, gives up a stream in which only comments come for five minutes."""
+    body = {"model": "m", "stream": True, "messages": GO, "input": "go", "max_tokens": 9}
+    gate = Gate(at)
+    with (
+        LlamaCppFake([FakeModel("m")], scripted(["1 2 3"]), gate=gate) as fake,
+        running_proxy(fake, grace=0.01, heartbeat=0.01, status="off") as proxy,
+        proxy.client.stream("POST", path, json=body) as answer,
+    ):
+        parts, seen = answer.iter_bytes(), b""
+        while seen.count(sign) < 3:
+            seen += next(parts)
+        gate.open()
+        rest = seen + b"".join(parts)
+        assert b"3" in rest.partition(sign)[2]
+        assert b'"error":{' not in rest
+
+
+@pytest.mark.parametrize("status", ["auto", "comment"])
+def test_a_long_wait_for_the_first_word_says_what_it_is_for(status: str) -> None:
+    gate = Gate(HEADERS)
+    with (
+        LlamaCppFake(brain=scripted(["hello"]), gate=gate) as fake,
+        running_proxy(fake, grace=0.01, heartbeat=0.01, status=status) as proxy,
+        proxy.client.stream("POST", CHAT, json={"stream": True, "messages": GO}) as answer,
+    ):
+        parts, seen = answer.iter_bytes(), b""
+        while b"Waiting for the first word" not in seen:
+            seen += next(parts)
+        gate.open()
+        streamed = read_stream(seen + b"".join(parts))
+    assert (streamed.text, streamed.roles, len(streamed.ids), streamed.done) == ("hello", 1, 1, 1)
+    assert [event["data"]["done"] for event in streamed.events] == ([False, True] if status == "auto" else [])
+
+
 def test_an_error_after_a_heartbeat_is_told_in_the_stream() -> None:
     gate = Gate(HEADERS)
     with (

@@ -73,6 +73,11 @@ class ChatWriter(Writer):
         return sse.encode(chunk)
 
     @override
+    def heartbeat(self, identity: Identity | None, fallback: Identity) -> bytes:
+        """Write a comment, which keeps the backend's chunks as they are; behind the first chunk one with an empty delta."""
+        return super().heartbeat(identity, fallback) if identity is None else self.insert(Piece(), identity)
+
+    @override
     def with_usage(self, finish: Piece, usage: Piece) -> Piece:
         """Return the finish with the `timings` of the usage chunk behind it.
 

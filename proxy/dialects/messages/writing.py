@@ -10,7 +10,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from proxy.core.piece import arguments_of, as_count
+from proxy.core.piece import Identity, arguments_of, as_count
 from proxy.core.request import COMPACTION, Cleared
 from proxy.dialects.bodies import pick, token_counts
 from proxy.dialects.messages.request import CLEAR_RESULTS, CLEAR_THOUGHTS
@@ -43,6 +43,10 @@ class MessagesWriter(Translator):
     """Writes the events of one answer: a message that is opened, its content blocks one after the other, its end."""
 
     call_prefix = "toolu"
+
+    @override
+    def heartbeat(self, identity: Identity | None, fallback: Identity) -> bytes:
+        return event("ping")
 
     @override
     def _begin(self, prompt_tokens: int) -> list[bytes]:

@@ -13,7 +13,7 @@ from typing import Any
 from typing_extensions import override
 
 from proxy.core.jsontext import JsonObject
-from proxy.core.piece import NOBODY
+from proxy.core.piece import NOBODY, Identity
 from proxy.core.request import COMPACTION, Managed, Request
 from proxy.dialects.bodies import dicts_in, pick, token_counts
 from proxy.dialects.responses.items import free_text, items_in, tools_offered
@@ -59,6 +59,13 @@ class ResponsesWriter(Translator):
         super().__init__(request, unique, managed)
         self._tools = tools_offered(dicts_in(request.form, "tools"))
         self._sequence = 0
+
+    @override
+    def heartbeat(self, identity: Identity | None, fallback: Identity) -> bytes:
+        """Write `response.in_progress` again: Codex (0.169) gives a stream up in which only comments come for five minutes."""
+        if not self._begun:
+            return b"".join(self._beginning(identity or fallback))
+        return self._event("response.in_progress", response=self._response("in_progress"))
 
     @override
     def _begin(self, prompt_tokens: int) -> list[bytes]:
