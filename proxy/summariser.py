@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Iterable
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import httpx
@@ -17,11 +17,11 @@ from proxy.compaction.summary import instruction
 from proxy.compaction.verification import LoopWatch, SummaryReply, checked
 from proxy.core import sse
 from proxy.core.errors import UpstreamUnavailable
-from proxy.core.piece import as_count
-from proxy.dialects.chat.reading import read_frame
+from proxy.core.piece import Piece, as_count
+from proxy.dialects.chat.reading import pieces_of, read_frame
 from proxy.dialects.chat.request import LOADING, summarising
 from proxy.job import Job
-from proxy.net.bodies import retry_after
+from proxy.net.bodies import is_event_stream, retry_after
 from proxy.net.tasks import offload_if
 from proxy.net.upstream import Upstream
 from proxy.routing import Route, Router
@@ -238,7 +238,7 @@ def instructions(job: Job) -> str:
 
 
 async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
-    body = job.prompt.request.body
+    body, streams = job.prompt.request.body, route.known.current().streams
     if route.key != job.route.key:
         body = {
             name: value for name, value in body.items() if name not in LOADING and (name != "think" or value is False)
@@ -249,22 +249,24 @@ async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
         [*job.prompt.system, *ask.messages] if ask.append else ask.messages,
         append=ask.append,
         max_tokens=ask.max_tokens,
+        stream=streams is None or streams.value,
         ask_usage=job.request.compaction is not None,
     )
     return await send_chat(route, job.backend_headers(route), ChatBody(content), ahead=bool(job.expected))
 
 
 async def _read(job: Job, route: Route, ask: SummaryAsk, response: httpx.Response) -> SummaryReply:
-    """Read a streamed summary, and add its tokens to the client's account.
+    """Read a summary, which its backend may not stream, and add its tokens to the client's account.
 
     The caller closes the connection, so that a model that loops, or does not end, is stopped there.
     """
     answer, progress = Answer(0, _roughly), job.state.progress
     limit, size, before = SMALLEST_BOUND + ask.max_tokens * BYTES_PER_TOKEN, 0, progress.written
-    splitter, watches, errors = sse.FrameSplitter(limit), (LoopWatch(), LoopWatch()), list[str]()
+    reader = _Frames(limit) if is_event_stream(response) else _Body()
+    watches, errors = (LoopWatch(), LoopWatch()), list[str]()
 
-    def take(block: bytes) -> None:
-        for piece in map(read_frame, sse.frames(block)):
+    def take(pieces: Iterable[Piece]) -> None:
+        for piece in pieces:
             answer.add(piece)
             if piece.error is not None:
                 errors.append(_error_code(piece.error))
@@ -279,7 +281,7 @@ async def _read(job: Job, route: Route, ask: SummaryAsk, response: httpx.Respons
             _log.warning("a summary was given up after %d bytes", limit)
             reply = SummaryReply(failed=True, endless=True)
             break
-        take(splitter.feed(data))
+        take(reader.feed(data))
         progress.written = before + answer.completion_tokens
         if any(watch.looped for watch in watches):
             reply = SummaryReply(answer.text, looped=True)
@@ -288,13 +290,41 @@ async def _read(job: Job, route: Route, ask: SummaryAsk, response: httpx.Respons
             reply = SummaryReply(answer.text, cut=True, endless=True)
             break
     else:
-        take(splitter.flush())
+        take(reader.flush())
+        reply = SummaryReply(answer.text, looped=True) if any(watch.looped for watch in watches) else None
     reply = reply or _ended(job, route, answer, errors)
     usage, (prompt_tokens, completion_tokens) = answer.attempt.usage or {}, job.managed.spent
     prompt_tokens += as_count(usage.get("prompt_tokens")) or len(str(ask.messages)) // _CHARACTERS
     completion_tokens += as_count(usage.get("completion_tokens")) or len(answer.text) // _CHARACTERS
     job.managed.spent = prompt_tokens, completion_tokens
     return reply
+
+
+class _Frames:
+    """Reads pieces off a stream."""
+
+    def __init__(self, limit: int) -> None:
+        self._splitter = sse.FrameSplitter(limit)
+
+    def feed(self, data: bytes) -> Iterable[Piece]:
+        return map(read_frame, sse.frames(self._splitter.feed(data)))
+
+    def flush(self) -> Iterable[Piece]:
+        return map(read_frame, sse.frames(self._splitter.flush()))
+
+
+class _Body:
+    """Reads pieces off a body, at its end."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> Iterable[Piece]:
+        self._data += data
+        return ()
+
+    def flush(self) -> Iterable[Piece]:
+        return pieces_of(bytes(self._data))
 
 
 def _next_step(flow: Generator[SummaryAsk, str, T], text: str | None) -> SummaryAsk | tuple[T]:

@@ -41,7 +41,7 @@ from proxy.compactor import Compactor
 from proxy.core.errors import UpstreamRefused, UpstreamTimeout, UpstreamUnavailable
 from proxy.core.jsontext import dumps, is_heavy
 from proxy.core.piece import Piece
-from proxy.dialects.chat.reading import as_stream, read_completion
+from proxy.dialects.chat.reading import pieces_of
 from proxy.dialects.chat.request import going_on, may_ask_usage, unstreamed, written
 from proxy.job import Job
 from proxy.net.bodies import QUOTED, body_of, is_event_stream, retry_after
@@ -263,8 +263,7 @@ def _refused_feature(job: Job, status: int, body: bytes, features: Sequence[Feat
 
 def _pieces(response: httpx.Response, body: bytes) -> Sequence[Piece]:
     """Return the answer that came in one body as a stream would have it; empty: it is none."""
-    completion = read_completion(body) if response.status_code == 200 and not is_refusal(body) else None
-    return () if completion is None or not completion.choices else as_stream(completion, completion.choices[:1])
+    return pieces_of(body) if response.status_code == 200 and not is_refusal(body) else ()
 
 
 def _is_roomy(job: Job) -> bool:

@@ -109,3 +109,30 @@ def test_an_answer_that_the_window_ended_is_resumed_unstreamed(stream: bool, mor
             text = only["message"]["content"]
         assert text == words + " And the end."
         assert not streams(backend)[-1]
+
+
+def test_a_backend_that_does_not_stream_is_asked_for_its_summary_unstreamed() -> None:
+    def script(_: RawBackend, call: Call) -> None:
+        if call.json.get("stream"):
+            call.send(answering(BY_PARAM, "400 Bad Request"))
+            return
+        summary = (
+            "## Goal\n- Store the code w7 in the file codes.txt, and keep it until the user asks for it again.\n" * 2
+        )
+        text = summary if "Summarise" in str(call.json["messages"][-1]) else "Hi there."
+        call.send(answering(whole(choice({"role": "assistant", "content": text}))))
+
+    history = [
+        {"role": role, "content": f"{n} {'the code w7 goes to codes.txt ' * 20}"}
+        for n in range(8)
+        for role in ("user", "assistant")
+    ]
+    with (
+        raw_backend(script) as backend,
+        running_proxy(backend.setting, models={"m": ModelOverrides(window=1024)}) as proxy,
+    ):
+        proxy.chat({"model": "m", "messages": GO, "stream": True})
+        answer = proxy.chat({"model": "m", "messages": [*history, *GO], "stream": True})
+        assert read_stream(answer.content).text == "Hi there."
+        assert sum(streams(backend)) == 1
+        assert "until the user asks for it again" in str(backend.chats()[-1].json["messages"])

@@ -179,6 +179,12 @@ def _as_delta(choice: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "delta": delta}
 
 
+def pieces_of(body: bytes) -> Sequence[Piece]:
+    """The pieces in which a stream would hold the first choice of a body; empty: there is none."""
+    completion = read_completion(body)
+    return () if completion is None or not completion.choices else as_stream(completion, completion.choices[:1])
+
+
 def as_stream(completion: Completion, choices: Sequence[Piece]) -> list[Piece]:
     """The pieces in which a stream would hold these choices of a body, with its usage and the end mark."""
     pieces = [part for piece in choices for part in _parts(piece)]

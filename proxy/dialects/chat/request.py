@@ -144,11 +144,13 @@ def summarising(
     *,
     append: bool,
     max_tokens: int,
+    stream: bool = True,
     ask_usage: bool = False,
 ) -> bytes:
     """The body of a request for a summary. `append`: the messages go on with the client's own prompt.
 
-    It is streamed, because llama.cpp stops a stream at once when the connection closes, other requests late.
+    It is to be streamed where that can be, because llama.cpp stops a stream at once when the connection closes, other
+    requests late.
     """
     if append:
         body = {name: value for name, value in client.items() if name not in _NOT_FOR_SUMMARIES}
@@ -158,9 +160,9 @@ def summarising(
         body = {name: client[name] for name in _TEMPLATE_FIELDS if name in client}
     if isinstance(options := body.get("options"), dict):
         body["options"] = {name: value for name, value in options.items() if name not in _NOT_FOR_SUMMARIES}
-    fields = {"model": model, "messages": list(messages), "max_tokens": max_tokens, "stream": True}
+    fields = {"model": model, "messages": list(messages), "max_tokens": max_tokens, "stream": stream}
     raw = dumps({**body, **fields})
-    return _asking_usage(raw) if ask_usage else raw
+    return _asking_usage(raw) if ask_usage and stream else raw
 
 
 def reading_only(body: Mapping[str, Any], messages: Sequence[Message]) -> bytes:
