@@ -26,6 +26,7 @@ from proxy.stream.status import (
     Notice,
     comment_form,
     omitted_from_message,
+    pieces_of,
     recalled,
     too_much_fixed,
 )
@@ -206,7 +207,8 @@ class ClientStream:
 
     def _written(self, notice: Notice, forms: Iterable[Form]) -> bytes:
         identity = self.identity or NOBODY
-        return b"".join([self.writer.insert(form(notice), identity) for form in forms])
+        pieces = [piece for form in forms for piece in pieces_of(notice, form)]
+        return b"".join([self.writer.insert(piece, identity) for piece in pieces])
 
     async def _beaten(self) -> None:
         """Wait for a heartbeat that waits for the client: it would come in between, or after the end."""

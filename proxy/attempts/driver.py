@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -14,11 +15,13 @@ from proxy.attempts.calls import AnswerCalls, CallLedger
 from proxy.attempts.client import ClientStream, final_notices
 from proxy.attempts.resuming import Resumer
 from proxy.attempts.room import room_of, watch_of
+from proxy.compaction.account import account
 from proxy.core.errors import UpstreamUnavailable
 from proxy.core.jsontext import dumps
 from proxy.core.piece import Piece
 from proxy.core.sse import FrameTooLong
 from proxy.job import Job
+from proxy.net.tasks import offload_if
 from proxy.net.transport import InvalidResponse
 from proxy.stream.answer import Answer
 from proxy.stream.events import (
@@ -39,7 +42,7 @@ from proxy.stream.events import (
     UpstreamFailed,
 )
 from proxy.stream.session import StreamSession
-from proxy.stream.status import ANEW, COMPACTING, IN_VAIN, LONGEST, NO_ROOM, NOT_CONTINUED, compacted
+from proxy.stream.status import ANEW, COMPACTING, IN_VAIN, LONGEST, NO_ROOM, NOT_CONTINUED, Notice, compacted
 
 Interrupted = Pause | Retry | Correct | Search | None
 """Why an attempt was left, or ended in something that needs another one; None: the answer is complete."""
@@ -227,8 +230,25 @@ class AnswerDriver:
             extract = any(each["summary"] == "extract" for each in new)
             omitted = outcome.left_out not in (0, left_out)
             notice = compacted(after + gain, after, extract=extract, follows=self._resumer.follows, omitted=omitted)
-        await client.notify(notice)
+        await client.notify(await self._with_account(notice) if notice.last else notice)
         return attempted
+
+    async def _with_account(self, notice: Notice) -> Notice:
+        """Return the notice that ends the answer with as much of an account, and of what to do next, as the user wants."""
+        job, answer, status = self._job, self.answer, self._job.settings.status
+        lines: list[str] = []
+        if "minimal" not in status:
+            lines = await offload_if(
+                True,
+                account,
+                job.prompt.sent,
+                answer.text,
+                tokens=answer.delivered_tokens,
+                window=job.window or 0,
+                steps=notice.details,
+                detailed="detailed" in status,
+            )
+        return replace(notice, details=tuple(lines))
 
     async def _open_next(self, stop: Pause | Retry) -> Attempted | None:
         """Open the next attempt; None if there can be none, or the backend `failed`."""

@@ -21,7 +21,7 @@ _AIM = 0.97
 """Share of the tokens that the first try aims at."""
 _SCANNED = 50_000
 """Lines that are searched for errors."""
-_GRAVE = re.compile(r"error|exception|traceback|fail(?:ed|ure)|panic|fatal|abort|denied", re.IGNORECASE)
+GRAVE = re.compile(r"error|exception|traceback|fail(?:ed|ure)|panic|fatal|abort|denied", re.IGNORECASE)
 _LESS_GRAVE = re.compile(r"warn|not found|cannot|unable|timed? ?out", re.IGNORECASE)
 
 
@@ -52,7 +52,7 @@ def cut_middle(text: str, most: int, *, edge: str = "") -> str:
 def telling_line(text: str) -> str:
     """The line of a text that says most of how it ended: the last one that looks like an error, else the last one of words."""
     lines = [line for line in map(str.strip, text.split("\n")[-_SCANNED:]) if line]
-    grave = (line for line in reversed(lines) if _GRAVE.search(line))
+    grave = (line for line in reversed(lines) if GRAVE.search(line))
     return next(grave, lines[-1] if lines else "")
 
 
@@ -128,7 +128,7 @@ def _chosen(lines: Sequence[str], bounds: Bounds) -> set[int]:
 def _suspects(lines: Sequence[str]) -> Iterator[int]:
     """Yield lines that look like errors, then those like warnings, each with its neighbours, and each kind of line once."""
     seen: set[str] = set()
-    for pattern in (_GRAVE, _LESS_GRAVE):
+    for pattern in (GRAVE, _LESS_GRAVE):
         for index, line in enumerate(lines[:_SCANNED]):
             if pattern.search(line) and (kind := re.sub(r"\d+", "0", line[:200])) not in seen:
                 seen.add(kind)

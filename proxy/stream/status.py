@@ -12,19 +12,39 @@ from proxy.core.piece import Piece
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One line of plain text to tell. `done` closes the one before it; `last`: the answer ends here."""
+    """One line of plain text to tell. `done` closes the one before it; `last`: the answer ends here.
+
+    `details` are more lines, which belong to it.
+    """
 
     text: str
     done: bool = True
     last: bool = False
+    details: tuple[str, ...] = ()
 
 
 COMPACTING = Notice("⚙️ Compacting conversation history…", done=False)
 IN_VAIN = Notice("⚠️ Compacting did not help, continuing as it is")
-NO_ROOM = Notice("⚠️ No room is left to go on with this answer, it ends here", last=True)
+NO_ROOM = Notice(
+    "⚠️ No room is left to go on with this answer, it ends here",
+    last=True,
+    details=(
+        "write “go on”: what was done so far can be shortened in a new turn",
+        "start a new conversation that begins with these lines",
+        "give the model a larger window",
+    ),
+)
 ANEW = Notice("⚠️ The model began its answer anew, it is asked again to go on")
-LONGEST = Notice("⚠️ This answer has filled SPILLWAY_ANSWER_WINDOWS windows, it ends here", last=True)
-NOT_CONTINUED = Notice("⚠️ The backend does not continue this answer, it ends here", last=True)
+LONGEST = Notice(
+    "⚠️ This answer has filled SPILLWAY_ANSWER_WINDOWS windows, it ends here",
+    last=True,
+    details=("write “go on”, or raise SPILLWAY_ANSWER_WINDOWS",),
+)
+NOT_CONTINUED = Notice(
+    "⚠️ The backend does not continue this answer, it ends here",
+    last=True,
+    details=("write “go on” once the backend answers again",),
+)
 SILENT_CUT = Notice("⚠️ The backend cut the beginning of this conversation; it is compacted on the next turn")
 _COMPACTED = "✅ Context compacted, continuing…"
 _OMITTED = "✅ Context compacted, the middle of your message was left out, continuing…"
@@ -80,7 +100,8 @@ def _pattern() -> re.Pattern[str]:
     figures = r"(?:\s+\([\d.]+k?\s+→\s+[\d.]+k?\s+tokens\))?"
     blank = r"[^\S\r\n]*"
     before = rf"(?:\r?\n(?:{blank}\r?\n)?{blank})?"
-    return re.compile(rf"{before}>\s+\*(?:{'|'.join(texts)}){figures}\*(?:{blank}\r?\n){{0,2}}")
+    details = rf"(?:{blank}\r?\n{blank}>{blank}-[^\r\n]*)*"
+    return re.compile(rf"{before}>\s+\*(?:{'|'.join(texts)}){figures}\*{details}(?:{blank}\r?\n){{0,2}}")
 
 
 _NOTICE = _pattern()
@@ -88,7 +109,7 @@ _NOTICE = _pattern()
 
 def quoted(notice: Notice) -> str:
     """Return the notice as it stands in content or reasoning."""
-    return f"\n\n> *{notice.text}*\n\n"
+    return "\n> - ".join((f"\n\n> *{notice.text}*", *notice.details)) + "\n\n"
 
 
 def strip_status(text: str) -> str:
@@ -121,6 +142,12 @@ def event_form(notice: Notice) -> Piece:
 def reasoning_form(notice: Notice) -> Piece:
     """Return a quoted line of the reasoning, which clients fold."""
     return Piece(thought=quoted(notice))
+
+
+def pieces_of(notice: Notice, form: Form) -> list[Piece]:
+    """Make the pieces of a notice and its details: one in the text, else one a line, the notice last, which stays in sight."""
+    beside = form in FORMS["auto"]
+    return [form(each) for each in (*(map(Notice, notice.details) if beside else ()), notice)]
 
 
 FORMS: dict[str, tuple[Form, ...]] = {

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from proxy.attempts.client import ClientStream
+from proxy.core.jsontext import dumps
 from proxy.net.tasks import running
 from tests.fakes import (
     FAKES,
@@ -30,6 +31,7 @@ from tests.fakes import (
     words,
 )
 from tests.fakes.waiting import PATIENCE
+from tests.histories import assistant, call, tool, user
 from tests.proxying import read_stream, running_proxy
 from tests.raw import asking, connected
 
@@ -95,21 +97,64 @@ def test_without_a_bound_an_answer_of_many_windows_is_whole(kind: str, stream: b
             assert (choice["message"]["content"], choice["finish_reason"]) == (words(1, 2500), "stop")
 
 
+def resumed_in_vain(question: Question) -> Reply:
+    """Nothing that it is asked to go on with leaves it any room."""
+    if question.prefix or question.messages[-1]["role"] == "assistant":
+        return Reply(text=" on", finish="length", usage={"prompt_tokens": 1015, "completion_tokens": 1})
+    return Reply(text=f"# The cause\n\n{words(1, 1000)}")
+
+
 def test_resumes_in_vain_end_an_answer_and_the_user_is_told() -> None:
     """What can't be shortened leaves no room: three times in a row is enough."""
-
-    def brain(question: Question) -> Reply:
-        if question.prefix or question.messages[-1]["role"] == "assistant":
-            return Reply(text=" on", finish="length", usage={"prompt_tokens": 1015, "completion_tokens": 1})
-        return walk()(question)
-
-    with LlamaCppFake([FakeModel("m", 1024)], summariser(brain)) as fake, running_proxy(fake) as proxy:
+    with LlamaCppFake([FakeModel("m", 1024)], summariser(resumed_in_vain)) as fake, running_proxy(fake) as proxy:
         seen = read_stream(proxy.chat({"model": "m", "stream": True, "messages": GO}).content)
         assert (seen.finishes, seen.done, seen.errors) == (["length"], 1, [])
         assert len([r for r in fake.chats() if r.json.get("continue_final_message")]) == 3
         descriptions = [event["data"]["description"] for event in seen.events]
         assert "No room is left" in descriptions[-1]
         assert seen.events[-1]["data"]["done"] is True
+
+
+@pytest.mark.parametrize(("detail", "least", "most"), [("minimal", 0, 0), ("normal", 5, 5), ("detailed", 14, 20)])
+@pytest.mark.parametrize("form", ["auto", "content"])
+def test_an_answer_that_has_to_end_is_followed_by_an_account(detail: str, least: int, most: int, form: str) -> None:
+    items = {"Fix the parser": "completed", "Write the docs": "in_progress", "Run the tests": "pending"}
+    todos = dumps({"todos": [{"content": title, "status": status} for title, status in items.items()]}).decode()
+    messages = [
+        user("The database is Postgres 16 on port 5433."),
+        assistant("Noted."),
+        user("Fix the parser of the project. Never touch the schema."),
+        assistant(None, tool_calls=[call(1, "read_file", '{"path": "src/parser.py"}'), call(2, "todo_write", todos)]),
+        tool(1, "def parse(): ..."),
+        tool(2, "ok"),
+        assistant(None, tool_calls=[call(3, "bash", '{"command": "pytest"}')]),
+        tool(3, "Error: 2 tests\n![x](https://example.org)"),
+    ]
+    with (
+        LlamaCppFake([FakeModel("m", 1024)], summariser(resumed_in_vain)) as fake,
+        running_proxy(fake, status=detail) as proxy,
+    ):
+        body = {"model": "m", "stream": True, "messages": messages}
+        seen = read_stream(proxy.chat(body, **{"x-spillway-status": form}).content)
+        assert (seen.finishes, seen.errors) == (["length"], [])
+        notice = "No room is left to go on with this answer, it ends here"
+        lines = seen.text.splitlines() if form == "content" else [e["data"]["description"] for e in seen.events]
+        told = "\n".join(line.removeprefix("> - ") for line in lines)
+        titles = ("Done", "Files", "Settled", "Open", "Next")
+        assert least <= sum(line.startswith(titles) for line in told.split("\n")) <= most
+        for fact in (
+            *("(The cause", "3 tool calls (read_file 1, todo_write 1, bash 1), 1 failed", "→ Error: 2 tests"),
+            *("Files: src/parser.py", "Never touch the schema", "Postgres 16", "your request “Fix the parser of"),
+            *("Write the docs", "Run the tests", "write “go on”"),
+        ):
+            assert (fact in told) is (detail != "minimal")
+        assert "](" not in told
+        assert notice in told
+        if form == "content":
+            again = [*messages, assistant(seen.text), user("go on")]
+            proxy.chat({"model": "m", "max_tokens": 5, "messages": again})
+            assert notice not in str(fake.chats()[-1].json)
+            assert "3 tool calls (" not in str(fake.chats()[-1].json)
 
 
 def test_usage_of_a_joined_stream_is_summed() -> None:

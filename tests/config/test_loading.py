@@ -146,7 +146,7 @@ def test_keys_are_trimmed_and_not_shown() -> None:
         ("PAUSE", "0.7", ["trigger 0.8", "at most pause 0.7"]),
         ("READ_TIMEOUT", "inf", ["SPILLWAY_READ_TIMEOUT='inf'", "finite"]),
         ("MAX_BODY", "-1", ["SPILLWAY_MAX_BODY='-1'", "greater than 0"]),
-        ("STATUS", "loud", ["SPILLWAY_STATUS='loud'", "'auto'", "'off'"]),
+        ("STATUS", "loud", ["SPILLWAY_STATUS__0='loud'", "'auto'", "'off'"]),
         ("HOST", "0.0.0.0", ["0.0.0.0", "SPILLWAY_API_KEYS", "SPILLWAY_ALLOW=open"]),
         ("ALLOW", "maybe", ["SPILLWAY_ALLOW__0='maybe'", "'open'"]),
         ("BACKENDS", "nope", ["SPILLWAY_BACKENDS", "JSON", '"url"']),

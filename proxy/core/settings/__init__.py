@@ -24,7 +24,7 @@ from proxy.core.settings.entries import (
     Policy,
     Recall,
     SingleLimits,
-    StatusForm,
+    StatusWords,
     StrategyName,
     ToolMode,
     WordList,
@@ -191,9 +191,11 @@ class Settings(ModelSettings):
     stabilise: bool = Field(
         default=True, description="Strip Claude Code's billing line and `cache_control` marks from prompts."
     )
-    status: StatusForm = Field(
-        default="auto",
-        description="How users see that Spillway is at work: auto, event, reasoning, content, comment, off.",
+    status: StatusWords = Field(
+        default=("auto",),
+        examples=[["auto", "detailed"]],
+        description="How users see that Spillway is at work: auto, event, reasoning, content, comment, off; and how much of an "
+        "account follows an answer that has to end: minimal, normal (without a word), detailed.",
     )
     models: dict[str, ModelOverrides] = Field(
         examples=[{"qwen3*": {"window": 32768}}],

@@ -22,6 +22,7 @@ from pydantic import (
 
 BackendKind = Literal["auto", "lmstudio", "ollama", "openrouter", "llamacpp", "llamaswap", "vllm", "generic"]
 StatusForm = Literal["auto", "event", "reasoning", "content", "comment", "off"]
+StatusDetail = Literal["minimal", "normal", "detailed"]
 StrategyName = Literal["auto", "summarize", "truncate", "mask"]
 ToolMode = Literal["auto", "hybrid", "native", "emulated"]
 Permission = Literal["open", "admin", "metrics", "content"]
@@ -112,6 +113,7 @@ Fill = Annotated[float, AfterValidator(share_or_tokens)]
 SingleLimits = dict[Limit, Annotated[int, Field(ge=0)]]
 WordList = Annotated[tuple[NonBlank, ...], BeforeValidator(listed)]
 Permissions = Annotated[tuple[Permission, ...], BeforeValidator(listed)]
+StatusWords = Annotated[tuple[Literal[StatusForm, StatusDetail], ...], BeforeValidator(listed)]
 HostGlobs = Annotated[tuple[Annotated[NonBlank, AfterValidator(host_glob)], ...], BeforeValidator(listed)]
 OriginGlobs = Annotated[tuple[Annotated[NonBlank, AfterValidator(origin_glob)], ...], BeforeValidator(listed)]
 

@@ -1,0 +1,100 @@
+"""Account of a conversation whose answer has to end: what was done and with which files, what was settled, what is open.
+
+Made by code from the history that the client sent and the answer so far; a person reads it, no model does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from proxy.compaction.extract import extract
+from proxy.compaction.results import Result, results_of
+from proxy.compaction.shorten import GRAVE, telling_line
+from proxy.compaction.source import source_of
+from proxy.core.history.embedded import authored_text
+from proxy.core.history.marks import QUOTES, section
+from proxy.core.history.rules import constraints
+from proxy.core.history.sentences import found_in, newest_within
+from proxy.core.history.turns import is_user, newest_user
+from proxy.core.jsontext import loads
+from proxy.core.request import Message, text_of
+
+_LOOKED_AT = 2_000
+"""Characters at the end of a result in which its outcome is looked for."""
+_FIRST_WORD = re.compile(r"\W{0,20}(\w{1,60})")
+_PATH = re.compile(r"(?!\w{3,8}://)(?:.*/.*|.*\.[A-Za-z]\w{0,7})")
+_HEADING = re.compile(r"^#{1,4} (.{1,80})", re.MULTILINE)
+_BOX = re.compile(r"^\s{0,8}[-*+] \[([ xX])\] (.{1,200})", re.MULTILINE)
+_OVER = {"x", "X", "completed", "complete", "done", "cancelled", "canceled"}
+_TITLES = ("content", "step", "title", "text", "description", "task")
+"""Fields in which the to-do tools of clients say what is to be done."""
+
+
+def account(
+    messages: Sequence[Message], answer: str, *, tokens: int, window: int, steps: Sequence[str], detailed: bool
+) -> list[str]:
+    """Build the lines of an account, one for each section, or where `detailed` one for each item of a section.
+
+    `tokens` are those of the answer, `steps` what may be done next. The history is the client's, after its leading
+    system messages.
+    """
+    most, width, room = (5, 200, 600) if detailed else (3, 100, 200)
+    newest, results = newest_user(messages), results_of(messages)
+    request = "" if newest is None else authored_text(messages[newest])
+    rules = constraints(messages, limit=room)
+    users = list(filter(is_user, messages))
+    stated = section({"content": extract(users, source_of(users), limit=room)}, QUOTES)
+    paths = (name for r in results for name in found_in(r.arguments or "") if _PATH.fullmatch(name))
+    sections = {
+        "Done": [*_done([r for r in results if r.index > (newest or 0)], answer, tokens, window)],
+        "Files": [", ".join(newest_within(dict.fromkeys(paths), limit=room))],
+        "Settled": [*rules[::-1], *(said for said in stated if said not in request and said not in rules)],
+        "Open": [request and f"your request “{_plain(request, 90)}”", *_open_items(messages, results, answer)],
+        "Next": steps,
+    }
+    lines: list[str] = []
+    for title, items in sections.items():
+        texts = [_plain(item, room if title == "Files" else width) for item in items if item][:most]
+        lines += [f"{title}: {text}" for text in (texts if detailed else [" · ".join(texts)]) if text]
+    return lines
+
+
+def _done(turn: Sequence[Result], answer: str, tokens: int, window: int) -> Iterator[str]:
+    """What was done in this turn: the answer, the calls by tool, then each with its outcome, the newest first."""
+    covered = ", ".join(_HEADING.findall(answer)) or (answer and f"up to “…{_plain(answer[-60:], 60)}”")
+    yield f"{tokens} tokens of the answer{f' in a window of {window}' * (window > 0)}{f' ({covered})' * bool(covered)}"
+    if turn:
+        tools = ", ".join(f"{name} {number}" for name, number in Counter(r.name for r in turn).most_common(6))
+        failed = sum(GRAVE.search(word[1]) is not None for r in turn if (word := _FIRST_WORD.match(r.text)))
+        yield f"{len(turn)} tool call{'s' * (len(turn) > 1)} ({tools}){f', {failed} failed' * (failed > 0)}"
+    for result in reversed(turn):
+        outcome = telling_line(result.text[-_LOOKED_AT:]) or "nothing"
+        yield f"{result.name}({_plain(result.arguments or '', 70)}) → {_plain(outcome, 90)}"
+
+
+def _open_items(messages: Sequence[Message], results: Sequence[Result], answer: str) -> list[str]:
+    """The open items of the newest list of to-dos: of a tool's, else of one with boxes to tick in an answer."""
+    of_tools = (_todos(result.arguments or "") for result in reversed(results))
+    answers = (text_of(message) for message in reversed(messages) if message.get("role") == "assistant")
+    lists = chain(of_tools, map(_BOX.findall, chain((answer,), answers)))
+    return [title for status, title in next(filter(None, lists), []) if status not in _OVER]
+
+
+def _todos(arguments: str) -> list[tuple[str, str]]:
+    """The items of a to-do tool's call, each behind its status; none if it is another tool's."""
+    try:
+        fields = loads(arguments) if '"status"' in arguments else None
+    except ValueError:
+        return []
+    lists = [value for value in fields.values() if isinstance(value, list)] if isinstance(fields, dict) else []
+    items = [item for value in lists for item in value if isinstance(item, dict) and item.get("status")]
+    return [(str(item["status"]), str(item[name])) for item in items if (name := next(filter(item.get, _TITLES), ""))]
+
+
+def _plain(text: str, width: int) -> str:
+    """One line of it that is no link, image or tag where Markdown is shown: it may be a tool's."""
+    line = " ".join(text[: 4 * width].split()).replace("](", "] (").replace("<", "(")
+    return line if len(line) <= width else f"{line[: width - 1].rstrip()}…"
