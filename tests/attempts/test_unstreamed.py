@@ -136,3 +136,9 @@ def test_a_backend_that_does_not_stream_is_asked_for_its_summary_unstreamed() ->
         assert read_stream(answer.content).text == "Hi there."
         assert sum(streams(backend)) == 1
         assert "until the user asks for it again" in str(backend.chats()[-1].json["messages"])
+
+
+def test_a_response_claims_no_logprobs() -> None:
+    with raw_backend(refusing(BY_PARAM)) as backend, running_proxy(backend.setting) as proxy:
+        answer = proxy.client.post("/v1/responses", json={"model": "m", "input": "hi", "top_logprobs": 5})
+        assert answer.json()["top_logprobs"] == 0

@@ -37,7 +37,6 @@ _ECHOED: Mapping[str, Any] = {
     "text": {"format": {"type": "text"}},
     "tool_choice": "auto",
     "tools": [],
-    "top_logprobs": 0,
     "top_p": 1.0,
     "truncation": "disabled",
 }
@@ -212,6 +211,7 @@ class ResponsesWriter(Translator):
             "service_tier": "default",
             "store": is_stored(form),
             "presence_penalty": 0.0,
+            "top_logprobs": 0,  # whatever was asked for: none are given
             "frequency_penalty": 0.0,
             "usage": self._usage_sent() if ended and status != "failed" else None,
             **fields,
