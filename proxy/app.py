@@ -47,6 +47,7 @@ from proxy.relay import Relay
 from proxy.routing import Router
 from proxy.store import Store, StoreLimits, open_store
 from proxy.summariser import Summaries
+from proxy.tokens.cache import CacheMemory
 from proxy.tokens.counting import Counting
 from proxy.tokens.meter import Meter
 
@@ -97,12 +98,12 @@ def create_app(
     timeouts = {"connect_timeout": times.connect_timeout, "read_timeout": settings.read_timeout}
     wire = transport or open_wire(settings.backends, **timeouts)
     store = store or _open_store(settings, clock, times.store_timeout)
-    counting, telemetry = Counting(meter=Meter(), store=store), Telemetry(clock=time.monotonic)
+    counting, telemetry = Counting(meter=Meter(settings.cache_bytes), store=store), Telemetry(clock=time.monotonic)
     known = upstreams(settings.backends, settings, wire, store, times.profile_ttl)
     router = Router(known, default=settings.default_model)
     metrics = Metrics(keyed=bool(settings.api_keys))
-    history = RequestHistory(settings.live_bytes, clock, telemetry.clock)
-    _watch(metrics, store, history)
+    history = RequestHistory(counting.meter.memory, clock, telemetry.clock, remembers=settings.cache_bytes > 0)
+    _watch(metrics, store, history, counting.meter.memory)
     addons = addons_of(telemetry, counting.meter, history, metrics)
     if (spans := spans or _spans()) is not None:
         from proxy.addons.tracing import Tracing  # noqa: PLC0415 - an extra, loaded only where it is used
@@ -153,10 +154,11 @@ async def _lifespan(
             await asyncio.to_thread(spans.shutdown)
 
 
-def _watch(metrics: Metrics, store: Store, history: RequestHistory) -> None:
+def _watch(metrics: Metrics, store: Store, history: RequestHistory, memory: CacheMemory) -> None:
     """Show what no outcome tells."""
     metrics.watch("store_healthy", "Whether the store worked when it was last tried.", lambda: store.healthy)
-    metrics.watch("live_bytes", "Bytes that the bodies of recent requests take.", lambda: history.size)
+    metrics.watch("live_bytes", "Bytes that the bodies of recent requests take.", lambda: history.bodies.size)
+    metrics.watch("cache_bytes", "Bytes that all caches take, these bodies among them.", lambda: memory.size)
     metrics.watch("live_viewers", "Viewers of the live feed.", lambda: history.viewers)
 
 

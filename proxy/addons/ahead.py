@@ -23,7 +23,7 @@ from proxy.compaction.budget import ContextBudget, Growth, growth, history_next,
 from proxy.compaction.compaction import STRATEGIES
 from proxy.core.errors import ClientError
 from proxy.core.history.turns import newest_user
-from proxy.core.jsontext import is_heavy
+from proxy.core.jsontext import dumps, is_heavy
 from proxy.core.piece import as_count
 from proxy.core.request import Message
 from proxy.dialects.chat.request import reading_only
@@ -32,7 +32,7 @@ from proxy.net.tasks import spawn
 from proxy.net.upstream import Upstream
 from proxy.outcome import Event, Outcome, Telemetry
 from proxy.pipeline import Pipeline
-from proxy.tokens.meter import Recent
+from proxy.tokens.cache import Cache
 
 QUIET = 0.5
 """Seconds without a request after which a backend is taken to have nothing to do: chores and the next step of a loop come sooner."""
@@ -43,14 +43,12 @@ MOST_TRIES = 4
 """How often one is begun that gives way each time."""
 MOST_OF_ONE = 8
 """Conversations of one credential that wait to be compacted, or were; of more the oldest is forgotten."""
-MOST_TRIED = 1000
-"""Extracts of which it is remembered that a model was to write a summary in their place."""
 MOST = 64
 """The same of all credentials together."""
-MOST_LINKS = 8192
-"""Links of answered histories that are remembered, two for each, of all credentials together."""
 HEAVIEST = 4 * 2**20
 """Weight of a history up to which it is kept until it is compacted."""
+_SHARE = 4
+"""All that wait take at most a fourth as many bytes as the caches."""
 
 LATEST = 32
 """Messages by which it is told what the next turn will add."""
@@ -69,6 +67,8 @@ class _Plan:
     """Link of where its newest turn begins: a history that shares this and does not go on with `expected` has another one."""
     answered: Outcome
     """Of the request whose answer it follows."""
+    size: int
+    """Bytes of the history as JSON."""
     task: asyncio.Task[None] = field(init=False)
     """Holds the request until it ends."""
     running: bool = False
@@ -92,12 +92,8 @@ class AheadCompactor(AddOn):
         self._ended = asyncio.Event()
         self._plans: OrderedDict[tuple[str, bytes], _Plan] = OrderedDict()
         """By scope and link, the oldest first."""
-        self._answered = Recent[tuple[str, bytes], None](MOST_LINKS)
-        """Scopes and links of histories that were answered."""
         self._turns = defaultdict[str, asyncio.Lock](asyncio.Lock)
         """Held by the plan that a backend works for."""
-        self._tried = Recent[tuple[str, bytes], None](MOST_TRIED)
-        """Extracts, by scope and digest, in place of which a model was to write a summary."""
         self._closed = False
 
     @override
@@ -106,6 +102,10 @@ class AheadCompactor(AddOn):
         self._preparer, self._compactor = pipeline.preparer, pipeline.compactor
         self._summaries = pipeline.compactor.summaries
         self._meter = pipeline.counting.meter
+        self._answered = Cache[tuple[str, bytes], Literal[True]](self._meter.memory)
+        """Scopes and links of histories that were answered."""
+        self._tried = Cache[tuple[str, bytes], Literal[True]](self._meter.memory)
+        """Extracts, by scope and digest, in place of which a model was to write a summary."""
 
     @override
     def happened(self, outcome: Outcome, event: Event) -> None:
@@ -165,17 +165,17 @@ class AheadCompactor(AddOn):
         links, newest = job.prompt.links, newest_user(job.prompt.sent) or 1
         stem = links[newest - 1]
         for link in (stem, links[-1]):  # clients rewrite their newest message later
-            self._answered.put((job.scope, link), None)
+            self._answered.put((job.scope, link), True, 0)
         used = as_count(usage.get("prompt_tokens")) + as_count(usage.get("completion_tokens"))
         due = may_be_due(budget, used) or (job.prompt.checkpoint is not None and self._extract_in(job))
         if not (due and self._summaries.may_work_ahead(job, job.route.upstream)):
             return
-        if not any((job.scope, link) in self._answered for link in links[:-1] if link != stem):
+        if not any(self._answered.get((job.scope, link)) for link in links[:-1] if link != stem):
             return  # the first of its conversation, or one of many with the same beginning
         history, rest = history_next(job.request.messages, join(), parsed=job.dialect.parses_calls)
         if is_heavy(history, HEAVIEST):
             return
-        plan = _Plan(scope=job.scope, expected=links[-1], stem=stem, answered=job.outcome)
+        plan = _Plan(scope=job.scope, expected=links[-1], stem=stem, answered=job.outcome, size=len(dumps(history)))
         following = job.fresh(
             exchange=job.exchange.detached(), request=job.request.changed(messages=history), expected=plan.expected
         )
@@ -193,6 +193,9 @@ class AheadCompactor(AddOn):
             self._drop(of_one[0])
         elif len(self._plans) > MOST:
             self._drop(next(iter(self._plans.values())))
+        waiting = [each for each in self._plans.values() if each is plan or not each.task.done()]
+        while len(waiting) > 1 and _SHARE * sum(each.size for each in waiting) > self._meter.memory.limit:
+            self._drop(waiting.pop(0))
 
     def _drop(self, plan: _Plan) -> None:
         del self._plans[plan.scope, plan.expected]
@@ -202,7 +205,7 @@ class AheadCompactor(AddOn):
         """Return whether a prompt begins with an extract in place of which no model was to write a summary yet."""
         checkpoint = job.prompt.checkpoint
         extract = checkpoint is not None and checkpoint.by == "extract" and STRATEGIES[job.settings.strategy].asks
-        return extract and checkpoint is not None and (job.scope, checkpoint.digest) not in self._tried
+        return extract and checkpoint is not None and not self._tried.get((job.scope, checkpoint.digest))
 
     # -- the work
 
@@ -279,7 +282,7 @@ class AheadCompactor(AddOn):
             return result
         written = await self._compactor.compact(job, goal=max(1, budget.goal - self._growth(job, budget).requested))
         if not any(job.outcome.each("backend_failed")):
-            self._tried.put((job.scope, extract.digest), None)
+            self._tried.put((job.scope, extract.digest), True, 0)
         if not written:
             return result or "failed"
         await self._placed(plan, job, rest)

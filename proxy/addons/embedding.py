@@ -10,12 +10,11 @@ import asyncio
 import logging
 import re
 from array import array
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from math import sqrt
 from operator import mul
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeAlias
 
 from proxy.backends.profile import ModelKey
 from proxy.core.errors import UpstreamUnavailable
@@ -27,6 +26,7 @@ from proxy.net.bodies import body_of
 from proxy.net.tasks import offload_if, spawn
 from proxy.recall.words import terms
 from proxy.routing import Route, Router
+from proxy.tokens.cache import Cache, CacheMemory
 
 _log = logging.getLogger("spillway.embedding")
 
@@ -42,10 +42,6 @@ AT_ONCE = 4
 """Conversations that are embedded at a time."""
 MOST_PASSAGES = 4000
 """Passages of a conversation, about 400,000 tokens: vectors of longer ones are not compared."""
-MOST_BYTES = 64 * 2**20
-"""Bytes of vectors that are cached; a passage has 4 for each dimension."""
-_OVERHEAD = 200
-"""Bytes that a vector and its key take besides its numbers."""
 _LONGEST_ANSWER = 16 * 2**20
 _HEAVY = 100_000
 """Numbers from which vectors are compared in a thread."""
@@ -66,8 +62,6 @@ _CHARACTERS = 1_000
 
 Embedding: TypeAlias = "array[float]"
 """A vector of length 1, in 32 bits; empty where the model gives none."""
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class _Failed(Exception):
@@ -77,9 +71,9 @@ class _Failed(Exception):
 class Embedder:
     """Scores passages by their similarity to a turn's query, where the user chose a model for that."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router, memory: CacheMemory) -> None:
         self._router = router
-        self._cache = SizedCache[bytes, Embedding](MOST_BYTES)
+        self._cache = Cache[bytes, Embedding](memory)
         self._resting: dict[ModelKey, float] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
 
@@ -128,7 +122,7 @@ class Embedder:
                     batch = list(texts.items())[start : start + BATCH]
                     vectors = await _request_vectors(job, route, [text for _, text in batch])
                     for (key, _), vector in zip(batch, vectors, strict=True):
-                        self._cache.put(key, vector, _OVERHEAD + 4 * len(vector))
+                        self._cache.put(key, vector, 4 * len(vector))
         except (_Failed, UpstreamUnavailable, TimeoutError) as error:
             reason = str(error) if isinstance(error, _Failed) else type(error).__name__
             _log.warning("embeddings by %s failed: %s; words alone rank for %g s", route.model, reason, REST)
@@ -206,28 +200,3 @@ async def _request_vectors(job: Job, route: Route, texts: Sequence[str]) -> list
 def _parse_vectors(body: bytes, count: int) -> list[Embedding]:
     found = {each["index"]: vector_of(each["embedding"]) for each in loads(body)["data"]}
     return [found[number] for number in range(count)]
-
-
-class SizedCache(Generic[K, V]):
-    """Values up to a total size, in units of the caller's; the least recently used go first."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
-        self.size = 0
-
-    def get(self, key: K) -> V | None:
-        """Return a value, which counts as used now."""
-        if (entry := self._entries.get(key)) is None:
-            return None
-        self._entries.move_to_end(key)
-        return entry[0]
-
-    def put(self, key: K, value: V, size: int) -> None:
-        """Store a value of this size, in place of an earlier one."""
-        _, before = self._entries.pop(key, (None, 0))
-        self._entries[key] = (value, size)
-        self.size += size - before
-        while self.size > self._limit:
-            _, (_, gone) = self._entries.popitem(last=False)
-            self.size -= gone

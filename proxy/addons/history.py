@@ -23,6 +23,7 @@ from proxy.job import Job
 from proxy.net.headers import Headers
 from proxy.outcome import MOST_EVENTS, Event, Outcome
 from proxy.stream.answer import Answer
+from proxy.tokens.cache import Cache, CacheMemory
 
 MOST_REQUESTS = 1000
 """Requests that are remembered, however small."""
@@ -107,11 +108,9 @@ class RequestRecord:
                 self.answer_tokens = as_count((self.outcome.usage or {}).get("completion_tokens"))
         self.running, self.job, self.answer = False, None, None
 
-    def forget_bodies(self) -> int:
-        """Let go of both bodies, and return the bytes that this frees."""
-        freed = self.body_size
+    def forget_bodies(self) -> None:
+        """Let go of both bodies."""
         self.received, self.received_size, self.forwarded, self.parts = b"", 0, b"", None
-        return freed
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -152,13 +151,16 @@ class Conversation:
 class RequestHistory(AddOn):
     """Remembers the newest requests. For one thread."""
 
-    def __init__(self, max_bytes: int, clock: Callable[[], float], now: Callable[[], float]) -> None:
+    def __init__(
+        self, memory: CacheMemory, clock: Callable[[], float], now: Callable[[], float], *, remembers: bool
+    ) -> None:
         """Start empty.
 
         Args:
-            max_bytes: of the bodies of requests that are over; 0: no request is remembered.
+            memory: what bounds the bodies of requests that are over.
             clock: seconds since the epoch.
             now: monotonic seconds, as outcomes have them.
+            remembers: whether any request is remembered.
         """
         self.clock, self.now = clock, now
         self.records: dict[Outcome, RequestRecord] = {}
@@ -167,19 +169,18 @@ class RequestHistory(AddOn):
         """By id, the one with the newest request last."""
         self.changes = 0
         """Number of changes so far: whoever follows remembers up to which it was told."""
-        self.size = 0
-        """Bytes of the bodies of requests that are over."""
         self.viewers = 0
-        self._max_bytes = max_bytes
+        self._remembers = remembers
         self._number = 0
-        self._with_bodies: deque[RequestRecord] = deque()
+        self.bodies = Cache[int, RequestRecord](memory, dropped=RequestRecord.forget_bodies)
+        """Requests that are over and have bodies, by number."""
         self._by_key: dict[tuple[str, bytes], RequestRecord] = {}
 
     @override
     def started(self, outcome: Outcome, headers: Headers) -> None:
         """Remember a request from now on."""
         del headers
-        if self._max_bytes:
+        if self._remembers:
             self._number += 1
             self.records[outcome] = RequestRecord(outcome=outcome, number=self._number, at=self.clock())
 
@@ -216,10 +217,7 @@ class RequestHistory(AddOn):
             if record.conversation.newest is not record:
                 record.links = ()
         if record.body_size:
-            self._with_bodies.append(record)
-            self.size += record.body_size
-        while self.size > self._max_bytes:
-            self.size -= self._with_bodies.popleft().forget_bodies()
+            self.bodies.put(record.number, record, record.body_size)
         while len(self.records) > MOST_REQUESTS:
             oldest = next(each for each in self.records.values() if not each.running)
             self._forget(oldest)
@@ -268,9 +266,7 @@ class RequestHistory(AddOn):
 
     def _forget(self, record: RequestRecord) -> None:
         del self.records[record.outcome]
-        if record.body_size:
-            self._with_bodies.remove(record)
-            self.size -= record.forget_bodies()
+        self.bodies.remove(record.number)
         for key in record.keys:
             if self._by_key.get(key) is record:
                 del self._by_key[key]

@@ -14,12 +14,11 @@ from proxy.core.settings import Settings
 from proxy.job import Job
 from proxy.outcome import Outcome
 from proxy.routing import Route
-from proxy.tokens.meter import Estimate, Meter, Recent
+from proxy.tokens.cache import Cache
+from proxy.tokens.meter import Estimate, Meter
 
-CONVERSATIONS = 1024
-"""Conversations that are remembered; the least recently used are forgotten first."""
-_MOST_MESSAGES = 2000
-"""Messages of a prompt above which it is not remembered."""
+_ESTIMATE, _DIGEST = 800, 64
+"""Bytes of an estimate, and of each digest in it, about."""
 _BILLING_HEADER = "x-anthropic-billing-header:"
 """First words of Claude Code's (2.1) system prompt. The line holds no instruction and differs from conversation to conversation,
 in older versions from request to request (`cc_version`, `cch`): a backend could reuse nothing of its cached prompt behind it."""
@@ -31,7 +30,7 @@ class PromptPrefix(AddOn):
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
-        self._newest = Recent[tuple[str, str, bytes], Estimate](CONVERSATIONS)
+        self._newest = Cache[tuple[str, str, bytes], Estimate](meter.memory)
 
     @override
     def shape(self, request: Request, route: Route, settings: Settings, outcome: Outcome) -> Request:
@@ -57,8 +56,7 @@ class PromptPrefix(AddOn):
             tokens, why = (0, "first") if previous is None else self._repeated(job, previous, prompt)
             job.outcome.repeated, job.outcome.unlike = tokens, why
             job.outcome.add("repeated", tokens=tokens, prompt=prompt.tokens, why=why)
-        if len(prompt.digests) <= _MOST_MESSAGES:
-            self._newest.put(key, prompt)
+        self._newest.put(key, prompt, _ESTIMATE + _DIGEST * len(prompt.digests))
 
     def _repeated(self, job: Job, previous: Estimate, prompt: Estimate) -> tuple[int, str]:
         """Return the tokens that are the same, and why no more are; no reason: all of the previous prompt are."""

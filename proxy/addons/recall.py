@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from proxy.addon import AddOn
-from proxy.addons.embedding import Embedder, SizedCache, query_text
+from proxy.addons.embedding import Embedder, query_text
 from proxy.compaction.middles import newest_cut
 from proxy.compaction.policy import prune_limits
 from proxy.core.history.turns import newest_user
@@ -25,16 +25,14 @@ from proxy.net.tasks import offload_if
 from proxy.recall.block import NOTHING, Block, RecalledBlocks, block_of
 from proxy.recall.passages import NO_PASSAGES, MessagePassages, passages_of, spoken_text
 from proxy.recall.ranking import Passage, Query, asks_the_same, choose, query_of, rank, search_query, within
+from proxy.tokens.cache import Cache
 from proxy.tokens.meter import digest_of
 
 if TYPE_CHECKING:
     from proxy.pipeline import Pipeline
 
-INDEXED = 6 * 2**20
-"""Characters of histories whose terms are cached; these take about ten times as many bytes."""
-MOST_CHARACTERS = 16 * 2**20
-"""Characters of blocks that are remembered; a turn without one counts as a hundred."""
-_OVERHEAD = 100
+_TURN = 200
+"""Bytes of a decision for a turn, besides its block."""
 _MANY = 4000
 """Passages from which ranking is left to a thread: it takes about a millisecond for each thousand."""
 _MARKS = 48
@@ -55,15 +53,13 @@ class _Turn:
 class Recaller(AddOn):
     """Puts passages of covered history back into the prompts of jobs."""
 
-    def __init__(self) -> None:
-        self._passages = SizedCache[bytes, MessagePassages](INDEXED)
-        self._turns = SizedCache[tuple[str, bytes], _Turn](MOST_CHARACTERS)
-
     @override
     def install(self, pipeline: Pipeline) -> None:
         """Count and route as the pipeline does."""
         self._counting, self._meter = pipeline.counting, pipeline.counting.meter
-        self._embedder = Embedder(pipeline.router)
+        self._embedder = Embedder(pipeline.router, self._meter.memory)
+        self._passages = Cache[bytes, MessagePassages](self._meter.memory)
+        self._turns = Cache[tuple[str, bytes], _Turn](self._meter.memory)
 
     @override
     async def after_rewrite(self, job: Job, *, reserve: int = 0) -> None:
@@ -224,7 +220,7 @@ class Recaller(AddOn):
         read = await offload_if(bool(new), lambda: list(map(passages_of, new.values())))
         for digest, passages in zip(new, read, strict=True):
             found[digest] = passages
-            self._passages.put(digest, passages, _OVERHEAD + sum(end - start for start, end in passages.spans))
+            self._passages.put(digest, passages, passages.size)
         return [found[digest] or NO_PASSAGES for digest in digests]
 
     async def _insert(self, job: Job, recalled: RecalledBlocks) -> None:
@@ -234,7 +230,7 @@ class Recaller(AddOn):
             await self._counting.recount(job)
 
     def _remember(self, key: tuple[str, bytes], turn: _Turn) -> None:
-        self._turns.put(key, turn, _OVERHEAD + (0 if turn.block is None else 2 * len(turn.block.text)))
+        self._turns.put(key, turn, _TURN if turn.block is None else _TURN + 4 * len(turn.block.text))
 
 
 def _record(job: Job, seconds: float = 0.0) -> None:

@@ -76,6 +76,12 @@ class MessagePassages:
     day: date | None
     """On which it was written, if it tells."""
 
+    @property
+    def size(self) -> int:
+        """Bytes that it takes, about."""
+        places = sum(map(len, self.places.values()))
+        return 300 + 150 * len(self.spans) + 64 * len(self.places) + 48 * places
+
 
 NO_PASSAGES = MessagePassages((), (), {}, None)
 

@@ -23,6 +23,8 @@ _IS_UNSPACED = re.compile(f"[{UNSPACED}]")
 _APOSTROPHE = re.compile("['\u2019]")
 _DEFAULT = "english"
 _LEAST_VOTES = 2
+_SHORT = 32
+"""Characters up to which it is remembered what the terms of a token are."""
 
 # Words that say nothing of what a text is about, folded, by language as the stemmers name those.
 _FUNCTION_WORDS = {
@@ -69,7 +71,7 @@ def terms_of_folded(text: str) -> list[str]:
     language = language_of(tokens)
     found: list[str] = []
     for token in tokens:
-        found += _terms_of(token, language)
+        found += (_terms_of if len(token) <= _SHORT else _terms_of.__wrapped__)(token, language)
     return found
 
 
@@ -90,7 +92,13 @@ def language_of(tokens: list[str]) -> str:
     return best if votes[best] >= _LEAST_VOTES and votes[best] > votes[_DEFAULT] else _DEFAULT
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
+def _shared(pair: str) -> str:
+    """Return the same pair of characters as one object: each occurs in many messages."""
+    return pair
+
+
+@lru_cache(maxsize=16384)
 def _terms_of(token: str, language: str) -> tuple[str, ...]:
     parts = _PART.findall(_APOSTROPHE.sub(" ", token))
     found = [token] if len(parts) > 1 and not _APOSTROPHE.search(token) else []
@@ -98,7 +106,7 @@ def _terms_of(token: str, language: str) -> tuple[str, ...]:
         if _IS_UNSPACED.search(part):
             for run in _RUN.findall(part):
                 spaced = len(run) == 1 or not _IS_UNSPACED.match(run)
-                found += [run] if spaced else [run[at : at + 2] for at in range(len(run) - 1)]
+                found += [run] if spaced else [_shared(run[at : at + 2]) for at in range(len(run) - 1)]
         elif part not in FUNCTION_WORDS[language]:
             # One stemmer used by two threads at a time mixes up their words; a new one costs half a microsecond.
             found.append(_stemmer()(language).stemWord(part))

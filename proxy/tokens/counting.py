@@ -35,7 +35,6 @@ class Counting:
     def __init__(self, *, meter: Meter, store: Store) -> None:
         self.meter = meter
         self._store = store
-        self._loaded: set[ModelKey] = set()
         self._unsaved: dict[ModelKey, float] = {}
         """Models of which something new was learned, and since when."""
         self._cut: dict[tuple[str, bytes], None] = {}
@@ -53,9 +52,9 @@ class Counting:
         chosen = tokenizer is not None and tokenizer.trust is Trust.USER
         model = self.meter.model(key)
         model.resolve(hint=None if chosen else name, override=name if chosen else None)
-        if key not in self._loaded:
+        if not model.restored:
             learned = await self._store.value(_state_key(key))
-            self._loaded.add(key)
+            model.restored = True
             if learned is not None:
                 model.load(learned)
         return await self.meter.measure(key, body, tenant=tenant)

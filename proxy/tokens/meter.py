@@ -6,17 +6,17 @@ plus a prediction of the rest, the model's own vocabulary, another vocabulary wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from proxy.backends.profile import ModelKey
 from proxy.core.history.checkpoint import CACHE_MARK, without_cache_marks
 from proxy.core.jsontext import is_heavy
 from proxy.core.request import leading_system
 from proxy.net.tasks import offload_if
+from proxy.tokens.cache import Cache, CacheMemory
 from proxy.tokens.counter import EXTRAS, Counter, dump
 from proxy.tokens.families import GENERAL, VOCABULARIES
 from proxy.tokens.images import image_rule
@@ -24,13 +24,12 @@ from proxy.tokens.models import Estimate, EstimateSource, Model, Observation, ve
 from proxy.tokens.ratios import EMPTY, SCRIPTS, Vector, add, by_script
 from proxy.tokens.vocabulary import Coarse, Library
 
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
-
 INLINE = 16 * 1024
 """Characters of new text up to which counting happens on the loop: 5 ms."""
-MOST_MODELS, MOST_ANCHORS, MOST_COUNTS = 1024, 32_768, 65_536
-"""Models, reported counts and counted messages that are remembered."""
+_LEAST = 2**20
+"""Bytes for caches in any case: with fewer a request would not find what it has just counted."""
+_MODEL, _VECTOR, _ANCHOR = 8192, 500, 200
+"""Bytes of what is known of a model, of the count of a message and of a reported count, about."""
 DIGEST_BYTES = 16
 _ROLES = {role: role.encode() + b"\0" for role in ("system", "developer", "user", "assistant", "tool")}
 _Part: TypeAlias = tuple[bytes, Callable[[Any], Vector], Any]
@@ -64,23 +63,6 @@ def chain(digests: Iterable[bytes]) -> list[bytes]:
     return [link := blake2b(link + digest, digest_size=DIGEST_BYTES).digest() for digest in digests]
 
 
-class Recent(dict[K, V]):
-    """Cache of so many values, from which the oldest goes first. Usable from threads."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__()
-        self._limit = limit
-
-    def put(self, key: K, value: V) -> V:
-        """Remember a value as the newest, and return it."""
-        self.pop(key, None)
-        self[key] = value
-        if len(self) > self._limit:
-            with suppress(RuntimeError, KeyError):  # another thread was quicker
-                del self[next(iter(self))]
-        return value
-
-
 @dataclass(frozen=True, slots=True)
 class Anchor:
     """A reported count: it covers the leading system messages and the first `covered` messages after them."""
@@ -97,14 +79,16 @@ class Meter:
     """Measures prompts and learns from what backends report.
 
     To be used from one event loop. Texts that are new and large are counted in worker threads. Bodies are
-    parsed JSON. `library`: where vocabularies are loaded, by default its own.
+    parsed JSON. `library`: where vocabularies are loaded, by default its own; `cache_bytes`: of `memory`.
     """
 
-    def __init__(self, *, library: Library | None = None) -> None:
+    def __init__(self, cache_bytes: int = 2**26, *, library: Library | None = None) -> None:
+        self.memory = memory = CacheMemory(max(cache_bytes, _LEAST))
+        """Bounds what is kept for later requests, elsewhere too."""
         self._library = library or Library()
-        self._models: Recent[ModelKey, Model] = Recent(MOST_MODELS)
-        self._counts: Recent[tuple[str, bytes], Vector] = Recent(MOST_COUNTS)
-        self._anchors: Recent[bytes, Anchor] = Recent(MOST_ANCHORS)
+        self._models = Cache[ModelKey, Model](memory)
+        self._counts = Cache[tuple[str, bytes], Vector](memory)
+        self._anchors = Cache[bytes, Anchor](memory)
         """By scope and digest of the prefix: under its own system messages and, because they may tell the time, without."""
 
     async def warm(self, key: ModelKey | None = None) -> None:
@@ -119,7 +103,7 @@ class Meter:
 
     def model(self, key: ModelKey) -> Model:
         """What is known of how a model counts."""
-        return self._models.get(key) or self._models.put(key, Model(key))
+        return self._models.get(key) or self._models.put(key, Model(key), _MODEL)
 
     async def measure(self, key: ModelKey, body: Mapping[str, Any], *, tenant: str = "") -> Estimate:
         """Estimate the prompt tokens of a chat completion body. Reports for other tenants are no anchors.
@@ -140,7 +124,7 @@ class Meter:
         first = lead + (0 if anchor is None else anchor.covered)
         parts: list[_Part] = [(options, counter.extras, extras)]
         parts += [(digests[at], counter.message, messages[at]) for at in (*range(lead), *range(first, len(messages)))]
-        new = [value for digest, _, value in parts if (counter.id, digest) not in self._counts]
+        new = [value for digest, _, value in parts if self._counts.get((counter.id, digest)) is None]
         vectors = await offload_if(is_heavy(new, INLINE), self._count, counter.id, parts)
         system, x = add(vectors[1 : lead + 1]), add(vectors[lead + 1 :])
         fixed = add((vectors[0], system))
@@ -245,14 +229,14 @@ class Meter:
         """Count each part by the counter of that id. Takes long where much of it is new; usable from threads."""
         counts = self._counts
         return [
-            counts.get((counter, digest)) or counts.put((counter, digest), count(value))
+            counts.get((counter, digest)) or counts.put((counter, digest), count(value), _VECTOR)
             for digest, count, value in parts
         ]
 
     def _longest_anchor(self, scope: bytes, system: bytes, digests: Sequence[bytes]) -> Anchor | None:
         """Find the anchor of the longest prefix, one with the same system messages before any other."""
         starts = (start + digest for start in (scope + system, scope) for digest in reversed(digests))
-        return next((self._anchors[key] for key in starts if key in self._anchors), None)
+        return next((found for key in starts if (found := self._anchors.get(key)) is not None), None)
 
     def _learn(self, estimate: Estimate, tokens: int, *, requested: bool) -> None:
         """Learn from a count that is believed, and anchor what goes on with this prompt."""
@@ -260,7 +244,7 @@ class Meter:
         if estimate.digests:
             anchor = Anchor(len(estimate.digests), tokens, estimate.system, requested)
             for start in {estimate.scope + estimate.system_digest, estimate.scope}:
-                self._anchors.put(start + estimate.digests[-1], anchor)
+                self._anchors.put(start + estimate.digests[-1], anchor, _ANCHOR)
 
 
 __all__ = ["Estimate", "Meter", "Observation"]

@@ -121,6 +121,8 @@ class Model:
     """Relative errors of whole prompts."""
     rejections: int = 0
     cuts: int = 0
+    restored: bool = False
+    """Whether what the store remembers of it was looked up."""
 
     def __post_init__(self) -> None:
         self.resolution = resolve(self.key[1], None, None)

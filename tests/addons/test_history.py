@@ -194,10 +194,11 @@ def test_savings_never_count_more_than_the_window_and_say_what_they_cost(proxy: 
 
 
 def test_memory_is_bounded_in_bytes_and_bodies_go_first(fake: LlamaCppFake) -> None:
-    with running_proxy(fake, live_bytes=40_000) as proxy:
+    with running_proxy(fake, cache_bytes=2**20) as proxy:
         for number in range(30):
-            proxy.chat({"model": "m", "messages": turns(1, f"{number}?"), "metadata": {"pad": "x" * 9000}})
-        assert 10_000 < gauge(proxy, "spillway_live_bytes") <= 40_000
+            proxy.chat({"model": "m", "messages": turns(1, f"{number}?"), "metadata": {"pad": "x" * 90_000}})
+            assert gauge(proxy, "spillway_live_bytes") <= gauge(proxy, "spillway_cache_bytes") <= 2**20
+        assert gauge(proxy, "spillway_live_bytes") > 2**19
         told = rows(proxy)
         assert len(told) == 30
         assert told[0]["bar"] is not None
@@ -221,7 +222,7 @@ def test_requests_are_bounded_in_number_and_those_forgotten_are_told(
 
 
 def test_nothing_is_kept_where_nothing_may_be(fake: LlamaCppFake) -> None:
-    with running_proxy(fake, live_bytes=0) as proxy:
+    with running_proxy(fake, cache_bytes=0) as proxy:
         assert proxy.chat({"messages": turns(2)}).status_code == 200
         assert rows(proxy) == []
         assert outcomes(proxy)["outcomes"] == []

@@ -252,6 +252,16 @@ def test_a_backend_that_is_at_work_for_somebody_else_is_left_alone() -> None:
         wait_ahead(proxy, done=1)
 
 
+def test_of_histories_that_wait_the_oldest_go_when_they_take_too_much() -> None:
+    small = {"cache_bytes": 2**20, **ON}
+    with LlamaCppFake([MODEL], brain()) as fake, running_proxy(fake, **small) as proxy, held(fake, proxy.url):
+        for key in "abcd":
+            talk = Talk(proxy, key=key)
+            talk.messages[0]["pad"] = 100_000 * "x"
+            talk.ask()
+        wait_until(lambda: len(planned(proxy)) == 2, LATER)
+
+
 # -- faults
 
 

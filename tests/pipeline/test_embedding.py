@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.addons import embedding
-from proxy.addons.embedding import SizedCache, compare, query_text, texts_for, vector_of
+from proxy.addons.embedding import compare, query_text, texts_for, vector_of
 from proxy.core.request import text_of
 from proxy.core.settings import BackendSetting
 from tests.fakes import FAKES, FakeBackend, FakeModel, Gate, LlamaCppFake, VllmFake
@@ -186,12 +187,17 @@ def test_a_slow_model_is_not_waited_for_and_serves_the_next_turn(monkeypatch: py
         pytest.fail("the vectors never came")
 
 
-def test_what_is_kept_is_bounded() -> None:
-    cache = SizedCache[int, str](100)
-    for number in range(50):
-        cache.put(number % 30, "x", number)
-    assert 0 < cache.size <= 100
-    assert (cache.get(0), cache.get(19)) == (None, "x")
+def test_all_that_is_remembered_stays_within_one_bound() -> None:
+    chat, vectors = talker(), embedder()
+    with staged(chat, vectors, cache_bytes=2**20) as proxy:
+        sizes = dict[str, float]()
+        for number in range(8):
+            ask_as(proxy, f"key{number}")
+            assert FACT in text_of(prompts(chat)[-1][-1])
+            shown = text_string_to_metric_families(proxy.client.get("/metrics").text)
+            sizes = {each.name: each.samples[0].value for each in shown if each.name.endswith("_bytes")}
+            assert 0 < sizes["spillway_live_bytes"] < sizes["spillway_cache_bytes"] <= 2**20
+        assert sizes["spillway_cache_bytes"] > 2**19
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -257,11 +258,25 @@ async def test_data_of_another_family_is_not_taken(meter: Meter) -> None:
     assert not meter.model(QWEN).load(meter.model(KEY).dump())
 
 
-async def test_many_models_are_forgotten(meter: Meter) -> None:
+async def test_many_models_are_forgotten() -> None:
+    meter = Meter(2**20)
     await teach(meter, KEY, 2)
     for number in range(1100):
         meter.describe(("local", f"model {number}"))
     assert meter.describe(KEY)["samples"] == 0
+
+
+async def test_what_is_counted_takes_no_more_memory_than_it_may() -> None:
+    memory = (meter := Meter(2**20)).memory
+    await meter.warm()
+    meter.costs(KEY, [user("What is made once.")])
+    tracemalloc.start()
+    for number in range(5000):
+        meter.costs(KEY, [user(f"Message {number}, and as many of them as there may be: {number**3} words!")])
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert memory.size <= memory.limit
+    assert memory.limit / 4 < taken < 1.1 * memory.limit
 
 
 ODD: list[Any] = [

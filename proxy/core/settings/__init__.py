@@ -204,8 +204,10 @@ class Settings(ModelSettings):
     )
     store_ttl: float = Field(default=30 * 86400.0, gt=0, description="Seconds a checkpoint is kept after its last use.")
     store_bytes: int = Field(default=256 * 2**20, gt=0, description="Bytes of checkpoints kept; the oldest go first.")
-    live_bytes: int = Field(
-        default=64 * 2**20, ge=0, description="Bytes of recent requests kept in memory to be looked at; 0: none."
+    cache_bytes: int = Field(
+        default=64 * 2**20,
+        ge=0,
+        description="Bytes of memory for what is kept of requests: to be looked at, and for later ones. 0: none can be looked at.",
     )
     max_body: int = Field(
         default=64 * 2**20,
