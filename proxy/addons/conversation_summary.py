@@ -11,7 +11,7 @@ from proxy.addon import AddOn
 from proxy.addons.history import Conversation, RequestHistory, RequestRecord, describe
 from proxy.core.errors import Conflict, NotFound, StoreUnavailable
 from proxy.core.history.checkpoint import Checkpoint
-from proxy.core.history.marks import CLOSE, EXTRACT, HEADING, MORE_QUOTES, NAMES, OPEN, carried_rules, is_summary
+from proxy.core.history.marks import APPENDED, CLOSE, EXTRACT, OPEN, carried_rules, is_summary
 from proxy.core.request import Message
 from proxy.store import Store
 from proxy.tokens.meter import Meter
@@ -123,7 +123,7 @@ def _blocks(messages: Sequence[Message], count: Callable[[str], int]) -> Iterato
 def _end_of_text(content: str) -> int:
     """Return the index at which code's own part begins: more that the user said, names, the user's rules."""
     end = len(content)
-    for mark in (HEADING, NAMES, MORE_QUOTES):
+    for mark in APPENDED:
         at = content.rfind(f"\n{mark}", 0, end)
         end = at if at >= 0 else end
     return end

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from proxy.compaction.extract import extract
+from proxy.compaction.progress import open_items, todos
 from proxy.compaction.results import Result, results_of
 from proxy.compaction.shorten import GRAVE, telling_line
 from proxy.compaction.source import source_of
@@ -19,7 +20,6 @@ from proxy.core.history.marks import QUOTES, section
 from proxy.core.history.rules import constraints
 from proxy.core.history.sentences import found_in, newest_within
 from proxy.core.history.turns import is_user, newest_user
-from proxy.core.jsontext import loads
 from proxy.core.request import Message, text_of
 
 _LOOKED_AT = 2_000
@@ -28,9 +28,6 @@ _FIRST_WORD = re.compile(r"\W{0,20}(\w{1,60})")
 _PATH = re.compile(r"(?!\w{3,8}://)(?:.*/.*|.*\.[A-Za-z]\w{0,7})")
 _HEADING = re.compile(r"^#{1,4} (.{1,80})", re.MULTILINE)
 _BOX = re.compile(r"^\s{0,8}[-*+] \[([ xX])\] (.{1,200})", re.MULTILINE)
-_OVER = {"x", "X", "completed", "complete", "done", "cancelled", "canceled"}
-_TITLES = ("content", "step", "title", "text", "description", "task")
-"""Fields in which the to-do tools of clients say what is to be done."""
 
 
 def account(
@@ -77,21 +74,9 @@ def _done(turn: Sequence[Result], answer: str, tokens: int, window: int) -> Iter
 
 def _open_items(messages: Sequence[Message], results: Sequence[Result], answer: str) -> list[str]:
     """The open items of the newest list of to-dos: of a tool's, else of one with boxes to tick in an answer."""
-    of_tools = (_todos(result.arguments or "") for result in reversed(results))
     answers = (text_of(message) for message in reversed(messages) if message.get("role") == "assistant")
-    lists = chain(of_tools, map(_BOX.findall, chain((answer,), answers)))
-    return [title for status, title in next(filter(None, lists), []) if status not in _OVER]
-
-
-def _todos(arguments: str) -> list[tuple[str, str]]:
-    """The items of a to-do tool's call, each behind its status; none if it is another tool's."""
-    try:
-        fields = loads(arguments) if '"status"' in arguments else None
-    except ValueError:
-        return []
-    lists = [value for value in fields.values() if isinstance(value, list)] if isinstance(fields, dict) else []
-    items = [item for value in lists for item in value if isinstance(item, dict) and item.get("status")]
-    return [(str(item["status"]), str(item[name])) for item in items if (name := next(filter(item.get, _TITLES), ""))]
+    lists = chain(map(todos, reversed(results)), map(_BOX.findall, chain((answer,), answers)))
+    return open_items(next(filter(None, lists), []))
 
 
 def _plain(text: str, width: int) -> str:

@@ -13,7 +13,7 @@ from proxy.compaction.results import Cost
 from proxy.compaction.shorten import cut_middle
 from proxy.compaction.source import NOTHING, Source, all_text
 from proxy.core.history.embedded import authored_text
-from proxy.core.history.marks import is_instruction, is_summary
+from proxy.core.history.marks import BRIDGE, is_instruction, is_summary
 from proxy.core.history.turns import is_result, is_user
 from proxy.core.request import Message
 
@@ -148,7 +148,7 @@ def _speaker(message: Message) -> str:
 def _task(reduction: Reduction) -> Iterator[Message]:
     """The user's words in front of the floor, which stay as they are: the steps to be summarised make no sense without them."""
     for message in reduction.messages[: reduction.floor]:
-        if is_user(message) and not is_summary(message) and message.get("content") != summary.BRIDGE:
+        if is_user(message) and not is_summary(message) and message.get("content") != BRIDGE:
             yield {"role": "user", "content": cut_text(authored_text(message), _TASK)}
 
 

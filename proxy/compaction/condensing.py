@@ -14,7 +14,7 @@ from proxy.compaction.ladder import Reduction
 from proxy.compaction.middles import cut_message
 from proxy.compaction.opening import Part, beginning, opening, parts_of
 from proxy.compaction.source import Source, source_of
-from proxy.core.history.marks import is_summary
+from proxy.core.history.marks import BRIDGE, NOTED, is_summary
 from proxy.core.history.sentences import last_end
 from proxy.core.history.turns import bridge_needed, cut_points, first_user, is_result, is_user
 from proxy.core.request import SYSTEM_ROLES, Message
@@ -108,11 +108,11 @@ class _Plan:
         Each message goes with its answer; what is cut in its middle is told in the block, too.
         """
         questions = [m for m in self.reduction.messages if is_user(m) and not is_summary(m)]
-        last = next((m for m in reversed(questions) if m.get("content") != summary.BRIDGE), None)
+        last = next((m for m in reversed(questions) if m.get("content") != BRIDGE), None)
         head: list[Message] = []
         stays = True
         for message in self.head:
-            if message is last or is_summary(message) or message.get("content") == summary.BRIDGE:
+            if message is last or is_summary(message) or message.get("content") == BRIDGE:
                 stays = True
                 head.append(message)
             elif message.get("role") == "assistant":
@@ -145,6 +145,14 @@ class _Plan:
         rest = (m for at, m in enumerate(messages[: self.start]) if at != newest and id(m) not in verbatim)
         return [*self.folded[1:], *rest]
 
+    @property
+    def source(self) -> Source:
+        """What the user said in what the block stands for, and nowhere in what stays."""
+        messages, newest = self.reduction.messages, self.reduction.newest
+        return source_of(
+            self.zone, [*self.head, *messages[self.start :], *messages[slice(newest, newest and newest + 1)]]
+        )
+
 
 def summarise(
     reduction: Reduction, pruned: Reduction, by: Summariser, *, always: bool
@@ -167,7 +175,7 @@ def summarise(
         new = _new(plan)
     if new - by.tokens < reduction.limits.minimum_gain:
         return None, ()
-    text, size, source = "", by.tokens, source_of(plan.zone)
+    text, size, source = "", by.tokens, plan.source
     if asks:
         text = yield from request_summary(plan.reduction, by, plan.start, source)
     else:
@@ -182,7 +190,7 @@ def summarise(
 
 def _reductions(plan: _Plan, compacted: Reduction, *, extracts: bool) -> Iterator[_Plan]:
     """Plans with less and less in front of the newest turn, for where that takes what room there is."""
-    opening = [m for m in plan.head if not is_summary(m) and m.get("content") != summary.BRIDGE]
+    opening = [m for m in plan.head if not is_summary(m) and m.get("content") != BRIDGE]
     over = compacted.total - compacted.goal
     bare = plan.with_less(sum(compacted.cost(opening)) - over)
     if bare is not plan:
@@ -194,7 +202,7 @@ def _reductions(plan: _Plan, compacted: Reduction, *, extracts: bool) -> Iterato
 def _condensed(plan: _Plan, pruned: Reduction, text: str, size: int, source: Source | None = None) -> Reduction:
     """The history with its block: this text, or what code makes of it in as many tokens."""
     zone = plan.zone
-    source = source_of(zone) if source is None else source
+    source = plan.source if source is None else source
     written = _within(text or _extract(zone, source, plan.reduction, size), plan.reduction, size)
     return _filled(plan, pruned, summary.block(written, zone, limit=size, source=source))
 
@@ -306,6 +314,6 @@ def _with_summary(reduction: Reduction, plan: _Plan, block: str) -> Reduction:
     speaker = next((m.get("role") for m in reversed(head) if m.get("role") not in SYSTEM_ROLES), "assistant")
     summarised: Message = {"role": "assistant" if speaker == "user" else "user", "content": block}
     role = bridge_needed(summarised, rest)
-    bridge = [{"role": role, "content": summary.BRIDGE if role == "user" else summary.NOTED}] if role else []
+    bridge = [{"role": role, "content": BRIDGE if role == "user" else NOTED}] if role else []
     shorter = [*head, summarised, *bridge, *rest]
     return replace(reduction, messages=shorter, costs=reduction.cost(shorter), floor=len(head) + 1)

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 
-from proxy.compaction.source import (
-    Source,
-    Statement,
-    call_lines,
-    is_mentioned,
-    statement_of,
-    text_without_calls,
-    words_of,
-)
+from proxy.compaction.source import Source, Statement, is_mentioned, statement_of, text_without_calls, words_of
 from proxy.core.history.marks import (
+    APPENDED,
     CLOSE,
     EXTRACT,
-    HEADING,
-    MORE_QUOTES,
-    NAMES,
+    NOTED,
     OPEN,
     QUOTES,
     headed_list,
@@ -28,20 +20,26 @@ from proxy.core.history.marks import (
     section,
 )
 from proxy.core.history.sentences import sentences
+from proxy.core.history.turns import is_result
 from proxy.core.request import Message, text_of
 from proxy.recall.words import folded
 
-_BEFORE, _ANSWERED, _CALLED = "Before that:", "The assistant said:", "Tools called:"
-_SHARES = {_BEFORE: 0.25, _ANSWERED: 0.2, _CALLED: 0.12}
+_BEFORE, _ANSWERED = "Before that:", "The assistant said:"
+_SHARES = {_BEFORE: 0.25, _ANSWERED: 0.15}
 """Of the room that each may take; the rest is for what the user said."""
-_LINE, _LINE_READ = 200, 2_000
-_SHORTEST = 24
+_TASKS = 0.4
+"""Of the room, what the user said may take where it is tasks: then what was done matters as much."""
+_LINE, _ANSWER_READ = 240, 2_000
 _AGAIN = 0.1
 """Share of its weight that a fact has which another line tells already."""
+_PASSING, _FRAME = 0.5, 60
+"""Weight that says nothing, and what a line costs besides its bytes: with them a few full statements win over many bare ones."""
 _QUESTION = 0.5
 """What a question counts of a statement."""
-_AROUND = (6, 3, 0)
-"""Words on either side with which a fact is told that was left out: as many as let all of them be told."""
+_DATA, _FACTS = 4, 4
+"""Lines of data in a message from which on they are a dump that says less than prose, and facts of such a line that count."""
+_DATED = 13
+"""Characters of the day in front of a statement."""
 
 
 def extract(messages: Sequence[Message], source: Source, *, limit: int) -> str:
@@ -49,100 +47,73 @@ def extract(messages: Sequence[Message], source: Source, *, limit: int) -> str:
 
     What an extract before it kept counts as it did then, so that an extract of an extract is the same again.
     """
-    room = limit
-    lines: dict[str, list[str]] = {title: [] for title in (_BEFORE, QUOTES, _ANSWERED, _CALLED)}
-    lines[_BEFORE] = _picked(_earlier(messages), int(room * _SHARES[_BEFORE]))
-    lines[_ANSWERED] = _newest(_answers(messages), int(room * _SHARES[_ANSWERED]))
-    lines[_CALLED] = _newest(_called(messages), int(room * _SHARES[_CALLED]))
-    spare = room - sum(len(line) + 3 for items in lines.values() for line in items)
-    lines[QUOTES] = _picked(source.statements, spare)
+    before = _dated(_picked(_earlier(messages), int(limit * _SHARES[_BEFORE])))
+    answered = _newest(_answers(messages), int(limit * _SHARES[_ANSWERED]))
+    spare = limit - sum(len(line) + 3 for line in (*before, *answered))
+    spare = min(spare, int(limit * _TASKS)) if any(map(is_result, messages)) else spare
+    lines = {_BEFORE: before, QUOTES: _dated(_picked(source.statements, spare)), _ANSWERED: answered}
+    if not any(lines.values()) and limit > _DATED:  # then the beginning of what there is
+        text = next(filter(None, (*(each.text for each in source.statements), *_answers(messages))), "")
+        short = text if len(text) + 3 <= limit else f"{text.removesuffix(' …')[: limit - 5].strip()} …"
+        lines[QUOTES if source.statements else _ANSWERED] = [short] if text else []
     sections = [headed_list(title, items) for title, items in lines.items() if items]
     return "\n".join((EXTRACT, *sections)) if sections else ""
 
 
-def missing_facts(source: Source, text: str, *, limit: int) -> list[str]:
-    """Excerpts of what the user said about facts that a text lacks, in order, at most `limit` characters together.
-
-    Each with some of the words around it, if all of them have room so.
-    """
+def missing_statements(source: Source, text: str, *, limit: int) -> list[str]:
+    """The user's statements with facts that a text lacks, at most `limit` characters together, those that tell most."""
     known = folded(text)
     words = words_of(known)
-    missing = {fact.key: fact.weight for fact in source.users if not is_mentioned(fact.key, known, words)}
-    excerpts: list[str] = []
-    for around in _AROUND:
-        excerpts, complete = _excerpts(source, missing, around, limit)
-        if complete:
-            break
-    return excerpts
+    mentioned = {fact.key for fact in source.users if is_mentioned(fact.key, known, words)}
+    missing = {fact.key for fact in source.users} - mentioned
+    lacking = [each for each in source.statements if any(fact.key in missing for fact in each.facts)]
+    return _dated(_picked(lacking, limit, mentioned))
 
 
-def _excerpts(source: Source, missing: dict[str, float], around: int, limit: int) -> tuple[list[str], bool]:
-    """The missing facts with so many words around each, the weightiest first to get room; whether all got it."""
-    found: list[tuple[float, int, str]] = []
-    waiting = set(missing)
-    for number, statement in enumerate(source.statements):
-        for fact in statement.facts:
-            if fact.key not in waiting:
-                continue
-            piece = _around(statement.text, fact.text, around)
-            text = folded(piece)
-            keys = {each.key for each in statement.facts if each.key in waiting and each.key in text} | {fact.key}
-            waiting -= keys
-            found.append((max(missing[key] for key in keys), number, piece))
-    chosen: list[tuple[int, int, str]] = []
-    room, complete = limit, True
-    for place, (_, number, piece) in sorted(enumerate(found), key=lambda each: -each[1][0]):
-        if len(piece) + 3 <= room:
-            room -= len(piece) + 3
-            chosen.append((number, place, piece))
-        else:
-            complete = False
-    return [piece for _, _, piece in sorted(chosen)], complete
-
-
-def _around(sentence: str, fact: str, words: int) -> str:
-    at = max(0, sentence.find(fact))
-    before, after = sentence[:at].split(" "), sentence[at + len(fact) :].split(" ")
-    first, last = before[-1:] if before[-1] else [""], after[:1]
-    begin = " ".join((*before[:-1][len(before) - 1 - min(words, len(before) - 1) :], *first))
-    end = " ".join((*last, *after[1 : 1 + words]))
-    return _line(f"{begin}{fact}{end}" if words else fact)
-
-
-def _picked(statements: Sequence[Statement], room: int) -> list[str]:
+def _picked(statements: Sequence[Statement], room: int, mentioned: Iterable[str] = ()) -> list[Statement]:
     """Statements in their order, those first to get room that tell most that is not told yet, for their length."""
-    unique = {statement.text: statement for statement in statements}
-    lines, known = list(unique.items()), set[str]()
+    lines, known = list({statement.text: statement for statement in statements}.values()), set(mentioned)
 
-    def score(number: int) -> float:
-        line, statement = lines[number]
-        weight = sum(fact.weight * (_AGAIN if fact.key in known else 1.0) for fact in statement.facts)
-        return weight * (_QUESTION if line.endswith(("?", "？")) else 1.0) / (len(line) + 20)  # noqa: RUF001 - of Chinese and Japanese
+    def score(statement: Statement) -> float:
+        facts = statement.facts if statement.prose else statement.facts[:_FACTS]
+        weight = sum(fact.weight * (_AGAIN if fact.key in known else 1.0) for fact in facts)
+        weight *= _QUESTION if statement.text.endswith(("?", "？")) else 1.0  # noqa: RUF001 - of Chinese and Japanese
+        size = len(statement.text.encode(errors="surrogatepass")) + _FRAME
+        return (weight - _PASSING) / size
 
-    prose = any(statement.prose for _, statement in lines)
+    prose = any(statement.prose for statement in lines)
+    data = Counter(statement.place for statement in lines if not statement.prose)
     waiting = [
-        (-score(number), number)
-        for number, (line, statement) in enumerate(lines)
-        if statement.facts and (statement.prose or not prose)
+        (-score(statement), number)
+        for number, statement in enumerate(lines)
+        if statement.facts and (statement.prose or not prose or data[statement.place] < _DATA)
     ]
     heapify(waiting)
-    best = waiting[0][1] if waiting else 0
     chosen: list[int] = []
     while waiting:
         before, number = waiting[0]
-        now = -score(number)
+        statement = lines[number]
+        now = -score(statement)
         if now > before:
             heapreplace(waiting, (now, number))
             continue
         heappop(waiting)
-        line, statement = lines[number]
-        if len(line) + 3 <= room:
-            room -= len(line) + 3
+        size = len(statement.text) + 3 + _DATED * (statement.day is not None)
+        if size <= room:
+            room -= size
             chosen.append(number)
             known.update(fact.key for fact in statement.facts)
-    if not chosen and lines and room > _SHORTEST:
-        return [lines[min(best, len(lines) - 1)][0][: room - 3].strip()]
-    return [lines[number][0] for number in sorted(chosen)]
+    return [lines[number] for number in sorted(chosen)]
+
+
+def _dated(statements: Iterable[Statement]) -> list[str]:
+    """Their lines, each with its day where that is another than before."""
+    lines, day = list[str](), None
+    for statement in statements:
+        new = statement.day is not None and statement.day != day
+        lines.append(f"({statement.day}) {statement.text}" if new else statement.text)
+        day = statement.day or day
+    return lines
 
 
 def _newest(texts: Iterable[str], room: int) -> list[str]:
@@ -150,7 +121,7 @@ def _newest(texts: Iterable[str], room: int) -> list[str]:
     chosen: list[str] = []
     for text in filter(None, texts):
         if len(text) + 3 > room:
-            return chosen[::-1] or ([text[: room - 3]] if room > 3 else [])
+            break
         room -= len(text) + 3
         chosen.append(text)
     return chosen[::-1]
@@ -165,10 +136,10 @@ def _earlier(messages: Sequence[Message]) -> list[Statement]:
         lines = section(message, _BEFORE)
         for written in text_of(message).split(f"{OPEN}\n")[1:] if not is_extract(message) else ():
             body = written.split(f"\n{CLOSE}")[0]
-            for mark in (f"\n{HEADING}", f"\n{NAMES}", f"\n{MORE_QUOTES}"):
-                body = body.split(mark)[0]
+            for mark in APPENDED:
+                body = body.split(f"\n{mark}")[0]
             lines += sentences(body, longest=_LINE)
-        found += map(statement_of, map(_line, lines))
+        found += (statement_of(" ".join(line.split())) for line in lines)
     return found
 
 
@@ -176,18 +147,15 @@ def _answers(messages: Sequence[Message]) -> Iterator[str]:
     for message in reversed(messages):
         if is_summary(message):
             yield from reversed(section(message, _ANSWERED))
-        elif message.get("role") == "assistant":
-            yield _line(text_without_calls(message))
+        elif message.get("role") == "assistant" and message.get("content") != NOTED:
+            yield _beginning(text_without_calls(message))
 
 
-def _called(messages: Sequence[Message]) -> Iterator[str]:
-    for message in reversed(messages):
-        if is_summary(message):
-            yield from reversed(section(message, _CALLED))
-        else:
-            yield from (_line(call) for call in reversed(call_lines(message)))
-
-
-def _line(text: str) -> str:
-    """One line of it: what is said or called must not read like lines of its own."""
-    return " ".join(text[:_LINE_READ].split())[:_LINE].strip()
+def _beginning(text: str) -> str:
+    """The first sentences of an answer in one line, without code; each to its end."""
+    line = ""
+    for sentence in sentences(text[:_ANSWER_READ].split("```", maxsplit=1)[0], longest=_LINE):
+        if len(line) + 1 + len(sentence) > _LINE:
+            break
+        line = f"{line} {' '.join(sentence.split())}".strip()
+    return line

@@ -12,7 +12,17 @@ from typing import Any
 
 from proxy.compaction.middles import cut_message
 from proxy.compaction.policy import BYTES_PER_TOKEN, PruneLimits
-from proxy.compaction.results import NOTE, Cost, Result, by_message, note_for, results_of, unread_from, with_texts
+from proxy.compaction.results import (
+    NOTE,
+    Cost,
+    Result,
+    by_message,
+    note_for,
+    results_of,
+    shell_prompts,
+    unread_from,
+    with_texts,
+)
 from proxy.compaction.shorten import LEAST, LEAST_LINE, LEAST_LINES, Bounds, fit, shorten, water_level
 from proxy.core.history.embedded import IMAGE_OMITTED
 from proxy.core.history.marks import is_summary
@@ -212,10 +222,11 @@ def mask_results(reduction: Reduction, tail: int, protect: float | None = None) 
         protected += reduction.costs[index] if alone else sum(reduction.count(result.text) for result in group)
         if protected > protect and reduction.may_change(index, min(tail, reduction.read)):
             old[index] = group
+    prompts = shell_prompts(r for group in reduction.results.values() for r in group)
     changed: dict[int, Message] = {}
     saved, wanted = 0.0, max(reduction.total - reduction.budget, limits.minimum_gain)
     for index, group in reversed(old.items()):
-        masked = with_texts(reduction.messages[index], {result: note_for(result) for result in group if result.is_long})
+        masked = with_texts(reduction.messages[index], {r: note_for(r, prompts) for r in group if r.is_long})
         if (gain := reduction.costs[index] - sum(reduction.cost([masked]))) > 0:
             changed[index] = masked
             saved += gain

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from proxy.compaction.ladder import Reduction
 from proxy.compaction.middles import cut_message
-from proxy.compaction.summary import NOTED
-from proxy.core.history.marks import is_summary
+from proxy.core.history.marks import NOTED, is_summary
 from proxy.core.history.rules import constraints
 from proxy.core.history.sentences import identifiers
 from proxy.core.history.turns import bridge_needed, calls_of, is_result, is_system, is_user

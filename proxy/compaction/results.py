@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, TypeAlias
@@ -32,6 +32,8 @@ _WORTH = 1.5
 """Times the length of its note that a result must have."""
 _READ = 400
 _LONGEST_NAME = 64
+_PROMPT, _COMMON = 4, 2
+"""Lines at the end of a result that may be a shell's prompt, and results from which on one that they have in common is."""
 _UNNAMED = "tool"
 KnownCall: TypeAlias = tuple[str, str | None]
 """Name of a tool, and the arguments of a call as JSON; None: they are not known."""
@@ -122,10 +124,17 @@ def by_message(results: Sequence[Result]) -> dict[int, list[Result]]:
     return {index: list(group) for index, group in groupby(results, key=lambda r: r.index)}
 
 
-def note_for(result: Result) -> str:
+def shell_prompts(results: Iterable[Result]) -> Collection[str]:
+    """Lines with which several results end: a shell prints them, and no command."""
+    ends = Counter(line for result in results for line in {*map(str.strip, result.text.split("\n")[-_PROMPT:])})
+    return {line for line, times in ends.items() if times >= _COMMON}
+
+
+def note_for(result: Result, prompts: Collection[str] = ()) -> str:
     """Note in place of a result that is left out: name, size, first characters, and its error or last line, without tags."""
     began, ended = (
-        " ".join(_TAG.sub(" ", text[:_READ]).split())[:_SHOWN] for text in (result.text, telling_line(result.text))
+        " ".join(_TAG.sub(" ", text[:_READ]).split())[:_SHOWN]
+        for text in (result.text, telling_line(result.text, prompts))
     )
     ended = "" if ended in began else f"{ended} "
     return f"{NOTE} to save room: {result.name}, {len(result.text)} characters. It began: {began.rstrip()} … {ended}Call the tool again if you need it.]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
@@ -19,6 +19,8 @@ _MARKED = re.compile(r"\[… (?:(\d{1,12}) lines?, )?(\d{1,12}) characters left 
 _TRIES = 4
 _AIM = 0.97
 """Share of the tokens that the first try aims at."""
+_NEAR = 10
+"""Lines at the end of a text in which an error is how it ended."""
 _SCANNED = 50_000
 """Lines that are searched for errors."""
 GRAVE = re.compile(r"error|exception|traceback|fail(?:ed|ure)|panic|fatal|abort|denied", re.IGNORECASE)
@@ -49,11 +51,13 @@ def cut_middle(text: str, most: int, *, edge: str = "") -> str:
     return short if len(short) < len(text) else text
 
 
-def telling_line(text: str) -> str:
-    """The line of a text that says most of how it ended: the last one that looks like an error, else the last one of words."""
-    lines = [line for line in map(str.strip, text.split("\n")[-_SCANNED:]) if line]
-    grave = (line for line in reversed(lines) if GRAVE.search(line))
-    return next(grave, lines[-1] if lines else "")
+def telling_line(text: str, prompts: Collection[str] = ()) -> str:
+    """The line that says most of how something ended: the last near its end, or at its beginning, that looks like an error, else the last.
+
+    No line of `prompts`, with which shells end whatever they print, unless that is an error.
+    """
+    lines = [line for line in map(str.strip, text.split("\n")) if line and (line not in prompts or GRAVE.search(line))]
+    return next(filter(GRAVE.search, (*lines[: -_NEAR - 1 : -1], *lines[:2])), lines[-1] if lines else "")
 
 
 def characters_cut(text: str) -> int:

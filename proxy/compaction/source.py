@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import cache
 from math import log
 from typing import TypeAlias
 
 from proxy.core.history.embedded import authored_text, calls_in, results_in, texts_of, without
-from proxy.core.history.marks import carried_statements, is_summary
+from proxy.core.history.marks import BRIDGE, carried_statements, is_summary
+from proxy.core.history.rules import constraints
 from proxy.core.history.sentences import found_in, sentences
 from proxy.core.history.turns import calls_of, is_result, is_user
 from proxy.core.request import Message, text_of
-from proxy.recall.words import ALL_FUNCTION_WORDS, FUNCTION_WORDS, HAN, UNSPACED, folded
+from proxy.recall.passages import written_on
+from proxy.recall.words import ALL_FUNCTION_WORDS, FUNCTION_WORDS, HAN, UNSPACED, folded, terms
 
 _COUNTED = "年月日号歳岁個个人元円分時时点년월일살명개원시"
 # One after the other at each place of a text. Every repetition is bounded.
@@ -34,25 +37,36 @@ _WORD = re.compile(rf"[\W_]*(?:[^\W\d_]+[\W_]*){{1,4}}|.*[{UNSPACED}].*")
 
 IDENTIFIER, NUMBER, NAME = 3.0, 2.5, 3.0
 _DIGIT, _QUOTED, _KATAKANA = 0.6, 2.0, 2.0
-_FIRST, _NOUN = 0.8, 0.7
-"""A capital at the beginning of a sentence says little, and on a noun where all have one."""
+_NOUN = 0.7
+"""A capital says little on a noun where all have one, and nothing at the beginning of a sentence."""
 _BEFORE_NOUN = re.compile(r"(?:e|en|er|es|em|das|ein|mein|dein|sein|ihr|kein|im|am|zum|vom|beim)$")
 """How words end that stand before nouns in German: articles, adjectives."""
-_RARE, _LONG, _PAIR = 0.5, 0.7, 0.2
+_RARE, _PAIR = 0.5, 0.2
+_OF_LETTER, _SHORT, _LONG = 0.1, 2, 9
+"""Of a word in small letters: long ones are rare in every language; none for the first letters, nor for those of the longest."""
 HARD = 1.5
 """Weight from which a fact can be told on its own: a name, a number, a path."""
 _LONGEST_TEXT = 20_000
 """Characters of one message in which facts are looked for: what a user means stands in what people type."""
-_LONGEST = 200
+_LONGEST = 400
 _MOST_SENTENCES = 4_000
 _OF_A_SENTENCE = 4
 """Facts of one sentence that count: else a list would outweigh all that was said."""
 _USERS, _DATA = 2.0, 0.25
+_FEW = 12
+"""Words of a statement up to which one of them may be new in a later one about the same."""
 _COMMON = 3
 """Messages from which on a word is no rare one."""
 _ANSWERS = 3
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]{1,200}`|https?://\S{1,300}", re.DOTALL)
 _LATIN, _CYRILLIC = "latin", "cyrillic"
+_ITEM = re.compile(r"\A(?:\d{1,3}[.)]|[-*•])\s+")
+_NUMBER = re.compile(r"\A\W*(?:[^\W\d]{1,8}\s)?\d{1,3}[.):]\s")
+"""Of an item or step, at its beginning."""
+_DIGITS = re.compile(r"\d")
+_DAY = re.compile(r"\((\d{4}-\d\d-\d\d)\) ")
+"""Begins a statement in an extract where the day is another than that of the one before it."""
+_STAMP = re.compile(r"\A\s*[\[(<{][^\])>}]{0,80}\d[^\])>}]{0,80}[\])>}]\s*")
 _SCRIPTS = {
     _LATIN: re.compile(r"[A-Za-z\u00c0-\u024f]{2,}"),
     _CYRILLIC: re.compile(r"[\u0400-\u04ff]{2,}"),
@@ -71,8 +85,10 @@ _MAIN = 0.6
 """Share of its words that a text's script must have."""
 _LEAST_KNOWN, _KNOWN_SHARE, _LEAD = 6, 0.15, 1.4
 """Function words that a language must have: how many, as a share of all words, and how many times those of any other."""
-_Spoken: TypeAlias = tuple[int, str]
-"""Which message a sentence stands in, and the sentence."""
+_TEMPLATE = 4
+"""Sentences that two messages share, from which on these are a program's text around what the user asks."""
+_Spoken: TypeAlias = tuple[int, str, date | None]
+"""Which message a sentence stands in, the sentence, and the day on which it was written, if that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +108,10 @@ class Statement:
     facts: tuple[TextFact, ...]
     prose: bool
     """Whether it is what a person says, and not data."""
+    place: int = 0
+    """Index of its message; negative for what an earlier summary carries."""
+    day: date | None = None
+    """On which it was written, if that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,23 +145,35 @@ class Source:
 NOTHING = Source()
 
 
-def source_of(messages: Sequence[Message]) -> Source:
-    """Find what there is to summarise in these messages; earlier summaries of Spillway's count, too."""
+def source_of(messages: Sequence[Message], visible: Sequence[Message] = ()) -> Source:
+    """Find what there is to summarise in these messages; earlier summaries of Spillway's count, too.
+
+    What the user said is left out where it stands in `visible` messages, which stay, and where it is a program's text.
+    """
     facts_of = cache(facts_in)  # what tools print says the same again and again
     spoken, texts = _spoken(messages), [all_text(message)[:_LONGEST_TEXT] for message in messages]
-    statements = _statements(spoken, facts_of)
+    parts = [list(sentences(text, longest=_LONGEST)) for text in texts]
+    shown = {s for _, s, _ in _spoken(visible)}
+    printed = {
+        s
+        for m in (*messages, *visible)
+        if is_result(m)
+        for s in sentences(all_text(m)[:_LONGEST_TEXT], longest=_LONGEST)
+    }
+    printed.update(constraints(messages, limit=_LONGEST_TEXT))  # rules are carried by themselves
+    statements = _statements(_without_templates(spoken, shown, printed), facts_of)
     users: dict[str, TextFact] = {}
     for statement in statements:
         _weigh(users, statement.facts, _USERS * (1 if statement.prose else _DATA))
     everybody, mentions = dict(users), Counter[str]()
-    for message, text in zip(messages, texts, strict=True):
+    for message, found_sentences in zip(messages, parts, strict=True):
         if not is_user(message):
-            named = (f for s in sentences(text, longest=_LONGEST) for f in facts_of(s)[:_OF_A_SENTENCE])
+            named = (f for s in found_sentences for f in facts_of(s)[:_OF_A_SENTENCE])
             found = {fact.key: fact for fact in named if fact.weight >= HARD}
             mentions.update(found.keys())
             _weigh(everybody, found.values(), 1.0)
     by_mentions = (replace(f, weight=f.weight * (1 + log(mentions[f.key] or 1))) for f in everybody.values())
-    statements_text, answers = " ".join(text for _, text in spoken), _assistants(messages)
+    statements_text, answers = " ".join(text for _, text, _ in spoken), _assistants(messages)
     languages = (script_and_language(statements_text), script_and_language(" ".join((statements_text, *answers))))
     return Source(
         languages=tuple(dict.fromkeys(language for language in languages if language[0])),
@@ -170,30 +202,63 @@ def _heaviest(facts: Iterable[TextFact]) -> tuple[TextFact, ...]:
 
 
 def _spoken(messages: Sequence[Message]) -> list[_Spoken]:
-    """The user's sentences, earlier summaries' included."""
+    """The user's sentences, earlier summaries' included; not what Spillway says in the user's place."""
     spoken: list[_Spoken] = []
     for index, message in enumerate(messages):
+        day = None
         if is_summary(message):
-            spoken += ((index, line) for line in carried_statements(message))
-        elif is_user(message):
+            for number, line in enumerate(carried_statements(message), 1):
+                dated = _DAY.match(line)
+                day = date.fromisoformat(dated[1]) if dated is not None else day
+                spoken.append((-number, line[dated.end() :] if dated is not None else line, day))
+        elif is_user(message) and message.get("content") != BRIDGE:
             text = authored_text(message)[:_LONGEST_TEXT]
-            spoken += ((index, sentence) for sentence in sentences(text, longest=_LONGEST))
+            stamp = _STAMP.match(text)
+            day = written_on({**message, "content": stamp.group() if stamp is not None else ""})
+            text = text if stamp is None or day is None else text[stamp.end() :]
+            spoken += ((index, sentence, day) for sentence in sentences(text, longest=_LONGEST))
     return spoken[-_MOST_SENTENCES:]
 
 
+def _without_templates(spoken: Sequence[_Spoken], shown: set[str], printed: set[str]) -> Iterator[_Spoken]:
+    """Leave out what the prompt shows or tools print as well, headings, and what programs put into several messages."""
+    keys = [_ITEM.sub("", text) for _, text, _ in spoken]
+    gone = {_ITEM.sub("", text) for text in (*shown, *printed)}
+    once = {(place, key) for (place, _, _), key in zip(spoken, keys, strict=True)}
+    times = Counter((*(key for _, key in once), *gone))
+    shared = Counter(place for place, key in once if times[key] > 1)
+    gone |= {key for place, key in once if times[key] > 1 and shared[place] >= _TEMPLATE}
+    ends = (":", "：")  # noqa: RUF001 - the same in Chinese
+    return (each for each, key in zip(spoken, keys, strict=True) if key not in gone and not key.endswith(ends))
+
+
 def _statements(spoken: Iterable[_Spoken], facts_of: Callable[[str], tuple[TextFact, ...]]) -> list[Statement]:
-    """The sentences with their facts, without those that are soft and stand in many messages."""
-    found = [(index, text, facts_of(text)) for index, text in spoken]
-    places = {(fact.key, index) for index, _, facts in found for fact in facts}
-    often = Counter(key for key, _ in places)
-    return [
-        Statement(
-            " ".join(text.split()),
-            tuple(dict.fromkeys(fact for fact in facts if fact.weight >= HARD or often[fact.key] <= _COMMON)),
-            is_prose(text),
-        )
-        for _, text, facts in found
-    ]
+    """The sentences with their facts; of two that differ in a value alone the later one."""
+    found = [(place, text, day, facts_of(text)) for place, text, day in spoken]
+    names = {fact.key for _, _, _, facts in found for fact in facts if fact.weight == NAME}
+    often = Counter(key for key, _ in {(fact.key, place) for place, _, _, facts in found for fact in facts})
+    statements: list[Statement] = []
+    later: set[frozenset[str]] = set()
+    for place, text, day, facts in reversed(found):
+        subject = _subject(text)
+        if not subject or subject not in later:
+            weighed = tuple(dict.fromkeys(_weighed(fact, often[fact.key], name=fact.key in names) for fact in facts))
+            statements.append(Statement(" ".join(text.split()), weighed, is_prose(text), place, day))
+        later.update((subject, *(subject - {term} for term in subject if 2 < len(subject) <= _FEW)))
+    return statements[::-1]
+
+
+def _subject(sentence: str) -> frozenset[str]:
+    """What a sentence is about: its terms without the last that has a digit, which is its value; empty if it has none."""
+    found = terms(_NUMBER.sub("", sentence)) if _DIGITS.search(sentence) else []
+    value = next((term for term in reversed(found) if _DIGITS.search(term)), None)
+    return frozenset(found) - {value} if value is not None else frozenset()
+
+
+def _weighed(fact: TextFact, messages: int, *, name: bool) -> TextFact:
+    """A fact as it counts when so many messages have it: what is in many tells little, and a name is one everywhere."""
+    weight = (NAME if name else fact.weight) * min(1.0, _COMMON / messages)
+    return fact if weight == fact.weight else replace(fact, weight=weight)
 
 
 def _weigh(known: dict[str, TextFact], facts: Iterable[TextFact], factor: float) -> None:
@@ -281,7 +346,7 @@ def facts_in(sentence: str) -> tuple[TextFact, ...]:
         kind = token.lastgroup
         if kind == "word":
             noun = titled and _BEFORE_NOUN.search(before) is not None
-            facts += _of_word(text, key, capital=(_NOUN if noun else NAME) if before else _FIRST)
+            facts += _of_word(text, key, capital=(_NOUN if noun else NAME) if before else 0.0)
         elif kind == "number":
             long = sum(map(str.isdigit, text)) > 1 or not text.isdecimal()
             facts.append(TextFact(text, key, NUMBER if long else _DIGIT))
@@ -321,9 +386,10 @@ def _of_word(text: str, key: str, *, capital: float) -> list[TextFact]:
         return []
     if any(map(str.isdigit, text)):
         return [TextFact(text, key, NUMBER)]
-    if text[0].isupper() and len(text) > 1:
+    if capital and text[0].isupper() and len(text) > 1:
         return [TextFact(text, key, capital)]
-    return [TextFact(text, key, _LONG if len(text) >= 9 else _RARE)] if len(text) >= 5 else []
+    weight = _OF_LETTER * (min(len(text), _LONG) - _SHORT)
+    return [TextFact(text, key, weight)] if weight > 0 else []
 
 
 def _titled(words: Sequence[tuple[str, str]]) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from proxy.compaction.extract import extract, missing_facts
+from proxy.compaction.extract import extract, missing_statements
+from proxy.compaction.progress import progress
 from proxy.compaction.source import Source, all_text, source_of
 from proxy.core.history.embedded import without_calls
 from proxy.core.history.marks import (
-    BETWEEN,
+    BRIDGE,
     CLOSE,
     EXTRACT,
     FENCE,
@@ -18,15 +19,14 @@ from proxy.core.history.marks import (
     NAMES,
     OPEN,
     defanged,
+    headed_list,
     is_summary,
     rules_section,
 )
 from proxy.core.history.rules import constraints
 from proxy.core.history.sentences import identifiers
+from proxy.core.history.turns import is_result
 from proxy.core.request import Message
-
-BRIDGE = "Go on with the task from where the summary ends."
-NOTED = "Noted."
 
 _SECTIONS = (
     "Goal and constraints (word for word where the user set them); decisions and their reasons; "
@@ -71,12 +71,21 @@ def block(text: str, covered: Sequence[Message], *, limit: int, source: Source |
     has them: the next one takes them from there.
     """
     text, rules = plain(text), rules_section(constraints(covered, limit=limit))
-    names = [n for n in identifiers(map(all_text, covered), limit=limit // 2) if n not in text]
+    source = source_of(covered) if source is None else source
+    done = defanged(progress(covered, source, limit=limit))
+    text = "\n".join(
+        line for line in text.split("\n") if not line.startswith("- ") or f"\n- Task: {line[2:]}" not in done
+    )
+    written = (all_text(message) for message in covered if not is_result(message))
+    names = [
+        n for n in identifiers(written, limit=limit // 4) if n not in text and n not in done and n.upper() != n.lower()
+    ]
     listed = f"\n{NAMES}{defanged(', '.join(names))}" if names else ""
     room = limit - sum(len(name) + 2 for name in names)
-    excerpts = missing_facts(source_of(covered) if source is None else source, f"{text}{listed}{rules}", limit=room)
-    more = f"\n{MORE_QUOTES}{defanged(BETWEEN.join(excerpts))}" if excerpts else ""
-    return f"{OPEN}\n{text}{more}{listed}{rules}\n{CLOSE}"
+    extracted = text.startswith(EXTRACT)  # which has as many of them as there is room for
+    missing = [] if extracted else missing_statements(source, f"{text}{done}{listed}{rules}", limit=room)
+    more = f"\n{defanged(headed_list(MORE_QUOTES, missing))}" if missing else ""
+    return f"{OPEN}\n{text}{more}{done}{listed}{rules}\n{CLOSE}"
 
 
 def last_extract(content: str) -> tuple[str, str]:

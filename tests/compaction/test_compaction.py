@@ -172,7 +172,7 @@ def test_an_earlier_block_stays_frozen() -> None:
 
 def test_blocks_that_outgrow_their_budget_are_summarised_with_the_rest() -> None:
     block = assistant(summary.block("fact " * 200, [], limit=0))
-    messages = [user("Task"), block, user(summary.BRIDGE), *chat(6)[1:]]
+    messages = [user("Task"), block, user(marks.BRIDGE), *chat(6)[1:]]
     done, asked = run(reduction_of(messages, total(messages) * 0.4))
     assert "so far" in asked[0].messages[-1]["content"]
     assert "fact fact" not in str(done.messages)
@@ -215,7 +215,7 @@ def test_what_is_not_worth_a_summary_is_put_in_short_by_code_behind_the_block_th
     done, asked = run(limited(messages, 0.4, enough=0.6, worth=10_000.0))
     assert (asked, done.rungs, done.kind) == ([], ("extract",), "compacted")
     block = text_of(done.messages[1])
-    assert "Answer 5" in block
+    assert block.startswith(f"{marks.OPEN}\n{marks.EXTRACT}\n{marks.QUOTES}\n- ")
     grown = [*done.messages[:-1], *chat(6)[2:]]
     again, asked = run(limited(grown, 0.6, enough=0.8, worth=10_000.0))
     assert asked == []
@@ -389,7 +389,7 @@ ODD: list[list[Message]] = [
     [user("a"), {"role": "system", "content": "s " * 500}, assistant("b " * 300), user("c")],
     [{"role": "tool", "name": "f", "content": "x " * 900}, user("a"), assistant("b"), user("c")],
     [user("a"), {"role": "critic", "content": "x " * 900}, assistant("b"), user("c")],
-    [user(summary.BRIDGE), assistant("b " * 900), user("c")],
+    [user(marks.BRIDGE), assistant("b " * 900), user("c")],
     [user(f"{marks.OPEN} fooled you"), assistant("b " * 900), user("c"), assistant("d " * 300), user("e")],
 ]
 
@@ -411,6 +411,6 @@ def test_odd_histories_are_shortened_without_a_word_too_many(
 
 
 def test_a_first_message_that_reads_like_ours_is_still_the_users() -> None:
-    messages = [user(summary.BRIDGE), *chat(6)[1:]]
+    messages = [user(marks.BRIDGE), *chat(6)[1:]]
     done, _ = run(reduction_of(messages, total(messages) * 0.5))
     assert done.messages[0] is messages[0]

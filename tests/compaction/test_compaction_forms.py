@@ -13,6 +13,7 @@ from proxy.compaction.asking import transcripts
 from proxy.compaction.condensing import head_end
 from proxy.compaction.extract import extract
 from proxy.compaction.source import source_of
+from proxy.core.history import marks
 from proxy.core.history.marks import is_summary
 from proxy.core.history.rules import constraints
 from proxy.core.history.turns import first_user, is_result, newest_user
@@ -87,7 +88,7 @@ def test_the_question_and_the_last_step_stay(form: str) -> None:
     assert len(done.messages) == len(native.messages) > 5, "no shorter than it takes"
     assert done.messages[0] is messages[0]
     assert is_summary(done.messages[1])
-    assert done.messages[2]["content"] == summary.BRIDGE
+    assert done.messages[2]["content"] == marks.BRIDGE
     assert list(done.messages[-2:]) == messages[-2:]
     assert mixed_flaws(done.messages) == []
     assert head_end(done.messages) == 3
@@ -137,12 +138,14 @@ def test_transcripts_and_digests_tell_the_same_in_every_form(form: str) -> None:
     assert (
         extract(same, source_of(same), limit=900)
         == extract(messages, source_of(messages), limit=900)
-        == (
-            "An extract, made by code:\nThe user said:\n- Fix the bug\nThe assistant said:\n- Let me look.\n- Done.\nTools called:\n"
-            '- read_file({"path":"a.py"})\n- ls({"p":1})\n- read_file({"path":"a.py"})'
-        )
+        == ("An extract, made by code:\nThe user said:\n- Fix the bug\nThe assistant said:\n- Let me look.\n- Done.")
     )
-    assert summary.block("It is fixed.", same, limit=90) == summary.block("It is fixed.", messages, limit=90)
+    made = summary.block("It is fixed.", same, limit=190)
+    assert made == summary.block("It is fixed.", messages, limit=190)
+    assert (
+        '\nDone so far, in order:\n- Task: Fix the bug\n- ls: {"p":1} → a.py b.py\n- read_file: a.py → line two\n'
+        in made
+    )
 
 
 def test_rules_are_not_taken_from_results_that_lost_their_call() -> None:

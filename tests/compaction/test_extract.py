@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.compaction.extract import extract, missing_facts
+from proxy.compaction.extract import extract, missing_statements
 from proxy.compaction.source import HARD, facts_in, source_of
 from proxy.compaction.summary import block
 from proxy.core.history import marks
 from proxy.core.request import Message
-from tests.histories import assistant, call, histories, user
+from tests.histories import assistant, call, histories, tool, user
 
 TOLD = [
     ("My sister is called Ingrid and she lives in Bergen.", ("Ingrid", "Bergen")),
@@ -57,9 +57,7 @@ def test_what_tells_most_gets_room_first() -> None:
 
 @pytest.mark.parametrize("limit", [0, 40, 200, 700, 3000])
 def test_it_keeps_its_bound(limit: int) -> None:
-    headings = sum(
-        len(line) + 1 for line in (marks.EXTRACT, "Before that:", marks.QUOTES, "The assistant said:", "Tools called:")
-    )
+    headings = sum(len(line) + 1 for line in (marks.EXTRACT, "Before that:", marks.QUOTES, "The assistant said:"))
     assert len(extracted(talk(), limit)) <= limit + headings
 
 
@@ -78,7 +76,6 @@ def test_the_newest_of_what_others_said_is_told() -> None:
     made = extracted(messages, 600)
     assert "Answer 49" in made
     assert "Answer 1\n" not in made
-    assert 'read_file({"path":"a.py"})' in made
 
 
 def test_what_a_model_wrote_before_is_kept_in_part() -> None:
@@ -89,6 +86,42 @@ def test_what_a_model_wrote_before_is_kept_in_part() -> None:
     assert "Before that:\n- They talked a lot.\n- The door of the house is green" in made
     assert "Paint the roof of Tobias." in made
     assert marks.OPEN not in made
+
+
+def test_what_is_said_in_passing_gives_way_and_a_value_holds_until_it_is_changed() -> None:
+    said = [
+        "Hi!",
+        "Keep it short.",
+        "Odd is allergic to hazelnuts, so no nut cake for him.",
+        "Step 9.",
+        "Tell me something about pasta.",
+        "The budget for the party is 400 euros.",
+        "Step 10. key10 := v242020",
+        "Give me three ideas for starters.",
+        "Now the budget for the party is 550 euros.",
+    ]
+    made = extracted([m for text in said for m in (user(text), assistant("All right, we can do that. " * 5))], 145)
+    assert marks.section(assistant(made), marks.QUOTES) == [said[2], said[6], said[8]]
+
+
+def test_days_stand_before_what_was_said_on_them() -> None:
+    said = ("(2024-05-03) Anna moved to Oslo.", "Ivo works in Bonn.", "(2024-05-09) Anna is in Rome now.")
+    days = [user(f"[2024-05-03 10:00] {said[0][13:]} {said[1]}"), user(f"[2024-05-09 11:00] {said[2][13:]}")]
+    made = extracted(days, 300)
+    assert marks.section(assistant(made), marks.QUOTES) == list(said)
+    assert extracted([assistant(block(made, [], limit=0)), user("Anna is 52.")], 300).startswith(made)
+
+
+TEMPLATE = "Solve this task. INSTRUCTIONS:\nRead the file first. Write a script. Ask for nothing. It is much quicker. Stay calm."
+
+
+def test_program_text_around_tasks_is_no_statement_nor_is_what_the_prompt_shows() -> None:
+    tasks = [user(f"{TEMPLATE}\nThe task is called {name}.\n(Current directory: /srv)") for name in ("Rock", "Katy")]
+    done = [assistant(None, tool_calls=[call(1)]), tool(1, "Flag found.\n(Current directory: /srv)")]
+    bridge = [assistant(block("They did it.", [], limit=0)), user(marks.BRIDGE)]
+    messages = [*bridge, tasks[0], *done, tasks[1], *done]
+    made = extract(messages, source_of(messages, [user("The task is called Rock.")]), limit=900)
+    assert marks.section(assistant(made), marks.QUOTES) == ["The task is called Katy."]
 
 
 def test_a_dump_of_data_does_not_crowd_out_what_was_said() -> None:
@@ -115,19 +148,19 @@ def test_facts_that_a_summary_left_out_are_appended() -> None:
         assert all(fact in made for fact in facts), facts
 
 
-def test_with_the_words_around_them_as_long_as_there_is_room() -> None:
+def test_in_whole_statements_those_first_that_tell_most() -> None:
     source = source_of(talk())
-    wide, narrow = missing_facts(source, "", limit=900), missing_facts(source, "", limit=110)
-    assert any("number is 555-0142" in piece for piece in wide)
-    assert "555-0142" in narrow
+    assert missing_statements(source, "", limit=900) == [told for told, _ in TOLD]
+    assert missing_statements(source, "", limit=110) == [TOLD[0][0], TOLD[3][0]]
+    assert missing_statements(source, TOLD[0][0], limit=60) == [TOLD[3][0]]
 
 
 @given(histories(), st.text(max_size=200), st.integers(0, 500))
 def test_a_block_is_within_its_bound(messages: list[Message], text: str, limit: int) -> None:
     made = block(text, messages, limit=limit)
-    frame = sum(map(len, (marks.OPEN, marks.CLOSE, marks.HEADING, marks.NAMES, marks.MORE_QUOTES))) + 10
+    frame = sum(map(len, (marks.OPEN, marks.CLOSE, *marks.APPENDED))) + 10
     # A mark that is taken apart grows by a few characters.
-    assert len(made) <= len(text) + frame + 2 * limit + limit // 4 + 40
+    assert len(made) <= len(text) + frame + 3 * limit + limit // 4 + 40
 
 
 def test_what_was_appended_survives_the_next_block() -> None:

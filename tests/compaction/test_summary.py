@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.compaction import summary
 from proxy.compaction.asking import transcripts
 from proxy.compaction.extract import extract
 from proxy.compaction.source import source_of
@@ -37,7 +36,7 @@ def test_identifiers_that_the_summary_has_are_not_repeated() -> None:
 
 
 def test_a_bridge_is_one_only_behind_a_summary() -> None:
-    messages = [user("a"), assistant(block(SAYS, [], limit=0)), user(summary.BRIDGE), user(summary.BRIDGE)]
+    messages = [user("a"), assistant(block(SAYS, [], limit=0)), user(marks.BRIDGE), user(marks.BRIDGE)]
     assert [is_bridge(messages, at) for at in range(-1, 5)] == [False, False, False, True, False, False]
 
 

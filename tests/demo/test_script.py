@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from proxy.compaction import summary as core_summary
 from proxy.compaction.source import NOTHING
 from proxy.compaction.verification import SummaryReply, checked
+from proxy.core.history import marks
 from proxy.demo import model
 from proxy.demo.model import LOST, WINDOW, reply, tokens_of
 
@@ -61,7 +62,7 @@ def test_a_partial_answer_is_found_behind_a_summary() -> None:
     messages = [
         {"role": "user", "content": "count to 3000"},
         {"role": "assistant", "content": "[summary] the numbers up to 400"},
-        {"role": "user", "content": core_summary.BRIDGE},
+        {"role": "user", "content": marks.BRIDGE},
         {"role": "assistant", "content": COUNT[:5000]},
     ]
     assert reply(messages, used=10, window=WINDOW) == COUNT[5000:]

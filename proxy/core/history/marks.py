@@ -20,8 +20,14 @@ NAMES = "Identifiers: "
 """Begins the line of a block with paths, numbers and names."""
 EXTRACT = "An extract, made by code:"
 """Begins a block that no model wrote."""
-QUOTES, MORE_QUOTES, BETWEEN = "The user said:", "The user said, too: ", " | "
-"""Stand before and between what the user said, word for word, in an extract and behind a summary that left it out."""
+QUOTES, MORE_QUOTES = "The user said:", "The user said, too:"
+"""Stand before what the user said, word for word, in an extract and behind a summary that left it out."""
+DONE, CHANGED, LEFT = "Done so far, in order:", "Files changed:", "Left to do:"
+"""Stand before what code makes of tool calls and their results."""
+APPENDED = (f"{HEADING}\n", NAMES, f"{LEFT}\n", f"{CHANGED}\n", f"{DONE}\n", f"{MORE_QUOTES}\n")
+"""Beginnings of what code puts behind a summary, from the last one on."""
+BRIDGE, NOTED = "Go on with the task from where the summary ends.", "Noted."
+"""What Spillway lets the user and the assistant say, where one of them has to speak."""
 FENCE = "<<<conversation>>>"
 FENCE_END = "<<<end of conversation>>>"
 SHORTENED = "[The beginning of this answer, shortened:]"
@@ -83,11 +89,7 @@ def carried_statements(message: Message) -> list[str]:
     """Return the user's statements that code, not a model, put into a summary."""
     if not is_summary(message):
         return []
-    carried = section(message, QUOTES)
-    for line in message["content"].split("\n"):
-        if line.startswith(MORE_QUOTES):
-            carried += line.removeprefix(MORE_QUOTES).split(BETWEEN)
-    return carried
+    return section(message, QUOTES) + section(message, MORE_QUOTES)
 
 
 def section(message: Message, heading: str) -> list[str]:

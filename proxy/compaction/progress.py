@@ -1,0 +1,156 @@
+"""Progress of an agent's work in a part of a history, by its tool calls: what was done, what was changed, what is left."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+from proxy.compaction.results import Result, results_of, shell_prompts
+from proxy.compaction.shorten import telling_line
+from proxy.compaction.source import Source, Statement
+from proxy.core.history.marks import CHANGED, DONE, LEFT, headed_list, is_summary, section
+from proxy.core.history.sentences import found_in, newest_within
+from proxy.core.piece import arguments_of
+from proxy.core.request import Message
+
+_TASK = "Task: "
+_CALL, _OUTCOME, _PATH = 80, 100, 200
+"""Characters that are shown of a call, of what came of it, and of a path."""
+_LEFT, _CHANGED, _TASKS = 0.35, 0.2, 0.5
+"""Shares of the room for what is left and what was changed; of the rest for tasks, each with its last step."""
+_VERBS = "write|edit|create|replace|insert|patch|update|append|rename|move|delete|remove"
+_WRITES = re.compile(rf"(?:^|_)(?:multi)?(?:{_VERBS})(?:_|$)", re.IGNORECASE)
+_WRITES_BY_COMMAND = re.compile(
+    rf"(?:^|[;&|]\s*)(?:sudo )?(?:{_VERBS}|str_replace|tee|mv|cp|rm|touch|sed -i)\b|(?<![\d&=-])>>?\s*(?![\s&]|/dev/)(?P<file>[^\s;|&<>]{{1,200}})"
+)
+_PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.{1,200})$", re.MULTILINE)
+_NAMES_FILE = re.compile(r"path|file", re.IGNORECASE)
+_COMMANDS = ("command", "cmd")
+_OVER = frozenset({"x", "completed", "complete", "done", "cancelled", "canceled", "finished"})
+_TITLES = ("content", "step", "title", "text", "description", "task")
+"""Fields in which the to-do tools of clients say what is to be done."""
+_TOLD = re.compile(r" … (.*) Call the tool again if you need it\.\]\Z", re.DOTALL)
+"""What a note in place of a result shows of its end."""
+
+
+def progress(messages: Sequence[Message], source: Source, *, limit: int) -> str:
+    """Sections about the work, at most `limit` characters besides headings; empty where no tool was called."""
+    results = results_of(messages)
+    blocks = [message for message in messages if is_summary(message)]
+    steps, changed, left = (
+        [line for block in blocks for line in section(block, title)] for title in (DONE, CHANGED, LEFT)
+    )
+    for result in results:
+        todo = todos(result)
+        left = open_items(todo) if todo else left
+        for path in _changes(result):
+            changed = [
+                *(each for each in changed if not f"/{each}".endswith(f"/{path}") and not path.endswith(f"/{each}")),
+                path,
+            ]
+    left, changed = _first(left, int(limit * _LEFT)), newest_within(changed, limit=int(limit * _CHANGED))
+    room = limit - sum(len(line) + 3 for line in (*left, *changed))
+    done = _newest([*steps, *_steps(results, source)], room)
+    sections = ((DONE, done), (CHANGED, changed), (LEFT, left))
+    return "".join(f"\n{headed_list(title, lines)}" for title, lines in sections if lines)
+
+
+def _first(lines: Sequence[str], room: int) -> list[str]:
+    """The first of these lines, as many as have room."""
+    ends = accumulate(len(line) + 3 for line in lines)
+    return [line for line, end in zip(lines, ends, strict=True) if end <= room]
+
+
+def _newest(lines: Sequence[str], room: int) -> list[str]:
+    """The newest tasks, each with its last step, in a part of the room, then the newest other steps; all in their order."""
+    following = [*lines[1:], _TASK]
+    ends = [n for n, line in enumerate(lines) if line.startswith(_TASK) or following[n].startswith(_TASK)]
+    chosen: set[int] = set()
+    for numbers, share in ((ends, _TASKS), (range(len(lines)), 1.0)):
+        for n in reversed([n for n in numbers if n not in chosen]):
+            used = sum(len(lines[each]) + 3 for each in (*chosen, n))
+            if used > room * share:
+                break
+            chosen.add(n)
+    return [lines[n] for n in sorted(chosen)]
+
+
+def _steps(results: Sequence[Result], source: Source) -> list[str]:
+    """A line for each call with what came of it, of equal ones for the last, under the task that it served."""
+    prompts = shell_prompts(results)
+    lines: dict[str, str] = {}
+    waiting = [each for each in _first_statements(source) if each.place >= 0]
+    for result in results:
+        while waiting and waiting[0].place < result.index:
+            task = waiting.pop(0).text
+            lines[task] = f"{_TASK}{task}"
+        if not todos(result):
+            called = f"{result.name}: {_shown(result)}"
+            told = _TOLD.search(result.text) if result.is_note else None
+            line = telling_line(result.text if told is None else told[1], prompts)
+            outcome = " ".join(line.split())[:_OUTCOME]
+            lines.pop(called, None)
+            lines[called] = f"{called} → {outcome}" if outcome else called
+    return list(lines.values())
+
+
+def _first_statements(source: Source) -> list[Statement]:
+    """The first thing that the user says in each message."""
+    first: dict[int, Statement] = {}
+    for statement in source.statements:
+        if statement.prose:
+            first.setdefault(statement.place, statement)
+    return list(first.values())
+
+
+def _values(result: Result) -> dict[str, str]:
+    """Arguments of a call that are texts."""
+    return {name: value for name, value in arguments_of(result.arguments or "").items() if isinstance(value, str)}
+
+
+def _shown(result: Result) -> str:
+    """A call in short: the first lines of its arguments, of those that have more only where it is the first."""
+    values = [value.strip() for value in _values(result).values()] or [result.arguments or ""]
+    shown = ", ".join(v.split("\n")[0] for n, v in enumerate(values) if not n or "\n" not in v)
+    return shown if len(shown) <= _CALL else f"{shown[:_CALL]}…"
+
+
+def _changes(result: Result) -> list[str]:
+    """Files that a call writes to: named by a patch, an argument, the command, or the result."""
+    values = _values(result)
+    if patched := _PATCHED.findall(result.arguments.replace("\\n", "\n") if result.arguments else ""):
+        return patched
+    command = next((values[name] for name in _COMMANDS if name in values), None)
+    writes = (
+        _WRITES_BY_COMMAND.search(command)
+        if command
+        else _WRITES.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", result.name))
+    )
+    if writes is None:
+        return []
+    named = [value for name, value in values.items() if _NAMES_FILE.search(name)]
+    if command and writes["file"]:
+        named.append(writes["file"])
+    elif command:
+        line = command[writes.start() :].split("\n")[0]
+        named += [
+            name
+            for text in (line, result.text[: _OUTCOME * 4])
+            for name in found_in(text)
+            if re.search("[A-Za-z]", name)
+        ]
+    return [path for path in named[:1] if len(path) <= _PATH and "\n" not in path]
+
+
+def todos(result: Result) -> list[tuple[str, str]]:
+    """The items of the list that a call sets, each behind its status; none if it sets none."""
+    fields = arguments_of(result.arguments or "") if '"status"' in (result.arguments or "") else {}
+    items = [item for value in fields.values() if isinstance(value, list) for item in value]
+    tasks = [item for item in items if isinstance(item, dict) and item.get("status")]
+    return [(str(item["status"]), str(item[name])) for item in tasks if (name := next(filter(item.get, _TITLES), ""))]
+
+
+def open_items(items: Iterable[tuple[str, str]]) -> list[str]:
+    """What is left of a list, by the status of each item."""
+    return [" ".join(title.split()) for status, title in items if status.lower() not in _OVER]
