@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from proxy.addon import AddOn, make_way
 from proxy.attempts.room import for_results, of_history, reduction_of
-from proxy.compaction.budget import ContextBudget
+from proxy.compaction.budget import ContextBudget, Growth, growth
 from proxy.compaction.compaction import STRATEGIES, Compaction, compact
 from proxy.compaction.results import cleaned
 from proxy.core.history.checkpoint import Checkpoint
@@ -30,6 +30,9 @@ COOL_DOWN = 60.0
 """Seconds in which a history that could not be shortened to a goal is not tried again with it."""
 HEAVY_HISTORY = HEAVY // 4
 """Weight from which a history is not shortened on the loop."""
+
+LATEST = 32
+"""Messages by which it is told what a turn will add."""
 
 RunResult: TypeAlias = tuple[Compaction | None, Checkpoint | None]
 """Result of a run, None if another run's was adopted or nothing was written; and its checkpoint, None if nothing could be done."""
@@ -70,7 +73,7 @@ class Compactor:
         budget = job.budget
         if budget is None or not job.prompt.history:
             return False
-        goal, now = budget.goal if goal is None else goal, job.outcome.clock()
+        goal, now = self.goal(job, budget) if goal is None else goal, job.outcome.clock()
         cold = (job.scope, job.prompt.links[-1], goal)
         if limit is None and self._cooling.get(cold, -math.inf) > now:
             return False
@@ -96,6 +99,15 @@ class Compactor:
             for addon in overriding(job.addons, AddOn.after_rewrite):
                 await addon.after_rewrite(job, reserve=reserve)
         return True
+
+    def growth(self, job: Job, budget: ContextBudget) -> Growth:
+        """Return by how much a turn of the job's conversation lengthens its prompt."""
+        latest = job.prompt.sent[-LATEST:]
+        return growth(latest, self._counting.meter.costs(job.key, latest), budget.zone)
+
+    def goal(self, job: Job, budget: ContextBudget) -> int:
+        """Return the prompt tokens to come down to. What tools return is cleaned step by step, and may be asked for again."""
+        return budget.goal if for_results(job, budget) else budget.goal_for(self.growth(job, budget))
 
     async def _shorten(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> RunResult:
         """Have the history shortened, apply the checkpoint and record what it gained."""
@@ -211,7 +223,7 @@ class Compactor:
         reduction, overhead = await offload_if(heavy, reduction_of, job, budget, goal, self._counting.meter)
         flow = compact(
             reduction,
-            await self.summaries.summariser(job, overhead, asks=asks),
+            await self.summaries.summariser(job, overhead, goal=goal, asks=asks),
             limit=max(1.0, limit - overhead),
             summarised=job.request.compaction is not None or job.managed.hands_over,
             strategy=STRATEGIES[job.settings.strategy],

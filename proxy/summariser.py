@@ -47,6 +47,8 @@ LONGEST_REST = 30.0
 SMALLEST_BOUND = 64 * 1024
 _CHARACTERS = 4
 """Of a token, about: for the account of summaries of which the backend reports nothing."""
+USEFUL = 224
+"""Tokens that a summary may have however little is to be left."""
 BYTES_PER_TOKEN = 4096
 """Bytes of stream that a summary may take, and more for each token asked for: one comes in 100 to 500."""
 TOO_LONG = 2
@@ -128,8 +130,12 @@ class Summaries:
         )
         return asks and job.settings.ahead != "off" and not job.state.unsummarised
 
-    async def summariser(self, job: Job, overhead: float = 0.0, *, asks: bool = True) -> Summariser:
-        """Size the summariser: an eighth of the smaller window for a summary, within bounds. `asks`: a model, if that pays off.
+    async def summariser(
+        self, job: Job, overhead: float = 0.0, *, goal: int | None = None, asks: bool = True
+    ) -> Summariser:
+        """Size the summariser: an eighth of the smaller window for a summary, and a fifth of the `goal` tokens that are to be left.
+
+        `asks`: a model, if that pays off.
 
         A request that it refuses for its size is a part of the history that nobody reads, so what it reads is no more than
         surely fits. What is not known of the estimate yet may cost a fifth of its window, no more.
@@ -140,7 +146,8 @@ class Summaries:
         if asks and not same:
             profile = await route.known.profile()
             window = profile.window.value if profile.window is not None else window
-        room = int(budget.goal - overhead) // 5
+        room, usual = (int(each - overhead) // 5 for each in (budget.goal if goal is None else goal, budget.goal))
+        room = max(room, min(usual, USEFUL))
         return Summariser(
             window=window,
             tokens=max(96, min(2048, budget.window // 8, window // 8, room)),

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from proxy.addon import AddOn
 from proxy.attempts.sending import ChatBody, send_chat
-from proxy.compaction.budget import ContextBudget, Growth, growth, history_next, is_due_next, may_be_due
+from proxy.compaction.budget import history_next, is_due_next, may_be_due
 from proxy.compaction.compaction import STRATEGIES
 from proxy.core.errors import ClientError
 from proxy.core.history.turns import newest_user
@@ -49,9 +49,6 @@ HEAVIEST = 4 * 2**20
 """Weight of a history up to which it is kept until it is compacted."""
 _SHARE = 4
 """All that wait take at most a fourth as many bytes as the caches."""
-
-LATEST = 32
-"""Messages by which it is told what the next turn will add."""
 
 AheadResult = Literal["done", "cancelled", "failed", "useless"]
 
@@ -277,10 +274,7 @@ class AheadCompactor(AddOn):
         assert extract is not None
         job = job.fresh(rewrites=True)
         await self._preparer.prepare(job)
-        budget = job.budget
-        if budget is None:
-            return result
-        written = await self._compactor.compact(job, goal=max(1, budget.goal - self._growth(job, budget).requested))
+        written = await self._compactor.compact(job, goal=self._goal(job))
         if not any(job.outcome.each("backend_failed")):
             self._tried.put((job.scope, extract.digest), True, 0)
         if not written:
@@ -294,19 +288,21 @@ class AheadCompactor(AddOn):
         budget, prompt = job.budget, job.prompt
         if budget is None or not job.window_is_known:
             return None
-        grown, added = self._growth(job, budget), round(sum(self._meter.costs(job.key, rest)))
+        grown, added = self._compactor.growth(job, budget), round(sum(self._meter.costs(job.key, rest)))
         tokens, upper = prompt.estimate.tokens + added, prompt.estimate.upper + added
         passing = prompt.recalled.newest_tokens
         if not is_due_next(budget, tokens, upper, grown, recalled=recalled, passing=passing):
             return None
-        if not await self._compactor.compact(job, goal=max(1, budget.goal - grown.requested - added)):
+        if not await self._compactor.compact(job, goal=self._goal(job, added)):
             return "failed" if job.state.unsummarised else "useless"
         await self._placed(plan, job, rest)
         return "done"
 
-    def _growth(self, job: Job, budget: ContextBudget) -> Growth:
-        latest = job.prompt.sent[-LATEST:]
-        return growth(latest, self._meter.costs(job.key, latest), budget.zone)
+    def _goal(self, job: Job, added: int = 0) -> int:
+        """Prompt tokens to come down to, less what the client will say next and the tokens `added` to the history by then."""
+        budget = job.budget
+        assert budget is not None  # it was known a moment ago
+        return max(1, self._compactor.goal(job, budget) - self._compactor.growth(job, budget).requested - added)
 
     async def _placed(self, plan: _Plan, job: Job, rest: Sequence[Message]) -> None:
         """Remember the new checkpoint."""

@@ -25,10 +25,17 @@ _CLOSEST = 0.95
 _DEEP = 1 / 4
 """Share of what is left that a compaction comes down to then."""
 
+_LEAST = 1 / 5
+"""The same where a turn adds much."""
+_BESIDE = 300
+"""Tokens that are to be left beside the newest turn: of a summary, and of how the conversation began."""
+
 NEXT = "…"
 """Stands for what the client will say next."""
 _RECENT = 4
 """Turns by which the next one is judged."""
+TURNS = 4.5
+"""Turns that are to pass from one compaction to the next, and a little more: what they add is estimated."""
 _MOST = 1 / 8
 """Share of the window that is expected of a client or an answer at most, however much came before."""
 _MORE = 1.2
@@ -104,6 +111,14 @@ class ContextBudget:
     def ceiling(self) -> int:
         """Prompt tokens up to which a prompt that was filled for one turn may grow in it."""
         return int(self.zone * (self.trigger + self.pause) / 2)
+
+    def goal_for(self, grown: Growth) -> int:
+        """Prompt tokens to come down to for some turns to pass before the next compaction, where that leaves enough."""
+        # A program's files and a user's papers stay rather than make room: only answers let a conversation grow so.
+        turn = grown.answered + min(grown.requested, grown.answered)
+        last = min(self.due, self.pause_point - grown.answered)
+        least = self.fixed + max((self.zone - self.fixed) * _LEAST, turn + _BESIDE)
+        return min(self.goal, int(max(least, last - TURNS * turn)))
 
     def fill(self, tokens: float) -> float:
         """Tokens as a fraction of the window."""

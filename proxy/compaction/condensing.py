@@ -16,13 +16,15 @@ from proxy.compaction.opening import Part, beginning, opening, parts_of
 from proxy.compaction.source import Source, source_of
 from proxy.core.history.marks import BRIDGE, NOTED, is_summary
 from proxy.core.history.sentences import last_end
-from proxy.core.history.turns import bridge_needed, cut_points, first_user, is_result, is_user
+from proxy.core.history.turns import bridge_needed, cut_points, first_user, is_result, is_user, newest_user
 from proxy.core.request import SYSTEM_ROLES, Message
 
 _MOST_TOO_LONG = 1.25
 """Of the tokens asked for, what a summary may have by the estimate."""
 _FOLDED = 1 / 4
 """Share of its tokens that is left of what is put in short by code."""
+_READ = 0.7
+"""Share of the room up to which the answer that the user has just read stays."""
 _LEAST = 0.25
 """Share of the room that the beginning has, however large the newest turn is."""
 _WORTH_CUTTING = 1 / 8
@@ -212,7 +214,7 @@ def _planned(reduction: Reduction, pruned: Reduction, by: Summariser) -> _Plan |
     newest = reduction.newest
     if _block(reduction) is not None or not reduction.floor:
         head = reduction.messages[: reduction.floor]
-        start = _tail_start(pruned, reduction.budget - sum(reduction.costs[: reduction.floor]) - by.tokens)
+        start = _tail_start(pruned, _room(pruned, sum(reduction.costs[: reduction.floor]) + by.tokens))
         return None if start is None else _Plan(reduction, head, start)
     reduction, pruned = replace(reduction, floor=0), replace(pruned, floor=0)
     begins = newest if newest is not None and newest < beginning(reduction.messages) else None
@@ -220,12 +222,18 @@ def _planned(reduction: Reduction, pruned: Reduction, by: Summariser) -> _Plan |
     end = len(reduction.messages) if newest is None else newest
     parts = parts_of(reduction.messages, end)
     head = opening(reduction, parts, end, room, forced=begins)
-    start = _tail_start(pruned, reduction.budget - _pinned(reduction, head, begins) - by.tokens)
+    start = _tail_start(pruned, _room(pruned, _pinned(reduction, head, begins) + by.tokens))
     if start is None:
         return None
     begins = begins if begins is not None and begins < start else None
     head = opening(reduction, parts, min(end, start), room, forced=begins)
     return _Plan(reduction, head, start, begins, parts)
+
+
+def _room(reduction: Reduction, others: float) -> float:
+    """Tokens that the tail may take beside `others`: what is left, and a little more for what the user has just read."""
+    room, read = reduction.budget - others, least_tail(reduction)
+    return read + 1 if room <= read < reduction.goal - others else room  # sums differ by their order
 
 
 def _size(tokens: int, reduction: Reduction) -> int:
@@ -241,7 +249,7 @@ def _merged(plan: _Plan, block: int, pruned: Reduction, by: Summariser) -> _Plan
     """
     merged, start = replace(plan.reduction, floor=block), None
     if not any(map(is_result, merged.messages[plan.reduction.floor : plan.start])):
-        start = _tail_start(pruned, merged.budget - sum(merged.costs[:block]) - by.tokens)
+        start = _tail_start(pruned, _room(pruned, sum(merged.costs[:block]) + by.tokens))
     return replace(plan, reduction=merged, head=merged.messages[:block], start=start or plan.start)
 
 
@@ -251,10 +259,15 @@ def _pinned(reduction: Reduction, head: Sequence[Message], newest: int | None) -
 
 
 def least_tail(reduction: Reduction) -> float:
-    """Tokens of the last step, and of the newest user message."""
-    last, newest = cut_points(reduction.messages)[-2:][0], reduction.newest
-    moved = reduction.costs[newest] if newest is not None and newest < last else 0.0
-    return sum(reduction.costs[last:]) + moved
+    """Tokens of the last step, of the newest user message, and of the answer before it with its question, if that is not much longer."""
+    costs, newest, last = reduction.costs, reduction.newest, cut_points(reduction.messages)[-2:][0]
+    if newest is None or newest < last:
+        return sum(costs[last:]) + (0.0 if newest is None else costs[newest])
+    question = newest_user(reduction.messages[:newest])
+    if question is None or costs[question] > 2 * sum(costs[question + 1 : newest]):
+        return sum(costs[last:])
+    read = sum(costs[question:])
+    return read if read <= reduction.goal * _READ else sum(costs[last:])
 
 
 def _filled(plan: _Plan, pruned: Reduction, block: str) -> Reduction:

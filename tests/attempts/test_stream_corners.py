@@ -227,7 +227,8 @@ async def test_heartbeats_do_not_pile_up_for_a_client_that_does_not_read() -> No
 async def test_who_comes_while_an_abandoned_compaction_is_being_cancelled_gets_one_of_his_own() -> None:
     """A user presses Stop and sends again at once."""
     unwound, started = asyncio.Event(), 0
-    compactor = Compactor(counting=None, store=None, summaries=None, clock=lambda: 0.0)  # type: ignore[arg-type]
+    summaries: Any = SimpleNamespace(wait=lambda _: 9.0, may_work_ahead=lambda *_: True)
+    compactor = Compactor(counting=None, store=None, summaries=summaries, clock=lambda: 0.0)  # type: ignore[arg-type]
 
     async def alone(*_: Any) -> str:
         nonlocal started
@@ -240,10 +241,11 @@ async def test_who_comes_while_an_abandoned_compaction_is_being_cancelled_gets_o
             await unwound.wait()  # closing a connection, releasing a claim in Redis
         return "never"
 
-    compactor._alone = alone  # type: ignore[assignment,method-assign]
+    compactor._claimed = alone  # type: ignore[assignment,method-assign]
     prompt = SimpleNamespace(links=[b"x"], history=[])
     job: Any = SimpleNamespace(scope="s", prompt=prompt, state=SimpleNamespace(progress=None), expected=None)
     job.request, job.managed = SimpleNamespace(compaction=None), SimpleNamespace(hands_over=False)
+    job.settings, job.route = SimpleNamespace(ahead="auto", summary_timeout=9.0), SimpleNamespace(upstream=None)
     first = asyncio.ensure_future(compactor._shared(job, None, 1, 1))  # type: ignore[arg-type]
     for _ in range(3):
         await asyncio.sleep(0)

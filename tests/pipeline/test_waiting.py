@@ -14,7 +14,6 @@ from tests.fakes import (
     OpenRouterFake,
     Question,
     Reply,
-    asks_summary,
     qa,
     summariser,
     walk,
@@ -111,14 +110,20 @@ def test_a_pause_waits_for_no_summary() -> None:
         assert summaries(fake) == []
 
 
-def test_a_model_that_writes_none_is_asked_rarely() -> None:
-    def refusing(question: Question) -> Reply:
-        return Reply(text="No." if asks_summary(question) else "Noted.")
+def test_a_compaction_lasts_for_four_turns_however_long_the_answers() -> None:
+    """The answer that the user has just read stays word for word."""
 
-    with LlamaCppFake([MODEL], refusing) as fake, running_proxy(fake, ahead="off") as proxy:
-        compacted = 0
-        for number in range(6):
-            talk = Talk(proxy, f"thing{number}x", turns=9)
-            compacted += talk.ask().headers["x-spillway-action"] == "compacted"
-        assert compacted == 6
-        assert len(summaries(fake)) == 4
+    def long(question: Question) -> Reply:
+        return Reply(text=" ".join(f"{word}{len(question.messages)}" for word in ("so", "it", "is") * 80))
+
+    model, apart = FakeModel("m", 4096), []
+    with LlamaCppFake([model], summariser(long)) as fake, running_proxy(fake, recall="off") as proxy:
+        talk, last = Talk(proxy, turns=1), 0
+        for number in range(40):
+            answer = talk.ask({"role": "user", "content": f"And what of {number}?"}, max_tokens=2000)
+            if answer.headers["x-spillway-action"] == "compacted":
+                apart.append(number - last)
+                last = number
+                assert talk.messages[-3]["content"] in prompt(fake)
+        assert len(apart) > 4
+        assert min(apart) >= 5
