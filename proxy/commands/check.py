@@ -6,8 +6,9 @@ import argparse
 import asyncio
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -101,11 +102,16 @@ def run(settings: Settings, args: argparse.Namespace) -> int:
         cure = "name one of those that are listed, or have it loaded"
         findings += [Finding("model_not_listed", text, cure) for text in unlisted]
     if args.json:
-        report = {"answers": answers, "backends": list(map(asdict, seen)), "findings": list(map(asdict, findings))}
+        report = {"answers": answers, "backends": list(map(_as_json, seen)), "findings": list(map(asdict, findings))}
         _print(json.dumps(report, indent=2))
     else:
         _print_all(settings, seen, findings)
     return 0 if answers else 1
+
+
+def _as_json(seen: SeenBackend) -> dict[str, Any]:
+    models = {model: profile.as_json({}) for model, profile in seen.models.items()}
+    return {**asdict(replace(seen, models={})), "models": models}
 
 
 async def _look(settings: Settings) -> tuple[list[SeenBackend], list[str]]:
