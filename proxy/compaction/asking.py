@@ -89,7 +89,9 @@ def _appended(reduction: Reduction, by: Summariser, start: int, source: Source) 
     live = list(reduction.messages[:start])
     frozen = any(map(is_summary, reduction.messages[: reduction.floor]))
     what = "since the summary near its beginning" if frozen else "so far"
-    text = summary.instruction(tokens=by.tokens, what=what, prompt=by.prompt, language=source.language)
+    text = summary.instruction(
+        tokens=by.tokens, what=what, prompt=by.prompt, language=source.language, chat=not source.worked
+    )
     ask: Message = {"role": "user", "content": text}
     used = by.overhead + sum(reduction.costs[: len(live)]) + sum(reduction.cost([ask]))
     room = int(by.window * 0.98 * by.trust - used)
@@ -161,7 +163,8 @@ def _read_on(pieces: Sequence[str], by: Summariser, source: Source) -> Generator
     known, waiting = "", [(piece, len(pieces) > 1) for piece in reversed(pieces)]
     while waiting:
         piece, divides = waiting.pop()
-        message = summary.fenced(piece, tokens=by.tokens, before=known, prompt=by.prompt, language=source.language)
+        language, chat = source.language, not source.worked
+        message = summary.fenced(piece, tokens=by.tokens, before=known, prompt=by.prompt, language=language, chat=chat)
         answer = yield SummaryAsk([message], False, by.tokens, source.form if waiting else source)
         if answer:
             known = answer

@@ -12,7 +12,7 @@ from proxy.compaction.asking import Summariser, SummaryAsk, request_summary
 from proxy.compaction.extract import extract
 from proxy.compaction.ladder import Reduction
 from proxy.compaction.middles import cut_message
-from proxy.compaction.opening import Part, beginning, opening, parts_of
+from proxy.compaction.opening import Part, beginning, opening, parts_of, unfinished
 from proxy.compaction.source import Source, source_of
 from proxy.core.history.marks import BRIDGE, NOTED, is_summary
 from proxy.core.history.sentences import last_end
@@ -250,7 +250,7 @@ def _merged(plan: _Plan, block: int, pruned: Reduction, by: Summariser) -> _Plan
     merged, start = replace(plan.reduction, floor=block), None
     if not any(map(is_result, merged.messages[plan.reduction.floor : plan.start])):
         start = _tail_start(pruned, _room(pruned, sum(merged.costs[:block]) + by.tokens))
-    return replace(plan, reduction=merged, head=merged.messages[:block], start=start or plan.start)
+    return replace(plan, reduction=merged, head=unfinished(merged.messages, block), start=start or plan.start)
 
 
 def _pinned(reduction: Reduction, head: Sequence[Message], newest: int | None) -> float:

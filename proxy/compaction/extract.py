@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 
-from proxy.compaction.source import Source, Statement, is_mentioned, statement_of, text_without_calls, words_of
+from proxy.compaction.source import HARD, Source, Statement, is_mentioned, statement_of, text_without_calls, words_of
 from proxy.core.history.marks import (
     APPENDED,
     CLOSE,
@@ -20,7 +20,6 @@ from proxy.core.history.marks import (
     section,
 )
 from proxy.core.history.sentences import sentences
-from proxy.core.history.turns import is_result
 from proxy.core.request import Message, text_of
 from proxy.recall.words import folded
 
@@ -50,7 +49,7 @@ def extract(messages: Sequence[Message], source: Source, *, limit: int) -> str:
     before = _dated(_picked(_earlier(messages), int(limit * _SHARES[_BEFORE])))
     answered = _newest(_answers(messages), int(limit * _SHARES[_ANSWERED]))
     spare = limit - sum(len(line) + 3 for line in (*before, *answered))
-    spare = min(spare, int(limit * _TASKS)) if any(map(is_result, messages)) else spare
+    spare = min(spare, int(limit * _TASKS)) if source.worked else spare
     lines = {_BEFORE: before, QUOTES: _dated(_picked(source.statements, spare)), _ANSWERED: answered}
     if not any(lines.values()) and limit > _DATED:  # then the beginning of what there is
         text = next(filter(None, (*(each.text for each in source.statements), *_answers(messages))), "")
@@ -64,9 +63,9 @@ def missing_statements(source: Source, text: str, *, limit: int) -> list[str]:
     """The user's statements with facts that a text lacks, at most `limit` characters together, those that tell most."""
     known = folded(text)
     words = words_of(known)
-    mentioned = {fact.key for fact in source.users if is_mentioned(fact.key, known, words)}
-    missing = {fact.key for fact in source.users} - mentioned
-    lacking = [each for each in source.statements if any(fact.key in missing for fact in each.facts)]
+    keys = {fact.key for each in source.statements for fact in each.facts if fact.weight >= HARD}
+    mentioned = {key for key in keys if is_mentioned(key, known, words)}
+    lacking = [s for s in source.statements if any(f.key in keys - mentioned for f in s.facts)]
     return _dated(_picked(lacking, limit, mentioned))
 
 

@@ -31,6 +31,8 @@ _REMARK = 400
 _LONG = 4_000
 """Characters from which what nobody took note of, and nothing refers to, is more likely an example."""
 _REPEATED = 40
+_AS_LARGE = 2
+"""Times the characters of another task that a task may have which is finished then."""
 _READ, _NAMES = 20_000, 2_000
 _SEARCHED = 256
 """Messages in which what was said at the beginning is looked for."""
@@ -149,6 +151,15 @@ def parts_of(messages: Sequence[Message], end: int) -> list[Part]:
         task_known |= rank is _Rank.TASK
         parts.append(Part(rank, unreferred=not referred, place=index))
     return sorted(parts)
+
+
+def unfinished(messages: Sequence[Message], end: int) -> list[Message]:
+    """The beginning, before `end`, without the tasks after which the user set another that is about as large."""
+    later = max((len(text_of(m)) for m in messages[end:] if is_user(m) and not is_summary(m)), default=0)
+    tasks = (part.place for part in parts_of(messages, end) if part.rank is _Rank.TASK)
+    finished = {place for place in tasks if len(text_of(messages[place])) <= later * _AS_LARGE}
+    answered = {place + 1 for place in finished if _after(messages, place).get("role") == "assistant"}
+    return [message for place, message in enumerate(messages[:end]) if place not in finished | answered]
 
 
 def beginning(messages: Sequence[Message]) -> int:

@@ -15,8 +15,8 @@ from proxy.core.piece import arguments_of
 from proxy.core.request import Message
 
 _TASK = "Task: "
-_CALL, _OUTCOME, _PATH = 80, 100, 200
-"""Characters that are shown of a call, of what came of it, and of a path."""
+_CALL, _OUTCOME, _PATH, _NEAR = 80, 100, 200, 4
+"""Characters that are shown of a call, of what came of it, and of a path; and lines at either end of a result that may name one."""
 _LEFT, _CHANGED, _TASKS = 0.35, 0.2, 0.5
 """Shares of the room for what is left and what was changed; of the rest for tasks, each with its last step."""
 _VERBS = "write|edit|create|replace|insert|patch|update|append|rename|move|delete|remove"
@@ -132,14 +132,9 @@ def _changes(result: Result) -> list[str]:
     named = [value for name, value in values.items() if _NAMES_FILE.search(name)]
     if command and writes["file"]:
         named.append(writes["file"])
-    elif command:
-        line = command[writes.start() :].split("\n")[0]
-        named += [
-            name
-            for text in (line, result.text[: _OUTCOME * 4])
-            for name in found_in(text)
-            if re.search("[A-Za-z]", name)
-        ]
+    lines = result.text.split("\n")
+    for text in (command[writes.start() :].split("\n")[0] if command else "", *lines[:_NEAR], *lines[-_NEAR:]):
+        named += (name for name in found_in(text) if re.search("[A-Za-z]", name))
     return [path for path in named[:1] if len(path) <= _PATH and "\n" not in path]
 
 

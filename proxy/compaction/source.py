@@ -11,12 +11,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
-from math import log
 from typing import TypeAlias
 
-from proxy.core.history.embedded import authored_text, calls_in, results_in, texts_of, without
+from proxy.core.history.embedded import calls_in, results_in, texts_of, without
 from proxy.core.history.marks import BRIDGE, carried_statements, is_summary
-from proxy.core.history.rules import constraints
+from proxy.core.history.rules import constraints, typed_text
 from proxy.core.history.sentences import found_in, sentences
 from proxy.core.history.turns import calls_of, is_result, is_user
 from proxy.core.request import Message, text_of
@@ -126,6 +125,8 @@ class Source:
     """The same of everybody, the user included."""
     languages: tuple[tuple[str, str], ...] = ()
     """Script and language of what the user said, and of all; those that can be told."""
+    worked: bool = False
+    """Whether tools were called: then statements are tasks."""
     answers: tuple[str, ...] = ()
     """The assistant's newest answers, the last one first."""
     size: int = 0
@@ -134,7 +135,7 @@ class Source:
     @property
     def form(self) -> Source:
         """The same without facts: only the form of a summary is checked."""
-        return Source(languages=self.languages, answers=self.answers, size=self.size)
+        return Source(languages=self.languages, worked=self.worked, answers=self.answers, size=self.size)
 
     @property
     def language(self) -> str:
@@ -154,34 +155,28 @@ def source_of(messages: Sequence[Message], visible: Sequence[Message] = ()) -> S
     spoken, texts = _spoken(messages), [all_text(message)[:_LONGEST_TEXT] for message in messages]
     parts = [list(sentences(text, longest=_LONGEST)) for text in texts]
     shown = {s for _, s, _ in _spoken(visible)}
-    printed = {
-        s
-        for m in (*messages, *visible)
-        if is_result(m)
-        for s in sentences(all_text(m)[:_LONGEST_TEXT], longest=_LONGEST)
-    }
+    results = (all_text(message)[:_LONGEST_TEXT] for message in (*messages, *visible) if is_result(message))
+    printed = {s for text in results for s in sentences(text, longest=_LONGEST)}
     printed.update(constraints(messages, limit=_LONGEST_TEXT))  # rules are carried by themselves
     statements = _statements(_without_templates(spoken, shown, printed), facts_of)
     users: dict[str, TextFact] = {}
-    for statement in statements:
+    worked = any(map(is_result, messages))
+    for statement in statements if not worked else [each for each in statements if each.place >= 0]:
         _weigh(users, statement.facts, _USERS * (1 if statement.prose else _DATA))
-    everybody, mentions = dict(users), Counter[str]()
-    for message, found_sentences in zip(messages, parts, strict=True):
-        if not is_user(message):
-            named = (f for s in found_sentences for f in facts_of(s)[:_OF_A_SENTENCE])
-            found = {fact.key: fact for fact in named if fact.weight >= HARD}
-            mentions.update(found.keys())
-            _weigh(everybody, found.values(), 1.0)
-    by_mentions = (replace(f, weight=f.weight * (1 + log(mentions[f.key] or 1))) for f in everybody.values())
+    everybody = dict(users)
+    for message, found in zip(messages, parts, strict=True):
+        if message.get("role") == "assistant":  # what tools print need not be told
+            _weigh(everybody, [fact for s in found for fact in facts_of(s)[:_OF_A_SENTENCE]], 1.0)
     statements_text, answers = " ".join(text for _, text, _ in spoken), _assistants(messages)
     languages = (script_and_language(statements_text), script_and_language(" ".join((statements_text, *answers))))
     return Source(
         languages=tuple(dict.fromkeys(language for language in languages if language[0])),
+        worked=worked,
         answers=tuple(answers[-_ANSWERS:][::-1]),
         size=sum(map(len, texts)),
         statements=tuple(statements),
         users=_heaviest(users.values()),
-        all=_heaviest(by_mentions),
+        all=_heaviest(everybody.values()),
     )
 
 
@@ -212,7 +207,7 @@ def _spoken(messages: Sequence[Message]) -> list[_Spoken]:
                 day = date.fromisoformat(dated[1]) if dated is not None else day
                 spoken.append((-number, line[dated.end() :] if dated is not None else line, day))
         elif is_user(message) and message.get("content") != BRIDGE:
-            text = authored_text(message)[:_LONGEST_TEXT]
+            text = typed_text(message)
             stamp = _STAMP.match(text)
             day = written_on({**message, "content": stamp.group() if stamp is not None else ""})
             text = text if stamp is None or day is None else text[stamp.end() :]

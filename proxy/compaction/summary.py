@@ -32,6 +32,10 @@ _SECTIONS = (
     "Goal and constraints (word for word where the user set them); decisions and their reasons; "
     "state of the work; files and identifiers; errors and how they were fixed; open items and next step"
 )
+_CHAT = (
+    "Facts about the user, people, health, money, dates; decisions and their reasons; the topics in order, a line each "
+    "with its day; open questions"
+)
 INSTRUCTION = (
     "Summarise the conversation {what} so that it can be continued without the original messages. "
     "Sections: {sections}. Keep names, numbers, paths and exact values. Where something was corrected, keep only "
@@ -52,15 +56,16 @@ _LABEL = re.compile(r"^(?=(?:USER|ASSISTANT|TOOL|FUNCTION|SYSTEM|DEVELOPER):)", 
 """Where a line of somebody's text reads as if another spoke from there on."""
 
 
-def instruction(*, tokens: int, what: str = "so far", prompt: str = "", language: str = "") -> str:
+def instruction(*, tokens: int, what: str = "so far", prompt: str = "", language: str = "", chat: bool = False) -> str:
     """The request for a summary of at most so many tokens (three quarters of a word each).
 
-    In a client's own words if it sent a `prompt`, and in a language if that is known.
+    In a client's own words if it sent a `prompt`, and in a language if that is known. That of a `chat` has other sections,
+    and is a third shorter.
     """
-    words = max(40, tokens * 3 // 5)
+    words = max(40, tokens * (2 if chat else 3) // 5)
     if prompt:
         return f"{prompt}\n\n{_CUSTOM.format(what=what, words=words)}"
-    text = INSTRUCTION.format(what=what, sections=_SECTIONS, words=words)
+    text = INSTRUCTION.format(what=what, sections=_CHAT if chat else _SECTIONS, words=words)
     return f"{text} Write it in {language.capitalize()}." if language not in ("", "english") else text
 
 
@@ -81,7 +86,7 @@ def block(text: str, covered: Sequence[Message], *, limit: int, source: Source |
         n for n in identifiers(written, limit=limit // 4) if n not in text and n not in done and n.upper() != n.lower()
     ]
     listed = f"\n{NAMES}{defanged(', '.join(names))}" if names else ""
-    room = limit - sum(len(name) + 2 for name in names)
+    room = limit // (2 if done else 1) - sum(len(name) + 2 for name in names)
     extracted = text.startswith(EXTRACT)  # which has as many of them as there is room for
     missing = [] if extracted else missing_statements(source, f"{text}{done}{listed}{rules}", limit=room)
     more = f"\n{defanged(headed_list(MORE_QUOTES, missing))}" if missing else ""
@@ -108,7 +113,9 @@ def is_bridge(messages: Sequence[Message], at: int) -> bool:
     return 0 < at < len(messages) and messages[at].get("content") == BRIDGE and is_summary(messages[at - 1])
 
 
-def fenced(text: str, *, tokens: int, before: str = "", prompt: str = "", language: str = "") -> Message:
+def fenced(
+    text: str, *, tokens: int, before: str = "", prompt: str = "", language: str = "", chat: bool = False
+) -> Message:
     """A user message that asks for a summary of a text, going on from an earlier summary if there is one.
 
     The fence cannot be closed from inside.
@@ -116,7 +123,7 @@ def fenced(text: str, *, tokens: int, before: str = "", prompt: str = "", langua
     text, before = _unfenced(text), unlabelled(_unfenced(before))
     known = f"Summary of what came before:\n{before}\n\n" if before else ""
     what = "between the marks, together with the summary before it," if before else "between the marks"
-    ask = instruction(tokens=tokens, what=what, prompt=prompt, language=language)
+    ask = instruction(tokens=tokens, what=what, prompt=prompt, language=language, chat=chat)
     return {"role": "user", "content": f"{known}{FENCE}\n{text}\n{FENCE_END}\n\n{ask}"}
 
 

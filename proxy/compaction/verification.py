@@ -187,6 +187,8 @@ def _has_gaps(text: str, source: Source, tokens: int) -> bool:
     by_user = len(source.users) >= _ENOUGH  # what tools print need not be told then
     facts, share = (source.users[:most], _USERS) if by_user else (source.all[:most], _ALL)
     found = sum(is_mentioned(fact.key, known, words) for fact in facts)
+    if source.worked:  # code tells of tasks and of what was done, behind it
+        return by_user and not found
     return len(facts) >= (_ENOUGH if by_user else _ENOUGH_OF_ALL) and found < share * len(facts)
 
 

@@ -180,6 +180,18 @@ def test_blocks_that_outgrow_their_budget_are_summarised_with_the_rest() -> None
     assert flaws(done.messages) == []
 
 
+@pytest.mark.parametrize(
+    ("later", "pinned"), [("Go on, please.", True), ("Build a red boat, and show me how it swims on the lake.", False)]
+)
+def test_a_task_stays_until_another_as_large_is_set(later: str, pinned: bool) -> None:
+    task = user("Build a blue shed behind the house, with a door to the south and one window in the roof.")
+    messages = [task, assistant(summary.block("fact " * 200, [], limit=0)), user(later), *agent(6)[1:]]
+    done, _ = run(reduction_of(messages, total(messages) * 0.4))
+    assert "fact fact" not in str(done.messages), "it was merged"
+    assert (task in done.messages) == pinned
+    assert flaws(done.messages) == []
+
+
 def test_a_merged_block_is_read_whole() -> None:
     """Other long messages lose their middle in a transcript; an earlier summary must not."""
     block = assistant(summary.block("The code is 4711. " * 400 + "The door is green." + " x" * 3000, [], limit=0))

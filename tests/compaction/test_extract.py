@@ -124,6 +124,36 @@ def test_program_text_around_tasks_is_no_statement_nor_is_what_the_prompt_shows(
     assert marks.section(assistant(made), marks.QUOTES) == ["The task is called Katy."]
 
 
+def test_what_an_agent_did_changed_and_has_left_is_told_and_carried_on() -> None:
+    plan = '{"todos":[{"content":"Fix the lexer","status":"completed"},{"content":"Write docs","status":"pending"}]}'
+    calls = [
+        ("edit_file", '{"path":"src/lexer.py","old":"a\\nb","new":"c"}', "The file was changed."),
+        ("bash", '{"command":"pytest -q\\n"}', "....\nFAILED test_lexer.py::test_a\n1 failed\n$ "),
+        ("bash", '{"command":"cat README.md > /dev/null"}', "$ "),
+        ("bash", '{"command":"sed -i s/a/b/ docs/guide.md"}', "$ "),
+        ("todo", plan, "ok"),
+    ]
+    steps = [
+        m
+        for number, (name, arguments, text) in enumerate(calls)
+        for m in (assistant(None, tool_calls=[call(number, name, arguments)]), tool(number, text))
+    ]
+    made = assistant(block("They work on it.", [user("Mend the lexer of Ivo."), *steps], limit=600))
+    told = [
+        "Task: Mend the lexer of Ivo.",
+        "edit_file: src/lexer.py, c → The file was changed.",
+        "bash: pytest -q → 1 failed",
+        "bash: cat README.md > /dev/null",
+        "bash: sed -i s/a/b/ docs/guide.md",
+    ]
+    assert marks.section(made, marks.DONE) == told
+    assert marks.section(made, marks.CHANGED) == ["src/lexer.py", "docs/guide.md"]
+    assert marks.section(made, marks.LEFT) == ["Write docs"]
+    later = assistant(block("They went on.", [made, user("Go on."), *steps[2:4]], limit=600))
+    assert marks.section(later, marks.DONE)[: len(told)] == told
+    assert marks.section(later, marks.LEFT) == ["Write docs"]
+
+
 def test_a_dump_of_data_does_not_crowd_out_what_was_said() -> None:
     dump = " ".join(f"id{n}x{n * 7}" for n in range(400))
     made = extracted([user(f"{TOLD[0][0]} {dump}"), assistant("Noted."), user(TOLD[1][0])], 400)

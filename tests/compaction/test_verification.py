@@ -174,6 +174,12 @@ def test_the_language_is_asked_for_where_it_is_not_english() -> None:
     assert "Write it in" not in instruction(tokens=100, language="english")
 
 
+def test_a_chat_is_asked_for_other_sections_than_an_agent_and_for_a_third_less() -> None:
+    chat, agent = instruction(tokens=300, chat=True), instruction(tokens=300)
+    assert ("open questions" in chat, "at most 120 words" in chat) == (True, True)
+    assert ("files and identifiers" in agent, "at most 180 words" in agent) == (True, True)
+
+
 def test_a_share_of_what_the_user_told_must_be_there() -> None:
     source = source_of(TALK)
     assert verdict(GOOD, source) == "kept"

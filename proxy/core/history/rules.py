@@ -186,10 +186,15 @@ def constraints(messages: Sequence[Message], *, limit: int) -> list[str]:
     return newest_within(found.values(), limit=limit)
 
 
+def typed_text(message: Message) -> str:
+    """What a user typed: not code, quotations and documents that were pasted."""
+    text = authored_text(message)[:_LONGEST_TEXT]
+    return _PASTED.sub("\n", text) if text.count("<") <= _MOST_TAGS else text.split("<", 1)[0]
+
+
 def _stated_rules(message: Message, is_known_rule: Callable[[str], bool]) -> Iterator[str]:
-    text, in_list = authored_text(message)[:_LONGEST_TEXT], False
-    text = _PASTED.sub("\n", text) if text.count("<") <= _MOST_TAGS else text.split("<", 1)[0]
-    for line in text.split("\n"):
+    in_list = False
+    for line in typed_text(message).split("\n"):
         item = _ITEM.match(line)
         if in_list and item is not None:
             yield item["item"].strip()[:_LONGEST]
