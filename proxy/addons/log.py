@@ -125,11 +125,12 @@ def line(outcome: Outcome) -> str:
     if outcome.repeated is not None:
         reused = "" if outcome.reused is None else f", {outcome.reused} reused"
         parts.append(f"{outcome.repeated} tokens repeated{reused}{f' ({outcome.unlike})' if outcome.unlike else ''}")
-    longest = any(each["reason"] == "answer_windows" for each in outcome.each("out_of_room"))
+    reasons = {each["reason"] for each in outcome.each("out_of_room")}
     flags = {
         "kept an extract": outcome.summary == "extract",
-        "ended for want of room": outcome.unfinished and not longest,
-        "ended by SPILLWAY_ANSWER_WINDOWS": longest,
+        "ended for want of room": outcome.unfinished and reasons <= {"window"},
+        "ended by SPILLWAY_ANSWER_WINDOWS": "answer_windows" in reasons,
+        "ended because it repeated itself": "loop" in reasons,
         "stopped by who looked": outcome.stopped,
     }
     parts += [words for words, holds in flags.items() if holds]

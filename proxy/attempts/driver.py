@@ -25,6 +25,7 @@ from proxy.net.tasks import offload_if
 from proxy.net.transport import InvalidResponse
 from proxy.stream.answer import Answer
 from proxy.stream.events import (
+    LOOP,
     AnswerReceived,
     ChunkReceived,
     Correct,
@@ -42,7 +43,7 @@ from proxy.stream.events import (
     UpstreamFailed,
 )
 from proxy.stream.session import StreamSession
-from proxy.stream.status import ANEW, COMPACTING, IN_VAIN, LONGEST, NO_ROOM, NOT_CONTINUED, Notice, compacted
+from proxy.stream.status import ANEW, COMPACTING, IN_VAIN, LONGEST, LOOPED, NO_ROOM, NOT_CONTINUED, Notice, compacted
 
 Interrupted = Pause | Retry | Correct | Search | None
 """Why an attempt was left, or ended in something that needs another one; None: the answer is complete."""
@@ -223,8 +224,9 @@ class AnswerDriver:
         if self.failed is not None:
             notice = NOT_CONTINUED
         elif attempted is None:
-            longest = self._record_ended_early()
-            notice = LONGEST if longest else NO_ROOM if answer.has_output else IN_VAIN
+            loops = isinstance(stop, Pause) and stop.reason == LOOP
+            longest = self._record_ended_early(loops=loops)
+            notice = LOOPED if loops else LONGEST if longest else NO_ROOM if answer.has_output else IN_VAIN
         elif gain > 0:
             new, after = outcome.reduced[::-1][: outcome.compactions - compactions], attempted.estimate.tokens
             extract = any(each["summary"] == "extract" for each in new)
@@ -263,9 +265,9 @@ class AnswerDriver:
             self.failed = error
             return None
 
-    def _record_ended_early(self) -> bool:
+    def _record_ended_early(self, *, loops: bool = False) -> bool:
         """Record that the answer ends here, and return whether that is because it is as long as it may get."""
         longest = self._session.watch.at_ceiling(self.answer)
         self._job.outcome.unfinished = True
-        self._job.outcome.add("out_of_room", reason="answer_windows" if longest else "window")
+        self._job.outcome.add("out_of_room", reason="loop" if loops else "answer_windows" if longest else "window")
         return longest

@@ -12,8 +12,9 @@ from proxy.compaction.condensing import head_end
 from proxy.compaction.ladder import LEAST_SHARE, Reduction
 from proxy.compaction.middles import newest_cut, user_words
 from proxy.compaction.policy import prune_limits
-from proxy.core.history.turns import is_result
+from proxy.core.history.turns import is_result, newest_user
 from proxy.core.jsontext import is_heavy
+from proxy.core.request import text_of
 from proxy.job import Job
 from proxy.net.tasks import offload_if
 from proxy.prompt import Prompt
@@ -160,6 +161,7 @@ def _bounds(job: Job, room: int, tokens_so_far: int) -> dict[str, int]:
 def watch_of(job: Job, *, hidden: bool) -> Watch:
     """Return what to watch for; for the rest see the fields of `Watch`."""
     request, room = job.prompt.request, room_of(job)
+    newest = newest_user(request.messages)
     return Watch(
         window=room.window,
         pause_point=room.pause_point,
@@ -173,6 +175,9 @@ def watch_of(job: Job, *, hidden: bool) -> Watch:
         resumable=room.window > 0 and job.resumable,
         unknown=not room.window and job.resumable,
         search=job.prompt.search,
+        request=None
+        if request.structured or request.choices > 1 or newest is None
+        else text_of(request.messages[newest]),
     )
 
 

@@ -22,6 +22,7 @@ from proxy.core.history.marks import (
 from proxy.core.history.sentences import sentences
 from proxy.core.request import Message, text_of
 from proxy.recall.words import folded
+from proxy.stream.watch import repeats_itself
 
 _BEFORE, _ANSWERED = "Before that:", "The assistant said:"
 _SHARES = {_BEFORE: 0.25, _ANSWERED: 0.15}
@@ -147,7 +148,8 @@ def _answers(messages: Sequence[Message]) -> Iterator[str]:
         if is_summary(message):
             yield from reversed(section(message, _ANSWERED))
         elif message.get("role") == "assistant" and message.get("content") != NOTED:
-            yield _beginning(text_without_calls(message))
+            text = text_without_calls(message)
+            yield "" if repeats_itself(text) else _beginning(text)
 
 
 def _beginning(text: str) -> str:

@@ -131,6 +131,10 @@ class Pause:
     last: bool = False
 
 
+LOOP = "the answer repeats itself"
+"""Reason of a pause that ends it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Retry:
     """The backend refused the prompt although it had answered 200: compact and send it again.

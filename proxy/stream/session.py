@@ -21,6 +21,7 @@ from proxy.core.piece import Identity, Piece
 from proxy.stream.answer import Answer, Attempt
 from proxy.stream.events import (
     LEGAL,
+    LOOP,
     AnswerReceived,
     ChunkReceived,
     Commands,
@@ -134,7 +135,7 @@ class StreamSession:
             stop = self._pieces(self._inlet.read(frame)) or self._pause_if_due()
             if stop is not None:
                 return stop
-        return None
+        return self._pause(LOOP, last=True) if not self._over and self.watch.loops(self.answer) else None
 
     def _body_received(self, pieces: Sequence[Piece]) -> Stop | None:
         """Take in an answer that is not paused before its end: what it counts decides whether it is resumed."""

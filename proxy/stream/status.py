@@ -40,6 +40,11 @@ LONGEST = Notice(
     last=True,
     details=("write “go on”, or raise SPILLWAY_ANSWER_WINDOWS",),
 )
+LOOPED = Notice(
+    "⚠️ The model repeats itself, its answer ends here",
+    last=True,
+    details=("ask again in other words", "raise the temperature or the repetition penalty"),
+)
 NOT_CONTINUED = Notice(
     "⚠️ The backend does not continue this answer, it ends here",
     last=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,27 @@ _SILENT = 3
 """Attempts that are refused inside the stream before their first word, until the answer is ended."""
 _EMPTY_FILL = 0.9
 """Fill from which an answer without a single delta is taken for a refused prompt (LM Studio 0.4)."""
+_TAIL, _PROBE, _LOOP, _TIMES = 4_000, 40, 1_500, 4
+"""Characters of an answer's end that are looked at, of the piece that is looked for, and of a loop, which goes round so often."""
+_LETTERS, _PROSE = 8, 0.6
+"""Different letters that a sentence has, and their share of it: rows of a table, zeros and rules have fewer."""
+_CHECKED = 500
+_WORD = re.compile(r"[^\W\d_]+")
+
+
+def repeats_itself(text: str, request: str = "") -> bool:
+    """Return whether a text ends in the same sentences over and over: no code, and nothing that the request has the words of."""
+    tail = text[-_TAIL:]
+    period = len(tail) - _PROBE - tail.rfind(tail[-_PROBE:], 0, len(tail) - 1)
+    needed = max(_LOOP, _TIMES * period)
+    if needed > len(tail) or tail[-needed:-period] != tail[-needed + period :]:
+        return False
+    unit = tail[-period:].lower()
+    letters = [letter for letter in unit if letter.isalpha()]
+    prose = len({*letters}) >= _LETTERS and len(letters) >= _PROSE * len(unit)
+    # The first word may be cut, and so may the last.
+    named = {*_WORD.findall(request.lower())}.issuperset(_WORD.findall(unit * 2)[1:-1])
+    return prose and not named and text.count("```") % 2 == 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,6 +77,10 @@ class Watch:
     """Whether nobody has reported the window, so that any end for its length may be its doing, or that of another bound."""
     vain_resumes: int = 3
     """Attempts in a row that may gain nothing until the answer is ended; 0: it is never resumed."""
+    request: str | None = None
+    """What the user asked for, where an answer that repeats itself is ended; None: it is not."""
+    checked: int = 0
+    """Characters up to which it was looked for that."""
     search: str = ""
     """Name of Spillway's own tool, whose calls the client never sees; empty: the model has none."""
     ceiling: int = 2**62
@@ -79,6 +105,14 @@ class Watch:
         # No less than `attempt.used`, without a call: this runs for every chunk.
         most = attempt.prompt_tokens + attempt.completion_tokens + attempt.unseen + tokens
         return most < self.pause_point or not self.resumable
+
+    def loops(self, answer: Answer) -> bool:
+        """Return whether the answer goes round in circles, as far as it is time to look for that again."""
+        attempt = answer.attempts[-1]
+        if self.request is None or answer.size < self.checked + _CHECKED or attempt.calling or attempt.finish:
+            return False
+        self.checked = answer.size
+        return repeats_itself(answer.text if answer.has_text else answer.reasoning, self.request)
 
     def pause_due(self, answer: Answer) -> bool:
         """Return whether the running attempt has reached the pause point and would outgrow the window."""

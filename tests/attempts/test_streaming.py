@@ -40,6 +40,32 @@ GO = [{"role": "user", "content": "go"}]
 KEY = {"generic": {"models": {"m": {"window": WINDOW}}}}
 
 
+SENTENCE = "I am sorry for the confusion, and I will gladly help you to plan it. "
+
+
+@pytest.mark.parametrize(
+    ("text", "ask", "ends"),
+    [
+        (SENTENCE * 90, "go", True),
+        (f"Of course. {SENTENCE * 90}", "go", True),
+        (SENTENCE * 40, f"Write a hundred times: {SENTENCE}", False),
+        (f"```\n{SENTENCE * 40}\n```", "go", False),
+        ("| none | n/a | 0.00 |\n" * 150, "go", False),
+        ("0, " * 900, "go", False),
+        ("".join(f"Day {day}: we walk on to the next village and sleep there. " for day in range(60)), "go", False),
+    ],
+)
+def test_an_answer_that_repeats_itself_is_ended_unless_that_was_asked_for(text: str, ask: str, ends: bool) -> None:
+    model = FakeModel("m", 32_768)
+    fake = LlamaCppFake([model], lambda _: Reply(text=text), tokens_per_chunk=16, delay=0.003)
+    with fake, running_proxy(fake) as proxy:
+        seen = read_stream(proxy.chat({"model": "m", "stream": True, "messages": [user(ask)]}).content)
+        assert (seen.done, seen.errors) == (1, [])
+        assert any("repeats itself" in str(event) for event in seen.events) == ends
+        assert text.startswith(seen.text)
+        assert (seen.text == text, seen.finishes) == ((False, ["length"]) if ends else (True, ["stop"]))
+
+
 @pytest.mark.parametrize("kind", FAKES)
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_of_more_than_two_windows(kind: str, stream: bool) -> None:

@@ -78,6 +78,11 @@ def test_the_newest_of_what_others_said_is_told() -> None:
     assert "Answer 1\n" not in made
 
 
+def test_an_answer_that_repeats_itself_is_not() -> None:
+    answers = (assistant("The roof is mended."), assistant("I am sorry for the confusion about your house. " * 60))
+    assert "confusion" not in extracted([m for each in answers for m in (user("Paint the roof of Tobias."), each)], 600)
+
+
 def test_what_a_model_wrote_before_is_kept_in_part() -> None:
     earlier = assistant(
         block("They talked a lot. The door of the house is green since Ingrid painted it.", [], limit=0)
