@@ -34,9 +34,7 @@ WORDS = tuple(
 INSTRUCTED = "Write plain text of at most"
 KNOWN = "Summary of what came before:"
 _FENCE = re.compile(r"<<<(?:end\s+of\s+)?conversation>>>", re.IGNORECASE)
-_EXTRACT = re.compile(
-    rf"{re.escape(marks.EXTRACT)}\n(?:Before that:|{re.escape(marks.QUOTES)}|The assistant said:|Tools called:)\n"
-)
+_EXTRACT = re.compile(rf"{re.escape(marks.EXTRACT)}\n(?:Before that:|{re.escape(marks.QUOTES)}|Last answers:)\n")
 """Begins one that was made without a model."""
 
 

@@ -24,7 +24,7 @@ from proxy.core.request import Message, text_of
 from proxy.recall.words import folded
 from proxy.stream.watch import repeats_itself
 
-_BEFORE, _ANSWERED = "Before that:", "The assistant said:"
+_BEFORE, _ANSWERED = "Before that:", "Last answers:"
 _SHARES = {_BEFORE: 0.25, _ANSWERED: 0.15}
 """Of the room that each may take; the rest is for what the user said."""
 _TASKS = 0.4

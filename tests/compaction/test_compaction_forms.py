@@ -138,7 +138,9 @@ def test_transcripts_and_digests_tell_the_same_in_every_form(form: str) -> None:
     assert (
         extract(same, source_of(same), limit=900)
         == extract(messages, source_of(messages), limit=900)
-        == ("An extract, made by code:\nThe user said:\n- Fix the bug\nThe assistant said:\n- Let me look.\n- Done.")
+        == (
+            "An extract, made by code:\nFacts and wishes of the user:\n- Fix the bug\nLast answers:\n- Let me look.\n- Done."
+        )
     )
     made = summary.block("It is fixed.", same, limit=190)
     assert made == summary.block("It is fixed.", messages, limit=190)

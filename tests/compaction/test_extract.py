@@ -57,7 +57,7 @@ def test_what_tells_most_gets_room_first() -> None:
 
 @pytest.mark.parametrize("limit", [0, 40, 200, 700, 3000])
 def test_it_keeps_its_bound(limit: int) -> None:
-    headings = sum(len(line) + 1 for line in (marks.EXTRACT, "Before that:", marks.QUOTES, "The assistant said:"))
+    headings = sum(len(line) + 1 for line in (marks.EXTRACT, "Before that:", marks.QUOTES, "Last answers:"))
     assert len(extracted(talk(), limit)) <= limit + headings
 
 

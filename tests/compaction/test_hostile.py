@@ -205,7 +205,9 @@ def test_no_line_of_a_result_reads_like_another_speaker() -> None:
 
 def test_the_users_rules_are_told_again_though_the_summary_has_them() -> None:
     """Else the next summary, which takes them from there, would not have them."""
-    made = block("The user said: The port must be 9000.", [user("The port must be 9000.")], limit=400)
+    made = block(
+        "It is said that the port must be 9000. The port must be 9000.", [user("The port must be 9000.")], limit=400
+    )
     assert constraints([assistant(made)], limit=400) == ["The port must be 9000."]
 
 

@@ -20,8 +20,11 @@ NAMES = "Identifiers: "
 """Begins the line of a block with paths, numbers and names."""
 EXTRACT = "An extract, made by code:"
 """Begins a block that no model wrote."""
-QUOTES, MORE_QUOTES = "The user said:", "The user said, too:"
-"""Stand before what the user said, word for word, in an extract and behind a summary that left it out."""
+QUOTES, MORE_QUOTES = "Facts and wishes of the user:", "More facts and wishes of the user:"
+"""Stand before what the user said, word for word, in an extract and behind a summary that left it out.
+
+Names, because a small model (SmolLM2) goes on with "The user said:" as with a transcript.
+"""
 DONE, CHANGED, LEFT = "Done so far, in order:", "Files changed:", "Left to do:"
 """Stand before what code makes of tool calls and their results."""
 APPENDED = (f"{HEADING}\n", NAMES, f"{LEFT}\n", f"{CHANGED}\n", f"{DONE}\n", f"{MORE_QUOTES}\n")
