@@ -270,7 +270,7 @@ class AheadCompactor(AddOn):
         result = await self._shorten(plan, job, rest, recalled)
         if not self._extract_in(job):
             return result
-        extract = job.prompt.checkpoint
+        shortened, extract = job, job.prompt.checkpoint
         assert extract is not None
         job = job.fresh(rewrites=True)
         await self._preparer.prepare(job)
@@ -278,6 +278,7 @@ class AheadCompactor(AddOn):
         if not any(job.outcome.each("backend_failed")):
             self._tried.put((job.scope, extract.digest), True, 0)
         if not written:
+            await self._have_read(shortened, rest)  # what was written took its place in the backend's cache
             return result or "failed"
         await self._placed(plan, job, rest)
         return "done"
@@ -308,13 +309,14 @@ class AheadCompactor(AddOn):
         """Remember the new checkpoint."""
         assert job.prompt.checkpoint is not None
         plan.digest = job.prompt.checkpoint.digest
-        await self._have_read(job, () if job.prompt.offer is not None else rest)
+        await self._have_read(job, rest)
 
     async def _have_read(self, job: Job, rest: Sequence[Message]) -> None:
         """Have the backend read the new prompt, so that it will find all but the newest message in its cache."""
         backend = job.known_backend
         if backend is None or not backend.keeps_prompts or self._is_serving({job.route.upstream}):
             return
+        rest = () if job.prompt.offer is not None else rest
         body = ChatBody(reading_only(job.prompt.body(), [*job.prompt.messages, *rest]))
         with suppress(ClientError, httpx.TransportError):
             response = await send_chat(job.route, job.backend_headers(job.route), body, ahead=True)

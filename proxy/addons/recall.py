@@ -6,6 +6,7 @@ in front of which user message, so that a prompt begins the same on every step o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,10 +16,12 @@ from typing_extensions import override
 
 from proxy.addon import AddOn
 from proxy.addons.embedding import Embedder, query_text
+from proxy.backends.profile import ModelKey
 from proxy.compaction.middles import newest_cut
 from proxy.compaction.policy import prune_limits
 from proxy.core.history.turns import newest_user
 from proxy.core.jsontext import is_heavy
+from proxy.core.piece import as_count
 from proxy.core.request import Message
 from proxy.job import Job
 from proxy.net.tasks import offload_if
@@ -35,10 +38,16 @@ _TURN = 200
 """Bytes of a decision for a turn, besides its block."""
 _MANY = 4000
 """Passages from which ranking is left to a thread: it takes about a millisecond for each thousand."""
+SECONDS = 2.0
+"""Seconds for which a backend may read what is recalled for a turn, where reading costs nothing else."""
+_TELLING = 50
+"""Tokens that tell how fast they are read; fewer are read while other things are done."""
+_LEAST = 128
+"""Tokens that may be recalled however slow a backend is."""
+_MODELS = 100
+"""Models of which the speed is known."""
 _MARKS = 48
 """Tokens of the marks around a block, and of its days."""
-_ENOUGH = 0.5
-"""Share of what a turn needs below which there is too little room for it: then the history is compacted, a little early."""
 
 
 @dataclass(slots=True)
@@ -57,6 +66,8 @@ class Recaller(AddOn):
     def install(self, pipeline: Pipeline) -> None:
         """Count and route as the pipeline does."""
         self._counting, self._meter = pipeline.counting, pipeline.counting.meter
+        self._speeds = dict[ModelKey, float]()
+        """Tokens that are read in a second."""
         self._embedder = Embedder(pipeline.router, self._meter.memory)
         self._passages = Cache[bytes, MessagePassages](self._meter.memory)
         self._turns = Cache[tuple[str, bytes], _Turn](self._meter.memory)
@@ -103,13 +114,26 @@ class Recaller(AddOn):
             answers = (at for at in reversed(range(len(prompt.sent))) if prompt.sent[at].get("role") == "assistant")
             step = sum(self._meter.costs(job.key, prompt.sent[next(answers, len(prompt.sent)) :]))
             more = round(step - block.tokens)
-            tokens, upper, cramped = prompt.estimate.tokens, prompt.estimate.upper, prompt.recalled.cramped
-            if job.budget.needs_compaction(tokens + more, upper + more, cramped=cramped):
+            if job.budget.needs_compaction(prompt.estimate.tokens + more, prompt.estimate.upper + more):
                 return False
             self._remember((job.scope, prompt.links[newest]), _Turn(checkpoint.digest, None))
             await self._insert(job, RecalledBlocks(self._staying(job, newest)))
         _record(job)
         return True
+
+    @override
+    def after_answer(self, job: Job) -> None:
+        """Learn how fast the backend reads, from what a streamed turn waited for its first word."""
+        outcome = job.outcome
+        if not job.request.stream or outcome.first_byte is None or outcome.attempts != 1 or outcome.usage is None:
+            return
+        reused = (outcome.repeated or 0) if outcome.reused is None else outcome.reused
+        read = as_count(outcome.usage.get("prompt_tokens")) - reused
+        if read >= _TELLING:
+            speed = read / max(1e-3, outcome.first_byte - outcome.compaction_seconds)
+            self._speeds[job.key] = (self._speeds.pop(job.key, speed) + speed) / 2
+            if len(self._speeds) > _MODELS:
+                del self._speeds[next(iter(self._speeds))]
 
     @override
     async def search(self, job: Job, text: str, room: float) -> list[Passage]:
@@ -153,17 +177,19 @@ class Recaller(AddOn):
         while fitting:
             text = block_of(job.prompt.sent, fitting)
             block = Block(text, tuple(fitting), self._meter.count_text(job.key, text))
-            await self._insert(job, RecalledBlocks({**earlier, placed: block}, block, _is_cramped(fitting, found)))
+            await self._insert(job, RecalledBlocks({**earlier, placed: block}, block))
             if job.room >= (0 if fitting == best else reserve):
                 return block
             fitting = fitting[: len(fitting) * 3 // 4]
-        await self._insert(job, RecalledBlocks(earlier, cramped=_is_cramped(fitting, found)))
+        await self._insert(job, RecalledBlocks(earlier))
         return None
 
     async def _needed(self, job: Job, newest: int) -> list[Passage]:
         """Find the passages that the turn beginning with the message at `newest` needs, best first."""
         sent, budget = job.prompt.sent, job.budget
-        room = 0 if budget is None else prune_limits(job.settings, budget.zone).recall - _MARKS
+        room = 0.0 if budget is None else prune_limits(job.settings, budget.zone).recall - _MARKS
+        if job.known_backend is not None and job.known_backend.keeps_prompts:
+            room = min(room, max(_LEAST, SECONDS * self._speeds.get(job.key, math.inf)) - _MARKS)
         if room <= 0:
             return []
         # The first terms of a process take 0.1 s.
@@ -245,8 +271,3 @@ def _texts_of(messages: Sequence[Message], indexed: Sequence[MessagePassages]) -
     """List the text of each passage, in the order in which they are ranked."""
     spoken = [spoken_text(message) if each.spans else "" for message, each in zip(messages, indexed, strict=True)]
     return [text[start:end] for text, each in zip(spoken, indexed, strict=True) for start, end in each.spans]
-
-
-def _is_cramped(fitting: Sequence[Passage], found: Sequence[Passage]) -> bool:
-    """Return whether there is too little room for the passages found."""
-    return sum(each.tokens for each in fitting) < _ENOUGH * sum(each.tokens for each in found)

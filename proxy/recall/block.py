@@ -52,8 +52,6 @@ class RecalledBlocks:
     blocks: Mapping[int, Block] = field(default_factory=dict)
     newest: Block | None = None
     """Block of the newest turn, which is among them."""
-    cramped: bool = False
-    """Whether most of what the newest turn needs found no room."""
 
     @property
     def tokens(self) -> int:

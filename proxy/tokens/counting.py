@@ -76,11 +76,8 @@ class Counting:
         The backend counts, for a moment, where the decision hangs on the estimate's error, or how much of a result has to go
         that the model has not read. Returns whether the prompt may be due; most are so far from it that nothing is refreshed.
         """
-        budget, estimate, recalled = job.budget, job.prompt.estimate, job.prompt.recalled
-        passing = recalled.newest_tokens
-        if budget is None or not budget.needs_compaction(
-            estimate.upper, estimate.upper, passing=passing, cramped=recalled.cramped
-        ):
+        budget, estimate, passing = job.budget, job.prompt.estimate, job.prompt.recalled.newest_tokens
+        if budget is None or not budget.needs_compaction(estimate.upper, estimate.upper, passing=passing):
             return False
         if job.is_due:  # the model may have been reloaded since its window was read
             before = job.profile.window

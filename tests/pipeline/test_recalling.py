@@ -90,6 +90,17 @@ def test_what_was_compacted_comes_back_when_it_is_asked_for(kind: str) -> None:
         assert 'spillway_recalled_tokens_total{backend="' in proxy.client.get("/metrics").text
 
 
+@pytest.mark.parametrize(("kind", "bounded"), [("llamacpp", True), ("openrouter", False)])
+def test_a_backend_that_reads_slowly_is_given_little(kind: str, bounded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where reading costs nothing but time; how fast it reads was seen on a turn that was streamed."""
+    monkeypatch.setattr("proxy.addons.recall.SECONDS", 1e-6)
+    monkeypatch.setattr("proxy.addons.recall._LEAST", 0)
+    with staged(kind) as (_, proxy):
+        ask(proxy, talk(3), stream=True)
+        told = ask(proxy, long_chat()).json()["usage"]["spillway"]
+        assert ("recalled" in told) is not bounded
+
+
 def test_what_is_needed_most_comes_before_the_room_for_results_of_tools() -> None:
     """Which are not there yet, and may take it later; turns that were left out have no other place."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Look into every module."}]

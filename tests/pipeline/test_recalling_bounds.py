@@ -54,7 +54,7 @@ class Stand:
             tokens_before=0, tokens_after=0, kind="compacted", created=0.0,
         )  # fmt: skip
         self.meter, self.key, self.scope, self.settings = meter, ("b", "m"), scope, Settings()
-        self.exchange = SimpleNamespace(tenant="")
+        self.exchange, self.known_backend = SimpleNamespace(tenant=""), None
         self.budget, self.undisturbed = budget_for(self.settings, WINDOW), False
         self.managed = Managed()
         self.outcome = Telemetry(clock=lambda: 0.0).silent()
