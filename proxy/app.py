@@ -23,6 +23,7 @@ from proxy.addons.log import RequestLog
 from proxy.addons.metrics import Metrics
 from proxy.addons.prompt_prefix import PromptPrefix
 from proxy.addons.recall import Recaller
+from proxy.addons.thinking import ThinkingBudget
 from proxy.api.access import AccessControl
 from proxy.api.app import create_api
 from proxy.api.dependencies import Services
@@ -164,7 +165,15 @@ def _watch(metrics: Metrics, store: Store, history: RequestHistory, memory: Cach
 
 def addons_of(telemetry: Telemetry, meter: Meter, history: RequestHistory, metrics: Metrics) -> tuple[AddOn, ...]:
     """List the add-ons, in the order in which they are called."""
-    return (PromptPrefix(meter), Recaller(), AheadCompactor(telemetry), history, RequestLog(), metrics)
+    return (
+        PromptPrefix(meter),
+        Recaller(),
+        ThinkingBudget(),
+        AheadCompactor(telemetry),
+        history,
+        RequestLog(),
+        metrics,
+    )
 
 
 def open_wire(

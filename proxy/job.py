@@ -25,6 +25,7 @@ from proxy.outcome import Outcome
 from proxy.prompt import Prompt
 from proxy.routing import Route
 from proxy.shaping.repair import RepairRules, rules_for
+from proxy.stream.watch import UNBOUND
 
 
 @dataclass(slots=True)
@@ -53,6 +54,8 @@ class JobState:
     """Stream that was opened last: closed with the job, wherever it ends."""
     pool_lock: asyncio.Lock | None = None
     """Held by the one request that may be sent after the slots of its model were cleared."""
+    thinking_bound: int = UNBOUND
+    """Tokens from which on a model that still thinks is made to answer."""
     joined_answer: Callable[[], Piece] | None = None
     """Joins the whole answer, once it has ended in good order."""
     progress: Progress = field(default_factory=Progress)

@@ -103,6 +103,7 @@ _COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler], ...] = (
     ("reused_tokens", "Of them those that the backend says it had read before.", (), _one(lambda o: o.reused)),
     ("prefix_breaks", "Prompts of which less was as before than could have been, by why.", ("why",), lambda o: (((o.unlike,), 1),) if o.unlike else ()),
     ("emulated_tool_calls", "Tool calls read from text, by form and outcome.", ("form", "outcome"), _events("called", "form", "became", by="number")),
+    ("concluded_thoughts", "Thoughts that were ended for an answer, by why: their bound, or that none came.", ("why",), _events("concluded", "why")),
     ("malformed_tool_calls", "Tool calls that could not be made, by kind of backend and why.", ("provider", "reason"), _events("malformed_call", "provider", "reason")),
     ("mended_tool_calls", "Tool calls that leaked into text and were read back, or repeated and left out.", ("what",), _events("calls_mended", "what", by="number")),
     ("overflows", "Prompts refused by the backend for their size.", (), lambda o: (((), 1) for each in o.each("refused") if each["what"] == "overflow")),

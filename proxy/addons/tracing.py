@@ -36,7 +36,7 @@ _TRACE_HEADERS = ("traceparent", "tracestate")
 _NOTED = frozenset(
     (
         *("mended", "stabilised", "message_cut", "searched", "refused", "cut", "window_learned", "window_disproved"),
-        *("called", "paused", "restarted", "resumed", "out_of_room"),
+        *("called", "paused", "restarted", "resumed", "concluded", "out_of_room"),
     )
 )
 """Events of the request's span; their fields are figures and words of Spillway's own."""

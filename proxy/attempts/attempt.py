@@ -157,10 +157,12 @@ class Attempts:
                 await asyncio.sleep(seconds)
 
     async def refusal(self, job: Job, status: int, body: bytes, *, streamed: bool = False) -> Refusal:
-        """Recognise why a first request was refused: too long a prompt, else tools, roles or stream; or none of these."""
+        """Recognise why a first request was refused: too long a prompt, else tools, thinking, roles or stream; or none of these."""
         overflow, feature = await self._overflow(job, status, body, job.prompt.estimate), None
         if overflow is None:
             features: list[Feature] = ["tools"] if job.may_emulate else []
+            bounds = job.settings.thinking_budget is not None or job.request.thinking is not None
+            features += ["thinks"] if bounds else []
             features += [rule for rule in TEMPLATE_RULES if not getattr(job.template_rules, rule)]
             feature = _refused_feature(job, status, body, [*features, "streams"] if streamed else features)
             if feature is not None and feature.feature in TEMPLATE_RULES:
@@ -290,7 +292,7 @@ def _raise_final(job: Job, response: httpx.Response, body: bytes) -> None:
 
 
 async def _learn_feature(job: Job, refusal: FeatureRefusal) -> None:
-    """Learn that the model has no tools, no streams, or a chat template with a rule.
+    """Learn that the model has no tools, no streams, no bound of thinking, or a chat template with a rule.
 
     A value of `tool_choice`, or a provider that the client picked, says nothing of other requests.
     """

@@ -28,9 +28,11 @@ from proxy.stream.events import (
     LOOP,
     AnswerReceived,
     ChunkReceived,
+    Conclude,
     Correct,
     EndedHere,
     Finish,
+    Interruption,
     Pause,
     Reopened,
     ResumeFailed,
@@ -45,7 +47,7 @@ from proxy.stream.events import (
 from proxy.stream.session import StreamSession
 from proxy.stream.status import ANEW, COMPACTING, IN_VAIN, LONGEST, LOOPED, NO_ROOM, NOT_CONTINUED, Notice, compacted
 
-Interrupted = Pause | Retry | Correct | Search | None
+Interrupted = Interruption | None
 """Why an attempt was left, or ended in something that needs another one; None: the answer is complete."""
 
 
@@ -176,12 +178,10 @@ class AnswerDriver:
 
     # -- the next attempt
 
-    async def _next(
-        self, stop: Pause | Retry | Correct | Search
-    ) -> tuple[StreamEvent, httpx.Response | Sequence[Piece] | None]:
+    async def _next(self, stop: Interruption) -> tuple[StreamEvent, httpx.Response | Sequence[Piece] | None]:
         """Open the next attempt, and return the event that begins it, or the one that there is none."""
-        job, answers_calls, attempted = self._job, isinstance(stop, Correct | Search), None
-        if answers_calls:
+        job, apart, attempted = self._job, isinstance(stop, Correct | Search | Conclude), None
+        if apart:
             with suppress(UpstreamUnavailable):  # what there is is delivered
                 attempted = await self._resumer.open_next(stop)
         elif isinstance(stop, Pause | Retry):
@@ -201,7 +201,7 @@ class AnswerDriver:
             quote=attempted.request.quote,
             exact=attempted.request.exact,
             calls=self.answer.attempt.calling,
-            corrects=answers_calls,
+            corrects=apart,
             room=None if job.budget is None else room_of(job),
         )
         return event, attempted.response

@@ -25,7 +25,7 @@ from proxy.core.errors import UpstreamInvalid, UpstreamUnavailable
 from proxy.core.jsontext import dumps, loads
 from proxy.core.piece import Identity, Piece
 from proxy.core.request import text_of
-from proxy.dialects.chat.reading import as_stream, read_completion
+from proxy.dialects.chat.reading import as_stream, read_completion, unwritten
 from proxy.job import Job
 from proxy.net.bodies import QUOTED
 from proxy.net.headers import AS_JSON, Headers, response_headers
@@ -148,8 +148,13 @@ class ClientReply:
             UpstreamUnavailable: the body is neither an answer nor an error, or the backend does not continue it.
         """
         job, client = self._job, self.client
-        if body is None:
+        if body is None and client.streams:
             await self._stream(response, response_headers(response.headers.raw, drop=(b"content-length",)))
+            return
+        if body is None:  # it was watched, though nobody wants to see that
+            headers, empty = response_headers(response.headers.raw, drop=_OF_ONE_BODY), unwritten(self._identity)
+            original = BodyResponse(response.status_code, [*headers, AS_JSON], empty.body)
+            await self._send(await self._joined(original, empty, response))
             return
         original = BodyResponse(response.status_code, response_headers(response.headers.raw), body)
         completion = read_answer(job, original)
@@ -175,20 +180,24 @@ class ClientReply:
     def _driver(self) -> AnswerDriver:
         return AnswerDriver(self._job, self.client, self._replies.attempts, self._replies.ledger)
 
-    async def _joined(self, original: BodyResponse, completion: Completion) -> BodyResponse:
+    async def _joined(
+        self, original: BodyResponse, completion: Completion, stream: httpx.Response | None = None
+    ) -> BodyResponse:
         """Make the body for a client that asked for no stream: as it came where nothing is changed, nor told in its usage.
 
-        The first choice goes through a session; others stay as they are.
+        The first choice goes through a session, or comes in a `stream`; others stay as they are.
         """
         job, pieces, usage = self._job, completion.choices, completion.usage
         if pieces:
             driver = self._driver()
-            await driver.run(as_stream(completion, pieces[:1]))
+            await driver.run(stream or as_stream(completion, pieces[:1]))
             if driver.failed is not None:
                 raise driver.failed
             answer = driver.answer
+            if stream is not None and not answer.has_output:
+                raise UpstreamInvalid("The backend ended its answer without having said anything.")
             pieces = (_changed(answer, pieces[0]), *pieces[1:])
-            if len(answer.attempts) > 1 or (usage is None and not job.dialect.native):
+            if stream is not None or len(answer.attempts) > 1 or (usage is None and not job.dialect.native):
                 usage = answer.usage()
         details = job.usage_details()
         if usage is not None and details is not None:

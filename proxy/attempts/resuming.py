@@ -9,16 +9,26 @@ from proxy.addon import make_way
 from proxy.attempts.attempt import Attempted, Attempts
 from proxy.attempts.calls import MOST_SEARCHES, answered_searches
 from proxy.attempts.room import is_worth_a_summary, record_message_cut
+from proxy.backends.fields import mapping
 from proxy.backends.profile import Continuation, Fact, Trust
 from proxy.backends.refusals import POOL_FULL, Refusal, Remedy
 from proxy.backends.windows import room_assumed
-from proxy.compaction.continuation import ContinuationRequest, Partial, SummarisedStart, continuation, shorten_partial
+from proxy.compaction.continuation import (
+    CONCLUDE,
+    ContinuationRequest,
+    Partial,
+    SummarisedStart,
+    closed,
+    continuation,
+    from_notes,
+    shorten_partial,
+)
 from proxy.core.errors import ContextOverflow, UpstreamRefused
-from proxy.core.request import Message
+from proxy.core.request import NONE, Message, Thinking
 from proxy.job import Job
 from proxy.outcome import ANSWER_RUNGS
 from proxy.stream.answer import Answer
-from proxy.stream.events import Correct, Pause, Retry, Search
+from proxy.stream.events import Conclude, Correct, Interruption, Pause, Retry, Search
 
 _log = logging.getLogger("spillway.resume")
 
@@ -54,7 +64,7 @@ class Resumer:
         over = tokens > budget.zone * ANSWER_SHARE or job.prompt.estimate.tokens + tokens > budget.limit
         return over or is_worth_a_summary(job, budget)
 
-    async def open_next(self, stop: Pause | Retry | Correct | Search) -> Attempted | None:
+    async def open_next(self, stop: Interruption) -> Attempted | None:
         """Open the next attempt; None: there can be none.
 
         Raises:
@@ -64,6 +74,8 @@ class Resumer:
             return await self._resume()
         if isinstance(stop, Retry):
             return await self._retry(stop)
+        if isinstance(stop, Conclude):
+            return await self._conclude(stop)
         return await (self._correct(stop) if isinstance(stop, Correct) else self._search(stop))
 
     def record_restart(self) -> None:
@@ -142,6 +154,35 @@ class Resumer:
         request = ContinuationRequest([*job.prompt.messages, written, complaint], {}, exact=True)
         opened = await self._attempts.go_on(job, request, answer.delivered_tokens, None, "correction")
         return opened if isinstance(opened, Attempted) else None
+
+    async def _conclude(self, conclude: Conclude) -> Attempted | None:
+        """Have the model answer: behind its thought, or without one where it has come to nothing; else the other way."""
+        job, answer = self._job, self._answer
+        job.outcome.add("concluded", why="empty" if conclude.ended else "bound", tokens=answer.completion_tokens)
+        # A bound that a thought has used up says nothing of the answer.
+        tokens = 0 if conclude.ended else answer.delivered_tokens
+        for request in self._conclusions(anew=conclude.ended):
+            opened = await self._attempts.go_on(job, request, tokens, None, "thinking")
+            if isinstance(opened, Attempted):
+                answer.placed = len(answer.text)
+                return opened
+        return None
+
+    def _conclusions(self, *, anew: bool) -> list[ContinuationRequest]:
+        """List the requests for an answer without more thinking, best first; `anew`: those that leave out the thought."""
+        job, backend, answer = self._job, self._job.known_backend, self._answer
+        history, tagged = job.prompt.messages, bool(answer.unplaced.strip())
+        thought = answer.unplaced if tagged else answer.reasoning
+        off = {} if backend is None else backend.thinking_options(Thinking(on=False, openai=NONE), job.profile)
+        if template := mapping(off.get("chat_template_kwargs")):
+            off["chat_template_kwargs"] = mapping(job.prompt.request.body.get("chat_template_kwargs")) | template
+        if history[-1:] and history[-1].get("role") == "assistant":
+            return []  # the client began the answer itself
+        without = [ContinuationRequest(history, off, exact=True)] if off else []
+        exact = job.ways[0] is Continuation.FLAGS and (tagged or (backend is not None and backend.continues_reasoning))
+        behind = [from_notes(history, thought, CONCLUDE, fields) for fields in ([off, {}] if off else [{}])]
+        behind = [*([closed(history, thought, tagged=tagged)] if exact else []), *behind]
+        return [*without, *behind] if anew else [*behind, *without]
 
     async def _search(self, search: Search) -> Attempted | None:
         """Put what was found behind the prompt, and go on with it."""

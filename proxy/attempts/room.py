@@ -28,6 +28,8 @@ _ROOM_MARGIN = 16
 _SMALLEST_ANSWER = 64
 _LONG_ANSWER = 16384
 """Tokens that no model writes in one go unless its provider says that it may."""
+_CONCLUSIONS = 2
+"""Times that a model may be made to answer: from a thought, and anew."""
 UNREAD = 0.4
 """Share of the window up to which results that the model has not read yet stay whole."""
 
@@ -178,6 +180,8 @@ def watch_of(job: Job, *, hidden: bool) -> Watch:
         request=None
         if request.structured or request.choices > 1 or newest is None
         else text_of(request.messages[newest]),
+        thinking_bound=job.state.thinking_bound,
+        conclusions=_CONCLUSIONS if request.choices == 1 else 0,
     )
 
 

@@ -143,6 +143,11 @@ class Backend:
         del profile
         return {"reasoning_effort": thinking.openai} if thinking.openai else {}
 
+    def thinking_bound(self, tokens: int, body: Mapping[str, Any], profile: ModelProfile) -> dict[str, Any]:
+        """Request options, instead of those in the `body`, by which the server ends a thought itself; {}: it has none."""
+        del tokens, body, profile
+        return {}
+
     def busy(self, model: str) -> Flow[bool]:
         """Ask whether the backend is at work on any request, whoever sent it; False if it does not report that."""
         del model

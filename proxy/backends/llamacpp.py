@@ -120,8 +120,13 @@ class LlamaCpp(Backend):
         if thinking.effort:
             options["reasoning_effort"] = thinking.effort
         if thinking.budget is not None:
-            options["thinking_budget_tokens"] = thinking.budget
+            options |= self.thinking_bound(thinking.budget, {}, profile)
         return options
+
+    @override
+    def thinking_bound(self, tokens: int, body: Mapping[str, Any], profile: ModelProfile) -> JsonObject:
+        """For the sampler, which knows the end mark where the template has one (measured, b11549)."""
+        return {"thinking_budget_tokens": tokens}
 
     @override
     def busy(self, model: str) -> Flow[bool]:

@@ -162,10 +162,21 @@ class OpenRouter(Backend):
         if thinking.on is False:
             return {"reasoning": {"effort": NONE}}
         if thinking.budget is not None:
-            return {"reasoning": {"max_tokens": thinking.budget}}
+            return self.thinking_bound(thinking.budget, {}, profile)
         if thinking.effort:
             return {"reasoning": {"effort": thinking.effort}}
         return {"reasoning": {"enabled": True}} if thinking.on else {}
+
+    @override
+    def thinking_bound(self, tokens: int, body: Mapping[str, Any], profile: ModelProfile) -> JsonObject:
+        """Replace the effort, beside which it is refused; for models with efforts alone OpenRouter finds the nearest."""
+        if profile.thinks is not None and not profile.thinks.value:
+            return {}
+        rest = {name: value for name, value in mapping(body.get("reasoning")).items() if name != "effort"}
+        return {
+            "reasoning": {**rest, "max_tokens": tokens},
+            **({"reasoning_effort": None} if "reasoning_effort" in body else {}),
+        }
 
 
 def _profile(model: str, entry: JsonObject, serving: JsonObject) -> ModelProfile:

@@ -64,12 +64,12 @@ POOL_FULL = Overflow(None, None, _SHARED)
 TemplateRule: TypeAlias = Literal["alternate", "one_system", "no_system", "no_developer"]
 """Demands of chat templates on the roles of a conversation, named as in `RepairRules`."""
 TEMPLATE_RULES: tuple[TemplateRule, ...] = get_args(TemplateRule)
-Feature: TypeAlias = Literal["tools", "streams"] | TemplateRule
+Feature: TypeAlias = Literal["tools", "streams", "thinks"] | TemplateRule
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureRefusal:
-    """A request refused for its tools, its stream or its roles; `origin` and `quoted` as for `Overflow`."""
+    """A request refused for its tools, its stream, its bound of thinking or its roles; `origin` and `quoted` as for `Overflow`."""
 
     feature: Feature
     origin: str
@@ -197,6 +197,8 @@ _FEATURES: dict[Feature, _Rows] = {
         ("DeepSeek", r"unknown variant .?developer"),
     ),
     "streams": _STREAMS,
+    # The second wording is proposed (vllm-project/vllm#57830).
+    "thinks": _compiled(("vLLM", r"thinking_token_budget (?:is set but reasoning_config|needs the reasoning start)")),
 }
 
 _OTHER_CAUSE = re.compile(r"rate[ _-]?limit|quota|throttl|per[ -]min|too many requests", re.IGNORECASE)

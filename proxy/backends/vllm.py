@@ -75,10 +75,16 @@ class Vllm(Backend):
     def thinking_options(self, thinking: Thinking, profile: ModelProfile) -> JsonObject:
         """The switch of most templates, and the effort (documentation of 0.26, "Reasoning outputs").
 
-        No bound: `thinking_token_budget` is refused by servers that were not started with a parser that knows the marks.
+        For a bound see `thinking_bound`, which may be refused.
         """
         options: JsonObject = {} if thinking.on is None else {"chat_template_kwargs": {"enable_thinking": thinking.on}}
         return {**options, "reasoning_effort": effort} if (effort := thinking.nearest(_EFFORTS)) else options
+
+    @override
+    def thinking_bound(self, tokens: int, body: Mapping[str, Any], profile: ModelProfile) -> JsonObject:
+        """Refused by servers whose reasoning parser names no marks (0.26, `input_processor.py`), which is learned."""
+        refused = profile.thinks is not None and not profile.thinks.value
+        return {} if refused else {"thinking_token_budget": tokens}
 
     @override
     def count(self, body: JsonObject) -> Flow[int | None]:

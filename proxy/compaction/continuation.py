@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,10 @@ _NOTES = "[My thoughts so far, cut off at the end:]\n{}"
 _THINK_ON = (
     "You were interrupted while you were thinking. Think on from there, only as far as it is still needed, and then "
     "give your answer to my last message. Do not comment on the interruption."
+)
+CONCLUDE = (
+    "You were interrupted because you have thought long enough. Give your answer to my last message now, from these "
+    "thoughts and without any further ones. Do not comment on the interruption."
 )
 _FLAGS = {"continue_final_message": True, "add_generation_prompt": False}
 _TAG = re.compile(r"\A\s*<\w+>")
@@ -92,13 +96,23 @@ def continuation(
             answer["reasoning_content"] = partial.thought
         return ContinuationRequest([*history, answer], dict(_FLAGS), exact=True)
     if not partial.text or (partial.in_thought and how is Continuation.QUOTE):
-        return _from_notes(history, partial.text or partial.thought)
+        return from_notes(history, partial.text or partial.thought)
     answer = {"role": "assistant", "content": partial.text}
     tail = partial.text[-_QUOTED:]
     if how is Continuation.TRAILING:
         return ContinuationRequest([*history, answer], {}, echo=partial.text, quote=tail)
     ask: Message = {"role": "user", "content": _go_on(tail)}
     return ContinuationRequest([*history, answer, ask], {}, quote=tail)
+
+
+def closed(history: Sequence[Message], thought: str, *, tagged: bool) -> ContinuationRequest:
+    """Have a backend go on with the answer behind a thought; `tagged`: it stands in the text, between its tags."""
+    if tagged:
+        answer: Message = {"role": "assistant", "content": f"{thought}\n\n"}
+        return ContinuationRequest([*history, answer], dict(_FLAGS), exact=True)
+    # By this word llama.cpp writes the thought and its end mark in front of a text that is still empty (seen on b11549).
+    answer = {"role": "assistant", "content": "", "reasoning_content": thought}
+    return ContinuationRequest([*history, answer], {**_FLAGS, "continue_final_message": "content"}, exact=True)
 
 
 def _go_on(tail: str) -> str:
@@ -109,11 +123,13 @@ def _go_on(tail: str) -> str:
     return _GO_ON.format(opening="«" * size, tail=tail, closing="»" * size)
 
 
-def _from_notes(history: Sequence[Message], thought: str) -> ContinuationRequest:
-    """A thought can't be gone on with in a new turn: the model gets it as its notes, and thinks the rest anew."""
+def from_notes(
+    history: Sequence[Message], thought: str, instruction: str = _THINK_ON, fields: Mapping[str, Any] | None = None
+) -> ContinuationRequest:
+    """A thought can't be gone on with in a new turn: the model gets it as its notes, and by default thinks the rest anew."""
     notes: Message = {"role": "assistant", "content": _NOTES.format(_TAG.sub("", thought, count=1).strip())}
-    ask: Message = {"role": "user", "content": _THINK_ON}
-    return ContinuationRequest([*history, notes, ask], {}, quote=thought[-_QUOTED:])
+    ask: Message = {"role": "user", "content": instruction}
+    return ContinuationRequest([*history, notes, ask], dict(fields or {}), quote=thought[-_QUOTED:])
 
 
 @dataclass(slots=True)

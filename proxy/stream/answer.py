@@ -8,6 +8,7 @@ from typing import Any
 
 from proxy.core.jsontext import loads
 from proxy.core.piece import CallPart, Identity, Piece
+from proxy.stream.thinking import behind_thoughts, open_thought
 
 _LONGEST_TOKEN = 24
 """Characters up to which one word is taken for one token."""
@@ -120,6 +121,25 @@ class Answer:
     def has_text(self) -> bool:
         """Return whether there is any content yet."""
         return self._text.size > 0
+
+    @property
+    def in_thought(self) -> bool:
+        """Return whether the model is thinking, and has not begun its answer."""
+        if self.attempt.calling or self._calls:
+            return False
+        return open_thought(behind_thoughts(self.text)) is not None if self.text.strip() else self.thinking
+
+    @property
+    def only_thought(self) -> bool:
+        """Return whether it holds a thought, and neither a word for the client nor a call."""
+        if self._calls or self.attempt.calling:
+            return False
+        if not (text := self.text.strip()):
+            return self._reasoning.size > 0
+        if not text.startswith("<"):
+            return False
+        rest = behind_thoughts(text)
+        return not rest or open_thought(rest) is not None
 
     @property
     def unplaced(self) -> str:

@@ -67,7 +67,7 @@ class Reopened:
     The backend may repeat `echo` at its start, the model the end of `quote`. `exact`: it goes on with the very
     next character; else the white space before the next word may be missing.
     `calls`: the attempt before was left for a tool call, which is to be made again, maybe with the text before it.
-    `corrects`: it was asked for by Correct, or after a Search, and goes on with a paragraph of its own.
+    `corrects`: it was asked for by Correct, Conclude or after a Search, and goes on with a paragraph of its own.
     `room` holds from now on; None: as before.
     """
 
@@ -166,10 +166,21 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
+class Conclude:
+    """The model has thought enough: have it answer now, and answer with Reopened or ResumeFailed.
+
+    `ended`: it ended by itself, without a word for the client, or went round in circles.
+    """
+
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """Everything was sent; close both sides."""
 
 
-Stop: TypeAlias = Pause | Retry | Correct | Search | Finish
+Interruption: TypeAlias = Pause | Retry | Correct | Search | Conclude
+Stop: TypeAlias = Interruption | Finish
 StreamCommand: TypeAlias = Send | Stop
 Commands: TypeAlias = tuple[StreamCommand, ...]

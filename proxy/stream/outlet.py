@@ -11,6 +11,7 @@ from proxy.core.piece import NOBODY, Piece
 from proxy.stream.answer import Answer
 from proxy.stream.events import Reopened
 from proxy.stream.seam import LONG, Seam, SpacedFilter, seam_for
+from proxy.stream.thinking import behind_thoughts, open_thought
 from proxy.stream.watch import Watch
 
 if TYPE_CHECKING:
@@ -102,7 +103,8 @@ class Outlet:
         cut = self._held is not None or watch.may_be_full(answer) or watch.cut_after_calls(answer)
         usage_follows = watch.strip_usage and answer.attempt.finish is not None
         # The end of the first choice does not hold up others.
-        if not piece.index and ((piece.finish == "length" and cut) or usage_follows):
+        ends = (piece.finish == "length" and cut) or usage_follows or (piece.finish and watch.ended_in_thought(answer))
+        if not piece.index and ends:
             self._held = [*(self._held or ()), piece]
             return True
         self._emit(piece)
@@ -214,6 +216,14 @@ class Outlet:
         self.out += [self._relayed(piece) if piece.form is None else self._written(piece) for piece in held or ()]
         self._answer.unmark()
         self._answer.attempt.withheld = False
+
+    def close_thought(self, *, ended: bool) -> None:
+        """Let the answer go on behind a thought that the model has not ended: its end tag, where it was written as text."""
+        self.drop_end() if ended else self.release()
+        self.flush()
+        if tag := open_thought(behind_thoughts(self._answer.text)):
+            self._answer.add_text(closing := f"\n</{tag}>")
+            self.out.append(self._writer.insert(Piece(text=closing), self._answer.identity or NOBODY))
 
     def take_back(self) -> str:
         """Forget what is held behind a mark, and return the text in it."""

@@ -25,6 +25,7 @@ from proxy.stream.events import (
     AnswerReceived,
     ChunkReceived,
     Commands,
+    Conclude,
     EndedHere,
     Finish,
     Pause,
@@ -42,7 +43,7 @@ from proxy.stream.events import (
 from proxy.stream.inlet import Inlet
 from proxy.stream.outlet import Outlet
 from proxy.stream.seam import margin
-from proxy.stream.watch import Watch
+from proxy.stream.watch import UNBOUND, Watch
 
 if TYPE_CHECKING:
     from proxy.emulation.reader import WrittenCallReader
@@ -135,7 +136,9 @@ class StreamSession:
             stop = self._pieces(self._inlet.read(frame)) or self._pause_if_due()
             if stop is not None:
                 return stop
-        return self._pause(LOOP, last=True) if not self._over and self.watch.loops(self.answer) else None
+        if self._over or not self.watch.loops(self.answer):
+            return None
+        return self._conclude(ended=True) if self.answer.in_thought else self._pause(LOOP, last=True)
 
     def _body_received(self, pieces: Sequence[Piece]) -> Stop | None:
         """Take in an answer that is not paused before its end: what it counts decides whether it is resumed."""
@@ -210,9 +213,10 @@ class StreamSession:
             return None
         if attempt.finish is None and watch.spent(self.answer):
             return self._pause("no room gained", last=True)
+        if watch.thinking_bound < UNBOUND and watch.thought_enough(self.answer):
+            return self._conclude(ended=False)
         self._due = watch.pause_due(self.answer)
-        overdue = self._due and watch.cancels and watch.overdue(self.answer)
-        return self._pause("pause point") if overdue else None
+        return self._pause("pause point") if self._due and watch.cancels and watch.overdue(self.answer) else None
 
     def _next_word(self, text: str) -> Pause | None:
         """If a word begins while a pause is due, the backend will repeat it; or withhold it: a bound may cut it."""
@@ -244,6 +248,16 @@ class StreamSession:
         self.state = State.PAUSED
         return Pause(reason, last)
 
+    def _conclude(self, *, ended: bool) -> Stop:
+        """Have the model answer without thinking any more; the answer ends where it thinks all the same."""
+        self._outlet.close_thought(ended=ended)
+        if not self.watch.conclusions:
+            return self._end("length")
+        self.watch.conclusions = 0 if ended else self.watch.conclusions - 1
+        self.watch.thinking_bound += self.answer.completion_tokens
+        self.state = State.PAUSED
+        return Conclude(ended)
+
     def _reopened(self, event: Reopened) -> None:
         if event.corrects:
             self._outlet.release()
@@ -272,6 +286,8 @@ class StreamSession:
         supplied = self._unexplained and self._supply_finish(marked=mark is not None)
         if (stop := self._next_attempt_needed(marked=mark is not None, supplied=supplied)) is not None:
             return stop
+        if self.watch.ended_in_thought(self.answer):
+            return self._conclude(ended=True)
         if self._unexplained:
             return self._fail(_EARLY if self.answer.has_output else _NOTHING)
         return self._complete(mark, supplied=supplied)
@@ -353,7 +369,7 @@ class StreamSession:
             return self._finish()
         if not self.answer.has_output:
             return self._fail(_EMPTY)
-        return self._end("length")
+        return self._end((self._over and self.answer.only_thought and self.answer.attempt.finish) or "length")
 
     def _cut_off(self, message: str) -> Stop | None:
         """The connection broke, or nobody wants more (no `message`): nothing is corrected any more, nor resumed."""

@@ -26,6 +26,13 @@ def after_thought(text: str) -> str:
     return text if found is None or at < 0 else text[at + len(found[1]) + 3 :].lstrip()
 
 
+def behind_thoughts(text: str) -> str:
+    """An answer without any of the thoughts that it begins with; from the beginning of the one that it has not ended."""
+    while (rest := after_thought(text)) != text:
+        text = rest
+    return text
+
+
 class Filter:
     """Holds the beginning of a text back until it is known what of it is passed on; the rest passes as it is."""
 

@@ -24,6 +24,8 @@ _DANGER_SHARE = 4
 """A tool call that begins within so many tokens, or such a part of the window, of the pause point is withheld."""
 _CALL_SLACK = 64
 """A withheld call is given up when less than this part of the window is left."""
+UNBOUND = 2**62
+"""A bound in tokens that is none."""
 _SILENT = 3
 """Attempts that are refused inside the stream before their first word, until the answer is ended."""
 _EMPTY_FILL = 0.9
@@ -83,7 +85,11 @@ class Watch:
     """Characters up to which it was looked for that."""
     search: str = ""
     """Name of Spillway's own tool, whose calls the client never sees; empty: the model has none."""
-    ceiling: int = 2**62
+    thinking_bound: int = UNBOUND
+    """Completion tokens from which on a model that has not begun its answer is made to."""
+    conclusions: int = 0
+    """Times that it may still be; an answer that ended without a word takes them all."""
+    ceiling: int = UNBOUND
     """Completion tokens over all attempts from which on an answer without a bound is not resumed."""
 
     def update(self, room: Room) -> None:
@@ -100,7 +106,7 @@ class Watch:
     def far(self, answer: Answer, tokens: int) -> bool:
         """Return whether so many more tokens are sure not to reach the pause point."""
         attempt = answer.attempts[-1]
-        if self.unknown or attempt.bound is not None:
+        if self.unknown or attempt.bound is not None or attempt.completion_tokens + tokens >= self.thinking_bound:
             return False
         # No less than `attempt.used`, without a call: this runs for every chunk.
         most = attempt.prompt_tokens + attempt.completion_tokens + attempt.unseen + tokens
@@ -127,6 +133,19 @@ class Watch:
         if near_bound and remaining is not None and remaining > _BOUND_MARGIN:
             return True
         return remaining is None or used + remaining > self.window - _FULL_SLACK
+
+    def thought_enough(self, answer: Answer) -> bool:
+        """Return whether the model has used up what it may think, and is still thinking."""
+        attempt = answer.attempts[-1]
+        if answer.completion_tokens < self.thinking_bound or attempt.finish or attempt.unseen:
+            return False
+        if not answer.in_thought:
+            self.thinking_bound = UNBOUND  # it answers
+        return self.thinking_bound < UNBOUND
+
+    def ended_in_thought(self, answer: Answer) -> bool:
+        """Return whether an answer ended behind a thought, so that it is asked for once more."""
+        return self.conclusions > 0 and answer.attempts[-1].finish in ("stop", "length") and answer.only_thought
 
     def overdue(self, answer: Answer) -> bool:
         """Return whether no word ended for so long after the pause point that the pause can't wait for one."""

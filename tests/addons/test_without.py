@@ -11,7 +11,10 @@ from proxy.addon import AddOn
 from tests.fakes import FakeModel, LlamaCppFake, qa, summariser
 from tests.proxying import read_stream, running_proxy
 
-NAMES = (*("PromptPrefix", "AheadCompactor", "RequestHistory", "RequestLog"), *("Metrics", "Recaller", ""))
+NAMES = (
+    *("PromptPrefix", "AheadCompactor", "RequestHistory", "RequestLog"),
+    *("Metrics", "Recaller", "ThinkingBudget", ""),
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,7 +9,7 @@ import pytest
 from tests.engine.fixtures import StartEngine
 from tests.engine.server import Engine
 from tests.engine.spec import ModelSpec
-from tests.engine.spillway import SharedSpillway
+from tests.engine.spillway import SharedSpillway, StartSpillway
 from tests.engine.template import chat_template
 
 pytestmark = pytest.mark.engine
@@ -74,3 +74,10 @@ def test_a_budget_ends_the_thought(told: Engine, proxy_of: SharedSpillway) -> No
     thoughts = [answer.partition('"type":"text"')[0].count("thought") for answer in (free, bound)]
     assert thoughts[0] >= 40
     assert thoughts[1] < 20
+
+
+@pytest.mark.parametrize("form", [MESSAGES, RESPONSES, OLLAMA])
+def test_the_users_bound_ends_it(told: Engine, spillway: StartSpillway, form: Form) -> None:
+    """By the engine's own sampler, which then goes on with the answer."""
+    answer = said(spillway([told.url], thinking_budget=8).url, told, form, LONG, {})
+    assert 1 < answer.count("thought") < 30

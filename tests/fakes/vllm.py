@@ -33,6 +33,8 @@ class VllmFake(FakeBackend):
 
     tool_parser: bool = True
     """Started with `--enable-auto-tool-choice` and a parser."""
+    reasoning_config: bool = True
+    """Knows the marks of thoughts, and so can bound them."""
     strips_prefix: bool = True
     """White space at the end of what is continued is lost, as with templates that trim."""
 
@@ -97,6 +99,12 @@ class VllmFake(FakeBackend):
         auto = body.get("tools") and body.get("tool_choice", "auto") == "auto"
         if auto and not self.tool_parser:
             text = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+            raise Refused(400, self.error(400, text))
+        if "thinking_token_budget" in body and not self.reasoning_config:
+            text = (
+                "thinking_token_budget is set but reasoning_config is not configured. Please set --reasoning-parser and/or "
+                "--reasoning-config to use thinking_token_budget."
+            )
             raise Refused(400, self.error(400, text))
         for name in ("max_tokens", "max_completion_tokens"):
             if isinstance(body.get(name), int) and body[name] < 1:

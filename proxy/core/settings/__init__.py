@@ -91,6 +91,11 @@ class ModelSettings(BaseModel):
         default="auto",
         description="Compact after an answer, while nobody waits: auto (with backends on this machine or in its network), on, off.",
     )
+    thinking_budget: Annotated[int, Field(ge=1)] | None = Field(
+        examples=[2048],
+        default=None,
+        description="Tokens that a model may think before it has to answer; a client's lower effort is a part of that; default: no bound.",
+    )
     tool_mode: ToolMode = Field(
         default="auto",
         description="How tools reach models: auto or hybrid (as the model takes them, as text where it has none, and calls that it "

@@ -13,7 +13,7 @@ from typing import Any
 
 from proxy.core import sse
 from proxy.core.dialect import Completion
-from proxy.core.jsontext import loads, loads_object
+from proxy.core.jsontext import dumps, loads, loads_object
 from proxy.core.piece import CallPart, Identity, Piece, as_count
 from proxy.core.request import THOUGHT_FIELDS
 from proxy.dialects.bodies import dict_in, dicts_in, text_in
@@ -183,6 +183,15 @@ def pieces_of(body: bytes) -> Sequence[Piece]:
     """The pieces in which a stream would hold the first choice of a body; empty: there is none."""
     completion = read_completion(body)
     return () if completion is None or not completion.choices else as_stream(completion, completion.choices[:1])
+
+
+def unwritten(identity: Identity) -> Completion:
+    """Return the body of an answer that has only an identity yet."""
+    head = {"id": identity.id, "object": "chat.completion", "created": identity.created, "model": identity.model}
+    message = {"role": "assistant", "content": ""}
+    completion = read_completion(dumps({**head, "choices": [{"index": 0, "message": message, "finish_reason": None}]}))
+    assert completion is not None
+    return completion
 
 
 def as_stream(completion: Completion, choices: Sequence[Piece]) -> list[Piece]:
