@@ -31,12 +31,13 @@ from proxy.attempts.attempt import Attempts
 from proxy.attempts.replies import Replies
 from proxy.backends.profile import profile_from_settings
 from proxy.compactor import Compactor
-from proxy.config import is_nearby, proxy_for, wants_traces
+from proxy.config import is_here, is_nearby, proxy_for, wants_traces
 from proxy.conversation_state import ConversationState
 from proxy.core.errors import SettingError
 from proxy.core.settings import BackendSetting, Settings
 from proxy.net.flows import PROBE_TIMEOUT, FlowRunner
 from proxy.net.headers import Header, ProxyKeys
+from proxy.net.loading import WindowRequest, memory_here, unknown_memory
 from proxy.net.prober import Prober
 from proxy.net.tasks import cancel_all
 from proxy.net.transport import HttpTransport
@@ -252,9 +253,14 @@ def upstreams(
     """Build the upstreams of these backends, each with its prober; `store` remembers windows that models were loaded with."""
 
     def upstream(backend: BackendSetting) -> Upstream:
+        memory = memory_here if is_here(urlsplit(backend.url).hostname or "") else unknown_memory
+
+        def request_window(model: str) -> WindowRequest:
+            return WindowRequest(settings.window_of(model), model, backend=backend.name, memory=memory)
+
         def prober(headers: Sequence[Header]) -> Prober:
             timeout, load_timeout = min(PROBE_TIMEOUT, settings.read_timeout), settings.read_timeout
-            return Prober(
+            made = Prober(
                 FlowRunner(transport, backend.url, headers=headers, timeout=timeout, load_timeout=load_timeout),
                 kind=backend.kind,
                 ttl=ttl,
@@ -262,6 +268,8 @@ def upstreams(
                 store=store,
                 name=backend.name,
             )
+            made.request_window = request_window
+            return made
 
         return Upstream(
             name=backend.name,

@@ -44,7 +44,10 @@ class Preparer:
         """
         before, backend = job.profile.window, job.known_backend
         if before is None or job.is_due or (backend is not None and backend.shifts_silently):
+            request, had = job.route.known.window_request, job.route.known.window_request.became
             await job.read_profile(load=True)
+            if request.became != had:
+                job.outcome.add("window_requested", became=request.became, tokens=request.granted)
             window = job.profile.window
             if window is not None and (before is None or before.value != window.value):
                 await self._prepare_to_read(job)

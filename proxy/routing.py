@@ -57,7 +57,9 @@ class Route:
         known = self.known
         profile = await (known.loaded(body) if load else known.profile(fresh=fresh))
         backend = self.prober.known_backend
-        return profile if backend is None else backend.profile_for(body, profile)
+        if backend is None or (backend.reloads and known.window_request.governs):
+            return profile
+        return backend.profile_for(body, profile)
 
     async def with_options(self, request: Request) -> Request:
         """Add the fields that only this backend has to a request; the same object where there are none."""

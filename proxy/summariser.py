@@ -144,7 +144,8 @@ class Summaries:
         assert budget is not None  # or there is nothing to be shortened
         same, window = route.key == job.route.key, budget.window
         if asks and not same:
-            profile = await route.known.profile()
+            known = route.known
+            profile = await (known.loaded({}) if known.window_request.setting is not None else known.profile())
             window = profile.window.value if profile.window is not None else window
         room, usual = (int(each - overhead) // 5 for each in (budget.goal if goal is None else goal, budget.goal))
         room = max(room, min(usual, USEFUL))

@@ -14,6 +14,7 @@ from typing_extensions import override
 from proxy.core.errors import UpstreamUnavailable
 from proxy.core.jsontext import HEAVY, dumps, loads
 from proxy.core.sse import FrameTooLong
+from proxy.dialects.bodies import dict_in
 from proxy.dialects.chat import UPSTREAM_PATH
 from proxy.dialects.ollama_upstream import UPSTREAM_PATH as OLLAMA_PATH
 from proxy.dialects.ollama_upstream import LineReader, error_body, ollama_body
@@ -63,9 +64,10 @@ async def send_chat(
         drop: frozenset[bytes] = OF_ENCODING if body.wire is None else frozenset()
         target, content = UPSTREAM_PATH + (b"?" + query if query else b""), body.wire or body.content
         return await route.upstream.send("POST", target, headers, content, drop=drop, plain=True, ahead=ahead)
-    content, usage = await offload_if(len(body.content) > 8 * HEAVY, _translate, body.content)
+    window = route.known.window_request.granted
+    content, usage = await offload_if(len(body.content) > 8 * HEAVY, _translate, body.content, window)
     response = await route.upstream.send(
-        "POST", OLLAMA_PATH, headers, body.native or content, drop=OF_ENCODING, plain=True, ahead=ahead
+        "POST", OLLAMA_PATH, headers, (not window and body.native) or content, drop=OF_ENCODING, plain=True, ahead=ahead
     )
     lines, kind, stream = LineReader(f"chatcmpl-{unique()}", usage=usage), AS_JSON, response.stream
     if response.status_code != 200:
@@ -105,8 +107,13 @@ def _without_system(body: bytes) -> bytes:
     return dumps(parsed | {"messages": without_system(parsed["messages"])})
 
 
-def _translate(body: bytes) -> tuple[bytes, bool]:
-    """The body as a request of Ollama's, and whether a stream is to end with usage."""
+def _translate(body: bytes, window: int | None) -> tuple[bytes, bool]:
+    """The body as a request of Ollama's, for a model that is loaded with this window; whether a stream is to end with usage.
+
+    Another `num_ctx` than that of the last request would have it loaded again.
+    """
     parsed = loads(body)
+    if window is not None:
+        parsed["options"] = {**dict_in(parsed, "options"), "num_ctx": window}
     options = parsed.get("stream_options")
     return dumps(ollama_body(parsed)), isinstance(options, dict) and options.get("include_usage") is True

@@ -6,9 +6,9 @@ recorded replies, `proxy.net.prober` real ones.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from proxy.backends.fields import dig, entry_of, fact, mapping, openai_models, smallest, tokens
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
@@ -35,6 +35,13 @@ class Reply:
 
     status: int
     json: Any = None
+
+
+class Memory(NamedTuple):
+    """Memory for models, in bytes."""
+
+    free: int
+    total: int
 
 
 Flow: TypeAlias = Generator[Probe, Reply, T]
@@ -87,6 +94,12 @@ class Backend:
     keeps_prompts = True
     """Whether the prompt that was read last stays in memory, so that one which goes on with it is read from there on; and
     reading one costs nothing but time."""
+    sets_windows = False
+    """Whether it can be asked to load a model with a window."""
+    reloads = False
+    """Whether each request names the window, and has a model that was loaded with another one loaded again."""
+    guards_memory = False
+    """Whether it refuses by itself to load what would not fit into memory."""
     wider = ""
     """What a user does for a larger window, as the rest of a sentence; empty: nothing can be done."""
     native: tuple[str, ...] = ()
@@ -127,6 +140,18 @@ class Backend:
         """Load a model the way the request `body`, which is about to be sent, would load it; by default all are loaded."""
         del model, body
         yield from ()
+
+    def load_window(self, model: str, body: Mapping[str, Any], windows: Sequence[int]) -> Flow[int | None]:
+        """Load a model for the request `body` with the first of these windows that is granted, and return it; None: none is."""
+        del model, body, windows
+        yield from ()
+        return None
+
+    def fitting_window(self, model: str, memory: Memory | None) -> Flow[int | None]:
+        """Compute the largest window that surely fits into memory beside the model; None: that can't be told."""
+        del model, memory
+        yield from ()
+        return None
 
     def stops_on_disconnect(self, body: Mapping[str, Any], profile: ModelProfile) -> bool:
         """Return whether closing a stream stops the generation, and its bill."""

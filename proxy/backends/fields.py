@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from proxy.backends.profile import Fact, Trust
@@ -24,6 +24,12 @@ def tokens(value: object) -> int | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return value if isinstance(value, int) and 0 < value <= MOST_TOKENS else None
+
+
+def size_of(entry: Mapping[str, Any], name: str) -> int:
+    """A number of bytes; 0 where none is told."""
+    value = entry.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 def nonblank(value: object) -> str | None:

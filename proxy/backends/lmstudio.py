@@ -6,7 +6,7 @@ Version 0.4 has `/api/v1/models`, 0.3.6 and later `/api/v0/models`. Unknown path
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from typing_extensions import override
@@ -28,7 +28,10 @@ class LmStudio(Backend):
     # The overflow policy is set per model in the application, out of reach of REST; the SDK's default cuts
     # out the middle, so nothing but the window itself can be relied on.
     shifts_silently = True
+    sets_windows = True
+    guards_memory = True
     wider = (
+        'have Spillway load it with one (SPILLWAY_MODELS=\'{"MODEL": {"window": "auto"}}\', or a number), or '
         "load it with a larger context length (in the list of models: its settings, Context Length; or "
         "`lms load MODEL --context-length 16384`)"
     )
@@ -63,6 +66,26 @@ class LmStudio(Backend):
         ask = {"model": model, "messages": [{"role": "user", "content": "."}], "max_tokens": 1}
         ttl = {"ttl": body["ttl"]} if "ttl" in body else {}
         yield Probe("POST", "/v1/chat/completions", ask | ttl, loads=True)
+
+    @override
+    def load_window(self, model: str, body: Mapping[str, Any], windows: Sequence[int]) -> Flow[int | None]:
+        """Load it by `/api/v1/models/load`, unless an instance has the window; where none is granted, with the one it had.
+
+        That makes one more instance, and is refused where there is no memory for two: so those with less are unloaded
+        first (nugget/thane-ai-agent, #1397).
+        """
+        entry, instances = _find((yield from _native_list()) or [], model)
+        had = smallest(tokens(dig(each, "config", "context_length")) for each in instances) or 0
+        if had >= windows[0]:
+            return windows[0]
+        for each in instances:
+            yield Probe("POST", "/api/v1/models/unload", {"instance_id": each.get("id")})
+        for window in (*windows, *([had] if had and had not in windows else [])):
+            loading = {"model": entry.get("key", model), "context_length": window, "echo_load_config": True}
+            loaded = (yield Probe("POST", "/api/v1/models/load", loading, loads=True)).json
+            if nonblank(dig(loaded, "instance_id")) is not None:
+                return tokens(dig(loaded, "load_config", "context_length")) or window
+        return None
 
     @override
     def thinking_options(self, thinking: Thinking, profile: ModelProfile) -> JsonObject:

@@ -6,14 +6,25 @@ Neither of them loads a model or keeps one alive.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from typing_extensions import override
 
-from proxy.backends.base import MODELS, Backend, Flow, Listed, Probe
-from proxy.backends.fields import contains, dig, fact, mapping, nonblank, objects, openai_models, smallest, tokens
+from proxy.backends.base import MODELS, Backend, Flow, Listed, Memory, Probe
+from proxy.backends.fields import (
+    contains,
+    dig,
+    fact,
+    mapping,
+    nonblank,
+    objects,
+    openai_models,
+    size_of,
+    smallest,
+    tokens,
+)
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.core.jsontext import JsonObject
 from proxy.core.request import Thinking
@@ -24,6 +35,8 @@ _RENDERER = re.compile(r'^RENDERER\s+"?([\w.-]+)', re.MULTILINE)
 _PREFILLING = ("qwen3.5", "qwen3-coder", "qwen3-vl", "cohere", "laguna", "lfm2", "olmo3")
 """Renderers, by the beginning of their name, that leave a trailing assistant message open (0.33)."""
 _EFFORTS = ("low", "medium", "high")
+_USABLE, _WEIGHTS, _BUFFERS = 0.9, 1.05, 2**30
+"""Share of memory that is counted on; the weights in it, as a multiple of their file; bytes for what else is computed there."""
 _NUM_CTX = re.compile(r'^\s*num_ctx\s+"?([0-9]{1,12})\b', re.MULTILINE)
 
 
@@ -34,7 +47,10 @@ class Ollama(Backend):
     chat_dialect = "ollama"
     continuations = (Continuation.TRAILING, Continuation.QUOTE)
     shifts_silently = True
+    sets_windows = True
+    reloads = True
     wider = (
+        'have Spillway load it with one (SPILLWAY_MODELS=\'{"MODEL": {"window": "auto"}}\', or a number), '
         "start it with OLLAMA_CONTEXT_LENGTH=16384 (in the application: Settings, Context length), or put "
         "`PARAMETER num_ctx 16384` into the model's Modelfile"
     )
@@ -77,21 +93,41 @@ class Ollama(Backend):
     @override
     def load(self, model: str, body: Mapping[str, Any]) -> Flow[None]:
         """Send a chat without messages, which only loads (docs/api.md, "Load a model"), with the options of the request."""
-        options = mapping(body.get("options"))
-        yield Probe("POST", "/api/chat", {"model": model, **({"options": options} if options else {})}, loads=True)
+        yield _loading(model, mapping(body.get("options")))
+
+    @override
+    def load_window(self, model: str, body: Mapping[str, Any], windows: Sequence[int]) -> Flow[int | None]:
+        """Load it so; of several windows one that leaves a part of the model outside of the GPU is too large."""
+        for window in windows:
+            if (yield _loading(model, {**mapping(body.get("options")), "num_ctx": window})).status == 200:
+                loaded = _named(objects(dig((yield _PS).json, "models")), model) or {}
+                size, in_gpu = (size_of(loaded, name) for name in ("size", "size_vram"))
+                if window == windows[-1] or not 0 < in_gpu < size:
+                    return window
+        return None
+
+    @override
+    def fitting_window(self, model: str, memory: Memory | None) -> Flow[int | None]:
+        """Compute it from the size of the file and of the cache; what the loaded model takes now is free for it."""
+        info = mapping(dig((yield Probe("POST", "/api/show", {"model": model})).json, "model_info"))
+        weights = size_of(_named(objects(dig((yield _TAGS).json, "models")), model) or {}, "size")
+        loaded = _named(objects(dig((yield _PS).json, "models")), model) or {}
+        trained, per_token = _trained({"model_info": info}), _cache_bytes(info)
+        if memory is None or not (weights and trained and per_token):
+            return None
+        own = size_of(loaded, "size_vram") or size_of(loaded, "size")
+        room = _USABLE * min(memory.free + own, memory.total) - weights * _WEIGHTS - _BUFFERS
+        fitting = min(trained, int(room / per_token) // 1024 * 1024)
+        return fitting if fitting > 0 else None
 
     @override
     def profile_for(self, body: Mapping[str, Any], profile: ModelProfile) -> ModelProfile:
-        """The model is loaded again with the `num_ctx` of a request (server/sched.go), within what it was trained for.
-
-        A smaller window that the user set stays.
-        """
-        requested, known = tokens(dig(body, "options", "num_ctx")), profile.window
+        """The model is loaded again with the `num_ctx` of a request (server/sched.go), within what it was trained for."""
+        requested = tokens(dig(body, "options", "num_ctx"))
         if requested is None:
             return profile
-        by_user = known.value if known is not None and known.trust is Trust.USER else None
         trained = profile.trained_window.value if profile.trained_window is not None else None
-        window = fact(smallest((requested, by_user, trained)), "num_ctx of the request", Trust.REQUESTED)
+        window = fact(smallest((requested, trained)), "num_ctx of the request", Trust.REQUESTED)
         return replace(profile, window=window, provisional=False)
 
     @override
@@ -105,6 +141,10 @@ class Ollama(Backend):
         thinks = profile.thinks is not None and profile.thinks.value
         effort = thinking.nearest(_EFFORTS) if thinks else ""
         return {"think": effort} if effort else {}
+
+
+def _loading(model: str, options: JsonObject) -> Probe:
+    return Probe("POST", "/api/chat", {"model": model, **({"options": options} if options else {})}, loads=True)
 
 
 def _canonical(name: str) -> str:
@@ -153,6 +193,26 @@ def _trained(shown: JsonObject) -> int | None:
     named = tokens(info.get(f"{info.get('general.architecture')}.context_length"))
     lengths = (tokens(value) for key, value in info.items() if key.endswith(".context_length"))
     return named or smallest(lengths) or tokens(dig(shown, "details", "context_length"))
+
+
+def _cache_bytes(info: JsonObject) -> int:
+    """Bytes of the cache for one token, in 16 bits; more than that where layers share it, slide or have none. 0: unknown.
+
+    Of arrays with one figure for each layer `/api/show` leaves longer ones empty: then all heads count.
+    """
+    name = info.get("general.architecture")
+
+    def value(field: str) -> int:
+        return tokens(info.get(f"{name}.{field}")) or 0
+
+    layers, heads, own = (
+        value("block_count"),
+        value("attention.head_count"),
+        info.get(f"{name}.attention.head_count_kv"),
+    )
+    cached = sum(map(int, filter(tokens, own))) if isinstance(own, list) and own else (tokens(own) or heads) * layers
+    width = value("embedding_length") // (heads or 1)
+    return 2 * cached * ((value("attention.key_length") or width) + (value("attention.value_length") or width))
 
 
 def _capability(shown: JsonObject, name: str) -> Fact[bool] | None:

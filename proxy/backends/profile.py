@@ -140,7 +140,7 @@ def profile_from_settings(settings: Settings, model: str) -> ModelProfile:
     values: dict[str, Any] = {"tools": False} if settings.for_model(model).tool_mode == "emulated" else {}
     for each in settings.matching(model):
         set_here = {name: getattr(each, name) for name in ("window", "tools", "vision", "tokenizer", "continuation")}
-        values |= {name: value for name, value in set_here.items() if value is not None}
+        values |= {name: value for name, value in set_here.items() if value not in (None, "auto")}
     if "continuation" in values:
         values["continuation"] = Continuation(values["continuation"])
     facts: dict[str, Any] = {name: Fact(value, "setting", Trust.USER) for name, value in values.items()}

@@ -15,11 +15,12 @@ import httpx
 
 from proxy.app import open_wire, upstreams
 from proxy.backends.base import MODELS
-from proxy.backends.profile import ModelProfile
+from proxy.backends.profile import ModelProfile, Trust
 from proxy.config import is_here
 from proxy.core.errors import printable
 from proxy.core.settings import BackendSetting, Settings
 from proxy.net.flows import DEFAULT_PORTS, discover, failure_at
+from proxy.net.loading import memory_here
 from proxy.net.transport import NO_HOST, UNTRUSTED, HttpTransport
 from proxy.net.upstream import Upstream
 from proxy.routing import Router, not_listed
@@ -82,6 +83,10 @@ class SeenBackend:
     listed: int = 0
     """Models that it lists, of which the first are looked at."""
     models: dict[str, ModelProfile] = field(default_factory=dict)
+    loaded: dict[str, int] = field(default_factory=dict)
+    """Tokens of the windows that models are loaded with now."""
+    fits: dict[str, int] = field(default_factory=dict)
+    """Tokens of the largest windows that surely fit into memory, as far as that can be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +141,14 @@ async def _seen(upstream: Upstream, setting: BackendSetting, wire: httpx.AsyncBa
         seen.answers, seen.kind, seen.enlarge = True, backend.kind, backend.wider
         listed = [model.id for model in await prober.listed()]
         seen.listed = len(listed)
-        seen.models = {model: await prober.known(model).profile() for model in listed[:MOST_MODELS]}
+        memory = await memory_here() if is_here(urlsplit(upstream.url).hostname or "") else None
+        for known in map(prober.known, listed[:MOST_MODELS]):
+            seen.models[known.model] = await known.profile()
+            window = known.reported_window
+            if window is not None and window.trust is Trust.LOADED:
+                seen.loaded[known.model] = window.value
+            if (fits := await prober.runner.run(backend.fitting_window(known.model, memory))) is not None:
+                seen.fits[known.model] = fits
         seen.status = 200 if listed else (await prober.runner.exchange(MODELS)).status
     else:
         seen.failure = await failure_at(upstream.url, wire)
@@ -198,6 +210,17 @@ def _of_backend(backend: SeenBackend) -> Iterator[Finding]:
             unknown.append(model)
         elif window and trained and window.value <= SMALL < trained.value:
             small.append(model)
+    smaller = [
+        f"{each} is loaded with {backend.loaded[each]:,} tokens, though a window of {window.value:,} is set"
+        for each, profile in backend.models.items()
+        if (window := profile.window)
+        and window.trust is Trust.USER
+        and profile.provisional
+        and backend.loaded.get(each, window.value) < window.value
+    ]
+    if smaller:
+        cure = "send it a message through Spillway, which has it loaded so; where that changes nothing, it does not fit into memory"
+        yield Finding("smaller_window", f"{'; '.join(smaller[:3])}.", cure, backend.name)
     if unknown:
         text = f"nobody reports the window of {_listed(unknown)}, so that it is not managed."
         cure = f'set it: SPILLWAY_MODELS=\'{{"{unknown[0]}": {{"window": 32768}}}}\''
@@ -234,10 +257,15 @@ def _print_all(settings: Settings, seen: Sequence[SeenBackend], findings: Sequen
 
 def _rows(backend: SeenBackend) -> Iterator[tuple[str, ...]]:
     for model, profile in backend.models.items():
-        window, unloaded = profile.window, "not loaded" if profile.provisional else ""
+        window, loaded, fits = profile.window, backend.loaded.get(model), backend.fits.get(model)
+        state = "not loaded" if profile.provisional and loaded is None else ""
         size, origin = ("unknown", "") if window is None else (str(window.value), window.origin)
+        more = (
+            f"loaded with {loaded}" if loaded is not None and window is not None and window.value != loaded else "",
+            f"about {fits} fit into memory" if fits is not None else "",
+        )
         flags = ("?" if fact is None else "yes" if fact.value else "no" for fact in (profile.tools, profile.vision))
-        yield (backend.name, backend.kind, model, size, "; ".join(filter(None, (unloaded, origin))), *flags)
+        yield (backend.name, backend.kind, model, size, "; ".join(filter(None, (state, origin, *more))), *flags)
     if not backend.models or backend.listed > len(backend.models):
         note = f"… and {backend.listed - len(backend.models)} more" if backend.models else "(lists no models)"
         kind, note = (backend.kind, note) if backend.answers else ("-", f"does not answer at {backend.url}")

@@ -80,7 +80,7 @@ class FlowRunner:
     async def trace(self, flow: Flow[T]) -> Traced[T]:
         """Run a flow to its end, and tell how far its result can be relied on.
 
-        No path is read twice. After the first failed connection the rest is answered with status 0 without trying: a dead
+        No path is read twice, but after a load. After the first failed connection the rest is answered with status 0 without trying: a dead
         host must not cost one timeout per probe.
         """
         statuses: list[int] = []
@@ -98,6 +98,8 @@ class FlowRunner:
                 continue
             reply = seen[probe.path] = Reply(0) if 0 in statuses else await self.exchange(probe)
             statuses.append(reply.status)
+            if probe.loads:  # what was read before it holds no longer
+                seen.clear()
 
     async def exchange(self, probe: Probe) -> Reply:
         """Send one probe; status 0 when no whole response came."""

@@ -16,9 +16,10 @@ from typing import Any, TypeVar, cast
 
 from proxy.backends import backend_of, detect
 from proxy.backends.base import Backend, Listed
-from proxy.backends.profile import Fact, ModelProfile, Trust, merge_profiles
+from proxy.backends.profile import Fact, ModelProfile, Trust
 from proxy.backends.windows import CutSeen, window_cut
 from proxy.net.flows import FlowRunner
+from proxy.net.loading import no_request
 from proxy.net.tasks import spawn
 from proxy.store import Store
 
@@ -68,6 +69,8 @@ class Prober:
         self.ttl = ttl
         self.clock = clock
         self.overrides = overrides
+        self.request_window = no_request
+        """Makes the request for the window that the user wants a model loaded with."""
         self.store = store
         self.name = name
         self._auto = kind == "auto"
@@ -186,6 +189,7 @@ class KnownModel:
         self.model = model
         self.requested_window: int | None = None
         """Tokens with which one request had it loaded: for any other it is loaded again."""
+        self.window_request = prober.request_window(model)
         self._prober = prober
         self._clock = prober.clock
         self._reported = ModelProfile()
@@ -202,8 +206,6 @@ class KnownModel:
         self._doubted: Fact[int] | None = None
         """Window that something has contradicted."""
         self._served_as = ""
-
-    # -- asking
 
     async def profile(self, *, fresh: bool = False) -> ModelProfile:
         """All that is known of it; the last good answer while the backend does not answer, or not soon.
@@ -250,7 +252,8 @@ class KnownModel:
 
     def _merge(self, reported: ModelProfile) -> ModelProfile:
         learned: dict[str, Any] = {name: fact for name, (fact, _) in self._lessons.items()}
-        return merge_profiles(reported, ModelProfile(**learned), self._prober.overrides(self.model))
+        given, backend = self._prober.overrides(self.model), self._prober.known_backend
+        return self.window_request.merged(backend, reported, ModelProfile(**learned), given)
 
     @property
     def reported_window(self) -> Fact[int] | None:
@@ -272,8 +275,6 @@ class KnownModel:
     def _loaded_window(self) -> int | None:
         window = self._reported.window
         return window.value if window is not None and window.trust is Trust.LOADED else None
-
-    # -- learning
 
     def learn(self, field: str, value: Any, origin: str) -> None:
         """Believe a value of a field of the profile; `origin` says in whose words. Refusals of one field add up."""
@@ -340,6 +341,7 @@ class KnownModel:
         self._lessons.clear()
         self._cuts.clear()
         self._held = 0, -math.inf
+        self.window_request = self._prober.request_window(self.model)
         self.expire()
 
     def expire(self) -> None:
@@ -347,14 +349,14 @@ class KnownModel:
         self._expires = -math.inf
         self._merged = None
 
-    # -- reading
-
     async def _load(self, body: Mapping[str, Any]) -> None:
         self.requested_window = None
-        if (backend := await self._prober.backend()) is not None:
-            await self._prober.runner.run(backend.load(self.model, body))
-        await self._read()  # not shared with a probe from before the load
-        self._unloadable = self._reported.provisional
+        backend, runner = await self._prober.backend(), self._prober.runner
+        if backend is not None:
+            granted = await self.window_request.load(backend, self._reported, runner, body)
+            await self._read()  # not shared with a probe from before the load
+            self.window_request.settle(granted, backend, self._reported)
+        self._unloadable, self._merged = self._reported.provisional, None
 
     async def _read(self) -> None:
         prober = self._prober

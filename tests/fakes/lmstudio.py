@@ -25,10 +25,14 @@ class LmStudioFake(FakeBackend):
     kind: ClassVar[str] = "lmstudio"
 
     parallel: int = 4
+    fits: int | None = None
+    """Tokens of the largest window for which there is memory, and that for one instance only; None: there is enough."""
 
     @override
     def add_routes(self) -> None:
         super().add_routes()
+        self.defaults = {model.id: model.window for model in self.models}
+        """Windows with which a request loads them."""
         self.routes["GET /v1/models"] = self.openai_list
         self.routes["GET /api/v0/models"] = self.v0_list
         self.routes["GET /api/v1/models"] = self.v1_list
@@ -90,15 +94,19 @@ class LmStudioFake(FakeBackend):
     async def load_model(self, exchange: Exchange) -> None:
         body = exchange.json_object()
         model = self.find_model(body)
-        model.loaded = True
-        model.window = min(int(body.get("context_length") or model.window), model.trained_window)
+        window = min(int(body.get("context_length") or model.window), model.trained_window)
+        if self.fits is not None and (model.loaded or window > self.fits):
+            text = "Model loading was stopped due to insufficient system resources."
+            raise Refused(500, {"error": {"type": "model_load_failed", "message": text}})
+        model.loaded, model.window = True, window
         whole = {"type": "llm", "instance_id": model.id, "load_time_seconds": 0.1, "status": "loaded"}
         config = {"load_config": {"context_length": model.window}} if body.get("echo_load_config") else {}
         await exchange.answer(200, {**whole, **config})
 
     async def unload_model(self, exchange: Exchange) -> None:
         name = exchange.json_object().get("instance_id")
-        self.find_model({"model": name}).loaded = False
+        model = self.find_model({"model": name})
+        model.loaded, model.window = False, self.defaults[model.id]
         await exchange.answer(200, {"instance_id": name})
 
     # Taking a request in

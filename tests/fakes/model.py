@@ -44,6 +44,8 @@ class FakeModel:
     template_drops_last: bool = False
     """vLLM: the chat template removes a final message that is to be continued."""
     embedding: bool = False
+    size: int = 1_000_000
+    """Bytes of its file."""
     providers: tuple[Provider, ...] = ()
 
     def __post_init__(self) -> None:

@@ -17,6 +17,20 @@ from tests.fakes.waiting import HEADERS
 
 VERSION = "0.33.0"
 WHEN = "2026-01-01T00:00:00Z"
+GEOMETRY = {
+    "llama.attention.head_count": 32,
+    "llama.attention.head_count_kv": 8,
+    "llama.block_count": 32,
+    "llama.embedding_length": 4096,
+}
+"""Of Llama 3 8B, as `/api/show` has it (docs/api.md)."""
+CACHE = 2 * 32 * 8 * (128 + 128)
+"""Bytes for one token of its window, in 16 bits."""
+
+
+def _size(model: FakeModel, window: int) -> int:
+    """Bytes of a loaded model."""
+    return model.size + CACHE * window
 
 
 class OllamaNative(FakeBackend):
@@ -24,6 +38,9 @@ class OllamaNative(FakeBackend):
 
     lists_capabilities: bool = True
     """As the older versions do not: there only the template tells."""
+
+    memory: tuple[int, int] | None = None
+    """Bytes of the GPU and of the machine; what needs more than both is not loaded. None: enough for everything."""
 
     names_calls: bool = True
     """Calls have ids, as since 0.12."""
@@ -60,6 +77,9 @@ class OllamaNative(FakeBackend):
     def run(self, model: FakeModel, body: dict[str, Any]) -> None:
         """Load the model with the window of this request, again if it is another one."""
         window = self.num_ctx(model, body)
+        if self.memory is not None and _size(model, window) > sum(self.memory):
+            text = "model requires more system memory (9.9 GiB) than is available (5.5 GiB)"
+            raise Refused(500, self.error(500, text))
         self.reloads += self.running.get(model.id, window) != window
         self.running[model.id] = window
         model.loaded = True
@@ -92,13 +112,17 @@ class OllamaNative(FakeBackend):
                 **_entry(model),
                 "details": _details(),
                 "expires_at": WHEN,
-                "size_vram": 1_000_000,
+                **self._sizes(model),
                 **self._loaded_window(model),
             }
             for model in self.models
             if model.loaded
         ]
         await exchange.answer(200, {"models": models})
+
+    def _sizes(self, model: FakeModel) -> dict[str, int]:
+        size = _size(model, self.running.get(model.id, 0))
+        return {"size": size, "size_vram": size if self.memory is None else min(size, self.memory[0])}
 
     def _loaded_window(self, model: FakeModel) -> dict[str, int]:
         return {"context_length": self.running.get(model.id, self.num_ctx(model, {}))}
@@ -109,7 +133,7 @@ class OllamaNative(FakeBackend):
         lines = ['stop                           "<|end|>"']
         if model.num_ctx is not None:
             lines.insert(0, f"num_ctx                        {model.num_ctx}")
-        info = {"general.architecture": "llama", "llama.context_length": model.trained_window}
+        info = {"general.architecture": "llama", "llama.context_length": model.trained_window, **GEOMETRY}
         template = ("{{ .Tools }}" if model.tools else "") + "{{ .Prompt }}{{ .Response }}"
         whole = {"modelfile": "", "parameters": "\n".join(lines), "template": template}
         shown = {"details": _details(), "model_info": info, **self._told(model)}
@@ -297,7 +321,7 @@ def _is_json(text: str) -> bool:
 def _entry(model: FakeModel) -> dict[str, Any]:
     name = model.id if ":" in model.id else f"{model.id}:latest"
     digest = hashlib.sha256(model.id.encode()).hexdigest()
-    return {"name": name, "model": name, "size": 1_000_000, "digest": digest}
+    return {"name": name, "model": name, "size": model.size, "digest": digest}
 
 
 def _details() -> dict[str, Any]:

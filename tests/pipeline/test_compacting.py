@@ -174,7 +174,12 @@ def overflowing(kind: str) -> FakeBackend:
 @pytest.mark.parametrize("kind", ["lmstudio", "openrouter", "llamacpp", "vllm", "generic"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_refusal_teaches_the_window_and_is_answered(kind: str, stream: bool) -> None:
-    with overflowing(kind) as fake, running_proxy(fake, models={"m": {"window": 100_000}}) as proxy:
+    promise = {} if kind == "lmstudio" else {"m": {"window": 100_000}}  # it would be loaded with as much
+    with overflowing(kind) as fake, running_proxy(fake, models=promise) as proxy:
+        if not promise:
+            fake.models[0].window = 100_000
+            proxy.chat({"model": "m", "messages": [{"role": "user", "content": "hi"}]})
+            fake.models[0].window = 1024
         messages = [
             {"role": "user" if n % 2 == 0 else "assistant", "content": f"{n} " + "word " * 100} for n in range(15)
         ]

@@ -11,7 +11,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from typing_extensions import override
 
 from proxy.core.settings.entries import (
-    LEAST_TOKENS,
     AheadMode,
     BackendSetting,
     Fill,
@@ -27,6 +26,7 @@ from proxy.core.settings.entries import (
     StatusWords,
     StrategyName,
     ToolMode,
+    Window,
     WordList,
     numbered,
 )
@@ -129,7 +129,7 @@ class ModelOverrides(ModelSettings):
     """
 
     managed: bool | None = None
-    window: Annotated[int, Field(ge=LEAST_TOKENS)] | None = None
+    window: Window | None = None
     tools: bool | None = None
     vision: bool | None = None
     tokenizer: str | None = None
@@ -263,6 +263,10 @@ class Settings(ModelSettings):
     def matching(self, model: str) -> list[ModelOverrides]:
         """List the overrides for a model id; later ones win."""
         return [each for glob, each in self.models.items() if fnmatchcase(model, glob)]
+
+    def window_of(self, model: str) -> int | Literal["auto"] | None:
+        """Return the window that is set for a model id: tokens, or `auto`."""
+        return next((each.window for each in reversed(self.matching(model)) if each.window is not None), None)
 
     @property
     def manages_all(self) -> bool:

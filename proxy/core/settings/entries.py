@@ -14,6 +14,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainValidator,
     PrivateAttr,
     StringConstraints,
     field_validator,
@@ -84,6 +85,18 @@ def share_or_tokens(value: float) -> float:
     return value
 
 
+def window_or_auto(value: Any) -> int | Literal["auto"]:
+    """Read a window: tokens, or `auto`.
+
+    Raises:
+        ValueError: it is neither, or too small.
+    """
+    window = int(value) if isinstance(value, str) and value.isdecimal() else value
+    if window == "auto" or (isinstance(window, int) and not isinstance(window, bool) and window >= LEAST_TOKENS):
+        return window
+    raise ValueError(f"must be tokens, greater than or equal to {LEAST_TOKENS}, or auto")
+
+
 def host_glob(value: str) -> str:
     """Normalise a host name that clients use, or a glob over such names, to lower case.
 
@@ -110,6 +123,7 @@ NonBlank = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)
 Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
 Fill = Annotated[float, AfterValidator(share_or_tokens)]
 """Share of the window, or tokens where it is above 1."""
+Window = Annotated[int | Literal["auto"], PlainValidator(window_or_auto)]
 SingleLimits = dict[Limit, Annotated[int, Field(ge=0)]]
 WordList = Annotated[tuple[NonBlank, ...], BeforeValidator(listed)]
 Permissions = Annotated[tuple[Permission, ...], BeforeValidator(listed)]

@@ -1,0 +1,169 @@
+"""The window that the user wants a model to be loaded with: requested once, when the model is first needed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from proxy.backends.base import Backend, Memory
+from proxy.backends.profile import Fact, ModelProfile, Trust, merge_profiles
+from proxy.net.flows import FlowRunner
+
+_log = logging.getLogger("spillway")
+
+AUTO: Literal["auto"] = "auto"
+LEAST = 4096
+"""Tokens of the smallest window that `auto` asks for; below it the backend chooses."""
+_MEMINFO = Path("/proc/meminfo")
+_UNIFIED = 0.6
+"""Share of its memory that a machine which does not tell what is free may surely give to a model (Metal's limit is two thirds)."""
+
+ReadMemory: TypeAlias = Callable[[], Awaitable[Memory | None]]
+
+
+async def unknown_memory() -> Memory | None:
+    """Return None: the memory of another machine can't be read from here."""
+    return None
+
+
+async def memory_here() -> Memory | None:
+    """Read the memory for models of this machine: its GPUs' where NVIDIA's tool reports it, else its own."""
+    try:
+        tool = await asyncio.create_subprocess_exec(
+            *("nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        lines = [line.split(b",") for line in (await tool.communicate())[0].split(b"\n") if line]
+        if lines:
+            free, total = (sum(map(int, column)) * 2**20 for column in zip(*lines, strict=True))
+            return Memory(free, total)
+    except (OSError, ValueError):
+        pass  # none, or one that does not tell (unified memory: `[N/A]`)
+    return await asyncio.to_thread(_main_memory)
+
+
+def _main_memory() -> Memory | None:
+    try:
+        if _MEMINFO.exists():
+            kib = dict(line.split(":", 1) for line in _MEMINFO.read_text().split("\n") if line)
+            free, total = (int(kib[name].split()[0]) * 1024 for name in ("MemAvailable", "MemTotal"))
+            return Memory(free, total)
+        usable = int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * _UNIFIED)
+        return Memory(usable, usable)
+    except (AttributeError, KeyError, OSError, ValueError):
+        return None
+
+
+class WindowRequest:
+    """The window requested for one model, and what its backend granted: from then on the same for every request.
+
+    Args:
+        setting: tokens, `auto`, or None where the user set nothing.
+        model: its id.
+        backend: the name of its backend, for the log.
+        memory: reads how much of it models may take where the backend runs.
+    """
+
+    def __init__(
+        self,
+        setting: int | Literal["auto"] | None,
+        model: str,
+        *,
+        backend: str = "",
+        memory: ReadMemory = unknown_memory,
+    ) -> None:
+        self.setting = setting
+        self.granted: int | None = None
+        """Tokens that the model is loaded with; None: not requested yet, or the backend chooses."""
+        self._model, self._name, self._memory = model, f"{backend}/{model}", memory
+        self.became: Literal["", "granted", "smaller", "unknown"] = ""
+        """What became of the request: `smaller` than requested, or `unknown` how much to request; empty: it was not made yet."""
+        self._requested: list[int] = []
+
+    def is_pending(self, backend: Backend | None, reported: ModelProfile) -> bool:
+        """Return whether the model has still to be loaded with it."""
+        return not self.became and self._applies(backend, reported)
+
+    @property
+    def governs(self) -> bool:
+        """Whether every request has the user's window, whatever its client asks for."""
+        return self.setting is not None and (not self.became or self.granted is not None)
+
+    def _applies(self, backend: Backend | None, reported: ModelProfile) -> bool:
+        window = reported.window
+        in_cloud = window is not None and window.trust is Trust.LISTED
+        return self.setting is not None and backend is not None and backend.sets_windows and not in_cloud
+
+    def merged(
+        self, backend: Backend | None, reported: ModelProfile, learned: ModelProfile, given: ModelProfile
+    ) -> ModelProfile:
+        """Merge what is known with what the user gave; the window that was granted stands in place of the one requested."""
+        if self.became and self._applies(backend, reported):
+            given = replace(given, window=self._granted_of(backend, reported.window))
+        merged = merge_profiles(reported, learned, given)
+        return replace(merged, provisional=True) if self.is_pending(backend, reported) else merged
+
+    def _granted_of(self, backend: Backend | None, loaded: Fact[int] | None) -> Fact[int] | None:
+        """Return the window that was granted, or less where it was loaded anew by somebody else and no request changes that."""
+        if self.granted is None:
+            return None
+        holds = loaded is not None and loaded.trust is Trust.LOADED and not (backend is not None and backend.reloads)
+        window = min(self.granted, loaded.value) if loaded is not None and holds else self.granted
+        return Fact(window, f"setting ({self.setting}), loaded so", Trust.USER)
+
+    async def load(
+        self, backend: Backend, reported: ModelProfile, runner: FlowRunner, body: Mapping[str, Any]
+    ) -> int | None:
+        """Load the model, and return the window that its backend says it granted; None: it chose one."""
+        self._requested = await self._candidates(backend, reported, runner)
+        granted = None
+        if self._requested:
+            granted = await runner.run(backend.load_window(self._model, body, self._requested))
+        if granted is None:
+            await runner.run(backend.load(self._model, body))
+        return granted
+
+    async def _candidates(self, backend: Backend, reported: ModelProfile, runner: FlowRunner) -> list[int]:
+        """List the windows to request, largest first."""
+        if not self._applies(backend, reported):
+            return []
+        if self.became:
+            return [] if self.granted is None else [self.granted]
+        if isinstance(self.setting, int):
+            return [self.setting]
+        most = reported.trained_window.value if reported.trained_window is not None else None
+        if not backend.guards_memory:
+            most = await runner.run(backend.fitting_window(self._model, await self._memory()))
+        return [window for window in ((most or 0) >> step for step in range(8)) if window >= LEAST]
+
+    def settle(self, granted: int | None, backend: Backend, reported: ModelProfile) -> None:
+        """Take note of what became of the request: what the loaded model reports is what was granted, and is logged once."""
+        window, requested = reported.window, self._requested
+        loaded = window.value if window is not None and window.trust is Trust.LOADED else None
+        if not self.is_pending(backend, reported) or (granted is None and loaded is None):
+            return  # nothing was requested, or it can't be reached
+        self.granted = min(filter(None, (granted, loaded))) if requested else None
+        if not requested:
+            self.became = "unknown"
+            text = "%s: window = auto, but how much fits into its memory can't be told from here: the backend chooses; set a number"
+            _log.warning(text, self._name)
+        elif granted is None or (self.granted or 0) < requested[-1]:
+            self.became = "smaller"
+            text = "%s: a window of %d tokens was requested and %d are what it was loaded with: it does not fit into memory, or the model was made for less"
+            _log.warning(text, self._name, requested[0], self.granted)
+        else:
+            self.became = "granted"
+            _log.info(
+                "%s is loaded with a window of %d tokens, as requested (%s)", self._name, self.granted, self.setting
+            )
+
+
+def no_request(model: str) -> WindowRequest:
+    """Make the request for a model whose window is left to its backend."""
+    return WindowRequest(None, model)
