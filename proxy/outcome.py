@@ -43,6 +43,7 @@ _COUNTERS = {
     "refused": "refusals",
     "paused": "pauses",
     "resumed": "resumes",
+    "concluded": "conclusions",
 }
 """Attribute that counts the events of a name."""
 
@@ -149,6 +150,8 @@ class Outcome:
     refusals: int = 0
     pauses: int = 0
     resumes: int = 0
+    conclusions: int = 0
+    """Thoughts that were ended for an answer."""
     unfinished: bool = False
     """The answer ended for want of room, or because it got too long."""
     stopped: bool = False

@@ -23,6 +23,7 @@ _AT_ONCE: dict[str, str] = {
     "overflow": "{where} refused a prompt as too long; its window is {window}",
     "tools": "{where} takes no tools ({origin}): they are emulated from now on",
     "streams": "{where} does not stream ({origin}): its answers are asked for in one body from now on",
+    "thinks": "{where} can't bound a thought ({origin}): its thoughts are ended here from now on",
     **dict.fromkeys(
         TEMPLATE_RULES, "{where} refused a conversation's roles ({origin}, {what}): they are changed from now on"
     ),
@@ -43,6 +44,7 @@ _COUNTS = {
     "refusals": "refusals",
     "pauses": "pauses",
     "resumes": "resumes",
+    "conclusions": "thoughts ended",
 }
 """What the line of a request counts, by the outcome's field."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from itertools import count
 from typing import Any
 
@@ -80,12 +81,13 @@ def test_a_thought_that_would_never_end_is_followed_by_an_answer(kind: str, path
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_backend_that_does_not_hold_its_own_bound_is_held_to_it(kind: str) -> None:
+def test_a_backend_that_does_not_hold_its_own_bound_is_held_to_it(kind: str, written: io.StringIO) -> None:
     with backend(kind, thinker(obeys=False)) as fake, running_proxy(fake, thinking_budget=40) as proxy:
         seen = read_stream(proxy.chat(question(PATHS[0], stream=True, messages=HELLO)).content)
         assert (seen.text.strip(), seen.finishes, seen.done) == (ANSWER, ["stop"], 1)
         assert 15 <= seen.reasoning.count(" t") <= 105
         assert sum(metric(proxy, "spillway_concluded_thoughts_total").values()) == 1
+    assert "1 thoughts ended" in written.getvalue()
 
 
 @pytest.mark.parametrize("kind", ["llamacpp", "vllm", "ollama", "generic"])
@@ -159,11 +161,12 @@ def test_a_model_that_thinks_again_is_ended() -> None:
         assert (seen.finishes, seen.done, seen.errors, len(fake.chats())) == (["length"], 1, [], 3)
 
 
-def test_a_vllm_that_can_bound_no_thought_is_told_of_none_again() -> None:
+def test_a_vllm_that_can_bound_no_thought_is_told_of_none_again(written: io.StringIO) -> None:
     fake = VllmFake([FakeModel("m", 8192)], thinker(), reasoning_config=False)
     with fake, running_proxy(fake, thinking_budget=40) as proxy:
         assert answered(proxy, PATHS[0]) == answered(proxy, PATHS[0]) == ANSWER
         assert ["thinking_token_budget" in chat.json for chat in fake.chats()] == [True, *([False] * 4)]
+    assert written.getvalue().count("can't bound a thought") == 1
 
 
 @pytest.mark.parametrize(
