@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.dialects.asking import PATHS, question, read
-from tests.fakes import FAKES, Brain, FakeBackend, FakeModel, GenericFake, Question, Reply, VllmFake
+from tests.fakes import FAKES, Brain, FakeBackend, FakeModel, GenericFake, Question, Reply, ToolCall, VllmFake
 from tests.fakes.model import Refused
 from tests.proxying import Proxy, metric, read_stream, running_proxy
 
@@ -213,3 +213,20 @@ def test_a_server_that_refuses_the_switch_is_shown_the_thought_alone() -> None:
     fake = GenericFake([FakeModel("m", 8192)], refusing)
     with fake, running_proxy(fake, thinking_budget=40) as proxy:
         assert answered(proxy, PATHS[0]) == ANSWER
+
+
+@pytest.mark.parametrize("kind", ["llamacpp", "ollama", "generic"])
+@pytest.mark.parametrize("thought", [None, 30])
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_answer_may_be_a_call(kind: str, thought: int | None, *, stream: bool) -> None:
+    def brain(asked: Question) -> Reply:
+        reply = thinker(obeys=False, thought=thought)(asked)
+        return Reply(tool_calls=[ToolCall("add", '{"a": 2}')]) if reply.text == ANSWER else reply
+
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+    with backend(kind, brain) as fake, running_proxy(fake, thinking_budget=40) as proxy:
+        body = question(PATHS[0], stream=stream, messages=HELLO, tools=tools)
+        answer = proxy.chat(body)
+        assert fake.chats()[-1].json["tools"] == tools
+    assert answer.text.count('"add"') == 1
+    assert answer.text.count('"finish_reason":"tool_calls"') == 1
