@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import date
 from heapq import heapify, heappop, heapreplace
 
 from proxy.compaction.source import HARD, Source, Statement, is_mentioned, statement_of, text_without_calls, words_of
@@ -90,6 +91,7 @@ def _picked(statements: Sequence[Statement], room: int, mentioned: Iterable[str]
     ]
     heapify(waiting)
     chosen: list[int] = []
+    days: set[date | None] = {None}
     while waiting:
         before, number = waiting[0]
         statement = lines[number]
@@ -98,10 +100,11 @@ def _picked(statements: Sequence[Statement], room: int, mentioned: Iterable[str]
             heapreplace(waiting, (now, number))
             continue
         heappop(waiting)
-        size = len(statement.text) + 3 + _DATED * (statement.day is not None)
+        size = len(statement.text) + 3 + _DATED * (statement.day not in days)
         if size <= room:
             room -= size
             chosen.append(number)
+            days.add(statement.day)
             known.update(fact.key for fact in statement.facts)
     return [lines[number] for number in sorted(chosen)]
 

@@ -199,6 +199,7 @@ def _heaviest(facts: Iterable[TextFact]) -> tuple[TextFact, ...]:
 def _spoken(messages: Sequence[Message]) -> list[_Spoken]:
     """The user's sentences, earlier summaries' included; not what Spillway says in the user's place."""
     spoken: list[_Spoken] = []
+    today: date | None = None
     for index, message in enumerate(messages):
         day = None
         if is_summary(message):
@@ -211,7 +212,8 @@ def _spoken(messages: Sequence[Message]) -> list[_Spoken]:
             stamp = _STAMP.match(text)
             day = written_on({**message, "content": stamp.group() if stamp is not None else ""})
             text = text if stamp is None or day is None else text[stamp.end() :]
-            spoken += ((index, sentence, day) for sentence in sentences(text, longest=_LONGEST))
+            today = day or today  # many clients tell only where a day begins
+            spoken += ((index, sentence, today) for sentence in sentences(text, longest=_LONGEST))
     return spoken[-_MOST_SENTENCES:]
 
 

@@ -111,7 +111,7 @@ def test_what_is_said_in_passing_gives_way_and_a_value_holds_until_it_is_changed
 
 def test_days_stand_before_what_was_said_on_them() -> None:
     said = ("(2024-05-03) Anna moved to Oslo.", "Ivo works in Bonn.", "(2024-05-09) Anna is in Rome now.")
-    days = [user(f"[2024-05-03 10:00] {said[0][13:]} {said[1]}"), user(f"[2024-05-09 11:00] {said[2][13:]}")]
+    days = [user(f"[2024-05-03 10:00] {said[0][13:]}"), user(said[1]), user(f"[2024-05-09 11:00] {said[2][13:]}")]
     made = extracted(days, 300)
     assert marks.section(assistant(made), marks.QUOTES) == list(said)
     assert extracted([assistant(block(made, [], limit=0)), user("Anna is 52.")], 300).startswith(made)
