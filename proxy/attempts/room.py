@@ -10,7 +10,7 @@ from proxy.attempts.overflow import too_long
 from proxy.compaction.budget import ContextBudget
 from proxy.compaction.condensing import head_end
 from proxy.compaction.ladder import LEAST_SHARE, Reduction
-from proxy.compaction.middles import newest_cut, user_words
+from proxy.compaction.middles import newest_cut, share_left
 from proxy.compaction.policy import prune_limits
 from proxy.core.history.turns import is_result, newest_user
 from proxy.core.jsontext import is_heavy
@@ -51,11 +51,7 @@ async def record_message_cut(job: Job, meter: Meter) -> int:
         return 0
     heavy = is_heavy(both)
     total, remaining = await offload_if(heavy, meter.costs, job.key, both)
-    user_parts = await offload_if(heavy, lambda: [user_words(message) for message in both])
-    words, rest = total, remaining
-    if user_parts[0]["content"]:
-        words, rest = await offload_if(heavy, meter.costs, job.key, user_parts)
-    if rest < LEAST_SHARE * words:
+    if await offload_if(heavy, share_left, *both, partial(meter.costs, job.key)) < LEAST_SHARE:
         why = "Cut to fit, less than a tenth of the newest message would be left."
         raise await too_long(job, meter, cut=total - remaining, why=why)
     outcome = job.outcome
@@ -74,8 +70,10 @@ def reduction_of(job: Job, budget: ContextBudget, goal: int, meter: Meter) -> tu
     limits = replace(
         limits, message=min(limits.message, room / 4), minimum_gain=min(limits.minimum_gain, round(room / 4))
     )
+    newest = newest_user(job.prompt.sent)
     reduction = Reduction(
         messages=history,
+        uncut=None if newest is None else job.prompt.sent[newest],
         costs=costs,
         floor=head_end(history),
         budget=room,

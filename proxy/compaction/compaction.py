@@ -23,7 +23,7 @@ from proxy.compaction.ladder import (
     drop_oldest,
     mask_results,
 )
-from proxy.compaction.middles import user_words
+from proxy.compaction.middles import share_left, user_words
 from proxy.compaction.results import cleaned
 from proxy.compaction.shorten import characters_cut
 from proxy.core.history.marks import is_summary
@@ -227,7 +227,8 @@ def _trim(reduction: Reduction, limit: float) -> Reduction:
     if user is None or cut.messages[user] is shorter.messages[user] or cut.total <= reduction.recallable:
         return cut
     deeper = cut_middles(shorter, min(limit, reduction.recallable))
-    return deeper if deeper.costs[user] >= LEAST_SHARE * shorter.costs[user] else cut
+    left = share_left(reduction.uncut or shorter.messages[user], deeper.messages[user], reduction.cost)
+    return deeper if left >= LEAST_SHARE else cut
 
 
 def _rewritten(old: Reduction, new: Reduction, kind: Kind, rungs: Rungs) -> Compaction:

@@ -85,6 +85,8 @@ class Reduction:
     """At so many an answer still has room."""
     recallable: float = math.inf
     """To so many the newest user message is brought where it has to be cut: pieces of it can be recalled then."""
+    uncut: Message | None = None
+    """The newest user message as it was sent: it may have been cut before. None: as it is."""
     leans: Mapping[int, int] = field(default_factory=dict)
     """Messages that point at a later one, by their index, and the index behind that: it is covered with them."""
 

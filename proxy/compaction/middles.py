@@ -62,6 +62,16 @@ def newest_cut(sent: Sequence[Message], history: Sequence[Message]) -> tuple[Mes
     return (full, short) if short is not full and _marked(short) > _marked(full) else None
 
 
+def share_left(full: Message, short: Message, count: Cost) -> float:
+    """Share of a user message that is left of it: of the user's own words, where it has any.
+
+    Whatever a token is found to weigh meanwhile, of both it is the same.
+    """
+    both = [user_words(full), user_words(short)]
+    before, after = count(both if both[0]["content"] else [full, short])
+    return after / max(1.0, before)
+
+
 def user_words(message: Message) -> Message:
     """A user message with nothing but the user's words, to be counted."""
     texts = dict(texts_of(message))
