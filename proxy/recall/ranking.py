@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from itertools import accumulate, chain, compress
 from math import log, sqrt
-from operator import mul, not_
+from operator import itemgetter, mul, not_
 
 from proxy.core.history.embedded import authored_text
 from proxy.core.history.sentences import identifiers
@@ -21,13 +21,13 @@ from proxy.core.history.turns import is_result
 from proxy.core.request import Message, text_of
 from proxy.recall.passages import DAY, MessagePassages, day_term, spoken_text, terms_and_days
 
-_FEW = 3
-"""Terms below which a message leans on what was said before it ("yes, do that")."""
-_LEANS = 0.5
-"""Weight of what it leans on; where it says something of its own, all that it leans on together weighs no more than that."""
+_RESULTS = 0.5
+"""Weight of the identifiers in the newest results of tools."""
 _NAMED_DAY = 2.0
 """Weight of a day that is named: nobody names one in passing."""
 _MOST_TERMS = 48
+_SHORT = 25
+"""Terms of a message that may ask for something and nothing else."""
 _LONGEST = 2_000
 """Characters at either end of a message that show what it is about; what lies between is pasted."""
 _IDENTIFIERS = 600
@@ -50,12 +50,10 @@ AROUND = 8.0
 """Tokens that a passage takes besides its text."""
 _RANKED = 60
 """The constant of reciprocal ranks: the first few count alike."""
-_ALL = 0.999
-"""Share of the most that any passage has of what is asked for; sums of floats are not exact."""
-_SHARE_OF_BEST = 0.2
-"""Share of the best passage's score below which nothing is worth its tokens beside it."""
-_MISSES = 8
-"""Passages in a row that are too long for the room that is left, after which no more are tried."""
+_SHARE_OF_BEST, _SHARE_OF_OTHERS = 0.25, 0.45
+"""Share of the best passage's score that a passage needs: one that has words of the query which none before it has; others."""
+_SAME = 0.5
+"""Share of a statement's terms that one later on has, which puts something else in its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +66,19 @@ class Bar:
     best: float
     """Of the best passage over the mean: it fits the turn as no ordinary place of the conversation does."""
     ahead: float
-    """Of the same over the best one that is still in the prompt: what is talked about now needs no recalling."""
-    least: float
-    """Of every passage over the mean."""
+    """Share of its score that no passage still in the prompt exceeds: what is talked about now needs no recalling."""
     roots: float
     """Shares of the root of their number up to which this is asked."""
+    covers: float
+    """Share of the query's weight that a passage has itself."""
 
 
-QUESTION = Bar(best=3.0, ahead=0.7, least=1.0, roots=4.0)
-STATEMENT = Bar(best=5.5, ahead=2.0, least=2.0, roots=2.0)
+QUESTION = Bar(best=3.0, ahead=0.8, roots=4.0, covers=0.0)
+REQUEST = Bar(best=3.0, ahead=0.6, roots=4.0, covers=0.25)
+"""A short message without a question mark."""
+STATEMENT = Bar(best=5.5, ahead=0.5, roots=2.0, covers=0.0)
 """Who asks nothing mostly needs nothing."""
-SEARCH = Bar(best=0.0, ahead=-1e9, least=0.0, roots=1.0)
+SEARCH = Bar(best=0.0, ahead=1e9, roots=1.0, covers=0.0)
 """Who searches gets the best that there is."""
 
 
@@ -88,20 +88,16 @@ class Query:
 
     terms: Mapping[str, float]
     bar: Bar
-    borrowed: frozenset[str] = frozenset()
-    """Those of the terms that are taken from what was said before, on which a short message leans."""
-    borrowed_from: range = range(0)
-    """Indexes of the messages that they are taken from, which have them all: that these fit shows nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
     """Scores of the passages of a conversation for a query, in the order of the conversation."""
 
-    bar: Bar
+    query: Query
     scores: Sequence[float]
-    core: Sequence[float]
-    """The weight of the terms asked for that each passage itself has."""
+    covers: Sequence[float]
+    """Share of the weight of the query's terms, as far as the conversation has them, that each passage itself has."""
     places: Sequence[tuple[int, int]]
     """Of each passage the index of its message, and its number there."""
     days: Sequence[date | None]
@@ -132,14 +128,12 @@ def query_of(messages: Sequence[Message], newest: int) -> Query:
     share = min(_OTHER_TEXT, 2 * len(weights) / len(others)) if len(weights) >= _ENOUGH else 1.0
     # The first terms are those that stay, each with the first weight that it got.
     weights = weights | {term: weight * share for term, weight in others.items()} | weights
-    own = frozenset(weights)
-    before = range(max(0, newest - 2), newest) if len(weights) < _FEW else range(0)
-    weights = weights | _borrowed(messages[before.start : before.stop], sum(weights.values())) | weights
-    borrowed = weights.keys() - own
     results = [message for message in messages[newest + 1 :] if is_result(message)]
     named = identifiers((text_of(message) for message in results), limit=_IDENTIFIERS)
-    weights = weights | _weighted(" ".join(named), _LEANS) | weights
-    return Query(_first(weights), QUESTION if questions else STATEMENT, frozenset(borrowed), before)
+    weights = weights | _weighted(" ".join(named), _RESULTS) | weights
+    short = len(others) <= _SHORT
+    bar = (QUESTION if questions else REQUEST) if short else STATEMENT
+    return Query(_first(weights), bar)
 
 
 def search_query(text: str) -> Query:
@@ -154,16 +148,6 @@ def asks_the_same(message: Message, query: Query) -> bool:
     having = _weighted(text[-2 * _LONGEST :], 1.0)
     shared = sum(weight for term, weight in query.terms.items() if term in having)
     return 2 * shared >= sum(query.terms.values())
-
-
-def _borrowed(before: Sequence[Message], own: float) -> dict[str, float]:
-    """Weigh the terms of the last messages, the newest first, beside a message's own terms, which weigh so much."""
-    found: dict[str, float] = {}
-    for message in reversed(before):
-        if message.get("role") in {"user", "assistant"}:
-            found = _weighted(text_of(message)[-_LONGEST:], _LEANS) | found
-    share = min(1.0, own / sum(found.values())) if own and found else 1.0
-    return {term: weight * share for term, weight in found.items()}
 
 
 def _weighted(text: str, weight: float) -> dict[str, float]:
@@ -182,7 +166,7 @@ def rank(passages: Sequence[MessagePassages], query: Query, near: Sequence[float
     places = [(index, number) for index, each in enumerate(passages) for number in range(len(each.spans))]
     lengths = list(chain.from_iterable(each.lengths for each in passages))
     starts = [0, *accumulate(len(each.spans) for each in passages)]
-    scores, core = [0.0] * len(places), [0.0] * len(places)
+    scores, covers, total = [0.0] * len(places), [0.0] * len(places), 0.0
     mean = max(1.0, sum(lengths) / max(1, len(lengths)))
     terms_of = [each.places for each in passages]
     for term, weight in query.terms.items():
@@ -192,14 +176,15 @@ def rank(passages: Sequence[MessagePassages], query: Query, near: Sequence[float
         if term.startswith(DAY):  # a message's day is a term of all of its passages
             written = [at for at, day in enumerate(days) if day is not None and day_term(day) == term]
             found |= {place: 1 for at in written for place in range(starts[at], starts[at + 1])}
-        if term in query.borrowed:
-            found = {at: count for at, count in found.items() if places[at][0] not in query.borrowed_from}
         idf = weight * log(1 + (len(places) - len(found) + 0.5) / (len(found) + 0.5)) ** _RARITY
+        total += idf if found else 0.0
         for at, count in found.items():
             norm = _K1 * (1 - _B + _B * lengths[at] / mean)
             scores[at] += idf * count * (_K1 + 1) / (count + norm)
-            core[at] += idf if weight >= 1 else 0.0
-    return Ranking(query.bar, _with_context(scores), core, places, days, near)
+            covers[at] += idf
+    roots = [sqrt(len(each.spans)) for each in passages]
+    scores = [score / roots[index] for score, (index, _) in zip(_with_context(scores), places, strict=True)]
+    return Ranking(query, scores, [each / (total or 1.0) for each in covers], places, days, near)
 
 
 def _with_context(scores: Sequence[float]) -> list[float]:
@@ -236,22 +221,28 @@ def choose(
         order = _fused((order, _outstanding(_by_nearness(ranking, ranking.near), lost)))
     chosen: list[Passage] = []
     seen: set[str] = set()
-    misses = 0
+    words: set[str] = set()
+    live = [at for at, each in enumerate(passages) if each.spans and not lost(at)]
+    best = ranking.scores[order[0]] if order else 0.0
     for at in order:
         index, number = ranking.places[at]
         start, end = passages[index].spans[number]
         text = spoken_text(messages[index])[start:end]
-        if text in seen or in_prompt(text):
+        if text in seen or in_prompt(text) or _only_asks(text):
             continue
         seen.add(text)
-        tokens = AROUND + cost(text)
-        if tokens > room:
-            misses += 1
-            if misses > _MISSES:
-                break
+        terms = {term for term, where in passages[index].places.items() if number in map(itemgetter(0), where)}
+        own = terms & ranking.query.terms.keys()
+        if own <= words and ranking.near is None and ranking.scores[at] < _SHARE_OF_OTHERS * best:
             continue
-        room, misses = room - tokens, 0
-        chosen.append(Passage(index, start, end, text, ranking.days[index], tokens))
+        newer = (passages[at].places.keys() for at in live if messages[at].get("role") == messages[index].get("role"))
+        if own and any(own <= later and len(terms & later) > _SAME * len(terms) for later in newer):
+            continue
+        words |= own
+        tokens = AROUND + cost(text)
+        if tokens <= room:
+            room -= tokens
+            chosen.append(Passage(index, start, end, text, ranking.days[index], tokens))
     return chosen
 
 
@@ -265,9 +256,14 @@ def within(passages: Sequence[Passage], room: float) -> list[Passage]:
     return chosen
 
 
+def _only_asks(text: str) -> bool:
+    """Return whether a text is questions and nothing else: a question is no answer."""
+    return text.rstrip().endswith(("?", "\uff1f", "\u061f")) and not _QUESTION.sub("", text).strip()
+
+
 def _outstanding(ranking: Ranking, lost: Callable[[int], bool]) -> list[int]:
     """Places of the passages that stand out, best first; none if not even the best one does."""
-    scores, bar = ranking.scores, ranking.bar
+    scores, bar = ranking.scores, ranking.query.bar
     gone = [lost(index) for index, _ in ranking.places]
     if not any(gone):
         return []
@@ -277,28 +273,18 @@ def _outstanding(ranking: Ranking, lost: Callable[[int], bool]) -> list[int]:
     root = sqrt(len(scores)) / bar.roots
     best = max(compress(scores, gone))
     here = max(compress(scores, map(not_, gone)), default=0.0)
-    if not best or best < max(mean + min(bar.best, root) * deviation, here + bar.ahead * deviation):
+    if not best or best < mean + min(bar.best, root) * deviation or here > bar.ahead * best:
         return []
-    least = max(mean + min(bar.least, root / 5) * deviation, best * _SHARE_OF_BEST)
-    found = [at for at, score in enumerate(scores) if gone[at] and score > 0 and score >= least]
-    return _newest_first(found, ranking)
-
-
-def _newest_first(found: Sequence[int], ranking: Ranking) -> list[int]:
-    """Sort places, best first; of those that have all that is asked for, none before a later one, which may correct it."""
-    scores = {at: ranking.scores[at] for at in found}
-    complete = _ALL * max(map(ranking.core.__getitem__, found), default=0.0)
-    highest = 0.0
-    for at in found if complete else ():
-        if ranking.core[at] >= complete:
-            scores[at] = highest = max(highest, scores[at])
+    if max(compress(ranking.covers, gone)) < bar.covers:
+        return []
+    found = [at for at, score in enumerate(scores) if gone[at] and score >= best * _SHARE_OF_BEST]
     return sorted(found, key=lambda at: (-scores[at], -at))
 
 
 def _by_nearness(ranking: Ranking, near: Sequence[float]) -> Ranking:
     """Score the same passages by how near they are; one without a vector comes last, and does not pull the mean down."""
     least = min(filter(None, near), default=0.0)
-    return replace(ranking, scores=[max(0.0, score - least) for score in near], core=[0.0] * len(ranking.scores))
+    return replace(ranking, scores=[max(0.0, score - least) for score in near])
 
 
 def _fused(orders: Sequence[Sequence[int]]) -> list[int]:
