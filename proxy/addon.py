@@ -33,6 +33,11 @@ class AddOn(Observer):
     async def before_room(self, job: Job) -> None:
         """Do what has to be done before it is decided whether the prompt has room."""
 
+    def answer(self, job: Job) -> str:
+        """Answer a request whose prompt has its room in words of Spillway's own; empty: the model answers."""
+        del job
+        return ""
+
     async def give_way(self, job: Job, *, refused: bool) -> bool:
         """Take what was added out of a prompt that is due, or was refused; False if that makes no room."""
         del job, refused

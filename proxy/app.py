@@ -17,6 +17,7 @@ from fastapi import FastAPI
 
 from proxy.addon import AddOn
 from proxy.addons.ahead import AheadCompactor
+from proxy.addons.compact_now import CompactNow
 from proxy.addons.conversation_summary import ConversationSummaries
 from proxy.addons.history import RequestHistory
 from proxy.addons.log import RequestLog
@@ -94,19 +95,18 @@ def create_app(
     Raises:
         SettingError: the store cannot be opened.
     """
-    access = AccessControl(settings, page_token)
+    access, store = AccessControl(settings, page_token), store or _open_store(settings, clock, times.store_timeout)
     # As one of Spillway's own keys it goes to no backend.
     settings = settings.model_copy(update={"admin_keys": (page_token,)}) if page_token else settings
     timeouts = {"connect_timeout": times.connect_timeout, "read_timeout": settings.read_timeout}
     wire = transport or open_wire(settings.backends, **timeouts)
-    store = store or _open_store(settings, clock, times.store_timeout)
     counting, telemetry = Counting(meter=Meter(settings.cache_bytes), store=store), Telemetry(clock=time.monotonic)
     known = upstreams(settings.backends, settings, wire, store, times.profile_ttl)
     router = Router(known, default=settings.default_model)
-    metrics = Metrics(keyed=bool(settings.api_keys))
+    metrics, compact_now = Metrics(keyed=bool(settings.api_keys)), CompactNow(telemetry)
     history = RequestHistory(counting.meter.memory, clock, telemetry.clock, remembers=settings.cache_bytes > 0)
     _watch(metrics, store, history, counting.meter.memory)
-    addons = addons_of(telemetry, counting.meter, history, metrics)
+    addons = addons_of(telemetry, counting.meter, history, metrics, compact_now)
     if (spans := spans or _spans()) is not None:
         from proxy.addons.tracing import Tracing  # noqa: PLC0415 - an extra, loaded only where it is used
 
@@ -123,6 +123,7 @@ def create_app(
         readiness=ReadinessProbe(router.upstreams),
         history=history,
         summaries=ConversationSummaries(history=history, store=store, meter=counting.meter, addons=addons),
+        compact_now=compact_now,
         check_store=store.check,
     )
     return create_api(services, partial(_lifespan, wire, store, counting, addons, spans))
@@ -164,9 +165,12 @@ def _watch(metrics: Metrics, store: Store, history: RequestHistory, memory: Cach
     metrics.watch("live_viewers", "Viewers of the live feed.", lambda: history.viewers)
 
 
-def addons_of(telemetry: Telemetry, meter: Meter, history: RequestHistory, metrics: Metrics) -> tuple[AddOn, ...]:
+def addons_of(
+    telemetry: Telemetry, meter: Meter, history: RequestHistory, metrics: Metrics, compact_now: CompactNow
+) -> tuple[AddOn, ...]:
     """List the add-ons, in the order in which they are called."""
     return (
+        compact_now,
         PromptPrefix(meter),
         Recaller(),
         ThinkingBudget(),

@@ -55,8 +55,9 @@ class Pipeline:
         try:
             async with self.replies.open(job) as reply:
                 await self._make_room(job, reply)
-                if job.managed.ended:
-                    await reply.write_nothing()
+                words = next(filter(None, [each.answer(job) for each in overriding(self.addons, AddOn.answer)]), "")
+                if words or job.managed.ended:
+                    await reply.write(words)
                 else:
                     response, body = await self.attempts.open(job)
                     await reply.relay(response, body)
@@ -101,7 +102,7 @@ class Pipeline:
         wanted, outcome = job.request.compaction, job.outcome
         if await self.counting.refine(job) or wanted is not None or self.counting.was_cut(job):
             await self._compact_if_due(job, reply)
-        if wanted is None:
+        if wanted is None or not wanted.sealed:
             return
         compacted = outcome.compactions > 0 and outcome.kind != "pruned"
         if wanted.now or compacted:

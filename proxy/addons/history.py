@@ -52,6 +52,8 @@ class RequestRecord:
     received: bytes | Request = b""
     """The body, if it was JSON of chat completions, else the request parsed from it; empty once it is forgotten."""
     received_size: int = 0
+    headers: Headers = ()
+    """The client's, as long as `received` is known: what is done for it later is done with its credentials."""
     forwarded: bytes = b""
     """The body sent upstream last."""
     client: str = ""
@@ -110,7 +112,7 @@ class RequestRecord:
 
     def forget_bodies(self) -> None:
         """Let go of both bodies."""
-        self.received, self.received_size, self.forwarded, self.parts = b"", 0, b"", None
+        self.received, self.received_size, self.forwarded, self.parts, self.headers = b"", 0, b"", None, ()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -226,7 +228,7 @@ class RequestHistory(AddOn):
         """Take in a request as soon as it is read: `request` is as the client sent it, in `size` bytes."""
         record.job, record.messages, record.background = job, len(request.messages), job.background
         record.streamed = job.prompt.request.stream
-        record.received, record.received_size = request, _PARSED * size
+        record.received, record.received_size, record.headers = request, _PARSED * size, job.exchange.headers
         if request.raw is not None:
             record.received, record.received_size = request.raw, len(request.raw)
         agent = (job.exchange.header(b"user-agent") or "").split(" ", 1)[0].split("/", 1)[0][:_CLIENT]

@@ -111,7 +111,9 @@ class HistoryView:
         """
         conversation = self.history.conversations.get(name)
         if conversation is None or not self.viewer.sees(conversation.tenant):
-            raise NotFound(f"There is no conversation {name!r}: it may be one that is not kept any more.")
+            raise NotFound(
+                f"There is no conversation {name!r}: it may be one that is not kept any more, until its next request."
+            )
         return conversation
 
     def record(self, name: str) -> RequestRecord:

@@ -90,6 +90,7 @@ _COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler], ...] = (
     ("extracts", "Extracts made by code, for want of a summary.", (), _one(lambda o: sum(each["summary"] == "extract" for each in o.reduced) or None)),
     ("usage_tokens", "Tokens of answers, by a digest of the key that asked and by kind.", (_BY_KEY, "kind"), _used),
     ("ahead", "Compactions ahead of time, by what became of them.", ("became",), _events("compacted_ahead", "became")),
+    ("compactions_on_demand", "Compactions that users asked for, by what became of them.", ("became",), _events("compacted_on_demand", "became")),
     ("recalled_tokens", "Tokens of covered history put back into prompts.", (), _one(lambda o: o.recalled_tokens or None)),
     ("searches", "Searches of conversations by models.", (), _events("searched")),
     ("pauses", "Answers paused, by reason.", ("reason",), _events("paused", "reason")),

@@ -11,6 +11,7 @@ from fastapi.security import HTTPBearer
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
+from proxy.addons.compact_now import CompactNow
 from proxy.addons.conversation_summary import ConversationSummaries
 from proxy.addons.history import RequestHistory
 from proxy.addons.metrics import Metrics
@@ -44,6 +45,7 @@ class Services:
     readiness: ReadinessProbe
     history: RequestHistory
     summaries: ConversationSummaries
+    compact_now: CompactNow
     check_store: Callable[[], Awaitable[str]]
 
 

@@ -13,9 +13,9 @@ from starlette.responses import StreamingResponse
 from proxy import __version__
 from proxy.addons.history_view import HistoryView, RequestFilter
 from proxy.api.dependencies import On, Public, Services, as_json, bearer
-from proxy.api.schemas import answers
+from proxy.api.schemas import answers, takes
 from proxy.core.errors import BadRequest, Conflict, Forbidden, Overloaded
-from proxy.core.jsontext import dumps
+from proxy.core.jsontext import dumps, loads_object
 from proxy.exchange import Exchange
 
 _log = logging.getLogger("spillway.live")
@@ -37,6 +37,8 @@ _SHOWN = 100
 """Conversations, and requests, in a snapshot."""
 _MANY = 50
 """Answers at a time whose progress is shown at each look; of more it is shown more rarely, so that it costs the same."""
+_LONGEST_REQUEST = 16 * 1024
+"""Bytes of a request for a compaction."""
 _HEARTBEAT = 40
 """Looks without news after which a comment shows that the feed is still there."""
 
@@ -98,6 +100,22 @@ async def forget_summary(on: On, view: View, conversation: str) -> Response:
     done = await on.summaries.forget(found)
     _log.info("the checkpoint of %s was forgotten (%s)", found.id, view.viewer.role)
     return as_json(done if view.viewer.reads(found.tenant) else {**done, "summary": None})
+
+
+@router.post(
+    "/spillway/conversations/{conversation}/compact",
+    responses=answers("Compacted"),
+    openapi_extra=takes("CompactRequest"),
+)
+async def compact(on: On, view: View, conversation: str, exchange: Public) -> Response:
+    """Compact a conversation now; whoever may read it may do that."""
+    found = view.conversation(conversation)
+    view.viewer.check_reads(found.tenant)
+    fields = loads_object(await exchange.body(_LONGEST_REQUEST) or b"{}")
+    focus = (fields or {}).get("focus", "")
+    if fields is None or not isinstance(focus, str):
+        raise BadRequest('The body must be {"focus": "…"}, or empty.', param="focus")
+    return as_json(await on.compact_now.compact(found, focus.strip()))
 
 
 @router.get("/spillway/outcomes", responses=answers("Outcomes"))

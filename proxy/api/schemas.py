@@ -70,6 +70,8 @@ _OBJECTS = {
     "Verdict": "at:number verdict",
     "Summary": "conversation checkpoint:Checkpoint tokens_before:integer tokens_after:integer blocks:Block[] "
     "verdicts:Verdict[] messages:Message[] earlier:integer",
+    "CompactRequest": "focus",
+    "Compacted": "compacted:boolean tokens_before:integer? tokens_after:integer? summary:string? message request",
     "Forgotten": "rejected:boolean summary:Summary?",
     "DiffRow": "what role sent:integer[] forwarded:integer? before:string? after:string? tokens:integer",
     "Diff": "request same:boolean tokens:object counts:object tools:object rows:DiffRow[]",

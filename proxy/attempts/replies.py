@@ -25,13 +25,14 @@ from proxy.core.errors import UpstreamInvalid, UpstreamUnavailable
 from proxy.core.jsontext import dumps, loads
 from proxy.core.piece import Identity, Piece
 from proxy.core.request import text_of
-from proxy.dialects.chat.reading import as_stream, read_completion, unwritten
+from proxy.dialects.chat.reading import as_stream, completion_of, read_completion, unwritten
 from proxy.job import Job
 from proxy.net.bodies import QUOTED
 from proxy.net.headers import AS_JSON, Headers, response_headers
 from proxy.stream.answer import Answer
 from proxy.stream.status import FORMS, reading
 
+_NOTHING_USED = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 _OF_BODY = (b"content-length", b"content-encoding")
 _OF_JSON = (*_OF_BODY, b"content-type")
 _OF_ONE_BODY = (*_OF_JSON, b"cache-control")
@@ -130,16 +131,23 @@ class ClientReply:
         if job.request.keeping is not None:
             self.client.keep = partial(replies.state.keep_answer, job.exchange.tenant, job.request)
 
-    async def write_nothing(self) -> None:
-        """Answer without a word, and without a backend."""
-        client, writer = self.client, self.client.writer
+    async def write(self, words: str) -> None:
+        """Answer in these words of Spillway's own, or in none, without a backend."""
+        client, writer, identity = self.client, self.client.writer, self._identity
+        details = self._job.usage_details() if words else None
+        usage = {**_NOTHING_USED, **({} if details is None else {"spillway": details})}
         if client.streams:
             await client.close_notice()
-            await client.write(writer.insert(Piece(choice=True), self._identity) + writer.end())
+            first = Piece(choice=True, role=bool(words) and client.identity is None, text=words)
+            pieces = [first, Piece(choice=True, finish="stop")] if words else [first]
+            if words and self._job.prompt.request.wants_usage:
+                pieces.append(Piece(trailer=True, usage=usage))
+            await client.write(b"".join([writer.insert(piece, identity) for piece in pieces]) + writer.end())
             await client.end()
         else:
-            nothing = Completion(choices=(Piece(identity=self._identity),))
-            await self._send(BodyResponse(200, [AS_JSON], writer.body(nothing, (), None)))
+            completion = completion_of(words, identity)
+            written = writer.body(completion, completion.choices, usage if words else None)
+            await self._send(BodyResponse(200, [AS_JSON], written))
 
     async def relay(self, response: httpx.Response, body: bytes | None) -> None:
         """Reply with a backend's response; `body` is what was read of it, None: it is a stream to be read.

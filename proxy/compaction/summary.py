@@ -45,6 +45,11 @@ _CUSTOM = (
     "This is about the conversation {what}. Write plain text of at most {words} words, nothing before or after it, and "
     "call no tools."
 )
+_FOCUSED = (
+    "Summarise the conversation so that it can be continued without the original messages, with a focus on this: {focus}\n"
+    "Tell all that belongs to it in detail: names, numbers, paths, exact values, decisions, what is still open. Put "
+    "everything else in short. Write in the language of the conversation."
+)
 _SHORT = 6_000
 """Characters in which is told what is no summary yet."""
 _FENCES = re.compile(
@@ -67,6 +72,11 @@ def instruction(*, tokens: int, what: str = "so far", prompt: str = "", language
         return f"{prompt}\n\n{_CUSTOM.format(what=what, words=words)}"
     text = INSTRUCTION.format(what=what, sections=_CHAT if chat else _SECTIONS, words=words)
     return f"{text} Write it in {language.capitalize()}." if language not in ("", "english") else text
+
+
+def focused(focus: str) -> str:
+    """The request for a summary with a focus, to be used as a `prompt`; empty if there is none."""
+    return _FOCUSED.format(focus=defanged(focus)) if focus else ""
 
 
 def block(text: str, covered: Sequence[Message], *, limit: int, source: Source | None = None) -> str:

@@ -96,6 +96,8 @@ class CompactionRequest:
     """Whether the request is for a compaction and nothing else."""
     worded: bool = True
     """Whether the client is given the compaction in words, too."""
+    sealed: bool = True
+    """Whether the client gets the compaction to send it back; False: it knows nothing of such, and finds the checkpoint."""
     lead: int = 0
     """How many of the leading system messages, the last ones, are part of the history: clients leave them out with it."""
     fingerprints: Sequence[str] = ()

@@ -27,7 +27,8 @@ OWN = {
     *("/v1/responses/{response_id}", "/v1/responses/{response_id}/cancel"),
     *("/spillway/session", "/spillway/live", "/spillway/models", "/spillway/explain", "/spillway/lessons"),
     *("/spillway/outcomes", "/spillway/savings", "/spillway/conversations", "/spillway/conversations/{conversation}"),
-    *("/spillway/conversations/{conversation}/summary", "/spillway/requests/{name}"),
+    *(f"/spillway/conversations/{{conversation}}/{what}" for what in ("summary", "compact")),
+    "/spillway/requests/{name}",
     *("/spillway/requests/{name}/diff", "/spillway/requests/{name}/stop"),
 }
 TYPES: dict[str, Any] = {
@@ -120,6 +121,8 @@ def test_spillways_own_answers_are_as_described() -> None:
         answered(paths, "/api/show", "post", client.post("/api/show", json={"model": "m"}).json())
         lesson = "/spillway/lessons?backend=llamacpp&model=m&lesson=all"
         answered(paths, "/spillway/lessons", "delete", client.delete(lesson).json())
+        compacted = client.post(f"/spillway/conversations/{row['id']}/compact")
+        answered(paths, "/spillway/conversations/{conversation}/compact", "post", compacted.json())
         forgotten = client.delete(f"/spillway/conversations/{row['id']}/summary")
         answered(paths, "/spillway/conversations/{conversation}/summary", "delete", forgotten.json())
         error = client.get("/spillway/outcomes?limit=0")

@@ -88,6 +88,18 @@ def test_the_timeline_has_a_sentence_for_each_turn_and_folds_what_was_unchanged(
     expect(newest).to_contain_text(re.compile(r"Sent with a summary of \d+ messages"))
 
 
+def test_a_button_compacts_with_a_focus_and_shows_before_and_after(visit: Visit, stage: Stage) -> None:
+    talk = stage.talk("demand", 3)
+    page = open_talk(visit, "demand0")
+    page.get_by_label("Focus (optional)").fill("the code of demand1")
+    page.get_by_role("button", name="Compact now").click()
+    expect(page.locator("form.compact")).to_contain_text(re.compile(r"\d+ → \d+ tokens, written by the model"))
+    expect(page.locator(".turns > .turn").first).to_contain_text("Compacted on demand: ")
+    expect(page.locator(".block").first).to_be_visible()
+    talk.ask()
+    assert "about1x3 " not in stage.forwarded()
+
+
 def test_a_failed_request_is_red_and_says_why_and_a_client_that_left_is_not(visit: Visit, stage: Stage) -> None:
     question = {"role": "user", "content": "What about the iceberg?"}
     too_long = {"role": "system", "content": "word " * 4000}

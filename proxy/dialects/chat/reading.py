@@ -171,6 +171,15 @@ def read_completion(body: bytes) -> Completion | None:
     )
 
 
+def completion_of(text: str, identity: Identity) -> Completion:
+    """Build a whole answer that says this."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    head = {"id": identity.id, "object": "chat.completion", "created": identity.created, "model": identity.model}
+    completion = read_completion(dumps({**head, "choices": [choice]}))
+    assert completion is not None  # it is JSON
+    return completion
+
+
 def _as_delta(choice: dict[str, Any]) -> dict[str, Any]:
     delta = {"role": "assistant", **dict_in(choice, "message")}
     if isinstance(delta.get("tool_calls"), list):

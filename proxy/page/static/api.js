@@ -61,8 +61,9 @@ export async function get(path, query = {}) {
   return (await ask(`/spillway/${path}${told.size ? `?${told}` : ""}`)).json();
 }
 
-/** Have something done. */
-export const act = async (method, path) => (await ask(`/spillway/${path}`, { method })).json();
+/** Have something done; `fields` are the body, if there is one. */
+export const act = async (method, path, fields) =>
+  (await ask(`/spillway/${path}`, { method, ...(fields && { headers: { "content-type": "application/json" }, body: JSON.stringify(fields) }) })).json();
 
 /** The live feed: yields its events by name. */
 export async function* live(signal) {

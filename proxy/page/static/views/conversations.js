@@ -113,6 +113,34 @@ function Question({ question, busy, onDo, onLeave }) {
   </span>`;
 }
 
+/** Compacts now, and shows the tokens before and after. */
+function Compact({ row }) {
+  const [focus, setFocus] = useState("");
+  const [busy, setBusy] = useState(false);
+  const [failed, setFailed] = useState(null);
+  const [done, setDone] = useState(null);
+  const compact = async (event) => {
+    event.preventDefault();
+    setBusy(true);
+    setFailed(null);
+    setDone(null);
+    try {
+      const told = await act("POST", `conversations/${encodeURIComponent(row.id)}/compact`, { focus });
+      setDone(told);
+      announce(told.message);
+    } catch (problem) {
+      setFailed(problem);
+    }
+    setBusy(false);
+  };
+  return html`<form class="compact" onSubmit=${compact}>
+    <label>Focus (optional) <input value=${focus} maxlength="2000" onInput=${(event) => setFocus(event.target.value)} /></label>
+    <button disabled=${busy || row.state !== "idle"}>${busy ? "Compacting …" : "Compact now"}</button>
+    <${Problem} error=${failed} />
+    ${done && html`<p class="made">${done.compacted ? `${number(done.tokens_before)} → ${number(done.tokens_after)} tokens, ${done.summary ? BY[done.summary] : "without a summary"}` : done.message}</p>`}
+  </form>`;
+}
+
 function Block({ block, number: place, several }) {
   return html`<article class="block">
     ${several && html`<h3>Part ${place}</h3>`}
@@ -150,6 +178,7 @@ function Summary({ row }) {
   return html`<section aria-labelledby="summary">
     <h2 id="summary">Summary</h2>
     <${Problem} error=${error?.code === "no_summary" ? null : error} /><${Problem} error=${failed} />
+    <${Compact} row=${row} />
     ${!data && html`<p class="empty">Nothing has been summarised yet.</p>`}
     ${data && html`<${Facts} facts=${[
       ["replaces", data.checkpoint && plural(data.checkpoint.covered, "message")],

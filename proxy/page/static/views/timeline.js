@@ -25,8 +25,9 @@ function sent(turn) {
   const change = `${percent(fill(turn.tokens_before, turn.window))} → ${percent(after)}`;
   if (ACTIONS[turn.action] && String(turn.rungs) !== "answer") {
     const took = turn.compaction_seconds > 0 && seconds(turn.compaction_seconds);
-    return `${ACTIONS[turn.action]} before sending: ${[...reductions(turn), change, took].filter(Boolean).join(", ")}.`;
+    return `${ACTIONS[turn.action]} ${turn.attempts > 0 ? "before sending" : "on demand"}: ${[...reductions(turn), change, took].filter(Boolean).join(", ")}.`;
   }
+  if (turn.attempts === 0 && turn.events?.some(({ event }) => event === "compacted_on_demand")) return "Nothing to compact.";
   const full = after == null ? "" : `, ${percent(after)} full`;
   if (turn.checkpoint) return `Sent with a summary of ${plural(turn.checkpoint.covered, "message")}${full}.`;
   return `Sent unchanged${full}.`;

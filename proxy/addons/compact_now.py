@@ -1,0 +1,177 @@
+"""Compaction on demand: a user message that is `/compact` alone, and the same by the conversation's id; each may name a focus."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.types import Message as AsgiMessage
+from typing_extensions import override
+
+from proxy.addon import AddOn
+from proxy.addons.history import Conversation
+from proxy.compaction.budget import NEXT
+from proxy.compaction.summary import focused
+from proxy.core.errors import ClientError, Conflict, NotFound
+from proxy.core.request import CompactionRequest, Message, Request, is_text_part, text_of
+from proxy.core.settings import Settings
+from proxy.dialects.chat import CHAT
+from proxy.dialects.chat.reading import read_completion
+from proxy.exchange import Exchange
+from proxy.job import Job
+from proxy.outcome import Outcome, Telemetry
+from proxy.routing import Route
+
+if TYPE_CHECKING:
+    from proxy.pipeline import Pipeline
+
+_COMMAND = re.compile(r"\s*/compact(?:\s+(.{0,2000}?))?\s*\Z", re.DOTALL)
+_DONE, _IN_VAIN = "Conversation compacted:", "Nothing was compacted:"
+"""By which an answer is recognised when its client sends it back."""
+_WRITTEN = "A summary by the model stands for what came before."
+_OTHERWISE = {
+    "": "Old tool results and repetitions were cut.",
+    "extract": "An extract by code stands for what came before, because the model wrote no summary fit to be used.",
+}
+_DROPPED: Final = frozenset((b"content-encoding", b"content-length", b"x-request-id"))
+"""Headers of a request that do not hold for another one made of its messages."""
+
+
+class CompactNow(AddOn):
+    """Compacts when a user says so, and answers in words of its own."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+
+    @override
+    def install(self, pipeline: Pipeline) -> None:
+        """Serve as the pipeline does."""
+        self._pipeline = pipeline
+
+    @override
+    def shape(self, request: Request, route: Route, settings: Settings, outcome: Outcome) -> Request:
+        """Take commands and their answers out of the history; one that it ends with asks for a compaction."""
+        history, focus = without_commands(request.messages)
+        if focus is not None and request.structured:  # no answer of Spillway's would have the format
+            history, focus = [*history, request.messages[-1]], None
+        if focus is not None:
+            return _compacting(request, history, focus)
+        return request if len(history) == len(request.messages) else request.changed(messages=history)
+
+    @override
+    async def before_room(self, job: Job) -> None:
+        """Load a model whose window is not known for certain; where it stays so nothing would be kept, nor is anything done."""
+        wanted = job.request.compaction
+        if wanted is None or wanted.sealed or job.window_is_known:
+            return
+        await job.read_profile(load=True)
+        if not job.window_is_known:
+            job.request = replace(job.request, compaction=replace(wanted, now=False))
+
+    @override
+    def answer(self, job: Job) -> str:
+        """Tell what was done."""
+        wanted, outcome, after = job.request.compaction, job.outcome, job.prompt.estimate.tokens
+        if wanted is None or wanted.sealed:
+            return ""
+        outcome.add("compacted_on_demand", became="compacted" if outcome.compactions else "useless")
+        if not wanted.now:
+            return (
+                f"⚠️ {_IN_VAIN} the context window of this model is not known. Load the model, or set `window` for it "
+                "in SPILLWAY_MODELS."
+            )
+        if not outcome.compactions:
+            return f"⚠️ {_IN_VAIN} nothing shorter can stand for these {after} tokens."
+        before, after = outcome.tokens_before or 0, after - job.prompt.recalled.tokens
+        how = _OTHERWISE.get(outcome.summary, _WRITTEN)
+        return f"✅ {_DONE} {before} → {after} tokens. {how} It holds from your next message on."
+
+    async def compact(self, conversation: Conversation, focus: str) -> dict[str, Any]:
+        """Compact a conversation as its newest request sent it, with that client's own credentials.
+
+        Raises:
+            Conflict: a request of it is being served.
+            NotFound: its messages are not kept any more.
+        """
+        if conversation.running is not None:
+            raise Conflict("A request of this conversation is being served: try again when it is done.", code="busy")
+        record = next((each for each in reversed(conversation.records) if each.received and not each.background), None)
+        if record is None:
+            raise NotFound(
+                "The messages of this conversation are not kept any more: send `/compact` as a message in it, or try "
+                "again after its next request.",
+                code="not_kept",
+            )
+        received, answer = record.received, bytearray()
+
+        def read(wire: bytes) -> Request:
+            request = CHAT.read(wire) if isinstance(received, bytes) else received
+            history, _ = without_commands(request.messages)
+            return replace(_compacting(request, history, focus), stream=False, structured=False, keeping=None)
+
+        async def nobody() -> AsgiMessage:
+            raise ConnectionError("nothing more is sent")
+
+        async def collect(message: AsgiMessage) -> None:
+            answer.extend(message.get("body", b""))
+
+        headers = [header for header in record.headers if header[0] not in _DROPPED]
+        exchange = Exchange({"method": "POST", "path": CHAT.path, "headers": headers}, nobody, collect)
+        exchange.tenant, exchange.trusted = record.outcome.credential, True
+        outcome = self._telemetry.open(exchange.id, headers, dialect=record.outcome.dialect, credential=exchange.tenant)
+        try:
+            wire = received if isinstance(received, bytes) else b""
+            await self._pipeline.serve(exchange, outcome, replace(CHAT, read=read), wire)
+        except ClientError as error:
+            outcome.fail(error.status, error.code or error.type)
+            raise
+        finally:
+            outcome.close(exchange.status)
+        told = read_completion(bytes(answer))
+        return {
+            "compacted": outcome.compactions > 0,
+            "tokens_before": outcome.tokens_before,
+            "tokens_after": outcome.tokens_after,
+            "summary": outcome.summary or None,
+            "message": told.choices[0].text if told is not None else "",
+            "request": outcome.id,
+        }
+
+
+def without_commands(messages: Sequence[Message]) -> tuple[Sequence[Message], str | None]:
+    """Return the history without commands and Spillway's answers to them, and the focus of one that it ends with.
+
+    None: it ends with none. A command that somebody else answered stays, with that answer.
+    """
+    focuses = {at: focus for at, message in enumerate(messages) if (focus := _focus_of(message)) is not None}
+    if not focuses:
+        return messages, None
+    gone: set[int] = set()
+    for at in focuses:
+        following = messages[at + 1] if at + 1 < len(messages) else {"role": "user"}
+        if following.get("role") == "user":
+            gone.add(at)
+        elif following.get("role") == "assistant" and any(mark in text_of(following) for mark in (_DONE, _IN_VAIN)):
+            gone |= {at, at + 1}
+    return [message for at, message in enumerate(messages) if at not in gone], focuses.get(len(messages) - 1)
+
+
+def _compacting(request: Request, history: Sequence[Message], focus: str) -> Request:
+    """Return a request for the compaction of a history, and nothing else; after an answer the user's next message is still to come."""
+    last = history[-1] if history else {}
+    following = [{"role": "user", "content": NEXT}] if last.get("role") == "assistant" else []
+    wanted = CompactionRequest(instructions=focused(focus), now=True, sealed=False)
+    return replace(request.changed(messages=[*history, *following]), compaction=wanted)
+
+
+def _focus_of(message: Message) -> str | None:
+    """Return the focus of a command, which may be empty; None: it is none."""
+    content = message.get("content")
+    if isinstance(content, list) and len(content) == 1 and is_text_part(content[0]):
+        content = content[0]["text"]
+    if message.get("role") != "user" or not isinstance(content, str):
+        return None
+    found = _COMMAND.match(content)
+    return None if found is None else found[1] or ""
