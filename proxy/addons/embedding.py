@@ -78,23 +78,27 @@ class Embedder:
         self._running: dict[str, asyncio.Task[None]] = {}
 
     async def similarities(self, job: Job, query: str, passages: Sequence[str]) -> list[float] | None:
-        """Score each passage by its similarity to a query, from 0 to 2; None: rank by words alone."""
+        """Score each passage by its similarity to a query, from 0 to 2, 0 without a vector; None: rank by words alone."""
         model = job.settings.recall_model
         if model is None or not query or not 0 < len(passages) <= MOST_PASSAGES:
             return None
+        texts: list[tuple[bytes, str]] = []
         try:
             async with asyncio.timeout(WAIT):
                 route = await self._router.route(model)
                 if self._resting.get(route.key, 0.0) > job.outcome.clock():
                     return None
                 texts = _texts_by_digest(job, route, query, passages)
-                missing = {key: text for key, text in texts if self._cache.get(key) is None}
-                if missing and not await self._embed(job, route, missing):
-                    return None
+                query_first = [texts[0], *reversed(texts[1:])]  # and the newest passages before older ones
+                missing = {key: text for key, text in query_first if self._cache.get(key) is None}
+                if missing:
+                    await self._embed(job, route, missing)
         except TimeoutError:
+            pass  # those that are there rank their passages
+        if not texts:
             return None
-        vectors = [vector for key, _ in texts if (vector := self._cache.get(key)) is not None]
-        if len(vectors) < len(texts) or not vectors[0]:
+        vectors = [self._cache.get(key) or vector_of(()) for key, _ in texts]
+        if not vectors[0] or not any(vectors[1:]):
             return None
         return await offload_if(len(vectors) * len(vectors[0]) > _HEAVY, compare, vectors[0], vectors[1:])
 

@@ -218,7 +218,7 @@ def choose(
     """
     order = _outstanding(ranking, lost)
     if ranking.near is not None:
-        order = _fused((order, _outstanding(_by_nearness(ranking, ranking.near), lost)))
+        order = _fused((order, _outstanding(_by_nearness(ranking, ranking.near), lost)), ranking.near)
     chosen: list[Passage] = []
     seen: set[str] = set()
     words: set[str] = set()
@@ -287,10 +287,10 @@ def _by_nearness(ranking: Ranking, near: Sequence[float]) -> Ranking:
     return replace(ranking, scores=[max(0.0, score - least) for score in near])
 
 
-def _fused(orders: Sequence[Sequence[int]]) -> list[int]:
-    """Join orders of places, each with the best first, into one."""
+def _fused(orders: Sequence[Sequence[int]], near: Sequence[float]) -> list[int]:
+    """Join orders of places, each with the best first, into one; those without a vector count twice where they stand."""
     scores: dict[int, float] = {}
     for order in orders:
         for position, at in enumerate(order):
-            scores[at] = scores.get(at, 0.0) + 1 / (_RANKED + position)
+            scores[at] = scores.get(at, 0.0) + (1 if near[at] else 2) / (_RANKED + position)
     return sorted(scores, key=lambda at: -scores[at])

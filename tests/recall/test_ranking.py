@@ -263,3 +263,10 @@ def test_passages_without_a_vector_change_nothing_for_others() -> None:
     near = [1.0 + 0.001 * (at % 7) for at in range(60)]
     near[13], near[20] = 1.6, 0.0
     assert chosen(near)[0] == 13
+
+
+def test_a_few_vectors_rank_the_passages_that_have_them() -> None:
+    near = [0.0] * 60
+    near[5:20] = [1.0 + 0.001 * (at % 7) for at in range(15)]
+    near[13] = 1.6
+    assert chosen(near)[0] == 13
