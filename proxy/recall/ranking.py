@@ -50,7 +50,7 @@ AROUND = 8.0
 """Tokens that a passage takes besides its text."""
 _RANKED = 60
 """The constant of reciprocal ranks: the first few count alike."""
-_SHARE_OF_BEST, _SHARE_OF_OTHERS = 0.25, 0.45
+_SHARE_OF_BEST, _SHARE_OF_OTHERS = 0.2, 0.2
 """Share of the best passage's score that a passage needs: one that has words of the query which none before it has; others."""
 _SAME = 0.5
 """Share of a statement's terms that one later on has, which puts something else in its place."""
@@ -73,8 +73,8 @@ class Bar:
     """Share of the query's weight that a passage has itself."""
 
 
-QUESTION = Bar(best=3.0, ahead=0.8, roots=4.0, covers=0.0)
-REQUEST = Bar(best=3.0, ahead=0.6, roots=4.0, covers=0.25)
+QUESTION = Bar(best=3.0, ahead=1.0, roots=4.0, covers=0.0)
+REQUEST = Bar(best=3.0, ahead=1.0, roots=4.0, covers=0.25)
 """A short message without a question mark."""
 STATEMENT = Bar(best=5.5, ahead=0.5, roots=2.0, covers=0.0)
 """Who asks nothing mostly needs nothing."""
