@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -14,6 +15,8 @@ from proxy.core.jsontext import dumps, loads
 Found: TypeAlias = tuple[int, bytes] | None
 """Index of the digest that was found, and the body that is stored under it."""
 
+DOCUMENT = "document|"
+"""Begins the scope of documents, before the credential's digest; that of checkpoints begins with the digest."""
 VERSION = 1
 MAX_VALUES = 4096
 """Learned values stored; their keys hold names of models, which come from clients. One more, and all are learned anew."""
@@ -24,7 +27,8 @@ class StoreLimits:
     """Limits of a store.
 
     `clock` gives seconds since the epoch; `ttl` is how many seconds a checkpoint is stored after its last use;
-    `max_bytes` caps the encoded checkpoints, of which the longest unused go first (Redis limits itself, by `maxmemory`);
+    `max_bytes` caps the encoded checkpoints: the longest unused of the credential that holds most goes first, so that none
+    displaces what another one stored within its share (Redis limits itself, by `maxmemory`);
     `timeout` is the most seconds an operation of a dead or slow store may cost a request.
     """
 
@@ -81,7 +85,8 @@ class MemoryDriver:
         self._limits = limits
         self._stored: dict[tuple[str, bytes], tuple[float, float, bytes]] = {}
         """Time of last use, time of making and body, in the order of the last use."""
-        self._bytes = 0
+        self._held = Counter[str]()
+        """Bytes of each credential."""
         self._values: dict[tuple[str, bool], bytes] = {}
 
     async def find(self, scope: str, digests: Sequence[bytes]) -> Found:
@@ -100,16 +105,22 @@ class MemoryDriver:
         now = self._limits.clock()
         await self.drop(checkpoint.scope, checkpoint.digest)
         self._stored[checkpoint.scope, checkpoint.digest] = now, checkpoint.created, body
-        self._bytes += len(body)
+        self._held[credential_of(checkpoint.scope)] += len(body)
         for key, (used, _, _) in tuple(self._stored.items()):
-            if self._bytes <= self._limits.max_bytes and used > now - self._limits.ttl:
+            if used > now - self._limits.ttl:
                 break
             await self.drop(*key)
+        while self._held.total() > self._limits.max_bytes:
+            ((most, _),) = self._held.most_common(1)
+            await self.drop(*next(key for key in self._stored if credential_of(key[0]) == most))
 
     async def drop(self, scope: str, digest: bytes) -> None:
         """See `Driver.drop`."""
         _, _, body = self._stored.pop((scope, digest), (0.0, 0.0, b""))
-        self._bytes -= len(body)
+        owner = credential_of(scope)
+        self._held[owner] -= len(body)
+        if not self._held[owner]:
+            del self._held[owner]
 
     async def value(self, key: str, new: bytes | None = None, *, once: bool = False) -> bytes | None:
         """See `Driver.value`."""
@@ -165,6 +176,11 @@ def decode(body: bytes, scope: str | None = None, digest: bytes | None = None) -
         return None
     is_right = version == VERSION and scope in (None, checkpoint.scope) and digest in (None, checkpoint.digest)
     return checkpoint if is_right else None
+
+
+def credential_of(scope: str) -> str:
+    """Return the digest of the credential that a scope belongs to."""
+    return scope.removeprefix(DOCUMENT).partition("|")[0]
 
 
 def refusal(url: str, reason: object) -> SettingError:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from proxy.core.history.checkpoint import DIGEST_BYTES, Checkpoint
-from proxy.store.driver import Driver, MemoryDriver, StoreLimits, decode, encode
+from proxy.store.driver import DOCUMENT, Driver, MemoryDriver, StoreLimits, decode, encode
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -35,7 +35,6 @@ SHELTER_BYTES = 2**24
 """Bytes of checkpoints held in memory while the database does not take them."""
 
 _log = logging.getLogger("spillway.store")
-_DOCUMENT = "document"
 
 
 @dataclass(slots=True)
@@ -130,7 +129,7 @@ class Store:
     async def put_document(self, owner: str, name: str, document: dict[str, Any]) -> bool:
         """Store a document, in place of what had that name. False: the store never takes it, and it is left out."""
         scope, digest = _place(owner, name)
-        fields: dict[str, Any] = {"covered": 0, "tokens_before": 0, "tokens_after": 0, "kind": _DOCUMENT}
+        fields: dict[str, Any] = {"covered": 0, "tokens_before": 0, "tokens_after": 0, "kind": "document"}
         pair = ({"name": name}, document)
         return await self.put(Checkpoint(scope=scope, digest=digest, replacement=pair, created=self._clock(), **fields))
 
@@ -214,4 +213,4 @@ def _reason(error: Exception) -> str:
 def _place(owner: str, name: str) -> tuple[str, bytes]:
     """Return the scope and the digest under which a document is stored."""
     digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
-    return f"{_DOCUMENT}|{owner}", digest
+    return DOCUMENT + owner, digest

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sqlite3
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import TypeVar
 
 from proxy.core.history.checkpoint import Checkpoint
-from proxy.store.driver import MAX_VALUES, Driver, Found, StoreLimits
+from proxy.store.driver import MAX_VALUES, Driver, Found, StoreLimits, credential_of
 
 T = TypeVar("T")
 
@@ -23,7 +26,9 @@ SCHEMA_VERSION = 1
 LOCK_SHARE = 0.2
 """Of the time that an operation may take, what a write waits for another process's lock: reads wait behind it."""
 ROOM_SHARE = 0.95
-"""Of the size cap, what is left where that is exceeded, so that not every write sorts all rows."""
+"""Of the size cap, what is left where that is exceeded, so that not every write looks for rows to delete."""
+EVICTED = 256
+"""Rows deleted at a time: deleting holds up whoever wants to read."""
 
 _OPEN = """
 PRAGMA auto_vacuum = INCREMENTAL;
@@ -43,10 +48,13 @@ _PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 """Primary codes of errors after which a connection still reads (https://www.sqlite.org/rescode.html)."""
 _FIND = "SELECT body, used FROM checkpoints WHERE scope = ? AND digest = ? AND used > ?"
 _USE = "UPDATE checkpoints SET used = ? WHERE scope = ? AND digest = ?"
-# Some at a time, the longest unused first: deleting holds up whoever wants to read.
+_EXPIRE = "DELETE FROM checkpoints WHERE rowid IN (SELECT rowid FROM checkpoints WHERE used <= ? LIMIT ?)"
+# Read from the index, in one step without Python: a thread that has to wait for the interpreter at each row takes seconds.
 _EVICT = """DELETE FROM checkpoints WHERE rowid IN (
-  SELECT rowid FROM (SELECT rowid, used, sum(size) OVER (ORDER BY used DESC, rowid DESC) AS total FROM checkpoints)
-  WHERE used <= ? OR total > ? ORDER BY used LIMIT 256)"""
+  SELECT rowid FROM (SELECT rowid, size, sum(size) OVER (ORDER BY used, rowid) AS total FROM (
+    SELECT rowid, size, used FROM checkpoints WHERE scope IN (SELECT value FROM json_each(?1))
+    ORDER BY used, rowid LIMIT ?2))
+  WHERE total - size < ?3) RETURNING size"""
 
 
 def sqlite_path(url: str) -> Path:
@@ -180,8 +188,10 @@ class SqliteDriver:
         row = (checkpoint.scope, checkpoint.digest, len(body), now, checkpoint.created, body)
         db.execute("INSERT INTO checkpoints (scope, digest, size, used, created, body) VALUES (?, ?, ?, ?, ?, ?)", row)
         total, oldest = db.execute("SELECT sum(size), min(used) FROM checkpoints").fetchone()
-        if total > self._limits.max_bytes or oldest <= now - self._limits.ttl:
-            db.execute(_EVICT, (now - self._limits.ttl, ROOM_SHARE * self._limits.max_bytes))
+        if oldest <= now - self._limits.ttl:
+            db.execute(_EXPIRE, (now - self._limits.ttl, EVICTED))
+        if total > self._limits.max_bytes:
+            _evict(db, ROOM_SHARE * self._limits.max_bytes)
 
 
 def _is_ours(db: sqlite3.Connection) -> bool:
@@ -198,6 +208,25 @@ def _is_ours(db: sqlite3.Connection) -> bool:
     if version > SCHEMA_VERSION:
         raise ValueError(f"its schema is of version {version}, of a newer Spillway; name another file")
     return marked
+
+
+def _evict(db: sqlite3.Connection, room: float) -> None:
+    """Delete the longest unused of each credential that holds more than an equal share of `room`, the largest first."""
+    held, scopes = Counter[str](), defaultdict[str, list[str]](list)
+    for scope, size in db.execute("SELECT scope, sum(size) FROM checkpoints GROUP BY scope"):
+        held[credential_of(scope)] += size
+        scopes[credential_of(scope)].append(scope)
+    sizes = sorted(held.values())
+    # Where the n smallest are left whole, the others share what those leave: the right n gives the largest share.
+    smallest = accumulate(sizes[:-1], initial=0)
+    share = max((room - whole) / (len(sizes) - n) for n, whole in enumerate(smallest))
+    left, excess = EVICTED, held.total() - room
+    for owner, size in held.most_common():
+        if size <= share or left <= 0 or excess <= 0:
+            break
+        deleted = db.execute(_EVICT, (json.dumps(scopes[owner]), left, min(size - share, excess))).fetchall()
+        left -= len(deleted)
+        excess -= sum(size for (size,) in deleted)
 
 
 def _purge(db: sqlite3.Connection, older_than: float | None) -> int:

@@ -114,6 +114,19 @@ def test_nothing_of_one_key_is_seen_with_another(streamed: bool) -> None:
         assert mine.responses.retrieve(made.id).output_text == "Blue."
 
 
+@pytest.mark.parametrize("store", ["memory://", "sqlite:///{}/s.db"])
+def test_one_key_displaces_nothing_of_another(store: str, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"api_keys": KEYS, "store": store.format(tmp_path), "store_bytes": 20_000}
+    with talking(*["Blue."] * 61, **settings) as (_, proxy):
+        one, other = (sdk(proxy, key) for key in KEYS)
+        made = ask(one, "sky?")
+        many = [ask(other, f"rose {number}?") for number in range(60)]
+        assert one.responses.retrieve(made.id).output_text == "Blue."
+        assert other.responses.retrieve(many[-1].id).output_text == "Blue."
+        with pytest.raises(openai.NotFoundError):
+            other.responses.retrieve(many[0].id)
+
+
 @both
 def test_items_are_referred_to_by_their_ids(streamed: bool) -> None:
     """As Vercel's AI SDK does with every item of earlier answers."""

@@ -208,7 +208,9 @@ class Settings(ModelSettings):
         description="Overrides by glob on the model id: managed, window, tools, tokenizer, trigger … (config/models.example.toml).",
     )
     store_ttl: float = Field(default=30 * 86400.0, gt=0, description="Seconds a checkpoint is kept after its last use.")
-    store_bytes: int = Field(default=256 * 2**20, gt=0, description="Bytes of checkpoints kept; the oldest go first.")
+    store_bytes: int = Field(
+        default=256 * 2**20, gt=0, description="Bytes of checkpoints kept; the oldest of who has most go first."
+    )
     cache_bytes: int = Field(
         default=64 * 2**20,
         ge=0,
