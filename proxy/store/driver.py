@@ -178,6 +178,15 @@ def decode(body: bytes, scope: str | None = None, digest: bytes | None = None) -
     return checkpoint if is_right else None
 
 
+def version_of(body: bytes) -> int | None:
+    """Return the version of the form that a body was written in; None: it is not of any."""
+    try:
+        version = loads(body)["v"]
+    except (KeyError, TypeError, ValueError):
+        return None
+    return version if isinstance(version, int) else None
+
+
 def credential_of(scope: str) -> str:
     """Return the digest of the credential that a scope belongs to."""
     return scope.removeprefix(DOCUMENT).partition("|")[0]

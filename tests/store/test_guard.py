@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.store import Store
-from proxy.store.driver import Found, MemoryDriver, StoreLimits, decode
+from proxy.store.driver import Found, MemoryDriver, StoreLimits, decode, encode
 from tests.store.support import DAY, HandClock, checkpoint, finds
 
 pytestmark = pytest.mark.anyio
@@ -98,6 +98,21 @@ async def test_what_is_not_taken_is_found_in_memory(
     assert caplog.messages == [
         "store test takes no writes (ValueError): what is new is kept in memory",
         "store test works again",
+    ]
+
+
+async def test_rows_of_another_version_are_ignored_and_logged_once(
+    driver: Troubled, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    bodies = [encode(checkpoint(2)).replace(b'"v":1', b'"v":99'), b'{"v":99,"form":"SECRET"}', b"SECRET", b'["v"]']
+    for number, body in enumerate(bodies, 2):
+        await driver.put(checkpoint(number), body)
+    await store.put(checkpoint(1))
+    assert await finds(store, 5, 4, 3, 2, 1) == 1
+    assert await store.export() == [checkpoint(1)]
+    assert store.healthy
+    assert caplog.messages == [
+        "stored items of version 99 can't be read (this Spillway reads 1) and are ignored until they expire"
     ]
 
 
