@@ -13,6 +13,7 @@ PURE_TESTS := $(wildcard $(PURE:%=tests/%) $(addprefix tests/tokens/test_,counte
 	tests/contracts/test_backends.py
 # What says so little that only its answers tell whether it is right: these go through the whole stack.
 WHOLE_TESTS := tests/config tests/pipeline/test_local.py tests/attempts/test_searching.py tests/attempts/test_dialects_whole.py \
+	tests/addons/test_thinking.py tests/pipeline/test_requested_windows.py tests/attempts/test_template_rules.py tests/attempts/test_resuming.py \
 	tests/api/test_listing.py tests/api/test_stored.py tests/e2e/test_clients_responses_compaction.py tests/e2e/test_clients_ollama.py
 COVERED := $(PURE_TESTS) $(WHOLE_TESTS)
 # What is marked `no_cover` is run with the others but not traced: many examples, which reach what single ones reach.

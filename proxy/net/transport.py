@@ -109,15 +109,15 @@ class HttpTransport(httpx.AsyncBaseTransport):
             httpx.LocalProtocolError: a header contains a line break.
         """
         timeouts = request.extensions.get("timeout", self._timeouts)
-        sending = _Sending(timeouts["read"])
         now = asyncio.get_running_loop().time
         began = now()
-        try:
-            return await self._send(request, sending, timeouts["connect"])
-        except httpx.ReadError:
-            if not sending.reused or now() - began > KEEP_ALIVE or not isinstance(request.stream, httpx.ByteStream):
-                raise
-        return await self._send(request, _Sending(timeouts["read"]), timeouts["connect"])
+        while True:  # a server that was started anew has closed every idle connection
+            sending = _Sending(timeouts["read"])
+            try:
+                return await self._send(request, sending, timeouts["connect"])
+            except httpx.ReadError:
+                if not sending.reused or now() - began > KEEP_ALIVE or not isinstance(request.stream, httpx.ByteStream):
+                    raise
 
     async def _send(self, request: httpx.Request, sending: _Sending, connect_timeout: float) -> httpx.Response:
         session, url = self._session or self._open(), URL(str(request.url), encoded=True)

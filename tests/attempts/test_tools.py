@@ -248,10 +248,15 @@ def test_a_call_that_ends_with_its_answer_is_counted_once() -> None:
     assert used == sum(reported)
 
 
+def said(words: str, times: int) -> str:
+    """A text that does not repeat itself: answers that do are ended."""
+    return "".join(f"{words} {number}. " for number in range(times))
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_an_answer_that_talks_on_behind_its_call_until_the_window_is_full_ends_with_the_call(stream: bool) -> None:
     """It has been gone on with before, so that its end is Spillway's own."""
-    text = "I write it. " * 200 + f"\n{CALL}\n" + "The result may be this. " * 600
+    text = f"{said('I write', 200)}\n{CALL}\n{said('The result may be', 600)}"
     with VllmFake([FakeModel("m", 2048)], summariser(says(text))) as fake:
         with running_proxy(fake, **EMULATED) as proxy:
             made = calls_of(proxy, stream=stream, messages=history(140, 8))

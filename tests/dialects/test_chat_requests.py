@@ -112,7 +112,8 @@ bodies = st.dictionaries(st.text(), st.none() | st.integers(-9, 9) | st.text() |
 @given(st.sampled_from([b"", b"\xef\xbb\xbf"]), space, bodies, space, space)
 def test_every_other_byte_stays(mark: bytes, before: bytes, body: dict[str, Any], inside: bytes, after: bytes) -> None:
     body = {**body, "messages": []}
-    body.pop("stream_options", None)
+    for name in ("stream_options", "functions", "function_call"):
+        body.pop(name, None)
     raw = mark + before + b"{" + inside + dumps(body)[1:] + after
     asked = written(read(raw), None, {}, ask_usage=True)
     at = asked.index(ASKED)

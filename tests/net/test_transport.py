@@ -124,6 +124,24 @@ async def test_what_fails_on_a_connection_used_before_is_sent_once_more_over_a_n
     assert served.connections == 2
 
 
+async def test_a_request_passes_all_connections_that_were_closed_silently() -> None:
+    idle, together = 3, asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        if peer.number == idle:
+            together.set()
+        await together.wait()
+        await peer.send(OK)
+        if peer.number <= idle:
+            await peer.request()
+
+    async with serving(script) as served, opened() as transport:
+        await asyncio.gather(*(read(transport, post(served, b"hello")) for _ in range(idle)))
+        assert await read(transport, post(served, b"hello")) == b"ok"
+    assert served.connections == idle + 1
+
+
 async def test_a_body_that_is_produced_meanwhile_is_not_sent_twice() -> None:
     async def script(peer: Peer) -> None:
         head, _ = await peer.request()
