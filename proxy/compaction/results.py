@@ -18,7 +18,15 @@ from itertools import groupby
 from typing import Any, TypeAlias
 
 from proxy.compaction.shorten import telling_line
-from proxy.core.history.embedded import WrittenResult, calls_in, replaced, results_in, texts_of, with_parts
+from proxy.core.history.embedded import (
+    IMAGE_OMITTED,
+    WrittenResult,
+    calls_in,
+    replaced,
+    results_in,
+    texts_of,
+    with_parts,
+)
 from proxy.core.history.turns import Pending, calls_of, is_result, is_user
 from proxy.core.jsontext import dumps
 from proxy.core.request import THOUGHT_FIELDS, Cleared, ClearResults, ClearThoughts, Edit, Message
@@ -61,7 +69,8 @@ class Result:
     @property
     def is_note(self) -> bool:
         """Return whether a note stands in its place already."""
-        return self.text.startswith(NOTE) and self.text.endswith("]") and len(self.text) <= _LONGEST_NOTE
+        short = len(self.text) <= _LONGEST_NOTE and self.text.endswith("]")
+        return short and (self.text.startswith(NOTE) or self.text == IMAGE_OMITTED)
 
     @property
     def is_long(self) -> bool:

@@ -28,6 +28,7 @@ from proxy.compaction.middles import cut_message
 from proxy.compaction.policy import PruneLimits
 from proxy.compaction.results import NOTE, results_of, unread_from, with_texts
 from proxy.compaction.shorten import characters_cut
+from proxy.core.history.embedded import IMAGE_OMITTED
 from proxy.core.history.marks import INSTRUCTION
 from proxy.core.history.turns import cut_points, first_user, is_result, newest_user
 from proxy.core.request import Message, text_of
@@ -317,6 +318,8 @@ SEEN = f"See <tool_result tool_name='x'>{LONG}</tool_result> ok"
         ),
         ([assistant(None, tool_calls=[call(1), call(2)]), tool(1, "one " + LONG), tool(2, "two " + LONG)], []),
         ([*step(1, "ok", "read", READ), *step(2, "ok"), *step(3, NOTE + "]"), *step(4, NOTE + "]")], []),
+        # Nor to an image that is gone.
+        ([*read(1, "one", READ), *step(2, IMAGE_OMITTED, "read", READ), assistant("b")], []),
         # Without known arguments only equals; and the newest message stays.
         ([m for text in (SEEN, SEEN.replace("some", "any"), SEEN, SEEN) for m in (user(text), assistant("b"))], [1, 5]),
     ],

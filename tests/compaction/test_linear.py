@@ -36,7 +36,9 @@ from tests.histories import assistant, call, reduction_of, tool, user
 pytestmark = pytest.mark.slow
 
 STRICT = RepairRules(alternate=True, one_system=True)
-SIZE = 200
+DEEP = settings.get_current_profile_name() == "deep"
+SIZE = 1_000 if DEEP else 200
+"""Messages; the single parts do less for a history of a few, which the whole does not show."""
 MOST_ASKS = 24
 WRITTEN = '<tool_call>{"name": "x", "arguments": {}}</tool_call>'
 RESULT = "<tool_result tool_name='y'>it is long enough</tool_result>"
@@ -138,7 +140,7 @@ def steps(work: Callable[[Sequence[Message]], object], messages: Sequence[Messag
 
 PUBLIC = ("repair for a strict template", "clean", "chain", "read", "drop oldest", "cut middles", "compact")
 """What calls the rest of them; each part alone is measured under `make fuzz`, where a slow one can't hide in the whole."""
-MEASURED = WORK if settings.get_current_profile_name() == "deep" else PUBLIC
+MEASURED = WORK if DEEP else PUBLIC
 
 
 @pytest.mark.hypothesis
