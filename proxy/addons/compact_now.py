@@ -129,13 +129,13 @@ class CompactNow(AddOn):
             raise
         finally:
             outcome.close(exchange.status)
-        told = read_completion(bytes(answer))
+        completion = read_completion(bytes(answer))
         return {
             "compacted": outcome.compactions > 0,
             "tokens_before": outcome.tokens_before,
             "tokens_after": outcome.tokens_after,
             "summary": outcome.summary or None,
-            "message": told.choices[0].text if told is not None else "",
+            "message": completion.choices[0].text if completion is not None else "",
             "request": outcome.id,
         }
 

@@ -75,12 +75,12 @@ class LmStudio(Backend):
         first (nugget/thane-ai-agent, #1397).
         """
         entry, instances = _find((yield from _native_list()) or [], model)
-        had = smallest(tokens(dig(each, "config", "context_length")) for each in instances) or 0
-        if had >= windows[0]:
+        previous = smallest(tokens(dig(each, "config", "context_length")) for each in instances) or 0
+        if previous >= windows[0]:
             return windows[0]
         for each in instances:
             yield Probe("POST", "/api/v1/models/unload", {"instance_id": each.get("id")})
-        for window in (*windows, *([had] if had and had not in windows else [])):
+        for window in (*windows, *([previous] if previous and previous not in windows else [])):
             loading = {"model": entry.get("key", model), "context_length": window, "echo_load_config": True}
             loaded = (yield Probe("POST", "/api/v1/models/load", loading, loads=True)).json
             if nonblank(dig(loaded, "instance_id")) is not None:

@@ -115,8 +115,8 @@ class Ollama(Backend):
         trained, per_token = _trained({"model_info": info}), _cache_bytes(info)
         if memory is None or not (weights and trained and per_token):
             return None
-        own = size_of(loaded, "size_vram") or size_of(loaded, "size")
-        room = _USABLE * min(memory.free + own, memory.total) - weights * _WEIGHTS - _BUFFERS
+        loaded_bytes = size_of(loaded, "size_vram") or size_of(loaded, "size")
+        room = _USABLE * min(memory.free + loaded_bytes, memory.total) - weights * _WEIGHTS - _BUFFERS
         fitting = min(trained, int(room / per_token) // 1024 * 1024)
         return fitting if fitting > 0 else None
 

@@ -227,8 +227,8 @@ def _trim(reduction: Reduction, limit: float) -> Reduction:
     if user is None or cut.messages[user] is shorter.messages[user] or cut.total <= reduction.recallable:
         return cut
     deeper = cut_middles(shorter, min(limit, reduction.recallable))
-    left = share_left(reduction.uncut or shorter.messages[user], deeper.messages[user], reduction.cost)
-    return deeper if left >= LEAST_SHARE else cut
+    share = share_left(reduction.uncut or shorter.messages[user], deeper.messages[user], reduction.cost)
+    return deeper if share >= LEAST_SHARE else cut
 
 
 def _rewritten(old: Reduction, new: Reduction, kind: Kind, rungs: Rungs) -> Compaction:

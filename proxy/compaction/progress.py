@@ -9,7 +9,7 @@ from itertools import accumulate
 from proxy.compaction.results import Result, results_of, shell_prompts
 from proxy.compaction.shorten import telling_line
 from proxy.compaction.source import Source, Statement
-from proxy.core.history.marks import CHANGED, DONE, LEFT, headed_list, is_summary, section
+from proxy.core.history.marks import CHANGED, DONE, OPEN_ITEMS, headed_list, is_summary, section
 from proxy.core.history.sentences import found_in, newest_within
 from proxy.core.piece import arguments_of
 from proxy.core.request import Message
@@ -17,7 +17,7 @@ from proxy.core.request import Message
 _TASK = "Task: "
 _CALL, _OUTCOME, _PATH, _NEAR = 80, 100, 200, 4
 """Characters that are shown of a call, of what came of it, and of a path; and lines at either end of a result that may name one."""
-_LEFT, _CHANGED, _TASKS = 0.35, 0.2, 0.5
+_OPEN_SHARE, _CHANGED, _TASKS = 0.35, 0.2, 0.5
 """Shares of the room for what is left and what was changed; of the rest for tasks, each with its last step."""
 _VERBS = "write|edit|create|replace|insert|patch|update|append|rename|move|delete|remove"
 _WRITES = re.compile(rf"(?:^|_)(?:multi)?(?:{_VERBS})(?:_|$)", re.IGNORECASE)
@@ -30,7 +30,7 @@ _COMMANDS = ("command", "cmd")
 _OVER = frozenset({"x", "completed", "complete", "done", "cancelled", "canceled", "finished"})
 _TITLES = ("content", "step", "title", "text", "description", "task")
 """Fields in which the to-do tools of clients say what is to be done."""
-_TOLD = re.compile(r" … (.*) Call the tool again if you need it\.\]\Z", re.DOTALL)
+_QUOTED_LINE = re.compile(r" … (.*) Call the tool again if you need it\.\]\Z", re.DOTALL)
 """What a note in place of a result shows of its end."""
 
 
@@ -38,21 +38,24 @@ def progress(messages: Sequence[Message], source: Source, *, limit: int) -> str:
     """Sections about the work, at most `limit` characters besides headings; empty where no tool was called."""
     results = results_of(messages)
     blocks = [message for message in messages if is_summary(message)]
-    steps, changed, left = (
-        [line for block in blocks for line in section(block, title)] for title in (DONE, CHANGED, LEFT)
+    steps, changed, remaining = (
+        [line for block in blocks for line in section(block, title)] for title in (DONE, CHANGED, OPEN_ITEMS)
     )
     for result in results:
         todo = todos(result)
-        left = open_items(todo) if todo else left
+        remaining = open_items(todo) if todo else remaining
         for path in _changes(result):
             changed = [
                 *(each for each in changed if not f"/{each}".endswith(f"/{path}") and not path.endswith(f"/{each}")),
                 path,
             ]
-    left, changed = _first(left, int(limit * _LEFT)), newest_within(changed, limit=int(limit * _CHANGED))
-    room = limit - sum(len(line) + 3 for line in (*left, *changed))
+    remaining, changed = (
+        _first(remaining, int(limit * _OPEN_SHARE)),
+        newest_within(changed, limit=int(limit * _CHANGED)),
+    )
+    room = limit - sum(len(line) + 3 for line in (*remaining, *changed))
     done = _newest([*steps, *_steps(results, source)], room)
-    sections = ((DONE, done), (CHANGED, changed), (LEFT, left))
+    sections = ((DONE, done), (CHANGED, changed), (OPEN_ITEMS, remaining))
     return "".join(f"\n{headed_list(title, lines)}" for title, lines in sections if lines)
 
 
@@ -87,8 +90,8 @@ def _steps(results: Sequence[Result], source: Source) -> list[str]:
             lines[task] = f"{_TASK}{task}"
         if not todos(result):
             called = f"{result.name}: {_shown(result)}"
-            told = _TOLD.search(result.text) if result.is_note else None
-            line = telling_line(result.text if told is None else told[1], prompts)
+            quoted = _QUOTED_LINE.search(result.text) if result.is_note else None
+            line = telling_line(result.text if quoted is None else quoted[1], prompts)
             outcome = " ".join(line.split())[:_OUTCOME]
             lines.pop(called, None)
             lines[called] = f"{called} → {outcome}" if outcome else called

@@ -13,7 +13,7 @@ from typing import Literal
 from proxy.compaction.source import Source, differ, is_mentioned, script_and_language, words_of
 from proxy.compaction.summary import INSTRUCTION
 from proxy.core.history.embedded import without_calls
-from proxy.core.history.marks import CHANGED, DONE, LEFT, MORE_QUOTES, QUOTES
+from proxy.core.history.marks import CHANGED, DONE, MORE_QUOTES, OPEN_ITEMS, QUOTES
 from proxy.core.history.sentences import last_end, sentences
 from proxy.recall.words import UNSPACED, folded
 from proxy.stream.thinking import TAGS
@@ -58,7 +58,7 @@ _REFUSAL = re.compile(
     re.IGNORECASE,
 )
 _HEADINGS = re.compile(
-    rf"^(?:{'|'.join(re.escape(title) for title in (QUOTES, MORE_QUOTES, DONE, CHANGED, LEFT))})", re.MULTILINE
+    rf"^(?:{'|'.join(re.escape(title) for title in (QUOTES, MORE_QUOTES, DONE, CHANGED, OPEN_ITEMS))})", re.MULTILINE
 )
 _WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3]")
 _SHORTEST, _SHORT = 24, 300

@@ -101,12 +101,12 @@ class WindowRequest:
         return self.setting is not None and backend is not None and backend.sets_windows and not in_cloud
 
     def merged(
-        self, backend: Backend | None, reported: ModelProfile, learned: ModelProfile, given: ModelProfile
+        self, backend: Backend | None, reported: ModelProfile, learned: ModelProfile, promised: ModelProfile
     ) -> ModelProfile:
         """Merge what is known with what the user gave; the window that was granted stands in place of the one requested."""
         if self.became and self._applies(backend, reported):
-            given = replace(given, window=self._granted_of(backend, reported.window))
-        merged = merge_profiles(reported, learned, given)
+            promised = replace(promised, window=self._granted_of(backend, reported.window))
+        merged = merge_profiles(reported, learned, promised)
         return replace(merged, provisional=True) if self.is_pending(backend, reported) else merged
 
     def _granted_of(self, backend: Backend | None, loaded: Fact[int] | None) -> Fact[int] | None:

@@ -219,13 +219,13 @@ def _evict(db: sqlite3.Connection, room: float) -> None:
     sizes = sorted(held.values())
     # Where the n smallest are left whole, the others share what those leave: the right n gives the largest share.
     smallest = accumulate(sizes[:-1], initial=0)
-    share = max((room - whole) / (len(sizes) - n) for n, whole in enumerate(smallest))
-    left, excess = EVICTED, held.total() - room
+    share = max((room - subtotal) / (len(sizes) - n) for n, subtotal in enumerate(smallest))
+    rows, excess = EVICTED, held.total() - room
     for owner, size in held.most_common():
-        if size <= share or left <= 0 or excess <= 0:
+        if size <= share or rows <= 0 or excess <= 0:
             break
-        deleted = db.execute(_EVICT, (json.dumps(scopes[owner]), left, min(size - share, excess))).fetchall()
-        left -= len(deleted)
+        deleted = db.execute(_EVICT, (json.dumps(scopes[owner]), rows, min(size - share, excess))).fetchall()
+        rows -= len(deleted)
         excess -= sum(size for (size,) in deleted)
 
 

@@ -153,10 +153,10 @@ def test_what_an_agent_did_changed_and_has_left_is_told_and_carried_on() -> None
     ]
     assert marks.section(made, marks.DONE) == told
     assert marks.section(made, marks.CHANGED) == ["src/lexer.py", "docs/guide.md"]
-    assert marks.section(made, marks.LEFT) == ["Write docs"]
+    assert marks.section(made, marks.OPEN_ITEMS) == ["Write docs"]
     later = assistant(block("They went on.", [made, user("Go on."), *steps[2:4]], limit=600))
     assert marks.section(later, marks.DONE)[: len(told)] == told
-    assert marks.section(later, marks.LEFT) == ["Write docs"]
+    assert marks.section(later, marks.OPEN_ITEMS) == ["Write docs"]
 
 
 def test_a_dump_of_data_does_not_crowd_out_what_was_said() -> None:

@@ -142,7 +142,7 @@ def stage(program: str, folder: Path, shots: Path) -> Iterator[Stage]:
             llama_server(model.path, log=folder / "engine.log", alias="walk", words=model.words, ctx=WALK_WINDOW)
         )
         urls = [fake.url, large.url, engine.url]
-        proxy = stack.enter_context(spillway_server(urls, log=folder / "spillway.log"))
+        proxy = stack.enter_context(spillway_server(urls, log=folder / "spillway.log", summary_wait=120.0))
         say(f"Spillway     {proxy.url}")
         url = stack.enter_context(open_webui(proxy.v1, folder))
         say(f"Open WebUI   {url}")

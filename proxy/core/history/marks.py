@@ -25,9 +25,9 @@ QUOTES, MORE_QUOTES = "Facts and wishes of the user:", "More facts and wishes of
 
 Names, because a small model (SmolLM2) goes on with "The user said:" as with a transcript.
 """
-DONE, CHANGED, LEFT = "Done so far, in order:", "Files changed:", "Left to do:"
+DONE, CHANGED, OPEN_ITEMS = "Done so far, in order:", "Files changed:", "Left to do:"
 """Stand before what code makes of tool calls and their results."""
-APPENDED = (f"{HEADING}\n", NAMES, f"{LEFT}\n", f"{CHANGED}\n", f"{DONE}\n", f"{MORE_QUOTES}\n")
+APPENDED = (f"{HEADING}\n", NAMES, f"{OPEN_ITEMS}\n", f"{CHANGED}\n", f"{DONE}\n", f"{MORE_QUOTES}\n")
 """Beginnings of what code puts behind a summary, from the last one on."""
 BRIDGE, NOTED = "Go on with the task from where the summary ends.", "Noted."
 """What Spillway lets the user and the assistant say, where one of them has to speak."""
