@@ -130,7 +130,7 @@ class Job:
         """Return whether the prompt has to be shortened before it is sent, by the current estimate."""
         estimate, budget, recalled = self.prompt.estimate, self.budget, self.prompt.recalled
         return budget is not None and budget.needs_compaction(
-            estimate.tokens, estimate.upper, passing=recalled.newest_tokens
+            estimate.tokens, estimate.upper, passing=recalled.newest_tokens, cramped=recalled.cramped
         )
 
     @property

@@ -181,7 +181,7 @@ class Recaller(AddOn):
             if job.room >= (0 if fitting == best else reserve):
                 return block
             fitting = fitting[: len(fitting) * 3 // 4]
-        await self._insert(job, RecalledBlocks(earlier))
+        await self._insert(job, RecalledBlocks(earlier, cramped=bool(found)))
         return None
 
     async def _needed(self, job: Job, newest: int) -> list[Passage]:

@@ -124,15 +124,18 @@ class ContextBudget:
         """Tokens as a fraction of the window."""
         return tokens / self.window
 
-    def needs_compaction(self, tokens: int, upper: int, *, passing: int = 0) -> bool:
+    def needs_compaction(self, tokens: int, upper: int, *, passing: int = 0, cramped: bool = False) -> bool:
         """Return whether a prompt has to be shortened before it is sent: it is due, or might not fit.
 
         Args:
             tokens: of the prompt, by the best estimate.
             upper: the same by its upper bound.
             passing: those of `tokens` that are there for this turn alone.
+            cramped: nothing of what this turn needs of the covered history has room, and a compaction makes some.
         """
-        return tokens - passing >= self.due or upper > self.limit or (passing > 0 and tokens > self.ceiling)
+        if tokens - passing >= (self.enough if cramped else self.due):
+            return True
+        return upper > self.limit or (passing > 0 and tokens > self.ceiling)
 
     def refuses(self, tokens: int, upper: int, *, counted: bool, cuts: bool) -> bool:
         """Return whether a shortened prompt is not even sent: it is too long by the backend's own count (`counted`).

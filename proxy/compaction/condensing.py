@@ -33,6 +33,8 @@ _OF_THE_REST = 1 / 2
 """Share of what the newest turn leaves of the room, that a summary may take."""
 _SMALLEST = 96
 """Tokens of a summary that says anything."""
+_VERBATIM = 1.6
+"""Times the room of a summary that an extract may have: it takes the user's words as they are."""
 _UNUSED = 0.15
 """Share of the room that may be left unused; more is filled from the beginning."""
 
@@ -180,6 +182,7 @@ def summarise(
     text, size, source = "", by.tokens, plan.source
     if asks:
         text = yield from request_summary(plan.reduction, by, plan.start, source)
+        size = size if text else int(min(size * _VERBATIM, new * _FOLDED))
     else:
         size = min(size, int(new * _FOLDED))
     compacted = _condensed(plan, pruned, text, size, source)

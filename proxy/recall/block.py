@@ -52,6 +52,8 @@ class RecalledBlocks:
     blocks: Mapping[int, Block] = field(default_factory=dict)
     newest: Block | None = None
     """Block of the newest turn, which is among them."""
+    cramped: bool = False
+    """Whether not even the best passage that was found has room."""
 
     @property
     def tokens(self) -> int:

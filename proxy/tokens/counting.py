@@ -76,8 +76,11 @@ class Counting:
         The backend counts, for a moment, where the decision hangs on the estimate's error, or how much of a result has to go
         that the model has not read. Returns whether the prompt may be due; most are so far from it that nothing is refreshed.
         """
-        budget, estimate, passing = job.budget, job.prompt.estimate, job.prompt.recalled.newest_tokens
-        if budget is None or not budget.needs_compaction(estimate.upper, estimate.upper, passing=passing):
+        budget, estimate, recalled = job.budget, job.prompt.estimate, job.prompt.recalled
+        passing, cramped = recalled.newest_tokens, recalled.cramped
+        if budget is None or not budget.needs_compaction(
+            estimate.upper, estimate.upper, passing=passing, cramped=cramped
+        ):
             return False
         if job.is_due:  # the model may have been reloaded since its window was read
             before = job.profile.window

@@ -13,6 +13,7 @@ import pytest
 
 from proxy.attempts.client import ClientStream
 from proxy.core.jsontext import dumps
+from proxy.core.settings import BackendSetting
 from proxy.net.tasks import running
 from tests.fakes import (
     FAKES,
@@ -315,7 +316,9 @@ def test_a_connection_that_breaks_in_mid_answer_ends_with_an_error_object() -> N
 def test_an_overflow_told_inside_the_stream_is_answered() -> None:
     with (
         LmStudioFake([FakeModel("m", 1024)], summariser(walk(last=5))) as fake,
-        running_proxy(fake, models={"m": {"window": 50_000}}) as proxy,
+        running_proxy(
+            BackendSetting(url=fake.url, name="m", kind="generic"), models={"m": {"window": 50_000}}
+        ) as proxy,
     ):
         history = [{"role": "user" if n % 2 == 0 else "assistant", "content": "word " * 150} for n in range(9)]
         seen = read_stream(proxy.chat({"model": "m", "stream": True, "messages": history}).content)

@@ -76,8 +76,8 @@ def test_the_cache_of_the_engine_is_reused(walk_engine: Engine, spillway: StartS
     assert compacted, [answer.action for answer in answers]
     # A summary is asked for at the end of the live prompt: little is read but that and the new prompt. This model writes
     # none that is fit to be used, and is asked for it in the other form too, until that has been in vain twice.
-    assert len(compacted) > 2
-    assert read[compacted[2]] - new_tokens(answers[compacted[2]]) < WINDOW // 8
+    assert len(compacted) > 1
+    assert read[compacted[-1]] - new_tokens(answers[compacted[-1]]) < WINDOW // 8
     after_it = range(compacted[0] + 1, len(answers))
     forwarded = [number for number in after_it if answers[number].action == "forwarded"]
     assert len(forwarded) >= 4
