@@ -224,7 +224,7 @@ def test_a_history_of_many_windows_on_its_first_turn_is_summarised_in_pieces() -
 def test_one_thing_that_is_larger_than_the_window(size: str) -> None:
     window = 2048
     with LlamaCppFake([FakeModel("m", window)], summariser(qa())) as fake, running_proxy(fake) as proxy:
-        long = "\n".join(f"line {number} of the long text" for number in range(1200))
+        long = "\n".join(f"line {number} of the long text" for number in range(900))
         messages: list[dict[str, Any]] = [{"role": "user", "content": "Read the file and tell."}]
         if size == "tool result":
             call = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
