@@ -15,6 +15,7 @@ from proxy.compaction.budget import ContextBudget, Growth, growth
 from proxy.compaction.compaction import STRATEGIES, Compaction, compact
 from proxy.compaction.results import cleaned
 from proxy.core.history.checkpoint import Checkpoint
+from proxy.core.history.turns import first_user
 from proxy.core.jsontext import HEAVY, is_heavy
 from proxy.job import Job
 from proxy.net.tasks import offload_if, spawn
@@ -107,7 +108,14 @@ class Compactor:
 
     def goal(self, job: Job, budget: ContextBudget) -> int:
         """Return the prompt tokens to come down to. What tools return is cleaned step by step, and may be asked for again."""
-        return budget.goal if for_results(job, budget) else budget.goal_for(self.growth(job, budget))
+        if for_results(job, budget):
+            return budget.goal
+        history, grown = job.prompt.history, self.growth(job, budget)
+        first = first_user(history)
+        opening = 0 if first is None else sum(self._counting.meter.costs(job.key, [history[first]]))
+        # What a user has begun with, such as a paper, is not cut to save compactions.
+        beside = grown.requested + grown.answered + budget.window // 8
+        return max(budget.goal_for(grown), min(budget.goal, int(budget.fixed + opening + beside)))
 
     async def _shorten(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> RunResult:
         """Have the history shortened, apply the checkpoint and record what it gained."""

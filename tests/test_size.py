@@ -35,11 +35,11 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(185, 160),
-    "lines of code": Bound(22_690, 18_500),
-    "Python tokens": Bound(228_560, 175_000),
+    "lines of code": Bound(22_700, 18_500),
+    "Python tokens": Bound(228_660, 175_000),
     "settings": Bound(41, 40),
     "lines of tests": Bound(51_870, 40_000),
-    "functions entered by a short streamed request": Bound(377, 250),
+    "functions entered by a short streamed request": Bound(380, 250),
     "files entered by a short streamed request": Bound(72, 45),
 }
 
