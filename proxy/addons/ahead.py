@@ -201,8 +201,9 @@ class AheadCompactor(AddOn):
     def _extract_in(self, job: Job) -> bool:
         """Return whether a prompt begins with an extract in place of which no model was to write a summary yet."""
         checkpoint = job.prompt.checkpoint
-        extract = checkpoint is not None and checkpoint.by == "extract" and STRATEGIES[job.settings.strategy].asks
-        return extract and checkpoint is not None and not self._tried.get((job.scope, checkpoint.digest))
+        if checkpoint is None or checkpoint.by != "extract" or not STRATEGIES[job.settings.strategy].asks:
+            return False
+        return not self._tried.get((job.scope, checkpoint.digest))
 
     # -- the work
 
@@ -306,7 +307,7 @@ class AheadCompactor(AddOn):
         return max(1, self._compactor.goal(job, budget) - self._compactor.growth(job, budget).requested - added)
 
     async def _placed(self, plan: _Plan, job: Job, rest: Sequence[Message]) -> None:
-        """Remember the new checkpoint."""
+        """Remember the new checkpoint, and have the backend read it."""
         assert job.prompt.checkpoint is not None
         plan.digest = job.prompt.checkpoint.digest
         await self._have_read(job, rest)

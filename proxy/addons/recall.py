@@ -44,8 +44,6 @@ _TELLING = 50
 """Tokens that tell how fast they are read; fewer are read while other things are done."""
 _LEAST = 128
 """Tokens that may be recalled however slow a backend is."""
-_MODELS = 100
-"""Models of which the speed is known."""
 _MARKS = 48
 """Tokens of the marks around a block, and of its days."""
 
@@ -66,7 +64,7 @@ class Recaller(AddOn):
     def install(self, pipeline: Pipeline) -> None:
         """Count and route as the pipeline does."""
         self._counting, self._meter = pipeline.counting, pipeline.counting.meter
-        self._speeds = dict[ModelKey, float]()
+        self._speeds = Cache[ModelKey, float](self._meter.memory)
         """Tokens that are read in a second."""
         self._embedder = Embedder(pipeline.router, self._meter.memory)
         self._passages = Cache[bytes, MessagePassages](self._meter.memory)
@@ -131,9 +129,7 @@ class Recaller(AddOn):
         read = as_count(outcome.usage.get("prompt_tokens")) - reused
         if read >= _TELLING:
             speed = read / max(1e-3, outcome.first_byte - outcome.compaction_seconds)
-            self._speeds[job.key] = (self._speeds.pop(job.key, speed) + speed) / 2
-            if len(self._speeds) > _MODELS:
-                del self._speeds[next(iter(self._speeds))]
+            self._speeds.put(job.key, ((self._speeds.get(job.key) or speed) + speed) / 2, 0)
 
     @override
     async def search(self, job: Job, text: str, room: float) -> list[Passage]:
@@ -189,7 +185,7 @@ class Recaller(AddOn):
         sent, budget = job.prompt.sent, job.budget
         room = 0.0 if budget is None else prune_limits(job.settings, budget.zone).recall - _MARKS
         if job.known_backend is not None and job.known_backend.keeps_prompts:
-            room = min(room, max(_LEAST, SECONDS * self._speeds.get(job.key, math.inf)) - _MARKS)
+            room = min(room, max(_LEAST, SECONDS * (self._speeds.get(job.key) or math.inf)) - _MARKS)
         if room <= 0:
             return []
         # The first terms of a process take 0.1 s.

@@ -180,8 +180,8 @@ class AnswerDriver:
 
     async def _next(self, stop: Interruption) -> tuple[StreamEvent, httpx.Response | Sequence[Piece] | None]:
         """Open the next attempt, and return the event that begins it, or the one that there is none."""
-        job, apart, attempted = self._job, isinstance(stop, Correct | Search | Conclude), None
-        if apart:
+        job, new_paragraph, attempted = self._job, isinstance(stop, Correct | Search | Conclude), None
+        if new_paragraph:
             with suppress(UpstreamUnavailable):  # what there is is delivered
                 attempted = await self._resumer.open_next(stop)
         elif isinstance(stop, Pause | Retry):
@@ -201,7 +201,7 @@ class AnswerDriver:
             quote=attempted.request.quote,
             exact=attempted.request.exact,
             calls=self.answer.attempt.calling,
-            corrects=apart,
+            corrects=new_paragraph,
             room=None if job.budget is None else room_of(job),
         )
         return event, attempted.response

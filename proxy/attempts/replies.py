@@ -25,7 +25,7 @@ from proxy.core.errors import UpstreamInvalid, UpstreamUnavailable
 from proxy.core.jsontext import dumps, loads
 from proxy.core.piece import Identity, Piece
 from proxy.core.request import text_of
-from proxy.dialects.chat.reading import as_stream, completion_of, read_completion, unwritten
+from proxy.dialects.chat.reading import as_stream, completion_of, read_completion
 from proxy.job import Job
 from proxy.net.bodies import QUOTED
 from proxy.net.headers import AS_JSON, Headers, response_headers
@@ -160,7 +160,8 @@ class ClientReply:
             await self._stream(response, response_headers(response.headers.raw, drop=(b"content-length",)))
             return
         if body is None:  # it was watched, though nobody wants to see that
-            headers, empty = response_headers(response.headers.raw, drop=_OF_ONE_BODY), unwritten(self._identity)
+            headers = response_headers(response.headers.raw, drop=_OF_ONE_BODY)
+            empty = completion_of("", self._identity, finish=None)
             original = BodyResponse(response.status_code, [*headers, AS_JSON], empty.body)
             await self._send(await self._joined(original, empty, response))
             return

@@ -205,12 +205,16 @@ def _cache_bytes(info: JsonObject) -> int:
     def value(field: str) -> int:
         return tokens(info.get(f"{name}.{field}")) or 0
 
-    layers, heads, own = (
+    layers, heads, heads_kv = (
         value("block_count"),
         value("attention.head_count"),
         info.get(f"{name}.attention.head_count_kv"),
     )
-    cached = sum(map(int, filter(tokens, own))) if isinstance(own, list) and own else (tokens(own) or heads) * layers
+    cached = (
+        sum(map(int, filter(tokens, heads_kv)))
+        if isinstance(heads_kv, list) and heads_kv
+        else (tokens(heads_kv) or heads) * layers
+    )
     width = value("embedding_length") // (heads or 1)
     return 2 * cached * ((value("attention.key_length") or width) + (value("attention.value_length") or width))
 

@@ -135,7 +135,6 @@ def cap_results(reduction: Reduction, tail: int) -> Reduction:
     """Cap oversize results between `floor` and `tail` until the budget is kept; never what the model has not read yet."""
     end, groups = min(tail, reduction.read), reduction.results.items()
     results = [result for index, group in groups if reduction.may_change(index, end) for result in group]
-
     limits, excess = reduction.limits, reduction.total - reduction.budget
     return _cap_in_turn(reduction, results, excess, lambda result, over: _capped(result, limits, over, reduction.count))
 

@@ -14,7 +14,8 @@ from proxy.core.history.sentences import found_in, newest_within
 from proxy.core.piece import arguments_of
 from proxy.core.request import Message
 
-_TASK = "Task: "
+TASK = "Task: "
+"""Begins the line of a task."""
 _CALL, _OUTCOME, _PATH, _NEAR = 80, 100, 200, 4
 """Characters that are shown of a call, of what came of it, and of a path; and lines at either end of a result that may name one."""
 _OPEN_SHARE, _CHANGED, _TASKS = 0.35, 0.2, 0.5
@@ -67,8 +68,8 @@ def _first(lines: Sequence[str], room: int) -> list[str]:
 
 def _newest(lines: Sequence[str], room: int) -> list[str]:
     """The newest tasks, each with its last step, in a part of the room, then the newest other steps; all in their order."""
-    following = [*lines[1:], _TASK]
-    ends = [n for n, line in enumerate(lines) if line.startswith(_TASK) or following[n].startswith(_TASK)]
+    following = [*lines[1:], TASK]
+    ends = [n for n, line in enumerate(lines) if line.startswith(TASK) or following[n].startswith(TASK)]
     chosen: set[int] = set()
     for numbers, share in ((ends, _TASKS), (range(len(lines)), 1.0)):
         for n in reversed([n for n in numbers if n not in chosen]):
@@ -87,7 +88,7 @@ def _steps(results: Sequence[Result], source: Source) -> list[str]:
     for result in results:
         while waiting and waiting[0].place < result.index:
             task = waiting.pop(0).text
-            lines[task] = f"{_TASK}{task}"
+            lines[task] = f"{TASK}{task}"
         if not todos(result):
             called = f"{result.name}: {_shown(result)}"
             quoted = _QUOTED_LINE.search(result.text) if result.is_note else None

@@ -153,7 +153,6 @@ def source_of(messages: Sequence[Message], visible: Sequence[Message] = ()) -> S
     """
     facts_of = cache(facts_in)  # what tools print says the same again and again
     spoken, texts = _spoken(messages), [all_text(message)[:_LONGEST_TEXT] for message in messages]
-    parts = [list(sentences(text, longest=_LONGEST)) for text in texts]
     shown = {s for _, s, _ in _spoken(visible)}
     results = (all_text(message)[:_LONGEST_TEXT] for message in (*messages, *visible) if is_result(message))
     printed = {s for text in results for s in sentences(text, longest=_LONGEST)}
@@ -164,8 +163,9 @@ def source_of(messages: Sequence[Message], visible: Sequence[Message] = ()) -> S
     for statement in statements if not worked else [each for each in statements if each.place >= 0]:
         _weigh(users, statement.facts, _USERS * (1 if statement.prose else _DATA))
     everybody = dict(users)
-    for message, found in zip(messages, parts, strict=True):
+    for message, text in zip(messages, texts, strict=True):
         if message.get("role") == "assistant":  # what tools print need not be told
+            found = sentences(text, longest=_LONGEST)
             _weigh(everybody, [fact for s in found for fact in facts_of(s)[:_OF_A_SENTENCE]], 1.0)
     statements_text, answers = " ".join(text for _, text, _ in spoken), _assistants(messages)
     languages = (script_and_language(statements_text), script_and_language(" ".join((statements_text, *answers))))

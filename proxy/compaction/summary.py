@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from proxy.compaction.extract import extract, missing_statements
-from proxy.compaction.progress import progress
+from proxy.compaction.progress import TASK, progress
 from proxy.compaction.source import Source, all_text, source_of
 from proxy.core.history.embedded import without_calls
 from proxy.core.history.marks import (
@@ -89,7 +89,7 @@ def block(text: str, covered: Sequence[Message], *, limit: int, source: Source |
     source = source_of(covered) if source is None else source
     done = defanged(progress(covered, source, limit=limit))
     text = "\n".join(
-        line for line in text.split("\n") if not line.startswith("- ") or f"\n- Task: {line[2:]}" not in done
+        line for line in text.split("\n") if not line.startswith("- ") or f"\n- {TASK}{line[2:]}" not in done
     )
     written = (all_text(message) for message in covered if not is_result(message))
     names = [

@@ -79,7 +79,7 @@ def violates(messages: Sequence[Message], rule: str) -> bool:
 def without_system(messages: Sequence[Message]) -> Sequence[Message]:
     """The messages with the leading system messages as the beginning of the user's first one."""
     lead = leading_system(messages)
-    begin = lead + (messages[lead:][:1] != [] and messages[lead].get("role") == "user")
+    begin = lead + any(message.get("role") == "user" for message in messages[lead : lead + 1])
     first = [{**message, "role": "user"} for message in messages[:begin]]
     return [_joined(first), *messages[begin:]] if lead else messages
 

@@ -77,9 +77,9 @@ class Counting:
         that the model has not read. Returns whether the prompt may be due; most are so far from it that nothing is refreshed.
         """
         budget, estimate, recalled = job.budget, job.prompt.estimate, job.prompt.recalled
-        passing, cramped = recalled.newest_tokens, recalled.cramped
+        passing = recalled.newest_tokens
         if budget is None or not budget.needs_compaction(
-            estimate.upper, estimate.upper, passing=passing, cramped=cramped
+            estimate.upper, estimate.upper, passing=passing, cramped=recalled.cramped
         ):
             return False
         if job.is_due:  # the model may have been reloaded since its window was read

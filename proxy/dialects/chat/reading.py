@@ -171,9 +171,9 @@ def read_completion(body: bytes) -> Completion | None:
     )
 
 
-def completion_of(text: str, identity: Identity) -> Completion:
-    """Build a whole answer that says this."""
-    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+def completion_of(text: str, identity: Identity, finish: str | None = "stop") -> Completion:
+    """Build an answer that says this; without a finish reason it is one that is still to be written."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}
     head = {"id": identity.id, "object": "chat.completion", "created": identity.created, "model": identity.model}
     completion = read_completion(dumps({**head, "choices": [choice]}))
     assert completion is not None  # it is JSON
@@ -192,15 +192,6 @@ def pieces_of(body: bytes) -> Sequence[Piece]:
     """The pieces in which a stream would hold the first choice of a body; empty: there is none."""
     completion = read_completion(body)
     return () if completion is None or not completion.choices else as_stream(completion, completion.choices[:1])
-
-
-def unwritten(identity: Identity) -> Completion:
-    """Return the body of an answer that has only an identity yet."""
-    head = {"id": identity.id, "object": "chat.completion", "created": identity.created, "model": identity.model}
-    message = {"role": "assistant", "content": ""}
-    completion = read_completion(dumps({**head, "choices": [{"index": 0, "message": message, "finish_reason": None}]}))
-    assert completion is not None
-    return completion
 
 
 def as_stream(completion: Completion, choices: Sequence[Piece]) -> list[Piece]:
