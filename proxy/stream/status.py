@@ -99,7 +99,7 @@ def _short(tokens: int) -> str:
 
 def _pattern() -> re.Pattern[str]:
     """Clients trim the ends of a text, change its white space, and some drop the selector that makes an emoji."""
-    notices = [each.text for each in (COMPACTING, IN_VAIN, NO_ROOM, NOT_CONTINUED, ANEW, LONGEST)]
+    notices = [each.text for each in (COMPACTING, IN_VAIN, NO_ROOM, NOT_CONTINUED, ANEW, LONGEST, LOOPED)]
     lines = (*notices, _OMITTED, _FOLLOWS, _EXTRACT, _COMPACTED)
     texts = [r"\s+".join(map(re.escape, text.split())).replace("\ufe0f", "\ufe0f?") for text in lines]
     figures = r"(?:\s+\([\d.]+k?\s+→\s+[\d.]+k?\s+tokens\))?"

@@ -16,6 +16,7 @@ from proxy.stream.status import (
     FORMS,
     IN_VAIN,
     LONGEST,
+    LOOPED,
     NO_ROOM,
     NOT_CONTINUED,
     Notice,
@@ -35,6 +36,7 @@ NOTICES = [
     NOT_CONTINUED,
     ANEW,
     LONGEST,
+    LOOPED,
     compacted(5, 4, extract=True),
     compacted(5, 4, omitted=True),
     *(compacted(before, after) for n in FIGURES for before, after in ((n, 0), (0, n))),
@@ -52,7 +54,7 @@ def test_there_is_a_form_for_every_value_of_the_setting() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("notice", NOTICES[:8])
+@pytest.mark.parametrize("notice", NOTICES[:9])
 def test_every_form_is_a_chunk_that_any_client_can_read(form: str, notice: Notice) -> None:
     for chunk in chunks(form, notice):
         assert (chunk["id"], chunk["model"], chunk["object"]) == ("own", "asked", "chat.completion.chunk")
