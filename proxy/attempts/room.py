@@ -51,7 +51,9 @@ async def record_message_cut(job: Job, meter: Meter) -> int:
         return 0
     heavy = is_heavy(both)
     total, remaining = await offload_if(heavy, meter.costs, job.key, both)
-    if await offload_if(heavy, share_left, *both, partial(meter.costs, job.key)) < LEAST_SHARE:
+    left = await offload_if(heavy, share_left, *both, partial(meter.costs, job.key))
+    spare = max(0, room_of(job).window - job.prompt.estimate.tokens)  # that an unsure estimate left empty
+    if left + spare / max(1.0, total) < LEAST_SHARE:
         why = "Cut to fit, less than a tenth of the newest message would be left."
         raise await too_long(job, meter, cut=total - remaining, why=why)
     outcome = job.outcome
