@@ -27,12 +27,16 @@ NO_ROOM = "No room is left for what would be found. Answer with what is above."
 NO_MORE = "No more searches for this answer. Answer now with what is above, or ask the user."
 NO_QUERY = 'The arguments hold no query. Call the tool with {"query": "words to look for"}.'
 _OMISSION = "[…]"
+_ROLES = {"user": "", "assistant": "answer"}
+"""What passages are called by; as the role where there is no other word."""
 _SPEAKER = re.compile(
     r"(?:^|(?<=[\r\v\f\x1c-\x1e\x85\u2028\u2029]))"
     r"(?=(?:[^\S\n]|[*_#>\u200b\ufeff]){0,8}(?:user|assistant|tool|function|system|developer)\b[^\n:\uff1a]{0,80}[:\uff1a])",
     re.MULTILINE | re.IGNORECASE,
 )
 """Where a line of a passage, whatever ends the line before it, reads as if another spoke from there on."""
+_ITEM = re.compile(r"(?<=[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])(?=- )")
+"""Where a line of a passage would begin another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,8 @@ NOTHING = RecalledBlocks()
 def block_of(messages: Sequence[Message], passages: Sequence[Passage]) -> str:
     """Format passages of these messages as a block, in the order of the conversation.
 
-    Each message is named by its speaker and, where the history gives it, by its day.
+    Each message is an item of a list, for a weak model goes on with `user: …` as with a transcript; whatever is not the
+    user's says so. Days stand in front where the history gives them.
     """
     return "\n".join((RECALLED, *_lines(messages, passages), RECALLED_END))
 
@@ -105,13 +110,15 @@ def _lines(messages: Sequence[Message], passages: Sequence[Passage]) -> Iterator
         if pieces[0].day is not None and pieces[0].day != day:
             day = pieces[0].day
             yield f"({day.isoformat()})"
-        yield f"{_speaker(messages[index])}: {_joined(pieces)}"
+        yield f"- {_speaker(messages[index])}{_joined(pieces)}"
 
 
 def _speaker(message: Message) -> str:
-    name = message.get("name")
-    role = message.get("role")
-    return f"{role} {defanged(name)}" if isinstance(name, str) and name.isprintable() else f"{role}"
+    """Whose words they are; nothing for those of a user without a name."""
+    name, role = message.get("name"), str(message.get("role"))
+    named = f" {defanged(name)}" if isinstance(name, str) and name.isprintable() else ""
+    speaker = f"{_ROLES.get(role, role)}{named}".strip()
+    return f"({speaker}) " if speaker else ""
 
 
 def _joined(pieces: Sequence[Passage]) -> str:
@@ -120,7 +127,7 @@ def _joined(pieces: Sequence[Passage]) -> str:
     for before, after in pairwise(pieces):
         gap = "\n" if after.start - before.end <= 2 else f" {_OMISSION} "
         text += gap + after.text
-    return _SPEAKER.sub("> ", defanged(text))
+    return _ITEM.sub("  ", _SPEAKER.sub("> ", defanged(text)))
 
 
 def with_search(request: Request, profile: ModelProfile, *, alone: bool) -> tuple[Request, str]:

@@ -116,7 +116,7 @@ def test_what_the_model_searches_for_it_finds_inside_the_same_answer(kind: str, 
         assert made["content"] == LOOK
         assert [call["function"]["name"] for call in made["tool_calls"]] == [NAME]
         assert (result["role"], result["tool_call_id"]) == ("tool", made["tool_calls"][0]["id"])
-        assert f"assistant: {FACT}" in result["content"]
+        assert f"- (answer) {FACT}" in result["content"]
         assert seen.usage is not None
         assert seen.usage["spillway"]["searches"] == 1
         # Summed over both: what was spent on the call is paid for, too.

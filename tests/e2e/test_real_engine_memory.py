@@ -82,7 +82,7 @@ def test_the_engine_searches(echo_tap: Tap, spillway: StartSpillway) -> None:
     messages = json.loads(echo_tap.chats()[-1].asked)["messages"]
     assert [message["role"] for message in messages[-2:]] == ["assistant", "tool"]
     found = messages[-1]["content"]
-    assert found.startswith(("assistant: ", "user: ", NOTHING_FOUND))
+    assert found.startswith(("- ", NOTHING_FOUND))
     assert answer.text.endswith(found)
 
 
