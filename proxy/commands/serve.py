@@ -46,8 +46,9 @@ def run(settings: Settings, _: object) -> int:
     Raises:
         SettingError: no backend and no demo, a store that cannot be opened, an address that is taken.
     """
-    # Until the server listens. The first process of a container would not be ended by it otherwise.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Until the server listens. The first process of a container would not be ended by SIGTERM otherwise.
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, signal.default_int_handler)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine(FORMAT))
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
@@ -68,6 +69,8 @@ def run(settings: Settings, _: object) -> int:
 
 
 async def _serve(configured: Settings) -> int:
+    # By which asyncio cancels this task: an exception that comes out of the blue may be swallowed by who meets it.
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     await _check_address(configured.host, configured.port)
     async with AsyncExitStack() as stack:
         settings, note = await with_backends(configured, stack)
