@@ -72,7 +72,8 @@ def _settings(args: argparse.Namespace) -> Settings:
     urls = getattr(args, "backend", None)
     backends = tuple(map(_backend, urls)) if urls else None
     address = {name: getattr(args, name, None) for name in ("host", "port")}
-    return load_settings(args.config, backends=backends, **address)
+    # `launch` runs in the folders of projects, some of which are other people's: their settings are not taken.
+    return load_settings(args.config, here=args.command != "launch", backends=backends, **address)
 
 
 def _backend(url: str) -> BackendSetting:
@@ -126,7 +127,7 @@ def _parser(*, help_on_settings: bool) -> argparse.ArgumentParser:
             "--backend", action="append", metavar="URL", help="a backend, with or without /v1; may be repeated"
         )
     for command in named.values():
-        command.add_argument("--config", type=Path, metavar="FILE", help="TOML file (also SPILLWAY_CONFIG)")
+        command.add_argument("--config", type=Path, metavar="FILE", help="TOML file, instead of spillway.toml")
     completing = commands.add_parser(
         "completion",
         help="print what a shell needs to complete these commands",

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import ssl
+import tempfile
 import time
 from collections.abc import Generator, Iterator
 from functools import cache
@@ -38,6 +39,10 @@ FUZZ_UNTIL = time.monotonic() + 60 * float(os.environ.get("FUZZ_MINUTES", "inf")
 
 # A shell starts what runs in the background without it, and the programs that tests start would not hear of it either.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Nothing of the user's is read or written.
+for folder in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+    os.environ[folder] = tempfile.gettempdir() + f"/spillway-tests-{os.getpid()}"  # noqa: TID251 - as above
 
 LOOPBACK = ("127.", "::1", "localhost")
 

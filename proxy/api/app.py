@@ -13,6 +13,7 @@ from typing import Any
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from fastapi_offline import FastAPIOffline
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -107,7 +108,7 @@ async def _invalid(_: Request, error: Exception) -> Response:
 
 def create_api(services: Services, lifespan: Lifespan) -> FastAPI:
     """Build the application with these services; `lifespan` is entered while it serves."""
-    app = FastAPI(
+    app = FastAPIOffline(
         title="Spillway",
         version=__version__,
         description=_DESCRIPTION,

@@ -16,7 +16,7 @@ import httpx
 from proxy.app import open_wire, upstreams
 from proxy.backends.base import MODELS
 from proxy.backends.profile import ModelProfile, Trust
-from proxy.config import is_here
+from proxy.config import config_files, is_here
 from proxy.core.errors import printable
 from proxy.core.settings import BackendSetting, Settings
 from proxy.net.flows import DEFAULT_PORTS, discover, failure_at
@@ -107,10 +107,16 @@ def run(settings: Settings, args: argparse.Namespace) -> int:
         cure = "name one of those that are listed, or have it loaded"
         findings += [Finding("model_not_listed", text, cure) for text in unlisted]
     if args.json:
-        report = {"answers": answers, "backends": list(map(_as_json, seen)), "findings": list(map(asdict, findings))}
+        files = list(map(str, config_files(args.config)))
+        report = {
+            "answers": answers,
+            "config": files,
+            "backends": list(map(_as_json, seen)),
+            "findings": list(map(asdict, findings)),
+        }
         _print(json.dumps(report, indent=2))
     else:
-        _print_all(settings, seen, findings)
+        _print_all(settings, seen, findings, config_files(args.config))
     return 0 if answers else 1
 
 
@@ -234,12 +240,15 @@ def _listed(models: Sequence[str]) -> str:
     return ", ".join(models[:3]) + (f" and {len(models) - 3} more" if len(models) > 3 else "")
 
 
-def _print_all(settings: Settings, seen: Sequence[SeenBackend], findings: Sequence[Finding]) -> None:
+def _print_all(
+    settings: Settings, seen: Sequence[SeenBackend], findings: Sequence[Finding], files: Sequence[Path]
+) -> None:
     rows = [tuple(map(printable, row)) for backend in seen for row in _rows(backend)]
     table = [_HEAD, *rows] if rows else []
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
         _print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    _print(f"\nSettings: {', '.join(map(str, files)) or 'from the environment alone, there is no spillway.toml'}")
     if not any(backend.answers for backend in seen):
         ports = ", ".join(f"{host}:{port}" for host in settings.discover for port in DEFAULT_PORTS)
         where = ", ".join(each.url for each in seen) or f"the usual ports ({ports})"

@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from platformdirs import user_state_path
 
 from proxy.api.catalogs import CODEX_QUERY
 from proxy.commands import CommandError
-from proxy.config import environment, state_folder
+from proxy.config import config_files, environment
 from proxy.core.errors import printable
 from proxy.core.settings import Settings
 from proxy.shaping.agent import SHORT
@@ -185,8 +186,11 @@ def run(settings: Settings, args: argparse.Namespace) -> int:
     if path is None:
         _print(f"{args.program} is not installed; this installs it: {install}")
         return NOT_INSTALLED
-    config = [] if args.config is None else ["--config", str(args.config.absolute())]
-    serving = [*config, *(part for url in args.backend or () for part in ("--backend", url))]
+    files = config_files(args.config, here=False)
+    serving = [
+        *(f"--config={file.absolute()}" for file in files),
+        *(part for url in args.backend or () for part in ("--backend", url)),
+    ]
     with _running_spillway(settings, serving) as url, tempfile.TemporaryDirectory(prefix="spillway-launch-") as folder:
         target = _target(url, next(iter(settings.api_keys), None), args.model, Path(folder))
         first, variables = prepare(target)
@@ -293,13 +297,9 @@ def _running_spillway(settings: Settings, arguments: Sequence[str]) -> Iterator[
         return
     from proxy.store.sqlite import make_private  # noqa: PLC0415 - serve reads this module too, and may need no SQLite
 
-    folder = state_folder()
-    log = folder / "launch.log"
+    log = user_state_path("spillway") / "launch.log"
     make_private(log)
     variables = {**environment(), "SPILLWAY_DEMO": "0"}  # an agent has no use for scripted answers
-    if "store" not in settings.model_fields_set:
-        # The default is in the current folder, which is the user's project here.
-        variables["SPILLWAY_STORE"] = f"sqlite:///{folder / 'spillway.sqlite3'}"
     # `-P` keeps a package `proxy` in the user's project out.
     command = [sys.executable, "-P", "-m", "proxy", "serve", "--host", "127.0.0.1", "--port", "0", *arguments]
     with (
@@ -307,6 +307,7 @@ def _running_spillway(settings: Settings, arguments: Sequence[str]) -> Iterator[
         subprocess.Popen(  # noqa: S603 - ourselves
             command,
             env=variables,
+            cwd=log.parent,  # a project's spillway.toml may be another's
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -6,7 +6,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, get_origin
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from platformdirs import user_config_path
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
@@ -32,8 +34,9 @@ from proxy.core.settings import BackendSetting, ModelOverrides, ModelSettings, S
 
 PREFIX = "SPILLWAY_"
 _NESTED: dict[str, type[BaseModel]] = {"backends": BackendSetting, "models": ModelOverrides}
+_FILE = "spillway.toml"
 _ABOVE = (
-    "settings, each in the environment (SPILLWAY_PORT=9000) or in a TOML file (port = 9000); `__` goes one level down, as in "
+    "settings, each in the environment (SPILLWAY_PORT=9000) or in spillway.toml (port = 9000), here or in your configuration folder; `__` goes one level down, as in "
     "SPILLWAY_LIMITS__LINES=400:"
 )
 
@@ -46,34 +49,57 @@ _LOCAL_NAMES = (".local", ".localdomain", ".lan", ".home.arpa", ".internal", ".i
 _OVERLAY = IPv4Network("100.64.0.0/10")
 
 
-def load_settings(config: Path | None = None, **overrides: Any) -> Settings:
-    """Read the settings.
+def config_files(config: Path | None = None, *, here: bool = True) -> list[Path]:
+    """List the TOML files that are read, the later over the earlier: `config` or `SPILLWAY_CONFIG` alone where one is named.
 
-    Args:
-        config: TOML file; default: `SPILLWAY_CONFIG`, else none.
-        overrides: values from the command line; None means not given.
+    Else `spillway.toml` in the user's configuration folder, and in the current one if `here`.
+
+    Raises:
+        SettingError: the one that is named does not exist.
+    """
+    named = config or environment().get("SPILLWAY_CONFIG")
+    if named and not Path(named).is_file():
+        raise SettingError(f"config file {named} does not exist")
+    usual = [user_config_path("spillway") / _FILE, *([Path(_FILE)] if here else [])]
+    return [Path(named)] if named else [file for file in usual if file.is_file()]
+
+
+def load_settings(config: Path | None = None, *, here: bool = True, **overrides: Any) -> Settings:
+    """Read the settings from `config_files`, the environment, and `overrides` from the command line (None: not given).
 
     Raises:
         SettingError: one line that names the setting, the value and what is allowed.
     """
-    variables = os.environ  # noqa: TID251 - the one place
-    _check_names(variables)
-    path = variables.get("SPILLWAY_CONFIG")
-    file = config or (Path(path) if path else None)
-    if file is not None and not file.is_file():
-        raise SettingError(f"config file {file} does not exist")
+    _check_names(environment())
+    files = config_files(config, here=here)
 
     class Sourced(_Sourced):
-        model_config = SettingsConfigDict(toml_file=file)
+        model_config = SettingsConfigDict(toml_file=files or None)
 
+    for file in files:
+        try:
+            tomllib.loads(file.read_text(encoding="utf-8"))
+        except (ValueError, OSError) as error:
+            raise SettingError(f"config file {file} cannot be read: {error}".replace("\n", " ")) from None
     try:
         return Sourced(**{key: value for key, value in overrides.items() if value is not None})
     except ValidationError as error:
-        raise SettingError(_one_line(error)) from None
+        raise SettingError(f"{_place(error, files)}{_one_line(error)}") from None
     except SettingsError as error:
         raise SettingError(_unparsed(error)) from None
-    except (ValueError, OSError) as error:
-        raise SettingError(f"config file {file} cannot be read: {error}".replace("\n", " ")) from None
+
+
+def _place(error: ValidationError, files: Sequence[Path]) -> str:
+    """Return file and line of the setting that is wrong, where a file has it and the environment does not."""
+    names = [str(part) for part in error.errors()[0]["loc"] if isinstance(part, str)]
+    if not names or any(name.upper().startswith(f"{PREFIX}{names[0]}".upper()) for name in environment()):
+        return ""
+    spelled = re.compile(rf"""\s*(?:\[+\s*)?(?:[\w."'*-]+\.)?["']?{re.escape(names[-1])}["']?\s*[=\].]""")
+    for file in reversed(files):
+        for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1):
+            if spelled.match(line):
+                return f"{file}:{number}: "
+    return ""
 
 
 def _check_names(variables: Mapping[str, str]) -> None:
@@ -92,7 +118,7 @@ def _check_names(variables: Mapping[str, str]) -> None:
 
 
 class _Environment(EnvSettingsSource):
-    """Environment without the variables of Kubernetes; a list may be words with commas between them."""
+    """Environment without the variables of Kubernetes; lists are read by their own validators."""
 
     @override
     def _load_env_vars(self) -> dict[str, str | None]:
@@ -101,7 +127,7 @@ class _Environment(EnvSettingsSource):
 
     @override
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
-        lists = field is not None and get_origin(field.annotation) is tuple and field_name != "backends"
+        lists = field is not None and get_origin(field.annotation) is tuple
         return value if lists else super().decode_complex_value(field_name, field, value)
 
 
@@ -142,7 +168,7 @@ def _one_line(error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         fields = (_NESTED.get(path[0], Settings) if len(path) > 1 else Settings).model_fields
         return f"{name}: no such setting; allowed are {', '.join(sorted(fields))}"
-    is_secret = "KEY" in name or isinstance(first.get("input"), dict | list | tuple)
+    is_secret = "KEY" in name or path == ["backends"] or isinstance(first.get("input"), dict | list | tuple)
     value = "(hidden)" if is_secret else without_user(repr(first.get("input")))
     return f"{name}={value}: {message[0].lower()}{message[1:]}"
 
@@ -194,12 +220,6 @@ def wants_traces() -> bool:
     get = environment().get
     off = get("OTEL_SDK_DISABLED", "").lower() == "true" or get("OTEL_TRACES_EXPORTER", "otlp") == "none"
     return not off and any(map(get, ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")))
-
-
-def state_folder() -> Path:
-    """Return the folder for data of this user that outlasts a run (XDG Base Directory Specification 0.8)."""
-    named = environment().get("XDG_STATE_HOME", "")
-    return (Path(named) if named.startswith("/") else Path.home() / ".local/state") / "spillway"
 
 
 def proxy_for(url: str) -> str | None:

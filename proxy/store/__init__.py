@@ -12,7 +12,7 @@ __all__ = ["Store", "StoreLimits", "open_store"]
 
 
 def open_store(url: str, limits: StoreLimits) -> Store:
-    """Open the store at `url`: `sqlite:///PATH` (four slashes: absolute), `memory://`, `redis://…` or `rediss://…`.
+    """Open the store at `url`: `sqlite`, `sqlite:///PATH` (four slashes: absolute), `memory://`, `redis://…` or `rediss://…`.
 
     Blocks while a file is opened: call it before the event loop serves.
 
@@ -35,7 +35,7 @@ def open_store(url: str, limits: StoreLimits) -> Store:
             driver = RedisDriver(url, limits)
         else:
             raise refusal(
-                url, "no such kind of store; allowed are sqlite:///PATH, memory://, redis://HOST, rediss://HOST"
+                url, "no such kind of store; allowed are sqlite, sqlite:///PATH, memory://, redis://HOST, rediss://HOST"
             )
     except ModuleNotFoundError:
         raise refusal(url, "the redis client is not installed; pip install 'spillway-proxy[redis]'") from None

@@ -15,6 +15,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TypeVar
 
+from platformdirs import user_state_path
+
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.store.driver import MAX_VALUES, Driver, Found, StoreLimits, credential_of
 
@@ -58,11 +60,13 @@ _EVICT = """DELETE FROM checkpoints WHERE rowid IN (
 
 
 def sqlite_path(url: str) -> Path:
-    """Return the path in `sqlite:///PATH`; four slashes make it absolute.
+    """Return the path in `sqlite:///PATH`, where four slashes make it absolute; of `sqlite` alone a file in the user's state folder.
 
     Raises:
         ValueError: there is none.
     """
+    if url == "sqlite":
+        return user_state_path("spillway") / "spillway.sqlite3"
     path = url.removeprefix("sqlite:///")
     if path in {url, "", ":memory:"} or "\0" in path:
         raise ValueError("write sqlite:///PATH, or sqlite:////PATH for an absolute path; memory:// needs no file")
@@ -70,7 +74,7 @@ def sqlite_path(url: str) -> Path:
 
 
 def open_sqlite(url: str, limits: StoreLimits) -> Driver:
-    """Open `sqlite:///PATH`; blocks. A lock, a full disk or a damaged file is no reason not to start.
+    """Open `sqlite:///PATH`, or `sqlite`; blocks. A lock, a full disk or a damaged file is no reason not to start.
 
     Raises:
         ValueError: the file can't be created or written, or is not Spillway's.

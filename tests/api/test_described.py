@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -85,7 +86,11 @@ def test_every_managed_route_is_described() -> None:
         assert {each["name"] for each in paths["/spillway/outcomes"]["get"]["parameters"]} == {
             *("model", "backend", "dialect", "action", "conversation", "status", "error", "running", "limit", "before")
         }
-        assert "openapi.json" in proxy.client.get("/docs").text
+        page = proxy.client.get("/docs").text
+        assert "openapi.json" in page
+        # Nothing of it is loaded from elsewhere.
+        loaded = re.findall(r"""(?:src|href)=["']([^"']+)""", page)
+        assert [proxy.client.get(path).status_code for path in (*loaded, "/healthz")] == [200] * 4
 
 
 @pytest.mark.parametrize("path", DIALECTS)

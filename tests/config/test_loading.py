@@ -149,7 +149,7 @@ def test_keys_are_trimmed_and_not_shown() -> None:
         ("STATUS", "loud", ["SPILLWAY_STATUS__0='loud'", "'auto'", "'off'"]),
         ("HOST", "0.0.0.0", ["0.0.0.0", "SPILLWAY_API_KEYS", "SPILLWAY_ALLOW=open"]),
         ("ALLOW", "maybe", ["SPILLWAY_ALLOW__0='maybe'", "'open'"]),
-        ("BACKENDS", "nope", ["SPILLWAY_BACKENDS", "JSON", '"url"']),
+        ("BACKENDS", "nope", ["SPILLWAY_BACKENDS__0__URL='nope'", "must start with http://"]),
         ("BACKENDS", '[{"url":"localhost:1"}]', ["SPILLWAY_BACKENDS__0__URL='localhost:1'", "http://"]),
         ("BACKENDS", '[{"url":"http://"}]', ["SPILLWAY_BACKENDS__0__URL", "root such as"]),
         ("BACKENDS", '[{"url":"http://a:99999"}]', ["SPILLWAY_BACKENDS__0__URL", "65535"]),
@@ -178,7 +178,7 @@ def test_a_wrong_setting_is_named_with_its_value_and_what_is_allowed(
         ("API_KEYS", '["s3cret", 5'),
         ("API_KEYS", '[{"s3cret": 1}]'),
         ("BACKENDS", '[{"url":"http://a","api_key":["s3cret"]}]'),
-        ("BACKENDS", '{"url":"http://a","api_key":"s3cret"}'),
+        ("BACKENDS", '{"url":"http://a","api_key":"s3cret"'),
         ("BACKENDS", '[{"url":"http://a","api_key":"s3cret"'),
     ],
 )

@@ -18,7 +18,7 @@ from proxy.store.driver import public_url
 from tests.store.support import NOW, HandClock, RedisServer, checkpoint, open_with
 
 WRONG = {
-    "mysql://host/db": "no such kind of store; allowed are sqlite:///PATH, memory://",
+    "mysql://host/db": "no such kind of store; allowed are sqlite, sqlite:///PATH, memory://",
     "": "no such kind of store",
     "sqlite:///": "write sqlite:///PATH",
     "sqlite:///:memory:": "memory:// needs no file",

@@ -13,22 +13,25 @@ from typing_extensions import override
 from proxy.core.settings.entries import (
     AheadMode,
     BackendSetting,
+    Bytes,
     Fill,
     Fraction,
     HostGlobs,
     Limit,
+    LogLevel,
     NonBlank,
     OriginGlobs,
     Permissions,
     Policy,
     Recall,
+    Seconds,
     SingleLimits,
     StatusWords,
     StrategyName,
     ToolMode,
     Window,
     WordList,
-    numbered,
+    urls,
 )
 
 __all__ = [
@@ -72,7 +75,7 @@ class ModelSettings(BaseModel):
     summary_model: str | None = Field(
         examples=["qwen3-4b"], default=None, description="Model that summarises; default: the request's own."
     )
-    summary_wait: Annotated[float, Field(ge=0)] | None = Field(
+    summary_wait: Annotated[Seconds, Field(ge=0)] | None = Field(
         examples=[5.0],
         default=None,
         description="Seconds a turn waits for a model's summary; then an extract made by code stands in its place until it is "
@@ -141,7 +144,7 @@ class Settings(ModelSettings):
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8484, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
-    backends: Annotated[tuple[BackendSetting, ...], BeforeValidator(numbered)] = Field(
+    backends: Annotated[tuple[BackendSetting, ...], BeforeValidator(urls)] = Field(
         examples=[[{"name": "ollama", "url": "http://127.0.0.1:11434"}]],
         default=(),
         description="List of `{name, kind, url, api_key, managed}`; empty: look on the usual ports.",
@@ -184,13 +187,13 @@ class Settings(ModelSettings):
         description="Origins of web pages that may use Spillway from a browser, or globs; `*`: all.",
     )
     store: str = Field(
-        default="sqlite:///spillway.sqlite3",
-        description="Where checkpoints are stored: `sqlite:///PATH`, `memory://`, or `redis://HOST:PORT/DB` for several replicas.",
+        default="sqlite",
+        description="Where checkpoints are stored: `sqlite` (a file in your state folder), `sqlite:///PATH`, `memory://`, or `redis://HOST:PORT/DB` for several replicas.",
     )
     answer_windows: float = Field(
         default=16.0, gt=0, description="Windows that an answer without a `max_tokens` of its client may fill."
     )
-    summary_timeout: float = Field(
+    summary_timeout: Seconds = Field(
         default=300.0, gt=0, description="Seconds a summary may take; then the history is shortened without one."
     )
     stabilise: bool = Field(
@@ -207,34 +210,34 @@ class Settings(ModelSettings):
         default_factory=dict,
         description="Overrides by glob on the model id: managed, window, tools, tokenizer, trigger … (config/models.example.toml).",
     )
-    store_ttl: float = Field(default=30 * 86400.0, gt=0, description="Seconds a checkpoint is kept after its last use.")
-    store_bytes: int = Field(
+    store_ttl: Seconds = Field(
+        default=30 * 86400.0, gt=0, description="Seconds a checkpoint is kept after its last use."
+    )
+    store_bytes: Bytes = Field(
         default=256 * 2**20, gt=0, description="Bytes of checkpoints kept; the oldest of who has most go first."
     )
-    cache_bytes: int = Field(
+    cache_bytes: Bytes = Field(
         default=64 * 2**20,
         ge=0,
         description="Bytes of memory for what is kept of requests: to be looked at, and for later ones. 0: none can be looked at.",
     )
-    max_body: int = Field(
+    max_body: Bytes = Field(
         default=64 * 2**20,
         gt=0,
         description="Bytes of the largest request accepted, and of the largest answer taken whole from a backend.",
     )
     max_connections: int = Field(default=1000, gt=0, description="Connections of clients at a time.")
-    graceful_timeout: float = Field(
+    graceful_timeout: Seconds = Field(
         default=8.0,
         ge=0,
         description="Seconds that running answers get to end when the server stops; below the 10 after which Docker kills.",
     )
-    read_timeout: float = Field(
+    read_timeout: Seconds = Field(
         default=900.0, gt=0, description="Seconds of silence after which a backend is given up."
     )
-    heartbeat: float = Field(default=10.0, gt=0, description="Seconds between heartbeats on a silent stream.")
+    heartbeat: Seconds = Field(default=10.0, gt=0, description="Seconds between heartbeats on a silent stream.")
     demo: bool = Field(default=True, description="Serve the built-in demo model until a backend is found.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Least severity logged."
-    )
+    log_level: LogLevel = Field(default="info", description="Least severity logged.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Settings:

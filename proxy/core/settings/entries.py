@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote, urlsplit
 
@@ -45,8 +46,17 @@ Limit = Literal[
 ]
 """A figure of the policy that can be set alone."""
 
+_BYTES = {f"{prefix}{unit}": 2 ** (10 * power) for power, prefix in enumerate("kmg", 1) for unit in ("b", "ib", "")}
 LEAST_TOKENS = 256
 """Tokens of the smallest window that anything can be done in."""
+
+
+def urls(value: Any) -> Any:
+    """Read backends given as URLs with commas between them, or numbered (`__0__`, `__1__`), as the environment spells a list."""
+    if isinstance(value, dict) and value and all(str(key).isdecimal() for key in value):
+        value = [value[key] for key in sorted(value, key=int)]
+    rows = listed(f"[{value}]" if isinstance(value, str) and value.lstrip().startswith("{") else value)
+    return [{"url": row} if isinstance(row, str) else row for row in rows] if isinstance(rows, list | tuple) else rows
 
 
 def listed(value: Any) -> Any:
@@ -67,11 +77,27 @@ def listed(value: Any) -> Any:
         raise ValueError('must be a list: JSON, such as ["a", "b"], or words with commas between them') from None
 
 
-def numbered(value: Any) -> Any:
-    """Read a list as the environment spells it with `__0__`, `__1__` …, which arrives as a table of numbers."""
-    if isinstance(value, dict) and value and all(str(key).isdecimal() for key in value):
-        return [value[key] for key in sorted(value, key=int)]
-    return value
+def _in_units(units: Mapping[str, int], unit: str) -> Callable[[Any], Any]:
+    """Make a reader of a number that has one of these units behind it; what else there is, is left to pydantic."""
+
+    def read(value: Any) -> Any:
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", value.lower()) if isinstance(value, str) else None
+        if found is None:
+            return value
+        if found[2] not in units:
+            raise ValueError(f"must be {unit}, with {', '.join(units)} or nothing behind the number")
+        return float(found[1]) * units[found[2]]
+
+    return read
+
+
+_thousands = _in_units({"k": 1024}, "tokens")
+"""A window of `8k` is one of 8,192 tokens to everybody who types it."""
+
+
+def lowered(value: Any) -> Any:
+    """Take a word in capitals, as `INFO` is written."""
+    return value.lower() if isinstance(value, str) else value
 
 
 def share_or_tokens(value: float) -> float:
@@ -91,7 +117,8 @@ def window_or_auto(value: Any) -> int | Literal["auto"]:
     Raises:
         ValueError: it is neither, or too small.
     """
-    window = int(value) if isinstance(value, str) and value.isdecimal() else value
+    window = lowered(_thousands(value))
+    window = int(window) if isinstance(window, float) or (isinstance(window, str) and window.isdecimal()) else window
     if window == "auto" or (isinstance(window, int) and not isinstance(window, bool) and window >= LEAST_TOKENS):
         return window
     raise ValueError(f"must be tokens, greater than or equal to {LEAST_TOKENS}, or auto")
@@ -121,9 +148,14 @@ def origin_glob(value: str) -> str:
 
 NonBlank = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
-Fill = Annotated[float, AfterValidator(share_or_tokens)]
+Fill = Annotated[float, BeforeValidator(_thousands), AfterValidator(share_or_tokens)]
 """Share of the window, or tokens where it is above 1."""
 Window = Annotated[int | Literal["auto"], PlainValidator(window_or_auto)]
+Bytes = Annotated[int, BeforeValidator(_in_units(_BYTES, "bytes"))]
+"""Bytes, as in `64MB`, which is 64 MiB here: nobody means the other."""
+Seconds = Annotated[float, BeforeValidator(_in_units({"s": 1, "m": 60, "h": 3600, "d": 86400}, "seconds"))]
+"""Seconds, as in `15m`."""
+LogLevel = Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lowered)]
 SingleLimits = dict[Limit, Annotated[int, Field(ge=0)]]
 WordList = Annotated[tuple[NonBlank, ...], BeforeValidator(listed)]
 Permissions = Annotated[tuple[Permission, ...], BeforeValidator(listed)]
