@@ -84,7 +84,7 @@ oldest: $(OLDEST)/.ready ## the tests with the oldest dependencies that pyprojec
 	$(OLDEST)/bin/python -m pytest -q -n $(WORKERS) -W ignore::DeprecationWarning $(if $(ARGS),$(ARGS),$(OLDEST_TESTS))
 
 lock: pyproject.toml $(if $(UV),,$(VENV)/bin/uv) | $(PY) ## write config/requirements.lock: what the container image installs
-	$(UV_TOO) pip compile --quiet --universal --python-version 3.11 --extra redis --extra otel --generate-hashes --no-annotate --no-header \
+	$(UV_TOO) pip compile --quiet --universal --python-version 3.11 --extra redis --extra otel --extra top --generate-hashes --no-annotate --no-header \
 		--upgrade $< -o config/requirements.lock
 
 pin: ## look up the digests of the images that Dockerfile and docker-compose.yml name, and write them there (needs docker)

@@ -58,6 +58,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     module = "live" if args.command in ("top", "tail", "show", "explain") else args.command
     try:
         status: int = import_module(f"proxy.commands.{module}").run(_settings(args), args)
+    except ModuleNotFoundError as error:
+        if error.name != "rich":
+            raise
+        print("spillway: this needs rich: pip install 'spillway-proxy[top]'", file=sys.stderr)  # noqa: T201 - as above
+        return 2
     except (SettingError, CommandError) as error:
         print(f"spillway: {printable(str(error))}", file=sys.stderr)  # noqa: T201 - as above
         return 2 if isinstance(error, SettingError) else 1
