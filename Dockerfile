@@ -7,11 +7,13 @@ ARG SOURCE_DATE_EPOCH=0
 WORKDIR /src
 RUN python -m venv /opt/spillway
 # The packages it was tested with, each checked against its digest; `make lock` writes the list anew.
-COPY config/requirements.lock ./config/
-RUN /opt/spillway/bin/pip install --no-cache-dir --no-compile --require-hashes -r config/requirements.lock
+COPY config/requirements.lock config/build.lock ./config/
+RUN /opt/spillway/bin/pip install --no-cache-dir --no-compile --require-hashes -r config/requirements.lock \
+    && python -m pip install --no-cache-dir --require-hashes -r config/build.lock
 COPY pyproject.toml README.md LICENSE THIRD_PARTY.md ./
 COPY proxy ./proxy
-RUN /opt/spillway/bin/pip install --no-cache-dir --no-compile --no-deps .
+RUN python -m pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheel . \
+    && /opt/spillway/bin/pip install --no-cache-dir --no-compile --no-deps /wheel/*.whl
 # What is compiled names the digest of its source instead of the time; nothing has to be compiled at the start.
 RUN /opt/spillway/bin/python -m compileall -q -f -j 0 --invalidation-mode unchecked-hash /opt/spillway/lib
 

@@ -83,9 +83,11 @@ chaos: $(VENV)/.dev ## many clients and every fault at random against a running 
 oldest: $(OLDEST)/.ready ## the tests with the oldest dependencies that pyproject.toml allows
 	$(OLDEST)/bin/python -m pytest -q -n $(WORKERS) -W ignore::DeprecationWarning $(if $(ARGS),$(ARGS),$(OLDEST_TESTS))
 
-lock: pyproject.toml $(if $(UV),,$(VENV)/bin/uv) | $(PY) ## write config/requirements.lock: what the container image installs
+lock: pyproject.toml $(if $(UV),,$(VENV)/bin/uv) | $(PY) ## write config/requirements.lock and config/build.lock: what the container image installs, and is built with
 	$(UV_TOO) pip compile --quiet --universal --python-version 3.11 --extra redis --extra otel --extra top --generate-hashes --no-annotate --no-header \
 		--upgrade $< -o config/requirements.lock
+	sed -n 's/^requires = \["\(.*\)"\].*/\1/p' $< | $(UV_TOO) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+		--no-annotate --no-header --upgrade - -o config/build.lock
 
 pin: ## look up the digests of the images that Dockerfile and docker-compose.yml name, and write them there (needs docker)
 	@for image in $$(sed -nE 's,^[^#]*(image: |=)([a-z0-9./-]+:[A-Za-z0-9._-]+)(@.*)?$$,\2,p' $(PINNED) | sort -u); do \
@@ -108,8 +110,10 @@ image: sbom ## build the container image, the same bytes from the same commit, w
 		--output type=docker,name=spillway:$(VERSION),rewrite-timestamp=true .
 	docker tag spillway:$(VERSION) spillway:latest
 
-wheel: $(VENV)/.dev $(if $(UV),,$(VENV)/bin/uv) ## build the wheel, and run it as strangers do with the oldest and the newest Python (fetches those)
-	@rm -rf dist && $(UV_TOO) build --quiet --wheel --out-dir dist
+wheel: $(VENV)/.dev $(if $(UV),,$(VENV)/bin/uv) ## build the wheel, twice the same bytes, and run it as strangers do with the oldest and the newest Python (fetches those)
+	@rm -rf dist build/again
+	@for place in dist build/again; do $(UV_TOO) build --quiet --build-constraints config/build.lock --require-hashes --out-dir $$place || exit 1; done
+	diff -r dist build/again
 	@for python in $(PYTHONS); do $(PY) -m tests.wheel $(UV_TOO) dist/*.whl $$python || exit 1; done
 
 pictures: $(VENV)/.dev ## take the pictures of the page in docs/images anew (needs chromium)

@@ -78,9 +78,19 @@ def test_the_image_is_built_on_digests_of_nothing_but_what_is_locked() -> None:
     bases = [re.sub(r"\$\{(\w+)\}", lambda found: names[found[1]], line.split()[0]) for line in instructions("FROM")]
     assert len(bases) == 2
     assert [base for base in bases if not re.fullmatch(rf"python:[\w.-]+@{DIGEST}", base)] == []
-    installs = re.findall(r"pip install (.*)", DOCKERFILE)
-    assert len(installs) == 2
-    assert all("--require-hashes" in install or "--no-deps ." in install for install in installs)
+    installs = re.findall(r"pip (?:install|wheel) (.*)", DOCKERFILE)
+    assert len(installs) == 4
+    assert all("--require-hashes" in install or "--no-deps" in install for install in installs)
+    backend = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"][0]
+    assert f"{backend} \\\n    --hash=sha256:" in (ROOT / "config/build.lock").read_text(), "run `make lock`"
+
+
+def test_what_the_workflows_use_is_pinned_and_they_run_what_people_run() -> None:
+    for path in sorted((ROOT / ".github/workflows").iterdir()):
+        steps = [step for job in yaml.safe_load(path.read_text())["jobs"].values() for step in job["steps"]]
+        used = [step["uses"] for step in steps if "uses" in step]
+        assert [name for name in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", name)] == []
+        assert ".ci/run" in [step.get("run") for step in steps]
 
 
 def test_it_starts_healthy_once_it_has_a_key(tmp_path: Path) -> None:
