@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, FloatRect, Page, expect
 from typing_extensions import override
 
 from tests.fakes import FakeModel, Gate, LlamaCppFake, Question, Reply, asks_summary
@@ -19,6 +20,7 @@ from tests.page.stage import Asking, demo_proxy, visiting
 from tests.proxying import Proxy, running_proxy
 
 PICTURES = Path(__file__).parents[2] / "docs" / "images"
+FRAME: FloatRect = {"x": 45, "y": 555, "width": 800, "height": 355}
 MODEL = FakeModel("qwen3-8b", 4096)
 SYSTEM = "You are a patient guide for people who travel by bicycle. Be brief, and never propose motorways."
 WAY = re.compile(r"Day (\d+)\. From (\w+) towards (\w+): (\d+) km\. On the way: ([^.\n]+)")
@@ -138,10 +140,36 @@ def start(running: Browser) -> None:
     """The chat that shows a pause, when it goes on after it."""
     with demo_proxy(pace=0.004) as proxy, visiting(running, proxy.url, height=1000) as visit:
         page = visit.open("start")
+        shots, state = [], page.locator(".try .state")
         page.get_by_role("button", name="Send").click()
-        expect(page.locator(".try .state")).to_have_text("paused to compact", timeout=60_000)
-        expect(page.locator(".try .state")).to_have_text("answering")
+        while not shots or state.inner_text() != "paused to compact":
+            shots.append(shot(page))
+        shots = [*shots[:: max(1, -(-len(shots) // 6))], shot(page)]
+        expect(state).to_have_text("answering")
         page.screenshot(path=PICTURES / "page-start.png")
+        shots += [shot(page) for _ in range(3)]
+        (PICTURES / "pause.svg").write_text(film(shots, seconds=0.7))
+
+
+def shot(page: Page) -> bytes:
+    """What is seen now, without the edges."""
+    return page.screenshot(type="jpeg", quality=50, clip=FRAME)
+
+
+def film(shots: list[bytes], seconds: float) -> str:
+    """A moving picture of them, as SVG: each is shown for so long."""
+    size = f'width="{FRAME["width"]}" height="{FRAME["height"]}"'
+    share = 100 / len(shots)
+    images = "".join(
+        f'<image {size} style="animation-delay:{number * seconds:.1f}s" '
+        f'href="data:image/jpeg;base64,{b64encode(each).decode()}"/>'
+        for number, each in enumerate(shots)
+    )
+    style = (
+        f"image{{opacity:0;animation:film {len(shots) * seconds:.1f}s step-end infinite}}"
+        f"@keyframes film{{0%{{opacity:1}}{share:.2f}%{{opacity:0}}}}"
+    )
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{style}</style>{images}</svg>\n'
 
 
 def main() -> int:
