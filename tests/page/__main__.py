@@ -140,7 +140,8 @@ def start(running: Browser) -> None:
     """The chat that shows a pause, when it goes on after it."""
     with demo_proxy(pace=0.004) as proxy, visiting(running, proxy.url, height=1000) as visit:
         page = visit.open("start")
-        shots, state = [], page.locator(".try .state")
+        shots: list[bytes] = []
+        state = page.locator(".try .state")
         page.get_by_role("button", name="Send").click()
         while not shots or state.inner_text() != "paused to compact":
             shots.append(shot(page))
