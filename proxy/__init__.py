@@ -1,3 +1,3 @@
 """Spillway keeps long conversations alive past a model's context window."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
