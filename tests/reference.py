@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
+from proxy.addons.metrics import COUNTERS, HISTOGRAMS
 from proxy.config import listed_settings
 from proxy.stream.session import LEGAL, State
 
@@ -18,10 +19,12 @@ ROOT = Path(__file__).parent.parent
 PAGE, EXAMPLE = ROOT / "docs/settings.md", ROOT / "config/spillway.example.toml"
 COMPOSE = ROOT / "docker-compose.yml"
 ARCHITECTURE = ROOT / "docs/architecture.md"
+OPERATIONS = ROOT / "docs/operations.md"
 PLACES = {
     PAGE: re.compile(r"(?<=<!-- settings: written by make docs -->\n).*?(?=<!-- end -->)", re.DOTALL),
     EXAMPLE: re.compile(r"(?<=# Written by make docs\.\n).*", re.DOTALL),
     ARCHITECTURE: re.compile(r"(?<=<!-- states: written by make docs -->\n).*?(?=<!-- end -->)", re.DOTALL),
+    OPERATIONS: re.compile(r"(?<=<!-- metrics: written by make docs -->\n).*?(?=<!-- end -->)", re.DOTALL),
     COMPOSE: re.compile(r"(?<=  # Written by make docs:\n).*?(?=  # End\.)", re.DOTALL),
 }
 """Where it stands in each file."""
@@ -74,9 +77,21 @@ def states() -> str:
     return f"```mermaid\nstateDiagram-v2\n{drawn}\n```\n"
 
 
+def metrics() -> str:
+    """List the metrics as a table in Markdown, with the labels that each has beside backend and model."""
+    named = [(f"{name}_total", text, labels) for name, text, labels, _ in COUNTERS]
+    named += [(name, f"Histogram. {text}", labels) for name, text, labels, _, _ in HISTOGRAMS]
+    rows = ["| metric | what it tells |", "|---|---|"]
+    rows += [
+        f"| `spillway_{name}{'{' + ','.join(labels) + '}' if labels else ''}` | {text} |"
+        for name, text, labels in named
+    ]
+    return "\n".join((*rows, ""))
+
+
 def written(path: Path) -> str:
     """Return the text of a file with what it takes from the code as it is now."""
-    lists = {PAGE: table, EXAMPLE: example, COMPOSE: environment, ARCHITECTURE: states}
+    lists = {PAGE: table, EXAMPLE: example, COMPOSE: environment, ARCHITECTURE: states, OPERATIONS: metrics}
     return PLACES[path].sub(lambda _: lists[path](), path.read_text())
 
 

@@ -79,7 +79,7 @@ def _reused_share(outcome: Outcome) -> float | None:
 
 _BY_KEY = "key"
 """The label that stands for the sender."""
-_COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler], ...] = (
+COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler], ...] = (
     ("requests", "Requests by what was done to them and how they were answered.", ("action", "status"), _ended),
     ("saved_tokens", "Prompt tokens taken out of histories.", (), _one(lambda o: sum(each["tokens_before"] - each["tokens_after"] for each in o.reduced) or None)),
     ("compactions", "Histories shortened, by kind of reduction.", ("kind",), lambda o: [((each["kind"],), 1) for each in o.reduced]),
@@ -113,7 +113,7 @@ _COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler], ...] = (
     ("upstream_failures", "Requests to backends that could not be reached or broke off.", (), _events("backend_failed")),
 )  # fmt: skip
 """Name, help text, labels beside backend and model, and what is added at the end of each outcome."""
-_HISTOGRAMS: tuple[tuple[str, str, tuple[str, ...], tuple[float, ...], Sampler], ...] = (
+HISTOGRAMS: tuple[tuple[str, str, tuple[str, ...], tuple[float, ...], Sampler], ...] = (
     ("fill_ratio", "Tokens of prompts as a fraction of the window, or of the fullest attempt that was paused.", (), _FILLS, _one(lambda o: o.fill if o.cause is None else None)),
     ("first_byte_seconds", "From a request to the first byte of its answer.", (), _SECONDS, _one(lambda o: o.first_byte if o.cause is None else None)),
     ("compaction_seconds", "What shortening a history took: in a request, or ahead of it.", ("when",), _SECONDS,
@@ -134,11 +134,11 @@ class Metrics(AddOn):
         common = ("backend", "model")
         self._counters = [
             (Counter(f"spillway_{name}", text, (*common, *labels), registry=registry), _BY_KEY in labels, read)
-            for name, text, labels, read in _COUNTERS
+            for name, text, labels, read in COUNTERS
         ]
         self._histograms = [
             (Histogram(f"spillway_{name}", text, (*common, *labels), buckets=buckets, registry=registry), read)
-            for name, text, labels, buckets, read in _HISTOGRAMS
+            for name, text, labels, buckets, read in HISTOGRAMS
         ]
         ProcessCollector(registry=registry)
         self._models: dict[tuple[str, str], tuple[str, str]] = {}
