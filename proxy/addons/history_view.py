@@ -274,23 +274,29 @@ class HistoryView:
 
     def savings(self, wanted: RequestFilter) -> dict[str, Any]:
         """Sum up what was saved over these requests, so that it never flatters."""
-        records = [each for each in self.records(wanted) if each.outcome.tokens_after is not None and not each.running]
+        records = [each for each in self.records(wanted) if not each.running]
+        answered = [each for each in records if _is_answered(each)]
         sent, not_sent = _tokens_sent(records)
         spent = sum(map(_tokens_spent, records))
         outcomes = [record.outcome for record in records]
         return {
-            "requests": len(records),
-            "since": min((record.at for record in records), default=None),
+            "requests": len(answered),
+            "since": min((record.at for record in answered), default=None),
             "tokens": {"without": not_sent + sent + spent, "sent": sent, "spent": spent, "not_sent": not_sent},
             "seconds": {
                 "waited": round(sum(each.compaction_seconds for each in outcomes), 3),
                 "ahead": round(sum(each["seconds"] for one in outcomes for each in one.each("compacted_ahead")), 3),
             },
             "rescued": {
-                "prompts": sum(_tokens_without(each) > (each.outcome.window or float("inf")) for each in records),
+                "prompts": sum(_tokens_without(each) > (each.outcome.window or inf) for each in answered),
                 "answers": sum(bool(each.resumes) for each in outcomes),
             },
         }
+
+
+def _is_answered(record: RequestRecord) -> bool:
+    """Return whether a backend read a prompt: not where it was refused, nor where Spillway answered by itself."""
+    return record.outcome.tokens_after is not None and record.outcome.first_byte is not None
 
 
 def _tokens_without(record: RequestRecord) -> int:
@@ -306,9 +312,11 @@ def _tokens_sent(records: Iterable[RequestRecord]) -> tuple[int, int]:
     """Sum up the tokens of prompts that were sent, and those that were not: no backend takes more than its window."""
     sent = not_sent = 0
     for record in records:
-        if not record.running and record.outcome.tokens_after is not None:
-            without = min(_tokens_without(record), record.outcome.window or float("inf"))
+        if record.running:
+            continue
+        not_sent -= _tokens_spent(record)
+        if _is_answered(record):
+            without = min(_tokens_without(record), record.outcome.window or inf)
             sent += record.sent_tokens
-            saved = int(without) + record.outcome.saved_answer
-            not_sent += saved - record.sent_tokens - _tokens_spent(record)
+            not_sent += int(without) + record.outcome.saved_answer - record.sent_tokens
     return sent, not_sent

@@ -191,6 +191,14 @@ def test_savings_never_count_more_than_the_window_and_say_what_they_cost(proxy: 
     assert told["seconds"]["waited"] > 0
     assert told["rescued"]["prompts"] >= 1
     assert proxy.client.get("/spillway/savings?model=none").json()["requests"] == 0
+    # What no backend read saves nothing: neither a prompt that can't fit nor a compaction on demand, which costs its summary.
+    assert proxy.chat({"messages": [{"role": "user", "content": LONG * 900}]}).status_code == 400
+    unsent = proxy.client.get("/spillway/savings").json()
+    assert (unsent["requests"], unsent["rescued"]) == (8, told["rescued"])
+    proxy.chat({"messages": [*turns(4, "And the host?"), {"role": "user", "content": "/compact"}]})
+    unsent = proxy.client.get("/spillway/savings").json()["tokens"]
+    assert (unsent["without"], unsent["sent"]) == (tokens["without"], tokens["sent"])
+    assert tokens["spent"] - unsent["spent"] == unsent["not_sent"] - tokens["not_sent"] < 0
 
 
 def test_memory_is_bounded_in_bytes_and_bodies_go_first(fake: LlamaCppFake) -> None:
