@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from proxy.compaction.results import Result, results_of, shell_prompts
 from proxy.compaction.shorten import telling_line
-from proxy.compaction.source import Source, Statement
+from proxy.compaction.source import Source
 from proxy.core.history.marks import CHANGED, DONE, OPEN_ITEMS, headed_list, is_summary, section
 from proxy.core.history.sentences import found_in, newest_within
 from proxy.core.piece import arguments_of
@@ -26,12 +26,13 @@ _WRITES_BY_COMMAND = re.compile(
     rf"(?:^|[;&|]\s*)(?:sudo )?(?:{_VERBS}|str_replace|tee|mv|cp|rm|touch|sed -i)\b|(?<![\d&=-])>>?\s*(?![\s&]|/dev/)(?P<file>[^\s;|&<>]{{1,200}})"
 )
 _PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: (.{1,200})$", re.MULTILINE)
+_FILE = re.compile(r"\.[A-Za-z]\w{0,7}$")
 _NAMES_FILE = re.compile(r"path|file", re.IGNORECASE)
 _COMMANDS = ("command", "cmd")
 _OVER = frozenset({"x", "completed", "complete", "done", "cancelled", "canceled", "finished"})
 _TITLES = ("content", "step", "title", "text", "description", "task")
 """Fields in which the to-do tools of clients say what is to be done."""
-_QUOTED_LINE = re.compile(r" … (.*) Call the tool again if you need it\.\]\Z", re.DOTALL)
+_QUOTED_LINE = re.compile(r" … (.*?) ?Call the tool again if you need it\.\]\Z", re.DOTALL)
 """What a note in place of a result shows of its end."""
 
 
@@ -55,7 +56,9 @@ def progress(messages: Sequence[Message], source: Source, *, limit: int) -> str:
         newest_within(changed, limit=int(limit * _CHANGED)),
     )
     room = limit - sum(len(line) + 3 for line in (*remaining, *changed))
-    done = _newest([*steps, *_steps(results, source)], room)
+    done = _newest(
+        [*steps, *(line for line in _steps(results, source) if line not in steps or not line.startswith(TASK))], room
+    )
     sections = ((DONE, done), (CHANGED, changed), (OPEN_ITEMS, remaining))
     return "".join(f"\n{headed_list(title, lines)}" for title, lines in sections if lines)
 
@@ -84,10 +87,10 @@ def _steps(results: Sequence[Result], source: Source) -> list[str]:
     """A line for each call with what came of it, of equal ones for the last, under the task that it served."""
     prompts = shell_prompts(results)
     lines: dict[str, str] = {}
-    waiting = [each for each in _first_statements(source) if each.place >= 0]
+    waiting = list(source.tasks)
     for result in results:
-        while waiting and waiting[0].place < result.index:
-            task = waiting.pop(0).text
+        while waiting and waiting[0][0] <= result.index:
+            task = waiting.pop(0)[1]
             lines[task] = f"{TASK}{task}"
         if not todos(result):
             called = f"{result.name}: {_shown(result)}"
@@ -97,15 +100,6 @@ def _steps(results: Sequence[Result], source: Source) -> list[str]:
             lines.pop(called, None)
             lines[called] = f"{called} → {outcome}" if outcome else called
     return list(lines.values())
-
-
-def _first_statements(source: Source) -> list[Statement]:
-    """The first thing that the user says in each message."""
-    first: dict[int, Statement] = {}
-    for statement in source.statements:
-        if statement.prose:
-            first.setdefault(statement.place, statement)
-    return list(first.values())
 
 
 def _values(result: Result) -> dict[str, str]:
@@ -138,7 +132,7 @@ def _changes(result: Result) -> list[str]:
         named.append(writes["file"])
     lines = result.text.split("\n")
     for text in (command[writes.start() :].split("\n")[0] if command else "", *lines[:_NEAR], *lines[-_NEAR:]):
-        named += (name for name in found_in(text) if re.search("[A-Za-z]", name))
+        named += (name for name in found_in(text) if _FILE.search(name))
     return [path for path in named[:1] if len(path) <= _PATH and "\n" not in path]
 
 

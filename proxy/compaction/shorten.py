@@ -15,7 +15,7 @@ MARK_ROOM = 72
 """Characters of a mark with its line end, at most."""
 _LINES_OUT = "[… {} line{}, {} characters left out here …]"
 _CHARACTERS_OUT = "[… {} characters left out here …]"
-_MARKED = re.compile(r"\[… (?:(\d{1,12}) lines?, )?(\d{1,12}) characters left out here …\]")
+CUT_MARK = re.compile(r"\[… (?:(\d{1,12}) lines?, )?(\d{1,12}) characters left out here …\]")
 _TRIES = 4
 _AIM = 0.97
 """Share of the tokens that the first try aims at."""
@@ -24,6 +24,8 @@ _NEAR = 10
 _SCANNED = 50_000
 """Lines that are searched for errors."""
 GRAVE = re.compile(r"error|exception|traceback|fail(?:ed|ure)|panic|fatal|abort|denied", re.IGNORECASE)
+_PROMPT = re.compile(r"\S{0,40}[$#%>]")
+"""What a shell prints behind the output of a command, also where it prints nothing else."""
 _LESS_GRAVE = re.compile(r"warn|not found|cannot|unable|timed? ?out", re.IGNORECASE)
 
 
@@ -54,15 +56,18 @@ def cut_middle(text: str, most: int, *, edge: str = "") -> str:
 def telling_line(text: str, prompts: Collection[str] = ()) -> str:
     """The line that says most of how something ended: the last near its end, or at its beginning, that looks like an error, else the last.
 
-    No line of `prompts`, with which shells end whatever they print, unless that is an error.
+    None without a word, and no line of `prompts`, with which shells end whatever they print, unless that is an error.
     """
-    lines = [line for line in map(str.strip, text.split("\n")) if line and (line not in prompts or GRAVE.search(line))]
+    lines = [
+        line for line in map(str.strip, text.split("\n")) if re.search(r"\w", line) and not _PROMPT.fullmatch(line)
+    ]
+    lines = [line for line in lines if line not in prompts or GRAVE.search(line)]
     return next(filter(GRAVE.search, (*lines[: -_NEAR - 1 : -1], *lines[:2])), lines[-1] if lines else "")
 
 
 def characters_cut(text: str) -> int:
     """Count the characters that marks in a text say are left out of it."""
-    return sum(int(mark[2]) for mark in _MARKED.finditer(text))
+    return sum(int(mark[2]) for mark in CUT_MARK.finditer(text))
 
 
 def shorten(text: str, bounds: Bounds) -> str:
@@ -152,7 +157,7 @@ def _with_marks(lines: Sequence[str], chosen: set[int]) -> Iterator[str]:
 
 def _missing(gone: str) -> tuple[int, int]:
     """Count the lines and characters of a text that is left out; earlier marks in it stand for what they say."""
-    marks = list(_MARKED.finditer(gone))
+    marks = list(CUT_MARK.finditer(gone))
     lines = gone.count("\n") + sum(int(mark[1] or 1) - 1 for mark in marks)
     # The line end of a mark for lines is the mark's own.
     return lines, len(gone) + sum(int(mark[2]) - len(mark.group()) - (mark[1] is not None) for mark in marks)

@@ -11,8 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
+from itertools import groupby
+from operator import itemgetter
 from typing import TypeAlias
 
+from proxy.compaction.language import script_and_language
+from proxy.compaction.shorten import CUT_MARK
 from proxy.core.history.embedded import calls_in, results_in, texts_of, without
 from proxy.core.history.marks import BRIDGE, carried_statements, is_summary
 from proxy.core.history.rules import constraints, typed_text
@@ -20,7 +24,7 @@ from proxy.core.history.sentences import found_in, sentences
 from proxy.core.history.turns import calls_of, is_result, is_user
 from proxy.core.request import Message, text_of
 from proxy.recall.passages import written_on
-from proxy.recall.words import ALL_FUNCTION_WORDS, FUNCTION_WORDS, HAN, UNSPACED, folded, terms
+from proxy.recall.words import ALL_FUNCTION_WORDS, HAN, UNSPACED, folded, terms
 
 _COUNTED = "年月日号歳岁個个人元円分時时点년월일살명개원시"
 # One after the other at each place of a text. Every repetition is bounded.
@@ -57,8 +61,6 @@ _FEW = 12
 _COMMON = 3
 """Messages from which on a word is no rare one."""
 _ANSWERS = 3
-_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]{1,200}`|https?://\S{1,300}", re.DOTALL)
-_LATIN, _CYRILLIC = "latin", "cyrillic"
 _ITEM = re.compile(r"\A(?:\d{1,3}[.)]|[-*•])\s+")
 _NUMBER = re.compile(r"\A\W*(?:[^\W\d]{1,8}\s)?\d{1,3}[.):]\s")
 """Of an item or step, at its beginning."""
@@ -66,24 +68,8 @@ _DIGITS = re.compile(r"\d")
 _DAY = re.compile(r"\((\d{4}-\d\d-\d\d)\) ")
 """Begins a statement in an extract where the day is another than that of the one before it."""
 _STAMP = re.compile(r"\A\s*[\[(<{][^\])>}]{0,80}\d[^\])>}]{0,80}[\])>}]\s*")
-_SCRIPTS = {
-    _LATIN: re.compile(r"[A-Za-z\u00c0-\u024f]{2,}"),
-    _CYRILLIC: re.compile(r"[\u0400-\u04ff]{2,}"),
-    "greek": re.compile(r"[\u0370-\u03ff]{2,}"),
-    "hebrew": re.compile(r"[\u0590-\u05ff]{2,}"),
-    "arabic": re.compile(r"[\u0600-\u06ff]{2,}"),
-    "devanagari": re.compile(r"[\u0900-\u097f]{2,}"),
-    "thai": re.compile(r"[\u0e00-\u0e7f]{4}"),
-    "korean": re.compile(r"[\uac00-\ud7a3]{2}"),
-    "japanese": re.compile(r"[\u3040-\u30ff]{2}"),
-    "chinese": re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff]{2}"),
-}
-"""Something like a word in each. Japanese and Korean texts have Chinese characters among their own."""
-_LEAST_WORDS = 12
-_MAIN = 0.6
-"""Share of its words that a text's script must have."""
-_LEAST_KNOWN, _KNOWN_SHARE, _LEAD = 6, 0.15, 1.4
-"""Function words that a language must have: how many, as a share of all words, and how many times those of any other."""
+_FIRST, _TITLE = 3, 160
+"""Sentences of a message among which one tells what it asks for, and the most characters of that."""
 _TEMPLATE = 4
 """Sentences that two messages share, from which on these are a program's text around what the user asks."""
 _Spoken: TypeAlias = tuple[int, str, date | None]
@@ -127,6 +113,8 @@ class Source:
     """Script and language of what the user said, and of all; those that can be told."""
     worked: bool = False
     """Whether tools were called: then statements are tasks."""
+    tasks: tuple[tuple[int, str], ...] = ()
+    """A line for each message of the user, with the index of the first message that came after it."""
     answers: tuple[str, ...] = ()
     """The assistant's newest answers, the last one first."""
     size: int = 0
@@ -146,10 +134,13 @@ class Source:
 NOTHING = Source()
 
 
-def source_of(messages: Sequence[Message], visible: Sequence[Message] = ()) -> Source:
+def source_of(
+    messages: Sequence[Message], visible: Sequence[Message] = (), asked: Sequence[tuple[int, Message]] = ()
+) -> Source:
     """Find what there is to summarise in these messages; earlier summaries of Spillway's count, too.
 
     What the user said is left out where it stands in `visible` messages, which stay, and where it is a program's text.
+    `asked` are messages between these that may stay as well, each with the index of the one that came after it.
     """
     facts_of = cache(facts_in)  # what tools print says the same again and again
     spoken, texts = _spoken(messages), [all_text(message)[:_LONGEST_TEXT] for message in messages]
@@ -172,6 +163,7 @@ def source_of(messages: Sequence[Message], visible: Sequence[Message] = ()) -> S
     return Source(
         languages=tuple(dict.fromkeys(language for language in languages if language[0])),
         worked=worked,
+        tasks=tuple(_tasks([*asked, *enumerate(messages)], printed)) if worked else (),
         answers=tuple(answers[-_ANSWERS:][::-1]),
         size=sum(map(len, texts)),
         statements=tuple(statements),
@@ -208,7 +200,7 @@ def _spoken(messages: Sequence[Message]) -> list[_Spoken]:
                 day = date.fromisoformat(dated[1]) if dated is not None else day
                 spoken.append((-number, line[dated.end() :] if dated is not None else line, day))
         elif is_user(message) and message.get("content") != BRIDGE:
-            text = typed_text(message)
+            text = CUT_MARK.sub("\n", typed_text(message))
             stamp = _STAMP.match(text)
             day = written_on({**message, "content": stamp.group() if stamp is not None else ""})
             text = text if stamp is None or day is None else text[stamp.end() :]
@@ -227,6 +219,16 @@ def _without_templates(spoken: Sequence[_Spoken], shown: set[str], printed: set[
     gone |= {key for place, key in once if times[key] > 1 and shared[place] >= _TEMPLATE}
     ends = (":", "：")  # noqa: RUF001 - the same in Chinese
     return (each for each, key in zip(spoken, keys, strict=True) if key not in gone and not key.endswith(ends))
+
+
+def _tasks(asked: Sequence[tuple[int, Message]], printed: set[str]) -> Iterator[tuple[int, str]]:
+    """What tells most of the first that the user says in each message, by place."""
+    in_order = sorted(asked, key=itemgetter(0))
+    spoken = _without_templates([s for s in _spoken([m for _, m in in_order]) if s[0] >= 0], set(), printed)
+    for number, group in groupby(spoken, key=itemgetter(0)):
+        first = [" ".join(text.split()) for _, text, _ in group if is_prose(text) and len(text) <= _TITLE][:_FIRST]
+        if first:
+            yield in_order[number][0], max(first, key=lambda text: sum(fact.weight for fact in facts_in(text)))
 
 
 def _statements(spoken: Iterable[_Spoken], facts_of: Callable[[str], tuple[TextFact, ...]]) -> list[Statement]:
@@ -297,33 +299,6 @@ def text_without_calls(message: Message) -> str:
         inside = ((text, result.inside) for _, text in texts_of(message) for result in results_in(text))
         return "\n".join(text[start:end] for text, (start, end) in inside)
     return text_of(message)
-
-
-def script_and_language(text: str) -> tuple[str, str]:
-    """Script and language of a text, small letters; an empty string for what does not show."""
-    text = _CODE.sub(" ", text[:_LONGEST_TEXT])
-    words = {script: len(pattern.findall(text)) for script, pattern in _SCRIPTS.items()}
-    if words["japanese"] * 4 > words["chinese"]:
-        words["japanese"] += words.pop("chinese")
-    script = max(words, key=lambda name: words[name])
-    if words[script] < max(_LEAST_WORDS, _MAIN * sum(words.values())):
-        return "", ""
-    if script not in (_LATIN, _CYRILLIC):
-        return script, script if script in ("korean", "japanese", "chinese") else ""
-    return script, _by_function_words(folded(text), _SCRIPTS[script])
-
-
-def differ(expected: tuple[str, str], found: tuple[str, str]) -> bool:
-    """Return whether two texts are surely not in the same language."""
-    return any(one and other and one != other for one, other in zip(expected, found, strict=True))
-
-
-def _by_function_words(text: str, word: re.Pattern[str]) -> str:
-    words = word.findall(text)
-    votes = {language: sum(w in known for w in words) for language, known in FUNCTION_WORDS.items()}
-    best, second = sorted(votes, key=lambda language: votes[language], reverse=True)[:2]
-    sure = votes[best] >= max(_LEAST_KNOWN, _KNOWN_SHARE * len(words)) and votes[best] >= _LEAD * votes[second]
-    return best if sure else ""
 
 
 def facts_in(sentence: str) -> tuple[TextFact, ...]:

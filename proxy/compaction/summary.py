@@ -50,6 +50,8 @@ _FOCUSED = (
     "Tell all that belongs to it in detail: names, numbers, paths, exact values, decisions, what is still open. Put "
     "everything else in short. Write in the language of the conversation."
 )
+_OF_EXTRACT = 2
+"""Times the room that what was done has behind an extract, which leaves it unused where tools are called."""
 _SHORT = 6_000
 """Characters in which is told what is no summary yet."""
 _FENCES = re.compile(
@@ -87,7 +89,8 @@ def block(text: str, covered: Sequence[Message], *, limit: int, source: Source |
     """
     text, rules = plain(text), rules_section(constraints(covered, limit=limit))
     source = source_of(covered) if source is None else source
-    done = defanged(progress(covered, source, limit=limit))
+    extracted = text.startswith(EXTRACT)  # which has as many of the user's statements as there is room for
+    done = defanged(progress(covered, source, limit=limit * (_OF_EXTRACT if extracted else 1)))
     text = "\n".join(
         line for line in text.split("\n") if not line.startswith("- ") or f"\n- {TASK}{line[2:]}" not in done
     )
@@ -97,7 +100,6 @@ def block(text: str, covered: Sequence[Message], *, limit: int, source: Source |
     ]
     listed = f"\n{NAMES}{defanged(', '.join(names))}" if names else ""
     room = limit // (2 if done else 1) - sum(len(name) + 2 for name in names)
-    extracted = text.startswith(EXTRACT)  # which has as many of them as there is room for
     missing = [] if extracted else missing_statements(source, f"{text}{done}{listed}{rules}", limit=room)
     more = f"\n{defanged(headed_list(MORE_QUOTES, missing))}" if missing else ""
     return f"{OPEN}\n{text}{more}{done}{listed}{rules}\n{CLOSE}"

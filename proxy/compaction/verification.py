@@ -10,7 +10,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
-from proxy.compaction.source import Source, differ, is_mentioned, script_and_language, words_of
+from proxy.compaction.language import differ, script_and_language
+from proxy.compaction.source import Source, is_mentioned, words_of
 from proxy.compaction.summary import INSTRUCTION
 from proxy.core.history.embedded import without_calls
 from proxy.core.history.marks import CHANGED, DONE, MORE_QUOTES, OPEN_ITEMS, QUOTES

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.compaction.extract import extract, missing_statements
+from proxy.compaction.results import NOTE
+from proxy.compaction.shorten import cut_middle
 from proxy.compaction.source import HARD, facts_in, source_of
 from proxy.compaction.summary import block
 from proxy.core.history import marks
@@ -157,6 +159,25 @@ def test_what_an_agent_did_changed_and_has_left_is_told_and_carried_on() -> None
     later = assistant(block("They went on.", [made, user("Go on."), *steps[2:4]], limit=600))
     assert marks.section(later, marks.DONE)[: len(told)] == told
     assert marks.section(later, marks.OPEN_ITEMS) == ["Write docs"]
+
+
+def test_each_step_stands_under_its_task_though_that_stays_and_nothing_empty_is_its_outcome() -> None:
+    note = f"{NOTE} to save room: bash, 9 characters. It began: % Total … Call the tool again if you need it.]"
+    steps = [
+        [assistant(None, tool_calls=[call(n, "bash", f'{{"command":"run {n}"}}')]), tool(n, text)]
+        for n, text in enumerate(("flag{x}\n}\n~/src$", "box:/#", note))
+    ]
+    old, new = user("Please help. The task is called Rock."), user("The task is called Katy. Be quick.")
+    zone = [old, *steps[0], *steps[1], *steps[2]]
+    source = source_of(zone, [new], [(3, new)])
+    made = assistant(block("They work on it.", zone, limit=600, source=source))
+    done = ["Task: The task is called Rock.", "bash: run 0 → flag{x}", "Task: The task is called Katy.", "bash: run 1"]
+    assert marks.section(made, marks.DONE) == [*done, "bash: run 2"]
+
+
+def test_a_cut_is_no_statement() -> None:
+    words = user(cut_middle("My cat is Ada. " + "word " * 200 + "She lives in Oslo.", 300))
+    assert "left out" not in extracted([words, assistant("Nice.")], 900)
 
 
 def test_a_dump_of_data_does_not_crowd_out_what_was_said() -> None:

@@ -118,6 +118,10 @@ def test_what_is_pasted_or_put_in_is_no_rule(pasted: str) -> None:
     assert found(f"Avoid goto.\n{pasted}") == ["Avoid goto."]
 
 
+def test_a_placeholder_is_no_document() -> None:
+    assert found("Start it with `run <FILE>`.\nAvoid goto.") == ["Avoid goto."]
+
+
 @pytest.mark.parametrize(
     ("earlier", "later"),
     [

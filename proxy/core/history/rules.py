@@ -138,7 +138,7 @@ _LONGEST, _SHORTEST = 300, 4
 _PASTED = re.compile(
     r"^[ \t]*(?P<fence>```|~~~).*?(?:^[ \t]*(?P=fence)|\Z)"  # code
     r"|^[ \t]*>.*?$"  # what somebody else wrote
-    r"|<(?P<tag>[A-Za-z][\w-]{0,40})(?:\s[^<>]{0,400})?>.*?(?:</(?P=tag)>|\Z)",  # documents that a client puts in
+    r"|(?P<line>^[ \t]*)?<(?P<tag>[A-Za-z][\w-]{0,40})(?:\s[^<>]{0,400})?>.*?(?:</(?P=tag)>|(?(line)\Z|(?!)))",  # documents that a client puts in; within a line a tag that nothing closes is a placeholder
     re.DOTALL | re.MULTILINE,
 )
 _MOST_TAGS = 64
