@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from proxy.core.request import Request
 from proxy.core.settings import Settings
 from proxy.outcome import Observer, Outcome, overriding
-from proxy.recall.ranking import Passage
 from proxy.routing import Route
 
 if TYPE_CHECKING:
     from proxy.job import Job
     from proxy.pipeline import Pipeline
+    from proxy.prompt import OfferedTools
 
 
 class AddOn(Observer):
@@ -26,6 +26,9 @@ class AddOn(Observer):
         """Change a request as the client sent it, before anything is looked up for it."""
         del route, settings, outcome
         return request
+
+    async def offer(self, job: Job, offered: OfferedTools, *, emulate: bool) -> None:
+        """Change the tools that a model is offered, and add some that are answered here; `emulate`: the backend has refused tools."""
 
     async def after_rewrite(self, job: Job, *, reserve: int = 0) -> None:
         """Add to a prompt whose history begins with a checkpoint now; `reserve` are tokens that will come on top of it."""
@@ -45,11 +48,6 @@ class AddOn(Observer):
 
     def before_sending(self, job: Job, *, again: bool) -> None:
         """Take note of a prompt about to be sent; `again`: after a refusal."""
-
-    async def search(self, job: Job, text: str, room: float) -> list[Passage]:
-        """Find passages of the covered history for the model, best first, within `room` tokens."""
-        del job, text, room
-        return []
 
     def after_answer(self, job: Job) -> None:
         """Act after an answer has ended, whether it succeeded or not."""

@@ -25,6 +25,7 @@ from proxy.addons.metrics import Metrics
 from proxy.addons.prompt_prefix import PromptPrefix
 from proxy.addons.recall import Recaller
 from proxy.addons.thinking import ThinkingBudget
+from proxy.addons.tools_on_demand import ToolsOnDemand
 from proxy.api.access import AccessControl
 from proxy.api.app import create_api
 from proxy.api.dependencies import Services
@@ -106,7 +107,7 @@ def create_app(
     metrics, compact_now = Metrics(keyed=bool(settings.api_keys)), CompactNow(telemetry)
     history = RequestHistory(counting.meter.memory, clock, telemetry.clock, remembers=settings.cache_bytes > 0)
     _watch(metrics, store, history, counting.meter.memory)
-    addons = addons_of(telemetry, counting.meter, history, metrics, compact_now)
+    addons = addons_of(telemetry, counting.meter, history, metrics, compact_now, ToolsOnDemand(store, clock))
     if (spans := spans or _spans()) is not None:
         from proxy.addons.tracing import Tracing  # noqa: PLC0415 - an extra, loaded only where it is used
 
@@ -166,13 +167,19 @@ def _watch(metrics: Metrics, store: Store, history: RequestHistory, memory: Cach
 
 
 def addons_of(
-    telemetry: Telemetry, meter: Meter, history: RequestHistory, metrics: Metrics, compact_now: CompactNow
+    telemetry: Telemetry,
+    meter: Meter,
+    history: RequestHistory,
+    metrics: Metrics,
+    compact_now: CompactNow,
+    tools_on_demand: ToolsOnDemand,
 ) -> tuple[AddOn, ...]:
     """List the add-ons, in the order in which they are called."""
     return (
         compact_now,
         PromptPrefix(meter),
         Recaller(),
+        tools_on_demand,
         ThinkingBudget(),
         AheadCompactor(telemetry),
         history,

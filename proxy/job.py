@@ -177,7 +177,7 @@ class Job:
     def may_emulate(self) -> bool:
         """Return whether there are tools to emulate that are not emulated yet."""
         emulates = self.offers_tools and self.settings.tool_mode != "native"
-        return self.prompt.offer is None and bool(emulates or self.prompt.search)
+        return self.prompt.offer is None and bool(emulates or self.prompt.builtin)
 
     @property
     def streams(self) -> bool:

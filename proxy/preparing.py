@@ -13,8 +13,8 @@ from proxy.core.request import Message
 from proxy.job import Job
 from proxy.net.tasks import offload_if
 from proxy.outcome import overriding
-from proxy.prompt import build_prompt, limited, rewrite
-from proxy.shaping.shape import ShapedPart, steps
+from proxy.prompt import OfferedTools, build_prompt, limited, rewrite
+from proxy.shaping.shape import ShapedPart, shaped, steps
 from proxy.store import Store
 from proxy.tokens.counting import Counting
 
@@ -68,7 +68,11 @@ class Preparer:
     async def prepare_again(self, job: Job, *, emulate: bool = False) -> None:
         """Prepare a job by its profile as it is; `emulate`: with tools as text, because the backend has refused them."""
         heavy = is_heavy(job.request.body, HEAVY_BODY)
-        job.prompt, parts, repairs = await offload_if(heavy, build_prompt, job, emulate=emulate)
+        offered = OfferedTools(*await offload_if(heavy, shaped, job.request, job.settings, job.window))
+        for addon in overriding(job.addons, AddOn.offer):
+            await addon.offer(job, offered, emulate=emulate)
+        parts = offered.parts
+        job.prompt, repairs = await offload_if(heavy, build_prompt, job, offered, emulate=emulate)
         if repairs:
             job.outcome.add("mended", kinds=tuple(repairs))
         prompt = job.prompt

@@ -2,25 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain as chained
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from proxy.compaction.continuation import with_resume_flags
 from proxy.compaction.ladder import within_limits
 from proxy.compaction.policy import prune_limits
 from proxy.core.history.checkpoint import Checkpoint, chain
+from proxy.core.piece import CallPart
 from proxy.core.request import Message, Request, leading_system
 from proxy.emulation import Offer
 from proxy.emulation.offer import offer_to_emulate
 from proxy.emulation.prompt import emulated
-from proxy.recall.block import NOTHING, RecalledBlocks, with_search
+from proxy.recall.block import NOTHING, RecalledBlocks
 from proxy.shaping.repair import RepairRules, repair, tidied
-from proxy.shaping.shape import ShapedPart, narrowed, shaped
+from proxy.shaping.shape import ShapedPart
+from proxy.shaping.tools import tool_name
 from proxy.tokens.meter import Estimate
 
 if TYPE_CHECKING:
     from proxy.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltinTool:
+    """A tool whose calls Spillway answers inside the same answer; the client sees neither a call nor its result."""
+
+    answer: Callable[[Job, CallPart, float, Sequence[str]], Awaitable[str]]
+    """Returns the result of a call, within so many tokens, less what the results before it hold."""
+    schema: Any = None
+    """JSON schema of its parameters, where it is not among the tools of the request."""
+    passed: Callable[[CallPart], CallPart | None] = lambda _: None
+    """Returns a call, once it is complete, as the client gets it all the same; None: it is answered."""
+
+
+@dataclass(slots=True)
+class OfferedTools:
+    """A request as the policy has it, whose tools add-ons change."""
+
+    request: Request
+    parts: list[ShapedPart]
+    """What was shortened."""
+    builtin: dict[str, BuiltinTool] = field(default_factory=dict)
+    """By name; one that is not among the request's tools may be called all the same."""
+
+    def free_name(self, name: str) -> str:
+        """Return a name that none of the client's tools has: this one, or one with a number."""
+        taken = {tool_name(tool) for tool in self.request.body.get("tools") or ()}
+        return next(each for each in chained([name], (f"{name}_{n}" for n in count(2))) if each not in taken)
 
 
 @dataclass(kw_only=True)
@@ -35,8 +67,8 @@ class Prompt:
     """As the policy has it, and with its tools as text where they are emulated."""
     offer: Offer | None
     """Tools described in the prompt, for a model that has none of its own."""
-    search: str
-    """Name of the tool with which the model can search the conversation; empty: it has none."""
+    builtin: Mapping[str, BuiltinTool]
+    """Tools that Spillway answers, by name."""
     system: Sequence[Message]
     sent: Sequence[Message]
     links: Sequence[bytes]
@@ -70,17 +102,25 @@ class Prompt:
         return [*checkpoint.replacement, *self.shown[checkpoint.covered :]]
 
 
-def build_prompt(job: Job, *, emulate: bool) -> tuple[Prompt, Sequence[ShapedPart], Sequence[str]]:
-    """Build the prompt of a job, with what the policy shortened, and the kinds of repairs that its history needed.
+def may_offer(job: Job, request: Request) -> bool:
+    """Return whether a request may be given tools that Spillway answers.
+
+    What decides is the same on every turn of a conversation, and so the tools are with which its prompts begin: no
+    chores, whose answers have nothing written into them, no formats, and one choice.
+    """
+    prefilled = request.continues or not request.messages or request.messages[-1].get("role") == "assistant"
+    odd = request.structured or prefilled or request.body.get("logprobs") or request.choices > 1
+    listed = isinstance(request.body.get("tools") or [], list)
+    return job.profile.window is not None and listed and not (odd or job.background or request.background)
+
+
+def build_prompt(job: Job, offered: OfferedTools, *, emulate: bool) -> tuple[Prompt, Sequence[str]]:
+    """Build the prompt of a job, and the kinds of repairs that its history needed.
 
     `emulate`: the backend has refused tools. May take long; usable from a thread.
     """
-    model, settings, restored = job.route.model, job.settings, job.request.restored
-    request, parts = shaped(job.request, settings, job.window)
-    search = ""
-    if settings.recall == "tool" and not job.background:
-        request, search = with_search(request, job.profile, alone=not emulate)
-    offer = offer_to_emulate(request, job.profile, settings, now=emulate)
+    model, request, restored = job.route.model, offered.request, job.request.restored
+    offer = offer_to_emulate(request, job.profile, job.settings, now=emulate)
     # An answer that the client wants continued stays, even if empty.
     rules = replace(job.template_rules, keep_last=request.continues)
     # Where tools become text, calls and results are repaired before that, while they are distinct; roles afterwards.
@@ -100,7 +140,7 @@ def build_prompt(job: Job, *, emulate: bool) -> tuple[Prompt, Sequence[ShapedPar
     prompt = Prompt(
         request=request,
         offer=offer,
-        search=search,
+        builtin=offered.builtin,
         system=messages[:lead],
         sent=sent,
         links=chain(sent),
@@ -109,7 +149,7 @@ def build_prompt(job: Job, *, emulate: bool) -> tuple[Prompt, Sequence[ShapedPar
         untouched=untouched and shown is sent,
         fields={} if model == request.model else {"model": model},
     )
-    return prompt, parts, repairs
+    return prompt, repairs
 
 
 def limited(job: Job, messages: Sequence[Message]) -> Sequence[Message]:
@@ -121,12 +161,7 @@ def limited(job: Job, messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def rewrite(job: Job, checkpoint: Checkpoint) -> None:
-    """Let the history begin with a checkpoint, and shorten the tools by what was called in the part that it covers.
-
-    Only that part counts, so the tools change only where the prompt does anyway.
-    """
-    prompt, window = job.prompt, job.profile.window
+    """Let the history begin with a checkpoint."""
+    prompt = job.prompt
     prompt.history = prompt.with_checkpoint(checkpoint)
     prompt.checkpoint, prompt.recalled, prompt.untouched = checkpoint, NOTHING, False
-    if prompt.offer is None and window is not None:
-        prompt.fields |= narrowed(prompt.request, prompt.sent[: checkpoint.covered], job.settings, window.value)

@@ -93,6 +93,7 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler], ...] = (
     ("compactions_on_demand", "Compactions that users asked for, by what became of them.", ("became",), _events("compacted_on_demand", "became")),
     ("recalled_tokens", "Tokens of covered history put back into prompts.", (), _one(lambda o: o.recalled_tokens or None)),
     ("searches", "Searches of conversations by models.", (), _events("searched")),
+    ("found_tools", "Tools defined to models inside an answer, by why: looked up, or called without their schema.", ("why",), _events("tools_given", "why", by="tools")),
     ("pauses", "Answers paused, by reason.", ("reason",), _events("paused", "reason")),
     ("resumes", "Answers resumed, by way of continuation.", ("continuation",), _events("resumed", "how")),
     ("repairs", "Histories mended for backends to take them.", ("kind",), _kinds("mended")),

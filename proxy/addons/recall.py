@@ -21,11 +21,25 @@ from proxy.compaction.middles import newest_cut
 from proxy.compaction.policy import prune_limits
 from proxy.core.history.turns import newest_user
 from proxy.core.jsontext import is_heavy
-from proxy.core.piece import as_count
+from proxy.core.piece import CallPart, as_count
 from proxy.core.request import Message
 from proxy.job import Job
 from proxy.net.tasks import offload_if
-from proxy.recall.block import NOTHING, Block, RecalledBlocks, block_of
+from proxy.prompt import BuiltinTool, OfferedTools, may_offer
+from proxy.recall.block import (
+    NAME,
+    NO_QUERY,
+    NO_ROOM,
+    NOTHING,
+    NOTHING_FOUND,
+    NOTHING_LOST,
+    Block,
+    RecalledBlocks,
+    block_of,
+    found_text,
+    query_in,
+    search_tool,
+)
 from proxy.recall.passages import NO_PASSAGES, MessagePassages, passages_of, spoken_text
 from proxy.recall.ranking import Passage, Query, asks_the_same, choose, query_of, rank, search_query, within
 from proxy.tokens.cache import Cache
@@ -44,6 +58,8 @@ _TELLING = 50
 """Tokens that tell how fast they are read; fewer are read while other things are done."""
 _LEAST = 128
 """Tokens that may be recalled however slow a backend is."""
+_LEAST_ROOM = 64
+"""Tokens; in fewer nothing is searched for."""
 _MARKS = 48
 """Tokens of the marks around a block, and of its days."""
 
@@ -132,12 +148,29 @@ class Recaller(AddOn):
             self._speeds.put(job.key, ((self._speeds.get(job.key) or speed) + speed) / 2, 0)
 
     @override
-    async def search(self, job: Job, text: str, room: float) -> list[Passage]:
-        """Find the passages of the covered history that match a text best, within `room` tokens."""
+    async def offer(self, job: Job, offered: OfferedTools, *, emulate: bool) -> None:
+        """Offer the search, where the user wants that, to models that are offered tools, or have them."""
+        request, has_tools = offered.request, job.profile.tools
+        tools = request.body.get("tools") or []
+        able = bool(tools) or (not emulate and has_tools is not None and has_tools.value)
+        if job.settings.recall == "tool" and able and may_offer(job, request):
+            name = offered.free_name(NAME)
+            offered.builtin[name] = BuiltinTool(self._search)
+            offered.request = request.changed(tools=[*tools, search_tool(name)])
+
+    async def _search(self, job: Job, call: CallPart, room: float, before: Sequence[str]) -> str:
+        """Search the covered history for the model."""
+        if not (text := query_in(call)):
+            return NO_QUERY
+        if job.prompt.checkpoint is None:
+            return NOTHING_LOST
+        if room < _LEAST_ROOM:
+            return NO_ROOM
         query = search_query(text)
-        if job.prompt.checkpoint is None or not query.terms or room <= 0:
-            return []
-        return await self._ranked(job, query, text, room)
+        passages = await self._ranked(job, query, text, room) if query.terms else []
+        passages = [each for each in passages if not any(each.text in found for found in before)]
+        job.outcome.add("searched", passages=len(passages))
+        return found_text(job.prompt.sent, passages) if passages else NOTHING_FOUND
 
     def _staying(self, job: Job, newest: int) -> dict[int, Block]:
         """Find the blocks of earlier turns that stay, by their places in the prompt's history.

@@ -1,4 +1,4 @@
-"""The tool calls of an answer: read back where they stand in its text, counted, recorded where wrong; searches are answered.
+"""The tool calls of an answer: read back where they stand in its text, counted, recorded where wrong; those of built-in tools are answered.
 
 What is recorded are reasons, forms and names of tools; never arguments, nor anything else of an answer.
 """
@@ -10,33 +10,21 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 from uuid import uuid4
 
-from proxy.addon import AddOn, make_way
+from proxy.addon import make_way
 from proxy.backends.profile import ModelKey
 from proxy.compaction.policy import prune_limits
-from proxy.core.piece import CallPart
+from proxy.core.piece import CallPart, arguments_of
 from proxy.core.request import Message
 from proxy.emulation import CallFault, Offer, WrittenCallReader, calls_as_text, faults_of, offer_of
 from proxy.job import Job
-from proxy.outcome import overriding
-from proxy.recall.block import (
-    NO_MORE,
-    NO_QUERY,
-    NO_ROOM,
-    NOTHING_FOUND,
-    NOTHING_LOST,
-    found_text,
-    query_in,
-    search_messages,
-)
 from proxy.stream.answer import Answer
 from proxy.tokens.meter import Meter
 
 MOST_SEARCHES = 4
-"""Messages with searches in one answer; the last of them only learns that it was the last."""
+"""Messages with calls of built-in tools in one answer; the last of them only learns that it was the last."""
 SEARCHES_AT_ONCE = 4
-"""Searches in one message that are answered."""
-_LEAST_ROOM = 64
-"""Tokens; in fewer nothing is looked for."""
+"""Calls in one message that are answered."""
+NO_MORE = "No more searches for this answer. Answer now with what is above, or ask the user."
 _ROOMY = 0.5
 """Share of the room for a block from which on searches do with what is left beside one."""
 
@@ -75,6 +63,10 @@ class AnswerCalls:
         """Make the reader of the next attempt; None: it writes no calls as text."""
         job, answer, offer = self._job, self._answer, self._job.prompt.offer
         emulated = offer is not None
+        if offer is not None:
+            offer = offer.with_more(
+                dict.fromkeys(job.prompt.builtin)
+            )  # what they are called with is checked when they are answered
         # Text may be taken for calls, but not where the client wants a format, or has a chore done.
         if (
             offer is None
@@ -133,15 +125,16 @@ class AnswerCalls:
 
 def _native_offer(job: Job) -> Offer | None:
     """Return what the request offers to a model that has tools of its own; None: nothing, or they are emulated."""
-    if job.prompt.offer is not None or not (job.offers_tools or job.prompt.search):
+    if job.prompt.offer is not None or not (job.offers_tools or job.prompt.builtin):
         return None
-    return offer_of(job.prompt.request.body)
+    offer = offer_of(job.prompt.request.body)
+    return None if offer is None else offer.with_more({name: tool.schema for name, tool in job.prompt.builtin.items()})
 
 
 def _record_faults(job: Job, faults: Iterable[CallFault]) -> None:
     kind = "unknown" if job.known_backend is None else job.known_backend.kind
     for fault in faults:
-        if fault.tool and fault.tool == job.prompt.search:
+        if fault.tool in job.prompt.builtin:
             continue  # Spillway's own: clients know of no such tool, and the model is told by the answer
         job.outcome.add("malformed_call", reason=fault.reason, tool=fault.tool, form=fault.form, provider=kind)
 
@@ -151,10 +144,8 @@ def make_call_id() -> str:
     return f"call_{uuid4().hex[:24]}"
 
 
-async def answered_searches(
-    job: Job, text: str, calls: Sequence[CallPart], meter: Meter, *, last: bool
-) -> list[Message]:
-    """Build the messages of searches with their results, behind a text of the answer; of the `last` ones nothing is looked for."""
+async def answered_calls(job: Job, text: str, calls: Sequence[CallPart], meter: Meter, *, last: bool) -> list[Message]:
+    """Build the messages of calls of built-in tools with their results, behind a text of the answer; the `last` ones get none."""
     most = 0.0 if job.budget is None else prune_limits(job.settings, job.budget.zone).recall
 
     def room_left() -> float:
@@ -165,23 +156,22 @@ async def answered_searches(
         room = room_left()  # what the model asks for goes before what its turn was thought to need
     results: list[str] = []
     for number, call in enumerate(calls):
-        found = NO_MORE if last or number >= SEARCHES_AT_ONCE else await _result(job, call, room, results)
-        room -= meter.count_text(job.key, found)
-        results.append(found)
-    messages = search_messages(text, calls, results, [call.id or make_call_id() for call in calls])
+        tool = job.prompt.builtin[call.name]
+        none = last or number >= SEARCHES_AT_ONCE
+        results.append(NO_MORE if none else await tool.answer(job, call, room, results))
+        room -= meter.count_text(job.key, results[-1])
+    ids = [call.id or make_call_id() for call in calls]
+    requested = [
+        {"id": each, "type": "function", "function": {"name": call.name, "arguments": _valid(call)}}
+        for call, each in zip(calls, ids, strict=True)
+    ]
+    answers = [
+        {"role": "tool", "tool_call_id": each, "content": result} for each, result in zip(ids, results, strict=True)
+    ]
+    messages: list[Message] = [{"role": "assistant", "content": text or None, "tool_calls": requested}, *answers]
     return messages if job.prompt.offer is None else calls_as_text(messages)
 
 
-async def _result(job: Job, call: CallPart, room: float, before: Sequence[str]) -> str:
-    """Return the result of one search, less what those before it have found."""
-    if not (text := query_in(call)):
-        return NO_QUERY
-    if job.prompt.checkpoint is None:
-        return NOTHING_LOST
-    if room < _LEAST_ROOM:
-        return NO_ROOM
-    addons = overriding(job.addons, AddOn.search)
-    passages = [each for addon in addons for each in await addon.search(job, text, room)]
-    passages = [each for each in passages if not any(each.text in found for found in before)]
-    job.outcome.add("searched", passages=len(passages))
-    return found_text(job.prompt.sent, passages) if passages else NOTHING_FOUND
+def _valid(call: CallPart) -> str:
+    """Return the arguments as they came, where they are what backends take."""
+    return call.arguments if arguments_of(call.arguments) else "{}"

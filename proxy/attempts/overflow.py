@@ -11,7 +11,8 @@ from proxy.core.jsontext import dumps, is_heavy
 from proxy.emulation.prompt import protocol
 from proxy.job import Job
 from proxy.net.tasks import offload_if
-from proxy.prompt import build_prompt, rewrite
+from proxy.prompt import OfferedTools, build_prompt, rewrite
+from proxy.shaping.shape import shaped
 from proxy.tokens.meter import Meter
 
 _NAMES = {
@@ -95,7 +96,8 @@ def _local(job: Job) -> Job:
     """The job with the prompt that it would have under `SPILLWAY_POLICY=local`."""
     job, prompt = copy(job), job.prompt
     job.settings = job.settings.model_copy(update={"policy": "local"})
-    job.prompt, _, _ = build_prompt(job, emulate=prompt.offer is not None)
+    offered = OfferedTools(*shaped(job.request, job.settings, job.window))
+    job.prompt, _ = build_prompt(job, offered, emulate=prompt.offer is not None)
     if prompt.checkpoint is not None:
         rewrite(job, prompt.checkpoint)
     return job

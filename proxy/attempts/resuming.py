@@ -1,4 +1,4 @@
-"""The next attempt of an answer: after a pause, for a call that could not be made, or behind a search of the conversation."""
+"""The next attempt of an answer: after a pause, for a call that could not be made, or behind a call that Spillway answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from proxy.addon import make_way
 from proxy.attempts.attempt import Attempted, Attempts
-from proxy.attempts.calls import MOST_SEARCHES, answered_searches
+from proxy.attempts.calls import MOST_SEARCHES, answered_calls
 from proxy.attempts.room import is_worth_a_summary, record_message_cut
 from proxy.backends.fields import mapping
 from proxy.backends.profile import Continuation, Fact, Trust
@@ -185,7 +185,7 @@ class Resumer:
         return [*without, *behind] if anew else [*behind, *without]
 
     async def _search(self, search: Search) -> Attempted | None:
-        """Put what was found behind the prompt, and go on with it."""
+        """Answer calls of built-in tools behind the prompt, and go on with that."""
         job, answer = self._job, self._answer
         # What the model generates from then on does not continue the text before it.
         self._text, self._thought, self._way = SummarisedStart(), SummarisedStart(), None
@@ -193,9 +193,8 @@ class Resumer:
         if rounds > MOST_SEARCHES or not search.calls:
             return None
         last = rounds == MOST_SEARCHES
-        job.prompt.searched += await answered_searches(
-            job, answer.unplaced, search.calls, self._counting.meter, last=last
-        )
+        meter = self._counting.meter
+        job.prompt.searched += await answered_calls(job, answer.unplaced, search.calls, meter, last=last)
         job.prompt.untouched = False
         await self._counting.recount(job)
         answer.placed = len(answer.text)

@@ -176,7 +176,7 @@ def watch_of(job: Job, *, hidden: bool) -> Watch:
         complete_calls=job.prompt.offer is not None,
         resumable=room.window > 0 and job.resumable,
         unknown=not room.window and job.resumable,
-        search=job.prompt.search,
+        builtin={name: tool.passed for name, tool in job.prompt.builtin.items()},
         request=None
         if request.structured or request.choices > 1 or newest is None
         else text_of(request.messages[newest]),

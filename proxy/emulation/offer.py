@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from operator import is_not
 from typing import Any, Literal
@@ -70,6 +70,13 @@ class Offer:
     """Names that count as calls."""
     parallel: bool = True
     """Whether one answer may hold several calls."""
+
+    def with_more(self, schemas: Mapping[str, Any]) -> Offer:
+        """Return the offer with tools of these names and schemas besides; the same where not all of its own may be called."""
+        more = {name: Tool(name, schema=schema) for name, schema in schemas.items() if name not in self.tools}
+        if not more or len(self.callable) < len(self.tools):
+            return self
+        return replace(self, tools={**self.tools, **more}, callable=self.callable | more.keys())
 
     def read(self, written: Written, *, cut: bool = False) -> tuple[str, bool]:
         """The arguments of a call as JSON text, and whether they were repaired. `cut`: they may end where more was to come.

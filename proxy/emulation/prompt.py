@@ -66,7 +66,7 @@ def protocol(offer: Offer) -> str:
     """The text for the system prompt: the same whichever of the tools may be called; empty where there are none."""
     if not offer.tools:
         return ""
-    tools = "\n".join(map(_signature, offer.tools.values()))
+    tools = "\n".join(map(signature, offer.tools.values()))
     return _TEXT.format(example=_EXAMPLE, tools=tools)
 
 
@@ -85,7 +85,7 @@ def rule(offer: Offer) -> str:
     return RULE.format("; ".join(rules)) if rules else ""
 
 
-def _signature(tool: Tool) -> str:
+def signature(tool: Tool) -> str:
     """One tool: what it does, and a line for each parameter."""
     about = f": {tool.description}" if tool.description else ""
     schema, nodes = resolved(tool.schema, tool.schema), iter(range(_NODES))

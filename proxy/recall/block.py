@@ -8,23 +8,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, count, groupby, pairwise
+from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import Any
 
-from proxy.backends.profile import ModelProfile
 from proxy.core.history.marks import RECALLED, RECALLED_END, defanged
 from proxy.core.piece import CallPart, arguments_of
-from proxy.core.request import Message, Request
+from proxy.core.request import Message
 from proxy.recall.ranking import Passage
-from proxy.shaping.tools import tool_name
 
 NAME = "search_conversation"
 _LONGEST_QUERY = 1_000
 NOTHING_LOST = "Nothing was taken out of this conversation: all of it is above."
 NOTHING_FOUND = "Nothing was found beyond what is above. Try other words that may have been used then, or ask the user."
 NO_ROOM = "No room is left for what would be found. Answer with what is above."
-NO_MORE = "No more searches for this answer. Answer now with what is above, or ask the user."
 NO_QUERY = 'The arguments hold no query. Call the tool with {"query": "words to look for"}.'
 _OMISSION = "[…]"
 _ROLES = {"user": "", "assistant": "answer"}
@@ -130,29 +127,6 @@ def _joined(pieces: Sequence[Passage]) -> str:
     return _ITEM.sub("  ", _SPEAKER.sub("> ", defanged(text)))
 
 
-def with_search(request: Request, profile: ModelProfile, *, alone: bool) -> tuple[Request, str]:
-    """A request with the search among its tools, and the name of that; as it was, and nothing, where none is offered.
-
-    What decides is the same on every turn of a conversation, and so the tools are with which its prompts begin: no
-    chores, whose answers have nothing written into them, no formats, and one choice. `alone`: a model that has tools of
-    its own gets the search although the client offers none.
-    """
-    if profile.window is None:
-        return request, ""
-    body = request.body
-    tools = body.get("tools") or []
-    able = bool(tools) or (alone and profile.tools is not None and profile.tools.value)
-    if not able or not isinstance(tools, list):
-        return request, ""
-    prefilled = request.continues or not request.messages or request.messages[-1].get("role") == "assistant"
-    odd = request.structured or prefilled or body.get("logprobs")
-    if odd or request.background or request.choices > 1:
-        return request, ""
-    others = [tool_name(tool) for tool in tools]
-    name = next(name for name in chain([NAME], (f"{NAME}_{n}" for n in count(2))) if name not in others)
-    return request.changed(tools=[*tools, search_tool(name)]), name
-
-
 def search_tool(name: str) -> dict[str, Any]:
     """The tool as the chat completions API has it. The same for ever: prompts begin with it."""
     return {
@@ -176,22 +150,3 @@ def query_in(call: CallPart) -> str:
     """Return the query of a call; empty if it can't be parsed."""
     query = arguments_of(call.arguments).get("query")
     return query.strip()[:_LONGEST_QUERY] if isinstance(query, str) else ""
-
-
-def search_messages(
-    text: str, calls: Sequence[CallPart], results: Sequence[str], ids: Sequence[str]
-) -> list[dict[str, Any]]:
-    """A model's calls with their results, as messages, behind what it said before them."""
-    requested = [
-        {"id": each, "type": "function", "function": {"name": call.name, "arguments": _valid(call)}}
-        for call, each in zip(calls, ids, strict=True)
-    ]
-    answers = [
-        {"role": "tool", "tool_call_id": each, "content": result} for each, result in zip(ids, results, strict=True)
-    ]
-    return [{"role": "assistant", "content": text or None, "tool_calls": requested}, *answers]
-
-
-def _valid(call: CallPart) -> str:
-    """The arguments as they came, where they are what backends take."""
-    return call.arguments if arguments_of(call.arguments) else "{}"

@@ -6,7 +6,6 @@ so that the prompt begins the same on every turn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -18,17 +17,14 @@ from proxy.core.request import Message, Request, leading_system, text_of
 from proxy.core.settings import OFF, Settings
 from proxy.shaping.agent import is_agent, shortened_prompt
 from proxy.shaping.guide import guided
-from proxy.shaping.tools import diet, diet_from, named_only, tool_name, tool_set
-
-ENOUGH_CALLS = 8
-"""Tool calls after which a tool that was not called is not one that the session lives by."""
+from proxy.shaping.tools import diet, diet_from, tool_name, tool_set
 
 
 @dataclass(frozen=True, slots=True)
 class ShapedPart:
     """One part of the prompt that the policy shortened: the request before and after it."""
 
-    kind: Literal["guide", "system", "tools"]
+    kind: Literal["guide", "system", "tools", "on_demand"]
     before: Request
     after: Request
 
@@ -43,7 +39,7 @@ class ShapedPart:
         return _unlike(self.after, self.before)
 
 
-def shaped(request: Request, settings: Settings, window: int | None) -> tuple[Request, Sequence[ShapedPart]]:
+def shaped(request: Request, settings: Settings, window: int | None) -> tuple[Request, list[ShapedPart]]:
     """The request as the policy has it, with the steps that were taken; the same object if that leaves it alone.
 
     `window` in tokens, None if it is not known.
@@ -65,7 +61,7 @@ def steps(request: Request, settings: Settings, window: int | None) -> list[Shap
         if (prompted := _prompted(guided, settings, window)) is not guided:
             parts.append(ShapedPart("system", guided, prompted))
         request = prompted
-    if fields := _tools(request, settings, window, None if limits is None else limits.tools):
+    if fields := _tools(request, settings, None if limits is None else limits.tools):
         parts.append(ShapedPart("tools", request, request.changed(**fields)))
     return parts
 
@@ -107,29 +103,13 @@ def _of_agent(request: Request, lead: int, window: int) -> str | None:
     return shortened_prompt(text, window) if is_agent(text, [*map(tool_name, tools)]) else None
 
 
-def narrowed(request: Request, covered: Sequence[Message], settings: Settings, window: int) -> dict[str, Any]:
-    """Options in which tools that were not called in a long `covered` history go without words; none if it stays as it is.
-
-    Only where the diet does not suffice. `window` in tokens.
-    """
-    tools, choice = request.body.get("tools"), request.body.get("tool_choice")
-    if settings.policy == "standard" or not isinstance(tools, list) or len(dumps(tools)) <= diet_from(window):
-        return {}
-    called = [tool_name(call) for message in covered for call in calls_of(message)]
-    if len(called) < ENOUGH_CALLS:
-        return {}
-    used = {*called, tool_name(choice)} if isinstance(choice, Mapping) else set(called)
-    bare = named_only(tools, used)
-    return {} if bare is tools else {"tools": bare}
-
-
 def allows_tool(settings: Settings, name: str) -> bool:
     """Return whether a tool of this name may be offered to the model."""
     allowed = settings.tools_allowed
     return not allowed or any(fnmatchcase(name, glob) for glob in allowed)
 
 
-def _tools(request: Request, settings: Settings, window: int | None, tokens: int | None) -> dict[str, Any]:
+def _tools(request: Request, settings: Settings, tokens: int | None) -> dict[str, Any]:
     """Fields with the tools as the policy has them, within so many `tokens`."""
     tools, chosen = request.body.get("tools"), request.body.get("tool_choice")
     if not isinstance(tools, list) or not tools:
@@ -137,7 +117,7 @@ def _tools(request: Request, settings: Settings, window: int | None, tokens: int
     allowed = [tool for tool in tools if allows_tool(settings, tool_name(tool))]
     if not allowed:
         return dict.fromkeys({"tools", "tool_choice", "parallel_tool_calls"} & request.body.keys())
-    slim = _slim(allowed, settings, window)
+    slim = diet(allowed) if settings.policy == "local" else allowed
     if tokens is not None:
         slim = tool_set(slim, _called(request), tokens * BYTES_PER_TOKEN)
     fields: dict[str, Any] = {"tools": slim} if slim is not allowed or len(allowed) < len(tools) else {}
@@ -150,9 +130,3 @@ def _called(request: Request) -> frozenset[str]:
     """Tools that were called in earlier turns: within a turn the prompt stays as it began."""
     earlier = request.messages[: newest_user(request.messages) or 0]
     return frozenset(tool_name(call) for message in earlier for call in calls_of(message))
-
-
-def _slim(tools: Sequence[Any], settings: Settings, window: int | None) -> Sequence[Any]:
-    """Always under `local`, under `auto` where the definitions take too much of the window."""
-    large = settings.policy == "auto" and window is not None and len(dumps(tools)) > diet_from(window)
-    return diet(tools) if large or settings.policy == "local" else tools

@@ -1,8 +1,8 @@
 """Definitions of tools with fewer words, so that they leave room in a small window.
 
-On a diet, descriptions of tools and of their parameters are cut to the first sentence; those further down, examples and titles go. Where
-even that takes too much, the tools that are used most say what they do, and the others only how they are called. What a call is
-made of (names, types, required fields, enums, defaults, bounds) never changes.
+On a diet, descriptions of tools and of their parameters are cut to the first sentence; those further down, examples and titles go. Under
+the local policy, where even that takes too much, the tools that are used most say what they do, and the others only how they are
+called. What a call is made of (names, types, required fields, enums, defaults, bounds) never changes.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Attempt:
     """Whether the backend counts while it generates."""
     errored: bool = False
     searching: bool = False
-    """Whether it calls Spillway's own tool, so that the client sees none of its calls."""
+    """Whether it calls a tool that Spillway answers, so that the client sees none of its calls."""
 
     @property
     def used(self) -> int:

@@ -160,7 +160,7 @@ class Correct:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The model called Spillway's own tool: answer its calls, and answer with Reopened or ResumeFailed."""
+    """The model called tools that Spillway answers: do that, and answer with Reopened or ResumeFailed."""
 
     calls: tuple[CallPart, ...]
 

@@ -1,13 +1,13 @@
-"""Reading one attempt: frames into pieces, calls that were written as text into calls, searches apart from other calls.
+"""Reading one attempt: frames into pieces, calls that were written as text into calls, those that Spillway answers apart from others.
 
-Models call several tools at a time. A message whose first call is the search of Spillway's own is a search: it is answered
-first, and its other calls, of which the client has seen nothing, are left for the model to make once more. Behind a call of
-the client's, which has gone out already, a search is left out, for the model to make in its next step.
+Models call several tools at a time. A message whose first call is one that Spillway answers is answered first, and its
+other calls, of which the client has seen nothing, are left for the model to make once more. Behind a call of the client's,
+which has gone out already, such a call is left out, for the model to make in its next step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -41,8 +41,6 @@ class Inlet:
         self.calls = self._make_reader()
         self._repeated: RepeatedCalls | None = None
         """None until a call is made."""
-        self._searches: set[int | None] = set()
-        """Indices of calls that are searches."""
         self._calling = False
 
     def read(self, frame: bytes) -> Sequence[Piece]:
@@ -94,43 +92,46 @@ class Inlet:
         if self._repeated is None:
             if not any(piece.calls for piece in pieces):
                 return pieces
-            self._repeated = RepeatedCalls(self._answer.drop_call)
+            self._repeated = RepeatedCalls(self._answer.drop_call, self._watch.builtin)
         single: list[Piece] = []
         for piece in pieces:
             several = piece.other_choices or piece.index or piece.aside
             single += [piece] if several else self._repeated.feed(piece)
-        return [*single, *self._repeated.close()] if ended else single
+        single += self._repeated.close() if ended else ()
+        self._answer.attempt.unseen = (0 if ended or self.calls is None else self.calls.unseen) + self._repeated.unseen
+        return single
 
     def _filtered(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
-        """Return pieces of an attempt that is a search as they are, any others without searches."""
-        return [self._without_searches(piece) for piece in pieces] if self._watch.search else pieces
+        """Return pieces of an attempt whose calls Spillway answers as they are, any others without such calls."""
+        return [self._for_client(piece) for piece in pieces] if self._watch.builtin else pieces
 
-    def _without_searches(self, piece: Piece) -> Piece:
-        calls, attempt, name = piece.calls, self._answer.attempt, self._watch.search
-        if not calls:
-            return piece
-        attempt.searching |= not self._calling and calls[0].name == name
-        if attempt.searching:
-            return piece
-        self._calling = True
-        for call in calls:
-            if call.name:
-                (self._searches.add if call.name == name else self._searches.discard)(call.index)
-        rest = tuple([call for call in calls if call.index not in self._searches])
-        return piece if len(rest) == len(calls) else replace(piece, frame=b"", bare=True, calls=rest)
+    def _for_client(self, piece: Piece) -> Piece:
+        attempt, rest = self._answer.attempt, list[CallPart]()
+        for call in () if attempt.searching else piece.calls:
+            passed = self._watch.passed(call)
+            if passed is None and not self._calling:
+                attempt.searching = True
+                return piece
+            rest += [] if passed is None else [passed]
+            self._calling = True
+        same = attempt.searching or rest == list(piece.calls)
+        return piece if same else replace(piece, frame=b"", bare=True, calls=tuple(rest))
 
 
 class RepeatedCalls:
     """Leaves out of one attempt's stream calls that it makes twice: same name, same arguments. The first is made.
 
     A model that asks for the same twice in one breath gains nothing by it, and clients run both, or show both for approval.
-    A call whose name was called before is held until all of it came. Where one is left out, those behind it move up in the
+    A call whose name was called before, or is `held`, is held until all of it came. Where one is left out, those behind it move up in the
     list that clients make of them.
     """
 
-    def __init__(self, drop: Callable[[str], None]) -> None:
-        """`drop` is given the name and arguments of each call that is left out."""
+    def __init__(self, drop: Callable[[str], None], held: Container[str] = ()) -> None:
+        """`drop` is given the name and arguments of each call that is left out; `held` are names."""
         self._drop = drop
+        self._names = held
+        self.unseen = 0
+        """Tokens of the call that is held: a part is one, as a delta is."""
         self._dropped = 0
         self._made: dict[str, list[str]] = {}
         """Arguments of the calls that were made, by name."""
@@ -163,12 +164,13 @@ class RepeatedCalls:
             self._call = call.joined(part)
         else:
             before = self._settled()
-            self._call, self._held = part, part.name in self._made
+            self._call, self._held = part, part.name in self._made or part.name in self._names
+        self.unseen += self._held
         return before if self._held else [*before, self._placed(part)]
 
     def _settled(self) -> list[CallPart]:
         """The newest call is complete: it is left out, or what is held of it is passed on."""
-        call, self._call = self._call, None
+        call, self._call, self.unseen = self._call, None, 0
         if call is None or not call.name:  # of a kind that is not known here
             return []
         earlier = self._made.setdefault(call.name, [])

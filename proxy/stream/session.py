@@ -320,7 +320,7 @@ class StreamSession:
         """Return what has to be done before an attempt that has ended can be gone on with; None: nothing goes on."""
         answer, attempt, outlet = self.answer, self.answer.attempt, self._outlet
         if attempt.searching and attempt.finish != "length":
-            searches = tuple([call for call in answer.calls if call.name == self.watch.search])
+            searches = tuple([call for call in answer.calls if self.watch.passed(call) is None])
             self.state = State.PAUSED
             outlet.take_back()
             return Search(searches)

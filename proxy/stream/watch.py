@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.core.piece import Piece
+from proxy.core.piece import CallPart, Piece
 from proxy.stream.answer import Answer, Attempt
 from proxy.stream.events import Room
 
@@ -83,8 +83,8 @@ class Watch:
     """What the user asked for, where an answer that repeats itself is ended; None: it is not."""
     checked: int = 0
     """Characters up to which it was looked for that."""
-    search: str = ""
-    """Name of Spillway's own tool, whose calls the client never sees; empty: the model has none."""
+    builtin: Mapping[str, Callable[[CallPart], CallPart | None]] = field(default_factory=dict)
+    """Tools that Spillway answers: each returns a complete call as the client gets it; None: it never sees that."""
     thinking_bound: int = UNBOUND
     """Completion tokens from which on a model that has not begun its answer is made to."""
     conclusions: int = 0
@@ -97,6 +97,11 @@ class Watch:
         self.window, self.pause_point, self.ceiling = room.window, room.pause_point, room.ceiling
         self.resumable |= self.unknown
         self.unknown = room.assumed
+
+    def passed(self, call: CallPart) -> CallPart | None:
+        """Return a complete call as the client gets it; None: it is one that Spillway answers."""
+        check = self.builtin.get(call.name)
+        return call if check is None else check(call)
 
     def with_details(self, usage: dict[str, Any]) -> dict[str, Any]:
         """The usage as the client gets it; the same object where there is nothing to add."""

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from proxy.attempts.calls import NO_MORE
 from proxy.core.history.marks import RECALLED
 from proxy.core.jsontext import dumps, loads
 from proxy.core.request import text_of
-from proxy.recall.block import NAME, NO_MORE, NO_QUERY, NOTHING_LOST
+from proxy.recall.block import NAME, NO_QUERY, NOTHING_LOST
 from tests.attempts.test_resuming import joined_calls
 from tests.attempts.test_tools import WEATHER
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Question, Reply, ToolCall

@@ -88,6 +88,16 @@ def test_the_timeline_has_a_sentence_for_each_turn_and_folds_what_was_unchanged(
     expect(newest).to_contain_text(re.compile(r"Sent with a summary of \d+ messages"))
 
 
+def test_a_turn_says_how_many_tools_were_sent(visit: Visit, stage: Stage) -> None:
+    words = {"type": "object", "properties": {"what": {"type": "string", "description": "words " * 40}}}
+    tools = [{"type": "function", "function": {"name": f"tool_{n}", "parameters": words}} for n in range(60)]
+    talk = stage.talk("tools", 1)
+    body = {"model": "m", "messages": [*talk.messages, {"role": "user", "content": "Go on."}], "tools": tools}
+    stage.proxy.chat(body, authorization="Bearer a-key")
+    turn = open_talk(visit, "tools0").locator(".turns > .turn").first
+    expect(turn).to_contain_text(re.compile(r"0 of 60 tools sent in full, [\d.,\u202f\s]{5,7} tokens saved\."))
+
+
 def test_a_button_compacts_with_a_focus_and_shows_before_and_after(visit: Visit, stage: Stage) -> None:
     talk = stage.talk("demand", 3)
     page = open_talk(visit, "demand0")

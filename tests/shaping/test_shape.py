@@ -59,16 +59,12 @@ def test_a_tool_that_is_not_offered_is_not_demanded() -> None:
 
 
 @pytest.mark.parametrize("copies", [1, 200], ids=["few", "too many to be remembered"])
-def test_tools_are_described_in_a_sentence_under_local_or_where_they_fill_the_window(copies: int) -> None:
+def test_tools_are_described_in_a_sentence_under_local(copies: int) -> None:
     tools = [tool(f"read{number}", LONG) for number in range(copies)]
     asked = request(tools=tools)
-    for settings, window in (
-        (Settings(policy="local", limits={"tools": 10**6, "answer_cap": 0}), 10**7),
-        (Settings(), 512),
-    ):
-        made = sent(shape(asked, settings, window))["tools"]
-        assert {each["function"]["description"] for each in made} == {"Reads a file."}
-        assert [tool_name(each) for each in made] == [tool_name(each) for each in tools]
+    made = sent(shape(asked, Settings(policy="local", limits={"tools": 10**6, "answer_cap": 0}), 10**7))["tools"]
+    assert {each["function"]["description"] for each in made} == {"Reads a file."}
+    assert [tool_name(each) for each in made] == [tool_name(each) for each in tools]
     assert shape(asked, Settings(), 10**7) is asked
 
 

@@ -33,6 +33,12 @@ function sent(turn) {
   return `Sent unchanged${full}.`;
 }
 
+/** How many tools were defined where that is done on demand. */
+function tools(turn) {
+  const listed = turn.events?.findLast(({ event }) => event === "tools_on_demand");
+  return listed && `${listed.sent} of ${plural(listed.of, "tool")} sent in full, ${number(turn.shaped.on_demand)} tokens saved.`;
+}
+
 /** What else happened, a sentence each. */
 const extras = (turn) => [
   turn.recalled && `${plural(turn.recalled, "passage")} recalled.`,
@@ -48,7 +54,7 @@ const extras = (turn) => [
 export function sentence(turn) {
   if (turn.running) return "Running …";
   if (troubled(turn)) return [turn.status < 400 || turn.attempts > 0 ? "Failed" : "Refused", `: ${reasonOf(turn.error)}. `, ...extras(turn)].join("").trim();
-  return [sent(turn), ...extras(turn)].join(" ");
+  return [sent(turn), tools(turn), ...extras(turn)].filter(Boolean).join(" ");
 }
 
 /** How much of a prompt the backend had cached. */

@@ -1,0 +1,271 @@
+"""Tools on demand: where their definitions take too much of the window, a line stands for each, and the model looks up the rest.
+
+What coding agents live by is defined in full from the start, within an eighth of the window. Behind these come, never to go
+again, the tools that the conversation has called or looked up, so that its prompts begin alike: calls stand in the history,
+what was looked up is stored under the history's chain. A call of a tool of which the model has seen no more than the line is
+held against the schema: what fits goes to the client, with its types mended; else the model is given the schema, once.
+
+This is on by itself: such definitions leave no room for a conversation, and each tool can still be called. The policy
+`standard` leaves them as they came.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+from typing_extensions import override
+
+from proxy.addon import AddOn
+from proxy.compaction.policy import BYTES_PER_TOKEN
+from proxy.core.history.checkpoint import DIGEST_BYTES, Checkpoint, chain
+from proxy.core.history.turns import calls_of, newest_user
+from proxy.core.jsontext import dumps, is_heavy
+from proxy.core.piece import CallPart, arguments_of
+from proxy.core.request import Request, leading_system
+from proxy.emulation import NO_TOOLS, offer_of
+from proxy.emulation.forms import Written
+from proxy.emulation.prompt import signature
+from proxy.emulation.values import Unreadable
+from proxy.job import Job
+from proxy.net.tasks import offload_if
+from proxy.prompt import BuiltinTool, OfferedTools, may_offer
+from proxy.recall.block import NO_ROOM
+from proxy.recall.words import terms
+from proxy.shaping.shape import ShapedPart
+from proxy.shaping.tools import TOOLS_FIRST, diet, diet_from, first_sentence, tool_name
+from proxy.store import Store
+
+NAME = "find_tools"
+_FEW = 8
+"""Tools; fewer are only put on a diet, since to look one up would cost more."""
+_AT_ONCE = 5
+"""Tools that are found by one call."""
+_CLOSE = 1 / 3
+"""Share of the best tool's score that another one needs to be found too."""
+_ABOUT = (
+    "Look up tools before you call them: by their names, or in words for what is to be done. Do so before you say that you have "
+    "no tool for something. Tools to look up:"
+)
+_FOUND = "You can call these now (? marks optional parameters):"
+NOTHING = "No tool is like that. Look it up by a name in the description of this tool."
+NO_QUERY = (
+    'The arguments hold no query. Call the tool with {"query": "names of tools, or words for what is to be done"}.'
+)
+_NOT_CALLED = "The tool was not called: {}. Call it once more, as it is defined (? marks optional parameters):"
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_NAMES = re.compile(r"\w(?:[\w.:/-]*\w)?")
+
+
+class ToolsOnDemand(AddOn):
+    """Offers few tools in full, and one that looks up the others."""
+
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+        """`clock` gives seconds since the epoch."""
+        self._store = store
+        self._clock = clock
+
+    @override
+    async def offer(self, job: Job, offered: OfferedTools, *, emulate: bool) -> None:
+        """Put lines in place of definitions that are too large together; shorten them where nothing can be looked up."""
+        request, window, tools = offered.request, job.window, offered.request.body.get("tools")
+        if job.settings.policy == "standard" or window is None or not isinstance(tools, list):
+            return
+        heavy, room = is_heavy(tools), diet_from(window)
+        if len(await offload_if(heavy, dumps, tools)) <= room:
+            return
+        kind: Literal["tools", "on_demand"] = "tools"
+        changed: Sequence[Any]
+        if len(tools) >= _FEW and may_offer(job, request):
+            found = await self._found(job)
+            listing = await offload_if(heavy, _Listing, job, offered, room, found)
+            listing.record(job)
+            kind, changed = "on_demand", listing.tools
+        else:
+            changed = await offload_if(heavy, diet, tools)
+        if changed != tools:
+            offered.request = request.changed(tools=changed)
+            offered.parts.append(ShapedPart(kind, request, offered.request))
+
+    async def _found(self, job: Job) -> _Found:
+        """Read what was looked up in the conversation, as far as its history is the same."""
+        messages = job.request.messages[leading_system(job.request.messages) :]
+        links = await offload_if(is_heavy(messages), chain, messages) or [bytes(DIGEST_BYTES)]
+        stored = await self._store.find(f"{job.scope}|tools", links[::-1])
+        # Not under the newest message, which clients rewrite later.
+        covered = newest_user(messages) or 1
+        names = [] if stored is None else stored.replacement[0]["names"]
+        return _Found(self._store, self._clock, f"{job.scope}|tools", links[covered - 1], covered, names)
+
+
+@dataclass(slots=True)
+class _Found:
+    """Names of tools that a conversation has looked up, and where they are stored: as a checkpoint, which is found as those are."""
+
+    store: Store
+    clock: Callable[[], float]
+    scope: str
+    digest: bytes
+    covered: int
+    names: Sequence[str]
+
+    async def keep(self, names: Sequence[str]) -> None:
+        """Store all names for the conversation's next request."""
+        figures: dict[str, Any] = {"tokens_before": 0, "tokens_after": 0, "kind": "tools", "created": self.clock()}
+        replacement = ({"names": list(names)},)
+        await self.store.put(
+            Checkpoint(scope=self.scope, digest=self.digest, covered=self.covered, replacement=replacement, **figures)
+        )
+
+
+class _Listing:
+    """The tools of one prompt: those that are defined in it, and those of which it has a line. May take long to make."""
+
+    def __init__(self, job: Job, offered: OfferedTools, room: int, found: _Found) -> None:
+        """`room` in bytes; what may be called besides the listed tools goes into what is `offered`."""
+        tools, received = offered.request.body["tools"], {tool_name(tool): tool for tool in job.request.body["tools"]}
+        functions = offer_of({"tools": tools})
+        names = () if functions is None else (name for name in functions.tools if name not in offered.builtin)
+        most = 0 if job.settings.policy == "local" else room // 8
+        self._found = found
+        self._forms = {name: _form(received[name], most) for name in names}
+        """Definitions by name: as they came, or on a diet where they are long."""
+        first = _first(self._forms, room // 2)
+        lines = {name: form for name, form in self._forms.items() if name not in first}
+        self._offer = offer_of({"tools": list(map(_strict, diet([*lines.values()])))}) or NO_TOOLS
+        self._known = [*dict.fromkeys(name for name in (*found.names, *_picked(job.request)) if name in lines)]
+        """Those of them that were called or looked up, in the order in which they were."""
+        self._explained: set[str] = set()
+        others = [tool for tool in tools if tool_name(tool) not in self._forms]
+        defined = [self._forms[name] for name in (*first, *self._known)]
+        self.tools = [*others, *defined]
+        if lines:
+            name = offered.free_name(NAME)
+            self.tools = [_finder(name, lines, room // 2), *self.tools]
+            offered.builtin[name] = BuiltinTool(self._find)
+            for tool in self._offer.tools.values():
+                if tool.name not in self._known:
+                    offered.builtin[tool.name] = BuiltinTool(self._explain, tool.schema, self._passed)
+
+    async def _find(self, job: Job, call: CallPart, room: float, before: Sequence[str]) -> str:
+        """Look up tools for the model, as many as have room."""
+        del before
+        words = " ".join(map(str, arguments_of(call.arguments).values()))
+        if not words.strip():
+            return NO_QUERY
+        names, found = self._ranked(words)[:_AT_ONCE], list[str]()
+        if not names:
+            return NOTHING
+        for name in names:
+            room -= len(dumps(self._forms[name])) / BYTES_PER_TOKEN
+            found += [name] if room >= 0 else []
+        if not found:
+            return NO_ROOM
+        await self._define(job, found, "found")
+        return "\n".join((_FOUND, *(signature(self._offer.tools[name]) for name in found)))
+
+    async def _explain(self, job: Job, call: CallPart, room: float, before: Sequence[str]) -> str:
+        """Tell the model how a tool is called that it has called wrongly."""
+        del room, before
+        self._explained.add(call.name)
+        await self._define(job, [call.name], "called")
+        return "\n".join((_NOT_CALLED.format(self._read(call)[1]), signature(self._offer.tools[call.name])))
+
+    def _passed(self, call: CallPart) -> CallPart | None:
+        """Return a call of a tool that had no more than a line as the client gets it; None: its schema has to be explained."""
+        arguments, wrong = self._read(call)
+        if wrong:
+            return call if call.name in self._explained else None
+        return call if arguments is None else replace(call, arguments=arguments)
+
+    def _read(self, call: CallPart) -> tuple[str | None, str]:
+        """Return the arguments of a call, if they had to be mended, and what is wrong with them in spite of that."""
+        try:
+            arguments, repaired = self._offer.read(Written(call.name, call.arguments))
+        except Unreadable as wrong:
+            return None, str(wrong)
+        return (arguments if repaired else None), ""
+
+    async def _define(self, job: Job, names: Sequence[str], why: str) -> None:
+        """Define tools in the prompt from now on. Where tools are text, the result of the call has to do until the next prompt."""
+        new, prompt = [name for name in names if name not in self._known], job.prompt
+        self._known += new
+        if new and prompt.offer is None:
+            defined = [*prompt.request.body["tools"], *(self._forms[name] for name in new)]
+            prompt.request = prompt.request.changed(tools=defined)
+        job.outcome.add("tools_given", why=why, tools=len(names))
+        self.record(job)
+        await self._found.keep(self._known)
+
+    def record(self, job: Job) -> None:
+        """Record how many of the tools are defined."""
+        lines = len(self._offer.tools)
+        job.outcome.add("tools_on_demand", sent=len(self._forms) - lines + len(self._known), of=len(self._forms))
+
+    def _ranked(self, words: str) -> list[str]:
+        """Return the tools that are named in these words, or else those that have most of them, best first."""
+        tools, query = self._offer.tools, set(_terms(words))
+        if named := [name for name in dict.fromkeys(_NAMES.findall(words)) if name in tools]:
+            return named
+        texts = {name: set(_terms(dumps(self._forms[name]).decode())) for name in tools}
+        rarity = Counter(term for text in texts.values() for term in text)
+        scores = {name: sum(1 / rarity[term] for term in query & text) for name, text in texts.items()}
+        least = max(scores.values()) * _CLOSE
+        return sorted((name for name in scores if scores[name] > least), key=lambda name: -scores[name])
+
+
+def _form(tool: Any, most: int) -> Any:
+    """Return a definition as it came, or on a diet where it has more than so many bytes."""
+    return tool if len(dumps(tool)) <= most else diet([tool])[0]
+
+
+def _first(forms: Mapping[str, Any], room: int) -> list[str]:
+    """Return the tools, in their order, that are defined from the start: what agents live by, within so many bytes."""
+    first = set[str]()
+    for name in (name for glob in TOOLS_FIRST for name in forms if fnmatchcase(name.lower(), glob)):
+        size = 0 if name in first else len(dumps(forms[name]))
+        if size <= room:
+            room -= size
+            first.add(name)
+    return [name for name in forms if name in first]
+
+
+def _strict(tool: Any) -> Any:
+    """Return a definition by which arguments are wrong that it has no word of: who calls it has to guess their names."""
+    function = tool["function"]
+    schema = function.get("parameters")
+    if not isinstance(schema, Mapping) or "properties" not in schema or "additionalProperties" in schema:
+        return tool
+    return {**tool, "function": {**function, "parameters": {**schema, "additionalProperties": False}}}
+
+
+def _picked(request: Request) -> Iterator[str]:
+    """Names of the tools that were called in a history, and that its client wants to be called."""
+    for message in (*request.restored, *request.messages):
+        yield from map(tool_name, calls_of(message))
+    choice = request.body.get("tool_choice")
+    if isinstance(choice, Mapping):
+        allowed = choice.get("allowed_tools")
+        tools = allowed.get("tools") if isinstance(allowed, Mapping) else [choice]
+        yield from map(tool_name, tools if isinstance(tools, list) else ())
+
+
+def _finder(name: str, forms: Mapping[str, Any], room: int) -> dict[str, Any]:
+    """Return the tool that looks up others, with a line for each, together within so many bytes as far as their names allow."""
+    width, lines = room // len(forms), [_ABOUT]
+    for each, form in forms.items():
+        about = form["function"].get("description")
+        line = f"- {each}: {' '.join(first_sentence(about).split())}" if isinstance(about, str) else f"- {each}"
+        lines.append(line if len(line) <= width else f"{line[: max(len(each) + 2, width)].rstrip(': ')}…")
+    query = {"type": "string", "description": "Names of tools, or words for what is to be done."}
+    parameters = {"type": "object", "properties": {"query": query}, "required": ["query"]}
+    function = {"name": name, "description": "\n".join(lines), "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+def _terms(text: str) -> list[str]:
+    return terms(_HUMP.sub(" ", text))
