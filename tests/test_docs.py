@@ -17,6 +17,7 @@ from typing import cast
 
 import pytest
 
+from proxy.backends.refusals import recognise, refused_feature
 from proxy.cli import main
 from proxy.config import load_settings
 from proxy.core.settings import Settings
@@ -122,6 +123,35 @@ def test_examples_can_be_read(path: Path) -> None:
 def test_links_lead_somewhere(path: Path) -> None:
     targets = re.findall(r"\]\((?!https?://|mailto:|#)([^)#\s]+)", path.read_text())
     assert [target for target in targets if not (path.parent / target).exists()] == []
+
+
+def prose(text: str) -> str:
+    """What is read as sentences: no code, tables, headings, pictures and targets of links."""
+    lines = [line for line in BLOCK.sub("", text).split("\n") if not line.startswith(("|", "#", "!"))]
+    return re.sub(r"\]\([^)]*\)", "]", "\n".join(lines))
+
+
+def test_the_documents_are_short_and_so_are_their_sentences() -> None:
+    """What is written by `make docs` is not counted."""
+    read = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    texts = [
+        re.sub(r"<!-- \w+: written by make docs -->.*?<!-- end -->", "", each.read_text(), flags=re.DOTALL)
+        for each in read
+    ]
+    assert sum(len(text.split()) for text in texts) <= 15_600
+    for path, text in zip(read, texts, strict=True):
+        parts = re.split(r"(?<=[.!?:])\s+|\n\s*\n|\n[-\d]", prose(text))
+        sentences = [len(part.split()) for part in parts if re.search(r"[a-z]", part)]
+        assert sum(sentences) / len(sentences) < 20, path.name
+
+
+def test_errors_that_the_page_of_symptoms_says_are_taken_care_of_are_recognised() -> None:
+    text = (ROOT / "docs/symptoms.md").read_text()
+    errors = re.findall(r"^\| `([^`]+)` \|", text.split("\n## ")[1], re.MULTILINE)
+    assert len(errors) > 15
+    for error in errors:
+        body = json.dumps({"error": {"message": error}}).encode()
+        assert recognise(400, body) or refused_feature(400, body, ["tools", "streams"]), error
 
 
 # The site
