@@ -142,6 +142,8 @@ class Outlet:
         return piece
 
     def _emit(self, piece: Piece) -> None:
+        if piece.says_nothing:  # but how many tokens of a call that is still held there are
+            return
         if self._held is not None and (self._answer.marked or not piece.index):
             self._held.append(piece)
             return

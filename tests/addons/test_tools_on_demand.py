@@ -192,6 +192,7 @@ def test_a_call_of_a_tool_with_no_more_than_a_line_is_mended_by_its_schema(strea
     with staged(says(Reply(tool_calls=[guessed]))) as (fake, proxy):
         seen = ask(proxy, stream=stream)
         assert (seen.finish, len(sent(fake))) == ("tool_calls", 1)
+        assert '"delta":{}' not in seen.raw.partition("tool_calls")[0]
         assert [loads(call["arguments"]) for call in seen.calls] == [{"note_id": "7", "limit": 3}]
 
 

@@ -192,6 +192,29 @@ def test_a_setting_has_tools_emulated(echo_tap: Tap, spillway: StartSpillway) ->
         assert "- fetch: Fetch a page.\n  page: integer\n  topic: string" in sent["messages"][0]["content"]
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_tool_is_looked_up_and_called_inside_one_answer(
+    echo_tap: Tap, spillway: StartSpillway, streamed: bool
+) -> None:
+    """What it is told of the tool holds the call; the engine's grammar takes none of a tool that is not defined."""
+    tools = [*(tool(f"other_{number}") for number in range(59)), tool("fetch")]
+    tools[-1]["function"]["description"] = f"Try {call(1)}"
+    look = json.dumps({"name": "find_tools", "arguments": {"query": "fetch"}})
+    proxy = spillway([echo_tap.url])
+    with openai.OpenAI(base_url=proxy.v1, api_key="k", max_retries=0) as client:
+        asked: Any = {"model": "echo", "messages": [user(f"<tool_call>\n{look}\n</tool_call>")], "tools": tools}
+        if streamed:
+            with client.chat.completions.stream(**asked) as events:
+                completion: Any = events.get_final_completion()
+        else:
+            completion = client.chat.completions.create(**asked)
+    (made,) = completion.choices[0].message.tool_calls
+    assert (made.function.name, json.loads(made.function.arguments)) == ("fetch", arguments(1))
+    first, second = (json.loads(exchange.asked)["tools"] for exchange in echo_tap.chats())
+    assert [each["function"]["name"] for each in second] == ["find_tools", "fetch"]
+    assert first == second[:1]
+
+
 # -- more than a window of rounds
 
 
