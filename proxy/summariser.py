@@ -11,6 +11,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import httpx
 
 from proxy.attempts.sending import ChatBody, send_chat
+from proxy.backends.errors import SentRequest
+from proxy.backends.refusals import refused_feature
 from proxy.compaction.asking import Summariser, SummaryAsk, at_its_end
 from proxy.compaction.compaction import STRATEGIES
 from proxy.compaction.summary import instruction
@@ -21,7 +23,7 @@ from proxy.core.piece import Piece, as_count
 from proxy.dialects.chat.reading import pieces_of, read_frame
 from proxy.dialects.chat.request import LOADING, summarising
 from proxy.job import Job
-from proxy.net.bodies import is_event_stream, retry_after
+from proxy.net.bodies import ERROR_BYTES, body_of, is_event_stream, retry_after
 from proxy.net.tasks import offload_if
 from proxy.net.upstream import Upstream
 from proxy.routing import Route, Router
@@ -194,10 +196,15 @@ class Summaries:
         return found.text
 
     async def _reply(self, job: Job, route: Route, ask: SummaryAsk) -> SummaryReply:
-        """Ask for a summary, once more after a short rest if the backend wants one."""
-        for rested in (False, True):
+        """Ask for a summary, once more after a short rest if the backend wants one, or unstreamed if it does not stream."""
+        streams = route.known.current().streams
+        stream, refused = streams is None or streams.value, b""
+        for again in (False, True):
+            content = _content(job, route, ask, stream=stream)
             try:
-                response = await _send(job, route, ask)
+                response = await send_chat(route, job.backend_headers(route), content, ahead=bool(job.expected))
+                if response.status_code != 200:
+                    refused = await body_of(response, ERROR_BYTES)
             except UpstreamUnavailable as error:
                 job.outcome.add("backend_failed", error=error.code or type(error).__name__)
                 _log.warning("summary by %s failed: %s", route.model, error.code)
@@ -212,10 +219,16 @@ class Summaries:
             finally:
                 await response.aclose()
             _log.warning("summary by %s failed: status %d", route.model, response.status_code)
+            sent = SentRequest(content.content)
+            if stream and (feature := refused_feature(response.status_code, refused, ["streams"], sent)):
+                stream = False
+                if not feature.quoted:
+                    route.known.learn("streams", stream, feature.origin)
+                continue
             seconds = retry_after(response)
             if response.status_code != 429 and seconds is None:
                 raise _BackendFailed
-            if seconds is None or seconds > LONGEST_REST or rested:
+            if seconds is None or seconds > LONGEST_REST or again:
                 break
             await asyncio.sleep(seconds)
         raise _BackendFailed(final=True)
@@ -245,8 +258,8 @@ def instructions(job: Job) -> str:
     return "" if job.request.compaction is None else job.request.compaction.instructions
 
 
-async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
-    body, streams = job.prompt.request.body, route.known.current().streams
+def _content(job: Job, route: Route, ask: SummaryAsk, *, stream: bool) -> ChatBody:
+    body = job.prompt.request.body
     if route.key != job.route.key:
         body = {
             name: value for name, value in body.items() if name not in LOADING and (name != "think" or value is False)
@@ -257,10 +270,10 @@ async def _send(job: Job, route: Route, ask: SummaryAsk) -> httpx.Response:
         [*job.prompt.system, *ask.messages] if ask.append else ask.messages,
         append=ask.append,
         max_tokens=ask.max_tokens,
-        stream=streams is None or streams.value,
+        stream=stream,
         ask_usage=job.request.compaction is not None,
     )
-    return await send_chat(route, job.backend_headers(route), ChatBody(content), ahead=bool(job.expected))
+    return ChatBody(content)
 
 
 async def _read(job: Job, route: Route, ask: SummaryAsk, response: httpx.Response) -> SummaryReply:

@@ -111,7 +111,8 @@ def test_an_answer_that_the_window_ended_is_resumed_unstreamed(stream: bool, mor
         assert not streams(backend)[-1]
 
 
-def test_a_backend_that_does_not_stream_is_asked_for_its_summary_unstreamed() -> None:
+@pytest.mark.parametrize("first", ["chat", "summary"])
+def test_a_backend_that_does_not_stream_is_asked_for_its_summary_unstreamed(first: str) -> None:
     def script(_: RawBackend, call: Call) -> None:
         if call.json.get("stream"):
             call.send(answering(BY_PARAM, "400 Bad Request"))
@@ -131,11 +132,14 @@ def test_a_backend_that_does_not_stream_is_asked_for_its_summary_unstreamed() ->
         raw_backend(script) as backend,
         running_proxy(backend.setting, models={"m": ModelOverrides(window=1024)}) as proxy,
     ):
-        proxy.chat({"model": "m", "messages": GO, "stream": True})
+        if first == "chat":
+            proxy.chat({"model": "m", "messages": GO, "stream": True})
         answer = proxy.chat({"model": "m", "messages": [*history, *GO], "stream": True})
         assert read_stream(answer.content).text == "Hi there."
-        assert sum(streams(backend)) == 1
-        assert "until the user asks for it again" in str(backend.chats()[-1].json["messages"])
+        assert sum(streams(backend)) == (1 if first == "chat" else 2)  # the turn was begun before that was known
+        assert proxy.chat({"model": "m", "messages": GO, "stream": True}).status_code == 200
+        assert not streams(backend)[-1]
+        assert "until the user asks for it again" in str(backend.chats()[-2].json["messages"])
 
 
 def test_a_response_claims_no_logprobs() -> None:
