@@ -12,6 +12,7 @@ This is on by itself: such definitions leave no room for a conversation, and eac
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,6 +46,8 @@ _FEW = 8
 """Tools; fewer are only put on a diet, since to look one up would cost more."""
 _AT_ONCE = 5
 """Tools that are found by one call."""
+_SHORT = 8
+"""Characters; a description of which fewer have room says nothing."""
 _CLOSE = 1 / 3
 """Share of the best tool's score that another one needs to be found too."""
 _ABOUT = (
@@ -255,16 +258,29 @@ def _picked(request: Request) -> Iterator[str]:
 
 
 def _finder(name: str, forms: Mapping[str, Any], room: int) -> dict[str, Any]:
-    """Return the tool that looks up others, with a line for each, together within so many bytes as far as their names allow."""
-    width, lines = room // len(forms), [_ABOUT]
-    for each, form in forms.items():
-        about = form["function"].get("description")
-        line = f"- {each}: {' '.join(first_sentence(about).split())}" if isinstance(about, str) else f"- {each}"
-        lines.append(line if len(line) <= width else f"{line[: max(len(each) + 2, width)].rstrip(': ')}…")
+    """Return the tool that looks up others, with a line for each within so many characters, or the name where there are many.
+
+    Names take twice as many at most; those of the tools behind them are found in words.
+    """
+    width, lines, spent = room // len(forms), [_ABOUT], 0
+    for number, (each, form) in enumerate(forms.items()):
+        line = _line(each, form["function"].get("description"), width)
+        spent += len(line)
+        if spent > 2 * room:
+            lines.append(f"- and {len(forms) - number} more, to be looked up in words")
+            break
+        lines.append(line)
     query = {"type": "string", "description": "Names of tools, or words for what is to be done."}
     parameters = {"type": "object", "properties": {"query": query}, "required": ["query"]}
     function = {"name": name, "description": "\n".join(lines), "parameters": parameters}
     return {"type": "function", "function": function}
+
+
+def _line(name: str, about: Any, width: int) -> str:
+    line = f"- {name}"
+    if not isinstance(about, str) or not about.strip() or len(line) + _SHORT > width:
+        return line
+    return textwrap.shorten(f"{line}: {first_sentence(about)}", width, placeholder="…")
 
 
 def _terms(text: str) -> list[str]:

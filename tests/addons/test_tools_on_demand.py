@@ -117,6 +117,16 @@ def test_sixty_tools_in_a_small_window_are_a_line_each() -> None:
         assert saved == outcome["shaped"]["on_demand"]
 
 
+def test_of_more_tools_than_can_be_listed_the_rest_is_found_in_words() -> None:
+    tools = [tool("mcp__server__create", f"thing_number_{n}") for n in range(500)] + [ALL["delete_invoice"]]
+    with staged(says(Reply(tool_calls=[LOOK]), Reply(tool_calls=[CALL]))) as (fake, proxy):
+        assert [call["name"] for call in ask(proxy, tools=tools).calls] == ["delete_invoice"]
+        first = sent(fake)[0]
+        assert len(dumps(first["tools"])) < 1.25 * WINDOW
+        assert "- mcp__server__create_thing_number_0\n" in lines(first)
+        assert lines(first).endswith(" more, to be looked up in words")
+
+
 @STREAMED
 @pytest.mark.parametrize("kind", sorted({*FAKES} - {"openrouter"}))  # which repeats the role in every chunk
 def test_a_tool_is_looked_up_and_called_inside_one_answer(kind: str, stream: bool) -> None:
