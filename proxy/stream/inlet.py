@@ -98,7 +98,12 @@ class Inlet:
             several = piece.other_choices or piece.index or piece.aside
             single += [piece] if several else self._repeated.feed(piece)
         single += self._repeated.close() if ended else ()
-        self._answer.attempt.unseen = (0 if ended or self.calls is None else self.calls.unseen) + self._repeated.unseen
+        attempt, held = self._answer.attempt, self._repeated.unseen
+        attempt.unseen = (0 if ended or self.calls is None else self.calls.unseen) + held
+        if held and (attempt.withheld or not attempt.calling) and not any(piece.calls for piece in single):
+            attempt.calling = attempt.withheld = True
+        else:
+            attempt.withheld &= self._answer.marked
         return single
 
     def _filtered(self, pieces: Sequence[Piece]) -> Sequence[Piece]:

@@ -13,7 +13,7 @@ import pytest
 from proxy.addons.tools_on_demand import NAME, NO_QUERY, NOTHING
 from proxy.core.jsontext import dumps, loads
 from proxy.core.request import text_of
-from tests.attempts.test_searching import PATHS, STREAMED, Seen, names, says, sent
+from tests.attempts.test_searching import PATHS, STREAMED, SUMMARY, Seen, is_summary, names, says, sent
 from tests.fakes import FAKES, FakeBackend, FakeModel, Question, Reply, ToolCall
 from tests.proxying import Proxy, metric, running_proxy
 
@@ -220,6 +220,23 @@ def test_one_that_can_not_be_mended_is_made_once_more_with_the_schema(wrong: str
         assert after["tools"] == [*before["tools"], ALL["delete_invoice"]]
         assert "invoice_id: string" in text_of(after["messages"][-1])
         assert list(metric(proxy, "spillway_found_tools_total")) == ['{backend="llamacpp",model="m",why="called"}']
+
+
+@STREAMED
+def test_a_call_that_outgrows_the_window_while_it_is_held_is_made_once_more(stream: bool) -> None:
+    written = dumps({"invoice_id": "word " * 3300}).decode()
+    tokens = "some words " * 900
+
+    def brain(question: Question) -> Reply:
+        return SUMMARY if is_summary(question) else Reply(text="So it is.", tool_calls=[ToolCall(CALL.name, written)])
+
+    with staged(brain) as (fake, proxy):
+        before = [*called("list_note", '{"note_id": "n"}'), {"role": "user", "content": tokens}]
+        history = [HI[0], *before, {"role": "assistant", "content": "ok " * 900}, HI[1]]
+        seen = ask(proxy, stream=stream, messages=history)
+        assert (seen.text, seen.finish) == ("So it is.", "tool_calls")
+        assert [call["arguments"] for call in seen.calls] == [written]
+        assert len(sent(fake)) > 1
 
 
 def test_who_calls_it_wrongly_again_gets_the_call_through() -> None:
