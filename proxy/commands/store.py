@@ -40,7 +40,8 @@ async def _lines(settings: Settings, action: str, days: float | None) -> list[st
     url, clock = settings.store, time.time  # noqa: TID251 - wall clock of a command
     if url == "memory://":
         raise refusal(url, "it lives in the memory of the proxy and can't be seen from outside")
-    if url.startswith("sqlite") and not sqlite_path(url).is_file():
+    path = sqlite_path(url) if url.startswith("sqlite") else None
+    if path is not None and not path.is_file():
         raise refusal(url, "there is no such file yet")
     # No TTL and no cap: what is there is shown, and nothing goes but what is purged.
     opened = open_store(url, StoreLimits(clock=clock, ttl=math.inf, max_bytes=2**62, timeout=_TIMEOUT))

@@ -5,7 +5,7 @@ To add a database: one file with a `Driver`, and a line in `open_store`; the con
 
 from __future__ import annotations
 
-from proxy.store.driver import Driver, MemoryDriver, StoreLimits, refusal
+from proxy.store.driver import Driver, StoreLimits, refusal
 from proxy.store.guard import Store
 
 __all__ = ["Store", "StoreLimits", "open_store"]
@@ -23,9 +23,7 @@ def open_store(url: str, limits: StoreLimits) -> Store:
     scheme = url.split("://", 1)[0]
     driver: Driver
     try:
-        if url == "memory://":
-            driver = MemoryDriver(limits)
-        elif scheme == "sqlite":
+        if url == "memory://" or scheme == "sqlite":
             from proxy.store.sqlite import open_sqlite  # noqa: PLC0415 - takes 1 MB
 
             driver = open_sqlite(url, limits)

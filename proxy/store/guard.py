@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from proxy.core.history.checkpoint import DIGEST_BYTES, Checkpoint
-from proxy.store.driver import DOCUMENT, VERSION, Driver, MemoryDriver, StoreLimits, decode, encode, version_of
+from proxy.store.driver import DOCUMENT, VERSION, Driver, StoreLimits, decode, encode, version_of
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -66,11 +66,12 @@ class Store:
     def __init__(self, driver: Driver, limits: StoreLimits, *, now: Callable[[], float] = time.monotonic) -> None:
         """`now` gives monotonic seconds."""
         self._driver = driver
-        self._timeout, self._max_bytes, self._clock = limits.timeout, limits.max_bytes, limits.clock
+        self._limits = limits
         self._now = now
         self._reads = Breaker("is unavailable (%s): working without it")
         self._writes = Breaker("takes no writes (%s): what is new is kept in memory")
-        self._shelter = MemoryDriver(replace(limits, max_bytes=min(limits.max_bytes, SHELTER_BYTES)))
+        self._shelter: Driver | None = None
+        """What the database did not take; None: it has taken everything."""
         self._versions: set[int | None] = {VERSION, None}
         """Those that need no line in the log: ours, none, and what has had its line."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -87,7 +88,7 @@ class Store:
 
     async def find(self, scope: str, digests: Sequence[bytes]) -> Checkpoint | None:
         """Return the stored checkpoint of `scope` whose digest comes first in `digests` (longest prefix first)."""
-        sheltered = await self._shelter.find(scope, digests)
+        sheltered = None if self._shelter is None else await self._shelter.find(scope, digests)
         end = len(digests) if sheltered is None else sheltered[0]
         start = 0
         while start < end:
@@ -106,17 +107,20 @@ class Store:
         except (TypeError, ValueError, RecursionError) as error:
             _log.warning("a checkpoint can't be encoded (%s) and is not stored", type(error).__name__)
             return False
-        if len(body) > self._max_bytes:
+        if len(body) > self._limits.max_bytes:
             _log.warning("a checkpoint of %d bytes is above the size cap and is not stored", len(body))
             return False
-        await self._shelter.drop(checkpoint.scope, checkpoint.digest)
+        if self._shelter is not None:
+            await self._shelter.drop(checkpoint.scope, checkpoint.digest)
         if await self._run(partial(self._driver.put, checkpoint, body), False, write=True) is False:
+            self._shelter = self._shelter or _memory(self._limits)
             await self._shelter.put(checkpoint, body)
         return True
 
     async def drop(self, scope: str, digest: bytes) -> bool:
         """Delete it, if it is there; False: the database does not take that now."""
-        await self._shelter.drop(scope, digest)
+        if self._shelter is not None:
+            await self._shelter.drop(scope, digest)
         return await self._run(partial(self._driver.drop, scope, digest), False, write=True) is None
 
     async def document(self, owner: str, name: str) -> dict[str, Any] | None:
@@ -133,7 +137,9 @@ class Store:
         scope, digest = _place(owner, name)
         fields: dict[str, Any] = {"covered": 0, "tokens_before": 0, "tokens_after": 0, "kind": "document"}
         pair = ({"name": name}, document)
-        return await self.put(Checkpoint(scope=scope, digest=digest, replacement=pair, created=self._clock(), **fields))
+        return await self.put(
+            Checkpoint(scope=scope, digest=digest, replacement=pair, created=self._limits.clock(), **fields)
+        )
 
     async def drop_document(self, owner: str, name: str) -> bool:
         """Delete a document, if it is there; False: the database does not take that now."""
@@ -172,14 +178,16 @@ class Store:
 
     async def purge(self, *, older_than: float | None = None) -> int:
         """Delete checkpoints made before `older_than` (seconds since the epoch), or all; return how many."""
-        await self._shelter.purge(older_than)
+        if self._shelter is not None:
+            await self._shelter.purge(older_than)
         return await self._run(partial(self._driver.purge, older_than), 0, seconds=BULK_TIMEOUT, write=True)
 
     async def close(self) -> None:
         """Release files and connections, whatever state the database is in."""
         with suppress(Exception):
             async with asyncio.timeout(BULK_TIMEOUT):
-                await self._driver.close()
+                for driver in filter(None, (self._shelter, self._driver)):
+                    await driver.close()
 
     async def _run(
         self, operation: Callable[[], Awaitable[T]], default: D, *, seconds: float = 0.0, write: bool = False
@@ -189,7 +197,7 @@ class Store:
         if not all(breaker.admits(self._now()) for breaker in breakers):
             return default
         try:
-            async with asyncio.timeout(seconds or self._timeout):
+            async with asyncio.timeout(seconds or self._limits.timeout):
                 result = await operation()
         except Exception as error:  # noqa: BLE001 - whatever a client library raises, no request fails of it
             self._note(breakers[-1], breakers[-1].trouble % _reason(error))
@@ -214,6 +222,13 @@ class Store:
         elif breaker.problem and not problem:
             _log.info("store %s works again", self._driver.name)
         breaker.problem, breaker.retry_at = problem, self._now() + PAUSE
+
+
+def _memory(limits: StoreLimits) -> Driver:
+    """Build a database in memory, for what the real one does not take."""
+    from proxy.store.sqlite import SqliteDriver  # noqa: PLC0415 - takes 1 MB
+
+    return SqliteDriver(None, replace(limits, max_bytes=min(limits.max_bytes, SHELTER_BYTES)))
 
 
 def _reason(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Checkpoints in a SQLite file, which one thread reads and writes."""
+"""Checkpoints in a SQLite file, or in memory, which one thread reads and writes."""
 
 from __future__ import annotations
 
@@ -59,12 +59,16 @@ _EVICT = """DELETE FROM checkpoints WHERE rowid IN (
   WHERE total - size < ?3) RETURNING size"""
 
 
-def sqlite_path(url: str) -> Path:
+def sqlite_path(url: str) -> Path | None:
     """Return the path in `sqlite:///PATH`, where four slashes make it absolute; of `sqlite` alone a file in the user's state folder.
+
+    None for `memory://`.
 
     Raises:
         ValueError: there is none.
     """
+    if url == "memory://":
+        return None
     if url == "sqlite":
         return user_state_path("spillway") / "spillway.sqlite3"
     path = url.removeprefix("sqlite:///")
@@ -74,7 +78,7 @@ def sqlite_path(url: str) -> Path:
 
 
 def open_sqlite(url: str, limits: StoreLimits) -> Driver:
-    """Open `sqlite:///PATH`, or `sqlite`; blocks. A lock, a full disk or a damaged file is no reason not to start.
+    """Open `sqlite:///PATH`, `sqlite` or `memory://`; blocks. A lock, a full disk or a damaged file is no reason not to start.
 
     Raises:
         ValueError: the file can't be created or written, or is not Spillway's.
@@ -92,11 +96,12 @@ def open_sqlite(url: str, limits: StoreLimits) -> Driver:
 
 
 class SqliteDriver:
-    """See `Driver`. A checkpoint is committed when `put` returns, and outlives a kill of the process."""
+    """See `Driver`. A checkpoint is committed when `put` returns, and outlives a kill of the process; in memory, nothing does."""
 
     name = "sqlite"
 
-    def __init__(self, path: Path, limits: StoreLimits) -> None:
+    def __init__(self, path: Path | None, limits: StoreLimits) -> None:
+        """`path` None: in memory."""
         self._path = path
         self._limits = limits
         self._thread = ThreadPoolExecutor(1, "spillway-sqlite")
@@ -159,10 +164,13 @@ class SqliteDriver:
             raise
 
     def _connect(self) -> sqlite3.Connection:
-        make_private(self._path)
+        if self._path is not None:
+            make_private(self._path)
         wait = LOCK_SHARE * self._limits.timeout
         # Opened by the thread that starts the proxy, used by the driver's from then on.
-        db = sqlite3.connect(self._path, timeout=wait, isolation_level="IMMEDIATE", check_same_thread=False)
+        db = sqlite3.connect(
+            self._path or ":memory:", timeout=wait, isolation_level="IMMEDIATE", check_same_thread=False
+        )
         try:
             db.executescript(_OPEN + ("" if _is_ours(db) else _MARK) + "COMMIT")
         except BaseException:

@@ -5,7 +5,8 @@ from typing_extensions import override
 
 from proxy.conversation_state import ConversationState
 from proxy.store import Store
-from proxy.store.driver import MemoryDriver, StoreLimits
+from proxy.store.driver import StoreLimits
+from proxy.store.sqlite import SqliteDriver
 from proxy.tokens.counting import Counting
 from proxy.tokens.meter import Meter
 from tests.fakes.waiting import PATIENT
@@ -19,7 +20,7 @@ def state_of(store: Store) -> ConversationState:
     return ConversationState(store=store, counting=counting, max_body=2**20)
 
 
-class LostStore(MemoryDriver):
+class LostStore(SqliteDriver):
     """Out of reach, until it is no longer lost."""
 
     lost = True
@@ -43,7 +44,7 @@ async def test_replicas_open_what_another_one_sealed() -> None:
 async def test_what_was_sealed_while_the_store_was_lost_still_opens() -> None:
     clock = HandClock()
     limits = StoreLimits(clock=clock, ttl=DAY, max_bytes=2**20, timeout=PATIENT)
-    lost = LostStore(limits)
+    lost = LostStore(None, limits)
     store = Store(lost, limits, now=clock)
     one, two = state_of(store), state_of(store)
     mine, other = await one.seal("me", 1), await two.seal("me", 2)

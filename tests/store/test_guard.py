@@ -11,13 +11,14 @@ from typing_extensions import override
 
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.store import Store
-from proxy.store.driver import Found, MemoryDriver, StoreLimits, decode, encode
+from proxy.store.driver import Found, StoreLimits, decode, encode
+from proxy.store.sqlite import SqliteDriver
 from tests.store.support import DAY, HandClock, checkpoint, finds
 
 pytestmark = pytest.mark.anyio
 
 
-class Troubled(MemoryDriver):
+class Troubled(SqliteDriver):
     """Raises what the test sets, for reads and for writes."""
 
     name = "test"
@@ -47,7 +48,7 @@ def limits(clock: HandClock, caplog: pytest.LogCaptureFixture) -> StoreLimits:
 
 @pytest.fixture
 def driver(limits: StoreLimits) -> Troubled:
-    return Troubled(limits)
+    return Troubled(None, limits)
 
 
 @pytest.fixture
