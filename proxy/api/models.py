@@ -1,4 +1,4 @@
-"""The models of all backends: OpenAI's list, Anthropic's, Codex's catalog, and what Spillway knows of each."""
+"""The models of all backends: OpenAI's list, Anthropic's, Codex's catalog, what Spillway knows of each, and what it would do to a request."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from proxy.api.catalogs import VIRTUAL_WINDOW, anthropic_model, anthropic_page, codex_catalog
 from proxy.api.dependencies import On, Viewing, as_json, bearer, viewing
-from proxy.api.explaining import explain
 from proxy.api.paths import MODELS
 from proxy.api.schemas import answers, takes
 from proxy.backends.base import Listed
-from proxy.backends.profile import ModelProfile
+from proxy.backends.profile import ModelProfile, value_of
 from proxy.compaction.budget import budget_for
 from proxy.compaction.policy import SMALL_WINDOW, answer_cap_for, limit_origins, prune_limits
 from proxy.core.errors import ModelNotFound
 from proxy.core.settings import Settings
+from proxy.dialects import CHAT
+from proxy.emulation import protocol
+from proxy.exchange import Exchange
+from proxy.job import Job
 from proxy.net.upstream import Upstream
+from proxy.relay import Relay
 from proxy.routing import Route, is_managed
 
 ANTHROPIC = "anthropic-version"
@@ -92,7 +96,7 @@ async def known_models(on: On) -> Response:
 @router.post("/spillway/explain", responses=answers("Explanation"), openapi_extra=takes("ChatRequest", "messages"))
 async def explain_request(on: On, exchange: Viewing) -> Response:
     """Report what would be done to a chat request, without asking a model."""
-    return as_json(await explain(on.relay, exchange))
+    return as_json(await _explain(on.relay, exchange))
 
 
 def _is_claude_code(request: Request) -> bool:
@@ -133,7 +137,7 @@ def _object(public: str, route: Route, known: Mapping[str, Listed], settings: Se
     """Describe a model as its backend lists it, and what Spillway knows."""
     listed = known.get(route.model) or route.listed or Listed(route.model, {"id": route.model, "object": "model"})
     profile = listed.profile
-    window = profile.window.value if profile.window is not None else None
+    window = value_of(profile.window)
     chosen = settings.for_model(route.model)
     managed = window is not None and is_managed(route, settings)
     spillway = {
@@ -145,13 +149,13 @@ def _object(public: str, route: Route, known: Mapping[str, Listed], settings: Se
         "pause": chosen.pause,
         "managed": managed,
         "tools": _tools(profile, chosen),
-        "vision": None if profile.vision is None else profile.vision.value,
+        "vision": value_of(profile.vision),
     }
     return {
         **listed.raw,
         "id": public,
         "context_length": window,
-        "supports_tools": profile.tools.value if profile.tools is not None else None,
+        "supports_tools": value_of(profile.tools),
         "spillway": spillway,
         **_for_open_webui(listed.raw, window),
     }
@@ -183,3 +187,109 @@ def _for_open_webui(raw: Mapping[str, Any], window: int | None) -> dict[str, Any
     if window <= SMALL_WINDOW:
         meta["capabilities"] = {"builtin_tools": False}
     return {"info": {"meta": meta}}
+
+
+# What would be done to a request, without asking a model
+
+
+async def _explain(relay: Relay, exchange: Exchange) -> dict[str, Any]:
+    """Describe what would happen to a request for chat completions.
+
+    Raises:
+        ClientError: it is malformed.
+    """
+    wire = await exchange.body(relay.settings.max_body)
+    with exchange.watched():
+        job = await relay.pipeline.prepare(exchange, relay.telemetry.silent(), CHAT, wire)
+        return _explanation(job, relay)
+
+
+def _explanation(job: Job, relay: Relay) -> dict[str, Any]:
+    """Counts per part, the checkpoint found, what would be done, and the messages as they would be sent.
+
+    Token figures are estimates. Of a prompt that would be shortened first, the messages are those before that.
+    """
+    key, budget = job.key, job.budget
+    costs = relay.pipeline.counting.meter.costs(key, job.prompt.messages)
+    explanation: dict[str, Any] = {
+        "model": job.route.model,
+        "backend": job.route.upstream.name,
+        "window": None if budget is None else budget.window,
+        "prompt_tokens": job.prompt.estimate.tokens,
+        "prompt_tokens_upper": job.prompt.estimate.upper,
+        "counted_by": job.prompt.estimate.source,
+        "fill": None if budget is None else round(budget.fill(job.prompt.estimate.tokens), 4),
+        "parts": _parts(job, costs),
+        "tools": _offered(job, relay),
+        "shaped": dict(job.outcome.shaped),
+        "checkpoint": _checkpoint(job),
+        "recalled": _recalled(job),
+        "action": "forwarded",
+        "messages": job.prompt.messages,
+    }
+    if not is_managed(job.route, job.settings):
+        note = "The user set managed = false: it passes through untouched."
+        return {**explanation, "action": "passed", "note": note}
+    if budget is None:
+        return {**explanation, "note": "The window is not known: the request is forwarded as it is."}
+    explanation["budget"] = {"trigger": budget.brim, "target": budget.goal, "pause": budget.pause_point}
+    explanation["limits"] = asdict(prune_limits(job.settings, budget.zone))
+    if job.is_due:
+        note = "It is due: Spillway would bring it down to about the target first, and send other messages than these."
+        explanation |= {"action": "due", "note": note}
+    return explanation
+
+
+def _recalled(job: Job) -> dict[str, Any] | None:
+    """Describe the recalled block of the newest turn, and the tokens of those of earlier turns."""
+    recalled = job.prompt.recalled
+    if not recalled.blocks:
+        return None
+    passages = () if recalled.newest is None else recalled.newest.passages
+    return {
+        "tokens": recalled.newest_tokens,
+        "tokens_of_earlier_turns": recalled.tokens - recalled.newest_tokens,
+        "passages": [
+            {
+                "message": len(job.prompt.system) + passage.index,
+                "role": job.prompt.sent[passage.index].get("role"),
+                "tokens": round(passage.tokens, 1),
+                "text": passage.text,
+            }
+            for passage in sorted(passages, key=lambda passage: (passage.index, passage.start))
+        ],
+    }
+
+
+def _parts(job: Job, costs: list[float]) -> dict[str, Any]:
+    messages = [
+        {"index": index, "role": message.get("role"), "tokens": round(cost, 1)}
+        for index, (message, cost) in enumerate(zip(job.prompt.messages, costs, strict=True))
+    ]
+    rest = max(0.0, job.prompt.estimate.tokens - sum(costs))
+    return {"messages": messages, "template_and_tools": round(rest, 1)}
+
+
+def _offered(job: Job, relay: Relay) -> dict[str, Any] | None:
+    """Describe how tools reach the model, and the tokens of the protocol where they are emulated."""
+    if job.prompt.offer is None:
+        return {"mode": "native"} if job.offers_tools else None
+    return {
+        "mode": "emulated",
+        "protocol_tokens": relay.pipeline.counting.meter.count_text(job.key, protocol(job.prompt.offer)),
+    }
+
+
+def _checkpoint(job: Job) -> dict[str, Any] | None:
+    found = job.prompt.checkpoint
+    if found is None:
+        return None
+    return {
+        "kind": found.kind,
+        "covered_messages": found.covered,
+        "replaced_by_messages": len(found.replacement),
+        "tokens_before": found.tokens_before,
+        "tokens_after": found.tokens_after,
+        "summary": found.by,
+        "created": found.created,
+    }

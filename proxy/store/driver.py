@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from proxy.core.errors import SettingError
 from proxy.core.history.checkpoint import Checkpoint
-from proxy.core.jsontext import dumps, loads
+from proxy.core.jsontext import dumps, loads, loads_object
 
 Found: TypeAlias = tuple[int, bytes] | None
 """Index of the digest that was found, and the body that is stored under it."""
@@ -102,10 +102,7 @@ def decode(body: bytes, scope: str | None = None, digest: bytes | None = None) -
 
 def version_of(body: bytes) -> int | None:
     """Return the version of the form that a body was written in; None: it is not of any."""
-    try:
-        version = loads(body)["v"]
-    except (KeyError, TypeError, ValueError):
-        return None
+    version = (loads_object(body) or {}).get("v")
     return version if isinstance(version, int) else None
 
 

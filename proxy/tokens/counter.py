@@ -5,17 +5,30 @@ Nothing here raises for odd input: an unknown part is counted as its JSON, witho
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from proxy.core.errors import BadRequest
 from proxy.core.jsontext import dumps
 from proxy.core.request import THOUGHT_FIELDS
-from proxy.tokens.images import Dimensions, ImageRule, dimensions
 from proxy.tokens.ratios import SCRIPTS, Vector, add, by_script
+
+Dimensions: TypeAlias = tuple[int, int]
+"""Width and height in pixels."""
+ImageRule: TypeAlias = Callable[[Dimensions | None], float]
+
+HEADER_BYTES = 48 * 1024
+"""A JPEG can have a preview and a colour profile before its frame header."""
+UNKNOWN = 1000.0
+"""Tokens of an image whose dimensions can't be read, for instance of one given by its URL."""
+_JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_FIXED = re.compile(r"gemma-?3")
+"""Models for which every image is 256 tokens."""
 
 ATTACHMENT_BYTES = 1500
 """Decoded bytes of audio or of a file that are counted as one token; coarse, the weights correct it."""
@@ -197,3 +210,57 @@ def _any(value: Any, found: Content) -> None:
         blobs = [len(blob) for blob in _BLOB.findall(text)]
         found.attachments += [min(size // ATTACHMENT_BYTES + _FEWEST, _MOST) for size in blobs]
         found.texts.append(_BLOB.sub('""', text) if blobs else text)
+
+
+# Images by their dimensions, read from the first bytes of the file. Base64 is never counted as text: an image of 1 MB would read
+# as 700,000 tokens and takes about 1,000.
+
+
+def dimensions(url: str) -> Dimensions | None:
+    """Width and height of a PNG, JPEG or GIF in a `data:` URL or bare base64; else None."""
+    start = url.find(",", 0, 200) + 1 if url.startswith("data:") else 0
+    head = _first_bytes(url[start : start + HEADER_BYTES * 4 // 3])
+    found: Dimensions | None = None
+    if head[:8] == b"\x89PNG\r\n\x1a\n" and len(head) >= 24:
+        found = int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
+    elif head[:4] == b"GIF8" and len(head) >= 10:
+        found = int.from_bytes(head[6:8], "little"), int.from_bytes(head[8:10], "little")
+    elif head[:2] == b"\xff\xd8":
+        found = _jpeg(head)
+    return found if found and found[0] > 0 and found[1] > 0 else None
+
+
+def _first_bytes(text: str) -> bytes:
+    text = "".join(text.split())
+    try:
+        return base64.b64decode(text[: len(text) // 4 * 4], validate=False)
+    except (ValueError, binascii.Error):
+        return b""
+
+
+def _jpeg(head: bytes) -> Dimensions | None:
+    position = 2
+    while position + 9 <= len(head) and head[position] == 0xFF:
+        marker = head[position + 1]
+        if marker in _JPEG_FRAMES:
+            height, width = head[position + 5 : position + 7], head[position + 7 : position + 9]
+            return int.from_bytes(width, "big"), int.from_bytes(height, "big")
+        # A fill byte, or a segment with its length.
+        position += 1 if marker == 0xFF else 2 + int.from_bytes(head[position + 2 : position + 4], "big")
+    return None
+
+
+def by_area(size: Dimensions | None) -> float:
+    """A token for 28 by 28 pixels: the grid of Qwen-VL and Pixtral, and about that of others."""
+    return UNKNOWN if size is None else min(max(size[0] * size[1] / 784, 64), 4096)
+
+
+def fixed(size: Dimensions | None) -> float:
+    """Every image becomes 256 tokens."""
+    del size
+    return 256.0
+
+
+def image_rule(model: str) -> ImageRule:
+    """The rule for a model by its name."""
+    return fixed if _FIXED.search(model.lower()) else by_area

@@ -17,9 +17,8 @@ from proxy.core.jsontext import is_heavy
 from proxy.core.request import leading_system
 from proxy.net.tasks import offload_if
 from proxy.tokens.cache import Cache, CacheMemory
-from proxy.tokens.counter import EXTRAS, Counter, dump
+from proxy.tokens.counter import EXTRAS, Counter, dump, image_rule
 from proxy.tokens.families import GENERAL, VOCABULARIES
-from proxy.tokens.images import image_rule
 from proxy.tokens.models import Estimate, EstimateSource, Model, Observation, verdict_on
 from proxy.tokens.ratios import EMPTY, SCRIPTS, Vector, add, by_script
 from proxy.tokens.vocabulary import Coarse, Library

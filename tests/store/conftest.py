@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.store import guard
+from proxy import store
 from tests.store.support import HandClock, redis_server
 
 __all__ = ["redis_server"]
@@ -15,4 +15,4 @@ def clock() -> HandClock:
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "PAUSE", 0.5)
+    monkeypatch.setattr(store, "PAUSE", 0.5)

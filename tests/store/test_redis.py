@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxy.store import Store
-from proxy.store.guard import LEASE
+from proxy.store import LEASE, Store
 from tests.store.support import HandClock, RedisServer, checkpoint, finds, need_redis, open_with, own_redis
 
 __all__ = ["own_redis"]

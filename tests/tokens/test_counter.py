@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from proxy.core.errors import BadRequest
-from proxy.tokens.counter import Content, Counter, read_message
-from proxy.tokens.images import by_area
+from proxy.tokens.counter import Content, Counter, by_area, read_message
 from proxy.tokens.meter import Meter, chain, digest_of
 from proxy.tokens.ratios import CALLS, IMAGES, MESSAGES, REASONING, TOOLS
 from proxy.tokens.vocabulary import Library

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.tokens.images import by_area, dimensions, image_rule
+from proxy.tokens.counter import by_area, dimensions, image_rule
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + struct.pack(">II", 640, 480) + b"\x08\x06\x00\x00\x00"
 GIF = b"GIF89a" + struct.pack("<HH", 320, 200) + bytes(20)
