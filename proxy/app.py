@@ -39,7 +39,7 @@ from proxy.core.errors import SettingError
 from proxy.core.settings import BackendSetting, Settings
 from proxy.net.flows import PROBE_TIMEOUT, FlowRunner
 from proxy.net.headers import Header, ProxyKeys
-from proxy.net.loading import WindowRequest, memory_here, unknown_memory
+from proxy.net.loading import WindowRequest
 from proxy.net.prober import Prober
 from proxy.net.tasks import cancel_all
 from proxy.net.transport import HttpTransport
@@ -264,10 +264,10 @@ def upstreams(
     """Build the upstreams of these backends, each with its prober; `store` remembers windows that models were loaded with."""
 
     def upstream(backend: BackendSetting) -> Upstream:
-        memory = memory_here if is_here(urlsplit(backend.url).hostname or "") else unknown_memory
+        here = is_here(urlsplit(backend.url).hostname or "")
 
         def request_window(model: str) -> WindowRequest:
-            return WindowRequest(settings.window_of(model), model, backend=backend.name, memory=memory)
+            return WindowRequest(settings.window_of(model), model, backend=backend.name, here=here)
 
         def prober(headers: Sequence[Header]) -> Prober:
             timeout, load_timeout = min(PROBE_TIMEOUT, settings.read_timeout), settings.read_timeout

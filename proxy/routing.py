@@ -95,12 +95,6 @@ def is_managed(route: Route, settings: Settings) -> bool:
     return managed
 
 
-async def has_path(upstream: Upstream, path: str) -> bool:
-    """Return whether a path is one of the backend's own."""
-    backend = await upstream.backend()
-    return backend is not None and any(fnmatchcase(path, glob) for glob in backend.native)
-
-
 def not_listed(helpers: Iterable[tuple[str, str]], ids: Collection[str]) -> list[str]:
     """Build a warning for each model that an option names and that is not among the listed `ids`."""
     by_lower = {listed.lower(): listed for listed in ids}
@@ -188,7 +182,8 @@ class Router:
     async def owner(self, path: str) -> Upstream | None:
         """Find the first backend that has this path of its own; None if none does."""
         for upstream in self.upstreams:
-            if await has_path(upstream, path):
+            backend = await upstream.backend()
+            if backend is not None and any(fnmatchcase(path, glob) for glob in backend.native):
                 return upstream
         return None
 

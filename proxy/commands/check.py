@@ -130,8 +130,7 @@ async def _look(settings: Settings) -> tuple[list[SeenBackend], list[str]]:
     backends = settings.backends
     if not backends:
         async with HttpTransport(connect_timeout=5.0, read_timeout=10.0) as transport:
-            found = await discover(transport, settings.discover)
-        backends = tuple(BackendSetting(url=each.url, name=each.kind) for each in found)
+            backends = tuple(await discover(transport, settings.discover))
     async with open_wire(backends, connect_timeout=5.0, read_timeout=10.0) as wire:
         known = upstreams(backends, settings, wire)
         seen = [await _seen(each, backend, wire) for each, backend in zip(known, backends, strict=True)]

@@ -20,7 +20,7 @@ from proxy.app import create_app, open_wire
 from proxy.commands.launch import LISTENING
 from proxy.core.errors import SettingError
 from proxy.core.settings import LOOPBACK, BackendSetting, Settings
-from proxy.net.flows import Discovered, discover, failure_at
+from proxy.net.flows import discover, failure_at
 from proxy.net.tasks import spawn
 from proxy.net.transport import HttpTransport
 from proxy.server import Server
@@ -87,7 +87,7 @@ async def _serve(configured: Settings) -> int:
             nonlocal current
             while not (found := await _discovered(configured)):  # noqa: ASYNC110 - a program that starts sets no event
                 await asyncio.sleep(DISCOVERY_INTERVAL)
-            real = create_app(_with(configured, found), page_token=token)
+            real = create_app(configured.model_copy(update={"backends": found}), page_token=token)
             async with real.router.lifespan_context(real):
                 current = real
                 _print(f"{_found_note(found)} The demo is off.")
@@ -140,7 +140,7 @@ async def with_backends(settings: Settings, stack: AsyncExitStack) -> tuple[Sett
     if settings.backends:
         return settings, ""
     if found := await _discovered(settings):
-        return _with(settings, found), _found_note(found)
+        return settings.model_copy(update={"backends": found}), _found_note(found)
     if not settings.demo:
         raise SettingError(_NOTHING_FOUND)
     from proxy.demo import create_demo, serve_on_loopback  # noqa: PLC0415 - only who has no backend needs it
@@ -150,18 +150,14 @@ async def with_backends(settings: Settings, stack: AsyncExitStack) -> tuple[Sett
     return settings.model_copy(update={"backends": (demo,)}), _DEMO_NOTE
 
 
-async def _discovered(settings: Settings) -> list[Discovered]:
+async def _discovered(settings: Settings) -> tuple[BackendSetting, ...]:
     async with HttpTransport(connect_timeout=1.0, read_timeout=5.0) as transport:
-        return await discover(transport, settings.discover)
+        return tuple(await discover(transport, settings.discover))
 
 
-def _with(settings: Settings, found: Sequence[Discovered]) -> Settings:
-    backends = [{"url": each.url, "name": each.kind, "kind": each.kind or "auto"} for each in found]
-    return settings.model_copy(update={"backends": tuple(map(BackendSetting.model_validate, backends))})
-
-
-def _found_note(found: Sequence[Discovered]) -> str:
-    return "Found " + ", ".join(f"{each.kind or 'a server that wants a key'} at {each.url}" for each in found) + "."
+def _found_note(found: Sequence[BackendSetting]) -> str:
+    kinds = {"auto": "a server that wants a key"}
+    return "Found " + ", ".join(f"{kinds.get(each.kind, each.kind)} at {each.url}" for each in found) + "."
 
 
 def _ready(host: str, port: int, *, note: str, configured: Sequence[BackendSetting], token: str) -> None:

@@ -11,9 +11,10 @@ import httpx
 
 from proxy.backends import detect
 from proxy.backends.base import Flow, Probe, Reply
-from proxy.backends.fields import dig, nonblank
+from proxy.backends.fields import nonblank
 from proxy.core import jsontext
 from proxy.core.errors import UpstreamTooLarge, UpstreamUnavailable
+from proxy.core.settings import BackendSetting
 from proxy.net.bodies import body_of
 from proxy.net.headers import AS_JSON
 
@@ -125,25 +126,20 @@ class FlowRunner:
             return Reply(response.status_code)
 
 
-@dataclass(frozen=True, slots=True)
-class Discovered:
-    """A backend that answered: its kind, empty if it wants a key first, and its root without `/v1`."""
-
-    kind: str
-    url: str
-
-
 async def discover(
     transport: httpx.AsyncBaseTransport, hosts: Sequence[str] = ("127.0.0.1",), ports: Sequence[int] = DEFAULT_PORTS
-) -> list[Discovered]:
+) -> list[BackendSetting]:
     """Ask all ports of these hosts at once, and tell what is there by the shape of replies, in their order.
+
+    A backend is named by its kind; one that wants a key first is of the kind `auto`.
 
     Ports 8080 and 8000 belong to many other programs: a server of no known kind counts only if it lists models, or wants a
     key for that, the way OpenAI does. What two names reach is found twice.
     """
     urls = [f"http://{host}:{port}" for host in hosts for port in ports]
     kinds = await asyncio.gather(*(_kind(FlowRunner(transport, url, timeout=1.0)) for url in urls))
-    return [Discovered(kind, url) for kind, url in zip(kinds, urls, strict=True) if kind is not None]
+    found = ((kind, url) for kind, url in zip(kinds, urls, strict=True) if kind is not None)
+    return [BackendSetting.model_validate({"url": url, "name": kind, "kind": kind or "auto"}) for kind, url in found]
 
 
 async def _kind(runner: FlowRunner) -> str | None:
@@ -151,7 +147,7 @@ async def _kind(runner: FlowRunner) -> str | None:
         return backend.kind
     if runner.unauthorized:
         body = (await runner.exchange(Probe("GET", "/v1/models"))).json
-        return "" if body == _VLLM_UNAUTHORIZED or nonblank(dig(body, "error", "message")) else None
+        return "" if body == _VLLM_UNAUTHORIZED or nonblank(jsontext.dig(body, "error", "message")) else None
     return None
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from proxy.backends.base import Backend, Memory
-from proxy.backends.profile import Fact, ModelProfile, Trust, merge_profiles
+from proxy.backends.profile import Fact, ModelProfile, Trust, merge_profiles, value_of
 from proxy.net.flows import FlowRunner
 
 _log = logging.getLogger("spillway")
@@ -22,13 +22,6 @@ LEAST = 4096
 _MEMINFO = Path("/proc/meminfo")
 _UNIFIED = 0.6
 """Share of its memory that a machine which does not tell what is free may surely give to a model (Metal's limit is two thirds)."""
-
-ReadMemory: TypeAlias = Callable[[], Awaitable[Memory | None]]
-
-
-async def unknown_memory() -> Memory | None:
-    """Return None: the memory of another machine can't be read from here."""
-    return None
 
 
 async def memory_here() -> Memory | None:
@@ -67,21 +60,16 @@ class WindowRequest:
         setting: tokens, `auto`, or None where the user set nothing.
         model: its id.
         backend: the name of its backend, for the log.
-        memory: reads how much of it models may take where the backend runs.
+        here: whether the backend runs on this machine, whose memory can be read.
     """
 
     def __init__(
-        self,
-        setting: int | Literal["auto"] | None,
-        model: str,
-        *,
-        backend: str = "",
-        memory: ReadMemory = unknown_memory,
+        self, setting: int | Literal["auto"] | None, model: str, *, backend: str = "", here: bool = False
     ) -> None:
         self.setting = setting
         self.granted: int | None = None
         """Tokens that the model is loaded with; None: not requested yet, or the backend chooses."""
-        self._model, self._name, self._memory = model, f"{backend}/{model}", memory
+        self._model, self._name, self._here = model, f"{backend}/{model}", here
         self.became: Literal["", "granted", "smaller", "unknown"] = ""
         """What became of the request: `smaller` than requested, or `unknown` how much to request; empty: it was not made yet."""
         self._requested: list[int] = []
@@ -137,9 +125,9 @@ class WindowRequest:
             return [] if self.granted is None else [self.granted]
         if isinstance(self.setting, int):
             return [self.setting]
-        most = reported.trained_window.value if reported.trained_window is not None else None
+        most = value_of(reported.trained_window)
         if not backend.guards_memory:
-            most = await runner.run(backend.fitting_window(self._model, await self._memory()))
+            most = await runner.run(backend.fitting_window(self._model, await memory_here() if self._here else None))
         return [window for window in ((most or 0) >> step for step in range(8)) if window >= LEAST]
 
     def settle(self, granted: int | None, backend: Backend, reported: ModelProfile) -> None:
@@ -162,8 +150,3 @@ class WindowRequest:
             _log.info(
                 "%s is loaded with a window of %d tokens, as requested (%s)", self._name, self.granted, self.setting
             )
-
-
-def no_request(model: str) -> WindowRequest:
-    """Make the request for a model whose window is left to its backend."""
-    return WindowRequest(None, model)

@@ -16,10 +16,10 @@ from typing import Any, TypeVar, cast
 
 from proxy.backends import backend_of, detect
 from proxy.backends.base import Backend, Listed
-from proxy.backends.profile import Fact, ModelProfile, Trust
+from proxy.backends.profile import Fact, ModelProfile, Trust, value_of
 from proxy.backends.windows import CutSeen, window_cut
 from proxy.net.flows import FlowRunner
-from proxy.net.loading import no_request
+from proxy.net.loading import WindowRequest
 from proxy.net.tasks import spawn
 from proxy.store import Store
 
@@ -69,7 +69,7 @@ class Prober:
         self.ttl = ttl
         self.clock = clock
         self.overrides = overrides
-        self.request_window = no_request
+        self.request_window: Callable[[str], WindowRequest] = partial(WindowRequest, None)
         """Makes the request for the window that the user wants a model loaded with."""
         self.store = store
         self.name = name
@@ -394,6 +394,6 @@ class KnownModel:
         window, learned = reported.window, self._lessons.get("window")
         if window is not None and window.trust is Trust.LOADED and learned and learned[0].value != window.value:
             del self._lessons["window"]
-        takes, took = (each.tools is not None and each.tools.value for each in (reported, self._reported))
+        takes, took = (value_of(each.tools) for each in (reported, self._reported))
         if takes and not took:
             self._lessons.pop("tools", None)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 _log = logging.getLogger("spillway.tasks")
@@ -34,6 +35,14 @@ async def offload_if(heavy: bool, work: Callable[P, T], *args: P.args, **kwargs:
     if not heavy:
         return work(*args, **kwargs)
     return await asyncio.get_running_loop().run_in_executor(_THREADS, partial(work, *args, **kwargs))
+
+
+def next_step(flow: Generator[S, Any, T], reply: Any) -> S | tuple[T]:
+    """Return a flow's next step after a reply (None: it is to begin), or its result in a tuple."""
+    try:
+        return flow.send(reply)
+    except StopIteration as stop:
+        return (stop.value,)
 
 
 def running() -> frozenset[asyncio.Task[Any]]:

@@ -6,7 +6,8 @@ import httpx
 import pytest
 
 from proxy.backends.base import Reply
-from proxy.net.flows import Discovered, discover
+from proxy.core.settings import BackendSetting
+from proxy.net.flows import discover
 from tests.backends.driver import payloads
 
 pytestmark = pytest.mark.anyio
@@ -30,6 +31,11 @@ def machine(ports: dict[int, dict[str, Any]]) -> httpx.MockTransport:
     return httpx.MockTransport(answer)
 
 
+def backend(kind: str, port: int) -> BackendSetting:
+    found = {"url": f"http://127.0.0.1:{port}", "name": kind, "kind": kind or "auto"}
+    return BackendSetting.model_validate(found)
+
+
 async def test_all_four_are_found_where_they_usually_are() -> None:
     transport = machine(
         {
@@ -40,10 +46,10 @@ async def test_all_four_are_found_where_they_usually_are() -> None:
         }
     )
     assert await discover(transport) == [
-        Discovered("lmstudio", "http://127.0.0.1:1234"),
-        Discovered("ollama", "http://127.0.0.1:11434"),
-        Discovered("llamacpp", "http://127.0.0.1:8080"),
-        Discovered("vllm", "http://127.0.0.1:8000"),
+        backend("lmstudio", 1234),
+        backend("ollama", 11434),
+        backend("llamacpp", 8080),
+        backend("vllm", 8000),
     ]
 
 
@@ -77,4 +83,4 @@ async def test_another_program_is_not_taken_for_a_backend(server: dict[str, Any]
     ],
 )
 async def test_the_kind_is_told_by_shape_and_not_by_port(server: dict[str, Any], kind: str) -> None:
-    assert await discover(machine({9: server}), ports=(10, 9)) == [Discovered(kind, "http://127.0.0.1:9")]
+    assert await discover(machine({9: server}), ports=(10, 9)) == [backend(kind, 9)]
