@@ -25,7 +25,7 @@ from proxy.core.request import (
     leading_system,
 )
 from proxy.exchange import Exchange
-from proxy.net.tasks import offload_if
+from proxy.net.tasks import next_step, offload_if
 from proxy.routing import Route
 from proxy.store import Store
 from proxy.tokens.counting import Counting
@@ -96,10 +96,9 @@ class ConversationState:
         reply: Any = None
         remaining, heavy = self._max_body, False
         while True:
-            step = await offload_if(heavy, _next_step, flow, reply)
+            step = await offload_if(heavy, next_step, flow, reply)
             if isinstance(step, tuple):
-                result: T = step[0]
-                return result
+                return step[0]
             if isinstance(step, Unseal):
                 reply = await self.open(tenant, step.text)
             else:
@@ -246,11 +245,3 @@ def _check_bounds(request: Request) -> None:
                 param="messages",
                 code="array_above_max_length",
             )
-
-
-def _next_step(flow: Generator[Any, Any, T], reply: Any) -> Any:
-    """Return the flow's next step, or its result in a tuple."""
-    try:
-        return flow.send(reply)
-    except StopIteration as stop:
-        return (stop.value,)

@@ -12,7 +12,7 @@ import httpx
 
 from proxy.addon import AddOn
 from proxy.backends.base import Backend
-from proxy.backends.profile import Continuation, Fact, ModelKey, ModelProfile, Trust
+from proxy.backends.profile import Continuation, Fact, ModelKey, ModelProfile, Trust, value_of
 from proxy.backends.refusals import Spent
 from proxy.compaction.budget import ContextBudget, budget_for
 from proxy.core.dialect import Dialect, Writer
@@ -105,8 +105,7 @@ class Job:
     @property
     def window(self) -> int | None:
         """Tokens of the window; None: it is not known, then nothing is managed."""
-        fact = self.profile.window or self.state.assumed
-        return None if fact is None else fact.value
+        return value_of(self.profile.window or self.state.assumed)
 
     @property
     def budget(self) -> ContextBudget | None:

@@ -12,6 +12,7 @@ import httpx
 
 from proxy.attempts.sending import ChatBody, send_chat
 from proxy.backends.errors import SentRequest
+from proxy.backends.profile import value_of
 from proxy.backends.refusals import refused_feature
 from proxy.compaction.asking import Summariser, SummaryAsk, at_its_end
 from proxy.compaction.compaction import STRATEGIES
@@ -19,12 +20,13 @@ from proxy.compaction.summary import instruction
 from proxy.compaction.verification import LoopWatch, SummaryReply, checked
 from proxy.core import sse
 from proxy.core.errors import UpstreamUnavailable
+from proxy.core.jsontext import dig
 from proxy.core.piece import Piece, as_count
 from proxy.dialects.chat.reading import pieces_of, read_frame
 from proxy.dialects.chat.request import LOADING, summarising
 from proxy.job import Job
 from proxy.net.bodies import ERROR_BYTES, body_of, is_event_stream, retry_after
-from proxy.net.tasks import offload_if
+from proxy.net.tasks import next_step, offload_if
 from proxy.net.upstream import Upstream
 from proxy.routing import Route, Router
 from proxy.stream.answer import Answer
@@ -90,9 +92,9 @@ class Summaries:
             NotWritten: the backend failed, and it is done ahead of time.
         """
         deadline = asyncio.get_running_loop().time() + seconds
-        step = await offload_if(heavy, _next_step, flow, None)
+        step = await offload_if(heavy, next_step, flow, None)
         while isinstance(step, SummaryAsk):
-            step = await offload_if(heavy, _next_step, flow, await self._write(job, step, deadline))
+            step = await offload_if(heavy, next_step, flow, await self._write(job, step, deadline))
         return step[0]
 
     async def write(self, job: Job) -> str:
@@ -148,7 +150,7 @@ class Summaries:
         if asks and not same:
             known = route.known
             profile = await (known.loaded({}) if known.window_request.setting is not None else known.profile())
-            window = profile.window.value if profile.window is not None else window
+            window = value_of(profile.window) or window
         room, usual = (int(each - overhead) // 5 for each in (budget.goal if goal is None else goal, budget.goal))
         room = max(room, min(usual, USEFUL))
         return Summariser(
@@ -283,7 +285,7 @@ async def _read(job: Job, route: Route, ask: SummaryAsk, response: httpx.Respons
     """
     answer, progress = Answer(0, _roughly), job.state.progress
     limit, size, before = SMALLEST_BOUND + ask.max_tokens * BYTES_PER_TOKEN, 0, progress.written
-    reader = _Frames(limit) if is_event_stream(response) else _Body()
+    streams, body, splitter = is_event_stream(response), bytearray(), sse.FrameSplitter(limit)
     watches, errors = (LoopWatch(), LoopWatch()), list[str]()
 
     def take(pieces: Iterable[Piece]) -> None:
@@ -302,7 +304,10 @@ async def _read(job: Job, route: Route, ask: SummaryAsk, response: httpx.Respons
             _log.warning("a summary was given up after %d bytes", limit)
             reply = SummaryReply(failed=True, endless=True)
             break
-        take(reader.feed(data))
+        if not streams:
+            body += data
+            continue
+        take(map(read_frame, sse.frames(splitter.feed(data))))
         progress.written = before + answer.completion_tokens
         if any(watch.looped for watch in watches):
             reply = SummaryReply(answer.text, looped=True)
@@ -311,7 +316,7 @@ async def _read(job: Job, route: Route, ask: SummaryAsk, response: httpx.Respons
             reply = SummaryReply(answer.text, cut=True, endless=True)
             break
     else:
-        take(reader.flush())
+        take(map(read_frame, sse.frames(splitter.flush())) if streams else pieces_of(bytes(body)))
         reply = SummaryReply(answer.text, looped=True) if any(watch.looped for watch in watches) else None
     reply = reply or _ended(job, route, answer, errors)
     usage, (prompt_tokens, completion_tokens) = answer.attempt.usage or {}, job.managed.spent
@@ -319,41 +324,6 @@ async def _read(job: Job, route: Route, ask: SummaryAsk, response: httpx.Respons
     completion_tokens += as_count(usage.get("completion_tokens")) or len(answer.text) // _CHARACTERS
     job.managed.spent = prompt_tokens, completion_tokens
     return reply
-
-
-class _Frames:
-    """Reads pieces off a stream."""
-
-    def __init__(self, limit: int) -> None:
-        self._splitter = sse.FrameSplitter(limit)
-
-    def feed(self, data: bytes) -> Iterable[Piece]:
-        return map(read_frame, sse.frames(self._splitter.feed(data)))
-
-    def flush(self) -> Iterable[Piece]:
-        return map(read_frame, sse.frames(self._splitter.flush()))
-
-
-class _Body:
-    """Reads pieces off a body, at its end."""
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-
-    def feed(self, data: bytes) -> Iterable[Piece]:
-        self._data += data
-        return ()
-
-    def flush(self) -> Iterable[Piece]:
-        return pieces_of(bytes(self._data))
-
-
-def _next_step(flow: Generator[SummaryAsk, str, T], text: str | None) -> SummaryAsk | tuple[T]:
-    """Return the flow's next request for a summary, or its result in a tuple."""
-    try:
-        return next(flow) if text is None else flow.send(text)
-    except StopIteration as stop:
-        return (stop.value,)
 
 
 def _ended(job: Job, route: Route, answer: Answer, errors: list[str]) -> SummaryReply:
@@ -368,7 +338,7 @@ def _ended(job: Job, route: Route, answer: Answer, errors: list[str]) -> Summary
 
 def _error_code(error: Any) -> str:
     """Return what an error in a stream calls itself; its message may quote the prompt."""
-    named = (error.get("code") or error.get("type")) if isinstance(error, dict) else None
+    named = dig(error, "code") or dig(error, "type")
     return str(named)[:80] if named and isinstance(named, str | int) else "upstream_error"
 
 

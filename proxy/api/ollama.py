@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends, Response
 from proxy import __version__
 from proxy.api.dependencies import AlreadySent, Authorized, On, Services, as_json, bearer
 from proxy.api.schemas import answers, takes
-from proxy.backends.profile import ModelProfile
+from proxy.backends.profile import ModelProfile, value_of
 from proxy.core.errors import ModelNotFound
 from proxy.dialects.bodies import object_in, text_in
 from proxy.exchange import Exchange
@@ -129,4 +129,4 @@ def _details(profile: ModelProfile) -> dict[str, Any]:
 def _capabilities(profile: ModelProfile) -> list[str]:
     """Tools always: where a model has none of its own, they are put into its prompt."""
     facts = {"vision": profile.vision, "thinking": profile.thinks}
-    return ["completion", "tools", *(name for name, fact in facts.items() if fact is not None and fact.value)]
+    return ["completion", "tools", *(name for name, fact in facts.items() if value_of(fact))]

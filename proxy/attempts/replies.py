@@ -22,7 +22,7 @@ from proxy.attempts.driver import AnswerDriver
 from proxy.conversation_state import ConversationState
 from proxy.core.dialect import Completion
 from proxy.core.errors import UpstreamInvalid, UpstreamUnavailable
-from proxy.core.jsontext import dumps, loads
+from proxy.core.jsontext import dumps, loads, loads_object
 from proxy.core.piece import Identity, Piece
 from proxy.core.request import text_of
 from proxy.dialects.chat.reading import as_stream, completion_of, read_completion
@@ -57,11 +57,8 @@ class BodyResponse:
 
     def error(self) -> dict[str, Any]:
         """The error that the body holds, or one that quotes it."""
-        try:
-            parsed = loads(self.body)
-        except ValueError:
-            parsed = None
-        error = parsed.get("error") if isinstance(parsed, dict) else None
+        parsed = loads_object(self.body) or {}
+        error = parsed.get("error")
         if isinstance(error, dict):
             return {**parsed, "error": error}
         quoted = self.body[:QUOTED].decode("utf-8", "replace")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from proxy.attempts.overflow import too_long
+from proxy.backends.profile import value_of
 from proxy.compaction.budget import ContextBudget
 from proxy.compaction.condensing import head_end
 from proxy.compaction.ladder import LEAST_SHARE, Reduction
@@ -115,7 +116,7 @@ def bound_first(job: Job) -> None:
     if not request.stream or not job.resumable or job.cancels or job.prompt.answer_bound is not None:
         return
     # The backend generates on after a disconnect: an answer that may get so long has to end at a bound instead of a pause.
-    most = job.profile.max_output.value if job.profile.max_output is not None else _LONG_ANSWER
+    most = value_of(job.profile.max_output) or _LONG_ANSWER
     if budget.pause_point - upper < min(most, request.max_tokens or most):
         _bound(job, budget.pause_point - upper)
 

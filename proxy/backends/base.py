@@ -10,9 +10,9 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from proxy.backends.fields import dig, entry_of, fact, mapping, openai_models, smallest, tokens
+from proxy.backends.fields import entry_of, fact, mapping, openai_models, smallest, tokens
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
-from proxy.core.jsontext import JsonObject
+from proxy.core.jsontext import JsonObject, dig
 from proxy.core.request import Thinking
 
 T = TypeVar("T")
@@ -116,7 +116,7 @@ class Backend:
 
     def models(self) -> Flow[list[Listed]]:
         """List the models; empty when the server has none or does not answer in a known shape."""
-        entries = openai_models((yield MODELS).json) or []
+        entries = openai_models((yield MODELS).json)
         return [Listed(entry["id"], entry, self.listed_profile(entry, entries)) for entry in entries]
 
     def profile(self, model: str) -> Flow[ModelProfile]:
@@ -124,7 +124,7 @@ class Backend:
 
         A model that is not loaded has `provisional` set; a window that nothing reports is None: then requests are not managed.
         """
-        entries = openai_models((yield MODELS).json) or []
+        entries = openai_models((yield MODELS).json)
         return self.listed_profile(entry_of(entries, model) or {}, entries)
 
     def listed_profile(self, entry: JsonObject, entries: list[JsonObject]) -> ModelProfile:

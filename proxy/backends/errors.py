@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from proxy.core import jsontext
-from proxy.core.jsontext import JsonObject
+from proxy.core.jsontext import JsonObject, dig, loads_object
 
 EXAMINED = 16 * 1024
 """Bytes of a body that are looked at; error texts are far shorter."""
@@ -42,8 +42,7 @@ class SentRequest:
 
     @cached_property
     def _parsed(self) -> JsonObject:
-        parsed = _parse(self._body)
-        return parsed if isinstance(parsed, dict) else {}
+        return loads_object(self._body) or {}
 
     @cached_property
     def _texts(self) -> tuple[bytes, bytes]:
@@ -132,8 +131,7 @@ def _parse(data: bytes | str) -> Any:
 
 def _status_in(parsed: Any) -> int | None:
     """The status that an error names for itself: gateways send 200 or 400 around it."""
-    error = parsed.get("error") if isinstance(parsed, dict) else None
-    code = error.get("code") if isinstance(error, dict) else None
+    code = dig(parsed, "error", "code")
     if isinstance(code, str) and code.isdecimal() and len(code) == 3:
         return int(code)
     return code if isinstance(code, int) else None

@@ -57,13 +57,6 @@ def objects(value: object) -> list[dict[str, Any]]:
     return [item for item in items(value)[:MOST_OBJECTS] if isinstance(item, dict)]
 
 
-def dig(value: object, *path: str) -> Any:
-    """Return the value at the end of `path` through nested objects, or None."""
-    for name in path:
-        value = mapping(value).get(name)
-    return value
-
-
 def contains(value: object, word: str) -> bool | None:
     """Return whether a JSON array contains `word`; None when there is no array."""
     return word in value if isinstance(value, list) else None
@@ -79,12 +72,9 @@ def fact(value: T | None, origin: str, trust: Trust) -> Fact[T] | None:
     return None if value is None else Fact(value, origin, trust)
 
 
-def openai_models(value: object) -> list[dict[str, Any]] | None:
-    """The entries of an OpenAI model list that have an id; None when the reply is no such list."""
-    data = mapping(value).get("data")
-    if not isinstance(data, list):
-        return None
-    return [entry for entry in objects(data) if nonblank(entry.get("id")) is not None]
+def openai_models(value: object) -> list[dict[str, Any]]:
+    """The entries of an OpenAI model list that have an id; none when the reply is no such list."""
+    return [entry for entry in objects(mapping(value).get("data")) if nonblank(entry.get("id")) is not None]
 
 
 def entry_of(entries: Iterable[dict[str, Any]], model: str) -> dict[str, Any] | None:

@@ -14,21 +14,10 @@ from urllib.parse import quote
 from typing_extensions import override
 
 from proxy.backends.base import MODELS, Backend, Flow, Probe
-from proxy.backends.fields import (
-    contains,
-    dig,
-    entry_of,
-    fact,
-    mapping,
-    nonblank,
-    objects,
-    openai_models,
-    switch,
-    tokens,
-)
+from proxy.backends.fields import contains, entry_of, fact, mapping, nonblank, objects, openai_models, switch, tokens
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.backends.refusals import template_rules
-from proxy.core.jsontext import JsonObject
+from proxy.core.jsontext import JsonObject, dig
 from proxy.core.request import Thinking
 
 _RUNNING = frozenset({"loaded", "sleeping"})
@@ -69,7 +58,7 @@ class LlamaCpp(Backend):
     def profile(self, model: str) -> Flow[ModelProfile]:
         """The slot's limit: with a unified KV cache all slots together hold no more than that."""
         props = mapping((yield _props(model)).json)
-        entries = openai_models((yield MODELS).json) or []
+        entries = openai_models((yield MODELS).json)
         entry = entry_of(entries, model)
         if entry is None and len(entries) == 1 and "status" not in entries[0]:
             entry = entries[0]  # a server with one model answers to any name
@@ -91,11 +80,8 @@ class LlamaCpp(Backend):
         """A router names the models that are not loaded too."""
         status = nonblank(dig(entry, "status", "value"))
         running = status is None or status in _RUNNING
-        window, seen = (
-            tokens(dig(entry, "meta", "n_ctx")),
-            contains(dig(entry, "architecture", "input_modalities"), "image"),
-        )
-        trained = tokens(dig(entry, "meta", "n_ctx_train"))
+        window, trained = tokens(dig(entry, "meta", "n_ctx")), tokens(dig(entry, "meta", "n_ctx_train"))
+        seen = contains(dig(entry, "architecture", "input_modalities"), "image")
         return ModelProfile(
             window=fact(window, "llama.cpp, model list", Trust.LOADED) if running else None,
             trained_window=fact(trained, "llama.cpp, model file", Trust.TRAINED),

@@ -15,9 +15,9 @@ from urllib.parse import quote
 from typing_extensions import override
 
 from proxy.backends.base import MODELS, Backend, Flow, Probe
-from proxy.backends.fields import contains, dig, entry_of, fact, nonblank, objects, openai_models, tokens
+from proxy.backends.fields import contains, entry_of, fact, nonblank, objects, openai_models, tokens
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
-from proxy.core.jsontext import JsonObject
+from proxy.core.jsontext import JsonObject, dig
 
 _RUNNING = Probe("GET", "/running")
 _WINDOW = re.compile(r"(?<!\S)(?:-c|--ctx-size|--max-model-len)[ =]+([0-9]{1,12})(?!\S)")
@@ -44,12 +44,12 @@ class LlamaSwap(Backend):
     @override
     def detect(self, url: str) -> Flow[bool]:
         """Look for llama-swap as the owner of a model."""
-        return any(entry.get("owned_by") == "llama-swap" for entry in openai_models((yield MODELS).json) or [])
+        return any(entry.get("owned_by") == "llama-swap" for entry in openai_models((yield MODELS).json))
 
     @override
     def profile(self, model: str) -> Flow[ModelProfile]:
         """Read the command line of a running server; for one that does not run, the configuration."""
-        entries = openai_models((yield MODELS).json) or []
+        entries = openai_models((yield MODELS).json)
         entry = _entry(entries, model)
         listed = self.listed_profile(entry, entries)
         if listed.provisional:
@@ -71,7 +71,7 @@ class LlamaSwap(Backend):
     @override
     def load(self, model: str, body: Mapping[str, Any]) -> Flow[None]:
         """Ask the model's own server for a small page, as llama-swap's page does to load one."""
-        entry = _entry(openai_models((yield MODELS).json) or [], model)
+        entry = _entry(openai_models((yield MODELS).json), model)
         name = quote(entry.get("id", model), safe="/", errors="replace")
         yield Probe("GET", f"/upstream/{name}/health", loads=True)
 

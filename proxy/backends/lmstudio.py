@@ -12,9 +12,9 @@ from typing import Any
 from typing_extensions import override
 
 from proxy.backends.base import MODELS, Backend, Flow, Listed, Probe
-from proxy.backends.fields import contains, dig, fact, nonblank, objects, openai_models, smallest, switch, tokens
-from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
-from proxy.core.jsontext import JsonObject
+from proxy.backends.fields import contains, fact, nonblank, objects, openai_models, smallest, switch, tokens
+from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust, value_of
+from proxy.core.jsontext import JsonObject, dig
 from proxy.core.request import NONE, Thinking
 
 _EFFORTS = ("low", "medium", "high")
@@ -47,7 +47,7 @@ class LmStudio(Backend):
     @override
     def models(self) -> Flow[list[Listed]]:
         """List the models that can be requested (`/v1/models`), with details from the native list."""
-        entries = openai_models((yield MODELS).json) or []
+        entries = openai_models((yield MODELS).json)
         native = (yield from _native_list()) or []
         return [Listed(entry["id"], entry, _profile(native, entry["id"])) for entry in entries]
 
@@ -90,7 +90,7 @@ class LmStudio(Backend):
     @override
     def thinking_options(self, thinking: Thinking, profile: ModelProfile) -> JsonObject:
         """One field, for models that the list says have the choice (LM Studio's bug tracker, #2057, for 0.4.17)."""
-        if profile.thinks is None or not profile.thinks.value:
+        if not value_of(profile.thinks):
             return {}
         if thinking.on is False:
             return {"reasoning_effort": NONE}
@@ -105,7 +105,7 @@ def _native_list() -> Flow[list[JsonObject] | None]:
         entries = [entry for entry in objects(models) if nonblank(entry.get("key")) is not None]
         if len(entries) == len(models):
             return entries
-    older = openai_models((yield Probe("GET", "/api/v0/models")).json) or []
+    older = openai_models((yield Probe("GET", "/api/v0/models")).json)
     return list(map(_converted, older)) if older and all(isinstance(one.get("state"), str) for one in older) else None
 
 

@@ -13,20 +13,9 @@ from typing import Any
 from typing_extensions import override
 
 from proxy.backends.base import MODELS, Backend, Flow, Listed, Memory, Probe
-from proxy.backends.fields import (
-    contains,
-    dig,
-    fact,
-    mapping,
-    nonblank,
-    objects,
-    openai_models,
-    size_of,
-    smallest,
-    tokens,
-)
-from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
-from proxy.core.jsontext import JsonObject
+from proxy.backends.fields import contains, fact, mapping, nonblank, objects, openai_models, size_of, smallest, tokens
+from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust, value_of
+from proxy.core.jsontext import JsonObject, dig
 from proxy.core.request import Thinking
 
 _TAGS = Probe("GET", "/api/tags")
@@ -76,7 +65,7 @@ class Ollama(Backend):
     @override
     def models(self) -> Flow[list[Listed]]:
         """List the models that can be requested (`/v1/models`), with details from tags and loaded models."""
-        entries = openai_models((yield MODELS).json) or []
+        entries = openai_models((yield MODELS).json)
         tags = objects(dig((yield _TAGS).json, "models"))
         loaded = objects(dig((yield _PS).json, "models"))
         return [
@@ -126,7 +115,7 @@ class Ollama(Backend):
         requested = tokens(dig(body, "options", "num_ctx"))
         if requested is None:
             return profile
-        trained = profile.trained_window.value if profile.trained_window is not None else None
+        trained = value_of(profile.trained_window)
         window = fact(smallest((requested, trained)), "num_ctx of the request", Trust.REQUESTED)
         return replace(profile, window=window, provisional=False)
 
@@ -138,8 +127,7 @@ class Ollama(Backend):
         """
         if thinking.on is False:
             return {"think": False}
-        thinks = profile.thinks is not None and profile.thinks.value
-        effort = thinking.nearest(_EFFORTS) if thinks else ""
+        effort = thinking.nearest(_EFFORTS) if value_of(profile.thinks) else ""
         return {"think": effort} if effort else {}
 
 
@@ -205,11 +193,8 @@ def _cache_bytes(info: JsonObject) -> int:
     def value(field: str) -> int:
         return tokens(info.get(f"{name}.{field}")) or 0
 
-    layers, heads, heads_kv = (
-        value("block_count"),
-        value("attention.head_count"),
-        info.get(f"{name}.attention.head_count_kv"),
-    )
+    layers, heads = value("block_count"), value("attention.head_count")
+    heads_kv = info.get(f"{name}.attention.head_count_kv")
     cached = (
         sum(map(int, filter(tokens, heads_kv)))
         if isinstance(heads_kv, list) and heads_kv

@@ -17,7 +17,6 @@ from typing_extensions import override
 from proxy.backends.base import MODELS, Backend, Flow, Probe
 from proxy.backends.fields import (
     contains,
-    dig,
     entry_of,
     fact,
     items,
@@ -28,8 +27,8 @@ from proxy.backends.fields import (
     smallest,
     tokens,
 )
-from proxy.backends.profile import Continuation, Fact, ModelProfile, Provider, Trust
-from proxy.core.jsontext import JsonObject
+from proxy.backends.profile import Continuation, Fact, ModelProfile, Provider, Trust, value_of
+from proxy.core.jsontext import JsonObject, dig
 from proxy.core.request import NONE, Thinking
 
 _SLUG = re.compile(r"~?[a-z0-9][\w.-]*/[a-z0-9][\w.:-]*", re.ASCII | re.IGNORECASE)
@@ -111,7 +110,7 @@ class OpenRouter(Backend):
         """By host; else by the catalogue's entries, which no other list looks like."""
         if is_openrouter(url):
             return True
-        entries = openai_models((yield MODELS).json) or []
+        entries = openai_models((yield MODELS).json)
         return any(
             isinstance(entry.get("top_provider"), dict)
             and isinstance(entry.get("supported_parameters"), list)
@@ -128,7 +127,7 @@ class OpenRouter(Backend):
             serving = mapping(dig((yield Probe("GET", f"/v1/models/{model}/endpoints")).json, "data"))
             entry = mapping(dig((yield Probe("GET", f"/v1/model/{model}")).json, "data"))
         if entry.get("id") is None or "context_length" not in entry:
-            entries = openai_models((yield MODELS).json) or []
+            entries = openai_models((yield MODELS).json)
             entry = entry_of(entries, model) or entry_of(entries, model.rsplit(":", 1)[0]) or {}
         return _profile(model, entry, serving)
 
@@ -140,7 +139,7 @@ class OpenRouter(Backend):
     @override
     def stops_on_disconnect(self, body: Mapping[str, Any], profile: ModelProfile) -> bool:
         """Return whether every provider that may serve the request stops; True where none is known."""
-        providers = profile.providers.value if profile.providers is not None else ()
+        providers = value_of(profile.providers) or ()
         return all(cancels(each.name) for each in allowed(body.get("provider"), providers) or providers)
 
     @override

@@ -56,6 +56,11 @@ class Fact(Generic[T]):
     trust: Trust
 
 
+def value_of(fact: Fact[T] | None) -> T | None:
+    """Return the value of a fact; None: nobody told it."""
+    return None if fact is None else fact.value
+
+
 class Provider(NamedTuple):
     """One of those who serve a model behind one API (OpenRouter)."""
 
@@ -103,7 +108,7 @@ class ModelProfile:
         What was refused is left out, but for a way that the user set. Quoting is what every chat model understands.
         """
         chosen = self.continuation
-        refused = self.refused_continuations.value if self.refused_continuations is not None else frozenset()
+        refused = value_of(self.refused_continuations) or frozenset()
         first = [chosen.value] if chosen is not None else []
         if chosen is not None and chosen.trust is Trust.USER:
             refused -= {chosen.value}

@@ -8,9 +8,9 @@ from typing import Any
 from typing_extensions import override
 
 from proxy.backends.base import MODELS, Backend, Flow, Probe
-from proxy.backends.fields import dig, entry_of, fact, nonblank, openai_models, tokens
+from proxy.backends.fields import entry_of, fact, nonblank, openai_models, tokens
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
-from proxy.core.jsontext import JsonObject
+from proxy.core.jsontext import JsonObject, dig
 from proxy.core.request import Thinking
 
 _EFFORTS = ("low", "medium", "high")
@@ -57,7 +57,7 @@ class Vllm(Backend):
     @override
     def detect(self, url: str) -> Flow[bool]:
         """Look for vLLM as the owner of a model."""
-        return any(entry.get("owned_by") == "vllm" for entry in openai_models((yield MODELS).json) or [])
+        return any(entry.get("owned_by") == "vllm" for entry in openai_models((yield MODELS).json))
 
     @override
     def listed_profile(self, entry: JsonObject, entries: list[JsonObject]) -> ModelProfile:

@@ -58,6 +58,13 @@ def loads_object(data: bytes | str) -> JsonObject | None:
     return value if isinstance(value, dict) else None
 
 
+def dig(value: Any, *path: str) -> Any:
+    """Return the value at the end of `path` through nested objects of any JSON, or None."""
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
 def loads_text(data: bytes) -> Any:
     """Parse what a client sends, all of which has to be text: it goes to logs, stores and backends.
 
@@ -66,19 +73,13 @@ def loads_text(data: bytes) -> Any:
         ValueError: not JSON, or nested too deeply.
     """
     try:
-        value = orjson.loads(data)  # which refuses what is no text
-    except orjson.JSONDecodeError:
-        try:
-            value = loads(data)
-            if any(mark in data for mark in _SURROGATES):
-                orjson.dumps(value)
-        except (UnicodeDecodeError, orjson.JSONEncodeError):
-            raise BadText(
-                "it holds text that is not Unicode text: half of a pair, as \\ud83d, or bytes that are not UTF-8"
-            ) from None
-    else:
-        if len(data) > _FLAT:
-            _check_depth(value, data)
+        value = loads(data)
+        if any(mark in data for mark in _SURROGATES):
+            orjson.dumps(value)
+    except (UnicodeDecodeError, orjson.JSONEncodeError):
+        raise BadText(
+            "it holds text that is not Unicode text: half of a pair, as \\ud83d, or bytes that are not UTF-8"
+        ) from None
     return value
 
 

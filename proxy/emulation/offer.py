@@ -17,7 +17,7 @@ from operator import is_not
 from typing import Any, Literal
 
 from proxy.backends.profile import ModelProfile
-from proxy.core.jsontext import dumps
+from proxy.core.jsontext import dig, dumps
 from proxy.core.piece import CallPart
 from proxy.core.request import Request
 from proxy.core.settings import Settings
@@ -135,13 +135,10 @@ def offer_of(body: Mapping[str, Any]) -> Offer | None:
 def _tools(listed: Any) -> dict[str, Tool]:
     found: dict[str, Tool] = {}
     for tool in listed if isinstance(listed, list) else ():
-        function = tool.get("function") if isinstance(tool, Mapping) else None
-        name = function.get("name") if isinstance(function, Mapping) else None
-        if isinstance(function, Mapping) and isinstance(name, str) and name:
-            described = function.get("description")
-            found[name] = Tool(
-                name, described.strip() if isinstance(described, str) else "", function.get("parameters")
-            )
+        name, described = dig(tool, "function", "name"), dig(tool, "function", "description")
+        if isinstance(name, str) and name:
+            description = described.strip() if isinstance(described, str) else ""
+            found[name] = Tool(name, description, dig(tool, "function", "parameters"))
     return found
 
 
@@ -155,8 +152,7 @@ def _choice(choice: Any, tools: Mapping[str, Tool]) -> tuple[Choice, frozenset[s
     if isinstance(allowed := choice.get("allowed_tools"), Mapping):
         mode: Choice = "required" if allowed.get("mode") == "required" else "auto"
         return mode, names & frozenset(_tools(allowed.get("tools")))
-    function = choice.get("function")
-    name = function.get("name") if isinstance(function, Mapping) else choice.get("name")
+    name = dig(choice, "function", "name") or choice.get("name")
     return ("named", frozenset({name})) if isinstance(name, str) and name in names else ("auto", names)
 
 
@@ -223,13 +219,12 @@ class _Checker:
 def resolved(root: Any, schema: Any) -> Mapping[str, Any]:
     """The schema that a reference within `root` means, with what stands beside it; an empty one for what can't be followed."""
     for _ in range(_REFERENCES):
-        reference = schema.get("$ref") if isinstance(schema, Mapping) else None
+        reference = dig(schema, "$ref")
         if not isinstance(reference, str):
             break
         found: Any = root if reference.startswith("#") else None
         for step in reference.removeprefix("#").split("/")[1:]:
-            name = step.replace("~1", "/").replace("~0", "~")
-            found = found.get(name) if isinstance(found, Mapping) else None
+            found = dig(found, step.replace("~1", "/").replace("~0", "~"))
         siblings = {name: value for name, value in schema.items() if name != "$ref"}
         schema = {**found, **siblings} if isinstance(found, Mapping) else siblings
     return schema if isinstance(schema, Mapping) else {}

@@ -12,7 +12,7 @@ from typing import Any
 
 from proxy.core.history.embedded import RULE
 from proxy.core.history.turns import calls_of
-from proxy.core.jsontext import dumps, loads
+from proxy.core.jsontext import dig, dumps, loads_object
 from proxy.core.request import Message, Request, is_text_part, leading_system
 from proxy.emulation.forms import CLOSING, OPENING, CallFault
 from proxy.emulation.offer import Offer, Tool, alternatives, resolved
@@ -200,15 +200,11 @@ def _joined(content: Any, between: str, text: str) -> Any:
 
 def _arguments(function: Any) -> str:
     """Arguments as they were written, where they are JSON."""
-    arguments = function.get("arguments") if isinstance(function, dict) else None
+    arguments = dig(function, "arguments")
     if not isinstance(arguments, str):
         return dumps({} if arguments is None else arguments).decode()
     text = arguments.strip() or "{}"
-    try:
-        valid = isinstance(loads(text), dict)
-    except ValueError:
-        valid = False
-    return text if valid else dumps(arguments).decode()
+    return dumps(arguments).decode() if loads_object(text) is None else text
 
 
 def _result(message: Message, called: Mapping[str, tuple[str, str]]) -> Message:

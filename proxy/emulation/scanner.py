@@ -220,15 +220,12 @@ class CallScanner:
         if ticks >= _BLOCK and not found.group():
             # What looked like inline code was the first line of a code block.
             self._closing = regex.compile(rf"\n[ \t]{{0,3}}`{{{ticks},64}}[ \t]{{0,64}}(?=[\r\n])")
-            self._state = self._skip_block
+            self._state = partial(self._skip, 1)
         else:
             self._closing = None
             self._state = self._prose if ticks else self._between
             self._forget(0 if ticks else self._at)
         return True
-
-    def _skip_block(self) -> bool:
-        return self._skip(1)
 
     # -- calls
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from proxy.core.history.marks import INSTRUCTION, defanged, forges_block, is_instruction
 from proxy.core.history.turns import Pending, calls_of, is_result
-from proxy.core.jsontext import dumps, loads
+from proxy.core.jsontext import dig, dumps, loads
 from proxy.core.request import SYSTEM_ROLES, THOUGHT_FIELDS, Message, is_text_part, leading_system, text_of
 from proxy.emulation import NO_TOOLS, as_text
 from proxy.stream.status import strip_status
@@ -172,8 +172,8 @@ def _paired(messages: Sequence[Message], kinds: set[str]) -> list[Message]:
             end_batch()
         done.append(message)
         for call in calls_of(message):
-            call_id, function = call.get("id"), call.get("function")
-            names[str(call_id)] = str((function.get("name") if isinstance(function, dict) else None) or "a tool")
+            call_id = call.get("id")
+            names[str(call_id)] = str(dig(call, "function", "name") or "a tool")
             which = {} if call_id is None else {"tool_call_id": call_id}
             lost.add(call_id, {"role": "tool", **which, "content": LOST})
     end_batch()
@@ -223,7 +223,7 @@ def _with_valid_arguments(message: Message, kinds: set[str]) -> Message:
 
 
 def _valid_call(call: Any) -> Any:
-    function = call.get("function") if isinstance(call, dict) else None
+    function = dig(call, "function")
     if not isinstance(function, dict) or isinstance(function.get("arguments"), dict):
         return call
     arguments = function.get("arguments")

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from proxy.backends.profile import ModelKey, ModelProfile, Trust
+from proxy.backends.profile import ModelKey, ModelProfile, Trust, value_of
 from proxy.backends.windows import CutSeen
 from proxy.core.history.turns import is_result
+from proxy.core.jsontext import dig
 from proxy.core.piece import as_count
 from proxy.net.tasks import spawn
 from proxy.store import Store
@@ -48,7 +49,7 @@ class Counting:
             BadRequest: something in it is nested too deeply to be counted.
         """
         key, tokenizer = route.key, profile.tokenizer
-        name = None if tokenizer is None else tokenizer.value
+        name = value_of(tokenizer)
         chosen = tokenizer is not None and tokenizer.trust is Trust.USER
         model = self.meter.model(key)
         model.resolve(hint=None if chosen else name, override=name if chosen else None)
@@ -140,9 +141,8 @@ class Counting:
         _record_reused(job, usage)
         known, backend = job.route.known, job.known_backend
         window = job.profile.window if job.loads_window else known.reported_window
-        told = None if window is None else window.value
         may_cut = backend is not None and backend.shifts_silently
-        verdict = self.meter.observe(estimate, reported, window=told, may_cut=may_cut)
+        verdict = self.meter.observe(estimate, reported, window=value_of(window), may_cut=may_cut)
         if window is not None and reported > window.value:
             known.doubt(window)
         if verdict is Observation.CUT:
@@ -210,15 +210,14 @@ def _learn_fitted(job: Job, prompt: int, completion: int, finish: str | None) ->
 
 
 def _record_learned(job: Job, window: int | None, origin: str) -> None:
-    believed = job.profile.window.value if job.profile.window is not None else None
+    believed = value_of(job.profile.window)
     if window is not None and window != believed:
         job.outcome.add("window_learned", window=window, origin=origin, before=believed)
 
 
 def _record_reused(job: Job, usage: Mapping[str, Any]) -> None:
     """Record how many tokens of the first attempt's prompt the backend had in its cache."""
-    details, outcome = usage.get("prompt_tokens_details"), job.outcome
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    cached, outcome = dig(usage, "prompt_tokens_details", "cached_tokens"), job.outcome
     if isinstance(cached, int) and cached >= 0 and outcome.reused is None:
         outcome.reused = cached
         if not outcome.unlike and cached < (outcome.repeated or 0) * _REUSED_SHARE - _CACHE_BLOCKS:

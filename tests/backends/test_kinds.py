@@ -10,6 +10,7 @@ from proxy.backends import BACKENDS, backend_of, detect, fields
 from proxy.backends.base import Probe, Reply
 from proxy.backends.openrouter import cancels, is_openrouter
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
+from proxy.core.jsontext import dig
 from tests.backends.driver import paths, payloads, play
 
 LMSTUDIO, OLLAMA, LLAMACPP, SWAP, VLLM, ROUTER = (
@@ -541,14 +542,14 @@ def test_tokens_are_positive_and_finite(value: object, expected: int | None) -> 
 
 
 def test_what_has_another_shape_is_nothing() -> None:
-    assert fields.dig({"a": {"b": 1}}, "a", "b") == 1
-    assert fields.dig({"a": [1]}, "a", "b") is fields.dig(None, "a") is None
+    assert dig({"a": {"b": 1}}, "a", "b") == 1
+    assert dig({"a": [1]}, "a", "b") is dig(None, "a") is None
     assert (fields.mapping([]), fields.objects([1, {"a": 1}, None])) == ({}, [{"a": 1}])
     assert (fields.nonblank("  "), fields.switch(1), fields.contains(None, "tools")) == (None, None, None)
     assert [fields.contains(value, "tools") for value in ([], [{}, "tools"])] == [False, True]
     assert fields.fact(None, "nobody", Trust.LISTED) is None
     assert fields.openai_models({"data": [{"id": "a"}, {"id": ""}, {"id": 1}, "b"]}) == [{"id": "a"}]
-    assert fields.openai_models({"data": {}}) is None
+    assert fields.openai_models({"data": {}}) == []
     assert len(fields.objects([{}] * 50_000)) == fields.MOST_OBJECTS
 
 

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
 
 from proxy.core.history.marks import is_extract, is_summary
-from proxy.core.jsontext import dumps
+from proxy.core.jsontext import dig, dumps
 from proxy.core.request import Message
 
 By: TypeAlias = Literal["written", "extract"]
@@ -98,7 +98,7 @@ def _canonical(message: Message) -> list[Any]:
 
 def _canonical_call(call: Any) -> Any:
     """Id, name and arguments, in whatever order and with whatever beside them they are sent back."""
-    function = call.get("function") if isinstance(call, dict) else None
+    function = dig(call, "function")
     if not isinstance(function, dict):
         return call
     return [call.get("id"), function.get("name"), function.get("arguments")]

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 from proxy.core.history.client_compaction import brought_from
 from proxy.core.history.marks import INSTRUCTION
-from proxy.core.request import Message, text_of
+from proxy.core.request import Message, is_text_part, text_of
 
 Span: TypeAlias = tuple[int, int]
 
@@ -130,11 +130,7 @@ def texts_of(message: Message) -> list[tuple[int | None, str]]:
         return [(None, content)]
     if not isinstance(content, list):
         return []
-    return [
-        (index, part["text"])
-        for index, part in enumerate(content)
-        if isinstance(part, dict) and isinstance(part.get("text"), str)
-    ]
+    return [(index, part["text"]) for index, part in enumerate(content) if is_text_part(part)]
 
 
 def calls_in(text: str) -> list[WrittenCall]:
