@@ -71,26 +71,23 @@ async def services_of(request: Request) -> Services:
 On = Annotated[Services, Depends(services_of)]
 
 
-async def authorized(request: Request, on: On) -> Exchange:
-    """A request with a key, if there are keys."""
-    exchange: Exchange = request.scope[EXCHANGE]
-    on.access.authorize(exchange)
-    return exchange
+def _exchange(**demand: bool) -> Callable[[Request, Services], Awaitable[Exchange]]:
+    """Make the dependency for a request that `AccessControl.authorize` lets in, with this demand."""
+
+    async def exchange_of(request: Request, on: On) -> Exchange:
+        exchange: Exchange = request.scope[EXCHANGE]
+        on.access.authorize(exchange, **demand)
+        return exchange
+
+    return exchange_of
 
 
-async def public(request: Request, on: On) -> Exchange:
-    """A request that needs no key; one that has a key is shown more."""
-    exchange: Exchange = request.scope[EXCHANGE]
-    on.access.authorize(exchange, optional=True)
-    return exchange
-
-
-async def viewing(request: Request, on: On) -> Exchange:
-    """A request with a key, be it only an admin's."""
-    exchange: Exchange = request.scope[EXCHANGE]
-    on.access.authorize(exchange, viewers=True)
-    return exchange
-
+authorized = _exchange()
+"""A request with a key, if there are keys."""
+public = _exchange(optional=True)
+"""A request that needs no key; one that has a key is shown more."""
+viewing = _exchange(viewers=True)
+"""A request with a key, be it only an admin's."""
 
 Authorized = Annotated[Exchange, Depends(authorized)]
 Public = Annotated[Exchange, Depends(public)]

@@ -154,14 +154,6 @@ class OllamaWriter(Translator):
         return b"" if self._over else self._line({"content": ""})
 
     @override
-    def _begin(self, prompt_tokens: int) -> list[bytes]:
-        return []
-
-    @override
-    def _opened(self, block: ContentBlock) -> list[bytes]:
-        return []
-
-    @override
     def _delta(self, block: ContentBlock, text: str) -> bytes:
         if block.kind == "call":
             return b""

@@ -200,12 +200,14 @@ class Translator(Writer):
     # -- what differs from dialect to dialect
 
     def _begin(self, prompt_tokens: int) -> list[bytes]:
-        """Write the head of the answer."""
-        raise NotImplementedError
+        """Write the head of the answer; nothing by default."""
+        del prompt_tokens
+        return []
 
     def _opened(self, block: ContentBlock) -> list[bytes]:
-        """Write the beginning of a block."""
-        raise NotImplementedError
+        """Write the beginning of a block; nothing by default."""
+        del block
+        return []
 
     def _delta(self, block: ContentBlock, text: str) -> bytes:
         """Write a piece of the open block, which is in it already."""
