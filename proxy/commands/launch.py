@@ -28,6 +28,7 @@ from proxy.config import config_files, environment
 from proxy.core.errors import printable
 from proxy.core.settings import Settings
 from proxy.shaping.agent import SHORT
+from proxy.store.sqlite import make_private
 
 LISTENING = "Spillway listening on "
 """How the line begins that names the address; who starts one waits for it."""
@@ -295,8 +296,6 @@ def _running_spillway(settings: Settings, arguments: Sequence[str]) -> Iterator[
     if settings.port and _answers(url_of(settings)):
         yield url_of(settings)
         return
-    from proxy.store.sqlite import make_private  # noqa: PLC0415 - serve reads this module too, and may need no SQLite
-
     log = user_state_path("spillway") / "launch.log"
     make_private(log)
     variables = {**environment(), "SPILLWAY_DEMO": "0"}  # an agent has no use for scripted answers

@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 
 from proxy.core.history.checkpoint import DIGEST_BYTES, Checkpoint
 from proxy.store.driver import DOCUMENT, VERSION, Driver, StoreLimits, decode, encode, refusal, version_of
+from proxy.store.sqlite import SqliteDriver, open_sqlite
 
 __all__ = ["Store", "StoreLimits", "open_store"]
 
@@ -54,8 +55,6 @@ def open_store(url: str, limits: StoreLimits) -> Store:
     driver: Driver
     try:
         if url == "memory://" or scheme == "sqlite":
-            from proxy.store.sqlite import open_sqlite  # noqa: PLC0415 - takes 1 MB
-
             driver = open_sqlite(url, limits)
         elif scheme in ("redis", "rediss"):
             from proxy.store.redis import RedisDriver  # noqa: PLC0415 - an extra
@@ -148,7 +147,9 @@ class Store:
         if self._shelter is not None:
             await self._shelter.drop(checkpoint.scope, checkpoint.digest)
         if await self._run(partial(self._driver.put, checkpoint, body), False, write=True) is False:
-            self._shelter = self._shelter or _memory(self._limits)
+            if self._shelter is None:
+                largest = min(self._limits.max_bytes, SHELTER_BYTES)
+                self._shelter = SqliteDriver(None, replace(self._limits, max_bytes=largest))
             await self._shelter.put(checkpoint, body)
         return True
 
@@ -257,13 +258,6 @@ class Store:
         elif breaker.problem and not problem:
             _log.info("store %s works again", self._driver.name)
         breaker.problem, breaker.retry_at = problem, self._now() + PAUSE
-
-
-def _memory(limits: StoreLimits) -> Driver:
-    """Build a database in memory, for what the real one does not take."""
-    from proxy.store.sqlite import SqliteDriver  # noqa: PLC0415 - takes 1 MB
-
-    return SqliteDriver(None, replace(limits, max_bytes=min(limits.max_bytes, SHELTER_BYTES)))
 
 
 def _reason(error: Exception) -> str:

@@ -22,12 +22,10 @@ LATER = {
     "proxy.commands.check",
     "proxy.commands.live",
     "proxy.demo",
-    "proxy.store.sqlite",
     "pygments",
     "redis",
     "rich",
     "snowballstemmer",
-    "sqlite3",
     "tokenizers",
 }
 """What takes long to import, or much memory, and only some requests or commands need."""
