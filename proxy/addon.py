@@ -24,7 +24,6 @@ class AddOn(Observer):
 
     def shape(self, request: Request, route: Route, settings: Settings, outcome: Outcome) -> Request:
         """Change a request as the client sent it, before anything is looked up for it."""
-        del route, settings, outcome
         return request
 
     async def offer(self, job: Job, offered: OfferedTools, *, emulate: bool) -> None:
@@ -38,12 +37,10 @@ class AddOn(Observer):
 
     def answer(self, job: Job) -> str:
         """Answer a request whose prompt has its room in words of Spillway's own; empty: the model answers."""
-        del job
         return ""
 
     async def give_way(self, job: Job, *, refused: bool) -> bool:
         """Take what was added out of a prompt that is due, or was refused; False if that makes no room."""
-        del job, refused
         return False
 
     def before_sending(self, job: Job, *, again: bool) -> None:

@@ -54,6 +54,12 @@ _WINDOWS = (
 """Fields of a list entry, seen in the wild, that hold the window."""
 
 
+def _known(value: T) -> Flow[T]:
+    """Answer without a request."""
+    yield from ()
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class Listed:
     """A model in the backend's list: its id, the object as it was sent, and what the list tells."""
@@ -110,7 +116,6 @@ class Backend:
 
     def detect(self, url: str) -> Flow[bool]:
         """Tell by the shape of replies whether the server at `url` (root, without /v1) is of this kind."""
-        del url
         reply = mapping((yield MODELS).json)
         return reply.get("object") == "list" and isinstance(reply.get("data"), list)
 
@@ -129,7 +134,6 @@ class Backend:
 
     def listed_profile(self, entry: JsonObject, entries: list[JsonObject]) -> ModelProfile:
         """Read an entry of the list of models: the least of several windows, one of which may be the trained one."""
-        del entries
         windows = [tokens(dig(entry, *path)) for path in _WINDOWS]
         return ModelProfile(
             window=fact(smallest(windows), "model list", Trust.LISTED),
@@ -138,52 +142,39 @@ class Backend:
 
     def load(self, model: str, body: Mapping[str, Any]) -> Flow[None]:
         """Load a model the way the request `body`, which is about to be sent, would load it; by default all are loaded."""
-        del model, body
-        yield from ()
+        return _known(None)
 
     def load_window(self, model: str, body: Mapping[str, Any], windows: Sequence[int]) -> Flow[int | None]:
         """Load a model for the request `body` with the first of these windows that is granted, and return it; None: none is."""
-        del model, body, windows
-        yield from ()
-        return None
+        return _known(None)
 
     def fitting_window(self, model: str, memory: Memory | None) -> Flow[int | None]:
         """Compute the largest window that surely fits into memory beside the model; None: that can't be told."""
-        del model, memory
-        yield from ()
-        return None
+        return _known(None)
 
     def stops_on_disconnect(self, body: Mapping[str, Any], profile: ModelProfile) -> bool:
         """Return whether closing a stream stops the generation, and its bill."""
-        del body, profile
         return True
 
     def profile_for(self, body: Mapping[str, Any], profile: ModelProfile) -> ModelProfile:
         """Return the profile of its model as it holds for a request with this body."""
-        del body
         return profile
 
     def thinking_options(self, thinking: Thinking, profile: ModelProfile) -> dict[str, Any]:
         """Request options for a thinking effort, as far as the server's documentation names any; else OpenAI's field."""
-        del profile
         return {"reasoning_effort": thinking.openai} if thinking.openai else {}
 
     def thinking_bound(self, tokens: int, body: Mapping[str, Any], profile: ModelProfile) -> dict[str, Any]:
         """Request options, instead of those in the `body`, by which the server ends a thought itself; {}: it has none."""
-        del tokens, body, profile
         return {}
 
     def busy(self, model: str) -> Flow[bool]:
         """Ask whether the backend is at work on any request, whoever sent it; False if it does not report that."""
-        del model
-        yield from ()
-        return False
+        return _known(False)
 
     def count(self, body: dict[str, Any]) -> Flow[int | None]:
         """Exact prompt tokens of a chat completion body; None where the backend has no such endpoint."""
-        del body
-        yield from ()
-        return None
+        return _known(None)
 
 
 class Generic(Backend):

@@ -57,7 +57,6 @@ class Writer(Protocol):
 
     def with_usage(self, finish: Piece, usage: Piece) -> Piece:
         """Return the finish with what it lacks because usage was asked for."""
-        del usage
         return finish
 
     def error(self, body: Mapping[str, Any]) -> bytes:

@@ -201,12 +201,10 @@ class Translator(Writer):
 
     def _begin(self, prompt_tokens: int) -> list[bytes]:
         """Write the head of the answer; nothing by default."""
-        del prompt_tokens
         return []
 
     def _opened(self, block: ContentBlock) -> list[bytes]:
         """Write the beginning of a block; nothing by default."""
-        del block
         return []
 
     def _delta(self, block: ContentBlock, text: str) -> bytes:
