@@ -101,16 +101,13 @@ class Preparer:
         """
         # A client's own compaction is of all that it sends. Else the newest message is never covered, not even where the
         # same loop has been run before.
-        prompt = job.prompt
+        prompt, window = job.prompt, job.profile.window
         links = () if job.managed.hands_over else prompt.links[:-1]
-        found = await self._store.find(job.scope, links[::-1]) if links else None
+        found = await self._store.find(job.scope, links[::-1])
         while found is not None and job.rewrites and found.by == "extract":
-            links = links[: found.covered - 1]
-            found = await self._store.find(job.scope, links[::-1]) if links else None
-        window = job.profile.window
+            found = await self._store.find(job.scope, links[: found.covered - 1][::-1])
         while found is not None and window is not None and found.window < window.value:
-            links = links[: found.covered - 1]
-            shorter = await self._store.find(job.scope, links[::-1]) if links else None
+            shorter = await self._store.find(job.scope, links[: found.covered - 1][::-1])
             history = prompt.shown if shorter is None else prompt.with_checkpoint(shorter)
             body = {**prompt.request.body, "messages": [*prompt.system, *history]}
             prompt.estimate = await self._counting.measure(job.route, job.profile, body)

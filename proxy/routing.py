@@ -14,7 +14,7 @@ from operator import is_
 from typing import Any
 
 from proxy.backends.base import Listed
-from proxy.backends.profile import ModelKey, ModelProfile, Trust
+from proxy.backends.profile import ModelKey, ModelProfile
 from proxy.core.errors import BadRequest
 from proxy.core.request import Request
 from proxy.core.settings import OFF, Settings
@@ -83,8 +83,7 @@ def _readiness(route: Route) -> int:
     """
     if route.listed is None or route.listed.profile.provisional:
         return 0
-    window = route.listed.profile.window
-    return 2 if window is not None and window.trust is Trust.LOADED else 1
+    return 1 if route.listed.profile.loaded_window is None else 2
 
 
 def is_managed(route: Route, settings: Settings) -> bool:

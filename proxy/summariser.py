@@ -20,7 +20,7 @@ from proxy.compaction.summary import instruction
 from proxy.compaction.verification import LoopWatch, SummaryReply, checked
 from proxy.core import sse
 from proxy.core.errors import UpstreamUnavailable
-from proxy.core.jsontext import dig
+from proxy.core.jsontext import dig, omit
 from proxy.core.piece import Piece, as_count
 from proxy.dialects.chat.reading import pieces_of, read_frame
 from proxy.dialects.chat.request import LOADING, summarising
@@ -263,9 +263,7 @@ def instructions(job: Job) -> str:
 def _content(job: Job, route: Route, ask: SummaryAsk, *, stream: bool) -> ChatBody:
     body = job.prompt.request.body
     if route.key != job.route.key:
-        body = {
-            name: value for name, value in body.items() if name not in LOADING and (name != "think" or value is False)
-        }
+        body = omit(body, *LOADING, *(["think"] if body.get("think") is not False else []))
     content = summarising(
         body,
         route.model,

@@ -16,7 +16,7 @@ from proxy.attempts.client import ClientStream, final_notices
 from proxy.attempts.resuming import Resumer
 from proxy.attempts.room import room_of, watch_of
 from proxy.compaction.account import account
-from proxy.core.errors import UpstreamUnavailable
+from proxy.core.errors import STREAM_FAILED, UpstreamUnavailable
 from proxy.core.jsontext import dumps
 from proxy.core.piece import Piece
 from proxy.core.sse import FrameTooLong
@@ -117,7 +117,7 @@ class AnswerDriver:
         self._calls.record(over=True)
         outcome.usage, outcome.delivered = answer.usage(), session.delivered
         if session.failed or answer.attempt.errored:
-            outcome.fail(0, "upstream_failed")
+            outcome.fail(0, STREAM_FAILED)
         else:
             self._job.state.joined_answer = answer.joined
             if session.watch.ended_short(answer) and not outcome.unfinished:

@@ -69,10 +69,12 @@ def _too_long(job: Job, meter: Meter, counted: int, cut: float, why: str) -> Con
         # LiteLLM and others know a context overflow by the first words, which are OpenAI's.
         f"This model's maximum context length is {window} tokens. However, your messages resulted in {tokens} tokens: "
         f"{breakdown}. {why} At least {excess} tokens have to go. What helps, easiest first: {'; '.join(advice)}.",
-        param="messages",
-        tokens=tokens,
-        window=window,
-        figures={"parts": parts, "excess": excess, "savings": savings, "n_ctx_needed": needed},
+        n_prompt_tokens=tokens,
+        n_ctx=window,
+        n_ctx_needed=needed,
+        parts=parts,
+        excess=excess,
+        savings=savings,
     )
 
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from proxy.core import jsontext
-from proxy.core.jsontext import JsonObject, dig, loads_object
+from proxy.core.jsontext import JsonObject, dig, loads_object, omit
 
 EXAMINED = 16 * 1024
 """Bytes of a body that are looked at; error texts are far shorter."""
@@ -47,7 +47,7 @@ class SentRequest:
     @cached_property
     def _texts(self) -> tuple[bytes, bytes]:
         """Letters and digits of its parameters, and of its conversation."""
-        parameters = {name: value for name, value in self._parsed.items() if name not in _CONTENTS}
+        parameters = omit(self._parsed, *_CONTENTS)
         return _texts_in(parameters), _texts_in([self._parsed.get(name) for name in _CONTENTS])
 
 

@@ -76,7 +76,7 @@ class Ollama(Backend):
     @override
     def profile(self, model: str) -> Flow[ModelProfile]:
         """Read what the model's file says, and the window of a loaded instance."""
-        loaded = _named(objects(dig((yield _PS).json, "models")), model)
+        loaded = yield from _find(_PS, model)
         return _profile(mapping((yield Probe("POST", "/api/show", {"model": model})).json), loaded)
 
     @override
@@ -89,7 +89,7 @@ class Ollama(Backend):
         """Load it so; of several windows one that leaves a part of the model outside of the GPU is too large."""
         for window in windows:
             if (yield _loading(model, {**mapping(body.get("options")), "num_ctx": window})).status == 200:
-                loaded = _named(objects(dig((yield _PS).json, "models")), model) or {}
+                loaded = (yield from _find(_PS, model)) or {}
                 size, in_gpu = (size_of(loaded, name) for name in ("size", "size_vram"))
                 if window == windows[-1] or not 0 < in_gpu < size:
                     return window
@@ -99,8 +99,8 @@ class Ollama(Backend):
     def fitting_window(self, model: str, memory: Memory | None) -> Flow[int | None]:
         """Compute it from the size of the file and of the cache; what the loaded model takes now is free for it."""
         info = mapping(dig((yield Probe("POST", "/api/show", {"model": model})).json, "model_info"))
-        weights = size_of(_named(objects(dig((yield _TAGS).json, "models")), model) or {}, "size")
-        loaded = _named(objects(dig((yield _PS).json, "models")), model) or {}
+        weights = size_of((yield from _find(_TAGS, model)) or {}, "size")
+        loaded = (yield from _find(_PS, model)) or {}
         trained, per_token = _trained({"model_info": info}), _cache_bytes(info)
         if memory is None or not (weights and trained and per_token):
             return None
@@ -139,6 +139,11 @@ def _canonical(name: str) -> str:
     """A model name as Ollama compares it: with its tag, in lower case."""
     tagged = name if ":" in name.rsplit("/", 1)[-1] else f"{name}:latest"
     return tagged.casefold()
+
+
+def _find(listing: Probe, model: str) -> Flow[JsonObject | None]:
+    """Find the entry of a model in one of Ollama's lists."""
+    return _named(objects(dig((yield listing).json, "models")), model)
 
 
 def _named(entries: list[JsonObject], model: str) -> JsonObject | None:

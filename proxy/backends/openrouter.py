@@ -28,7 +28,7 @@ from proxy.backends.fields import (
     tokens,
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Provider, Trust, value_of
-from proxy.core.jsontext import JsonObject, dig
+from proxy.core.jsontext import JsonObject, dig, omit
 from proxy.core.request import NONE, Thinking
 
 _SLUG = re.compile(r"~?[a-z0-9][\w.-]*/[a-z0-9][\w.:-]*", re.ASCII | re.IGNORECASE)
@@ -171,7 +171,7 @@ class OpenRouter(Backend):
         """Replace the effort, beside which it is refused; for models with efforts alone OpenRouter finds the nearest."""
         if profile.thinks is not None and not profile.thinks.value:
             return {}
-        rest = {name: value for name, value in mapping(body.get("reasoning")).items() if name != "effort"}
+        rest = omit(mapping(body.get("reasoning")), "effort")
         return {
             "reasoning": {**rest, "max_tokens": tokens},
             **({"reasoning_effort": None} if "reasoning_effort" in body else {}),

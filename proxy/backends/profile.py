@@ -102,6 +102,11 @@ class ModelProfile:
     provisional: bool = False
     """The model is not loaded: what it is loaded with next may differ."""
 
+    @property
+    def loaded_window(self) -> int | None:
+        """Tokens of the window that a loaded instance reports; None: none does."""
+        return self.window.value if self.window is not None and self.window.trust is Trust.LOADED else None
+
     def ways(self, offered: Iterable[Continuation]) -> list[Continuation]:
         """Ways to continue an answer, best first and never none: the profile's own, then those `offered` by the backend.
 

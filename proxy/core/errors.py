@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from typing_extensions import override
 
+STREAM_FAILED = "upstream_failed"
+"""Code of an error inside a stream, where the backend broke off or sent what can't be read."""
 FAILED = "Spillway failed on this request; its log says more."
 
 
@@ -90,26 +91,14 @@ class Conflict(ClientError, status=409):
 class ContextOverflow(ClientError, code="context_length_exceeded"):
     """The pinned part alone exceeds the window."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        param: str | None = None,
-        tokens: int,
-        window: int,
-        figures: Mapping[str, Any] | None = None,
-    ) -> None:
-        """`tokens` are those of the prompt, `window` those of the model's context window, `figures` more fields of the error."""
-        super().__init__(message, param=param)
-        self.figures = figures or {}
-        self.tokens = tokens
-        self.window = window
+    def __init__(self, message: str, **figures: Any) -> None:
+        """`figures` are more fields of the error: tokens, by the names that llama-server (b11549) has for them."""
+        super().__init__(message, param="messages")
+        self.figures = figures
 
     @override
     def body(self) -> dict[str, Any]:
-        """With the figures by the names that llama-server (b11549) has for them."""
-        error = super().body()["error"]
-        return {"error": {**error, "n_prompt_tokens": self.tokens, "n_ctx": self.window, **self.figures}}
+        return {"error": {**super().body()["error"], **self.figures}}
 
 
 class HeadTooLarge(ClientError, status=431, code="headers_too_large"):

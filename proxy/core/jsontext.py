@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any, TypeAlias, TypeGuard
 
 import orjson
 
@@ -63,6 +64,16 @@ def dig(value: Any, *path: str) -> Any:
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
     return value
+
+
+def are_objects(value: Any) -> TypeGuard[list[JsonObject]]:
+    """Return whether a value is a list of nothing but objects."""
+    return isinstance(value, list) and all(isinstance(each, dict) for each in value)
+
+
+def omit(value: Mapping[str, Any], *names: str) -> JsonObject:
+    """Return an object without the fields of these names."""
+    return {name: each for name, each in value.items() if name not in names}
 
 
 def loads_text(data: bytes) -> Any:

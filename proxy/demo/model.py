@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import orjson
 
+from proxy.core.jsontext import are_objects
 from proxy.core.request import Message, text_of
 
 MODEL = "spillway-demo"
@@ -75,7 +76,7 @@ def prompt_tokens(body: Mapping[str, Any]) -> int:
         RequestRefused: it has no messages.
     """
     messages = body.get("messages")
-    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+    if not are_objects(messages):
         raise RequestRefused(400, "'messages' must be an array of objects")
     parts = [text_of(message) for message in messages]
     calls = [message.get("tool_calls") for message in messages]

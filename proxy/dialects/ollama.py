@@ -13,7 +13,7 @@ from typing import Any
 from typing_extensions import override
 
 from proxy.core.errors import BadRequest, NotManaged
-from proxy.core.jsontext import dumps
+from proxy.core.jsontext import dumps, omit
 from proxy.core.piece import arguments_of, as_count
 from proxy.core.request import Message, Request, Thinking, effort_in
 from proxy.dialects.bodies import dict_in, dicts_in, is_count, model_in, object_in, pick, request_of, text_in
@@ -51,8 +51,7 @@ def read(raw: bytes) -> Request:
         raise NotManaged("The request only loads or unloads a model.")
     options, tools = dict_in(form, "options"), dicts_in(form, "tools")
     bound, think = options.get("num_predict"), form.get("think")
-    known = {*SHARED_OPTIONS, "num_predict"} if is_count(bound) else set(SHARED_OPTIONS)
-    rest = {name: value for name, value in options.items() if name not in known}
+    rest = omit(options, *SHARED_OPTIONS, *(["num_predict"] if is_count(bound) else []))
     effort = effort_in(form, "think")
     request = request_of(
         {

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import regex
 
+from proxy.core.jsontext import omit
 from proxy.emulation.values import CUT, Unreadable, read_json, read_python
 
 MOST_CALLS = 128
@@ -238,7 +239,7 @@ def _written(item: Any, names: Collection[str], *, first: bool, marked: bool) ->
     if first and (name not in names or "description" in members):
         return None
     key = next((key for key in _ARGUMENTS if key in members), None)
-    others = {name: value for name, value in members.items() if name not in _NO_ARGUMENTS}
+    others = omit(members, *_NO_ARGUMENTS)
     if key is None and not marked and (others or name not in names):
         return None
     return Written(name, others if key is None else members[key])

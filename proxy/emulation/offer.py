@@ -17,7 +17,7 @@ from operator import is_not
 from typing import Any, Literal
 
 from proxy.backends.profile import ModelProfile
-from proxy.core.jsontext import dig, dumps
+from proxy.core.jsontext import dig, dumps, omit
 from proxy.core.piece import CallPart
 from proxy.core.request import Request
 from proxy.core.settings import Settings
@@ -225,7 +225,7 @@ def resolved(root: Any, schema: Any) -> Mapping[str, Any]:
         found: Any = root if reference.startswith("#") else None
         for step in reference.removeprefix("#").split("/")[1:]:
             found = dig(found, step.replace("~1", "/").replace("~0", "~"))
-        siblings = {name: value for name, value in schema.items() if name != "$ref"}
+        siblings = omit(schema, "$ref")
         schema = {**found, **siblings} if isinstance(found, Mapping) else siblings
     return schema if isinstance(schema, Mapping) else {}
 

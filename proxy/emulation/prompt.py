@@ -12,7 +12,7 @@ from typing import Any
 
 from proxy.core.history.embedded import RULE
 from proxy.core.history.turns import calls_of
-from proxy.core.jsontext import dig, dumps, loads_object
+from proxy.core.jsontext import dig, dumps, loads_object, omit
 from proxy.core.request import Message, Request, is_text_part, leading_system
 from proxy.emulation.forms import CLOSING, OPENING, CallFault
 from proxy.emulation.offer import Offer, Tool, alternatives, resolved
@@ -179,7 +179,7 @@ def _as_text(message: Message, called: dict[str, tuple[str, str]]) -> Message:
         arguments = _arguments(function)
         called[call_id] = name, arguments if names.count(name) > 1 else ""
         written.append(call_text(name, arguments))
-    rest = {key: value for key, value in message.items() if key != "tool_calls"}
+    rest = omit(message, "tool_calls")
     return {**rest, "content": _joined(rest.get("content"), "\n", "\n".join(written))}
 
 
@@ -225,11 +225,7 @@ def _result(message: Message, called: Mapping[str, tuple[str, str]]) -> Message:
         new = tagged(content or "" if isinstance(content, str | None) else dumps(content).decode())
     elif not any(map(is_text_part, parts)):
         new.insert(0, {"type": "text", "text": tagged("")})
-    return {
-        **{key: value for key, value in message.items() if key not in {"tool_call_id", "name"}},
-        "role": "user",
-        "content": new,
-    }
+    return {**omit(message, "tool_call_id", "name"), "role": "user", "content": new}
 
 
 def emulated(request: Request, offer: Offer, messages: Sequence[Message], *, system: bool) -> Request:

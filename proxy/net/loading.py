@@ -132,8 +132,7 @@ class WindowRequest:
 
     def settle(self, granted: int | None, backend: Backend, reported: ModelProfile) -> None:
         """Take note of what became of the request: what the loaded model reports is what was granted, and is logged once."""
-        window, requested = reported.window, self._requested
-        loaded = window.value if window is not None and window.trust is Trust.LOADED else None
+        loaded, requested = reported.loaded_window, self._requested
         if not self.is_pending(backend, reported) or (granted is None and loaded is None):
             return  # nothing was requested, or it can't be reached
         self.granted = min(filter(None, (granted, loaded))) if requested else None

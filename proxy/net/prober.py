@@ -227,7 +227,7 @@ class KnownModel:
     async def loaded_window(self) -> int | None:
         """Window in tokens that the loaded instance reports at this moment; None where it reports none."""
         await self._prober.once(("profile", self.model), self._read)
-        return self._loaded_window
+        return self._reported.loaded_window
 
     async def is_busy(self) -> bool:
         """Return whether the backend says that it is at work, for whichever client."""
@@ -271,11 +271,6 @@ class KnownModel:
         """Return per field of the profile how many seconds its lesson still holds."""
         return {name: expires - self._clock() for name, (_, expires) in self._lessons.items()}
 
-    @property
-    def _loaded_window(self) -> int | None:
-        window = self._reported.window
-        return window.value if window is not None and window.trust is Trust.LOADED else None
-
     def learn(self, field: str, value: Any, origin: str) -> None:
         """Believe a value of a field of the profile; `origin` says in whose words. Refusals of one field add up."""
         if isinstance(value, frozenset) and field in self._lessons:
@@ -291,7 +286,7 @@ class KnownModel:
         now = self._clock()
         before = [each for expires, each in self._cuts if now < expires]
         self._cuts.append((now + LESSON_TTL, seen))
-        window = window_cut(seen, before, loaded=self._loaded_window)
+        window = window_cut(seen, before, loaded=self._reported.loaded_window)
         learned = self._lessons.get("window")
         if window is None or (learned is not None and learned[0].value <= window):
             return None
@@ -391,8 +386,8 @@ class KnownModel:
 
     def _give_up_contradicted(self, reported: ModelProfile) -> None:
         """Give up what the backend now contradicts: another window of the loaded instance, or tools that it newly takes."""
-        window, learned = reported.window, self._lessons.get("window")
-        if window is not None and window.trust is Trust.LOADED and learned and learned[0].value != window.value:
+        window, learned = reported.loaded_window, self._lessons.get("window")
+        if window is not None and learned and learned[0].value != window:
             del self._lessons["window"]
         takes, took = (value_of(each.tools) for each in (reported, self._reported))
         if takes and not took:

@@ -29,7 +29,6 @@ _AWAY = frozenset({502, 503, 504})
 """Statuses of something in front of the server, or of a server that is still loading; any other is an answer."""
 BODILESS = frozenset({204, 304})
 """Statuses of responses without a body, whatever their headers say (RFC 9110, section 6.4.1)."""
-_NOTHING: frozenset[bytes] = frozenset()
 _ACCEPT_ENCODING = b"accept-encoding"
 _MOST_CLIENTS = 64
 """Credentials whose knowledge of one backend is remembered."""
@@ -112,7 +111,7 @@ class Upstream:
         headers: Headers,
         body: bytes | AsyncIterable[bytes],
         *,
-        drop: frozenset[bytes] = _NOTHING,
+        drop: frozenset[bytes] = frozenset(),
         plain: bool = False,
         ahead: bool = False,
     ) -> httpx.Response:

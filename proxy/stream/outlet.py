@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from proxy.core import sse
 from proxy.core.dialect import Writer
+from proxy.core.errors import STREAM_FAILED, UpstreamUnavailable
 from proxy.core.piece import NOBODY, Piece
 from proxy.stream.answer import Answer
 from proxy.stream.events import Reopened
@@ -287,10 +288,9 @@ class Outlet:
 
     def fail(self, message: str) -> None:
         """End an answer that can't be resumed with an error, after what was held back."""
-        error = {"message": message, "type": "upstream_error", "code": "upstream_failed", "param": None}
         self.close_frame()
         self.settle()
-        self.out.append(self._writer.error({"error": error}))
+        self.out.append(self._writer.error(UpstreamUnavailable(message, code=STREAM_FAILED).body()))
 
     def refuse(self, refusal: Piece) -> None:
         """End an answer with the backend's own error."""

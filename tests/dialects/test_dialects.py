@@ -28,7 +28,7 @@ def test_a_question_is_read_alike(dialect: Dialect) -> None:
 
 @every
 def test_errors_say_what_is_wrong(dialect: Dialect) -> None:
-    overflow = ContextOverflow("Too long for this window.", tokens=900, window=512)
+    overflow = ContextOverflow("Too long for this window.", n_prompt_tokens=900, n_ctx=512)
     assert "Too long for this window." in json.dumps(dialect.refusal(overflow))
     assert "Who are you?" in json.dumps(dialect.refusal(Unauthorized("Who are you?")))
     assert b"slow down" in dialect.refused(b'{"error": {"message": "slow down", "code": 429}}')
@@ -54,7 +54,7 @@ CLAUDE_CODE = re.compile(r"prompt is too long[^0-9]*(\d+)\s*tokens?\s*>\s*(\d+)"
 
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
 def test_a_prompt_that_is_too_long_is_told_as_each_client_knows_it(streamed: bool) -> None:
-    error = ContextOverflow("The context window of m is 900 tokens.", tokens=1200, window=900)
+    error = ContextOverflow("The context window of m is 900 tokens.", n_prompt_tokens=1200, n_ctx=900)
     told: dict[str, Any] = {}
     body = json.dumps(ASKED).encode()
     for path in ("/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat"):

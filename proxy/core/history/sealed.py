@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from proxy.core.jsontext import dumps, loads
+from proxy.core.jsontext import are_objects, dumps, loads
 
 KEY_BYTES = 32
 LARGEST = 64 * 2**20
@@ -82,7 +82,7 @@ class SealedHistory:
     @classmethod
     def read(cls, value: Any) -> SealedHistory | None:
         """Parse the opened value of a seal; None for anything else."""
-        if not isinstance(value, dict) or not all(_messages(value.get(name)) for name in ("messages", "lead")):
+        if not isinstance(value, dict) or not all(are_objects(value.get(name)) for name in ("messages", "lead")):
             return None
         return cls(messages=value["messages"], lead=value["lead"], fingerprints=value.get("said") or ())
 
@@ -94,7 +94,3 @@ class SealedHistory:
 def fingerprint(message: Mapping[str, Any]) -> str:
     """Compute the digest by which a message that was sent before is recognised."""
     return blake2b(dumps([message.get("role"), message.get("content")]), digest_size=8).hexdigest()
-
-
-def _messages(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, dict) for each in value)

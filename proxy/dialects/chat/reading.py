@@ -13,21 +13,17 @@ from typing import Any
 
 from proxy.core import sse
 from proxy.core.dialect import Completion
-from proxy.core.jsontext import dumps, loads, loads_object
+from proxy.core.errors import STREAM_FAILED, UpstreamUnavailable
+from proxy.core.jsontext import dumps, loads, loads_object, omit
 from proxy.core.piece import CallPart, Identity, Piece, as_count
 from proxy.core.request import THOUGHT_FIELDS
 from proxy.dialects.bodies import dict_in, dicts_in, text_in
 
 DONE = b"data: [DONE]\n\n"
 """The frame that ends a stream of chunks (OpenAI API reference, "Streaming")."""
-_GARBLED = {
-    "error": {
-        "message": "The backend sent data that can't be read, in which a part of the answer may be lost.",
-        "type": "upstream_error",
-        "code": "upstream_failed",
-        "param": None,
-    }
-}
+_GARBLED = UpstreamUnavailable(
+    "The backend sent data that can't be read, in which a part of the answer may be lost.", code=STREAM_FAILED
+).body()
 """What takes the place of data that is no JSON: no client could read it either."""
 _PRIVILEGED = {"event", "selected_model_id"}
 """Keys that are Spillway's to send, as a type of `response.…` is: Open WebUI 0.12 obeys them, and one runs code in its page."""
@@ -66,7 +62,7 @@ def _unprivileged(chunk: dict[str, Any]) -> dict[str, Any]:
     gone = _PRIVILEGED & chunk.keys()
     if "type" in chunk and str(chunk["type"]).startswith("response."):
         gone.add("type")
-    return {name: value for name, value in chunk.items() if name not in gone} if gone else chunk
+    return omit(chunk, *gone) if gone else chunk
 
 
 def is_torn(frame: bytes) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxy.core.errors import BadRequest, NotManaged
-from proxy.core.jsontext import dumps
+from proxy.core.jsontext import dumps, omit
 from proxy.core.request import Message, Request
 from proxy.dialects.bodies import dict_in, is_count, model_in, object_in, text_in
 
@@ -126,7 +126,7 @@ def going_on(
     `body` is that of the first one. `flags` tell this backend to go on with the last of the `messages`, `counts` to count
     while it generates.
     """
-    rest = {name: value for name, value in body.items() if name not in (*_OF_ONE_STREAM, *_CONTINUE)}
+    rest = omit(body, *_OF_ONE_STREAM, *_CONTINUE)
     counts = dict(counts)
     options = {"include_usage": True, **counts.pop("stream_options", {})}
     return {**rest, **counts, "stream": True, "stream_options": options, **flags, "messages": list(messages)}
@@ -134,7 +134,7 @@ def going_on(
 
 def unstreamed(body: Mapping[str, Any]) -> dict[str, Any]:
     """The same body for an answer that is not streamed."""
-    return {**{name: value for name, value in body.items() if name != "stream_options"}, "stream": False}
+    return {**omit(body, "stream_options"), "stream": False}
 
 
 def summarising(
@@ -153,13 +153,13 @@ def summarising(
     requests late.
     """
     if append:
-        body = {name: value for name, value in client.items() if name not in _NOT_FOR_SUMMARIES}
+        body = omit(client, *_NOT_FOR_SUMMARIES)
         if client.get("tools"):
             body["tool_choice"] = "none"
     else:
         body = {name: client[name] for name in _TEMPLATE_FIELDS if name in client}
     if isinstance(options := body.get("options"), dict):
-        body["options"] = {name: value for name, value in options.items() if name not in _NOT_FOR_SUMMARIES}
+        body["options"] = omit(options, *_NOT_FOR_SUMMARIES)
     fields = {"model": model, "messages": list(messages), "max_tokens": max_tokens, "stream": stream}
     raw = dumps({**body, **fields})
     return _asking_usage(raw) if ask_usage and stream else raw
@@ -170,7 +170,7 @@ def reading_only(body: Mapping[str, Any], messages: Sequence[Message]) -> bytes:
 
     (llama.cpp b11549 generates one too where none is asked for.) It is streamed for the same reason as a summary.
     """
-    rest = {name: value for name, value in body.items() if name not in _NOT_FOR_SUMMARIES}
+    rest = omit(body, *_NOT_FOR_SUMMARIES)
     return dumps({**rest, "messages": list(messages), "max_tokens": 1, "stream": True})
 
 

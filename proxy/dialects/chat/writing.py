@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from proxy.core import sse
 from proxy.core.dialect import Completion, Writer
-from proxy.core.jsontext import dumps
+from proxy.core.jsontext import dumps, omit
 from proxy.core.piece import CallPart, Identity, Piece
 from proxy.core.request import THOUGHT_FIELDS
 from proxy.dialects.bodies import dict_in, text_in
@@ -36,7 +36,7 @@ class ChatWriter(Writer):
         if identity is not None and "choices" in chunk:
             if role_sent and piece.role and not piece.index:
                 first, *rest = chunk["choices"]
-                chunk = {**chunk, "choices": [{**first, "delta": _without(first["delta"], ("role",))}, *rest]}
+                chunk = {**chunk, "choices": [{**first, "delta": omit(first["delta"], "role")}, *rest]}
             chunk = _stamped(chunk, identity)
         return sse.encode(chunk)
 
@@ -51,7 +51,7 @@ class ChatWriter(Writer):
             delta.pop("role", None)
         if not delta:
             return b""
-        part = {**_without(chunk, _COUNTS), "choices": [{**choice, "delta": delta, "finish_reason": None}]}
+        part = {**omit(chunk, *_COUNTS), "choices": [{**choice, "delta": delta, "finish_reason": None}]}
         return sse.encode(_stamped(part, identity))
 
     @override
@@ -132,17 +132,13 @@ def _delta(piece: Piece) -> dict[str, Any]:
     if piece.bare:
         delta = {"role": "assistant"} if piece.role else {}
     if piece.text != text_in(delta, "content"):
-        delta = _without(delta, ("content",)) if not piece.text else {**delta, "content": piece.text}
+        delta = omit(delta, "content") if not piece.text else {**delta, "content": piece.text}
     if piece.thought != thought_of(delta):
         named = [name for name in THOUGHT_FIELDS if name in delta] or THOUGHT_FIELDS[:1]
-        delta = _without(delta, _ALL_THOUGHTS) | dict.fromkeys(named if piece.thought else (), piece.thought)
+        delta = omit(delta, *_ALL_THOUGHTS) | dict.fromkeys(named if piece.thought else (), piece.thought)
     if not piece.calls:
-        return _without(delta, ("tool_calls",))
+        return omit(delta, "tool_calls")
     return {**delta, "tool_calls": list(map(_call, piece.calls))} if piece.bare else delta
-
-
-def _without(delta: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    return {name: value for name, value in delta.items() if name not in names}
 
 
 def _call(call: CallPart) -> dict[str, Any]:
@@ -155,7 +151,7 @@ def _choice(choice: dict[str, Any], original: Piece, piece: Piece) -> dict[str, 
     """A choice of a body, with what the piece says in its message."""
     if piece is original:
         return choice
-    fields = _without(dict_in(choice, "message"), ("tool_calls",))
+    fields = omit(dict_in(choice, "message"), "tool_calls")
     if piece.text or isinstance(fields.get("content"), str):
         fields["content"] = piece.text or (None if piece.calls else "")
     if piece.thought:

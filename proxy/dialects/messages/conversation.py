@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from proxy.core.errors import BadRequest
-from proxy.core.jsontext import JsonObject, dumps
+from proxy.core.jsontext import JsonObject, are_objects, dumps
 from proxy.core.request import COMPACTION, Message
 from proxy.dialects.bodies import ONLY_SHOWN, dict_in, joined, split_result, text_in
 
@@ -84,7 +84,7 @@ def blocks_in(content: Any, where: str) -> list[JsonObject]:
     """
     if content is None:
         return []
-    if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
+    if not are_objects(content):
         raise BadRequest(f"`{where}` must be a string or a list of content blocks.", param=where)
     return content
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from proxy.core.errors import BadRequest
-from proxy.core.jsontext import dumps
+from proxy.core.jsontext import are_objects, dumps
 from proxy.core.piece import arguments_of
 from proxy.core.request import Message
 from proxy.dialects.bodies import ONLY_SHOWN, dict_in, dicts_in, function_of, joined, split_result, text_in
@@ -30,7 +30,7 @@ _INPUT = "input"
 """The parameter of a function that stands for a tool whose input is a text."""
 
 
-def items_in(value: Any) -> list[Item]:
+def items_in(value: Any) -> Sequence[Item]:
     """The items of an `input`.
 
     Raises:
@@ -40,7 +40,7 @@ def items_in(value: Any) -> list[Item]:
         return []
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+    if not are_objects(value):
         raise BadRequest("`input` must be a string or a list of items.", param="input")
     return value
 
@@ -131,7 +131,7 @@ def _content(content: Any, where: str) -> Any:
     """A text, or parts where there is anything else."""
     if content is None or isinstance(content, str):
         return content or ""
-    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+    if not are_objects(content):
         raise BadRequest(f"`{where}` must have a string or a list of parts.", param=where)
     return joined([_part(part, where) for part in content])
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from proxy.core.errors import BadRequest
 from proxy.core.history.sealed import fingerprint
+from proxy.core.jsontext import omit
 from proxy.core.request import (
     COMPACTION,
     SYSTEM_ROLES,
@@ -156,7 +157,7 @@ def _format(wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     kind = text_in(wanted, "type")
     if kind != "json_schema":
         return None if kind in ("", "text") else dict(wanted)
-    return {"type": kind, "json_schema": {name: value for name, value in wanted.items() if name != "type"}}
+    return {"type": kind, "json_schema": omit(wanted, "type")}
 
 
 def _compaction_in(form: Mapping[str, Any], *, now: bool) -> CompactionRequest | None:
