@@ -119,13 +119,13 @@ class Exchange:
         Raises:
             BodyTooLarge: it is larger than `limit` bytes.
         """
-        body, error = bytearray(), body_too_large(limit)
         if self.is_longer_than(limit):
-            raise error
+            raise body_too_large(limit)
+        body = bytearray()
         async for part in self._parts():
             body += part
             if len(body) > limit:
-                raise error
+                raise body_too_large(limit)
         return bytes(body)
 
     async def decoded(self, body: bytes, limit: int) -> bytes:

@@ -11,7 +11,7 @@ from proxy.core.errors import STREAM_FAILED, UpstreamUnavailable
 from proxy.core.piece import NOBODY, Piece
 from proxy.stream.answer import Answer
 from proxy.stream.events import Reopened
-from proxy.stream.seam import LONG, Seam, SpacedFilter, seam_for
+from proxy.stream.seam import LONG, NO_SEAM, Seam, SpacedFilter, seam_for
 from proxy.stream.thinking import behind_thoughts, open_thought
 from proxy.stream.watch import Watch
 
@@ -44,7 +44,7 @@ class Outlet:
         """Whether a delta named the role, which it does once."""
         self.template = Template()
         self._held: list[Piece] | None = None
-        self._seam = self._thoughts = Seam()
+        self._seam = self._thoughts = NO_SEAM
         """What the text, and the reasoning, of a later attempt has to pass."""
         self._thought_gap: str | None = ""
         """What goes before the reasoning of a later attempt; None: it is left out, the answer has begun."""

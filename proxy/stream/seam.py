@@ -34,7 +34,7 @@ def seam_for(reopened: Reopened, text: str, gap: str) -> Seam:
     `gap` is the white space before the word that was not taken, if that is known.
     """
     if not text:
-        return Seam()
+        return NO_SEAM
     thought, quoted = open_thought(text), not (reopened.exact or reopened.echo)
     copied = text if text == reopened.echo or reopened.calls or len(text) > _BEGINNING else ""
     filters: list[Filter] = [
@@ -87,6 +87,10 @@ class Seam:
             text = each.feed(text) + each.flush()
         self.given_out += len(text)
         return text
+
+
+NO_SEAM = Seam()
+"""Lets everything pass, and keeps nothing."""
 
 
 class EchoFilter(Filter):
