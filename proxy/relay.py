@@ -59,7 +59,7 @@ class Relay:
 
     def record_rejected(self, exchange: Exchange, error: ClientError) -> None:
         """Record a request that was not let in."""
-        self.telemetry.record_rejected(exchange.id, error.status, error.code or error.type)
+        self.telemetry.record_rejected(exchange.id, error.status, error.label)
 
     async def count(self, exchange: Exchange, dialect: Dialect) -> None:
         """Reply how many tokens a prompt in this dialect has: all that the client sends, less only what it wants left out.
@@ -101,11 +101,11 @@ class Relay:
         try:
             await serve(outcome)
         except ClientError as error:
-            outcome.fail(error.status, error.code or error.type)
+            outcome.fail(error.status, error.label)
             raise
         except asyncio.CancelledError:
             if (stopped := exchange.stopped()) is not None:
-                outcome.fail(stopped.status, stopped.code or stopped.type)
+                outcome.fail(stopped.status, stopped.label)
                 raise stopped from None
             if not outcome.delivered:
                 outcome.fail(CLIENT_DISCONNECTED, "client_left")

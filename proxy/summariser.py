@@ -208,7 +208,7 @@ class Summaries:
                 if response.status_code != 200:
                     refused = await body_of(response, ERROR_BYTES)
             except UpstreamUnavailable as error:
-                job.outcome.add("backend_failed", error=error.code or type(error).__name__)
+                job.outcome.add("backend_failed", error=error.label)
                 _log.warning("summary by %s failed: %s", route.model, error.code)
                 raise _BackendFailed from None
             try:

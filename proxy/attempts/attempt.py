@@ -17,7 +17,7 @@ import httpx
 from proxy.addon import AddOn
 from proxy.attempts.overflow import too_long
 from proxy.attempts.room import bound_first, bound_resumed, lower_bound, record_message_cut
-from proxy.attempts.sending import ChatBody, failure, send_chat
+from proxy.attempts.sending import ChatBody, send_chat
 from proxy.backends.errors import SentRequest, is_refusal
 from proxy.backends.profile import Continuation, Fact, ModelKey, Trust
 from proxy.backends.refusals import (
@@ -242,7 +242,7 @@ class Attempts:
                 return response, None
             return response, await body_of(response, job.settings.max_body)
         except UpstreamUnavailable as error:
-            job.outcome.add("backend_failed", error=failure(error))
+            job.outcome.add("backend_failed", error=error.label)
             raise
 
 
@@ -287,7 +287,7 @@ def _raise_final(job: Job, response: httpx.Response, body: bytes) -> None:
         f"Backend {job.route.upstream.name} does not continue the answer (status {status}): {quoted}"
     )
     error.retry_after = retry_after(response)
-    job.outcome.add("backend_failed", error=failure(error))
+    job.outcome.add("backend_failed", error=error.label)
     raise error
 
 

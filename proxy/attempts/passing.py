@@ -11,7 +11,6 @@ from typing import TypeAlias
 
 import httpx
 
-from proxy.attempts.sending import failure
 from proxy.conversation_state import LARGE
 from proxy.core.errors import BadRequest, BrokenOff, ClientError, UpstreamUnavailable
 from proxy.core.jsontext import BadText, dumps, loads_text
@@ -45,7 +44,7 @@ async def pass_through(exchange: Exchange, outcome: Outcome, to: Addressed, endi
         headers = outcome.traced(exchange.headers)
         response = await upstream.send(exchange.method, exchange.target, headers, to.body)
     except UpstreamUnavailable as error:
-        outcome.add("backend_failed", error=failure(error))
+        outcome.add("backend_failed", error=error.label)
         raise
     outcome.add("first_byte")
     stream, data = response.stream, b""

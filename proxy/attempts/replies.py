@@ -96,7 +96,7 @@ class Replies:
             if not client.streams:
                 raise
             failed = stream_error(job.exchange, error)
-            job.outcome.fail(failed.status, failed.code or failed.type)
+            job.outcome.fail(failed.status, failed.label)
             await client.end_with_error(failed.body())
         finally:
             client.stop()

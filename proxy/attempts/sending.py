@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import httpx
 from typing_extensions import override
 
-from proxy.core.errors import UpstreamUnavailable
 from proxy.core.jsontext import HEAVY, dumps, loads
 from proxy.core.sse import FrameTooLong
 from proxy.dialects.bodies import dict_in
@@ -39,11 +38,6 @@ class ChatBody:
     """With the client's content-encoding."""
     native: bytes | None = None
     """As a request of Ollama's `/api/chat`."""
-
-
-def failure(error: UpstreamUnavailable) -> str:
-    """Code of a backend's failure to be reached or to finish, for the outcome."""
-    return error.code or type(error).__name__
 
 
 async def send_chat(

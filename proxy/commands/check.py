@@ -16,6 +16,7 @@ import httpx
 from proxy.app import open_wire, upstreams
 from proxy.backends.base import MODELS
 from proxy.backends.profile import ModelProfile, Trust
+from proxy.commands import say
 from proxy.config import config_files, is_here
 from proxy.core.errors import printable
 from proxy.core.settings import BackendSetting, Settings
@@ -114,7 +115,7 @@ def run(settings: Settings, args: argparse.Namespace) -> int:
             "backends": list(map(_as_json, seen)),
             "findings": list(map(asdict, findings)),
         }
-        _print(json.dumps(report, indent=2))
+        say(json.dumps(report, indent=2))
     else:
         _print_all(settings, seen, findings, config_files(args.config))
     return 0 if answers else 1
@@ -246,21 +247,21 @@ def _print_all(
     table = [_HEAD, *rows] if rows else []
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
-        _print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    _print(f"\nSettings: {', '.join(map(str, files)) or 'from the environment alone, there is no spillway.toml'}")
+        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    say(f"\nSettings: {', '.join(map(str, files)) or 'from the environment alone, there is no spillway.toml'}")
     if not any(backend.answers for backend in seen):
         ports = ", ".join(f"{host}:{port}" for host in settings.discover for port in DEFAULT_PORTS)
         where = ", ".join(each.url for each in seen) or f"the usual ports ({ports})"
-        _print(
+        say(
             f"\nNo backend answers at {where}.\n"
             "Start LM Studio (and its server), Ollama, llama-server or vLLM, or name its address:\n"
             "  spillway check --backend http://HOST:PORT"
         )
     for finding in findings:
         cure = finding.cure[0].upper() + finding.cure[1:]
-        _print(f"\n! {printable(finding.text)}\n  {printable(cure)}.")
+        say(f"\n! {printable(finding.text)}\n  {printable(cure)}.")
     if rows and not findings:
-        _print("\nNothing is wrong with that.")
+        say("\nNothing is wrong with that.")
 
 
 def _rows(backend: SeenBackend) -> Iterator[tuple[str, ...]]:
@@ -278,7 +279,3 @@ def _rows(backend: SeenBackend) -> Iterator[tuple[str, ...]]:
         note = f"… and {backend.listed - len(backend.models)} more" if backend.models else "(lists no models)"
         kind, note = (backend.kind, note) if backend.answers else ("-", f"does not answer at {backend.url}")
         yield (backend.name, kind, note, "", "", "", "")
-
-
-def _print(text: str) -> None:
-    print(text)  # noqa: T201 - a command line tool prints

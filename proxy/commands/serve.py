@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.addons.log import FORMAT, OneLine
 from proxy.app import create_app, open_wire
+from proxy.commands import say
 from proxy.commands.launch import LISTENING
 from proxy.core.errors import SettingError
 from proxy.core.settings import LOOPBACK, BackendSetting, Settings
@@ -90,7 +91,7 @@ async def _serve(configured: Settings) -> int:
             real = create_app(configured.model_copy(update={"backends": found}), page_token=token)
             async with real.router.lifespan_context(real):
                 current = real
-                _print(f"{_found_note(found)} The demo is off.")
+                say(f"{_found_note(found)} The demo is off.")
                 await asyncio.Event().wait()
 
         server = Server(
@@ -128,7 +129,7 @@ async def _warn_of_silent(backends: Sequence[BackendSetting]) -> None:
     async with open_wire(backends, connect_timeout=5.0, read_timeout=5.0) as wire:
         for backend in backends:
             if failure := await failure_at(backend.url, wire):
-                _print(f"Backend {backend.url} does not answer: {failure}. `spillway check` says what to do.")
+                say(f"Backend {backend.url} does not answer: {failure}. `spillway check` says what to do.")
 
 
 async def with_backends(settings: Settings, stack: AsyncExitStack) -> tuple[Settings, str]:
@@ -143,7 +144,7 @@ async def with_backends(settings: Settings, stack: AsyncExitStack) -> tuple[Sett
         return settings.model_copy(update={"backends": found}), _found_note(found)
     if not settings.demo:
         raise SettingError(_NOTHING_FOUND)
-    from proxy.demo import create_demo, serve_on_loopback  # noqa: PLC0415 - only who has no backend needs it
+    from proxy.demo.app import create_demo, serve_on_loopback  # noqa: PLC0415 - only who has no backend needs it
 
     url = await stack.enter_async_context(serve_on_loopback(create_demo()))
     demo = BackendSetting(url=url, name="demo", kind="llamacpp")
@@ -164,11 +165,11 @@ def _ready(host: str, port: int, *, note: str, configured: Sequence[BackendSetti
     """Say where it listens, and what to type next."""
     gc.freeze()  # the collector need not look through what was made at the start
     root = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    _print(f"{LISTENING}{root}/v1")
+    say(f"{LISTENING}{root}/v1")
     if note:
-        _print(note)
+        say(note)
     page = f"http://127.0.0.1:{port}/#key={token}" if token else f"{root}/"
-    _print(
+    say(
         f"Watch it work in a browser: {page}\n"
         f"Point any OpenAI client at {root}/v1, or try:\n"
         f"  curl {root}/v1/models\n"
@@ -176,7 +177,3 @@ def _ready(host: str, port: int, *, note: str, configured: Sequence[BackendSetti
         """-d '{"stream": true, "messages": [{"role": "user", "content": "Count to 3000"}]}'"""
     )
     spawn(_warn_of_silent(configured), name="greeting")
-
-
-def _print(text: str) -> None:
-    print(text, flush=True)  # noqa: T201 - for the person who started it

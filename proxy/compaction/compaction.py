@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 from proxy.compaction.asking import Summariser, SummaryAsk
 from proxy.compaction.condensing import head_end, least_tail, summarise
@@ -157,11 +157,6 @@ def compact(
     if shorter.total > limit:
         shorter, rungs, kind = _trim(shorter, limit), (*rungs, "trim"), "trimmed"
     return _rewritten(reduction, shorter, kind, rungs)
-
-
-def kind_of(word: str) -> Kind:
-    """A kind as it was stored; an unknown one counts as the deepest reduction."""
-    return next((kind for kind in get_args(Kind) if kind == word), "trimmed")
 
 
 def _descend(reduction: Reduction, target: float, steps: Iterable[Step]) -> tuple[Reduction, Rungs]:

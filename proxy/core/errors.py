@@ -51,6 +51,11 @@ class ClientError(SpillwayError):
         self.param = param
         self.code = code or type(self).code
 
+    @property
+    def label(self) -> str:
+        """What records call it: its code, or else its type."""
+        return self.code or self.type
+
     def body(self) -> dict[str, Any]:
         """OpenAI's error object."""
         return {"error": {"message": self.message, "type": self.type, "code": self.code, "param": self.param}}

@@ -3,8 +3,3 @@
 It is no language model and says so in every answer. It is there so that Spillway can be tried, and a pause
 and a resume watched, on a machine where no model runs yet.
 """
-
-from proxy.demo.app import create_demo, serve_on_loopback
-from proxy.demo.model import MODEL, WINDOW
-
-__all__ = ["MODEL", "WINDOW", "create_demo", "serve_on_loopback"]

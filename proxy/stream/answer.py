@@ -243,7 +243,7 @@ class Answer:
         return before[len(rest) :] if buffer is self._text else ""
 
     def add_text(self, text: str, *, thought: bool = False) -> None:
-        """Content, or reasoning, that was counted when its chunk came."""
+        """Add content, or reasoning, without counting it."""
         if text:
             self.thinking = thought
             (self._reasoning if thought else self._text).add(text)
@@ -257,12 +257,6 @@ class Answer:
         self.repeated_calls += 1
         self.count_only(call)
         self.attempt.dropped += self._tokens(call)
-
-    def add_plain(self, text: str, *, thought: bool = False) -> None:
-        """Add a piece that says nothing but a text."""
-        self.thinking = thought
-        (self._reasoning if thought else self._text).add(text)
-        self.attempts[-1].completion_tokens += 1 if len(text) <= 4 else self._tokens(text)
 
     def add(self, piece: Piece) -> None:
         """Take in one piece."""

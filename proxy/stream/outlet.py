@@ -83,7 +83,8 @@ class Outlet:
             return False
         if calls is not None and not template.thought and not calls.skip(text):
             return False
-        answer.add_plain(text, thought=template.thought)
+        answer.add_text(text, thought=template.thought)
+        answer.count_only(text)
         self.out.append(template.write(text))
         return True
 

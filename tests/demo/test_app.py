@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from proxy.demo import MODEL, WINDOW, create_demo
+from proxy.demo.app import create_demo
+from proxy.demo.model import MODEL, WINDOW
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,8 @@ import httpx
 import openai
 import pytest
 
-from proxy.demo import MODEL, create_demo, serve_on_loopback
+from proxy.demo.app import create_demo, serve_on_loopback
+from proxy.demo.model import MODEL
 
 pytestmark = pytest.mark.anyio
 

@@ -70,7 +70,7 @@ def test_text_reasoning_and_calls_are_kept_apart() -> None:
 def test_a_delta_is_one_token_unless_it_holds_several(text: str, tokens: int) -> None:
     assert answer(chunk({"content": text})).completion_tokens == tokens
     plain = Answer(100, count)
-    plain.add_plain(text)
+    plain.count_only(text)
     assert plain.completion_tokens == tokens
 
 
