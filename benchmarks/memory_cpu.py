@@ -33,7 +33,7 @@ async def _measured() -> tuple[float, float]:
     for number in range(_TURNS):
         job = await Stand(meter, messages, covered).start()
         began = time.process_time()
-        await recaller.after_rewrite(job)  # type: ignore[arg-type]
+        await recaller.enrich(job)  # type: ignore[arg-type]
         recalls.append(time.process_time() - began)
         body = orjson.dumps(messages)
         began = time.process_time()

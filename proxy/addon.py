@@ -29,8 +29,8 @@ class AddOn(Observer):
     async def offer(self, job: Job, offered: OfferedTools, *, emulate: bool) -> None:
         """Change the tools that a model is offered, and add some that are answered here; `emulate`: the backend has refused tools."""
 
-    async def after_rewrite(self, job: Job, *, reserve: int = 0) -> None:
-        """Add to a prompt whose history begins with a checkpoint now; `reserve` are tokens that will come on top of it."""
+    async def enrich(self, job: Job, *, reserve: int = 0) -> None:
+        """Add to a prompt whose history stands, as it was sent or rewritten; `reserve` are tokens that will come on top of it."""
 
     async def before_room(self, job: Job) -> None:
         """Do what has to be done before it is decided whether the prompt has room."""

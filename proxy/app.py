@@ -17,6 +17,7 @@ from fastapi import FastAPI
 
 from proxy.addon import AddOn
 from proxy.addons.ahead import AheadCompactor
+from proxy.addons.archive import Archivist
 from proxy.addons.compact_now import CompactNow
 from proxy.addons.conversation_summary import ConversationSummaries
 from proxy.addons.history import RequestHistory
@@ -107,7 +108,7 @@ def create_app(
     metrics, compact_now = Metrics(keyed=bool(settings.api_keys)), CompactNow(telemetry)
     history = RequestHistory(counting.meter.memory, clock, telemetry.clock, remembers=settings.cache_bytes > 0)
     _watch(metrics, store, history, counting.meter.memory)
-    addons = addons_of(telemetry, counting.meter, history, metrics, compact_now, ToolsOnDemand(store, clock))
+    addons = addons_of(telemetry, counting.meter, history, metrics, compact_now, store, clock)
     if (spans := spans or _spans()) is not None:
         from proxy.addons.tracing import Tracing  # noqa: PLC0415 - an extra, loaded only where it is used
 
@@ -172,14 +173,16 @@ def addons_of(
     history: RequestHistory,
     metrics: Metrics,
     compact_now: CompactNow,
-    tools_on_demand: ToolsOnDemand,
+    store: Store,
+    clock: Callable[[], float],
 ) -> tuple[AddOn, ...]:
     """List the add-ons, in the order in which they are called."""
     return (
         compact_now,
         PromptPrefix(meter),
+        Archivist(store),
         Recaller(),
-        tools_on_demand,
+        ToolsOnDemand(store, clock),
         ThinkingBudget(),
         AheadCompactor(telemetry),
         history,

@@ -97,8 +97,8 @@ class Compactor:
                 await self._shorten(job, budget, goal, job.surely_below(budget.limit))
         if limit is None:
             reserve = max(budget.goal - goal, for_results(job, budget))
-            for addon in overriding(job.addons, AddOn.after_rewrite):
-                await addon.after_rewrite(job, reserve=reserve)
+            for addon in overriding(job.addons, AddOn.enrich):
+                await addon.enrich(job, reserve=reserve)
         return True
 
     def growth(self, job: Job, budget: ContextBudget) -> Growth:

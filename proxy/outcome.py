@@ -282,7 +282,7 @@ class Outcome:
 
     def usage_details(self) -> dict[str, Any] | None:
         """Describe what was done, for the usage of the answer; None: nothing."""
-        if not (self.handled or self.mended_calls or self.saved):
+        if not (self.handled or self.mended_calls or self.saved or self.recalled):
             return None
         calls = {
             "malformed": [{"reason": call["reason"], "tool": call["tool"]} for call in self.malformed_calls],

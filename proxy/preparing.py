@@ -90,9 +90,8 @@ class Preparer:
         if parts or prompt.shown is not edited:
             await self._record_savings(job, edited, parts)
         job.record_measured()
-        if checkpoint is not None:
-            for addon in overriding(job.addons, AddOn.after_rewrite):
-                await addon.after_rewrite(job)
+        for addon in overriding(job.addons, AddOn.enrich):
+            await addon.enrich(job)
 
     async def _checkpoint(self, job: Job) -> Checkpoint | None:
         """Find the checkpoint to apply: the longest, unless it was made for a smaller window and this one takes more.

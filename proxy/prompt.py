@@ -81,8 +81,10 @@ class Prompt:
     """Options that differ from the client's."""
     estimate: Estimate = field(init=False)
     checkpoint: Checkpoint | None = None
+    archived: Sequence[Message] = ()
+    """Messages from before those that were sent, which can be recalled; they are no part of the history."""
     recalled: RecalledBlocks = NOTHING
-    """What was brought back of what the checkpoint covers; it is no part of the history."""
+    """What was brought back of what the checkpoint covers or was archived; it is no part of the history."""
     searched: list[Message] = field(default_factory=list)
     """The searches of this answer with what they found, behind the history."""
     answer_bound: int | None = None
@@ -92,6 +94,16 @@ class Prompt:
     def messages(self) -> list[Message]:
         """All messages as they will be sent."""
         return [*self.system, *self.recalled.put(self.history), *self.searched]
+
+    @property
+    def conversation(self) -> Sequence[Message]:
+        """All messages that are known of the conversation."""
+        return [*self.archived, *self.sent] if self.archived else self.sent
+
+    @property
+    def lost(self) -> int:
+        """How many of these the model sees no more, as they are archived or covered by the checkpoint."""
+        return len(self.archived) + (0 if self.checkpoint is None else self.checkpoint.covered)
 
     def body(self) -> dict[str, Any]:
         """Build the body to send, as parsed JSON."""

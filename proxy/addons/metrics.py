@@ -92,6 +92,7 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler], ...] = (
     ("ahead", "Compactions ahead of time, by what became of them.", ("became",), _events("compacted_ahead", "became")),
     ("compactions_on_demand", "Compactions that users asked for, by what became of them.", ("became",), _events("compacted_on_demand", "became")),
     ("recalled_tokens", "Tokens of covered history put back into prompts.", (), _one(lambda o: o.recalled_tokens or None)),
+    ("archived_messages", "Messages added to the archives of conversations.", (), _events("archived", by="messages")),
     ("searches", "Searches of conversations by models.", (), _events("searched")),
     ("found_tools", "Tools defined to models inside an answer, by why: looked up, or called without their schema.", ("why",), _events("tools_given", "why", by="tools")),
     ("pauses", "Answers paused, by reason.", ("reason",), _events("paused", "reason")),

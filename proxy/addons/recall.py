@@ -1,7 +1,8 @@
 """Recall: passages of the covered history put in front of the newest user message, and how long they stay.
 
-The client is the archive: everything is in the request. What is remembered between requests is which block was put
-in front of which user message, so that a prompt begins the same on every step of a turn, and which of them stay.
+What was taken out of the prompt is in the request all the same; what the client left out may be archived (`proxy.addons.archive`).
+What is remembered between requests is which block was put in front of which user message, so that a prompt begins the same on
+every step of a turn, and which of them stay.
 """
 
 from __future__ import annotations
@@ -66,9 +67,9 @@ _MARKS = 48
 
 @dataclass(slots=True)
 class _Turn:
-    """Decision for a turn under a checkpoint: its block, and once the turn is over whether the block stays."""
+    """Decision for a turn under a checkpoint, or none: its block, and once the turn is over whether the block stays."""
 
-    checkpoint: bytes
+    checkpoint: bytes | None
     block: Block | None
     stays: bool | None = None
 
@@ -87,11 +88,13 @@ class Recaller(AddOn):
         self._turns = Cache[tuple[str, bytes], _Turn](self._meter.memory)
 
     @override
-    async def after_rewrite(self, job: Job, *, reserve: int = 0) -> None:
+    async def enrich(self, job: Job, *, reserve: int = 0) -> None:
         """Put the passages that the newest turn needs in front of its user message, and count the prompt again."""
-        prompt, checkpoint = job.prompt, job.prompt.checkpoint
+        prompt = job.prompt
+        if not prompt.lost or job.budget is None:
+            return
         newest, placed = newest_user(prompt.sent), newest_user(prompt.history)
-        if job.budget is None or checkpoint is None or newest is None or placed is None:
+        if newest is None or placed is None:
             return
         if job.settings.recall == "off" or job.undisturbed or job.managed.hands_over:
             return
@@ -101,13 +104,13 @@ class Recaller(AddOn):
             return  # nobody knows yet what the newest turn will need
         since, key = job.outcome.clock(), (job.scope, prompt.links[newest])
         turn = self._turns.get(key)
-        if turn is not None and turn.checkpoint == checkpoint.digest:
+        if turn is not None and turn.checkpoint == _digest(job):
             blocks = earlier if turn.block is None else {**earlier, placed: turn.block}
             await self._insert(job, RecalledBlocks(blocks, turn.block))
         else:
             await self._insert(job, RecalledBlocks(earlier))
             block = await self._fitted(job, await self._needed(job, newest), placed, earlier, reserve)
-            self._remember(key, _Turn(checkpoint.digest, block))
+            self._remember(key, _Turn(_digest(job), block))
         _record(job, job.outcome.clock() - since)
 
     @override
@@ -117,12 +120,12 @@ class Recaller(AddOn):
         The results of a loop need the room more, and a summary would cost more than reading the turn once more; but not
         one that would be due at the next step all the same.
         """
-        prompt, checkpoint, block = job.prompt, job.prompt.checkpoint, job.prompt.recalled.newest
+        prompt, block = job.prompt, job.prompt.recalled.newest
         if refused and prompt.recalled.blocks:
             await self._insert(job, NOTHING)
         else:
             newest = newest_user(prompt.sent)
-            if refused or block is None or job.budget is None or checkpoint is None or newest is None:
+            if refused or block is None or job.budget is None or newest is None:
                 return False
             # The next call and its results will take about as much as the newest.
             answers = (at for at in reversed(range(len(prompt.sent))) if prompt.sent[at].get("role") == "assistant")
@@ -130,7 +133,7 @@ class Recaller(AddOn):
             more = round(step - block.tokens)
             if job.budget.needs_compaction(prompt.estimate.tokens + more, prompt.estimate.upper + more):
                 return False
-            self._remember((job.scope, prompt.links[newest]), _Turn(checkpoint.digest, None))
+            self._remember((job.scope, prompt.links[newest]), _Turn(_digest(job), None))
             await self._insert(job, RecalledBlocks(self._staying(job, newest)))
         _record(job)
         return True
@@ -162,7 +165,7 @@ class Recaller(AddOn):
         """Search the covered history for the model."""
         if not (text := query_in(call)):
             return NO_QUERY
-        if job.prompt.checkpoint is None:
+        if not job.prompt.lost:
             return NOTHING_LOST
         if room < _LEAST_ROOM:
             return NO_ROOM
@@ -170,7 +173,7 @@ class Recaller(AddOn):
         passages = await self._ranked(job, query, text, room) if query.terms else []
         passages = [each for each in passages if not any(each.text in found for found in before)]
         job.outcome.add("searched", passages=len(passages))
-        return found_text(job.prompt.sent, passages) if passages else NOTHING_FOUND
+        return found_text(job.prompt.conversation, passages) if passages else NOTHING_FOUND
 
     def _staying(self, job: Job, newest: int) -> dict[int, Block]:
         """Find the blocks of earlier turns that stay, by their places in the prompt's history.
@@ -179,19 +182,18 @@ class Recaller(AddOn):
         Left, its own bring the next compaction nearer, after which `target` of the window is read anew for every
         `trigger - target` that it grew.
         """
-        prompt, budget, checkpoint = job.prompt, job.budget, job.prompt.checkpoint
+        prompt, budget, moved = job.prompt, job.budget, len(job.prompt.history) - len(job.prompt.sent)
         assert budget is not None  # or nothing was recalled
-        assert checkpoint is not None
         found: dict[int, Block] = {}
-        for index in range(checkpoint.covered, newest):
+        for index in range(prompt.lost - len(prompt.archived), newest):
             turn = self._turns.get((job.scope, prompt.links[index]))
-            if turn is None or turn.block is None or turn.checkpoint != checkpoint.digest:
+            if turn is None or turn.block is None or turn.checkpoint != _digest(job):
                 continue
             if turn.stays is None:
                 behind = sum(self._meter.costs(job.key, prompt.sent[index:newest]))
                 turn.stays = turn.block.tokens * budget.target / (budget.trigger - budget.target) <= behind
             if turn.stays:
-                found[index + len(checkpoint.replacement) - checkpoint.covered] = turn.block
+                found[index + moved] = turn.block
         return found
 
     async def _fitted(
@@ -204,7 +206,7 @@ class Recaller(AddOn):
         fitting = within(found, room - reserve)
         fitting = fitting if fitting[:1] == best else best or fitting
         while fitting:
-            text = block_of(job.prompt.sent, fitting)
+            text = block_of(job.prompt.conversation, fitting)
             block = Block(text, tuple(fitting), self._meter.count_text(job.key, text))
             await self._insert(job, RecalledBlocks({**earlier, placed: block}, block))
             if job.room >= (0 if fitting == best else reserve):
@@ -227,21 +229,21 @@ class Recaller(AddOn):
 
     async def _ranked(self, job: Job, query: Query, text: str, room: float) -> list[Passage]:
         """Find the passages that match a query best; `text` is what the embedding model gets of it."""
-        sent, newest, checkpoint = job.prompt.sent, newest_user(job.prompt.sent), job.prompt.checkpoint
+        prompt, messages = job.prompt, job.prompt.conversation
+        newest = newest_user(messages)
         assert newest is not None  # there is a query
-        assert checkpoint is not None
-        indexed = await self._indexed(sent)
-        for index in range(checkpoint.covered, newest + 1):
+        indexed = await self._indexed(messages)
+        for index in range(prompt.lost, newest + 1):
             # A question is no answer: who asks once more needs the same again.
-            if index == newest or asks_the_same(sent[index], query):
+            if index == newest or asks_the_same(messages[index], query):
                 indexed[index] = NO_PASSAGES
-        if (both := newest_cut(sent, job.prompt.history)) is not None:
+        if (both := newest_cut(prompt.sent, prompt.history)) is not None:
             remaining = spoken_text(both[1])
-            indexed[newest] = passages_of(sent[newest], only=lambda passage: passage not in remaining)
-        heavy = sum(len(each.spans) for each in indexed) > _MANY or is_heavy(sent)
+            indexed[newest] = passages_of(messages[newest], only=lambda passage: passage not in remaining)
+        heavy = sum(len(each.spans) for each in indexed) > _MANY or is_heavy(messages)
         near = None
         if job.settings.recall_model is not None:
-            texts = await offload_if(heavy, _texts_of, sent, indexed)
+            texts = await offload_if(heavy, _texts_of, messages, indexed)
             near = await self._embedder.similarities(job, text, texts)
         return await offload_if(heavy, self._best, job, indexed, query, near, room)
 
@@ -249,16 +251,16 @@ class Recaller(AddOn):
         self, job: Job, indexed: Sequence[MessagePassages], query: Query, near: Sequence[float] | None, room: float
     ) -> list[Passage]:
         """Rank passages and choose among them. May take long; usable from a thread."""
-        prompt, checkpoint = job.prompt, job.prompt.checkpoint
-        assert checkpoint is not None  # something is covered
-        shown = {content for each in checkpoint.replacement if isinstance(content := each.get("content"), str)}
+        prompt, messages, checkpoint = job.prompt, job.prompt.conversation, job.prompt.checkpoint
+        replacement = () if checkpoint is None else checkpoint.replacement
+        shown = {content for each in replacement if isinstance(content := each.get("content"), str)}
         texts = "\n".join(map(spoken_text, prompt.messages))
-        covered = (message.get("content") for message in prompt.sent[: checkpoint.covered])
+        covered = (message.get("content") for message in messages[: prompt.lost])
         # What else is in the prompt all the same is found by its text.
         lost = [not isinstance(content, str) or content not in shown for content in covered]
         lost += [False] * (len(indexed) - len(lost))
         return choose(
-            prompt.sent,
+            messages,
             indexed,
             rank(indexed, query, near),
             lost=lost.__getitem__,
@@ -282,10 +284,16 @@ class Recaller(AddOn):
         """Set the recalled blocks of the prompt, and count it again."""
         before, job.prompt.recalled = job.prompt.recalled, recalled
         if recalled.blocks or before.blocks:
+            job.prompt.untouched = False
             await self._counting.recount(job)
 
     def _remember(self, key: tuple[str, bytes], turn: _Turn) -> None:
         self._turns.put(key, turn, _TURN if turn.block is None else _TURN + 4 * len(turn.block.text))
+
+
+def _digest(job: Job) -> bytes | None:
+    """Return the digest of the checkpoint that the prompt begins with."""
+    return None if job.prompt.checkpoint is None else job.prompt.checkpoint.digest
 
 
 def _record(job: Job, seconds: float = 0.0) -> None:

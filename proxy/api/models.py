@@ -242,7 +242,7 @@ def _explanation(job: Job, relay: Relay) -> dict[str, Any]:
 
 def _recalled(job: Job) -> dict[str, Any] | None:
     """Describe the recalled block of the newest turn, and the tokens of those of earlier turns."""
-    recalled = job.prompt.recalled
+    recalled, prompt = job.prompt.recalled, job.prompt
     if not recalled.blocks:
         return None
     passages = () if recalled.newest is None else recalled.newest.passages
@@ -251,8 +251,8 @@ def _recalled(job: Job) -> dict[str, Any] | None:
         "tokens_of_earlier_turns": recalled.tokens - recalled.newest_tokens,
         "passages": [
             {
-                "message": len(job.prompt.system) + passage.index,
-                "role": job.prompt.sent[passage.index].get("role"),
+                "message": None if (at := passage.index - len(prompt.archived)) < 0 else len(prompt.system) + at,
+                "role": prompt.conversation[passage.index].get("role"),
                 "tokens": round(passage.tokens, 1),
                 "text": passage.text,
             }

@@ -159,13 +159,13 @@ class Store:
             await self._shelter.drop(scope, digest)
         return await self._run(partial(self._driver.drop, scope, digest), False, write=True) is None
 
-    async def document(self, owner: str, name: str) -> dict[str, Any] | None:
-        """Return the document that `owner` stored under a name; None: there is none, or it is out of reach.
+    async def document(self, owner: str, *names: str) -> dict[str, Any] | None:
+        """Return what `owner` stored under the first of these names that has a document; None: none has, or it is out of reach.
 
         It is stored as a checkpoint that covers nothing; no history leads to it.
         """
-        scope, digest = _place(owner, name)
-        found = await self.find(scope, [digest])
+        places = [_place(owner, name) for name in names]
+        found = await self.find(places[0][0], [digest for _, digest in places]) if places else None
         return None if found is None else found.replacement[-1]
 
     async def put_document(self, owner: str, name: str, document: dict[str, Any]) -> bool:

@@ -63,6 +63,7 @@ class Stand:
         self.prompt: Any = SimpleNamespace(
             sent=messages, links=links, history=history, checkpoint=checkpoint, system=[], estimate=None, body=self.body
         )
+        self.prompt.archived, self.prompt.conversation, self.prompt.lost = (), messages, covered
 
     async def start(self) -> Stand:
         self.prompt.recalled = NOTHING
@@ -88,7 +89,7 @@ async def recalled(
     recaller: Recaller, meter: Meter, messages: list[dict[str, Any]], covered: int, **given: Any
 ) -> Stand:
     job = await Stand(meter, messages, covered, **given).start()
-    await recaller.after_rewrite(job)  # type: ignore[arg-type]
+    await recaller.enrich(job)  # type: ignore[arg-type]
     return job
 
 
@@ -143,7 +144,7 @@ async def test_an_answer_has_as_much_room_as_without_what_is_recalled() -> None:
         job.budget = replace(job.budget, trigger=0.6)  # far enough from where an upper bound ends it
         meter.anchor_exact(job.prompt.estimate, job.prompt.estimate.tokens)
         await job.start()
-        await recaller_of(meter).after_rewrite(job)  # type: ignore[arg-type]
+        await recaller_of(meter).enrich(job)  # type: ignore[arg-type]
         assert job.prompt.estimate.tokens <= job.budget.window * job.budget.trigger
         recalled_some += bool(job.prompt.recalled.blocks)
     assert recalled_some > 4

@@ -90,6 +90,10 @@ class ModelSettings(BaseModel):
         default=None,
         description="Embedding model that helps to find what was put in other words; default: words alone are compared.",
     )
+    archive: Literal["on", "off"] = Field(
+        default="off",
+        description="Store the messages of conversations, so that what a client no longer sends is brought back like the rest: on, off.",
+    )
     ahead: AheadMode = Field(
         default="auto",
         description="Compact after an answer, while nobody waits: auto (with backends on this machine or in its network), on, off.",
