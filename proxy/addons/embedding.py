@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from math import sqrt
 from operator import mul
@@ -76,6 +76,8 @@ class Embedder:
         self._cache = Cache[bytes, Embedding](memory)
         self._resting: dict[ModelKey, float] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._missing: dict[str, dict[bytes, str]] = {}
+        """By conversation, the passages that its task is to embed yet, the newest of its newest turn first."""
 
     async def similarities(self, job: Job, query: str, passages: Sequence[str]) -> list[float] | None:
         """Score each passage by its similarity to a query, from 0 to 2, 0 without a vector; None: rank by words alone."""
@@ -89,9 +91,12 @@ class Embedder:
                 if self._resting.get(route.key, 0.0) > job.outcome.clock():
                     return None
                 texts = _texts_by_digest(job, route, query, passages)
-                query_first = [texts[0], *reversed(texts[1:])]  # and the newest passages before older ones
-                missing = {key: text for key, text in query_first if self._cache.get(key) is None}
-                if missing:
+                missing = {key: text for key, text in reversed(texts) if self._cache.get(key) is None}
+                if job.outcome.observers and texts[0][0] in missing:
+                    # Whatever an earlier turn's passages take, this turn's query is not behind them.
+                    await self._fill(job, route, dict(texts[:1]))
+                    del missing[texts[0][0]]
+                if missing and self._resting.get(route.key, 0.0) <= job.outcome.clock():
                     await self._embed(job, route, missing)
         except TimeoutError:
             pass  # those that are there rank their passages
@@ -102,13 +107,16 @@ class Embedder:
             return None
         return await offload_if(len(vectors) * len(vectors[0]) > _HEAVY, compare, vectors[0], vectors[1:])
 
-    async def _embed(self, job: Job, route: Route, texts: Mapping[bytes, str]) -> bool:
-        """Have texts embedded; False: it is being done, or too much is, or the request is only looked at."""
-        if not job.outcome.observers or job.scope in self._running or len(self._running) >= AT_ONCE:
-            return False
-        task = spawn(self._fill(job, route, texts), name="embedding")
+    async def _embed(self, job: Job, route: Route, texts: dict[bytes, str]) -> None:
+        """Have passages embedded, unless too much is or the request is only looked at; a task at work takes these next."""
+        if not job.outcome.observers or (job.scope not in self._running and len(self._running) >= AT_ONCE):
+            return
+        self._missing[job.scope] = texts
+        if job.scope in self._running:
+            return
+        task = spawn(self._fill(job, route), name="embedding")
         self._running[job.scope] = task
-        task.add_done_callback(lambda _: self._running.pop(job.scope, None))
+        task.add_done_callback(lambda _: (self._running.pop(job.scope, None), self._missing.pop(job.scope, None)))
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -116,15 +124,15 @@ class Embedder:
             if job.exchange.gone:
                 task.cancel()
             raise
-        return True
 
-    async def _fill(self, job: Job, route: Route, texts: Mapping[bytes, str]) -> None:
-        """Fill the cache with the vectors of these texts."""
+    async def _fill(self, job: Job, route: Route, texts: dict[bytes, str] | None = None) -> None:
+        """Fill the cache with the vectors of these texts; None: of those that its conversation misses, as turns add to them."""
         try:
             async with asyncio.timeout(LONGEST):
-                for start in range(0, len(texts), BATCH):
-                    batch = list(texts.items())[start : start + BATCH]
-                    vectors = await _request_vectors(job, route, [text for _, text in batch])
+                while waiting := self._missing[job.scope] if texts is None else texts:
+                    taken = [(key, waiting.pop(key)) for key in list(waiting)[:BATCH]]
+                    batch = [each for each in taken if self._cache.get(each[0]) is None]
+                    vectors = await _request_vectors(job, route, [text for _, text in batch]) if batch else []
                     for (key, _), vector in zip(batch, vectors, strict=True):
                         self._cache.put(key, vector, 4 * len(vector))
         except (_Failed, UpstreamUnavailable, TimeoutError) as error:

@@ -107,7 +107,8 @@ def _lines(messages: Sequence[Message], passages: Sequence[Passage]) -> Iterator
         if pieces[0].day is not None and pieces[0].day != day:
             day = pieces[0].day
             yield f"({day.isoformat()})"
-        yield f"- {_speaker(messages[index])}{_joined(pieces)}"
+        later = "later: " if any(each.later for each in pieces) else ""
+        yield f"- {later}{_speaker(messages[index])}{_joined(pieces)}"
 
 
 def _speaker(message: Message) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from itertools import accumulate, chain, compress
-from math import log, sqrt
+from math import inf, log, sqrt
 from operator import itemgetter, mul, not_
 
 from proxy.core.history.embedded import authored_text
@@ -26,8 +26,6 @@ _RESULTS = 0.5
 _NAMED_DAY = 2.0
 """Weight of a day that is named: nobody names one in passing."""
 _MOST_TERMS = 48
-_SHORT = 25
-"""Terms of a message that may ask for something and nothing else."""
 _LONGEST = 2_000
 """Characters at either end of a message that show what it is about; what lies between is pasted."""
 _IDENTIFIERS = 600
@@ -39,9 +37,7 @@ _OTHER_TEXT, _ENOUGH = 0.5, 2
 """Weight of what a message says besides its question, where that has so many terms of its own. However much that is, all
 of it together weighs no more than twice the question: it must not drown it.
 """
-_K1, _B = 1.2, 0.6
-_RARITY = 1.3
-"""Exponent of the weight of rare terms: what most of a conversation has in it tells little of a passage."""
+_K1, _B = 1.2, 0.75
 _BEFORE, _AFTER = 0.5, 0.3
 """Share of its score that a passage gives to the next one and the one before: a question finds its answer."""
 _AROUND, _REACH = 1.0, 4
@@ -50,36 +46,16 @@ AROUND = 8.0
 """Tokens that a passage takes besides its text."""
 _RANKED = 60
 """The constant of reciprocal ranks: the first few count alike."""
-_SHARE_OF_BEST, _SHARE_OF_OTHERS = 0.2, 0.2
+_SHARE_OF_BEST, _SHARE_OF_OTHERS = 0.2, 0.4
 """Share of the best passage's score that a passage needs: one that has words of the query which none before it has; others."""
 _SAME = 0.5
 """Share of a statement's terms that one later on has, which puts something else in its place."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """Thresholds for passages, in standard deviations of the scores of the whole conversation.
-
-    Of few values none can lie far out, at most the root of their number, so of a short conversation less is asked.
-    """
-
-    best: float
-    """Of the best passage over the mean: it fits the turn as no ordinary place of the conversation does."""
-    ahead: float
-    """Share of its score that no passage still in the prompt exceeds: what is talked about now needs no recalling."""
-    roots: float
-    """Shares of the root of their number up to which this is asked."""
-    covers: float
-    """Share of the query's weight that a passage has itself."""
-
-
-QUESTION = Bar(best=3.0, ahead=1.0, roots=4.0, covers=0.0)
-REQUEST = Bar(best=3.0, ahead=1.0, roots=4.0, covers=0.25)
-"""A short message without a question mark."""
-STATEMENT = Bar(best=5.5, ahead=0.5, roots=2.0, covers=0.0)
-"""Who asks nothing mostly needs nothing."""
-SEARCH = Bar(best=0.0, ahead=1e9, roots=1.0, covers=0.0)
-"""Who searches gets the best that there is."""
+_LINKED = 3
+"""Statements, of the best, with which a later one comes that shares a word with them alone."""
+_BAR = 0.35
+"""Needed for anything to be recalled: by how much more of the query the lost passages have than those in the prompt, times the
+standard deviations by which the best lies above the mean. Who asks nothing, or of what is new, mostly needs nothing.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +63,8 @@ class Query:
     """Terms with their weights; empty: nothing is looked for."""
 
     terms: Mapping[str, float]
-    bar: Bar
+    bar: float = _BAR
+    """As `_BAR`; who searches gets the best that there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +74,9 @@ class Ranking:
     query: Query
     scores: Sequence[float]
     covers: Sequence[float]
-    """Share of the weight of the query's terms, as far as the conversation has them, that each passage itself has."""
+    """Share of the weight of all of the query's terms that each passage itself has."""
+    words: Sequence[int]
+    """The query's terms that each passage has, a bit for each."""
     places: Sequence[tuple[int, int]]
     """Of each passage the index of its message, and its number there."""
     days: Sequence[date | None]
@@ -117,6 +96,8 @@ class Passage:
     day: date | None
     tokens: float
     """With what names it in the block."""
+    later: bool = False
+    """Whether it may put something else in the place of another one."""
 
 
 def query_of(messages: Sequence[Message], newest: int) -> Query:
@@ -130,15 +111,12 @@ def query_of(messages: Sequence[Message], newest: int) -> Query:
     weights = weights | {term: weight * share for term, weight in others.items()} | weights
     results = [message for message in messages[newest + 1 :] if is_result(message)]
     named = identifiers((text_of(message) for message in results), limit=_IDENTIFIERS)
-    weights = weights | _weighted(" ".join(named), _RESULTS) | weights
-    short = len(others) <= _SHORT
-    bar = (QUESTION if questions else REQUEST) if short else STATEMENT
-    return Query(_first(weights), bar)
+    return Query(_first(weights | _weighted(" ".join(named), _RESULTS) | weights))
 
 
 def search_query(text: str) -> Query:
     """Derive the query from the words that a model searches for."""
-    return Query(_first(_weighted(text, 1.0)), SEARCH)
+    return Query(_first(_weighted(text, 1.0)), bar=-inf)
 
 
 def asks_the_same(message: Message, query: Query) -> bool:
@@ -166,25 +144,26 @@ def rank(passages: Sequence[MessagePassages], query: Query, near: Sequence[float
     places = [(index, number) for index, each in enumerate(passages) for number in range(len(each.spans))]
     lengths = list(chain.from_iterable(each.lengths for each in passages))
     starts = [0, *accumulate(len(each.spans) for each in passages)]
-    scores, covers, total = [0.0] * len(places), [0.0] * len(places), 0.0
+    scores, covers, words, total = [0.0] * len(places), [0.0] * len(places), [0] * len(places), 0.0
     mean = max(1.0, sum(lengths) / max(1, len(lengths)))
     terms_of = [each.places for each in passages]
-    for term, weight in query.terms.items():
+    for bit, (term, weight) in enumerate(query.terms.items()):
         # Asked of every message for every term: a look without a call takes half the time.
         having = [(start, terms[term]) for start, terms in zip(starts, terms_of, strict=False) if term in terms]
         found = {start + number: count for start, where in having for number, count in where}
         if term.startswith(DAY):  # a message's day is a term of all of its passages
             written = [at for at, day in enumerate(days) if day is not None and day_term(day) == term]
             found |= {place: 1 for at in written for place in range(starts[at], starts[at + 1])}
-        idf = weight * log(1 + (len(places) - len(found) + 0.5) / (len(found) + 0.5)) ** _RARITY
-        total += idf if found else 0.0
+        idf = weight * log(1 + (len(places) - len(found) + 0.5) / (len(found) + 0.5))
+        total += idf  # also of what nobody has ever said
         for at, count in found.items():
             norm = _K1 * (1 - _B + _B * lengths[at] / mean)
             scores[at] += idf * count * (_K1 + 1) / (count + norm)
             covers[at] += idf
+            words[at] |= 1 << bit
     roots = [sqrt(len(each.spans)) for each in passages]
     scores = [score / roots[index] for score, (index, _) in zip(_with_context(scores), places, strict=True)]
-    return Ranking(query, scores, [each / (total or 1.0) for each in covers], places, days, near)
+    return Ranking(query, scores, [each / (total or 1.0) for each in covers], words, places, days, near)
 
 
 def _with_context(scores: Sequence[float]) -> list[float]:
@@ -219,63 +198,114 @@ def choose(
     order = _outstanding(ranking, lost)
     if ranking.near is not None:
         order = _fused((order, _outstanding(_by_nearness(ranking, ranking.near), lost)), ranking.near)
+    statements = _Statements(messages, passages, ranking, lost)
     chosen: list[Passage] = []
     seen: set[str] = set()
-    words: set[str] = set()
-    live = [at for at, each in enumerate(passages) if each.spans and not lost(at)]
-    best = ranking.scores[order[0]] if order else 0.0
+    words = 0
     for at in order:
-        index, number = ranking.places[at]
-        start, end = passages[index].spans[number]
-        text = spoken_text(messages[index])[start:end]
-        if text in seen or in_prompt(text) or _only_asks(text):
+        adds = ranking.words[at] & ~words
+        weak = ranking.near is None and ranking.scores[at] < _SHARE_OF_OTHERS * ranking.scores[order[0]]
+        if (weak and not adds) or statements.is_replaced(at, in_prompt):
             continue
-        seen.add(text)
-        terms = {term for term, where in passages[index].places.items() if number in map(itemgetter(0), where)}
-        own = terms & ranking.query.terms.keys()
-        if own <= words and ranking.near is None and ranking.scores[at] < _SHARE_OF_OTHERS * best:
-            continue
-        newer = (passages[at].places.keys() for at in live if messages[at].get("role") == messages[index].get("role"))
-        if own and any(own <= later and len(terms & later) > _SAME * len(terms) for later in newer):
-            continue
-        words |= own
-        tokens = AROUND + cost(text)
-        if tokens <= room:
+        for index, number in statements.with_later(at, linked=len(chosen) < _LINKED):
+            start, end, text = statements.span(index, number)
+            if text in seen or in_prompt(text):
+                continue
+            tokens = AROUND + cost(text)
+            if tokens > room:
+                break  # what is out of date never comes alone
+            seen.add(text)
+            words |= ranking.words[at]
             room -= tokens
-            chosen.append(Passage(index, start, end, text, ranking.days[index], tokens))
+            later = (index, number) != ranking.places[at]
+            chosen.append(Passage(index, start, end, text, ranking.days[index], tokens, later))
     return chosen
+
+
+class _Statements:
+    """Passages of a conversation, each with what the same speaker said of the same things later."""
+
+    def __init__(
+        self,
+        messages: Sequence[Message],
+        passages: Sequence[MessagePassages],
+        ranking: Ranking,
+        lost: Callable[[int], bool],
+    ) -> None:
+        self._messages, self._passages, self._ranking, self._lost = messages, passages, ranking, lost
+        self._roles = [message.get("role") for message in messages]
+        self._about = [(place, words) for place, words in zip(ranking.places, ranking.words, strict=True) if words]
+        self._used: dict[str, list[int]] = {}
+        """For each word of the user's short messages those that have it."""
+        for index, each in enumerate(passages):
+            for term in each.places if self._roles[index] == "user" and len(each.spans) == 1 else ():
+                self._used.setdefault(term, []).append(index)
+
+    def span(self, index: int, number: int) -> tuple[int, int, str]:
+        """Return where a passage begins and ends in its message, and its text."""
+        start, end = self._passages[index].spans[number]
+        return start, end, spoken_text(self._messages[index])[start:end]
+
+    def is_replaced(self, at: int, in_prompt: Callable[[str], bool]) -> bool:
+        """Return whether something that stands in the prompt was put in the place of a statement."""
+        index, number = self._ranking.places[at]
+        terms = {term for term, where in self._passages[index].places.items() if number in map(itemgetter(0), where)}
+        return any(
+            len(terms & self._passages[other[0]].places.keys()) > _SAME * len(terms)
+            and (not self._lost(other[0]) or in_prompt(self.span(*other)[2]))
+            for other in self._later(at)
+        )
+
+    def with_later(self, at: int, *, linked: bool) -> list[tuple[int, int]]:
+        """Return the place of a statement, behind that of the newest lost one which may say something else.
+
+        That has all of its words of the query, or, if `linked`, one that the user has in these two messages alone.
+        """
+        index, number = self._ranking.places[at]
+        later = [place for place in self._later(at) if self._lost(place[0])][-1:]
+        if linked and not later and self._roles[index] == "user":
+            uses = (self._used.get(term, ()) for term in self._passages[index].places)
+            later = sorted(
+                (used[1], 0) for used in uses if len(used) == 2 and used[0] == index and self._lost(used[1])
+            )[-1:]
+        return [*(later if self._roles[index] != "assistant" else ()), (index, number)]
+
+    def _later(self, at: int) -> list[tuple[int, int]]:
+        """List the later passages of the same speaker that have all words of the query that a passage has."""
+        (index, _), words = self._ranking.places[at], self._ranking.words[at]
+        role = self._roles[index]
+        return [
+            place
+            for place, having in self._about
+            if place[0] > index and words and not words & ~having and self._roles[place[0]] == role
+        ]
 
 
 def within(passages: Sequence[Passage], room: float) -> list[Passage]:
     """Select passages, best first, that fit into `room` tokens together."""
     chosen: list[Passage] = []
+    alone = False
     for passage in passages:
-        if passage.tokens <= room:
+        fits = passage.tokens <= room and not alone
+        alone = passage.later and not fits  # what it takes the place of comes next
+        if fits:
             room -= passage.tokens
             chosen.append(passage)
     return chosen
 
 
-def _only_asks(text: str) -> bool:
-    """Return whether a text is questions and nothing else: a question is no answer."""
-    return text.rstrip().endswith(("?", "\uff1f", "\u061f")) and not _QUESTION.sub("", text).strip()
-
-
 def _outstanding(ranking: Ranking, lost: Callable[[int], bool]) -> list[int]:
     """Places of the passages that stand out, best first; none if not even the best one does."""
-    scores, bar = ranking.scores, ranking.query.bar
+    scores = ranking.scores
     gone = [lost(index) for index, _ in ranking.places]
-    if not any(gone):
+    best = max(compress(scores, gone), default=0.0)
+    if not best:
         return []
     mean = sum(scores) / len(scores)
     # This is done for every passage of a long conversation: loops that run in C take a third.
     deviation = sqrt(max(0.0, sum(map(mul, scores, scores)) / len(scores) - mean * mean))
-    root = sqrt(len(scores)) / bar.roots
-    best = max(compress(scores, gone))
-    here = max(compress(scores, map(not_, gone)), default=0.0)
-    if not best or best < mean + min(bar.best, root) * deviation or here > bar.ahead * best:
-        return []
-    if max(compress(ranking.covers, gone)) < bar.covers:
+    more = max(compress(ranking.covers, gone)) - max(compress(ranking.covers, map(not_, gone)), default=0.0)
+    if more * (best - mean) < ranking.query.bar * deviation:
         return []
     found = [at for at, score in enumerate(scores) if gone[at] and score >= best * _SHARE_OF_BEST]
     return sorted(found, key=lambda at: (-scores[at], -at))
@@ -284,7 +314,9 @@ def _outstanding(ranking: Ranking, lost: Callable[[int], bool]) -> list[int]:
 def _by_nearness(ranking: Ranking, near: Sequence[float]) -> Ranking:
     """Score the same passages by how near they are; one without a vector comes last, and does not pull the mean down."""
     least = min(filter(None, near), default=0.0)
-    return replace(ranking, scores=[max(0.0, score - least) for score in near])
+    scores = [max(0.0, score - least) for score in near]
+    best = max(scores) or 1.0
+    return replace(ranking, scores=scores, covers=[score / best for score in scores])
 
 
 def _fused(orders: Sequence[Sequence[int]], near: Sequence[float]) -> list[int]:

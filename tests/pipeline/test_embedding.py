@@ -165,17 +165,19 @@ def test_while_it_is_down_words_alone_rank_and_it_is_left_alone_for_a_while(
 
 
 def test_a_slow_model_is_not_waited_for_and_serves_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "WAIT", 0.1)
+    monkeypatch.setattr(embedding, "WAIT", 0.5)
     gate = Gate()
+    gate.release(1)  # of the first query, and no more
     chat, vectors = talker(), embedder(embedding_gate=gate)
     with staged(chat, vectors) as proxy:
         messages = long_chat(PETS)
         ask(proxy, messages)
         assert FACT not in str(prompts(chat)[-1])
-        # While it is at work nobody waits for it again, and it is not asked for the same.
+        # While it is at work it is not asked for the same again, and for the new query at once.
         more = [{"role": "assistant", "content": "Hm."}, {"role": "user", "content": f"I said: {PETS}"}]
         ask(proxy, [*messages, *more])
-        assert len(asked(vectors)) == 1
+        sizes = [len(request.json["input"]) for request in asked(vectors)]
+        assert (sizes, embedded(vectors)[-1]) == ([1, embedding.BATCH, 1], f"search_query: I said: {PETS}")
         gate.open()
         monkeypatch.setattr(embedding, "WAIT", 20.0)
         for number in range(200):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -25,6 +26,13 @@ def test_it_says_what_it_is_who_spoke_and_when() -> None:
     said = [{"role": "user", "content": "I live in Bonn."}, {"role": "assistant", "content": "Nice."}]
     lines = block(*said, day=date(2024, 5, 6)).split("\n")
     assert lines == [RECALLED, "(2024-05-06)", "- I live in Bonn.", "- (answer) Nice.", RECALLED_END]
+
+
+def test_what_may_put_something_else_in_a_place_is_marked() -> None:
+    messages = [{"role": "user", "content": "We leave on Monday."}, {"role": "user", "content": "No, on Friday."}]
+    before, after = passages(*messages)
+    text = block_of(messages, [replace(after, later=True), before])
+    assert text.splitlines()[1:-1] == ["- We leave on Monday.", "- later: No, on Friday."]
 
 
 def test_passages_stand_in_the_order_of_the_conversation() -> None:

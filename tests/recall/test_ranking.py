@@ -179,25 +179,38 @@ def test_a_request_needs_no_question_mark(text: str) -> None:
     assert recalled([*talk(60), FACT, *talk(60)], text, lost=100)[0].text == FACT["content"]
 
 
-def test_a_piece_of_a_long_answer_gives_way_to_a_message_and_a_question_is_no_answer() -> None:
+def test_a_piece_of_a_long_answer_gives_way_to_a_message() -> None:
     advice = {
         "role": "assistant",
         "content": "\n".join(f"Mind hedgehogs, sister and Leipzig {n}." * 9 for n in range(9)),
     }
-    asked = {"role": "user", "content": "Which animals does my sister Mathilda keep in Leipzig?"}
-    found = recalled(
-        [*talk(60), asked, advice, FACT, *talk(60)], "Which animals does my sister keep in Leipzig?", lost=100
-    )
+    found = recalled([*talk(60), advice, FACT, *talk(60)], "Which animals does my sister keep in Leipzig?", lost=100)
     assert found[0].text == FACT["content"]
-    assert asked["content"] not in [passage.text for passage in found]
 
 
 def test_a_value_that_was_replaced_stays_out_where_the_new_one_is_in_the_prompt() -> None:
     old, new = ({"role": "user", "content": f"key-2 := v{n}"} for n in (849901, 887345))
     filler = [*talk(60), old, *talk(40)]
-    found = recalled([*filler, new, *talk(2)], "ASK key-2", lost=100)
-    assert old["content"] not in [passage.text for passage in found]
+    for lost, extract in ((100, ""), (102, new["content"])):
+        found = recalled([*filler, new, *talk(2)], "ASK key-2", lost=lost, prompt=extract)
+        assert old["content"] not in [passage.text for passage in found]
     assert recalled([*filler, *talk(2)], "ASK key-2", lost=100)[0].text == old["content"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "question"),
+    [
+        ("key-2 := v849901", "From today on, and for all of us in the new office, key-2 := v887345", "ASK key-2"),
+        ("We feed her kibble with chicken.", "Chicken made her ill, so salmon it is.", "What do we feed the dog?"),
+    ],
+)
+@pytest.mark.parametrize("room", [30.0, 400.0])
+def test_what_was_replaced_never_comes_alone(old: str, new: str, question: str, room: float) -> None:
+    """The later one comes first, and is marked; it shares the question's words, or a word that is in these two alone."""
+    stated = [{"role": "user", "content": each} for each in (old, new)]
+    found = recalled([*talk(40), stated[0], *talk(60), stated[1], *talk(40)], question, lost=120, room=room)
+    assert (found[0].text, found[0].later) == (new, True)
+    assert [passage.text for passage in found if not passage.later][:1] in ([], [old])
 
 
 def test_a_text_is_recalled_once() -> None:
