@@ -17,7 +17,7 @@ from proxy.core.piece import NOBODY, Identity
 from proxy.core.request import COMPACTION, Managed, Request
 from proxy.dialects.bodies import dicts_in, pick, token_counts
 from proxy.dialects.responses.items import free_text, items_in, tools_offered
-from proxy.dialects.responses.stored import identified, is_stored
+from proxy.dialects.responses.request import identified, is_stored
 from proxy.dialects.translator import ContentBlock, Translator, event
 
 _CODES = {"context_length_exceeded", "rate_limit_exceeded", "invalid_prompt", "server_error"}
