@@ -242,7 +242,7 @@ class Outcome:
     def malformed_calls(self) -> list[Mapping[str, Any]]:
         """Tool calls that were not made, the first of them.
 
-        `reason` is as in `proxy.emulation.CallFault`, `tool` a name that the model wrote, `form` that in which the call was
+        `reason` is as in `proxy.emulation.forms.CallFault`, `tool` a name that the model wrote, `form` that in which the call was
         written (`native` where the backend reported it), and `provider` the kind of backend.
         """
         return [*self.each("malformed_call")][:_MOST_MALFORMED]

@@ -14,8 +14,7 @@ from proxy.compaction.policy import prune_limits
 from proxy.core.history.checkpoint import Checkpoint, chain
 from proxy.core.piece import CallPart
 from proxy.core.request import Message, Request, leading_system
-from proxy.emulation import Offer
-from proxy.emulation.offer import offer_to_emulate
+from proxy.emulation.offer import Offer, offer_to_emulate
 from proxy.emulation.prompt import emulated
 from proxy.recall.block import NOTHING, RecalledBlocks
 from proxy.shaping.repair import RepairRules, repair, tidied

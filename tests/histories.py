@@ -14,7 +14,8 @@ from proxy.core.history.embedded import calls_in, only_results, texts_of
 from proxy.core.history.turns import cut_points
 from proxy.core.jsontext import dumps
 from proxy.core.request import Message
-from proxy.emulation import Offer, as_text
+from proxy.emulation.offer import Offer
+from proxy.emulation.prompt import as_text
 
 RESULTS = ("tool", "function")
 

@@ -28,8 +28,8 @@ from proxy.core.history.turns import calls_of, newest_user
 from proxy.core.jsontext import dumps, is_heavy
 from proxy.core.piece import CallPart, arguments_of
 from proxy.core.request import Request, leading_system
-from proxy.emulation import NO_TOOLS, offer_of
 from proxy.emulation.forms import Written
+from proxy.emulation.offer import NO_TOOLS, offer_of
 from proxy.emulation.prompt import signature
 from proxy.emulation.values import Unreadable
 from proxy.job import Job

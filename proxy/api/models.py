@@ -22,7 +22,7 @@ from proxy.compaction.policy import SMALL_WINDOW, answer_cap_for, limit_origins,
 from proxy.core.errors import ModelNotFound
 from proxy.core.settings import Settings
 from proxy.dialects import CHAT
-from proxy.emulation import protocol
+from proxy.emulation.prompt import protocol
 from proxy.exchange import Exchange
 from proxy.job import Job
 from proxy.net.upstream import Upstream

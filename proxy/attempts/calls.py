@@ -15,7 +15,10 @@ from proxy.backends.profile import ModelKey
 from proxy.compaction.policy import prune_limits
 from proxy.core.piece import CallPart, arguments_of
 from proxy.core.request import Message
-from proxy.emulation import CallFault, Offer, WrittenCallReader, calls_as_text, faults_of, offer_of
+from proxy.emulation.forms import CallFault
+from proxy.emulation.offer import Offer, faults_of, offer_of
+from proxy.emulation.prompt import calls_as_text
+from proxy.emulation.reader import WrittenCallReader
 from proxy.job import Job
 from proxy.stream.answer import Answer
 from proxy.tokens.meter import Meter

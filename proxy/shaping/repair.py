@@ -22,7 +22,8 @@ from proxy.core.history.marks import INSTRUCTION, defanged, forges_block, is_ins
 from proxy.core.history.turns import Pending, calls_of, is_result
 from proxy.core.jsontext import dig, dumps, loads
 from proxy.core.request import SYSTEM_ROLES, THOUGHT_FIELDS, Message, is_text_part, leading_system, text_of
-from proxy.emulation import NO_TOOLS, as_text
+from proxy.emulation.offer import NO_TOOLS
+from proxy.emulation.prompt import as_text
 from proxy.stream.status import strip_status
 
 LOST = "[The result of this tool call was lost. Call the tool again if it is still needed.]"

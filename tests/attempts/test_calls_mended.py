@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.emulation import Call
+from proxy.emulation.forms import Call
 from tests.attempts.test_resuming import joined_calls
 from tests.attempts.test_tools import CALL, PARIS, WEATHER
 from tests.emulation.outputs import BODY, CLEAN

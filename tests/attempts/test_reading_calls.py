@@ -8,7 +8,8 @@ import pytest
 
 from proxy.core import sse
 from proxy.dialects.chat.writing import ChatWriter
-from proxy.emulation import WrittenCallReader, offer_of
+from proxy.emulation.offer import offer_of
+from proxy.emulation.reader import WrittenCallReader
 from proxy.stream.answer import Answer
 from proxy.stream.events import ChunkReceived, Pause
 from proxy.stream.session import StreamSession, Watch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.emulation import Call
+from proxy.emulation.forms import Call
 from tests.emulation.outputs import ARGS, FENCED, TAGGED, Malformed, P, broken, paris, row
 
 

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from proxy.emulation import Call, CallFault, CallScanner, Offer, offer_of
+from proxy.emulation.forms import Call, CallFault
+from proxy.emulation.offer import Offer, offer_of
+from proxy.emulation.scanner import CallScanner
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.emulation import Call
+from proxy.emulation.forms import Call
 from tests.emulation.outputs import Malformed, offer, scanned
 
 

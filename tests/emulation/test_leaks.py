@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.core.piece import CallPart, Piece
-from proxy.emulation import Offer, WrittenCallReader
+from proxy.emulation.offer import Offer
+from proxy.emulation.reader import WrittenCallReader
 from tests.emulation.outputs import ARGS, FENCED, LISBON, TAGGED, P, offer
 from tests.emulation.test_scanner import pieces_of_text
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from proxy.core.piece import Piece
-from proxy.emulation import WrittenCallReader
+from proxy.emulation.reader import WrittenCallReader
 from tests.emulation.outputs import P, offer
 
 OFFER = offer()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from proxy.emulation import offer_of
+from proxy.emulation.offer import offer_of
 from tests.emulation.outputs import offer
 
 NAMES = frozenset({"get_weather", "write_file", "search", "now"})

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from proxy.compaction.results import results_of
 from proxy.core.history.turns import is_result, is_user
-from proxy.emulation import Call, CallFault, Offer, as_text, offer_of, protocol
-from proxy.emulation.prompt import complaint, rule
+from proxy.emulation.forms import Call, CallFault
+from proxy.emulation.offer import Offer, offer_of
+from proxy.emulation.prompt import as_text, complaint, protocol, rule
 from tests.emulation.outputs import TAGGED, offer, scanned
 from tests.emulation.test_arguments import values
 

@@ -13,7 +13,9 @@ from proxy.core.jsontext import loads
 from proxy.core.piece import Piece
 from proxy.dialects.chat.reading import DONE, read_frame
 from proxy.dialects.chat.writing import ChatWriter
-from proxy.emulation import Call, Offer, WrittenCallReader
+from proxy.emulation.forms import Call
+from proxy.emulation.offer import Offer
+from proxy.emulation.reader import WrittenCallReader
 from tests.emulation.broken import MALFORMED, REPAIRED
 from tests.emulation.outputs import ARGS, CLEAN, FENCED, TAGGED, Malformed, Output, P, offer
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.emulation import CallScanner
+from proxy.emulation.scanner import CallScanner
 from tests.emulation.broken import MALFORMED, REPAIRED, UNTOUCHED
 from tests.emulation.outputs import CLEAN, FENCED, TAGGED, Found, Output, P, offer, paris, scanned
 
