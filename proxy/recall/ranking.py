@@ -11,29 +11,24 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import cached_property
 from itertools import accumulate, chain, compress
 from math import inf, log, sqrt
 from operator import itemgetter, mul, not_
 
 from proxy.core.history.embedded import authored_text
-from proxy.core.history.sentences import identifiers
-from proxy.core.history.turns import is_result
-from proxy.core.request import Message, text_of
+from proxy.core.request import Message
 from proxy.recall.passages import DAY, MessagePassages, day_term, spoken_text, terms_and_days
 
-_RESULTS = 0.5
-"""Weight of the identifiers in the newest results of tools."""
 _NAMED_DAY = 2.0
 """Weight of a day that is named: nobody names one in passing."""
 _MOST_TERMS = 48
 _LONGEST = 2_000
 """Characters at either end of a message that show what it is about; what lies between is pasted."""
-_IDENTIFIERS = 600
-"""Characters of identifiers that are taken from the newest tool results."""
 _ENDS = ".!?\u3002\uff01\uff1f\u061f\n"
 _QUESTION = re.compile(f"(?<![^{_ENDS}])[^{_ENDS}]*[?\uff1f\u061f]")
 """A sentence that ends in a question mark, also those of Chinese and Arabic; looked for from where one may begin only."""
-_OTHER_TEXT, _ENOUGH = 0.5, 2
+_OTHER_TEXT = 0.5
 """Weight of what a message says besides its question, where that has so many terms of its own. However much that is, all
 of it together weighs no more than twice the question: it must not drown it.
 """
@@ -105,31 +100,28 @@ def query_of(messages: Sequence[Message], newest: int) -> Query:
     text = authored_text(messages[newest])
     text = text if len(text) <= 2 * _LONGEST else f"{text[:_LONGEST]}\n{text[-_LONGEST:]}"
     questions = " ".join(_QUESTION.findall(text))
-    weights, others = _weighted(questions, 1.0), _weighted(text, 1.0)
-    share = min(_OTHER_TEXT, 2 * len(weights) / len(others)) if len(weights) >= _ENOUGH else 1.0
+    weights, others = _weighted(questions), _weighted(text)
+    share = min(_OTHER_TEXT, 2 * len(weights) / len(others)) if weights else 1.0
     # The first terms are those that stay, each with the first weight that it got.
-    weights = weights | {term: weight * share for term, weight in others.items()} | weights
-    results = [message for message in messages[newest + 1 :] if is_result(message)]
-    named = identifiers((text_of(message) for message in results), limit=_IDENTIFIERS)
-    return Query(_first(weights | _weighted(" ".join(named), _RESULTS) | weights))
+    return Query(_first(weights | {term: weight * share for term, weight in others.items()} | weights))
 
 
 def search_query(text: str) -> Query:
     """Derive the query from the words that a model searches for."""
-    return Query(_first(_weighted(text, 1.0)), bar=-inf)
+    return Query(_first(_weighted(text)), bar=-inf)
 
 
 def asks_the_same(message: Message, query: Query) -> bool:
     """Return whether a user's message asks for at least half of what the query is about."""
     if message.get("role") != "user" or _QUESTION.search(text := authored_text(message)) is None:
         return False
-    having = _weighted(text[-2 * _LONGEST :], 1.0)
+    having = _weighted(text[-2 * _LONGEST :])
     shared = sum(weight for term, weight in query.terms.items() if term in having)
     return 2 * shared >= sum(query.terms.values())
 
 
-def _weighted(text: str, weight: float) -> dict[str, float]:
-    return {term: weight * (_NAMED_DAY if term.startswith(DAY) else 1.0) for term in terms_and_days(text)}
+def _weighted(text: str) -> dict[str, float]:
+    return {term: _NAMED_DAY if term.startswith(DAY) else 1.0 for term in terms_and_days(text)}
 
 
 def _first(weights: dict[str, float]) -> dict[str, float]:
@@ -222,37 +214,36 @@ def choose(
     return chosen
 
 
+@dataclass(frozen=True)
 class _Statements:
     """Passages of a conversation, each with what the same speaker said of the same things later."""
 
-    def __init__(
-        self,
-        messages: Sequence[Message],
-        passages: Sequence[MessagePassages],
-        ranking: Ranking,
-        lost: Callable[[int], bool],
-    ) -> None:
-        self._messages, self._passages, self._ranking, self._lost = messages, passages, ranking, lost
-        self._roles = [message.get("role") for message in messages]
-        self._about = [(place, words) for place, words in zip(ranking.places, ranking.words, strict=True) if words]
-        self._used: dict[str, list[int]] = {}
+    messages: Sequence[Message]
+    passages: Sequence[MessagePassages]
+    ranking: Ranking
+    lost: Callable[[int], bool]
+
+    @cached_property
+    def used(self) -> dict[str, list[int]]:
         """For each word of the user's short messages those that have it."""
-        for index, each in enumerate(passages):
-            for term in each.places if self._roles[index] == "user" and len(each.spans) == 1 else ():
-                self._used.setdefault(term, []).append(index)
+        found: dict[str, list[int]] = {}
+        for index, each in enumerate(self.passages):
+            for term in each.places if self.messages[index].get("role") == "user" and len(each.spans) == 1 else ():
+                found.setdefault(term, []).append(index)
+        return found
 
     def span(self, index: int, number: int) -> tuple[int, int, str]:
         """Return where a passage begins and ends in its message, and its text."""
-        start, end = self._passages[index].spans[number]
-        return start, end, spoken_text(self._messages[index])[start:end]
+        start, end = self.passages[index].spans[number]
+        return start, end, spoken_text(self.messages[index])[start:end]
 
     def is_replaced(self, at: int, in_prompt: Callable[[str], bool]) -> bool:
         """Return whether something that stands in the prompt was put in the place of a statement."""
-        index, number = self._ranking.places[at]
-        terms = {term for term, where in self._passages[index].places.items() if number in map(itemgetter(0), where)}
+        index, number = self.ranking.places[at]
+        terms = {term for term, where in self.passages[index].places.items() if number in map(itemgetter(0), where)}
         return any(
-            len(terms & self._passages[other[0]].places.keys()) > _SAME * len(terms)
-            and (not self._lost(other[0]) or in_prompt(self.span(*other)[2]))
+            len(terms & self.passages[other[0]].places.keys()) > _SAME * len(terms)
+            and (not self.lost(other[0]) or in_prompt(self.span(*other)[2]))
             for other in self._later(at)
         )
 
@@ -261,23 +252,23 @@ class _Statements:
 
         That has all of its words of the query, or, if `linked`, one that the user has in these two messages alone.
         """
-        index, number = self._ranking.places[at]
-        later = [place for place in self._later(at) if self._lost(place[0])][-1:]
-        if linked and not later and self._roles[index] == "user":
-            uses = (self._used.get(term, ()) for term in self._passages[index].places)
-            later = sorted(
-                (used[1], 0) for used in uses if len(used) == 2 and used[0] == index and self._lost(used[1])
-            )[-1:]
-        return [*(later if self._roles[index] != "assistant" else ()), (index, number)]
+        place = self.ranking.places[at]
+        if self.messages[place[0]].get("role") == "assistant":
+            return [place]
+        found = self._later(at)
+        if linked and not found:
+            uses = (self.used.get(term, []) for term in self.passages[place[0]].places)
+            found = sorted((use[1], 0) for use in uses if len(use) == 2 and use[0] == place[0])
+        return [*[each for each in found if self.lost(each[0])][-1:], place]
 
     def _later(self, at: int) -> list[tuple[int, int]]:
         """List the later passages of the same speaker that have all words of the query that a passage has."""
-        (index, _), words = self._ranking.places[at], self._ranking.words[at]
-        role = self._roles[index]
+        (index, _), words = self.ranking.places[at], self.ranking.words[at]
+        role = self.messages[index].get("role")
         return [
             place
-            for place, having in self._about
-            if place[0] > index and words and not words & ~having and self._roles[place[0]] == role
+            for place, having in zip(self.ranking.places, self.ranking.words, strict=True)
+            if having & words == words != 0 and place[0] > index and self.messages[place[0]].get("role") == role
         ]
 
 

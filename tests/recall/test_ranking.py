@@ -60,16 +60,6 @@ def test_much_text_around_a_question_does_not_drown_it() -> None:
     assert query.terms["item3"] == 1.0
 
 
-def test_in_a_tool_loop_the_identifiers_of_the_results_count() -> None:
-    messages = [
-        *said("Repair the failing build of the billing module"),
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "function": {"name": "run"}}]},
-        {"role": "tool", "tool_call_id": "c", "content": "error in src/ledger/post.py line 12 of the file"},
-    ]
-    assert "src/ledger/post.py" in query_of(messages, 0).terms
-    assert "error" not in query_of(messages, 0).terms
-
-
 def test_results_in_a_users_message_are_not_the_users_words() -> None:
     text = "<tool_result tool_name='x'>secret paperwork</tool_result> What now, Sherlock?"
     assert "paperwork" not in query_of(said(text), 0).terms
