@@ -11,6 +11,7 @@ from proxy.outcome import Observer, Outcome, overriding
 from proxy.routing import Route
 
 if TYPE_CHECKING:
+    from proxy.attempts.client import ClientStream
     from proxy.job import Job
     from proxy.pipeline import Pipeline
     from proxy.prompt import OfferedTools
@@ -34,6 +35,9 @@ class AddOn(Observer):
 
     async def before_room(self, job: Job) -> None:
         """Do what has to be done before it is decided whether the prompt has room."""
+
+    async def before_compaction(self, job: Job, client: ClientStream) -> None:
+        """Shorten a prompt that may be due in another way than its history is compacted; the client is shown notices."""
 
     def answer(self, job: Job) -> str:
         """Answer a request whose prompt has its room in words of Spillway's own; empty: the model answers."""

@@ -20,6 +20,7 @@ from proxy.addons.ahead import AheadCompactor
 from proxy.addons.archive import Archivist
 from proxy.addons.compact_now import CompactNow
 from proxy.addons.conversation_summary import ConversationSummaries
+from proxy.addons.document import DocumentReader
 from proxy.addons.history import RequestHistory
 from proxy.addons.log import RequestLog
 from proxy.addons.metrics import Metrics
@@ -184,6 +185,7 @@ def addons_of(
         Recaller(),
         ToolsOnDemand(store, clock),
         ThinkingBudget(),
+        DocumentReader(),
         AheadCompactor(telemetry),
         history,
         RequestLog(),

@@ -119,11 +119,32 @@ class Compactor:
 
     async def _shorten(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> RunResult:
         """Have the history shortened, apply the checkpoint and record what it gained."""
-        outcome, history = job.outcome, job.prompt.history
-        since = outcome.clock()
-        outcome.action = COMPACTING
-        outcome.add("compacting", tokens=of_history(job.prompt))
+        since = self.begin(job)
         done, checkpoint = await self._shared(job, budget, goal, limit)
+        await self._apply(job, done, checkpoint, since)
+        return done, checkpoint
+
+    def begin(self, job: Job) -> float:
+        """Record that the history is being shortened from now on, and return the time."""
+        job.outcome.action = COMPACTING
+        job.outcome.add("compacting", tokens=of_history(job.prompt))
+        return job.outcome.clock()
+
+    async def find(self, job: Job, link: bytes) -> Checkpoint | None:
+        """Find a checkpoint that covers the history up to this link, and no more."""
+        return await self._store.find(job.scope, [link])
+
+    async def replace(self, job: Job, budget: ContextBudget, done: Compaction | Checkpoint, since: float) -> None:
+        """Let the history begin with a rewrite that was not made here, and store one that is new."""
+        if isinstance(done, Checkpoint):
+            await self._apply(job, None, done, since)
+        else:
+            await self._apply(job, done, await self._stored(job, budget, done), since)
+        for addon in overriding(job.addons, AddOn.enrich):
+            await addon.enrich(job)
+
+    async def _apply(self, job: Job, done: Compaction | None, checkpoint: Checkpoint | None, since: float) -> None:
+        outcome, history = job.outcome, job.prompt.history
         if checkpoint is not None:
             rewrite(job, checkpoint)
         costs = [sum(self._counting.meter.costs(job.key, each)) for each in (history, job.prompt.history)]
@@ -145,7 +166,6 @@ class Compactor:
             if job.window_is_known:
                 outcome.show("checkpoint_kept", checkpoint=checkpoint)
             await self._counting.recount(job)
-        return done, checkpoint
 
     async def _shared(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> RunResult:
         wait = self.summaries.wait(job)
@@ -221,10 +241,13 @@ class Compactor:
         done = await self._run(job, budget, goal, limit, asks=asks)
         if not done.covered or (job.rewrites and done.summary != "written"):
             return done, None
+        return done, await self._stored(job, budget, done)
+
+    async def _stored(self, job: Job, budget: ContextBudget, done: Compaction) -> Checkpoint:
         checkpoint = _checkpoint_of(job, budget, done, self._clock())
         if job.window_is_known and not job.managed.hands_over:
             await self._store.put(checkpoint)
-        return done, checkpoint
+        return checkpoint
 
     async def _run(self, job: Job, budget: ContextBudget, goal: int, limit: int, *, asks: bool) -> Compaction:
         heavy = is_heavy(job.prompt.history, HEAVY_HISTORY)

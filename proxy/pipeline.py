@@ -24,7 +24,7 @@ from proxy.job import Job
 from proxy.outcome import Outcome, overriding
 from proxy.preparing import Preparer
 from proxy.routing import Router
-from proxy.stream.status import COMPACTING, IN_VAIN, compacted
+from proxy.stream.status import COMPACTING, IN_VAIN, compacted, summarising
 from proxy.tokens.counting import Counting
 
 _POLICIES: tuple[Policy, ...] = get_args(Policy)
@@ -101,6 +101,8 @@ class Pipeline:
             await addon.before_room(job)
         wanted, outcome = job.request.compaction, job.outcome
         if await self.counting.refine(job) or wanted is not None or self.counting.was_cut(job):
+            for addon in overriding(self.addons, AddOn.before_compaction):
+                await addon.before_compaction(job, reply.client)
             await self._compact_if_due(job, reply)
         if wanted is None or not wanted.sealed:
             return
@@ -122,7 +124,7 @@ class Pipeline:
             return
         if goal is not None or is_worth_a_summary(job, budget):
             await client.notify(COMPACTING)
-        async with client.progress(lambda: job.state.progress.written):
+        async with client.progress(lambda: summarising(job.state.progress.written)):
             gained = await self.compactor.compact(job, goal=goal)
         if gained:
             self.counting.compacted(job)

@@ -102,6 +102,10 @@ class Summaries:
         tokens = 1024 if job.budget is None else max(96, min(2048, job.budget.window // 8))
         question = {"role": "user", "content": instruction(tokens=tokens, prompt=instructions(job))}
         ask = SummaryAsk(at_its_end(list(job.prompt.history), question), append=True, max_tokens=tokens)
+        return await self.answer(job, ask)
+
+    async def answer(self, job: Job, ask: SummaryAsk) -> str:
+        """Ask once; empty if nothing comes that is fit to be used."""
         return await self._write(job, ask, asyncio.get_running_loop().time() + job.settings.summary_timeout)
 
     async def route(self, job: Job) -> Route:
@@ -113,6 +117,10 @@ class Summaries:
         """Return whether work may be done at a backend while nobody waits; by default only where tokens are not paid for."""
         if job.settings.ahead != "auto":
             return job.settings.ahead == "on"
+        return self.is_free(upstream)
+
+    def is_free(self, upstream: Upstream) -> bool:
+        """Return whether tokens of a backend cost nothing, as far as that is known."""
         backend = upstream.prober.known_backend
         return upstream.name in self._near and (backend is None or backend.kind != "openrouter")
 
@@ -183,7 +191,7 @@ class Summaries:
             reply, failed = FAILED, _BackendFailed(final=True)
         except _BackendFailed as error:
             reply, failed = FAILED, error
-        found = checked(reply, ask.source, tokens=ask.max_tokens)
+        found = checked(reply, ask.source, tokens=ask.max_tokens, brief=ask.brief)
         if found.text:
             state.unsummarised = 0
         else:

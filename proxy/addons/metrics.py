@@ -91,6 +91,7 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler], ...] = (
     ("usage_tokens", "Tokens of answers, by a digest of the key that asked and by kind.", (_BY_KEY, "kind"), _used),
     ("ahead", "Compactions ahead of time, by what became of them.", ("became",), _events("compacted_ahead", "became")),
     ("compactions_on_demand", "Compactions that users asked for, by what became of them.", ("became",), _events("compacted_on_demand", "became")),
+    ("document_parts", "Parts in which messages that exceed the window were read, by what became of them.", ("became",), _events("document_part", "became")),
     ("recalled_tokens", "Tokens of covered history put back into prompts.", (), _one(lambda o: o.recalled_tokens or None)),
     ("archived_messages", "Messages added to the archives of conversations.", (), _events("archived", by="messages")),
     ("searches", "Searches of conversations by models.", (), _events("searched")),

@@ -217,7 +217,9 @@ class Recaller(AddOn):
 
     async def _needed(self, job: Job, newest: int) -> list[Passage]:
         """Find the passages that the turn beginning with the message at `newest` needs, best first."""
-        sent, budget = job.prompt.sent, job.budget
+        sent, budget, checkpoint = job.prompt.sent, job.budget, job.prompt.checkpoint
+        if checkpoint is not None and checkpoint.kind == "read" and checkpoint.covered > newest:
+            return []  # notes stand in its place, which were made for what it asks
         room = 0.0 if budget is None else prune_limits(job.settings, budget.zone).recall - _MARKS
         if job.known_backend is not None and job.known_backend.keeps_prompts:
             room = min(room, max(_LEAST, SECONDS * (self._speeds.get(job.key) or math.inf)) - _MARKS)

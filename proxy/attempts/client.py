@@ -18,7 +18,6 @@ from proxy.net.headers import Headers
 from proxy.net.tasks import spawn
 from proxy.stream.session import StreamSession
 from proxy.stream.status import (
-    COMPACTING,
     FORMS,
     IN_VAIN,
     SILENT_CUT,
@@ -133,28 +132,27 @@ class ClientStream:
         await self.notify(IN_VAIN)
 
     @asynccontextmanager
-    async def progress(self, written: Callable[[], int]) -> AsyncIterator[None]:
-        """Show, while inside, how many tokens of a summary are written: now and then, and ever more rarely."""
+    async def progress(self, text: Callable[[], str]) -> AsyncIterator[None]:
+        """Show, while inside, how far something is, in a `text` that is empty before it begins: now and then, and ever more rarely."""
         if not self.beside:
             yield
             return
-        task = spawn(self._show_progress(written), name="progress")
+        task = spawn(self._show_progress(text), name="progress")
         try:
             yield
         finally:
             task.cancel()
             await asyncio.wait({task})
 
-    async def _show_progress(self, written: Callable[[], int]) -> None:
-        pause, shown = PROGRESS, 0
+    async def _show_progress(self, text: Callable[[], str]) -> None:
+        pause, shown = PROGRESS, ""
         while True:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PROGRESS)
             # Until the response opens there is one notice waiting, which says that it is being compacted.
-            if self._open_notice and self.exchange.started and written() > shown:
-                shown = written()
-                text = f"{COMPACTING.text} ({shown} tokens of its summary written)"
-                await self.write(self._written(Notice(text, done=False), self.beside))
+            if self._open_notice and self.exchange.started and (now := text()) not in ("", shown):
+                shown = now
+                await self.write(self._written(Notice(now, done=False), self.beside))
 
     def write(self, data: bytes) -> Awaitable[None]:
         """Send bytes of the answer. No coroutine of its own: this runs for every chunk."""

@@ -45,7 +45,18 @@ from proxy.stream.events import (
     UpstreamFailed,
 )
 from proxy.stream.session import StreamSession
-from proxy.stream.status import ANEW, COMPACTING, IN_VAIN, LONGEST, LOOPED, NO_ROOM, NOT_CONTINUED, Notice, compacted
+from proxy.stream.status import (
+    ANEW,
+    COMPACTING,
+    IN_VAIN,
+    LONGEST,
+    LOOPED,
+    NO_ROOM,
+    NOT_CONTINUED,
+    Notice,
+    compacted,
+    summarising,
+)
 
 Interrupted = Interruption | None
 """Why an attempt was left, or ended in something that needs another one; None: the answer is complete."""
@@ -216,7 +227,7 @@ class AnswerDriver:
         if shown and self._resumer.takes_long():
             await client.notify(COMPACTING)
         compactions, left_out, saved = outcome.compactions, outcome.left_out, outcome.saved
-        async with client.progress(lambda: job.state.progress.written):
+        async with client.progress(lambda: summarising(job.state.progress.written)):
             attempted = None if last else await self._open_next(stop)
         if shown and outcome.compactions > compactions:
             await client.notify(COMPACTING)  # ignored where it was shown before

@@ -59,6 +59,8 @@ class SummaryAsk:
     append: bool
     max_tokens: int
     source: Source = NOTHING
+    brief: bool = False
+    """Whether a word may be all that there is to say."""
 
 
 def request_summary(
@@ -107,11 +109,11 @@ def _fitting(reduction: Reduction, by: Summariser, start: int, share: float) -> 
     room = (by.window * 0.98 - shell - by.tokens) * by.trust * share
     best: list[str] = []
     for text in transcripts([*_task(reduction), *reduction.messages[reduction.floor : start]]):
-        pieces = list(islice(_pieces(text, max(64.0, room), reduction.cost), 2))
+        pieces = list(islice(in_pieces(text, max(64.0, room), reduction.cost), 2))
         if len(pieces) > 1:
             # Each is read with the summary of those before it.
             room_for_piece = max(64.0, room - by.tokens * by.trust)
-            pieces = list(islice(_pieces(text, room_for_piece, reduction.cost), _MOST_PIECES + 1))
+            pieces = list(islice(in_pieces(text, room_for_piece, reduction.cost), _MOST_PIECES + 1))
         if not best or len(pieces) < len(best):
             best = pieces
         if len(best) == 1:
@@ -184,7 +186,7 @@ def at_its_end(live: list[Message], ask: Message) -> list[Message]:
     return [*live, ask]
 
 
-def _pieces(text: str, room: float, cost: Cost) -> Iterator[str]:
+def in_pieces(text: str, room: float, cost: Cost) -> Iterator[str]:
     """A text in pieces of at most `room` tokens, but not of fewer than 200 characters."""
     # Not all of a text is counted to see where its first piece ends.
     at, size = 0, int(room * _MOST_PER_TOKEN)

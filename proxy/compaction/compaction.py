@@ -30,7 +30,7 @@ from proxy.core.history.marks import is_summary
 from proxy.core.history.turns import cut_points, is_user
 from proxy.core.request import Message
 
-Kind = Literal["pruned", "compacted", "trimmed"]
+Kind = Literal["pruned", "compacted", "trimmed", "read"]
 SummaryKind = Literal["", "written", "extract"]
 Rungs: TypeAlias = tuple[str, ...]
 """Names of the rungs that took something out."""

@@ -20,7 +20,7 @@ _ORDER: tuple[tuple[tuple[_Kind, ...], int], ...] = ((("block", "data"), LEAST),
 """What is cut, one after the other, and to how many characters each."""
 
 
-class _Piece(NamedTuple):
+class TextPiece(NamedTuple):
     """A part of a message's text that is cut on its own: in a program's block, the user's words, or data of others."""
 
     part: int | None
@@ -38,7 +38,7 @@ def cut_message(message: Message, most: float, count: Cost, *, words: bool = Tru
     def tokens(message: Message) -> float:
         return sum(count([message]))
 
-    pieces = list(_pieces(message))
+    pieces = list(pieces_of(message))
     size = sum(piece.end - piece.start for piece in pieces)
     short, used = fit(
         message, size, most, make=lambda characters: _shortened(message, pieces, characters, words=words), count=tokens
@@ -50,7 +50,7 @@ def cut_message(message: Message, most: float, count: Cost, *, words: bool = Tru
 def cut_text(text: str, most: int) -> str:
     """Cut a user's text to about so many characters: programs' blocks first, and if that is not enough, its middle."""
     message: Message = {"role": "user", "content": text}
-    return str(_shortened(message, list(_pieces(message)), most)["content"]) if len(text) > most else text
+    return str(_shortened(message, list(pieces_of(message)), most)["content"]) if len(text) > most else text
 
 
 def newest_cut(sent: Sequence[Message], history: Sequence[Message]) -> tuple[Message, Message] | None:
@@ -75,7 +75,7 @@ def share_left(full: Message, short: Message, count: Cost) -> float:
 def user_words(message: Message) -> Message:
     """A user message with nothing but the user's words, to be counted."""
     texts = dict(texts_of(message))
-    words = (texts[each.part][each.start : each.end] for each in _pieces(message) if each.kind == "words")
+    words = (texts[each.part][each.start : each.end] for each in pieces_of(message) if each.kind == "words")
     return {"role": "user", "content": "\n".join(words)}
 
 
@@ -83,7 +83,7 @@ def _marked(message: Message) -> int:
     return sum(characters_cut(text) for _, text in texts_of(message))
 
 
-def _shortened(message: Message, pieces: Sequence[_Piece], most: int, *, words: bool = True) -> Message:
+def _shortened(message: Message, pieces: Sequence[TextPiece], most: int, *, words: bool = True) -> Message:
     """Cut the longest pieces of a message until all together have so many characters."""
     lengths = [piece.end - piece.start for piece in pieces]
     lose = sum(lengths) - most
@@ -106,7 +106,7 @@ def _shortened(message: Message, pieces: Sequence[_Piece], most: int, *, words: 
     return with_parts(message, texts)
 
 
-def _pieces(message: Message) -> Iterator[_Piece]:
+def pieces_of(message: Message) -> Iterator[TextPiece]:
     """Pieces at which a message may be cut: around calls, inside of results that are text and of blocks, and between all these."""
     role = message.get("role")
     users = role == "user" and not is_system(message)
@@ -122,7 +122,7 @@ def _pieces(message: Message) -> Iterator[_Piece]:
         for (start, end), inside, kind in sorted(spans):
             if start < after:
                 continue  # inside of the one before, or a result once more
-            yield _Piece(part, after, start, outside)
-            yield _Piece(part, *inside, kind)
+            yield TextPiece(part, after, start, outside)
+            yield TextPiece(part, *inside, kind)
             after = end
-        yield _Piece(part, after, len(text), outside)
+        yield TextPiece(part, after, len(text), outside)

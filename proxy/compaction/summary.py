@@ -132,11 +132,16 @@ def fenced(
 
     The fence cannot be closed from inside.
     """
-    text, before = _unfenced(text), unlabelled(_unfenced(before))
+    before = unlabelled(_unfenced(before))
     known = f"Summary of what came before:\n{before}\n\n" if before else ""
     what = "between the marks, together with the summary before it," if before else "between the marks"
     ask = instruction(tokens=tokens, what=what, prompt=prompt, language=language, chat=chat)
-    return {"role": "user", "content": f"{known}{FENCE}\n{text}\n{FENCE_END}\n\n{ask}"}
+    return {"role": "user", "content": f"{known}{fence(text)}\n\n{ask}"}
+
+
+def fence(text: str) -> str:
+    """A text between marks that it can't close."""
+    return f"{FENCE}\n{_unfenced(text)}\n{FENCE_END}"
 
 
 def unlabelled(text: str) -> str:

@@ -113,8 +113,8 @@ class Checked:
     text: str = ""
 
 
-def checked(written: SummaryReply, source: Source, *, tokens: int) -> Checked:
-    """Judge a summary of `source` for which `tokens` were asked."""
+def checked(written: SummaryReply, source: Source, *, tokens: int, brief: bool = False) -> Checked:
+    """Judge a summary of `source` for which `tokens` were asked; `brief`: it may be a single word."""
     if written.failed:
         return Checked("failed")
     if written.looped or loops(written.text):
@@ -126,7 +126,7 @@ def checked(written: SummaryReply, source: Source, *, tokens: int) -> Checked:
         if len(complete) < _LEAST_COMPLETE * len(text) or not _long_enough(complete):
             return Checked("cut" if _long_enough(text) else "empty")
         text, mended = complete, True
-    fault = _fault(text, source, tokens, mended=mended)
+    fault = None if brief and 0 < len(text) < _SHORTEST else _fault(text, source, tokens, mended=mended)
     return Checked(fault) if fault is not None else Checked("mended" if mended else "kept", text)
 
 

@@ -187,9 +187,9 @@ def choose(
     `passages` are those of each message, and `ranking` how well they fit the turn. Only what is in messages that the prompt
     has `lost` is recalled, and of that no text which the prompt has all the same. `cost` are the tokens of a text.
     """
-    order = _outstanding(ranking, lost)
+    order = outstanding(ranking, lost)
     if ranking.near is not None:
-        order = _fused((order, _outstanding(_by_nearness(ranking, ranking.near), lost)), ranking.near)
+        order = _fused((order, outstanding(_by_nearness(ranking, ranking.near), lost)), ranking.near)
     statements = _Statements(messages, passages, ranking, lost)
     chosen: list[Passage] = []
     seen: set[str] = set()
@@ -285,7 +285,7 @@ def within(passages: Sequence[Passage], room: float) -> list[Passage]:
     return chosen
 
 
-def _outstanding(ranking: Ranking, lost: Callable[[int], bool]) -> list[int]:
+def outstanding(ranking: Ranking, lost: Callable[[int], bool]) -> list[int]:
     """Places of the passages that stand out, best first; none if not even the best one does."""
     scores = ranking.scores
     gone = [lost(index) for index, _ in ranking.places]

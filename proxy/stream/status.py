@@ -24,6 +24,7 @@ class Notice:
 
 
 COMPACTING = Notice("⚙️ Compacting conversation history…", done=False)
+READING = Notice("📖 Your message exceeds the window, reading it in parts…", done=False)
 IN_VAIN = Notice("⚠️ Compacting did not help, continuing as it is")
 NO_ROOM = Notice(
     "⚠️ No room is left to go on with this answer, it ends here",
@@ -52,6 +53,7 @@ NOT_CONTINUED = Notice(
 )
 SILENT_CUT = Notice("⚠️ The backend cut the beginning of this conversation; it is compacted on the next turn")
 _COMPACTED = "✅ Context compacted, continuing…"
+_READ = "✅ Your message was read in parts, answering from notes…"
 _OMITTED = "✅ Context compacted, the middle of your message was left out, continuing…"
 _EXTRACT = "✅ Context compacted, kept an extract, continuing…"
 _FOLLOWS = "✅ Context compacted, kept an extract, a summary follows when the model is idle, continuing…"
@@ -66,6 +68,21 @@ def compacted(
     """
     text = _OMITTED if omitted else _COMPACTED if not extract else _FOLLOWS if follows else _EXTRACT
     return Notice(f"{text} ({_short(before)} → {_short(after)} tokens)")
+
+
+def summarising(tokens: int) -> str:
+    """Return how far a summary is; empty: not begun."""
+    return f"{COMPACTING.text} ({tokens} tokens of its summary written)" if tokens else ""
+
+
+def reading_part(part: int, parts: int) -> str:
+    """Return how far a message is that is read in parts; empty: not begun."""
+    return f"📖 Reading part {part} of {parts}…" if parts else ""
+
+
+def read_in_parts(before: int, after: int) -> Notice:
+    """Return the notice that notes stand in the place of a message, with the prompt tokens before and after."""
+    return Notice(f"{_READ} ({_short(before)} → {_short(after)} tokens)")
 
 
 def omitted_from_message(tokens: int, total: int) -> Notice:
@@ -99,8 +116,8 @@ def _short(tokens: int) -> str:
 
 def _pattern() -> re.Pattern[str]:
     """Clients trim the ends of a text, change its white space, and some drop the selector that makes an emoji."""
-    notices = [each.text for each in (COMPACTING, IN_VAIN, NO_ROOM, NOT_CONTINUED, ANEW, LONGEST, LOOPED)]
-    lines = (*notices, _OMITTED, _FOLLOWS, _EXTRACT, _COMPACTED)
+    notices = [each.text for each in (COMPACTING, READING, IN_VAIN, NO_ROOM, NOT_CONTINUED, ANEW, LONGEST, LOOPED)]
+    lines = (*notices, _READ, _OMITTED, _FOLLOWS, _EXTRACT, _COMPACTED)
     texts = [r"\s+".join(map(re.escape, text.split())).replace("\ufe0f", "\ufe0f?") for text in lines]
     figures = r"(?:\s+\([\d.]+k?\s+→\s+[\d.]+k?\s+tokens\))?"
     blank = r"[^\S\r\n]*"
@@ -119,7 +136,7 @@ def quoted(notice: Notice) -> str:
 
 def strip_status(text: str) -> str:
     """Return the text without notices that an earlier answer carried."""
-    return _NOTICE.sub("", text) if ">" in text and any(sign in text for sign in "⚙⚠✅") else text
+    return _NOTICE.sub("", text) if ">" in text and any(sign in text for sign in "⚙⚠✅📖") else text
 
 
 Form: TypeAlias = Callable[[Notice], Piece]

@@ -237,7 +237,7 @@ def test_one_thing_that_is_larger_than_the_window(size: str) -> None:
         answer = proxy.chat({"model": "m", "messages": messages, "max_tokens": 20})
         assert answer.status_code == 200
         # A system prompt above the trigger that fits is forwarded as it is: compaction can't help.
-        expected = {"tool result": "pruned", "user message": "trimmed", "system prompt": "forwarded"}
+        expected = {"tool result": "pruned", "user message": "read", "system prompt": "forwarded"}
         assert answer.headers["x-spillway-action"] == expected[size]
         assert (fake.overflows, fake.invalid_histories) == (0, [])
 

@@ -33,7 +33,7 @@ class Checkpoint:
     `scope` names who may see it and where it holds (credential, backend, model; opaque here);
     `digest` is the chain digest of the covered prefix, 16 bytes; `covered` counts the messages after the
     leading system messages that it covers; `replacement` are the messages that stand for them (parsed
-    JSON). Token figures are estimates at the time of making. `kind` is `pruned`, `compacted` or `trimmed`.
+    JSON). Token figures are estimates at the time of making. `kind` is `pruned`, `compacted`, `trimmed` or `read`.
     `window` is the context window in tokens that it was made for; 0: not recorded, by an earlier version.
     """
 

@@ -80,7 +80,7 @@ _BLOCK_TAGS = frozenset(
         attachment attachments editorContext environment_info reminderInstructions repoMemory sessionMemory toolReferences
         userMemory workspace_info
 
-        attached_files context env file files session_context
+        attached_files context document_notes env file files session_context
         """,
     )
 )

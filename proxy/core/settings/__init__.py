@@ -98,6 +98,11 @@ class ModelSettings(BaseModel):
         default="auto",
         description="Compact after an answer, while nobody waits: auto (with backends on this machine or in its network), on, off.",
     )
+    documents: AheadMode = Field(
+        default="auto",
+        description="Read a message that alone exceeds the window in parts, where all of it is asked about: auto (with backends "
+        "on this machine or in its network), on, off.",
+    )
     thinking_budget: Annotated[int, Field(ge=1)] | None = Field(
         examples=[2048],
         default=None,

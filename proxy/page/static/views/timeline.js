@@ -18,7 +18,7 @@ function reductions({ rungs = [], reduced = [], summary }) {
   ].filter(Boolean);
 }
 
-const ACTIONS = { pruned: "Shortened", compacted: "Compacted", trimmed: "Trimmed", compacting: "Compacted" };
+const ACTIONS = { pruned: "Shortened", compacted: "Compacted", trimmed: "Trimmed", read: "Read in parts", compacting: "Compacted" };
 
 function sent(turn) {
   const after = fill(turn.tokens_after, turn.window);

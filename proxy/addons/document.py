@@ -1,0 +1,263 @@
+"""A document larger than the window: read in parts, and answered from the notes on them.
+
+Where the newest user message alone exceeds the window and all of it is asked about, no cut leaves what the answer needs. So
+each part is read with the question beside it, in a request like one for a summary, and the notes stand in the document's
+place. They are stored as a checkpoint: later turns, and the same request once more, begin with them. Where passages stand out
+instead, the message is cut and these are recalled, as without this.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from typing_extensions import override
+
+from proxy.addon import AddOn
+from proxy.attempts.client import ClientStream
+from proxy.attempts.overflow import too_long
+from proxy.compaction.asking import Summariser, SummaryAsk, in_pieces
+from proxy.compaction.budget import ContextBudget
+from proxy.compaction.compaction import STRATEGIES, Compaction
+from proxy.compaction.middles import cut_text, pieces_of
+from proxy.compaction.results import Cost
+from proxy.compaction.summary import fence, plain
+from proxy.core.history.embedded import authored_text, replaced, texts_of, with_parts
+from proxy.core.history.turns import newest_user
+from proxy.core.request import Message
+from proxy.job import Job
+from proxy.net.tasks import offload_if
+from proxy.recall.passages import passages_of
+from proxy.recall.ranking import outstanding, query_of, rank
+from proxy.stream.status import READING, read_in_parts, reading_part
+
+if TYPE_CHECKING:
+    from proxy.pipeline import Pipeline
+
+MOST_REQUESTS = 32
+"""Requests in which a document is read at most, but for those made once more: about 20 windows of text."""
+_FAILED = 1 / 4
+"""Share of the parts that may fail, each twice, before the reading is given up."""
+_LEAST = 96
+"""Tokens of a note at least: where many have no room together, they are read once more."""
+_NOTES = 0.9
+"""Share of the room that notes may fill by estimate."""
+_EDGE = 500
+"""Characters at either end of a pasted text in which the request about it stands."""
+_LARGE = 4 * _EDGE
+"""Characters from which on a piece of a message is part of the document."""
+_QUESTION = 4 * _EDGE
+"""Characters of the request that stand beside each part, at most."""
+_TAG = "document_notes"
+_INSTRUCTION = """Between the marks stands part {part} of {parts} of a text that is too long to be read at once. This is asked about all of it:
+
+{question}
+
+Do not answer it yet. Write notes on this part, of at most {words} words: whatever in it bears on the answer, in its order, with names, numbers and exact words. If nothing does, write: nothing. Write in the language of the request, nothing before or after the notes, and call no tools."""
+_HEAD = (
+    "The text that stood here is longer than the context window. It was read in {parts} parts, each with the request beside "
+    "it. These are the notes on all of them:"
+)
+_WHOLE = re.compile(
+    r"\b(?:summari[sz]e|summar(?:y|ies)|sum up|tl;?dr|abstract of|translate|overview|outline|synopsis|recap|paraphrase|proofread"
+    r"|(?:list|name|find|give|count|extract|enumerate|mention)\s(?:\w+\s){0,2}?(?:all|every|each)\b|how many (?:times|different)"
+    r"|(?:main|key|central|major|recurring) (?:\w+\s)?(?:points?|ideas?|themes?|topics?|arguments?|events?|characters?|figures?|findings?|messages?)"
+    r"|(?:whole|entire|complete) (?:text|book|document|story|novel|paper|file|transcript|article|thing)|from (?:beginning|start) to (?:end|finish)"
+    r"|throughout|as a whole|overall|what(?:'s| is) (?:it|this|that|(?:the|this) \w+) about"
+    r"|zusammenfass\w*|fass\w*\s.{0,80}\bzusammen|übersetz\w*|überblick|inhaltsangabe|(?:liste|nenne|zähle)\s.{0,40}\balle\w*"
+    r"|résum\w+|tradui\w+|aperçu|(?:liste|énumère|cite)\w*\s.{0,20}\btou(?:s|tes)"
+    r"|resum\w+|traduc\w+|traduz\w*|(?:enumera|lista|liste|nombra|cite)\w*\s.{0,20}\btod[oa]s|panorama"
+    r"|riassu\w+|sintesi|elenca\w*)\b"
+    r"|резюм|суммир|подытож|перевед|(?:перечисл|назов)\w*\s.{0,20}(?:все|всех)\b|кратк\w+ (?:содержани|изложени)|обзор"
+    r"|总结|總結|概括|概述|摘要|翻译|翻譯|(?:列出|找出).{0,6}所有|全文|要約|まとめ|翻訳|すべて|全て|一覧|요약|번역|모두|전체",
+    re.IGNORECASE,
+)
+"""Requests about all of a text, in the languages in which users' rules are known; how a model answers them needs all of it."""
+
+
+class Document(NamedTuple):
+    """A long text in a message: where it stands, and the user's words around it."""
+
+    spans: Sequence[tuple[int | None, int, int]]
+    """Part of the content, start and end, in order."""
+    text: str
+    question: str
+    pasted: bool
+    """Whether the user pasted it; else a program put it there, of which the user may have said nothing."""
+
+
+@dataclass(slots=True)
+class _Progress:
+    part: int = 0
+    parts: int = 0
+
+
+class DocumentReader(AddOn):
+    """Puts notes in the place of a newest message that alone exceeds the window."""
+
+    @override
+    def install(self, pipeline: Pipeline) -> None:
+        """Count, ask and store as the pipeline does."""
+        self._counting, self._compactor = pipeline.counting, pipeline.compactor
+        self._summaries, self._meter = pipeline.compactor.summaries, pipeline.counting.meter
+
+    @override
+    async def before_compaction(self, job: Job, client: ClientStream) -> None:
+        """Read the newest message in parts, if nothing less will do.
+
+        Raises:
+            ContextOverflow: it is longer than what is read.
+        """
+        budget, newest, placed = job.budget, newest_user(job.prompt.sent), newest_user(job.prompt.history)
+        if budget is None or newest is None or placed is None or not await self._may_read(job):
+            return
+        message, room = job.prompt.history[placed], budget.limit - budget.fixed
+        cost = partial(self._meter.costs, job.key)
+        if job.prompt.estimate.tokens < room or sum(await offload_if(True, cost, [message])) <= room:
+            return
+        found = await offload_if(True, document_in, message)
+        if found is None or not await offload_if(True, is_about_all_of, found):
+            return
+        since, link, before = self._compactor.begin(job), job.prompt.links[newest], job.prompt.estimate.tokens
+        stored = await self._compactor.find(job, link)
+        if stored is not None and stored.kind == "read" and stored.window <= budget.window:
+            await self._compactor.replace(job, budget, stored, since)
+            return
+        progress = _Progress()
+        await client.notify(READING)
+        async with client.progress(lambda: reading_part(progress.part, progress.parts)):
+            notes = await self._read(job, budget, found, cost, progress)
+        if notes:
+            history = [*job.prompt.history]
+            history[placed] = with_notes(message, found, notes)
+            await self._replace(job, budget, history, placed + 1, since)
+            self._counting.compacted(job)
+            await client.notify(read_in_parts(before, job.prompt.estimate.tokens))
+
+    async def _may_read(self, job: Job) -> bool:
+        """Return whether a model may be asked that often: not for background tasks, and by default only where tokens are free."""
+        wanted, strategy = job.settings.documents, STRATEGIES[job.settings.strategy]
+        if wanted == "off" or job.background or job.request.compaction or job.managed.hands_over or not strategy.asks:
+            return False
+        return wanted == "on" or self._summaries.is_free((await self._summaries.route(job)).upstream)
+
+    async def _replace(
+        self, job: Job, budget: ContextBudget, history: list[Message], covered: int, since: float
+    ) -> None:
+        costs = [sum(self._meter.costs(job.key, each)) for each in (job.prompt.history, history)]
+        done = Compaction(
+            messages=history,
+            covered=covered,
+            replaced=covered,
+            kind="read",
+            before=costs[0],
+            after=costs[1],
+            rungs=("read in parts",),
+        )
+        await self._compactor.replace(job, budget, done, since)
+
+    async def _read(self, job: Job, budget: ContextBudget, document: Document, cost: Cost, progress: _Progress) -> str:
+        """Read a document, and the notes on it as long as they are too long themselves; empty if the model does not serve."""
+        by, text, requests = await self._summaries.summariser(job), document.text, 0
+        shell = sum(cost([_ask("", document.question, 0, 0, by.tokens)]))
+        size = (by.window * 0.98 - shell - by.tokens) * by.trust
+        room = (budget.enough - budget.fixed - shell) * _NOTES
+        while by.available and size > by.tokens and room > _LEAST:
+            pieces = await offload_if(True, list, in_pieces(text, size, cost))
+            requests += len(pieces)
+            if requests > MOST_REQUESTS:
+                why = f"What is asked needs all of the newest message, of which {MOST_REQUESTS} parts are read: about {int(MOST_REQUESTS * size)} tokens."
+                raise await too_long(job, self._meter, why=why)
+            notes = await self._notes(job, pieces, document.question, by, room, progress)
+            text = "\n\n".join(f"Part {number} of {len(pieces)}:\n{note}" for number, note in enumerate(notes, 1))
+            if sum(cost([{"role": "user", "content": text}])) <= room:
+                return f"{_HEAD.format(parts=len(pieces))}\n\n{text}" if notes else ""
+        return ""
+
+    async def _notes(
+        self, job: Job, pieces: Sequence[str], question: str, by: Summariser, room: float, progress: _Progress
+    ) -> list[str]:
+        """Have notes written on each piece, within `room` tokens if that can be; none if too many of them fail.
+
+        Of a piece that fails twice its beginning stands in the place of notes.
+        """
+        tokens, failed = max(_LEAST, min(by.tokens, int(room / len(pieces)))), 0
+        notes: list[str] = []
+        progress.parts = len(pieces)
+        for progress.part, piece in enumerate(pieces, 1):
+            ask = SummaryAsk([_ask(piece, question, progress.part, len(pieces), tokens)], False, tokens, brief=True)
+            note = await self._summaries.answer(job, ask) or await self._summaries.answer(job, ask)
+            job.state.unsummarised = 0
+            job.outcome.add("document_part", became="read" if note else "failed")
+            failed += not note
+            if failed > len(pieces) * _FAILED:
+                return []
+            notes.append(
+                _unmarked(note) or f"(There are no notes on this part. It begins so:) {_unmarked(piece[:tokens])} …"
+            )
+        return notes
+
+
+def document_in(message: Message) -> Document | None:
+    """Find the long text in a user message, pasted or in a program's block; None: it is long by its images or many short texts."""
+    texts, spans, pasted = dict(texts_of(message)), list[tuple[int | None, int, int]](), False
+    for piece in pieces_of(message):
+        start, end = piece.start, piece.end
+        if piece.kind == "words" and end - start > _LARGE:
+            start, end = _without_edges(texts[piece.part], start, end)
+        if end - start > _LARGE:
+            spans.append((piece.part, start, end))
+            pasted |= piece.kind == "words"
+    if not spans:
+        return None
+    text = "\n\n".join(texts[part][start:end] for part, start, end in spans)
+    question = authored_text(_with(message, spans, ["[…]" for _ in spans])).strip()
+    if not question.replace("[…]", "").strip():
+        question = f"{text[:_EDGE]}\n[…]\n{text[-_EDGE:]}"
+    return Document(spans, text, cut_text(question, _QUESTION), pasted)
+
+
+def is_about_all_of(document: Document) -> bool:
+    """Return whether a request is about all of a document: by its words, or because no passage of a pasted one stands out for it."""
+    if _WHOLE.search(document.question) or not document.pasted:
+        return _WHOLE.search(document.question) is not None
+    query = query_of([{"role": "user", "content": document.question}], 0)
+    passages = passages_of({"role": "user", "content": document.text})
+    return not query.terms or not outstanding(rank([passages], query), lambda _: True)
+
+
+def with_notes(message: Message, document: Document, notes: str) -> Message:
+    """The message with notes in the place of the document; all else in it stays."""
+    block = f"\n<{_TAG}>\n{notes}\n</{_TAG}>\n"
+    return _with(message, document.spans, [block, *("[…]" for _ in document.spans[1:])])
+
+
+def _ask(piece: str, question: str, part: int, parts: int, tokens: int) -> Message:
+    ask = _INSTRUCTION.format(part=part, parts=parts, question=plain(question), words=max(40, tokens * 3 // 5))
+    return {"role": "user", "content": f"{fence(piece)}\n\n{ask}"}
+
+
+def _unmarked(text: str) -> str:
+    """Text of a model, or of a document, that closes no block that it stands in."""
+    return plain(text).replace(_TAG, "notes")
+
+
+def _without_edges(text: str, start: int, end: int) -> tuple[int, int]:
+    """Leave out the short paragraphs, or lines, at either end of a span: there stands what is asked about the rest."""
+    opening, closing = text[start : start + _EDGE], text[end - _EDGE : end].rstrip()
+    head = opening.rfind("\n\n") + 1 or opening.find("\n") + 1
+    tail = closing.find("\n\n") if "\n\n" in closing else closing.rfind("\n")
+    return start + head, end if tail < 0 else end - _EDGE + tail
+
+
+def _with(message: Message, spans: Sequence[tuple[int | None, int, int]], texts: Sequence[str]) -> Message:
+    changed = {
+        part: replaced(
+            whole, [((start, end), new) for (at, start, end), new in zip(spans, texts, strict=True) if at == part]
+        )
+        for part, whole in texts_of(message)
+    }
+    return with_parts(message, changed)
