@@ -195,12 +195,11 @@ def choose(
     seen: set[str] = set()
     words = 0
     for at in order:
-        adds = ranking.words[at] & ~words
         weak = ranking.near is None and ranking.scores[at] < _SHARE_OF_OTHERS * ranking.scores[order[0]]
-        if (weak and not adds) or statements.is_replaced(at, in_prompt):
+        if (weak and not ranking.words[at] & ~words) or statements.is_replaced(at, in_prompt):
             continue
-        for index, number in statements.with_later(at, linked=len(chosen) < _LINKED):
-            start, end, text = statements.span(index, number)
+        for place in statements.with_later(at, linked=len(chosen) < _LINKED):
+            index, (start, end, text) = place[0], statements.span(*place)
             if text in seen or in_prompt(text):
                 continue
             tokens = AROUND + cost(text)
@@ -209,7 +208,7 @@ def choose(
             seen.add(text)
             words |= ranking.words[at]
             room -= tokens
-            later = (index, number) != ranking.places[at]
+            later = place != ranking.places[at]
             chosen.append(Passage(index, start, end, text, ranking.days[index], tokens, later))
     return chosen
 
@@ -262,13 +261,14 @@ class _Statements:
         return [*[each for each in found if self.lost(each[0])][-1:], place]
 
     def _later(self, at: int) -> list[tuple[int, int]]:
-        """List the later passages of the same speaker that have all words of the query that a passage has."""
-        (index, _), words = self.ranking.places[at], self.ranking.words[at]
-        role = self.messages[index].get("role")
+        """List the later passages of the same speaker that have all words of the query that one has, and fit as well."""
+        by, (index, _) = self.ranking, self.ranking.places[at]
+        words, least, role = by.words[at], _SHARE_OF_OTHERS * by.scores[at], self.messages[index].get("role")
         return [
             place
-            for place, having in zip(self.ranking.places, self.ranking.words, strict=True)
-            if having & words == words != 0 and place[0] > index and self.messages[place[0]].get("role") == role
+            for place, having, score in zip(by.places, by.words, by.scores, strict=True)
+            if having & words == words != 0 and score >= least and place[0] > index
+            if self.messages[place[0]].get("role") == role
         ]
 
 
