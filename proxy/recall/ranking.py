@@ -192,14 +192,14 @@ def choose(
         order = _fused((order, outstanding(_by_nearness(ranking, ranking.near), lost)), ranking.near)
     statements = _Statements(messages, passages, ranking, lost)
     chosen: list[Passage] = []
-    seen: set[str] = set()
+    seen = set[str]()
     words = 0
     for at in order:
         weak = ranking.near is None and ranking.scores[at] < _SHARE_OF_OTHERS * ranking.scores[order[0]]
         if (weak and not ranking.words[at] & ~words) or statements.is_replaced(at, in_prompt):
             continue
         for place in statements.with_later(at, linked=len(chosen) < _LINKED):
-            index, (start, end, text) = place[0], statements.span(*place)
+            start, end, text = statements.span(*place)
             if text in seen or in_prompt(text):
                 continue
             tokens = AROUND + cost(text)
@@ -208,8 +208,9 @@ def choose(
             seen.add(text)
             words |= ranking.words[at]
             room -= tokens
-            later = place != ranking.places[at]
-            chosen.append(Passage(index, start, end, text, ranking.days[index], tokens, later))
+            chosen.append(
+                Passage(place[0], start, end, text, ranking.days[place[0]], tokens, place != ranking.places[at])
+            )
     return chosen
 
 
@@ -312,7 +313,7 @@ def _by_nearness(ranking: Ranking, near: Sequence[float]) -> Ranking:
 
 def _fused(orders: Sequence[Sequence[int]], near: Sequence[float]) -> list[int]:
     """Join orders of places, each with the best first, into one; those without a vector count twice where they stand."""
-    scores: dict[int, float] = {}
+    scores = dict[int, float]()
     for order in orders:
         for position, at in enumerate(order):
             scores[at] = scores.get(at, 0.0) + (1 if near[at] else 2) / (_RANKED + position)
