@@ -251,6 +251,8 @@ class Compactor:
 
     async def _run(self, job: Job, budget: ContextBudget, goal: int, limit: int, *, asks: bool) -> Compaction:
         heavy = is_heavy(job.prompt.history, HEAVY_HISTORY)
+        # By what is known now: a count that came meanwhile changes what messages weigh, and the rest is the difference.
+        await self._counting.recount(job)
         reduction, overhead = await offload_if(heavy, reduction_of, job, budget, goal, self._counting.meter)
         flow = compact(
             reduction,

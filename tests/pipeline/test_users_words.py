@@ -93,7 +93,7 @@ def note(number: int, size: int) -> str:
     return f"Please remember this: {''.join(lines)}"[:size]
 
 
-@pytest.mark.parametrize(("sizes", "cut"), [((3000, 3000, 3000), False), ((8000,), True)])
+@pytest.mark.parametrize(("sizes", "cut"), [((4300, 4300), False), ((3000, 3000, 3000), False), ((8000,), True)])
 @pytest.mark.parametrize("stream", [False, True])
 def test_pasted_notes_are_summarised_before_any_is_cut(sizes: tuple[int, ...], cut: bool, stream: bool) -> None:
     messages: list[dict[str, Any]] = []
