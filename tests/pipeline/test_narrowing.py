@@ -71,7 +71,7 @@ def system(text: str) -> dict[str, str]:
 def test_what_can_not_fit_is_refused_with_one_count_and_what_would_make_it_fit(
     body: dict[str, Any], window: int, policy: str, parts: list[str], saving: list[str]
 ) -> None:
-    with LlamaCppFake([FakeModel("m", window)]) as fake, running_proxy(fake, policy=policy) as proxy:
+    with LlamaCppFake([FakeModel("m", window)]) as fake, running_proxy(fake, policy=policy, documents="off") as proxy:
         answer = proxy.chat({"model": "m", **body})
         error = answer.json()["error"]
         tokens, message = error["n_prompt_tokens"], error["message"]
