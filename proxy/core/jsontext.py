@@ -32,19 +32,21 @@ class BadText(ValueError):
     """JSON in which a text is none: bytes that are not UTF-8, or half of a surrogate pair."""
 
 
-def loads(data: bytes | str) -> Any:
+def loads(data: bytes | str, *, strict: bool = False) -> Any:
     """Parse JSON; bytes are UTF-8, as RFC 8259, section 8.1 has it, with or without a byte order mark.
 
     Integers of more than 64 bits come out as floats, numbers beyond those and NaN as None.
 
     Raises:
-        ValueError: not JSON (also for bytes that are not UTF-8, and more than about 250 levels).
+        ValueError: not JSON (also for bytes that are not UTF-8, and more than about 250 levels); `strict`: or half of a pair.
     """
     try:
-        value = orjson.loads(data)
+        value = orjson.loads(data)  # which refuses what is no text
     except orjson.JSONDecodeError:
         text = data if isinstance(data, str) else data.decode("utf-8-sig", "surrogatepass")
         value = _tolerant(text)
+        if strict and isinstance(data, bytes) and any(mark in data for mark in _SURROGATES):
+            orjson.dumps(value)
     if len(data) > _FLAT:
         _check_depth(value, data if isinstance(data, bytes) else data.encode("utf-8", "surrogatepass"))
     return value
@@ -84,14 +86,11 @@ def loads_text(data: bytes) -> Any:
         ValueError: not JSON, or nested too deeply.
     """
     try:
-        value = loads(data)
-        if any(mark in data for mark in _SURROGATES):
-            orjson.dumps(value)
+        return loads(data, strict=True)
     except (UnicodeDecodeError, orjson.JSONEncodeError):
         raise BadText(
             "it holds text that is not Unicode text: half of a pair, as \\ud83d, or bytes that are not UTF-8"
         ) from None
-    return value
 
 
 def _tolerant(text: str) -> Any:
