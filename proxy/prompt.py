@@ -50,8 +50,8 @@ class OfferedTools:
 
     def free_name(self, name: str) -> str:
         """Return a name that none of the client's tools has: this one, or one with a number."""
-        taken = {tool_name(tool) for tool in self.request.body.get("tools") or ()}
-        return next(each for each in chained([name], (f"{name}_{n}" for n in count(2))) if each not in taken)
+        names = {tool_name(tool) for tool in self.request.body.get("tools") or ()}
+        return next(each for each in chained([name], (f"{name}_{n}" for n in count(2))) if each not in names)
 
 
 @dataclass(kw_only=True)

@@ -130,8 +130,8 @@ class Embedder:
         try:
             async with asyncio.timeout(LONGEST):
                 while waiting := self._missing[job.scope] if texts is None else texts:
-                    taken = [(key, waiting.pop(key)) for key in list(waiting)[:BATCH]]
-                    batch = [each for each in taken if self._cache.get(each[0]) is None]
+                    next_texts = [(key, waiting.pop(key)) for key in list(waiting)[:BATCH]]
+                    batch = [each for each in next_texts if self._cache.get(each[0]) is None]
                     vectors = await _request_vectors(job, route, [text for _, text in batch]) if batch else []
                     for (key, _), vector in zip(batch, vectors, strict=True):
                         self._cache.put(key, vector, 4 * len(vector))

@@ -220,11 +220,11 @@ class Attempts:
         await _learn_feature(job, refusal)
         if refusal.feature == "streams":
             return True
-        had = bool(job.prompt.builtin)
+        offered = bool(job.prompt.builtin)
         await self._preparer.prepare_again(job, emulate="tools" in job.state.spent.without)
         if job.is_due:
             await self.compactor.compact(job)
-        return refusal.feature != "tools" or job.prompt.offer is not None or (had and not job.prompt.builtin)
+        return refusal.feature != "tools" or job.prompt.offer is not None or (offered and not job.prompt.builtin)
 
     async def _post(self, job: Job, body: ChatBody, why: str, *, stream: bool) -> tuple[httpx.Response, bytes | None]:
         """Send a request once; the response is a stream that is open, or comes with its body."""

@@ -67,9 +67,8 @@ class AnswerCalls:
         job, answer, offer = self._job, self._answer, self._job.prompt.offer
         emulated = offer is not None
         if offer is not None:
-            offer = offer.with_more(
-                dict.fromkeys(job.prompt.builtin)
-            )  # what they are called with is checked when they are answered
+            # What built-in tools are called with is checked when they are answered.
+            offer = offer.with_more(dict.fromkeys(job.prompt.builtin))
         # Text may be taken for calls, but not where the client wants a format, or has a chore done.
         if (
             offer is None

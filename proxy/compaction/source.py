@@ -222,7 +222,7 @@ def _without_templates(spoken: Sequence[_Spoken], shown: set[str], printed: set[
 
 
 def _tasks(asked: Sequence[tuple[int, Message]], printed: set[str]) -> Iterator[tuple[int, str]]:
-    """What tells most of the first that the user says in each message, by place."""
+    """Find the sentence that tells most at the beginning of each message of the user, by place."""
     in_order = sorted(asked, key=itemgetter(0))
     spoken = _without_templates([s for s in _spoken([m for _, m in in_order]) if s[0] >= 0], set(), printed)
     for number, group in groupby(spoken, key=itemgetter(0)):
