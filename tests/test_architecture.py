@@ -38,7 +38,7 @@ WIRE_WORDS = ("choices", "delta", "finish_reason")
 WIRE_MARKS = ("data: [DONE]", "[DONE]", "chat.completion")
 WIRE_PLACES = (
     "proxy/dialects/",
-    "proxy/demo/",  # a backend of its own
+    "proxy/demo.py",  # a backend of its own
     "proxy/backends/errors.py",  # reads error bodies of any form
 )
 

@@ -144,7 +144,7 @@ async def with_backends(settings: Settings, stack: AsyncExitStack) -> tuple[Sett
         return settings.model_copy(update={"backends": found}), _found_note(found)
     if not settings.demo:
         raise SettingError(_NOTHING_FOUND)
-    from proxy.demo.app import create_demo, serve_on_loopback  # noqa: PLC0415 - only who has no backend needs it
+    from proxy.demo import create_demo, serve_on_loopback  # noqa: PLC0415 - only who has no backend needs it
 
     url = await stack.enter_async_context(serve_on_loopback(create_demo()))
     demo = BackendSetting(url=url, name="demo", kind="llamacpp")

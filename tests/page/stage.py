@@ -14,7 +14,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ConsoleMessage, Page, Response
 
 from proxy.core.settings import BackendSetting
-from proxy.demo.app import create_demo
+from proxy.demo import create_demo
 from tests.fakes import FakeModel, Gate, LlamaCppFake, Question, Reply, qa, summariser, words
 from tests.fakes.server import App, BackgroundServer
 from tests.openwebui.chat import browser, find_browser
