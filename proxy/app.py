@@ -75,6 +75,8 @@ class Times:
     """Age up to which a probed profile is believed."""
     grace: float = 2.0
     """Silence after which a waiting stream is opened."""
+    heartbeat: float = 10.0
+    """Time between signs of life on a silent stream: less than what stands in between waits for."""
 
 
 _TIMES = Times()
@@ -115,7 +117,7 @@ def create_app(
 
         addons = (*addons, Tracing(spans, router.upstreams))
     telemetry.observers = addons
-    pipeline = _pipeline(settings, router, store, counting, addons, clock, times.grace)
+    pipeline = _pipeline(settings, router, store, counting, addons, clock, times)
     services = Services(
         relay=Relay(settings=settings, pipeline=pipeline, telemetry=telemetry),
         settings=settings,
@@ -220,7 +222,7 @@ def _pipeline(
     counting: Counting,
     addons: tuple[AddOn, ...],
     clock: Callable[[], float],
-    grace: float,
+    times: Times,
 ) -> Pipeline:
     """Put the stages together."""
     state = ConversationState(store=store, counting=counting, max_body=settings.max_body)
@@ -236,7 +238,7 @@ def _pipeline(
         counting=counting,
         compactor=compactor,
         attempts=attempts,
-        replies=Replies(attempts=attempts, state=state, clock=clock, grace=grace),
+        replies=Replies(attempts=attempts, state=state, clock=clock, grace=times.grace, heartbeat=times.heartbeat),
         addons=addons,
     )
     for addon in addons:

@@ -199,7 +199,7 @@ class Compactor:
         job.state.progress = flight.job.state.progress
         try:
             done, _ = await asyncio.wait(
-                {flight.task}, timeout=None if seconds == job.settings.summary_timeout else seconds
+                {flight.task}, timeout=None if seconds == job.settings.read_timeout else seconds
             )
             flight.goes_on = flight.goes_on or not (
                 done or job.settings.ahead != "auto" or self.summaries.may_work_ahead(job, job.route.upstream)
@@ -261,7 +261,7 @@ class Compactor:
             summarised=job.request.compaction is not None or job.managed.hands_over,
             strategy=STRATEGIES[job.settings.strategy],
         )
-        return await self.summaries.drive(job, flow, job.settings.summary_timeout, heavy=heavy)
+        return await self.summaries.drive(job, flow, job.settings.read_timeout, heavy=heavy)
 
 
 def _checkpoint_of(job: Job, budget: ContextBudget, done: Compaction, created: float) -> Checkpoint:

@@ -106,7 +106,7 @@ class Summaries:
 
     async def answer(self, job: Job, ask: SummaryAsk) -> str:
         """Ask once; empty if nothing comes that is fit to be used."""
-        return await self._write(job, ask, asyncio.get_running_loop().time() + job.settings.summary_timeout)
+        return await self._write(job, ask, asyncio.get_running_loop().time() + job.settings.read_timeout)
 
     async def route(self, job: Job) -> Route:
         """Find the route of the model that summarises for a job: its own unless another is configured."""
@@ -129,11 +129,11 @@ class Summaries:
         settings = job.settings
         wanted = job.request.compaction is not None or job.managed.hands_over or settings.strategy == "summarize"
         if wanted or job.rewrites:
-            return settings.summary_timeout
+            return settings.read_timeout
         if job.expected:
             return 0.0
         usual = 0.0 if self.may_work_ahead(job, job.route.upstream) else math.inf if settings.ahead == "off" else WAIT
-        return min(settings.summary_timeout, usual if settings.summary_wait is None else settings.summary_wait)
+        return min(settings.read_timeout, usual if settings.summary_wait is None else settings.summary_wait)
 
     def follows(self, job: Job) -> bool:
         """Return whether a summary is written after the extract that a job had to do with."""

@@ -131,7 +131,7 @@ def line(outcome: Outcome) -> str:
     flags = {
         "kept an extract": outcome.summary == "extract",
         "ended for want of room": outcome.unfinished and reasons <= {"window"},
-        "ended by SPILLWAY_ANSWER_WINDOWS": "answer_windows" in reasons,
+        "ended for its length": "answer_windows" in reasons,
         "ended because it repeated itself": "loop" in reasons,
         "stopped by who looked": outcome.stopped,
     }

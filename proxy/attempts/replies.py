@@ -83,6 +83,8 @@ class Replies:
     """Seconds since the epoch."""
     grace: float
     """Seconds of silence after which a waiting stream is opened."""
+    heartbeat: float
+    """Seconds between signs of life on a silent stream."""
     ledger: CallLedger = field(default_factory=CallLedger)
 
     @asynccontextmanager
@@ -121,7 +123,7 @@ class ClientReply:
             fallback=self._identity,
             extra_headers=job.outcome.headers,
             grace=replies.grace if streams else None,
-            heartbeat=job.settings.heartbeat,
+            heartbeat=replies.heartbeat,
         )
         """Who is shown notices while the answer is made."""
         self.client.waiting = lambda: reading(job.prompt.estimate.tokens) if job.outcome.attempts else ""

@@ -20,6 +20,7 @@ from proxy.job import Job
 from proxy.net.tasks import offload_if
 from proxy.prompt import Prompt
 from proxy.stream.events import Room
+from proxy.stream.status import MOST_WINDOWS
 from proxy.stream.watch import Watch
 from proxy.tokens.meter import Meter
 
@@ -191,5 +192,5 @@ def room_of(job: Job) -> Room:
     budget = job.budget
     if budget is None:
         return Room(0, 0, 0, assumed=True)
-    ceiling = int(job.settings.answer_windows * budget.window)
+    ceiling = MOST_WINDOWS * budget.window
     return Room(budget.window, budget.pause_point, ceiling, assumed=job.profile.window is None)

@@ -9,6 +9,9 @@ from typing import TypeAlias
 
 from proxy.core.piece import Piece
 
+MOST_WINDOWS = 16
+"""Windows that an answer without a `max_tokens` of its client may fill."""
+
 
 @dataclass(frozen=True, slots=True)
 class Notice:
@@ -37,9 +40,9 @@ NO_ROOM = Notice(
 )
 ANEW = Notice("⚠️ The model began its answer anew, it is asked again to go on")
 LONGEST = Notice(
-    "⚠️ This answer has filled SPILLWAY_ANSWER_WINDOWS windows, it ends here",
+    f"⚠️ This answer has filled {MOST_WINDOWS} windows, it ends here",
     last=True,
-    details=("write “go on”, or raise SPILLWAY_ANSWER_WINDOWS",),
+    details=("write “go on”, or have the client send `max_tokens`",),
 )
 LOOPED = Notice(
     "⚠️ The model repeats itself, its answer ends here",

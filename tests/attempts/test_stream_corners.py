@@ -245,7 +245,7 @@ async def test_who_comes_while_an_abandoned_compaction_is_being_cancelled_gets_o
     prompt = SimpleNamespace(links=[b"x"], history=[])
     job: Any = SimpleNamespace(scope="s", prompt=prompt, state=SimpleNamespace(progress=None), expected=None)
     job.request, job.managed = SimpleNamespace(compaction=None), SimpleNamespace(hands_over=False)
-    job.settings, job.route = SimpleNamespace(ahead="auto", summary_timeout=9.0), SimpleNamespace(upstream=None)
+    job.settings, job.route = SimpleNamespace(ahead="auto", read_timeout=9.0), SimpleNamespace(upstream=None)
     first = asyncio.ensure_future(compactor._shared(job, None, 1, 1))  # type: ignore[arg-type]
     for _ in range(3):
         await asyncio.sleep(0)

@@ -99,13 +99,13 @@ def test_without_a_bound_it_ends_after_so_many_windows(kind: str, shifts: bool) 
     """Also where the window shifts, and the model would never come to an end; the user is told."""
     fake = FAKES[kind]([FakeModel("m", 1024, shifts=shifts)], summariser(walk()))
     models = {"models": {"m": {"window": 1024}}} if kind == "generic" else {}
-    with fake, running_proxy(fake, answer_windows=3.5, **models) as proxy:
+    with fake, running_proxy(fake, **models) as proxy:
         seen = read_stream(proxy.chat({"model": "m", "stream": True, "messages": GO}).content)
         assert (seen.finishes, seen.done, seen.errors) == (["length"], 1, [])
         count = len(seen.text.split())
         assert words(1, count + 1).startswith(seen.text)
-        assert 3.5 * 1024 <= 2 * count + 4 <= 4.5 * 1024  # a word of this model is two tokens
-        assert "filled SPILLWAY_ANSWER_WINDOWS windows, it ends here" in str(seen.events[-1])
+        assert 16 * 1024 <= 2 * count + 4 <= 17 * 1024  # a word of this model is two tokens
+        assert "filled 16 windows, it ends here" in str(seen.events[-1])
 
 
 @pytest.mark.slow

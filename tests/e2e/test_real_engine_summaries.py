@@ -37,7 +37,7 @@ TALK = (
 
 def test_no_loop_is_stored_and_what_the_user_told_is_kept(instruct_tap: Tap, spillway: StartSpillway) -> None:
     # On a loaded machine it writes a word in seconds: then there is an extract all the sooner.
-    proxy = spillway([instruct_tap.url], recall="off", summary_timeout=12)
+    proxy = spillway([instruct_tap.url], recall="off", summary_wait=12)
     said = cycle(TALK)
     history: list[dict[str, Any]] = [{"role": "user", "content": "Hello! Let us talk a little."}]
     for number, (told, _) in enumerate((*TOLD, *(("And what do you think about that?", ()),) * 6), 1):

@@ -89,7 +89,7 @@ def test_it_is_given_up_once_for_the_whole_request(script: Callable[[RawBackend,
     timeout = DEADLINE if script in (never_ends, one_event_without_end) else 0.3
     with (
         raw_backend(summariser, lists=False) as backend,
-        running_proxy(backend.setting, models=MODELS, summary_model="s", summary_timeout=timeout) as proxy,
+        running_proxy(backend.setting, models=MODELS, summary_model="s", read_timeout=timeout) as proxy,
     ):
         assert chat(proxy)["x-spillway-action"] == "compacted"
         if summariser.asked:  # on a busy machine the time may be over before

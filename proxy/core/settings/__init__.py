@@ -199,12 +199,6 @@ class Settings(ModelSettings):
         default="sqlite",
         description="Where checkpoints are stored: `sqlite` (a file in your state folder), `sqlite:///PATH`, `memory://`, or `redis://HOST:PORT/DB` for several replicas.",
     )
-    answer_windows: float = Field(
-        default=16.0, gt=0, description="Windows that an answer without a `max_tokens` of its client may fill."
-    )
-    summary_timeout: Seconds = Field(
-        default=300.0, gt=0, description="Seconds a summary may take; then the history is shortened without one."
-    )
     stabilise: bool = Field(
         default=True, description="Strip Claude Code's billing line and `cache_control` marks from prompts."
     )
@@ -242,9 +236,10 @@ class Settings(ModelSettings):
         description="Seconds that running answers get to end when the server stops; below the 10 after which Docker kills.",
     )
     read_timeout: Seconds = Field(
-        default=900.0, gt=0, description="Seconds of silence after which a backend is given up."
+        default=900.0,
+        gt=0,
+        description="Seconds of silence after which a backend is given up, and that a summary may take at most.",
     )
-    heartbeat: Seconds = Field(default=10.0, gt=0, description="Seconds between heartbeats on a silent stream.")
     demo: bool = Field(default=True, description="Serve the built-in demo model until a backend is found.")
     log_level: LogLevel = Field(default="info", description="Least severity logged.")
 

@@ -45,7 +45,7 @@ const extras = (turn) => [
   turn.left_out && `${number(turn.left_out)} tokens of a message left out.`,
   turn.conclusions && `Ended ${plural(turn.conclusions, "thought")} for an answer.`,
   turn.pauses && `Paused ${plural(turn.pauses, "time")} while answering to compact, resumed ${plural(turn.resumes, "time")}.`,
-  turn.unfinished && `Ended early: ${turn.events?.some(({ reason }) => reason === "answer_windows") ? "it filled SPILLWAY_ANSWER_WINDOWS windows" : "no room was left"}.`,
+  turn.unfinished && `Ended early: ${turn.events?.some(({ reason }) => reason === "answer_windows") ? "it filled too many windows" : "no room was left"}.`,
   turn.stopped && "Stopped by a viewer.",
   turn.error === "client_left" && "The client left.",
 ].filter(Boolean);
