@@ -114,6 +114,19 @@ def raw_backend(script: Callable[[RawBackend, Call], None], *, lists: bool = Tru
                     call.sock.shutdown(socket.SHUT_RDWR)
 
 
+@contextmanager
+def replying(*answers: bytes) -> Iterator[RawBackend]:
+    """Answer one chat request after the other with these bytes, the last one over and over; nothing else is known."""
+    left = list(answers)
+
+    def script(_: RawBackend, call: Call) -> None:
+        chat = call.path.endswith("/chat/completions")
+        call.send((left.pop(0) if len(left) > 1 else left[0]) if chat else answering({}, "404 Not Found"))
+
+    with raw_backend(script) as backend:
+        yield backend
+
+
 def _read(sock: socket.socket) -> Call | None:
     data = b""
     while b"\r\n\r\n" not in data:
@@ -130,7 +143,11 @@ def _read(sock: socket.socket) -> Call | None:
 
 def answering(value: Any, status: str = "200 OK", headers: Sequence[str] = ()) -> bytes:
     """A whole response with this JSON, after which the connection is closed."""
-    body = dumps(value)
+    return plain(dumps(value), status, headers)
+
+
+def plain(body: bytes, status: str = "200 OK", headers: Sequence[str] = ()) -> bytes:
+    """A whole response with this body, whatever it is, in the name of JSON."""
     lines = [
         f"HTTP/1.1 {status}",
         "content-type: application/json",

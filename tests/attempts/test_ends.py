@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from tests.attempts.test_resuming import joined_calls
-from tests.attempts.test_stream_corners import GO, MODELS, full, json_response, raw_backend, sse_response
+from tests.attempts.test_stream_corners import FULL, GO, MODELS, full
 from tests.attempts.test_tools import ASK, CALL, PARIS, WEATHER
+from tests.attempts.test_whole import choice, whole
 from tests.proxying import running_proxy
+from tests.rawbackend import SSE, answering, plain, replying
 from tests.stream.support import DONE, ending, one_answer, opening, read, said
 
 pytestmark = pytest.mark.slow
@@ -35,17 +37,17 @@ BROKEN = {
 @pytest.mark.parametrize("models", [MODELS, {}], ids=["known window", "unknown window"])
 @pytest.mark.parametrize("how", PROPER)
 def test_what_was_said_to_its_end_ends_properly(how: str, models: dict[str, Any]) -> None:
-    answer = sse_response(opening() + PROPER[how])
-    with raw_backend([answer]) as (setting, bodies), running_proxy(setting, models=models) as proxy:
+    answer = SSE + opening() + PROPER[how]
+    with replying(answer) as backend, running_proxy(backend.setting, models=models) as proxy:
         seen = proxy.chat({"model": "m", "stream": True, "messages": GO})
         one_answer(read(seen.content), "It was a bright day.")
-        assert len(bodies) == 1
+        assert len(backend.chats()) == 1
 
 
 @pytest.mark.parametrize("how", BROKEN)
 def test_what_was_not_is_an_error(how: str) -> None:
-    answer = sse_response(BROKEN[how])
-    with raw_backend([answer]) as (setting, _), running_proxy(setting, models=MODELS) as proxy:
+    answer = SSE + BROKEN[how]
+    with replying(answer) as backend, running_proxy(backend.setting, models=MODELS) as proxy:
         client = read(proxy.chat({"model": "m", "stream": True, "messages": GO}).content)
         assert [error["code"] for error in client.errors] == ["upstream_failed"]
         assert (client.finishes, client.done) == ([], 1)
@@ -57,31 +59,23 @@ def test_it_is_the_same_while_resuming(how: str, stream: bool) -> None:
     """A whole answer keeps what there is of it, and its finish reason says that there was to be more."""
     first_word = b'" It"' if stream else b'" w299 It"'  # the last word of a whole answer may be half of one
     rest = {**PROPER, **BROKEN}[how].replace(b'"one"', b'"two"').replace(b'"It"', first_word)
-    text = "".join(f" w{n}" for n in range(300))
-    if stream:
-        first = sse_response(full())
-    else:
-        message = {"role": "assistant", "content": text}
-        choice = {"index": 0, "message": message, "finish_reason": "length"}
-        counts = {"prompt_tokens": 724, "completion_tokens": 300, "total_tokens": 1024}
-        first = json_response({"id": "one", "model": "m", "created": 5, "choices": [choice], "usage": counts})
     with (
-        raw_backend([first, sse_response(opening(name="two") + rest)]) as (setting, _),
-        running_proxy(setting, models=MODELS) as proxy,
+        replying(full(stream=stream), SSE + opening(name="two") + rest) as backend,
+        running_proxy(backend.setting, models=MODELS) as proxy,
     ):
         answer = proxy.chat({"model": "m", "stream": stream, "messages": GO})
-        whole = f"{text} It was a bright day."
+        text = f"{FULL} It was a bright day."
         if not stream:
-            (choice,) = answer.json()["choices"]
-            assert choice["finish_reason"] == ("stop" if how in PROPER else "length")
-            assert whole.startswith(said_ := choice["message"]["content"])
-            assert said_ == whole or how in BROKEN
+            (only,) = answer.json()["choices"]
+            assert only["finish_reason"] == ("stop" if how in PROPER else "length")
+            assert text.startswith(so_far := only["message"]["content"])
+            assert so_far == text or how in BROKEN
             return
         client = read(answer.content)
         if how in PROPER:
-            one_answer(client, whole)
+            one_answer(client, text)
         else:
-            assert whole.startswith(client.text)
+            assert text.startswith(client.text)
             assert client.done == 1
             assert len(client.errors) + len(client.finishes) == 1
 
@@ -101,8 +95,8 @@ def test_it_is_the_same_while_resuming(how: str, stream: bool) -> None:
 )
 def test_it_is_the_same_where_tools_are_emulated(body: bytes, text: str | None, finish: str | None) -> None:
     models = {"m": {"window": 4096, "tools": False}}
-    answer = sse_response(opening() + body)
-    with raw_backend([answer]) as (setting, _), running_proxy(setting, models=models) as proxy:
+    answer = SSE + opening() + body
+    with replying(answer) as backend, running_proxy(backend.setting, models=models) as proxy:
         seen = proxy.chat({"model": "m", "stream": True, "messages": ASK, "tools": [WEATHER]}).content
         client = read(seen)
         assert (client.done, len(client.errors)) == (1, 0 if finish else 1)
@@ -111,27 +105,21 @@ def test_it_is_the_same_where_tools_are_emulated(body: bytes, text: str | None, 
             assert joined_calls(seen) == ([PARIS] if finish == "tool_calls" else [])
 
 
-WHOLE = {"id": "one", "object": "chat.completion", "created": 5, "model": "m"}
-
-
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_whole_answer_without_a_finish_reason_has_one(stream: bool) -> None:
     message = {"role": "assistant", "content": "Hi."}
-    answer = json_response({**WHOLE, "choices": [{"index": 0, "message": message, "finish_reason": None}]})
-    with raw_backend([answer]) as (setting, _), running_proxy(setting, models=MODELS) as proxy:
+    answer = answering(whole(choice(message, None)))
+    with replying(answer) as backend, running_proxy(backend.setting, models=MODELS) as proxy:
         seen = proxy.chat({"model": "m", "stream": stream, "messages": GO})
         if stream:
             one_answer(read(seen.content), "Hi.")
         else:
-            (choice,) = seen.json()["choices"]
-            assert choice["message"] == message
-            assert choice["finish_reason"] == "stop"
+            assert seen.json()["choices"] == [choice(message, "stop")]
 
 
 def test_half_a_whole_answer_is_an_error() -> None:
     """Its length is right, and it is no JSON: something on the way has cut it."""
     body = b'{"id": "one", "choices": [{"index": 0, "message": {"role": "assistant", "content": "It was a br'
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
-    with raw_backend([head % len(body) + body]) as (setting, _), running_proxy(setting, models=MODELS) as proxy:
+    with replying(plain(body)) as backend, running_proxy(backend.setting, models=MODELS) as proxy:
         seen = proxy.chat({"model": "m", "messages": GO})
         assert (seen.status_code, seen.json()["error"]["code"]) == (502, "upstream_unavailable")

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from proxy.core.jsontext import dumps
+from tests.attempts.test_resuming import joined_calls
 from tests.fakes import FAKES, Brain, FakeBackend, FakeModel, Question, Reply, ToolCall, summariser, walk, words
 from tests.proxying import read_stream, running_proxy
 
@@ -52,9 +53,11 @@ def attempts(fake: FakeBackend) -> int:
     return sum("summar" not in str(request.json["messages"][-1]["content"]).lower() for request in fake.chats())
 
 
-@pytest.mark.parametrize("resumes", LENGTHS)
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("kind", FAKES)
+# Streamed and whole share the road: each kind is tried in either, each length in one of them.
+@pytest.mark.parametrize(
+    ("kind", "stream", "resumes"),
+    [(kind, (n + resumes) % 2 == 0, resumes) for n, kind in enumerate(FAKES) for resumes in LENGTHS],
+)
 def test_every_kind(kind: str, stream: bool, resumes: int) -> None:
     last = LENGTHS[resumes]
     with build(kind, walk(last=last)) as fake, in_front_of(fake) as proxy:
@@ -73,8 +76,7 @@ PREFILLS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize(("kind", "model", "options"), PREFILLS)
+@pytest.mark.parametrize(("kind", "model", "options", "stream"), [(*row, n % 2 == 0) for n, row in enumerate(PREFILLS)])
 def test_every_prefill(kind: str, model: dict[str, Any], options: dict[str, Any], stream: bool) -> None:
     with build(kind, walk(last=1350), model, **options) as fake, in_front_of(fake) as proxy:
         assert said(proxy.chat(body(stream)), stream) == words(1, 1350)
@@ -136,9 +138,12 @@ FAILURES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("failure", FAILURES)
-@pytest.mark.parametrize("at", ["first", "later"])
-@pytest.mark.parametrize("kind", FAKES)
+# Each failure on each kind, and in each place on some of the kinds.
+PLACES = ["first", "later", "whole"]
+PLACED = [(kind, PLACES[(n + m) % 3], failure) for n, kind in enumerate(FAKES) for m, failure in enumerate(FAILURES)]
+
+
+@pytest.mark.parametrize(("kind", "at", "failure"), [each for each in PLACED if each[1] != "whole"])
 def test_a_failure_keeps_what_was_said(kind: str, at: str, failure: str) -> None:
     """With status 200 there is nothing but the stream to tell it in: an error object, and a good end."""
     with build(kind, failing(at, FAILURES[failure]), late_headers=False) as fake, in_front_of(fake) as proxy:
@@ -154,8 +159,7 @@ def test_a_failure_keeps_what_was_said(kind: str, at: str, failure: str) -> None
         assert all(event["data"]["done"] for event in seen.events[-1:])
 
 
-@pytest.mark.parametrize("failure", FAILURES)
-@pytest.mark.parametrize("kind", FAKES)
+@pytest.mark.parametrize(("kind", "failure"), [(kind, failure) for kind, at, failure in PLACED if at == "whole"])
 def test_a_failure_of_a_later_attempt_keeps_what_was_said_of_a_whole_answer(kind: str, failure: str) -> None:
     with build(kind, failing("later", FAILURES[failure]), late_headers=False) as fake, in_front_of(fake) as proxy:
         answer = proxy.chat(body(False))
@@ -167,7 +171,8 @@ def test_a_failure_of_a_later_attempt_keeps_what_was_said_of_a_whole_answer(kind
         assert choice["finish_reason"] == "length"
 
 
-def test_a_call_that_never_fits_is_not_asked_for_without_end() -> None:
+@pytest.mark.parametrize("bound", [BOUND, None])
+def test_a_call_that_never_fits_is_not_asked_for_without_end(bound: int | None) -> None:
     """Under a bound of the client's, what is discarded uses up neither that nor the resumes: it went on for ever."""
     asked: list[Question] = []
 
@@ -180,6 +185,8 @@ def test_a_call_that_never_fits_is_not_asked_for_without_end() -> None:
     function = {"name": "write_file", "parameters": {"type": "object"}}
     tools = [{"type": "function", "function": function}]
     with build("llamacpp", brain) as fake, in_front_of(fake) as proxy:
-        seen = read_stream(proxy.chat({**body(True), "tools": tools}).content)
+        answer = proxy.chat({**body(True), "tools": tools, "max_tokens": bound})
+        seen = read_stream(answer.content)
+        assert joined_calls(answer.content) == []
         assert (seen.finishes, seen.done, seen.errors) == (["length"], 1, [])
         assert len(asked) <= 5

@@ -132,6 +132,28 @@ async def _written(client: ClientStream) -> None:
     await client.write(b"data: 1\n\n")
 
 
+@pytest.mark.anyio
+async def test_no_heartbeat_follows_an_error_that_came_just_as_it_was_due() -> None:
+    wire = Wire()
+    with streaming(wire) as client:
+        await asyncio.sleep(0)
+        client.stop()
+        await client.exchange.reply(500, [], b"{}")
+        await turns()
+    assert wire.sent == [b"", b"{}"]
+
+
+@pytest.mark.anyio
+async def test_heartbeats_do_not_pile_up_for_a_client_that_does_not_read() -> None:
+    wire = Wire()
+    with streaming(wire) as client:
+        await client.write(b"data: 1\n\n")
+        wire.write_paused = True
+        for _ in range(10):
+            await turns()
+        assert len(beats()) == 1
+
+
 @pytest.mark.slow
 def test_an_answer_that_can_not_be_read_is_an_error_in_a_stream_that_was_opened(
     caplog: pytest.LogCaptureFixture,

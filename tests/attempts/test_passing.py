@@ -43,17 +43,24 @@ def post(proxy: Proxy, body: bytes, **headers: str) -> httpx.Response:
     )
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FAKES if kind != "ollama"])  # that takes another form
+LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [*((kind, {}) for kind in FAKES if kind != "ollama"), ("llamacpp", {"tools": [LOOK]})],  # that takes another form
+)
 @pytest.mark.parametrize("stream", [False, True])
-def test_below_the_trigger_both_bodies_are_identical(kind: str, stream: bool) -> None:
+def test_below_the_trigger_both_bodies_are_identical(kind: str, fields: dict[str, Any], stream: bool) -> None:
     with FAKES[kind](brain=scripted(["one two three"])) as fake, running_proxy(fake) as proxy:
-        body = body_of(fake, model="fake-model", **(NO_USAGE if stream else {}))
+        body = body_of(fake, model="fake-model", **fields, **(NO_USAGE if stream else {}))
         answer = post(proxy, body)
         assert answer.status_code == 200
         (seen,) = fake.chats()
         assert sha(seen.body) == sha(body)
         assert sha(answer.content) == seen.sha256
         assert answer.headers["x-spillway-action"] == "forwarded"
+        assert "x-spillway-tools" not in answer.headers
 
 
 @pytest.mark.parametrize("kind", ["lmstudio", "llamacpp", "vllm"])

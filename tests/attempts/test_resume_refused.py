@@ -5,18 +5,15 @@ from __future__ import annotations
 import pytest
 
 from proxy.backends.refusals import MOST_RETRIES
-from tests.attempts.test_stream_corners import BROKEN, GO, MODELS, full, json_response, raw_backend, rest, sse_response
+from tests.attempts.test_stream_corners import BROKEN, FULL, GO, MODELS, full, rest
 from tests.dialects.asking import PATHS, Read, question, read
 from tests.proxying import Proxy, running_proxy
+from tests.rawbackend import SSE, answering, replying
 from tests.stream.support import DONE, ending, opening, said
-
-TEXT = "".join(f" w{n}" for n in range(300))
 
 
 def refusing(status: str, error: str, *headers: str) -> bytes:
-    body = b'{"error":{"message":"%b"}}' % error.encode()
-    lines = [f"HTTP/1.1 {status}", f"content-length: {len(body)}", "connection: close", *headers]
-    return "\r\n".join([*lines, "content-type: application/json", "", ""]).encode() + body
+    return answering({"error": {"message": error}}, status, headers)
 
 
 BUSY = refusing("503 Service Unavailable", "Loading model", "retry-after: 0")
@@ -34,16 +31,6 @@ LASTING = {
 }
 
 
-def first(*, stream: bool) -> bytes:
-    """An answer that the window ended."""
-    if stream:
-        return sse_response(full())
-    message = {"role": "assistant", "content": TEXT}
-    choice = {"index": 0, "message": message, "finish_reason": "length"}
-    counts = {"prompt_tokens": 724, "completion_tokens": 300, "total_tokens": 1024}
-    return json_response({"id": "one", "model": "m", "created": 5, "choices": [choice], "usage": counts})
-
-
 def ask(proxy: Proxy, path: str, *, stream: bool) -> tuple[int, Read]:
     answer = proxy.client.post(path, json=question(path, stream=stream, messages=GO))
     return answer.status_code, read(path, answer.content, stream=stream)
@@ -53,14 +40,14 @@ def ask(proxy: Proxy, path: str, *, stream: bool) -> tuple[int, Read]:
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("how", PASSING)
 def test_a_backend_that_refuses_once_is_asked_again(how: str, path: str, stream: bool) -> None:
-    last = sse_response(opening(name="two") + said(" w299 and", name="two") + ending(name="two") + DONE)
-    answers = [first(stream=stream), PASSING[how], sse_response(rest()) if stream else last]
-    with raw_backend(answers) as (setting, bodies), running_proxy(setting, models=MODELS, strategy="truncate") as proxy:
+    last = opening(name="two") + said(" w299 and", name="two") + ending(name="two") + DONE
+    answers = [full(stream=stream), PASSING[how], SSE + (rest() if stream else last)]
+    with replying(*answers) as backend, running_proxy(backend.setting, models=MODELS, strategy="truncate") as proxy:
         status, seen = ask(proxy, path, stream=stream)
     assert (status, seen.error, seen.ends) == (200, None, 1)
     assert seen.finish in ("stop", "completed", "end_turn")
-    assert seen.text == TEXT + (" and the end." if stream else " and")
-    assert len(bodies) == 3
+    assert seen.text == FULL + (" and the end." if stream else " and")
+    assert len(backend.chats()) == 3
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -69,8 +56,8 @@ def test_a_backend_that_refuses_once_is_asked_again(how: str, path: str, stream:
 def test_a_backend_that_keeps_refusing_is_named_in_an_error(how: str, path: str, stream: bool) -> None:
     refusal, asked = LASTING[how]
     with (
-        raw_backend([first(stream=stream), refusal]) as (setting, bodies),
-        running_proxy(setting, models=MODELS, strategy="truncate") as proxy,
+        replying(full(stream=stream), refusal) as backend,
+        running_proxy(backend.setting, models=MODELS, strategy="truncate") as proxy,
     ):
         status, seen = ask(proxy, path, stream=stream)
     assert status == (200 if stream else 502)
@@ -78,5 +65,5 @@ def test_a_backend_that_keeps_refusing_is_named_in_an_error(how: str, path: str,
     assert seen.error is not None
     assert seen.error.startswith("Backend raw does not continue the answer")
     assert seen.finish in (None, "failed")
-    assert TEXT.startswith(seen.text)
-    assert len(bodies) == 1 + asked
+    assert FULL.startswith(seen.text)
+    assert len(backend.chats()) == 1 + asked

@@ -136,20 +136,6 @@ def joined_calls(body: bytes) -> list[dict[str, str]]:
     return list(made.values())
 
 
-def test_a_call_that_never_fits_ends_the_answer_without_a_piece_of_it() -> None:
-    endless = dumps({"text": "word " * 3000}).decode()
-
-    def calls(question: Question) -> Reply:
-        del question
-        return Reply(tool_calls=[ToolCall("write_file", endless)])
-
-    with LlamaCppFake([FakeModel("m", WINDOW)], summariser(calls)) as fake, running_proxy(fake) as proxy:
-        answer = proxy.chat({"model": "m", "stream": True, "messages": GO, "tools": [TOOL]})
-        seen = read_stream(answer.content)
-        assert joined_calls(answer.content) == []
-        assert (seen.finishes, seen.done, seen.errors) == (["length"], 1, [])
-
-
 def test_a_whole_call_after_a_silence_is_no_stall() -> None:
     """Ollama says nothing while it writes a call: comments keep the stream alive, and the call comes whole."""
 
@@ -227,26 +213,6 @@ def test_reasoning_that_outgrows_the_window(kind: str, stream: bool) -> None:
 # -- ways to go on
 
 
-def stubborn(question: Question) -> Reply:
-    """Begins anew, in other words after a while, unless its end is quoted to it."""
-    if "cut off" in question.last_user:
-        return walk(last=700)(question)
-    anew = any(message["role"] == "assistant" for message in question.messages)
-    return Reply(text=f"{words(1, 90)} x{words(91, 700)}" if anew else words(1, 700))
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_an_answer_that_is_begun_anew_is_asked_for_in_another_way(stream: bool) -> None:
-    model = FakeModel("m", 1024, prefill="new")
-    with LmStudioFake([model], summariser(stubborn)) as fake, running_proxy(fake) as proxy:
-        for turn in range(2):
-            answer = proxy.chat({"model": "m", "stream": stream, "messages": GO})
-            text = read_stream(answer.content).text if stream else answer.json()["choices"][0]["message"]["content"]
-            assert text == words(1, 700)
-            trailing = [r for r in fake.chats() if r.json["messages"][-1]["role"] == "assistant"]
-            assert len(trailing) == 1, f"turn {turn}: what did not work is remembered"
-
-
 def test_a_model_that_can_not_be_made_to_go_on_says_nothing_twice() -> None:
     def brain(question: Question) -> Reply:
         anew = any(message["role"] == "assistant" for message in question.messages)
@@ -257,24 +223,6 @@ def test_a_model_that_can_not_be_made_to_go_on_says_nothing_twice() -> None:
         seen = ask(proxy)
         assert seen.text == words(1, len(seen.text.split()))
         assert (seen.finishes, seen.done) == (["length"], 1)
-
-
-def test_a_model_that_repeats_the_whole_answer_first_is_heard_out() -> None:
-    """At temperature 0 a model may say word for word the same, and then what comes next."""
-    model = FakeModel("m", 2048, prefill="new")
-    with (
-        LmStudioFake([model], summariser(walk(last=990, restart=True))) as fake,
-        running_proxy(fake, models={"m": {"window": 1024}}) as proxy,
-    ):
-        seen = ask(proxy)
-        assert seen.text == words(1, len(seen.text.split()))
-
-
-@pytest.mark.parametrize("kind", ["lmstudio", "ollama", "openrouter"])
-def test_a_repeated_prefix_is_taken_out(kind: str) -> None:
-    fake = FAKES[kind]([FakeModel("m", 1024, prefill="echo")], summariser(walk(last=700)))
-    with fake, running_proxy(fake) as proxy:
-        assert ask(proxy).text == words(1, 700)
 
 
 @pytest.mark.parametrize("kind", ["lmstudio", "openrouter"])
@@ -375,8 +323,3 @@ def test_a_stream_that_can_not_be_cancelled_ends_by_a_bound(cancels: bool) -> No
         chats = [r for r in fake.chats() if "summar" not in str(r.json["messages"][-1]["content"]).lower()]
         assert all(("max_tokens" in r.json) is not cancels for r in chats)
         assert cancels or fake.cancelled == 0
-
-
-def test_running_counts_are_kept_by_vllm_too() -> None:
-    with VllmFake([FakeModel("m", 1024)], summariser(walk(last=700))) as fake, running_proxy(fake) as proxy:
-        assert ask(proxy).text == words(1, 700)

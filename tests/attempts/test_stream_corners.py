@@ -4,48 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import socketserver
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from typing_extensions import override
 
-from proxy.attempts.client import ClientStream
 from proxy.compactor import Compactor
-from proxy.core.jsontext import dumps, loads
-from proxy.core.piece import Identity
-from proxy.core.settings import BackendSetting
-from proxy.dialects.chat.writing import ChatWriter
-from proxy.exchange import Exchange
 from tests.attempts.test_resuming import history, joined_calls
 from tests.attempts.test_tools import ASK, CALL, EMULATED, WEATHER, says
+from tests.attempts.test_whole import choice, whole
 from tests.fakes import FAKES, FakeModel, LlamaCppFake, OpenRouterFake, Question, Reply, summariser, walk, words
 from tests.fakes.model import Provider
 from tests.proxying import read_stream, running_proxy
+from tests.rawbackend import SSE, Call, RawBackend, answering, raw_backend, replying
 from tests.stream.support import DONE, ending, frame, opening, said, usage
+from tests.stream.support import words as words_of
 
 pytestmark = pytest.mark.slow
 
 GO = [{"role": "user", "content": "go"}]
-
-
-def sse_response(body: bytes) -> bytes:
-    return b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n" + body
-
-
-def json_response(value: Any) -> bytes:
-    body = dumps(value)
-    return (
-        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: "
-        + str(len(body)).encode()
-        + b"\r\n\r\n"
-        + body
-    )
 
 
 BROKEN = (
@@ -55,47 +33,15 @@ BROKEN = (
 """An error whose body breaks off."""
 
 
-@contextmanager
-def raw_backend(
-    answers: Sequence[bytes], *, delay: float = 0.0
-) -> Iterator[tuple[BackendSetting, list[dict[str, Any]]]]:
-    """A server that answers one chat request after the other with these bytes, the last one over and over."""
-    bodies: list[dict[str, Any]] = []
-
-    class Handler(socketserver.StreamRequestHandler):
-        @override
-        def handle(self) -> None:
-            path = self.rfile.readline().split(b" ")[1]
-            length = 0
-            while (line := self.rfile.readline()).strip():
-                if line.lower().startswith(b"content-length:"):
-                    length = int(line.split(b":")[1])
-            body = self.rfile.read(length)
-            if path.endswith(b"/chat/completions"):
-                bodies.append(loads(body))
-                time.sleep(delay)
-                self.wfile.write(answers[min(len(bodies), len(answers)) - 1])
-            elif path.endswith(b"/models"):
-                self.wfile.write(json_response({"object": "list", "data": [{"id": "m", "object": "model"}]}))
-            else:
-                self.wfile.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield (
-                BackendSetting(url=f"http://127.0.0.1:{server.server_address[1]}", name="raw", kind="generic"),
-                bodies,
-            )
-        finally:
-            server.shutdown()
+FULL = "".join(f" w{n}" for n in range(300))
 
 
-def full(window: int = 1024, *, name: str = "one") -> bytes:
-    """A stream that the window ended."""
-    text = b"".join(said(f" w{n}", name=name) for n in range(300))
-    return opening(name=name) + text + ending("length", name=name) + usage(window - 300, 300, name=name) + DONE
+def full(*, stream: bool) -> bytes:
+    """A response with `FULL` that the window ended."""
+    counts = {"prompt_tokens": 724, "completion_tokens": 300, "total_tokens": 1024}
+    if not stream:
+        return answering(whole(choice({"role": "assistant", "content": FULL}, "length"), usage=counts))
+    return SSE + opening() + b"".join(map(said, words_of(FULL))) + ending("length") + usage(724, 300) + DONE
 
 
 def rest(name: str = "two") -> bytes:
@@ -106,25 +52,10 @@ MODELS = {"m": {"window": 1024}}
 
 
 def test_an_error_whose_body_breaks_off_is_an_error_of_the_backend() -> None:
-    with raw_backend([BROKEN]) as (setting, _), running_proxy(setting, models=MODELS) as proxy:
+    with replying(BROKEN) as backend, running_proxy(backend.setting, models=MODELS) as proxy:
         answer = proxy.chat({"model": "m", "stream": True, "messages": GO})
         assert answer.status_code == 502
         assert answer.json()["error"]["type"] != "server_error" or "Spillway failed" not in answer.text
-
-
-def test_a_prompt_refused_inside_the_stream_keeps_one_identity() -> None:
-    refusal = frame({"error": {"message": "prompt is too long: 900 tokens > 1024", "code": 400}}) + DONE
-    history = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"{n} " + "word " * 60} for n in range(9)]
-    summary = sse_response(
-        opening() + said("The user said word many times over, and the assistant agreed.") + ending() + DONE
-    )
-    with (
-        raw_backend([sse_response(refusal), summary, sse_response(rest())]) as (setting, _),
-        running_proxy(setting, models=MODELS) as proxy,
-    ):
-        seen = read_stream(proxy.chat({"model": "m", "stream": True, "messages": history}).content)
-        assert seen.text.endswith("the end.")
-        assert (len(seen.ids), seen.roles, seen.finishes, seen.done) == (1, 1, ["stop"], 1)
 
 
 def uncancellable(window: int, brain: Any) -> OpenRouterFake:
@@ -158,69 +89,13 @@ def test_a_bound_holds_for_an_answer_whose_prompt_was_refused_inside_the_stream(
 
 
 def test_usage_of_a_whole_answer_counts_attempts_that_reported_none() -> None:
-    first = {
-        "id": "one",
-        "object": "chat.completion",
-        "created": 5,
-        "model": "m",
-        "choices": [
-            {"index": 0, "message": {"role": "assistant", "content": "w " * 300 + "x"}, "finish_reason": "length"}
-        ],
-        "usage": {"prompt_tokens": 724, "completion_tokens": 300, "total_tokens": 1024},
-    }
-    more = opening(name="two") + b"".join(said(f" w{n}", name="two") for n in range(100)) + ending(name="two") + DONE
-    with (
-        raw_backend([json_response(first), sse_response(more)]) as (setting, _),
-        running_proxy(setting, models=MODELS) as proxy,
-    ):
+    more = opening(name="two") + b"".join(said(f" v{n}", name="two") for n in range(100)) + ending(name="two") + DONE
+    with replying(full(stream=False), SSE + more) as backend, running_proxy(backend.setting, models=MODELS) as proxy:
         answer = proxy.chat({"model": "m", "messages": GO}).json()
         # The bound may have cut the last word, so that is taken back, and its token with it.
-        words = " ".join(f"w{n}" for n in range(100))
-        assert answer["choices"][0]["message"]["content"] == "w " * 300 + words
+        last = " ".join(f"v{n}" for n in range(100))
+        assert answer["choices"][0]["message"]["content"] == f"{FULL.removesuffix(' w299')} {last}"
         assert answer["usage"]["completion_tokens"] == 399
-
-
-@pytest.mark.anyio
-async def test_no_heartbeat_comes_after_the_end() -> None:
-    """The timer fires just when the backend's error has come."""
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    scope = {"method": "POST", "path": "/", "headers": []}
-    exchange = Exchange(scope, None, send)  # type: ignore[arg-type]
-    client = ClientStream(
-        exchange, ChatWriter(), form="off", fallback=Identity("", 0, ""), extra_headers=list, grace=0.0, heartbeat=10.0
-    )
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    client.stop()
-    await exchange.reply(500, [], b"{}")
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert [message.get("body") for message in sent] == [None, b"{}"]
-
-
-@pytest.mark.anyio
-async def test_heartbeats_do_not_pile_up_for_a_client_that_does_not_read() -> None:
-    waiting, writes = asyncio.Event(), 0
-
-    async def send(message: Any) -> None:
-        nonlocal writes
-        writes += message["type"] == "http.response.body"
-        await waiting.wait()
-
-    exchange = Exchange({"method": "POST", "path": "/", "headers": []}, None, send)  # type: ignore[arg-type]
-    exchange.started = True
-    writer, own = ChatWriter(), Identity("", 0, "")
-    client = ClientStream(exchange, writer, form="off", fallback=own, extra_headers=list, grace=0.0, heartbeat=1e-6)
-    client._last -= 1.0
-    for _ in range(200):
-        await asyncio.sleep(0)
-    client.stop()
-    waiting.set()
-    assert writes == 1
 
 
 @pytest.mark.anyio
@@ -262,18 +137,12 @@ async def test_who_comes_while_an_abandoned_compaction_is_being_cancelled_gets_o
 
 def test_an_answer_in_one_piece_is_not_shown_as_an_error_inside_the_open_stream() -> None:
     """A backend that ignores `stream`, slower than the grace."""
-    message = {"role": "assistant", "content": "Hello."}
-    whole = {
-        "id": "one",
-        "object": "chat.completion",
-        "created": 5,
-        "model": "m",
-        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-    }
-    with (
-        raw_backend([json_response(whole)], delay=0.6) as (setting, _),
-        running_proxy(setting, models=MODELS, grace=0.1) as proxy,
-    ):
+
+    def slow(_: RawBackend, call: Call) -> None:
+        time.sleep(0.1)
+        call.send(answering(whole(choice({"role": "assistant", "content": "Hello."}))))
+
+    with raw_backend(slow) as backend, running_proxy(backend.setting, models=MODELS, grace=0.01) as proxy:
         seen = read_stream(proxy.chat({"model": "m", "stream": True, "messages": GO}).content)
         assert seen.errors == []
         assert seen.text == "Hello."

@@ -14,7 +14,6 @@ import pytest
 from proxy.attempts.client import ClientStream
 from proxy.core.jsontext import dumps
 from proxy.core.settings import BackendSetting
-from proxy.net.tasks import running
 from tests.fakes import (
     FAKES,
     HEADERS,
@@ -106,22 +105,6 @@ def test_without_a_bound_it_ends_after_so_many_windows(kind: str, shifts: bool) 
         assert words(1, count + 1).startswith(seen.text)
         assert 16 * 1024 <= 2 * count + 4 <= 17 * 1024  # a word of this model is two tokens
         assert "filled 16 windows, it ends here" in str(seen.events[-1])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", FAKES)
-@pytest.mark.parametrize("stream", [True, False])
-def test_without_a_bound_an_answer_of_many_windows_is_whole(kind: str, stream: bool) -> None:
-    fake = FAKES[kind]([FakeModel("m", 1024)], summariser(walk(last=2500)))
-    models = {"models": {"m": {"window": 1024}}} if kind == "generic" else {}
-    with fake, running_proxy(fake, **models) as proxy:
-        answer = proxy.chat({"model": "m", "stream": stream, "messages": GO})
-        if stream:
-            seen = read_stream(answer.content)
-            assert (seen.text, seen.finishes, seen.errors) == (words(1, 2500), ["stop"], [])
-        else:
-            (choice,) = answer.json()["choices"]
-            assert (choice["message"]["content"], choice["finish_reason"]) == (words(1, 2500), "stop")
 
 
 def resumed_in_vain(question: Question) -> Reply:
@@ -222,23 +205,6 @@ def test_a_notice_before_the_first_byte_keeps_one_identity() -> None:
         assert seen.text.startswith("\n\n> *⚙️ Compacting")
 
 
-def test_a_silent_stream_is_kept_alive() -> None:
-    gate = Gate(HEADERS)
-    with (
-        LlamaCppFake(brain=scripted(["hello"]), gate=gate) as fake,
-        running_proxy(fake, grace=0.05, heartbeat=0.05) as proxy,
-    ):
-        with proxy.client.stream("POST", "/v1/chat/completions", json={"stream": True, "messages": GO}) as answer:
-            assert answer.status_code == 200
-            parts = answer.iter_bytes()
-            first = next(parts)
-            assert first == b": spillway\n\n"
-            gate.open()
-            rest = b"".join(parts)
-        assert read_stream(rest).text == "hello"
-        assert read_stream(rest).done == 1
-
-
 CHAT, MESSAGES, RESPONSES, OLLAMA = "/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat"
 SIGNS_OF_LIFE = [
     (CHAT, HEADERS, b": spillway"),
@@ -286,33 +252,6 @@ def test_a_long_wait_for_the_first_word_says_what_it_is_for(status: str) -> None
     assert [event["data"]["done"] for event in streamed.events] == ([False, True] if status == "auto" else [])
 
 
-def test_an_error_after_a_heartbeat_is_told_in_the_stream() -> None:
-    gate = Gate(HEADERS)
-    with (
-        LlamaCppFake(brain=scripted([Reply(error="boom")]), gate=gate) as fake,
-        running_proxy(fake, grace=0.05) as proxy,
-    ):
-        with proxy.client.stream("POST", "/v1/chat/completions", json={"stream": True, "messages": GO}) as answer:
-            parts = answer.iter_bytes()
-            next(parts)
-            fake.stop()
-            gate.open()
-            seen = read_stream(b"".join(parts))
-        assert len(seen.errors) == 1
-        assert seen.done == 1
-
-
-def test_a_connection_that_breaks_in_mid_answer_ends_with_an_error_object() -> None:
-    with (
-        LlamaCppFake(brain=scripted([Reply(text="one two three four", cut=True, after=2)])) as fake,
-        running_proxy(fake) as proxy,
-    ):
-        seen = read_stream(proxy.chat({"stream": True, "messages": GO}).content)
-        assert seen.text.startswith("one")
-        assert [error["type"] for error in seen.errors] == ["upstream_error"]
-        assert seen.done == 1
-
-
 def test_an_overflow_told_inside_the_stream_is_answered() -> None:
     with (
         LmStudioFake([FakeModel("m", 1024)], summariser(walk(last=5))) as fake,
@@ -322,25 +261,8 @@ def test_an_overflow_told_inside_the_stream_is_answered() -> None:
     ):
         history = [{"role": "user" if n % 2 == 0 else "assistant", "content": "word " * 150} for n in range(9)]
         seen = read_stream(proxy.chat({"model": "m", "stream": True, "messages": history}).content)
-        assert fake.overflows == 1
-        assert seen.errors == []
-        assert seen.text == words(1, 5)
-
-
-@pytest.mark.parametrize("moment", ["before the first byte", "in the answer", "while it is compacted"])
-@pytest.mark.parametrize("stream", [True, False])
-def test_when_the_client_leaves_the_backend_is_let_go(moment: str, stream: bool) -> None:
-    gate = Gate(HEADERS if moment == "before the first byte" else 3)
-    brain = summariser(walk()) if moment == "while it is compacted" else walk()
-    with LlamaCppFake([FakeModel("m", 1024)], brain, gate=gate) as fake, running_proxy(fake) as proxy:
-        compacted = moment == "while it is compacted"
-        history = [{"role": "user" if n % 2 == 0 else "assistant", "content": "word " * 150} for n in range(9)]
-        body = {"model": "m", "stream": stream, "messages": history if compacted else GO}
-        with connected(proxy.url) as client:
-            client.send(asking(body))
-            gate.wait_reached()
-        wait_until(lambda: fake.cancelled == 1 and fake.active == 0)
-        assert len(fake.chats()) == 1
+        assert (fake.overflows, seen.text) == (1, words(1, 5))
+        assert (len(seen.ids), seen.roles, seen.finishes, seen.done, seen.errors) == (1, 1, ["stop"], 1, [])
 
 
 def held_later(gate: Gate) -> Brain:
@@ -352,22 +274,6 @@ def held_later(gate: Gate) -> Brain:
         return replace(said, gate=gate) if question.prefix else said
 
     return brain
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_when_the_client_leaves_while_an_answer_goes_on(stream: bool) -> None:
-    """In the second attempt the backend is silent; nothing more is asked of it, and nothing runs on."""
-    gate = Gate(3)
-    brain = held_later(gate)
-    with LlamaCppFake([FakeModel("m", 1024)], summariser(brain)) as fake, running_proxy(fake) as proxy:
-        with connected(proxy.url) as client:
-            client.send(asking({"model": "m", "stream": stream, "messages": GO}))
-            gate.wait_reached()
-        wait_until(lambda: fake.active == 0)
-        asked = len(fake.chats())
-        assert fake.chats()[-1].json["continue_final_message"] is True
-        wait_until(lambda: not [task for task in running() if not task.done()])
-        assert len(fake.chats()) == asked
 
 
 def test_when_the_client_leaves_as_the_next_attempt_opens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,13 +299,6 @@ def test_when_the_client_leaves_as_the_next_attempt_opens(monkeypatch: pytest.Mo
         assert (later.json["continue_final_message"], later.ended) == (True, "cancelled")
 
 
-def test_no_task_is_left_behind() -> None:
-    with LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=700))) as fake, running_proxy(fake) as proxy:
-        for stream in (True, False):
-            proxy.chat({"model": "m", "stream": stream, "messages": GO})
-        wait_until(lambda: not [task for task in running() if not task.done()])
-
-
 @pytest.mark.parametrize("kind", ["llamacpp", "vllm"])
 def test_running_counts_of_a_resumed_attempt_are_used_and_not_shown(kind: str) -> None:
     with FAKES[kind]([FakeModel("m", 1024)], summariser(walk(last=700))) as fake, running_proxy(fake) as proxy:
@@ -413,24 +312,3 @@ def test_running_counts_of_a_resumed_attempt_are_used_and_not_shown(kind: str) -
             assert b'"timings"' in request.response or b'"usage":{' in request.response
         assert b'"timings"' not in answer.content
         assert b'"usage":{' not in answer.content
-
-
-@pytest.mark.parametrize("wanted", [False, True])
-def test_a_backend_that_answers_a_stream_with_one_body_is_streamed_all_the_same(wanted: bool) -> None:
-    call = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
-    message = {"role": "assistant", "content": "Well.", "tool_calls": [call]}
-    whole = {
-        "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "fake-model",
-        "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
-        "usage": {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12},
-    }  # fmt: skip
-    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
-        fake.fail_next(200, whole, [("content-type", "application/json")])
-        body: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
-        answer = proxy.chat({**body, "stream_options": {"include_usage": True}} if wanted else body)
-        assert answer.headers["content-type"].startswith("text/event-stream")
-        seen = read_stream(answer.content)
-        assert (seen.text, seen.roles, seen.finishes, seen.done) == ("Well.", 1, ["tool_calls"], 1)
-        assert seen.ids == {"chatcmpl-1"}
-        assert b'"name":"read"' in answer.content
-        assert (seen.usage == whole["usage"]) if wanted else seen.usage is None

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from proxy.core.jsontext import dumps
 from tests.attempts.test_resuming import history, joined_calls
 from tests.fakes import (
     FAKES,
@@ -183,23 +182,6 @@ def test_a_call_that_is_required_and_missing_is_asked_for(choice: Any, stream: b
 def test_without_a_choice_nothing_is_a_call(stream: bool) -> None:
     with LlamaCppFake([FakeModel("m", 8192)], says(CALL)) as fake, running_proxy(fake, **EMULATED) as proxy:
         assert calls_of(proxy, stream=stream, tool_choice="none") == (CALL, [], "stop")
-
-
-def test_a_model_with_tools_sees_the_very_bytes() -> None:
-    with LlamaCppFake([FakeModel("m", 8192)], says("Hm.")) as fake, running_proxy(fake) as proxy:
-        raw = dumps(
-            {
-                "model": "m",
-                "messages": ASK,
-                "tools": [WEATHER],
-                "stream": True,
-                "stream_options": {"include_usage": False},
-            }
-        )
-        answer = proxy.client.post("/v1/chat/completions", content=raw, headers={"content-type": "application/json"})
-        assert fake.chats()[-1].body == raw
-        assert answer.content == fake.chats()[-1].response
-        assert "x-spillway-tools" not in answer.headers
 
 
 @pytest.mark.parametrize(
