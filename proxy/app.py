@@ -28,9 +28,8 @@ from proxy.addons.prompt_prefix import PromptPrefix
 from proxy.addons.recall import Recaller
 from proxy.addons.thinking import ThinkingBudget
 from proxy.addons.tools_on_demand import ToolsOnDemand
-from proxy.api.access import AccessControl
+from proxy.api.access import AccessControl, Services
 from proxy.api.app import create_api
-from proxy.api.dependencies import Services
 from proxy.attempts.attempt import Attempts
 from proxy.attempts.replies import Replies
 from proxy.backends.profile import profile_from_settings
@@ -119,7 +118,7 @@ def create_app(
     telemetry.observers = addons
     pipeline = _pipeline(settings, router, store, counting, addons, clock, times)
     services = Services(
-        relay=Relay(settings=settings, pipeline=pipeline, telemetry=telemetry),
+        relay=Relay(settings=settings, pipeline=pipeline, router=router, telemetry=telemetry),
         settings=settings,
         metrics=metrics,
         meter=counting.meter,

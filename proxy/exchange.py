@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
@@ -12,9 +13,8 @@ from typing import Any, NoReturn
 
 from starlette.types import Message, Receive, Scope, Send
 
-from proxy.core.errors import ClientError, Forbidden, ShuttingDown
+from proxy.core.errors import BadRequest, BodyTooLarge, ClientError, Forbidden, ShuttingDown
 from proxy.core.jsontext import dumps
-from proxy.net.bodies import body_too_large, decoded
 from proxy.net.headers import AS_JSON, Headers, openai_headers
 from proxy.net.tasks import offload_if, spawn
 
@@ -24,6 +24,8 @@ _VALID_ID = re.compile(rb"[\w.:/+=@~-]{1,128}")
 _PROCESS = token_hex(8)
 _NUMBERS = count(1)
 _BODILESS = (204, 304)
+_ENCODINGS = frozenset({"gzip", "x-gzip", "deflate"})
+"""Content-encodings of a request that can be undone, each of them alone."""
 
 
 class Exchange:
@@ -120,12 +122,12 @@ class Exchange:
             BodyTooLarge: it is larger than `limit` bytes.
         """
         if self.is_longer_than(limit):
-            raise body_too_large(limit)
+            raise _too_large(limit)
         body = bytearray()
         async for part in self._parts():
             body += part
             if len(body) > limit:
-                raise body_too_large(limit)
+                raise _too_large(limit)
         return bytes(body)
 
     async def decoded(self, body: bytes, limit: int) -> bytes:
@@ -262,6 +264,36 @@ class Exchange:
 
 async def _nobody(*_: Message) -> NoReturn:
     raise ConnectionError("nobody is there")
+
+
+def decoded(body: bytes, encoding: str | None, limit: int) -> bytes:
+    """Undo a request's content-encoding, up to `limit` bytes.
+
+    Raises:
+        BadRequest: an encoding that is not known, or data that is not in it.
+        BodyTooLarge: more than `limit` bytes come out: a kilobyte of gzip can hold a megabyte.
+    """
+    encoding = (encoding or "").strip().lower()
+    if encoding in ("", "identity"):
+        return body
+    if encoding not in _ENCODINGS:
+        raise BadRequest(f"content-encoding {encoding} is not supported; send identity, gzip or deflate.")
+    decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)  # the format of zlib or of gzip, whichever it begins with
+    try:
+        plain = decoder.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise BadRequest(f"The request body is not valid {encoding}: {error}.") from None
+    if len(plain) > limit:
+        raise _too_large(limit)
+    if not decoder.eof or decoder.unused_data:
+        wrong = "there is something behind its end" if decoder.eof else "it ends too early"
+        raise BadRequest(f"The request body is not valid {encoding}: {wrong}.")
+    return plain
+
+
+def _too_large(limit: int) -> BodyTooLarge:
+    """Return the error for a request whose body has more than `limit` bytes."""
+    return BodyTooLarge(f"The request body is larger than the {limit} bytes accepted here (SPILLWAY_MAX_BODY).")
 
 
 def _valid_id(presented: bytes | None) -> str:

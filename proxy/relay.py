@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.attempts.passing import ErrorEnding, address_read, pass_by_model, pass_through, unmanaged_route
+from proxy.attempts.passing import Addressed, ErrorEnding, address, address_read, pass_through
 from proxy.core.dialect import Dialect
 from proxy.core.errors import ClientError, NotManaged
 from proxy.core.jsontext import dumps
 from proxy.core.request import Managed
 from proxy.core.settings import Settings
-from proxy.exchange import Exchange, unique
-from proxy.net.bodies import decoded
+from proxy.exchange import Exchange, decoded, unique
 from proxy.net.headers import AS_JSON
 from proxy.outcome import CLIENT_DISCONNECTED, Outcome, Telemetry
 from proxy.pipeline import Pipeline
-from proxy.routing import Router
+from proxy.routing import Router, is_managed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +27,8 @@ class Relay:
 
     settings: Settings
     pipeline: Pipeline
+    router: Router
     telemetry: Telemetry
-
-    @property
-    def router(self) -> Router:
-        """Routes models to backends."""
-        return self.pipeline.router
 
     @property
     def manages_all(self) -> bool:
@@ -45,21 +41,30 @@ class Relay:
         Raises:
             ClientError: it can't be served; nothing was sent yet.
         """
-        await self._recorded(exchange, dialect.name, lambda outcome: self._answer(exchange, dialect, outcome))
+        limit = self.settings.max_body
+        async with self._recorded(exchange, dialect.name) as outcome:
+            wire = await exchange.body(limit)
+            with exchange.watched():
+                if (unmanaged := await self._unmanaged(exchange, wire)) is not None:
+                    await pass_through(exchange, outcome, unmanaged, _ending(exchange, dialect, wire, limit))
+                    return
+                try:
+                    await self.pipeline.serve(exchange, outcome, dialect, wire)
+                except NotManaged:
+                    to = await address_read(exchange, self.router, wire, limit, needs_model=True)
+                    await pass_through(exchange, outcome, to)
 
     async def passthrough(self, exchange: Exchange) -> None:
-        """Hand any other request to a backend, streaming both ways.
+        """Hand any other request to the backend of the model that it names, else to the one whose path it is, else to the first.
 
         Raises:
-            ClientError: no backend answered.
+            ClientError: no backend answered, or the body is not fit to be read.
             BrokenOff: the backend broke off in the middle of the body.
         """
-        limit = self.settings.max_body
-        await self._recorded(exchange, "", lambda outcome: pass_by_model(exchange, outcome, self.router, limit))
-
-    def record_rejected(self, exchange: Exchange, error: ClientError) -> None:
-        """Record a request that was not let in."""
-        self.telemetry.record_rejected(exchange.id, error.status, error.label)
+        async with self._recorded(exchange) as outcome:
+            to = await address(exchange, self.router, self.settings.max_body)
+            with exchange.watched():
+                await pass_through(exchange, outcome, to)
 
     async def count(self, exchange: Exchange, dialect: Dialect) -> None:
         """Reply how many tokens a prompt in this dialect has: all that the client sends, less only what it wants left out.
@@ -69,7 +74,7 @@ class Relay:
         """
         wire, line = await exchange.body(self.settings.max_body), self.pipeline
         with exchange.watched():
-            if (unmanaged := await unmanaged_route(exchange, wire, self.router, self.settings)) is not None:
+            if (unmanaged := await self._unmanaged(exchange, wire)) is not None:
                 await pass_through(exchange, self.telemetry.silent(), unmanaged)
                 return
             request = await line.state.read(exchange, wire, dialect.read)
@@ -82,24 +87,20 @@ class Relay:
                 counted["context_management"] = {"original_input_tokens": before}
             await exchange.reply(200, [AS_JSON], dumps(counted))
 
-    async def _answer(self, exchange: Exchange, dialect: Dialect, outcome: Outcome) -> None:
-        limit = self.settings.max_body
-        wire = await exchange.body(limit)
-        with exchange.watched():
-            if (unmanaged := await unmanaged_route(exchange, wire, self.router, self.settings)) is not None:
-                await pass_through(exchange, outcome, unmanaged, _ending(exchange, dialect, wire, limit))
-                return
-            try:
-                await self.pipeline.serve(exchange, outcome, dialect, wire)
-            except NotManaged:
-                to = await address_read(exchange, self.router, wire, limit, needs_model=True)
-                await pass_through(exchange, outcome, to)
+    async def _unmanaged(self, exchange: Exchange, wire: bytes) -> Addressed | None:
+        """Find the route and body of a chat request that is to be passed through; None if it is managed."""
+        bypassed = exchange.header(b"x-spillway-bypass") == "1"
+        if not bypassed and self.manages_all:
+            return None
+        to = await address_read(exchange, self.router, wire, self.settings.max_body, needs_model=not bypassed)
+        return to if bypassed or not is_managed(to.route, self.settings) else None
 
-    async def _recorded(self, exchange: Exchange, dialect: str, serve: Callable[[Outcome], Awaitable[None]]) -> None:
-        """Have a request served, and complete its outcome whatever happens."""
+    @asynccontextmanager
+    async def _recorded(self, exchange: Exchange, dialect: str = "") -> AsyncIterator[Outcome]:
+        """Open the outcome of a request, and complete it whatever happens inside."""
         outcome = self.telemetry.open(exchange.id, exchange.headers, dialect=dialect, credential=exchange.tenant)
         try:
-            await serve(outcome)
+            yield outcome
         except ClientError as error:
             outcome.fail(error.status, error.label)
             raise

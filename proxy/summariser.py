@@ -10,7 +10,6 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import httpx
 
-from proxy.attempts.sending import ChatBody, send_chat
 from proxy.backends.errors import SentRequest
 from proxy.backends.profile import value_of
 from proxy.backends.refusals import refused_feature
@@ -22,13 +21,13 @@ from proxy.core import sse
 from proxy.core.errors import UpstreamUnavailable
 from proxy.core.jsontext import dig, omit
 from proxy.core.piece import Piece, as_count
-from proxy.dialects.chat.reading import pieces_of, read_frame
+from proxy.dialects.chat.answers import pieces_of, read_frame
 from proxy.dialects.chat.request import LOADING, summarising
 from proxy.job import Job
-from proxy.net.bodies import ERROR_BYTES, body_of, is_event_stream, retry_after
 from proxy.net.tasks import next_step, offload_if
+from proxy.net.transport import ERROR_BYTES, body_of, is_event_stream, retry_after
 from proxy.net.upstream import Upstream
-from proxy.routing import Route, Router
+from proxy.routing import ChatBody, Route, Router
 from proxy.stream.answer import Answer
 
 T = TypeVar("T")
@@ -212,7 +211,7 @@ class Summaries:
         for again in (False, True):
             content = _content(job, route, ask, stream=stream)
             try:
-                response = await send_chat(route, job.backend_headers(route), content, ahead=bool(job.expected))
+                response = await route.send_chat(job.backend_headers(route), content, ahead=bool(job.expected))
                 if response.status_code != 200:
                     refused = await body_of(response, ERROR_BYTES)
             except UpstreamUnavailable as error:

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.errors import BadRequest, BodyTooLarge
-from proxy.exchange import Exchange
-from proxy.net.bodies import decoded
+from proxy.exchange import Exchange, decoded
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,6 @@ import httpx
 from typing_extensions import override
 
 from proxy.addon import AddOn
-from proxy.attempts.sending import ChatBody, send_chat
 from proxy.compaction.budget import history_next, is_due_next, may_be_due
 from proxy.compaction.compaction import STRATEGIES
 from proxy.core.errors import ClientError
@@ -32,6 +31,7 @@ from proxy.net.tasks import spawn
 from proxy.net.upstream import Upstream
 from proxy.outcome import Event, Outcome, Telemetry
 from proxy.pipeline import Pipeline
+from proxy.routing import ChatBody
 from proxy.tokens.cache import Cache
 
 QUIET = 0.5
@@ -320,7 +320,7 @@ class AheadCompactor(AddOn):
         rest = () if job.prompt.offer is not None else rest
         body = ChatBody(reading_only(job.prompt.body(), [*job.prompt.messages, *rest]))
         with suppress(ClientError, httpx.TransportError):
-            response = await send_chat(job.route, job.backend_headers(job.route), body, ahead=True)
+            response = await job.route.send_chat(job.backend_headers(job.route), body, ahead=True)
             stream = response.stream
             assert isinstance(stream, httpx.AsyncByteStream)
             try:

@@ -18,7 +18,7 @@ from proxy.core.errors import ClientError, Conflict, NotFound
 from proxy.core.request import CompactionRequest, Message, Request, is_text_part, text_of
 from proxy.core.settings import Settings
 from proxy.dialects.chat import CHAT
-from proxy.dialects.chat.reading import read_completion
+from proxy.dialects.chat.answers import read_completion
 from proxy.exchange import Exchange
 from proxy.job import Job
 from proxy.outcome import Outcome, Telemetry

@@ -22,8 +22,8 @@ from proxy.core.history.embedded import authored_text
 from proxy.core.jsontext import dumps, loads
 from proxy.core.request import Message, text_of
 from proxy.job import Job
-from proxy.net.bodies import body_of
 from proxy.net.tasks import offload_if, spawn
+from proxy.net.transport import body_of
 from proxy.recall.words import terms
 from proxy.routing import Route, Router
 from proxy.tokens.cache import Cache, CacheMemory

@@ -5,21 +5,40 @@ reaches the port may ask models, but no web page in somebody's browser may, and 
 
 A page that has its own name point at this machine (DNS rebinding) is taken by the browser for the same origin. It can't choose
 the Host header, which is the page's own name: so only names that nobody else can have registered are accepted, and addresses.
+
+Paths are read as the most generous server reads them. Routes get the request and the services that they use by FastAPI's dependencies.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from fnmatch import translate
 from hashlib import blake2b
+from typing import Annotated, Any
+from urllib.parse import unquote_to_bytes
 
+from fastapi import Depends, Request, Response
+from fastapi.security import HTTPBearer
+from starlette.types import Receive, Scope, Send
+from typing_extensions import override
+
+from proxy.addons.compact_now import CompactNow
+from proxy.addons.conversation_summary import ConversationSummaries
+from proxy.addons.history import RequestHistory
 from proxy.addons.history_view import Viewer
-from proxy.api.paths import is_admin, normalized
+from proxy.addons.metrics import Metrics
+from proxy.attempts.calls import CallLedger
+from proxy.backends import BACKENDS
 from proxy.core.errors import BadRequest, Forbidden, MethodRefused, Unauthorized, WebSocketRefused
+from proxy.core.jsontext import dumps
 from proxy.core.settings import LOOPBACK, Settings
+from proxy.dialects import DIALECTS
 from proxy.exchange import Exchange
 from proxy.net.headers import Headers, credential, is_credential, key_bytes
+from proxy.net.upstream import ReadinessProbe
+from proxy.relay import Relay
 
 _KEY_HEADERS = (b"authorization", b"x-api-key")
 _FORWARDED = (b"x-forwarded-for", b"forwarded", b"x-real-ip")
@@ -30,6 +49,20 @@ _LOCAL_NAMES = ("localhost", "*.localhost", "host.docker.internal", "host.contai
 """This machine, as it is called on it, and in containers of Docker and Podman that run on it."""
 _LOOPBACK_NAMES = (*LOOPBACK, "[::1]")
 _ADDRESS = r"\d{1,3}(?:\.\d{1,3}){3}\Z|\[.*\]\Z"
+MODELS = "/v1/models"
+PREFIXES = ("/v1", "/api/v1", "")
+"""Ends of base URLs: OpenAI's, OpenRouter's and LM Studio's, and none."""
+COUNTING = {dialect.count_path: dialect for dialect in DIALECTS.values() if dialect.count_path}
+"""Paths that count the tokens of a request, by dialect."""
+_MANAGED = {"POST": frozenset({*DIALECTS, *COUNTING}), "GET": frozenset({MODELS})}
+_SLASHES = re.compile("//+")
+_PREFIX = re.compile("(?:/api)?/v1(?=/)")
+_PLAIN = re.compile(rb"(?:/(?!\.)[A-Za-z0-9_.~:@-]+)+")
+"""Paths that every server reads in the same way."""
+_DECODED = 4
+"""Times that a path is decoded: servers in a row decode it once each."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_ADMIN = re.compile("|".join(translate(glob) for backend in BACKENDS for glob in backend.admin))
 
 
 class AccessControl:
@@ -215,3 +248,123 @@ def _tenant(credentials: bytes) -> str:
 
 def _digest(key: bytes) -> bytes:
     return blake2b(key, digest_size=32).digest()
+
+
+# -- paths
+
+
+def canonical(method: str, path: str) -> str:
+    """Return the managed path that is meant by one with another prefix or with slashes too many; any other path as it is."""
+    managed = _MANAGED.get(method, frozenset())
+    if path not in managed:
+        endpoint = _SLASHES.sub("/", path).removesuffix("/")
+        for candidate in (endpoint, "/v1" + _PREFIX.sub("", endpoint, 1), _PREFIX.sub("", endpoint, 1)):
+            if candidate in managed:
+                return candidate
+    return path
+
+
+def normalized(target: bytes) -> str:
+    """Return the path of a target as the most generous server reads it: decoded, in lower case, nothing doubled or empty.
+
+    Raises:
+        BadRequest: it is no path, climbs with `..`, is not UTF-8 text, or is encoded over and over.
+    """
+    path = target.partition(b"?")[0]
+    if _PLAIN.fullmatch(path):
+        return path.decode().lower()
+    for _ in range(_DECODED):
+        encoded, path = path, unquote_to_bytes(path)
+        if path == encoded:
+            break
+    else:
+        raise BadRequest("The request's path is percent-encoded too many times.")
+    try:
+        text = path.decode()
+    except UnicodeDecodeError:
+        raise BadRequest("The request's path is not UTF-8 text; a name in it must be encoded as such.") from None
+    if not target.startswith(b"/") or _CONTROL.search(text):
+        raise BadRequest("The request's target must be a path that begins with a slash, without control characters.")
+    # Some servers remove a segment's parameters first.
+    segments = [segment.partition(";")[0].strip() for segment in text.replace("\\", "/").split("/")]
+    if ".." in segments:
+        raise BadRequest("The request's path must not contain `..`, in whatever way it is written.")
+    return "/" + "/".join(segment for segment in segments if segment not in ("", ".")).lower()
+
+
+def is_admin(method: str, path: str) -> bool:
+    """Return whether a request changes, or deletes, what a backend serves; `path` as `normalized` gives it."""
+    return _ADMIN.match(f"{method} {path}") is not None
+
+
+# -- what routes get
+
+EXCHANGE = "spillway.exchange"
+"""Key of the exchange in the scope of a request."""
+
+bearer = HTTPBearer(
+    auto_error=False, description="A key of SPILLWAY_API_KEYS or SPILLWAY_ADMIN_KEYS, where there are any."
+)
+"""Describes the keys at /openapi.json; `AccessControl` reads them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """Everything that routes use; in the application's state as `services`."""
+
+    relay: Relay
+    settings: Settings
+    metrics: Metrics
+    meter: Any
+    ledger: CallLedger
+    access: AccessControl
+    readiness: ReadinessProbe
+    history: RequestHistory
+    summaries: ConversationSummaries
+    compact_now: CompactNow
+    check_store: Callable[[], Awaitable[str]]
+
+
+class AlreadySent(Response):
+    """Returned by routes that have written their answer to the exchange."""
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        pass
+
+
+def as_json(value: Any) -> Response:
+    """Build a response that no cache stores."""
+    return Response(dumps(value), media_type="application/json", headers={"cache-control": "no-store"})
+
+
+async def services_of(request: Request) -> Services:
+    """Return the services of the application that serves a request."""
+    services: Services = request.app.state.services
+    return services
+
+
+On = Annotated[Services, Depends(services_of)]
+
+
+def _exchange(**demand: bool) -> Callable[[Request, Services], Awaitable[Exchange]]:
+    """Make the dependency for a request that `AccessControl.authorize` lets in, with this demand."""
+
+    async def exchange_of(request: Request, on: On) -> Exchange:
+        exchange: Exchange = request.scope[EXCHANGE]
+        on.access.authorize(exchange, **demand)
+        return exchange
+
+    return exchange_of
+
+
+authorized = _exchange()
+"""A request with a key, if there are keys."""
+public = _exchange(optional=True)
+"""A request that needs no key; one that has a key is shown more."""
+viewing = _exchange(viewers=True)
+"""A request with a key, be it only an admin's."""
+
+Authorized = Annotated[Exchange, Depends(authorized)]
+Public = Annotated[Exchange, Depends(public)]
+Viewing = Annotated[Exchange, Depends(viewing)]

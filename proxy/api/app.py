@@ -21,10 +21,8 @@ from typing_extensions import override
 
 from proxy import __version__
 from proxy.api import live, models, ollama, own, stored
-from proxy.api.access import globs_pattern
-from proxy.api.dependencies import EXCHANGE, AlreadySent, Services, authorized, bearer
+from proxy.api.access import COUNTING, EXCHANGE, AlreadySent, Services, authorized, bearer, canonical, globs_pattern
 from proxy.api.models import ANTHROPIC
-from proxy.api.paths import COUNTING, canonical
 from proxy.api.schemas import answers, takes
 from proxy.core.errors import FAILED, BadRequest, BrokenOff, ClientError, InternalError
 from proxy.dialects import CHAT, DIALECTS
@@ -158,7 +156,7 @@ class Boundary:
                 await _refuse(exchange, stopped)
         except ClientError as error:
             if not exchange.authorized:
-                self._services.relay.record_rejected(exchange, error)
+                self._services.relay.telemetry.record_rejected(exchange.id, error.status, error.label)
             await _refuse(exchange, error)
         except BrokenOff:
             _log.warning("a response passed through broke off in its middle")

@@ -12,7 +12,7 @@ from starlette.responses import StreamingResponse
 
 from proxy import __version__
 from proxy.addons.history_view import HistoryView, RequestFilter
-from proxy.api.dependencies import On, Public, Services, as_json, bearer
+from proxy.api.access import On, Public, Services, as_json, bearer
 from proxy.api.schemas import answers, takes
 from proxy.core.errors import BadRequest, Conflict, Forbidden, Overloaded
 from proxy.core.jsontext import dumps, loads_object

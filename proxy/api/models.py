@@ -11,9 +11,8 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from proxy.api.access import MODELS, On, Viewing, as_json, bearer, viewing
 from proxy.api.catalogs import VIRTUAL_WINDOW, anthropic_model, anthropic_page, codex_catalog
-from proxy.api.dependencies import On, Viewing, as_json, bearer, viewing
-from proxy.api.paths import MODELS
 from proxy.api.schemas import answers, takes
 from proxy.backends.base import Listed
 from proxy.backends.profile import ModelProfile, value_of

@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, Response
 
 from proxy import __version__
-from proxy.api.dependencies import AlreadySent, Authorized, On, Services, as_json, bearer
+from proxy.api.access import AlreadySent, Authorized, On, Services, as_json, bearer
 from proxy.api.schemas import answers, takes
 from proxy.backends.profile import ModelProfile, value_of
 from proxy.core.errors import ModelNotFound

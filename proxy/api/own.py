@@ -12,7 +12,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 from typing_extensions import override
 
-from proxy.api.dependencies import EXCHANGE, AlreadySent, On, Public, as_json, authorized, bearer, public
+from proxy.api.access import EXCHANGE, AlreadySent, On, Public, as_json, authorized, bearer, public
 from proxy.api.schemas import answers
 
 _FOLDER = Path(__file__).parents[1] / "page" / "static"

@@ -6,8 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Response
 
-from proxy.api.dependencies import AlreadySent, Authorized, On, Services, as_json, bearer
-from proxy.api.paths import PREFIXES
+from proxy.api.access import PREFIXES, AlreadySent, Authorized, On, Services, as_json, bearer
 from proxy.api.schemas import answers
 from proxy.core.errors import BadRequest, NotFound
 from proxy.exchange import Exchange

@@ -17,7 +17,6 @@ import httpx
 from proxy.addon import AddOn
 from proxy.attempts.overflow import too_long
 from proxy.attempts.room import bound_first, bound_resumed, lower_bound, record_message_cut
-from proxy.attempts.sending import ChatBody, send_chat
 from proxy.backends.errors import SentRequest, is_refusal
 from proxy.backends.profile import Continuation, Fact, ModelKey, Trust
 from proxy.backends.refusals import (
@@ -41,13 +40,14 @@ from proxy.compactor import Compactor
 from proxy.core.errors import UpstreamRefused, UpstreamTimeout, UpstreamUnavailable
 from proxy.core.jsontext import dumps, is_heavy
 from proxy.core.piece import Piece
-from proxy.dialects.chat.reading import pieces_of
+from proxy.dialects.chat.answers import pieces_of
 from proxy.dialects.chat.request import going_on, may_ask_usage, unstreamed, written
 from proxy.job import Job
-from proxy.net.bodies import QUOTED, body_of, is_event_stream, retry_after
 from proxy.net.tasks import offload_if
+from proxy.net.transport import QUOTED, body_of, is_event_stream, retry_after
 from proxy.outcome import overriding
 from proxy.preparing import Preparer
+from proxy.routing import ChatBody
 from proxy.shaping.repair import violates
 from proxy.tokens.counting import Counting
 from proxy.tokens.meter import Estimate
@@ -236,7 +236,7 @@ class Attempts:
             job.route.known.expire()
         try:
             # A client's query (`?api-version=…`) goes with it.
-            response = await send_chat(job.route, headers, body, query=job.exchange.query)
+            response = await job.route.send_chat(headers, body, query=job.exchange.query)
             if stream and is_event_stream(response):
                 job.state.opened = response
                 return response, None

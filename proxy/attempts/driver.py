@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import httpx
@@ -76,10 +77,10 @@ class AnswerDriver:
         """Why the backend did not continue the answer, if that ended it."""
         self._job = job
         self._client = client
+        self._attempts = attempts
         self._counting = attempts.counting
         self._ledger = ledger
         self._calls = AnswerCalls(job, self.answer, ledger)
-        self._resumer = Resumer(job, self.answer, attempts)
         watch = watch_of(job, hidden=not client.streams)
         watch.remarks, watch.usage_details = self._remarks, self._usage_details
         self._session = StreamSession(watch, self.answer, client.writer, self._calls.reader)
@@ -147,20 +148,13 @@ class AnswerDriver:
     # -- reading
 
     async def _receive(self, received: httpx.Response | Sequence[Piece]) -> Interrupted:
-        """Take in one attempt: a stream, or the pieces of a body."""
-        if isinstance(received, httpx.Response):
-            return await self._read(received)
-        stop = await self._handle(AnswerReceived(received))
-        self._calls.attempt_over()
-        return stop
-
-    async def _read(self, response: httpx.Response) -> Interrupted:
-        """Read one attempt until it ends or is to be left."""
-        outcome, stream = self._job.outcome, response.stream
-        assert isinstance(stream, httpx.AsyncByteStream)
-        first = True
+        """Take in one attempt, a stream or the pieces of a body, until it ends or is to be left."""
+        outcome, first = self._job.outcome, True
         try:
-            async for data in stream:
+            if not isinstance(received, httpx.Response):
+                return await self._handle(AnswerReceived(received))
+            assert isinstance(received.stream, httpx.AsyncByteStream)
+            async for data in received.stream:
                 if first:
                     first = False
                     outcome.add("first_byte")
@@ -174,7 +168,8 @@ class AnswerDriver:
             reason = str(error) if speaks else type(error).__name__
             return await self._handle(UpstreamFailed(f"The backend broke off the answer ({reason})."))
         finally:
-            await response.aclose()
+            if isinstance(received, httpx.Response):
+                await received.aclose()
             self._calls.attempt_over()
 
     async def _handle(self, event: StreamEvent) -> Interrupted:
@@ -188,6 +183,10 @@ class AnswerDriver:
         return None
 
     # -- the next attempt
+
+    @cached_property
+    def _resumer(self) -> Resumer:
+        return Resumer(self._job, self.answer, self._attempts)
 
     async def _next(self, stop: Interruption) -> tuple[StreamEvent, httpx.Response | Sequence[Piece] | None]:
         """Open the next attempt, and return the event that begins it, or the one that there is none."""

@@ -14,12 +14,11 @@ import httpx
 from proxy.conversation_state import LARGE
 from proxy.core.errors import BadRequest, BrokenOff, ClientError, UpstreamUnavailable
 from proxy.core.jsontext import BadText, dumps, loads_text
-from proxy.core.settings import Settings
 from proxy.exchange import Exchange
-from proxy.net.bodies import is_event_stream
 from proxy.net.headers import response_headers
+from proxy.net.transport import is_event_stream
 from proxy.outcome import Outcome
-from proxy.routing import Route, Router, is_managed
+from proxy.routing import Route, Router
 
 ErrorEnding: TypeAlias = Callable[[ClientError], bytes]
 """Makes the end of a stream that ends with an error."""
@@ -66,31 +65,6 @@ async def pass_through(exchange: Exchange, outcome: Outcome, to: Addressed, endi
     finally:
         await response.aclose()
     await exchange.end()
-
-
-async def unmanaged_route(exchange: Exchange, wire: bytes, router: Router, settings: Settings) -> Addressed | None:
-    """Find the route and body of a chat request that is to be passed through; None if it is managed.
-
-    Raises:
-        BadRequest, BodyTooLarge: see `address_read`.
-    """
-    bypassed = exchange.header(b"x-spillway-bypass") == "1"
-    if not bypassed and settings.manages_all and router.manages_all:
-        return None
-    to = await address_read(exchange, router, wire, settings.max_body, needs_model=not bypassed)
-    return to if bypassed or not is_managed(to.route, settings) else None
-
-
-async def pass_by_model(exchange: Exchange, outcome: Outcome, router: Router, limit: int) -> None:
-    """Pass a request to the backend of the model that it names, else to the one whose path it is, else to the first.
-
-    Raises:
-        BadRequest, BodyTooLarge: see `address`.
-        UpstreamUnavailable, UpstreamTimeout: see `pass_through`.
-    """
-    to = await address(exchange, router, limit)
-    with exchange.watched():
-        await pass_through(exchange, outcome, to)
 
 
 _OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,65536}\{")

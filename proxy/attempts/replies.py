@@ -25,10 +25,10 @@ from proxy.core.errors import UpstreamInvalid, UpstreamUnavailable
 from proxy.core.jsontext import dumps, loads, loads_object
 from proxy.core.piece import Identity, Piece
 from proxy.core.request import text_of
-from proxy.dialects.chat.reading import as_stream, completion_of, read_completion
+from proxy.dialects.chat.answers import as_stream, completion_of, read_completion
 from proxy.job import Job
-from proxy.net.bodies import QUOTED
 from proxy.net.headers import AS_JSON, Headers, response_headers
+from proxy.net.transport import QUOTED
 from proxy.stream.answer import Answer
 from proxy.stream.status import FORMS, reading
 

@@ -18,7 +18,7 @@ from proxy.core.jsontext import dumps, loads_object
 from proxy.core.piece import arguments_of, as_count
 from proxy.core.request import NONE, Message, text_of
 from proxy.dialects.bodies import dict_in, dicts_in, is_count, pick, text_in
-from proxy.dialects.chat.reading import DONE, thought_of
+from proxy.dialects.chat.answers import DONE, thought_of
 from proxy.dialects.ollama import DURATIONS, EXTRAS, SHARED_OPTIONS
 
 UPSTREAM_PATH = b"/api/chat"

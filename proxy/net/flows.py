@@ -15,8 +15,8 @@ from proxy.backends.fields import nonblank
 from proxy.core import jsontext
 from proxy.core.errors import UpstreamTooLarge, UpstreamUnavailable
 from proxy.core.settings import BackendSetting
-from proxy.net.bodies import body_of
 from proxy.net.headers import AS_JSON
+from proxy.net.transport import body_of
 
 T = TypeVar("T")
 

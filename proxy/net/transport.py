@@ -1,6 +1,7 @@
 """The HTTP client under everything that talks to a backend: httpx's requests and responses over aiohttp's connections.
 
 aiohttp parses, pools, races addresses (RFC 8305) and goes through proxies; httpx's `AsyncBaseTransport` is the seam for tests.
+Bodies of responses are read to their end within bounds.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from aiohttp.http_exceptions import BadHttpMessage
 from typing_extensions import override
 from yarl import URL
 
+from proxy.core.errors import UpstreamTimeout, UpstreamTooLarge, UpstreamUnavailable
+
 KEEP_ALIVE = 1.0
 """Seconds an idle connection is used again: below the 2 s of gunicorn and the 5 s of uvicorn, Node and llama-server."""
 PIECE = 512 * 1024
@@ -31,6 +34,12 @@ HEADER_BYTES = 65_536
 NO_HOST = "there is no host "
 UNTRUSTED = "its certificate is not trusted"
 """Texts of errors that `spillway check` has a cure for."""
+ERROR_BYTES = 256 * 1024
+"""An error's body is read up to here."""
+ERROR_SECONDS = 30.0
+"""Seconds that an error's body may take."""
+QUOTED = 2000
+"""Characters of a backend's own words in an error of Spillway's."""
 _ADDED_BY_AIOHTTP = ("accept", "accept-encoding", "content-type", "user-agent")
 
 
@@ -257,3 +266,49 @@ def _connect_failure(error: aiohttp.ClientConnectorError) -> str:
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return UNTRUSTED
     return os.strerror(error.errno).lower() if error.errno else str(error)
+
+
+# -- responses
+
+
+def is_event_stream(response: httpx.Response) -> bool:
+    """Return whether the backend streams an answer, rather than telling an error."""
+    return response.status_code == 200 and response.headers.get("content-type", "").startswith("text/event-stream")
+
+
+def retry_after(response: httpx.Response) -> int | None:
+    """Seconds after which the backend wants to be asked again; None: it names none. A date counts as years away."""
+    value = str(response.headers.get("retry-after", "")).strip()
+    if not value:
+        return None
+    return int(value[:9]) if value.isdecimal() else 10**9
+
+
+async def body_of(response: httpx.Response, limit: int) -> bytes:
+    """The body as it came, not decoded; the response is closed.
+
+    An error that is too long, or comes too slowly, is cut off.
+
+    Raises:
+        UpstreamTooLarge: it is no error, and has more than `limit` bytes.
+        UpstreamUnavailable, UpstreamTimeout: it broke off.
+    """
+    stream, body, is_error = response.stream, bytearray(), not response.is_success
+    assert isinstance(stream, httpx.AsyncByteStream)
+    try:
+        async with asyncio.timeout(ERROR_SECONDS if is_error else None):
+            async for part in stream:
+                body += part
+                if is_error and len(body) > ERROR_BYTES:
+                    break
+                if len(body) > limit:
+                    raise UpstreamTooLarge(f"The backend's answer is larger than the {limit} bytes accepted of one.")
+    except httpx.TimeoutException:
+        raise UpstreamTimeout("The backend fell silent in the middle of the answer.") from None
+    except httpx.TransportError as error:
+        raise UpstreamUnavailable(f"The backend broke off the answer ({type(error).__name__}).") from None
+    except TimeoutError:
+        pass
+    finally:
+        await stream.aclose()
+    return bytes(body)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from proxy.core import sse
 from proxy.core.jsontext import loads
 from proxy.core.piece import CallPart, Piece
-from proxy.dialects.chat.reading import is_torn, read_frame
+from proxy.dialects.chat.answers import is_torn, read_frame
 from proxy.stream.answer import Answer
 from proxy.stream.events import Correct
 from proxy.stream.watch import Watch

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.api.paths import COUNTING
+from proxy.api.access import COUNTING
 from proxy.dialects import DIALECTS
 from tests.fakes import FakeModel, LlamaCppFake, summariser
 from tests.fakes.brains import qa

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxy.api.access import AccessControl, host_name
-from proxy.api.paths import is_admin, normalized
+from proxy.api.access import AccessControl, host_name, is_admin, normalized
 from proxy.core.errors import BadRequest
 from proxy.core.settings import BackendSetting, Settings
 

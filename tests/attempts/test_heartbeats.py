@@ -13,7 +13,7 @@ from starlette.types import Message
 
 from proxy.attempts.client import ClientStream
 from proxy.core.piece import Identity
-from proxy.dialects.chat.writing import ChatWriter
+from proxy.dialects.chat.answers import ChatWriter
 from proxy.exchange import Exchange
 from proxy.net.tasks import running
 from tests.proxying import running_proxy

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.core import sse
-from proxy.dialects.chat.writing import ChatWriter
+from proxy.dialects.chat.answers import ChatWriter
 from proxy.emulation.offer import offer_of
 from proxy.emulation.reader import WrittenCallReader
 from proxy.stream.answer import Answer

@@ -15,7 +15,7 @@ from proxy.core.dialect import Completion, Dialect, Writer
 from proxy.core.piece import CallPart, Identity, Piece
 from proxy.core.request import Managed, Request
 from proxy.dialects import DIALECTS
-from proxy.dialects.chat.reading import read_frame
+from proxy.dialects.chat.answers import read_frame
 
 Json = dict[str, Any]
 MESSAGES, RESPONSES, OLLAMA = (DIALECTS[path] for path in ("/v1/messages", "/v1/responses", "/api/chat"))

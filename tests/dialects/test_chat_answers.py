@@ -11,8 +11,7 @@ from hypothesis import given
 from proxy.core import sse
 from proxy.core.jsontext import loads
 from proxy.core.piece import Identity, Piece
-from proxy.dialects.chat.reading import is_torn, piece_of, read_completion, read_frame
-from proxy.dialects.chat.writing import ChatWriter
+from proxy.dialects.chat.answers import ChatWriter, is_torn, piece_of, read_completion, read_frame
 from tests.stream.support import DONE, chunk, frame, odd_chunks, said
 
 WRITER = ChatWriter()

@@ -13,7 +13,7 @@ from proxy.core.errors import ContextOverflow, Unauthorized
 from proxy.core.piece import NOBODY, Piece
 from proxy.core.request import Managed
 from proxy.dialects import DIALECTS
-from proxy.dialects.chat.reading import read_frame
+from proxy.dialects.chat.answers import read_frame
 from tests.dialects.streams import every, translated, writer_of
 
 HELLO = [{"role": "user", "content": "hello"}]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.api.paths import COUNTING
+from proxy.api.access import COUNTING
 from proxy.conversation_state import ConversationState
 from proxy.core.settings import BackendSetting
 from proxy.dialects import DIALECTS

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from proxy.core import sse
 from proxy.core.jsontext import loads
 from proxy.core.piece import Piece
-from proxy.dialects.chat.reading import DONE, read_frame
-from proxy.dialects.chat.writing import ChatWriter
+from proxy.dialects.chat.answers import DONE, ChatWriter, read_frame
 from proxy.emulation.forms import Call
 from proxy.emulation.offer import Offer
 from proxy.emulation.reader import WrittenCallReader

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from proxy.core import sse
 from proxy.core.piece import Piece
-from proxy.dialects.chat.reading import is_torn, read_completion, read_frame
+from proxy.dialects.chat.answers import is_torn, read_completion, read_frame
 from proxy.emulation.reader import WrittenCallReader
 from proxy.stream.answer import Answer
 from proxy.stream.events import ChunkReceived, Finish, Send, StreamCommand, UpstreamEnded, UpstreamFailed

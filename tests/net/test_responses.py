@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.core.errors import UpstreamTimeout, UpstreamTooLarge, UpstreamUnavailable
-from proxy.net.bodies import body_of
+from proxy.net.transport import body_of
 from tests.net.peer import CHUNKED, END, Peer, chunk, get, opened, serving
 
 pytestmark = pytest.mark.anyio

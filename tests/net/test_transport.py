@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from proxy.net.bodies import body_of
-from proxy.net.transport import PIECE, InvalidResponse
+from proxy.net.transport import PIECE, InvalidResponse, body_of
 from tests.net.peer import CHUNKED, END, OK, Peer, Served, chunk, get, opened, post, serving
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from proxy.core import sse
-from proxy.net import bodies
+from proxy.net import transport
 from tests.proxying import Proxy, read_stream, running_proxy
 from tests.rawbackend import DEADLINE, SSE, Call, RawBackend, answering, raw_backend
 
@@ -88,7 +88,7 @@ def test_an_error_without_end_keeps_its_status_and_is_quoted(status: str, stream
         assert answer.status_code == int(status[:3])
         assert answer.headers["retry-after"] == "7"
         assert "slow down" in answer.json()["error"]["message"]
-        assert len(answer.content) < 4 * bodies.QUOTED
+        assert len(answer.content) < 4 * transport.QUOTED
         assert backend.gone.wait(DEADLINE)
 
 

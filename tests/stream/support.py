@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from proxy.core.jsontext import dumps, loads
-from proxy.dialects.chat.reading import DONE as DONE  # noqa: PLC0414 - the tests take it from here
-from proxy.dialects.chat.writing import ChatWriter
+from proxy.dialects.chat.answers import DONE as DONE  # noqa: PLC0414 - the tests take it from here
+from proxy.dialects.chat.answers import ChatWriter
 from proxy.stream.answer import Answer
 from proxy.stream.events import (
     ChunkReceived,

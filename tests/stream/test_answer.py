@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from proxy.core.piece import Identity, as_count
-from proxy.dialects.chat.reading import identity_of, piece_of
+from proxy.dialects.chat.answers import identity_of, piece_of
 from proxy.stream.answer import Answer
 from tests.stream.support import anything, chunk, odd_chunks
 

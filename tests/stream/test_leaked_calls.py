@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from proxy.dialects.chat.writing import ChatWriter
+from proxy.dialects.chat.answers import ChatWriter
 from proxy.emulation.reader import WrittenCallReader
 from proxy.stream.answer import Answer
 from proxy.stream.events import ChunkReceived, Finish, Pause, Reopened, UpstreamEnded

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from proxy.core import sse
 from proxy.core.jsontext import loads
 from proxy.core.piece import Identity, Piece
-from proxy.dialects.chat.reading import read_frame
-from proxy.dialects.chat.writing import ChatWriter
+from proxy.dialects.chat.answers import ChatWriter, read_frame
 from proxy.stream.events import (
     AnswerReceived,
     ChunkReceived,

@@ -8,7 +8,7 @@ from proxy.core import sse
 from proxy.core.jsontext import loads
 from proxy.core.piece import Identity
 from proxy.core.settings.entries import StatusForm
-from proxy.dialects.chat.writing import ChatWriter
+from proxy.dialects.chat.answers import ChatWriter
 from proxy.shaping.repair import clean_history
 from proxy.stream.status import (
     ANEW,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from proxy.core.dialect import Dialect
+from proxy.dialects.chat.answers import ChatWriter
 from proxy.dialects.chat.request import read
-from proxy.dialects.chat.writing import ChatWriter
 
 UPSTREAM_PATH = b"/v1/chat/completions"
 """Where every backend takes requests."""
