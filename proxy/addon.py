@@ -47,6 +47,9 @@ class AddOn(Observer):
         """Take what was added out of a prompt that is due, or was refused; False if that makes no room."""
         return False
 
+    async def place(self, job: Job) -> None:
+        """Choose where in the backend a prompt is read, right before it is sent (see `KnownModel.has_places`)."""
+
     def before_sending(self, job: Job, *, again: bool) -> None:
         """Take note of a prompt about to be sent; `again`: after a refusal."""
 

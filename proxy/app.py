@@ -26,6 +26,7 @@ from proxy.addons.log import RequestLog
 from proxy.addons.metrics import Metrics
 from proxy.addons.prompt_prefix import PromptPrefix
 from proxy.addons.recall import Recaller
+from proxy.addons.slots import SlotKeeper
 from proxy.addons.thinking import ThinkingBudget
 from proxy.addons.tools_on_demand import ToolsOnDemand
 from proxy.api.access import AccessControl, Services
@@ -188,6 +189,7 @@ def addons_of(
         ThinkingBudget(),
         DocumentReader(),
         AheadCompactor(telemetry),
+        SlotKeeper(store),
         history,
         RequestLog(),
         metrics,

@@ -21,7 +21,7 @@ from proxy.core.request import Managed, Request
 from proxy.core.settings import Settings
 from proxy.exchange import Exchange, unique
 from proxy.net.headers import AS_JSON, is_credential
-from proxy.outcome import Outcome
+from proxy.outcome import Outcome, overriding
 from proxy.prompt import Prompt
 from proxy.routing import Route
 from proxy.shaping.repair import RepairRules, rules_for
@@ -60,6 +60,10 @@ class JobState:
     """Joins the whole answer, once it has ended in good order."""
     progress: Progress = field(default_factory=Progress)
     """Of the job's summary, or of the one that it waits for."""
+    vacate: Callable[[], None] | None = None
+    """Gives up the place where its prompt was read (see `AddOn.place`)."""
+    waits_for: str = ""
+    """What it waits for before its prompt is read; empty: that is being read."""
     unsummarised: int = 0
     """Summaries in a row that were asked for and not written."""
 
@@ -97,6 +101,12 @@ class Job:
     def key(self) -> ModelKey:
         """Backend and model, the key of token counts."""
         return self.route.key
+
+    async def place(self) -> None:
+        """Have add-ons choose where in the backend its prompt is read."""
+        if self.route.known.has_places:
+            for addon in overriding(self.addons, AddOn.place):
+                await addon.place(self)
 
     def writer(self) -> Writer:
         """Build the writer of the answer, in the client's dialect."""

@@ -22,7 +22,7 @@ from proxy.core.errors import UpstreamUnavailable
 from proxy.core.jsontext import dig, omit
 from proxy.core.piece import Piece, as_count
 from proxy.dialects.chat.answers import pieces_of, read_frame
-from proxy.dialects.chat.request import LOADING, summarising
+from proxy.dialects.chat.request import LOADING, SLOT, summarising
 from proxy.job import Job
 from proxy.net.tasks import next_step, offload_if
 from proxy.net.transport import ERROR_BYTES, body_of, is_event_stream, retry_after
@@ -209,7 +209,7 @@ class Summaries:
         streams = route.known.current().streams
         stream, refused = streams is None or streams.value, b""
         for again in (False, True):
-            content = _content(job, route, ask, stream=stream)
+            content = await _content(job, route, ask, stream=stream)
             try:
                 response = await route.send_chat(job.backend_headers(route), content, ahead=bool(job.expected))
                 if response.status_code != 200:
@@ -267,9 +267,12 @@ def instructions(job: Job) -> str:
     return "" if job.request.compaction is None else job.request.compaction.instructions
 
 
-def _content(job: Job, route: Route, ask: SummaryAsk, *, stream: bool) -> ChatBody:
+async def _content(job: Job, route: Route, ask: SummaryAsk, *, stream: bool) -> ChatBody:
     body = job.prompt.request.body
-    if route.key != job.route.key:
+    if route.key == job.route.key:
+        await job.place()  # in the slot of its conversation it drives out no other one
+        body = {**body, **{name: value for name, value in job.prompt.fields.items() if name == SLOT}}
+    else:
         body = omit(body, *LOADING, *(["think"] if body.get("think") is not False else []))
     content = summarising(
         body,

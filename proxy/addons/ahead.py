@@ -318,6 +318,7 @@ class AheadCompactor(AddOn):
         if backend is None or not backend.keeps_prompts or self._is_serving({job.route.upstream}):
             return
         rest = () if job.prompt.offer is not None else rest
+        await job.place()
         body = ChatBody(reading_only(job.prompt.body(), [*job.prompt.messages, *rest]))
         with suppress(ClientError, httpx.TransportError):
             response = await job.route.send_chat(job.backend_headers(job.route), body, ahead=True)

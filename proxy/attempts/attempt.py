@@ -102,6 +102,7 @@ class Attempts:
         while True:
             if job.prompt.history is not job.prompt.sent:
                 await record_message_cut(job, self.counting.meter)
+            await job.place()
             for addon in overriding(job.addons, AddOn.before_sending):
                 addon.before_sending(job, again=why != "first")
             streamed = job.prompt.request.stream and job.streams
@@ -238,7 +239,7 @@ class Attempts:
             # A client's query (`?api-version=…`) goes with it.
             response = await job.route.send_chat(headers, body, query=job.exchange.query)
             if stream and is_event_stream(response):
-                job.state.opened = response
+                job.state.opened, job.state.waits_for = response, ""
                 return response, None
             return response, await body_of(response, job.settings.max_body)
         except UpstreamUnavailable as error:
@@ -324,7 +325,9 @@ async def _learn_window(job: Job, overflow: Overflow) -> None:
 
 
 async def leave(job: Job) -> None:
-    """Release what the job holds: its turn at shared slots, and a stream that was opened and is no longer read."""
+    """Release what the job holds: its place, its turn at shared slots, and a stream that was opened and is no longer read."""
+    if job.state.vacate is not None:
+        job.state.vacate()
     if job.state.pool_lock is not None:
         job.state.pool_lock.release()
         job.state.pool_lock = None

@@ -126,7 +126,7 @@ class ClientReply:
             heartbeat=replies.heartbeat,
         )
         """Who is shown notices while the answer is made."""
-        self.client.waiting = lambda: reading(job.prompt.estimate.tokens) if job.outcome.attempts else ""
+        self.client.waiting = partial(_waiting_for, job)
         if job.request.keeping is not None:
             self.client.keep = partial(replies.state.keep_answer, job.exchange.tenant, job.request)
 
@@ -259,6 +259,12 @@ def read_answer(job: Job, response: BodyResponse) -> Completion | None:
     prefill = text_of(request.messages[-1])
     rest = tuple(replace(each, text=each.text.removeprefix(prefill)) for each in completion.choices)
     return replace(completion, choices=rest)
+
+
+def _waiting_for(job: Job) -> str:
+    if not job.outcome.attempts:
+        return ""
+    return job.state.waits_for or reading(job.prompt.estimate.tokens)
 
 
 def _changed(answer: Answer, choice: Piece) -> Piece:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from proxy.backends.fields import entry_of, fact, mapping, openai_models, smallest, tokens
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
@@ -44,6 +44,23 @@ class Memory(NamedTuple):
     total: int
 
 
+class SlotState(NamedTuple):
+    """A place in which a server holds one prompt: the tokens there, and the number of its newest task, -1 for none."""
+
+    busy: bool
+    tokens: int
+    task: int
+
+
+class SlotDone(NamedTuple):
+    """Tokens, bytes on disk and seconds of an action on a slot."""
+
+    tokens: int
+    bytes: int
+    seconds: float
+
+
+SlotAction: TypeAlias = Literal["save", "restore", "erase"]
 Flow: TypeAlias = Generator[Probe, Reply, T]
 MODELS = Probe("GET", "/v1/models")
 """Lists models in OpenAI's shape."""
@@ -171,6 +188,18 @@ class Backend:
     def busy(self, model: str) -> Flow[bool]:
         """Ask whether the backend is at work on any request, whoever sent it; False if it does not report that."""
         return _known(False)
+
+    def slots(self, model: str) -> Flow[Sequence[SlotState]]:
+        """Read the slots of a model; empty: it has none, or they can't be read."""
+        return _known(())
+
+    def saves_slots(self, model: str) -> Flow[bool | None]:
+        """Return whether the server was allowed to save slots to disk; None: it does not tell now."""
+        return _known(False)
+
+    def use_slot(self, model: str, action: SlotAction, slot: int, file: str = "") -> Flow[SlotDone | None]:
+        """Act on a slot, which waits until it is idle; None: it was refused."""
+        return _known(None)
 
     def count(self, body: dict[str, Any]) -> Flow[int | None]:
         """Exact prompt tokens of a chat completion body; None where the backend has no such endpoint."""

@@ -6,14 +6,14 @@ it, were it not for `autoload=false`. A server with one model ignores that query
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 from typing_extensions import override
 
-from proxy.backends.base import MODELS, Backend, Flow, Probe
+from proxy.backends.base import MODELS, Backend, Flow, Probe, SlotAction, SlotDone, SlotState
 from proxy.backends.fields import contains, entry_of, fact, mapping, nonblank, objects, openai_models, switch, tokens
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.backends.refusals import template_rules
@@ -117,8 +117,37 @@ class LlamaCpp(Backend):
     @override
     def busy(self, model: str) -> Flow[bool]:
         """Ask whether a slot is processing; `/slots` can be switched off (`--no-slots`)."""
+        return any(slot.busy for slot in (yield from self.slots(model)))
+
+    @override
+    def slots(self, model: str) -> Flow[Sequence[SlotState]]:
+        """An idle slot tells what it holds (b11549); one that was never used since the start has no task."""
         slots = objects((yield Probe("GET", f"/slots?{_unloaded(model)}")).json)
-        return any(slot.get("is_processing") is True for slot in slots)
+        return [
+            SlotState(
+                each.get("is_processing") is True,
+                tokens(each.get("n_prompt_tokens")) or 0,
+                count if isinstance(count := each.get("id_task"), int) else -1,
+            )
+            for each in slots
+        ]
+
+    @override
+    def saves_slots(self, model: str) -> Flow[bool | None]:
+        """The refusal of a save without a name tells: 501 without `--slot-save-path`, or else 400 (b11549)."""
+        status = (yield Probe("POST", "/slots/0?action=save", {"model": model})).status
+        return None if status in (0, 503) else status == 400
+
+    @override
+    def use_slot(self, model: str, action: SlotAction, slot: int, file: str = "") -> Flow[SlotDone | None]:
+        """Name a file in the server's `--slot-save-path`; it takes as long as the disk does."""
+        reply = yield Probe("POST", f"/slots/{slot}?action={action}", {"model": model, "filename": file}, loads=True)
+        if reply.status != 200:
+            return None
+        done, took = mapping(reply.json), dig(reply.json, "timings", f"{action}_ms")
+        held = tokens(done.get("n_saved")) or tokens(done.get("n_restored")) or 0
+        size = tokens(done.get("n_written")) or tokens(done.get("n_read")) or 0
+        return SlotDone(held, size, took / 1000 if isinstance(took, int | float) else 0.0)
 
     @override
     def count(self, body: JsonObject) -> Flow[int | None]:

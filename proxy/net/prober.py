@@ -190,6 +190,8 @@ class KnownModel:
         self.requested_window: int | None = None
         """Tokens with which one request had it loaded: for any other it is loaded again."""
         self.window_request = prober.request_window(model)
+        self.has_places = True
+        """Whether it may be chosen where it reads a prompt; an add-on that finds nothing to choose says so until the next reading."""
         self._prober = prober
         self._clock = prober.clock
         self._reported = ModelProfile()
@@ -367,7 +369,7 @@ class KnownModel:
         seconds = prober.ttl * (FIXED_FACTOR if fixed else 1)
         self._read_at = self._clock()
         self._expires = self._read_at + (seconds if traced is not None and traced.complete else COOL_DOWN)
-        self._unloadable, self._merged = False, None
+        self._unloadable, self._merged, self.has_places = False, None, True
 
     async def _with_last_window(self, reported: ModelProfile) -> ModelProfile:
         """Store the window of a loaded model; give one that is not loaded the stored one where its backend names none."""

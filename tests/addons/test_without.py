@@ -13,7 +13,7 @@ from tests.proxying import read_stream, running_proxy
 
 NAMES = (
     *("CompactNow", "PromptPrefix", "AheadCompactor", "RequestHistory", "RequestLog"),
-    *("Metrics", "Recaller", "Archivist", "ThinkingBudget", "DocumentReader", "ToolsOnDemand", ""),
+    *("Metrics", "Recaller", "Archivist", "ThinkingBudget", "DocumentReader", "ToolsOnDemand", "SlotKeeper", ""),
 )
 
 

@@ -35,6 +35,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("--alias", help="model id to report")
     add("--api-key", action="append", default=[])
     add("--embeddings", action="store_true", help="give vectors, the mean of those of all tokens, and no answers")
+    add("--cache-ram", type=int, default=256, help="MiB of prompts that are kept in memory beside the slots")
+    add("--slot-save-path", default="", help="folder, with a slash at its end, for slots that are saved")
     add("--stay-with-parent", action="store_true", help="end when standard input ends")
     return parser.parse_args(argv)
 
@@ -55,7 +57,8 @@ def parameters(options: argparse.Namespace) -> xllamacpp.CommonParams:
         params.model_alias = {options.alias}
     params.api_keys = options.api_key
     params.ctx_shift = False
-    params.cache_ram_mib = 256
+    params.cache_ram_mib = options.cache_ram
+    params.slot_save_path = options.slot_save_path
     params.sampling.temp = 0.0
     params.endpoint_metrics = params.endpoint_slots = params.endpoint_props = True
     params.fit_params = False

@@ -25,6 +25,9 @@ class ServeOptions(TypedDict, total=False):
     batch: int
     api_key: str
     embeddings: bool
+    port: int
+    cache_ram: int
+    slot_save_path: str
 
 
 @dataclass(frozen=True, slots=True)

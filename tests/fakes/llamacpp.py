@@ -39,6 +39,10 @@ class LlamaCppFake(FakeBackend):
     """`--no-prefill-assistant` makes a trailing assistant message a finished turn."""
     slots: int = 1
     """Number of slots reported; each has the model's window."""
+    saves: bool = False
+    """Started with `--slot-save-path`."""
+    clears: bool = False
+    """Moves idle slots to memory when a task begins (`--cache-idle-slots`, the default with `--kv-unified`)."""
     router: bool = False
     """Started without a model, it loads those that are asked for."""
 
@@ -61,6 +65,12 @@ class LlamaCppFake(FakeBackend):
         }
         self.routes |= {f"GET {path}": handler for path, handler in gets.items()}
         self.routes |= {f"POST {path}": handler for path, handler in posts.items()}
+        self.held = [(0, 0)] * self.slots
+        """Number of the newest task in each slot, 0 for none since the start, and the tokens there."""
+        self.saved: dict[str, int] = {}
+        """Tokens in each file."""
+        for number in range(self.slots):
+            self.routes[f"POST /slots/{number}"] = self.slot_action
         if self.router:
             self.routes["POST /models/unload"] = self.unload_model
 
@@ -145,10 +155,37 @@ class LlamaCppFake(FakeBackend):
             "build_info": BUILD,
         }
 
+    async def slot_action(self, exchange: Exchange) -> None:
+        """`POST /slots/N?action=save|restore|erase`; a file holds as many bytes as it holds tokens, and 40."""
+        number, action = int(exchange.request.path.rpartition("/")[2]), exchange.request.params["action"]
+        task, held = self.held[number]
+        if not self.saves:
+            text = "This server does not support slots action. Start it with `--slot-save-path`"
+            raise Refused(501, self.error(501, text, "not_supported_error"))
+        done: dict[str, Any] = {"id_slot": number}
+        if action == "erase":
+            done["n_erased"], self.held[number] = held, (task, 0)
+            await exchange.answer(200, done)
+            return
+        if not (name := exchange.json_object().get("filename")):
+            raise Refused(400, self.error(400, "[json.exception.out_of_range.403] key 'filename' not found"))
+        if action == "restore" and name not in self.saved:
+            text = "Unable to restore slot: No available space in KV cache or invalid slot save file"
+            raise Refused(400, self.error(400, text))
+        if action == "save":
+            self.saved[name] = held
+        self.held[number] = task, (count := self.saved[name])
+        verbs = ("saved", "written") if action == "save" else ("restored", "read")
+        done |= {"filename": name, f"n_{verbs[0]}": count, f"n_{verbs[1]}": count + 40}
+        await exchange.answer(200, {**done, "timings": {f"{action}_ms": 0.1}})
+
     async def slot_list(self, exchange: Exchange) -> None:
         busy = self.active - 1
         window = self.models[0].window
-        slots = [wire.slot(number, window, busy=number < busy) for number in range(self.slots)]
+        slots = [
+            wire.slot(number, window, busy=number < busy, task=task, tokens=held)
+            for number, (task, held) in enumerate(self.held)
+        ]
         await exchange.answer(200, slots)
 
     async def model_list(self, exchange: Exchange) -> None:
@@ -261,6 +298,14 @@ class LlamaCppFake(FakeBackend):
             message["reasoning_content"] = prompt.prefix_reasoning + message.get("reasoning_content", "")
         whole = super().completion(prompt, choices, generations)
         return {**whole, "timings": timings(prompt, generations[0])}
+
+    @override
+    def usage(self, prompt: Prompt, generations: Sequence[Generation]) -> dict[str, Any]:
+        usage, number = super().usage(prompt, generations), prompt.body.get("id_slot", 0)
+        if self.clears:
+            self.held = [(task, 0) for task, _ in self.held]
+        self.held[number] = max(self.held)[0] + 1, usage["total_tokens"] - 1
+        return usage
 
     @override
     def usage_details(self, prompt: Prompt, generations: Sequence[Generation]) -> dict[str, Any]:

@@ -78,9 +78,10 @@ def properties(model: str, window: int, *, slots: int = 1, tools: bool = False, 
     }
 
 
-def slot(number: int, window: int, *, busy: bool = False) -> dict[str, Any]:
-    """One of `GET /slots`."""
-    return {"id": number, "n_ctx": window, "speculative": False, "is_processing": busy}
+def slot(number: int, window: int, *, busy: bool = False, task: int = 0, tokens: int = 0) -> dict[str, Any]:
+    """One of `GET /slots`, with the prompt of the newest `task` in it if there was one."""
+    used = {"id_task": task, "n_prompt_tokens": tokens} if task else {}
+    return {"id": number, "n_ctx": window, "speculative": False, "is_processing": busy, **used}
 
 
 def model_object(model: str, created: int) -> dict[str, Any]:

@@ -36,9 +36,11 @@ _NOT_FOR_SUMMARIES = {
     *(*_BOUNDS, _OTHER_BOUND, "stream_options", "response_format", "stop", "n"),
     *("logprobs", "top_logprobs", "parallel_tool_calls", "prediction", *_GRAMMARS),
 }
-_TEMPLATE_FIELDS = ("chat_template_kwargs", "reasoning_effort", "reasoning", "think", "provider", *LOADING)
+SLOT = "id_slot"
+"""llama.cpp's: where its server reads the prompt."""
+_TEMPLATE_FIELDS = ("chat_template_kwargs", "reasoning_effort", "reasoning", "think", "provider", SLOT, *LOADING)
 
-_ASK_USAGE = b'"stream_options":{"include_usage":true}'
+_ASK_USAGE: Mapping[str, Any] = {"stream_options": {"include_usage": True}}
 _OPEN = re.compile(rb"^(?:\xef\xbb\xbf)?\s*\{\s*(\})?")
 
 
@@ -112,10 +114,10 @@ def written(
     the stream is to end with usage.
     """
     raw = request.raw
-    if raw is None or messages is not None or fields:
+    if raw is None or messages is not None or not fields.keys().isdisjoint(request.body):
         replaced = {} if messages is None else {"messages": list(messages)}
-        raw = dumps({**request.body, **fields, **replaced})
-    return _asking_usage(raw) if ask_usage else raw
+        raw, fields = dumps({**request.body, **fields, **replaced}), {}
+    return _spliced(raw, {**fields, **(_ASK_USAGE if ask_usage else {})})
 
 
 def going_on(
@@ -162,7 +164,7 @@ def summarising(
         body["options"] = omit(options, *_NOT_FOR_SUMMARIES)
     fields = {"model": model, "messages": list(messages), "max_tokens": max_tokens, "stream": stream}
     raw = dumps({**body, **fields})
-    return _asking_usage(raw) if ask_usage and stream else raw
+    return _spliced(raw, _ASK_USAGE) if ask_usage and stream else raw
 
 
 def reading_only(body: Mapping[str, Any], messages: Sequence[Message]) -> bytes:
@@ -174,10 +176,12 @@ def reading_only(body: Mapping[str, Any], messages: Sequence[Message]) -> bytes:
     return dumps({**rest, "messages": list(messages), "max_tokens": 1, "stream": True})
 
 
-def _asking_usage(raw: bytes) -> bytes:
-    """Put the wish first into the object: there the place is known without parsing, and every other byte stays."""
+def _spliced(raw: bytes, fields: Mapping[str, Any]) -> bytes:
+    """Put fields that an object does not have first into it: there the place is known without parsing, and every other byte stays."""
+    if not fields:
+        return raw
     match = _OPEN.match(raw)
     assert match is not None  # it was read as an object, or written as one
     brace = raw.index(b"{") + 1
     comma = b"" if match.group(1) else b","
-    return raw[:brace] + _ASK_USAGE + comma + raw[brace:]
+    return raw[:brace] + dumps(fields)[1:-1] + comma + raw[brace:]

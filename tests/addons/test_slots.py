@@ -1,0 +1,212 @@
+"""A conversation stays in its own slot of a llama-server; what gives way is saved, restored, and purged with the store."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from proxy.addons import slots
+from proxy.core.settings import BackendSetting
+from tests.addons.test_conversation_summary import Model
+from tests.addons.test_conversation_summary import Talk as Summarised
+from tests.engine.cache import cached_model
+from tests.engine.server import llama_server
+from tests.engine.spec import ModelSpec
+from tests.fakes import FakeModel, LlamaCppFake
+from tests.fakes.waiting import HEADERS, Gate, wait_until
+from tests.proxying import Proxy, metric, running_proxy
+
+WORDS = " ".join(f"word{number}" for number in range(300))
+Talk = list[dict[str, Any]]
+
+
+def say(proxy: Proxy, talk: Talk, text: str, key: str = "a", **fields: Any) -> int:
+    """Take a turn; the tokens of its prompt."""
+    talk.append({"role": "user", "content": f"{text} {WORDS}"})
+    body = {"model": "m", "messages": talk, "max_tokens": 8, **fields}
+    answer = proxy.chat(body, authorization=f"Bearer {key}").json()
+    talk.append({"role": "assistant", "content": answer["choices"][0]["message"]["content"]})
+    return int(answer["usage"]["prompt_tokens"])
+
+
+def actions(fake: LlamaCppFake) -> list[str]:
+    """What was done to slots, with its file, without the look whether any may be saved."""
+    sent = [each for each in fake.requests if each.path.startswith("/slots/") and each.params["action"] != "erase"]
+    return [f"{each.params['action']} {each.json['filename']}" for each in sent if "filename" in each.json]
+
+
+def saved(fake: LlamaCppFake, count: int) -> list[str]:
+    """The files of so many saves, once they are made."""
+    wait_until(lambda: len(actions(fake)) == count)
+    return [each.removeprefix("save ") for each in actions(fake)]
+
+
+def restores(fake: LlamaCppFake) -> list[str]:
+    return [each for each in actions(fake) if each.startswith("restore")]
+
+
+def engine(**options: Any) -> LlamaCppFake:
+    return LlamaCppFake([FakeModel("m", 32768)], **options)
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "QUIET", 0.0)
+
+
+def test_a_server_that_saves_no_slots_chooses_them_itself_and_is_asked_once() -> None:
+    talk: Talk = []
+    with engine(slots=2) as fake, running_proxy(fake) as proxy:
+        say(proxy, talk, "first")
+        sent = len(fake.requests)
+        say(proxy, talk, "second")
+        assert "id_slot" not in fake.chats()[-1].json
+        assert [each.path for each in fake.requests[sent:]] == ["/v1/chat/completions"]
+
+
+def test_conversations_take_turns_in_slots_of_their_own() -> None:
+    talks: list[Talk] = [[], []]
+    with engine(slots=2, saves=True) as fake, running_proxy(fake) as proxy:
+        for turn in range(3):
+            for number, talk in enumerate(talks):
+                say(proxy, talk, f"talk {number} turn {turn}")
+        assert [chat.json["id_slot"] for chat in fake.chats()] == [0, 1] * 3
+        assert not restores(fake)
+        raw = b'{ "id": 1,  "model":"m", "max_tokens": 8, "messages": [{"role": "user", "content": "spaces"} ] }'
+        proxy.client.post("/v1/chat/completions", content=raw)
+        assert fake.chats()[-1].body == raw.replace(b"{", b'{"id_slot":0,', 1)
+
+
+def test_what_gives_way_is_restored_for_its_own_credential_alone(tmp_path: Path) -> None:
+    talks: list[Talk] = [[], [], []]
+    files: list[str] = []
+    store = f"sqlite:///{tmp_path}/store.db"
+    with engine(slots=2, saves=True) as fake:
+        with running_proxy(fake, store=store) as proxy:
+            for number, talk in enumerate(talks):
+                say(proxy, talk, f"talk {number}")
+                files = saved(fake, number + 1)
+            other = [dict(each) for each in talks[0]]
+            say(proxy, other, "of another", key="b")
+            assert not restores(fake)
+            saved(fake, 4)
+            say(proxy, talks[0], "again")
+            assert f"restore {files[0]}" in actions(fake)
+            assert sum(metric(proxy, "spillway_slots_restored_tokens_total").values()) > slots.LEAST
+            saved(fake, 6)
+        fake.held = [(0, 0)] * 2  # both are started again
+        with running_proxy(fake, store=store) as proxy:
+            say(proxy, talks[1], "after a restart")
+            assert actions(fake).count(f"restore {files[1]}") == 1
+
+
+def test_a_server_that_moves_idle_slots_to_memory_restores_only_after_its_restart() -> None:
+    talks: list[Talk] = [[], []]
+    files: list[str] = []
+    with engine(slots=2, saves=True, clears=True) as fake, running_proxy(fake) as proxy:
+        for turn in range(3):
+            for number, talk in enumerate(talks):
+                say(proxy, talk, f"talk {number} turn {turn}")
+                files = saved(fake, 2 * turn + number + 1)
+        assert ["id_slot" in chat.json for chat in fake.chats()] == [True, True, False, False, False, False]
+        fake.held = [(0, 0)] * 2
+        say(proxy, talks[0], "after a restart")
+        assert actions(fake)[6] == f"restore {files[0]}"
+
+
+def test_a_purged_store_restores_nothing_and_has_the_files_emptied() -> None:
+    talk: Talk = []
+    with engine(saves=True) as fake, running_proxy(fake) as proxy:
+        say(proxy, talk, "secret")
+        (name,) = saved(fake, 1)
+        store = proxy.app.state.services.summaries.store
+        asyncio.run_coroutine_threadsafe(store.purge(), proxy.loop).result(5)
+        say(proxy, [], "something else")
+        assert actions(fake)[1] == f"save {name}", "overwritten with an empty slot"
+        wait_until(lambda: len(actions(fake)) == 3)
+        say(proxy, talk, "again")
+        assert not restores(fake)
+
+
+@pytest.mark.parametrize(("bound", "most"), [("MOST_FILES", 1), ("MOST_BYTES", 1000)])
+def test_the_longest_unused_files_are_emptied_beyond_the_bound(
+    monkeypatch: pytest.MonkeyPatch, bound: str, most: int
+) -> None:
+    monkeypatch.setattr(slots, bound, most)
+    talks: list[Talk] = [[], [], []]
+    files: list[str] = []
+    with engine(saves=True) as fake, running_proxy(fake) as proxy:
+        for number, talk in enumerate(talks[:2]):
+            say(proxy, talk, f"talk {number}")
+            files = saved(fake, number + 1)
+        say(proxy, talks[2], "talk 2")
+        wait_until(lambda: fake.saved[files[0]] != 0)  # the name is free, so it is the third one's
+        say(proxy, talks[1], "again")
+        assert restores(fake) == [f"restore {files[1]}"], "the one that was used last stays"
+        sent = len(actions(fake))
+        say(proxy, talks[0], "again")
+        assert not [each for each in actions(fake)[sent:] if each.startswith("restore")]
+
+
+def test_what_a_viewer_has_forgotten_is_neither_saved_nor_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    with LlamaCppFake(brain=Model(), window=2048, saves=True) as fake, running_proxy(fake, recall="off") as proxy:
+        talk = Summarised(proxy, fake, Model(), {})
+        (name,) = saved(fake, 1)
+        assert talk.act("DELETE").status_code == 200
+        proxy.chat({"model": "m", "messages": [{"role": "user", "content": "else"}], "max_tokens": 8})
+        assert actions(fake)[1] == f"save {name}", "overwritten with an empty slot"
+        assert fake.saved[name] == 0
+        talk.turn("Again")
+        assert not restores(fake)
+
+
+def test_a_request_that_finds_no_slot_free_says_that_it_waits_for_one() -> None:
+    gate = Gate(HEADERS)
+    body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": WORDS}]}
+    with (
+        engine(saves=True, gate=gate) as fake,
+        running_proxy(fake, grace=0.01, heartbeat=0.01) as proxy,
+        proxy.client.stream("POST", "/v1/chat/completions", json=body) as first,
+    ):
+        gate.wait_reached(20)
+        with proxy.client.stream("POST", "/v1/chat/completions", json=body) as second:
+            parts, seen = second.iter_bytes(), b""
+            while slots.FREE_SLOT.encode() not in seen:
+                seen += next(parts)
+            assert "id_slot" not in fake.chats()[-1].json
+            gate.open()
+        first.read()
+
+
+def test_slots_that_are_read_anew_all_the_same_are_left_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of hybrid and recurrent models are, and of those with a sliding window (llama.cpp issue 27813)."""
+    monkeypatch.setattr(LlamaCppFake, "usage_details", lambda *_: {"prompt_tokens_details": {"cached_tokens": 0}})
+    talks: list[Talk] = [[], []]
+    with engine(saves=True) as fake, running_proxy(fake) as proxy:
+        for turn in range(3):
+            for number, talk in enumerate(talks):
+                say(proxy, talk, f"talk {number} turn {turn}")
+                wait_until(lambda: bool(actions(fake)))
+        assert len(restores(fake)) == slots.IN_VAIN
+
+
+def test_the_real_server_reads_nothing_again_that_gave_way(tmp_path: Path) -> None:
+    model, talks = cached_model(ModelSpec(mode="walk")), [Talk(), Talk()]
+    prompts = 0
+    (tmp_path / "slots").mkdir()
+    with (
+        llama_server(
+            model.path, log=tmp_path / "log", alias="m", ctx=8192, cache_ram=0, slot_save_path=f"{tmp_path}/slots/"
+        ) as server,
+        running_proxy(BackendSetting(url=server.url, name="llamacpp")) as proxy,
+    ):
+        for turn in range(2):
+            for number, talk in enumerate(talks):
+                prompts += say(proxy, talk, f"talk {number} turn {turn}")
+        assert sum(metric(proxy, "spillway_slots_restored_tokens_total").values()) > 2 * slots.LEAST
+        read = httpx.get(f"{server.url}/metrics", trust_env=False).text.partition("\nllamacpp:prompt_tokens_total ")[2]
+        assert float(read.split()[0]) < 0.8 * prompts, "a prompt was read twice"
