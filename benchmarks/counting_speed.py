@@ -82,7 +82,7 @@ async def histories() -> dict[str, float]:
 
 async def _warm() -> Meter:
     meter = Meter()
-    await meter.warm()
+    await meter.measure(KEY, {})
     return meter
 
 

@@ -1,6 +1,6 @@
 """What messages hold that reaches the prompt (texts, tool calls, re-sent reasoning, images, attachments), and its cost.
 
-Nothing here raises for odd input: an unknown part is counted as its JSON, without what looks like base64.
+Nothing here raises for what could be read as JSON: an unknown part is counted as its JSON, without what looks like base64.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-from proxy.core.errors import BadRequest
 from proxy.core.jsontext import dumps
 from proxy.core.request import THOUGHT_FIELDS
 from proxy.tokens.ratios import SCRIPTS, Vector, add, by_script
@@ -84,11 +83,7 @@ class Counter:
     rule: ImageRule
 
     def message(self, message: Mapping[str, Any]) -> Vector:
-        """Count a message.
-
-        Raises:
-            BadRequest: nested too deeply.
-        """
+        """Count a message."""
         content = read_message(message)
         count = self.vocabulary.count
         texts = add([by_script(text, count(text)) for text in content.texts], SCRIPTS)
@@ -97,26 +92,16 @@ class Counter:
         return (*texts, 1, content.calls, reasoning, images, 0, 0)
 
     def extras(self, body: Mapping[str, Any]) -> Vector:
-        """Count what a request adds to its messages where the whole prompt is predicted.
-
-        Raises:
-            BadRequest: nested too deeply.
-        """
+        """Count what a request adds to its messages where the whole prompt is predicted."""
         rendered = [body[name] for name in _RENDERED if body.get(name) is not None]
         rendered += [schema] if (schema := _schema_of(body)) else []
-        try:  # as Python writes it and most chat templates render it
-            tools = sum(self.vocabulary.count(json.dumps(value, ensure_ascii=False)) for value in rendered)
-        except (RecursionError, ValueError) as error:
-            raise _too_deep() from error
+        # As Python writes it and most chat templates render it.
+        tools = sum(self.vocabulary.count(json.dumps(value, ensure_ascii=False)) for value in rendered)
         return (*_REST, 0, 0, 0, 0, 1, tools)
 
 
 def read_message(message: Mapping[str, Any]) -> Content:
-    """Take a chat message apart.
-
-    Raises:
-        BadRequest: nested too deeply to be serialised.
-    """
+    """Take a chat message apart."""
     found = Content()
     content = message.get("content")
     for part in content if isinstance(content, list) else [content]:
@@ -132,22 +117,6 @@ def read_message(message: Mapping[str, Any]) -> Content:
     for call in calls if isinstance(calls, list) else ():
         _call((call.get("function") or call.get("custom") or call) if isinstance(call, dict) else call, found)
     return found
-
-
-def dump(value: Any) -> str:
-    """JSON text of `value`.
-
-    Raises:
-        BadRequest: nested too deeply.
-    """
-    try:
-        return dumps(value).decode()
-    except (RecursionError, ValueError) as error:
-        raise _too_deep() from error
-
-
-def _too_deep() -> BadRequest:
-    return BadRequest("the request is nested too deeply to be counted")
 
 
 def _schema_of(body: Mapping[str, Any]) -> Any:
@@ -171,7 +140,7 @@ def _part(part: Any, found: Content) -> None:
     elif kind in _REASONING_TYPES:
         _reasoning(part.get("thinking") or part.get("reasoning") or text, found)
     elif kind in _BLOB_TYPES:
-        found.attachments.append(min(max(len(dump(part)) * 3 // 4 // ATTACHMENT_BYTES, _FEWEST), _MOST))
+        found.attachments.append(min(max(len(dumps(part)) * 3 // 4 // ATTACHMENT_BYTES, _FEWEST), _MOST))
     elif isinstance(text, str):
         found.texts.append(text)
     else:
@@ -206,7 +175,7 @@ def _any(value: Any, found: Content) -> None:
     if isinstance(value, str):
         found.texts.append(value)
     elif value is not None:
-        text = dump(value)
+        text = dumps(value).decode()
         blobs = [len(blob) for blob in _BLOB.findall(text)]
         found.attachments += [min(size // ATTACHMENT_BYTES + _FEWEST, _MOST) for size in blobs]
         found.texts.append(_BLOB.sub('""', text) if blobs else text)

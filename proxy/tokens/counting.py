@@ -43,11 +43,7 @@ class Counting:
     async def measure(
         self, route: Route, profile: ModelProfile, body: Mapping[str, Any], *, tenant: str = ""
     ) -> Estimate:
-        """Estimate the prompt tokens of a body for a model.
-
-        Raises:
-            BadRequest: something in it is nested too deeply to be counted.
-        """
+        """Estimate the prompt tokens of a body for a model."""
         key, tokenizer = route.key, profile.tokenizer
         name = value_of(tokenizer)
         chosen = tokenizer is not None and tokenizer.trust is Trust.USER

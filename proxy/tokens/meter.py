@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 
 from proxy.backends.profile import ModelKey
 from proxy.core.history.checkpoint import CACHE_MARK, without_cache_marks
-from proxy.core.jsontext import is_heavy
+from proxy.core.jsontext import dumps, is_heavy
 from proxy.core.request import leading_system
 from proxy.net.tasks import offload_if
 from proxy.tokens.cache import Cache, CacheMemory
-from proxy.tokens.counter import EXTRAS, Counter, dump, image_rule
+from proxy.tokens.counter import EXTRAS, Counter, image_rule
 from proxy.tokens.families import GENERAL, VOCABULARIES
 from proxy.tokens.models import Estimate, EstimateSource, Model, Observation, verdict_on
 from proxy.tokens.ratios import EMPTY, SCRIPTS, Vector, add, by_script
@@ -36,11 +36,7 @@ _Part: TypeAlias = tuple[bytes, Callable[[Any], Vector], Any]
 
 
 def digest_of(message: Any) -> bytes:
-    """Digest of all that a message (any parsed JSON) says, which is not where a cache may end.
-
-    Raises:
-        BadRequest: nested too deeply.
-    """
+    """Digest of all that a message (any parsed JSON) says, which is not where a cache may end."""
     if (
         type(message) is dict
         and len(message) == 2
@@ -49,10 +45,9 @@ def digest_of(message: Any) -> bytes:
     ):
         data = role + content.encode("utf-8", "surrogatepass")
     else:
-        text = dump(message)
-        if CACHE_MARK in text and (bare := without_cache_marks(message)) is not message:
+        data = dumps(message)
+        if CACHE_MARK.encode() in data and (bare := without_cache_marks(message)) is not message:
             return digest_of(bare)
-        data = text.encode()
     return blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
@@ -90,26 +85,12 @@ class Meter:
         self._anchors = Cache[bytes, Anchor](memory)
         """By scope and digest of the prefix: under its own system messages and, because they may tell the time, without."""
 
-    async def warm(self, key: ModelKey | None = None) -> None:
-        """Load the vocabulary of `key`, or the general one: 0.3 s, for half of which all else waits.
-
-        `measure` does so itself. To be called first by whoever only counts texts, which are counted coarsely else.
-        """
-        if key is None:
-            await self._library.load(GENERAL, VOCABULARIES[GENERAL])
-        else:
-            await self._load_counter(self.model(key))
-
     def model(self, key: ModelKey) -> Model:
         """What is known of how a model counts."""
         return self._models.get(key) or self._models.put(key, Model(key), _MODEL)
 
     async def measure(self, key: ModelKey, body: Mapping[str, Any], *, tenant: str = "") -> Estimate:
-        """Estimate the prompt tokens of a chat completion body. Reports for other tenants are no anchors.
-
-        Raises:
-            BadRequest: something is nested too deeply to be counted.
-        """
+        """Estimate the prompt tokens of a chat completion body. Reports for other tenants are no anchors."""
         messages = body.get("messages") or []
         model = self.model(key)
         counter = model.counter or await self._load_counter(model)
