@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.commands import store as command
+from proxy.cli import store as command
 from proxy.core.errors import SettingError
 from proxy.core.settings import Settings
 from proxy.store.driver import public_url
@@ -114,7 +114,7 @@ def test_export_is_json_by_line_oldest_first(filled: str, run: Run) -> None:
 
 
 def test_purge_by_age_and_of_all(filled: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.commands.store.time.time", lambda: NOW)
+    monkeypatch.setattr("proxy.cli.store.time.time", lambda: NOW)
     assert run(filled, "purge", 1.5) == ["purged 1 checkpoint"]
     assert run(filled, "purge") == ["purged 2 checkpoints"]
     assert run(filled, "stats") == ["checkpoints 0", "bytes 0", "oldest -"]

@@ -16,7 +16,7 @@ import httpx
 from proxy.app import open_wire, upstreams
 from proxy.backends.base import MODELS
 from proxy.backends.profile import ModelProfile, Trust
-from proxy.commands import say
+from proxy.cli import say
 from proxy.config import config_files, is_here
 from proxy.core.errors import printable
 from proxy.core.settings import BackendSetting, Settings

@@ -26,8 +26,8 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-from proxy.commands import CommandError
-from proxy.commands.launch import url_of
+from proxy.cli import CommandError
+from proxy.cli.launch import url_of
 from proxy.core.errors import printable
 from proxy.core.jsontext import JsonObject
 from proxy.core.settings import Settings

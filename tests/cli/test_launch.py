@@ -15,9 +15,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from proxy.cli import PROGRAMS, main
-from proxy.commands import launch
-from proxy.commands.launch import choose_model
+from proxy.cli import PROGRAMS, launch, main
+from proxy.cli.launch import choose_model
 from proxy.config import environment
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply, VllmFake
 from tests.fakes.waiting import wait_until

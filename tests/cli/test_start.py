@@ -12,15 +12,15 @@ from pathlib import Path
 import httpx
 
 from benchmarks.process import Running, running
-from proxy.commands.launch import LISTENING
+from proxy.cli.launch import LISTENING
 from tests.fakes import FakeModel, LlamaCppFake, scripted
 from tests.fakes.waiting import wait_until
 
 LATER = {
     "json_repair",
     "opentelemetry.sdk",
-    "proxy.commands.check",
-    "proxy.commands.live",
+    "proxy.cli.check",
+    "proxy.cli.live",
     "proxy.demo",
     "pygments",
     "redis",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.cli import main
-from proxy.commands.check import SERVERS, SeenBackend, findings_of
+from proxy.cli.check import SERVERS, SeenBackend, findings_of
 from proxy.config import load_settings
 from tests.fakes import FAKES, FakeBackend, FakeModel
 
@@ -18,7 +18,7 @@ from tests.fakes import FAKES, FakeBackend, FakeModel
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with nothing on it, not in a container."""
-    monkeypatch.setattr("proxy.commands.check.CONTAINERS", ())
+    monkeypatch.setattr("proxy.cli.check.CONTAINERS", ())
     return tmp_path
 
 
@@ -150,7 +150,7 @@ def test_loopback_inside_of_a_container_is_found(checked: Any, home: Path, monke
     assert set(refused) == {"no_answer"}
     assert "connection refused" in refused["no_answer"]["text"]
     (home / "mark").touch()
-    monkeypatch.setattr("proxy.commands.check.CONTAINERS", (home / "mark",))
+    monkeypatch.setattr("proxy.cli.check.CONTAINERS", (home / "mark",))
     found = checked(gone(), answers=False)["loopback_in_container"]
     assert "host.docker.internal" in found["cure"]
     monkeypatch.setenv("SPILLWAY_DISCOVER", "127.0.0.1")

@@ -17,8 +17,8 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.addons.log import FORMAT, OneLine
 from proxy.app import create_app, open_wire
-from proxy.commands import say
-from proxy.commands.launch import LISTENING
+from proxy.cli import say
+from proxy.cli.launch import LISTENING
 from proxy.core.errors import SettingError
 from proxy.core.settings import LOOPBACK, BackendSetting, Settings
 from proxy.net.flows import discover, failure_at

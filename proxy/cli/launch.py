@@ -23,9 +23,8 @@ import httpx
 from platformdirs import user_state_path
 
 from proxy.api.catalogs import CODEX_QUERY
-from proxy.commands import CommandError
+from proxy.cli import CommandError, warn
 from proxy.config import config_files, environment
-from proxy.core.errors import printable
 from proxy.core.settings import Settings
 from proxy.shaping.agent import SHORT
 from proxy.store.sqlite import make_private
@@ -185,7 +184,7 @@ def run(settings: Settings, args: argparse.Namespace) -> int:
     """
     (prepare, install), path = PROGRAMS[args.program], shutil.which(args.program)
     if path is None:
-        _print(f"{args.program} is not installed; this installs it: {install}")
+        warn(f"{args.program} is not installed; this installs it: {install}")
         return NOT_INSTALLED
     files = config_files(args.config, here=False)
     serving = [
@@ -196,7 +195,7 @@ def run(settings: Settings, args: argparse.Namespace) -> int:
         target = _target(url, next(iter(settings.api_keys), None), args.model, Path(folder))
         first, variables = prepare(target)
         window = "unknown" if target.window is None else f"{target.window:,} tokens"
-        _print(f"{args.program} works with {target.model} (window: {window}) through {url}")
+        warn(f"{args.program} works with {target.model} (window: {window}) through {url}")
         chosen = {key: value for key, value in {**environment(), **variables}.items() if value is not None}
         return _run([path, *first, *args.rest], chosen)
 
@@ -327,7 +326,3 @@ def _address(process: subprocess.Popen[str], log: Path) -> str:
             return line.removeprefix(LISTENING).strip().removesuffix("/v1")
     last = log.read_text(encoding="utf-8", errors="replace").strip().split("\n")[-1]
     raise CommandError(last.removeprefix("spillway: ") or "Spillway ended as it was started")
-
-
-def _print(text: str) -> None:
-    print(f"spillway: {printable(text)}", file=sys.stderr, flush=True)  # noqa: T201 - a command line tool prints

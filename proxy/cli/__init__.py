@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxy import __version__
-from proxy.commands import CommandError
 from proxy.core.errors import SettingError, printable
 
 if TYPE_CHECKING:
@@ -40,6 +39,20 @@ COMMANDS = {
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # None: it is not to be had
 
 
+class CommandError(Exception):
+    """What a command is for can't be done; the text says why, and what to do."""
+
+
+def say(text: str) -> None:
+    """Print a text for the person at the terminal, at once."""
+    print(text, flush=True)  # noqa: T201 - a command line tool prints
+
+
+def warn(text: str) -> None:
+    """Print a line to standard error, at once."""
+    print(f"spillway: {printable(text)}", file=sys.stderr, flush=True)  # noqa: T201 - as above
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 0, 1 when nothing answered, 2 for a wrong setting or argument."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -52,19 +65,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command == "completion":
         import shtab
 
-        print(shtab.complete(parser, args.shell))  # noqa: T201 - a command line tool prints
+        say(shtab.complete(parser, args.shell))
         return 0
     args.rest = arguments[end + 1 :]
     module = "live" if args.command in ("top", "tail", "show", "explain") else args.command
     try:
-        status: int = import_module(f"proxy.commands.{module}").run(_settings(args), args)
+        status: int = import_module(f"proxy.cli.{module}").run(_settings(args), args)
     except ModuleNotFoundError as error:
         if error.name != "rich":
             raise
-        print("spillway: this needs rich: pip install 'spillway-proxy[top]'", file=sys.stderr)  # noqa: T201 - as above
+        warn("this needs rich: pip install 'spillway-proxy[top]'")
         return 2
     except (SettingError, CommandError) as error:
-        print(f"spillway: {printable(str(error))}", file=sys.stderr)  # noqa: T201 - as above
+        warn(str(error))
         return 2 if isinstance(error, SettingError) else 1
     except KeyboardInterrupt:
         return 130
