@@ -75,7 +75,7 @@ async def simulated(conversations: int) -> list[Row]:
         for name, into, skipped in ((family.id, known, 1), ("some-model", unknown, SKIPPED)):
             meter, key = Meter(), ("simulated", name)
             meter.model(key).resolve(override=family.id if into is known else None)
-            await meter.warm(key)
+            await meter.measure(key, {})
             for seed in range(conversations):
                 found = await follow(meter, key, conversation(seed, 4 + seed % 9), truth)
                 if seed >= skipped:

@@ -42,7 +42,7 @@ async def measured(vocab: Path | None, *, known: bool, seeds: Sequence[int], tur
     """
     model = cached_model(ModelSpec(vocab=vocab))
     found, meter, key = Figures(), Meter(), ("llama.cpp", "tiny")
-    await meter.warm()
+    await meter.measure(("", ""), {})
     if known:
         meter.model(key).resolve(hint=vocab.stem if vocab is not None else None)
     with tempfile.TemporaryDirectory() as folder:

@@ -27,7 +27,7 @@ def _history() -> list[dict[str, Any]]:
 async def _measured() -> tuple[float, float]:
     """Seconds of CPU, the medians of some turns: of recall, and of reading the request's JSON."""
     meter = Meter()
-    await meter.warm()
+    await meter.measure(("", ""), {})
     recaller, messages = recaller_of(meter), _history()
     covered, recalls, reads = len(messages) - 20, [], []
     for number in range(_TURNS):

@@ -18,8 +18,7 @@ from proxy.emulation.offer import Offer, offer_to_emulate
 from proxy.emulation.prompt import emulated
 from proxy.recall.block import NOTHING, RecalledBlocks
 from proxy.shaping.repair import RepairRules, repair, tidied
-from proxy.shaping.shape import ShapedPart
-from proxy.shaping.tools import tool_name
+from proxy.shaping.shape import ShapedPart, tool_name
 from proxy.tokens.meter import Estimate
 
 if TYPE_CHECKING:

@@ -37,8 +37,7 @@ from proxy.net.tasks import offload_if
 from proxy.prompt import BuiltinTool, OfferedTools, may_offer
 from proxy.recall.block import NO_ROOM
 from proxy.recall.words import terms
-from proxy.shaping.shape import ShapedPart
-from proxy.shaping.tools import TOOLS_FIRST, diet, diet_from, first_sentence, tool_name
+from proxy.shaping.shape import TOOLS_FIRST, ShapedPart, diet, diet_from, first_sentence, tool_name
 from proxy.store import Store
 
 NAME = "find_tools"

@@ -2,10 +2,16 @@
 
 Fewer and shorter tools, a cap on the answer, another system prompt, a shorter guide: decided by the request and the window alone,
 so that the prompt begins the same on every turn.
+
+On a diet, descriptions of tools and of their parameters are cut to the first sentence; those further down, examples and titles go.
+Under the local policy, where even that takes too much, the tools that are used most say what they do, and the others only how they
+are called. What a call is made of (names, types, required fields, enums, defaults, bounds) never changes.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -15,9 +21,35 @@ from proxy.core.history.turns import calls_of, newest_user
 from proxy.core.jsontext import dumps
 from proxy.core.request import Message, Request, leading_system, text_of
 from proxy.core.settings import OFF, Settings
-from proxy.shaping.agent import is_agent, shortened_prompt
-from proxy.shaping.guide import guided
-from proxy.shaping.tools import diet, diet_from, tool_name, tool_set
+from proxy.shaping.agent import guided, is_agent, shortened_prompt
+
+SHARE = 1 / 4
+"""Fraction of the window from which tool definitions are too large."""
+DEEPEST = 64
+"""Levels of a schema that are looked at; what lies below stays as it is."""
+TOOLS_FIRST = (
+    *("*bash*", "*shell*", "exec*", "*run*command*", "read*", "edit*", "*replace*", "apply_patch", "write*"),
+    *("*grep*", "*search*", "glob*", "list*", "ls"),
+)
+"""What coding agents live by, in the order in which they use it: globs on names in small letters."""
+_WORDS: dict[str, Any] = {
+    "description": str,
+    "title": str,
+    "$comment": str,
+    "$schema": str,
+    "examples": list,
+    "example": str,
+}
+"""Keywords that only explain, with the type that tells them from a parameter of that name in a sloppy schema."""
+_MAPS = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
+"""Keywords whose values map names to schemas (JSON Schema 2020-12): a parameter may be called `title`."""
+_SCHEMAS = frozenset(
+    {"items", "prefixItems", "additionalItems", "additionalProperties", "unevaluatedItems", "unevaluatedProperties"}
+    | {"anyOf", "allOf", "oneOf", "not", "if", "then", "else", "contains", "propertyNames"}
+)
+"""Keywords whose values are schemas or lists of them. All others hold data, in which nothing is a keyword."""
+_SENTENCE = re.compile(r".*?(?:[.!?](?=\s+[^\sa-z]|\s*\Z)|[\u3002\uff01\uff1f])", re.DOTALL)
+_PARAGRAPH = re.compile(r"\n\s*\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +162,106 @@ def _called(request: Request) -> frozenset[str]:
     """Tools that were called in earlier turns: within a turn the prompt stays as it began."""
     earlier = request.messages[: newest_user(request.messages) or 0]
     return frozenset(tool_name(call) for message in earlier for call in calls_of(message))
+
+
+# Definitions of tools with fewer words
+
+
+def diet_from(window: int) -> int:
+    """Bytes of tool definitions, as JSON, above which they are too large for a window of so many tokens."""
+    return int(window * SHARE * BYTES_PER_TOKEN)
+
+
+def tool_name(tool: Any) -> str:
+    """By which name a tool is allowed: its function's, its own, or its type's (tools that the backend runs)."""
+    if not isinstance(tool, dict):
+        return ""
+    function = tool.get("function")
+    named = function if isinstance(function, dict) else tool
+    return str(named.get("name") or tool.get("type") or "")
+
+
+def diet(tools: Sequence[Any]) -> Sequence[Any]:
+    """The tools (OpenAI's `tools`, or its older `functions`) on a diet; the same object if nothing is gained.
+
+    Deterministic, and applying it again changes nothing. What is no object stays as it is.
+    """
+    slim = [_shortened(tool, described=True) for tool in tools]
+    return slim if slim != list(tools) else tools
+
+
+def named_only(tools: Sequence[Any], used: Collection[str]) -> Sequence[Any]:
+    """The tools, of which those that are not `used` tell nothing but how they are called: names, types, what is required.
+
+    So a call of one is as good as ever. Applying it again changes nothing; the same object if nothing is gained.
+    """
+    bare = [tool if tool_name(tool) in used else _shortened(tool, described=False) for tool in tools]
+    return bare if bare != list(tools) else tools
+
+
+def tool_set(tools: Sequence[Any], called: Collection[str], room: int) -> Sequence[Any]:
+    """The tools, of which as many tell what they do as fit into `room` bytes of JSON, in the order of `TOOLS_FIRST`.
+
+    Those that were `called` tell all they do beside the others. The same object if all have room.
+    """
+    if len(dumps(tools)) <= room:
+        return tools
+    bare = named_only(tools, ())
+    spare = room - len(dumps(bare))
+    described = set(called)
+    names = [tool_name(tool) for tool in tools]
+    matches = (at for glob in TOOLS_FIRST for at, name in enumerate(names) if fnmatchcase(name.lower(), glob))
+    for at in dict.fromkeys(matches):
+        more = len(dumps(tools[at])) - len(dumps(bare[at]))
+        if more <= spare:
+            described.add(names[at])
+            spare -= more
+    return named_only(tools, described)
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a text: up to a full stop before a new sentence, or to the end of the paragraph.
+
+    A stop before a small letter ends no sentence ("e.g. a file").
+    """
+    paragraph = _PARAGRAPH.split(text.strip(), maxsplit=1)[0]
+    found = _SENTENCE.match(paragraph)
+    return (found.group() if found is not None else paragraph).strip()
+
+
+def _shortened(tool: Any, *, described: bool) -> Any:
+    """A definition without words, but the first sentences about the tool and each parameter if it is `described`."""
+    inner = tool.get("function") if isinstance(tool, dict) else None
+    function = inner if isinstance(inner, dict) else tool
+    if not isinstance(function, dict) or "name" not in function:
+        return tool
+    slim: dict[str, Any] = {}
+    for name, value in function.items():
+        if name == "parameters" and isinstance(value, dict):
+            slim[name] = _schema(value, described=described, depth=0)
+        elif name != "description" or not isinstance(value, str):
+            slim[name] = value
+        elif described:
+            slim[name] = first_sentence(value)
+    return {**tool, "function": slim} if function is inner else slim
+
+
+def _schema(schema: Any, *, described: bool, depth: int) -> Any:
+    """A schema, or a list of them, without words, but the first sentence about each parameter; `$ref` is not followed."""
+    if isinstance(schema, list):
+        return [_schema(inner, described=described, depth=depth) for inner in schema]
+    if not isinstance(schema, dict) or depth >= DEEPEST:
+        return schema
+    slim: dict[str, Any] = {}
+    for name, value in schema.items():
+        # The parameters are the schemas at the first level.
+        below = depth + (1 if name == "properties" else 2)
+        if name in _MAPS and isinstance(value, dict):
+            slim[name] = {key: _schema(inner, described=described, depth=below) for key, inner in value.items()}
+        elif name in _SCHEMAS:
+            slim[name] = _schema(value, described=described, depth=below)
+        elif name not in _WORDS or not isinstance(value, _WORDS[name]):
+            slim[name] = value
+        elif name == "description" and described and depth == 1:
+            slim[name] = first_sentence(value)
+    return slim

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.shaping.tools import diet
+from proxy.shaping.shape import diet
 
 WORDS = {"description", "title", "examples", "example", "$comment"}
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.shaping.guide import guided, guides_in
+from proxy.shaping.agent import guided, guides_in
 from tests.histories import assistant, user
 
 RULES = ("You MUST run `make lint` before each commit.", "NEVER edit files under vendor/.")

@@ -8,8 +8,7 @@ from proxy.core.jsontext import dumps, loads
 from proxy.core.request import Request
 from proxy.core.settings import Settings
 from proxy.dialects.chat.request import read, written
-from proxy.shaping.shape import shaped
-from proxy.shaping.tools import tool_name
+from proxy.shaping.shape import shaped, tool_name
 from tests.histories import user
 
 LONG = "Reads a file. " + "It has many more things to say about files. " * 40

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.jsontext import dumps
-from proxy.shaping.tools import tool_set
+from proxy.shaping.shape import tool_set
 from tests.agent_prompts import TOOLS
 
 NAMES = [tool["function"]["name"] for tool in TOOLS]
