@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from secrets import token_hex
@@ -40,7 +40,8 @@ class Exchange:
             self.target += b"?" + self.query
         self.headers: list[tuple[bytes, bytes]] = [*map(tuple, scope["headers"])]  # some servers' are lists
         self._first = dict(reversed(self.headers))
-        self.id = _valid_id(self._first.get(_ID))
+        presented = self._first.get(_ID, b"")
+        self.id = presented.decode() if _VALID_ID.fullmatch(presented) else f"req_{unique()}"
         """The client's `x-request-id`, or one of ours; every answer carries it."""
         self.version: str = scope.get("http_version", "1.1")
         self.peer: str = (scope.get("client") or ("",))[0]
@@ -60,7 +61,8 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._task: asyncio.Task[Any] | None = None
-        self._chunks = self._stream()
+        self._more = True
+        """Whether there may be more of the body than was read."""
         self._beginning = b""
         """What was read of the body and is to be read again."""
         self._uploaded: asyncio.Event | None = None
@@ -145,12 +147,13 @@ class Exchange:
 
         Reading stops early once `open_` is false for what has come: the client may wait for an answer to it.
         """
-        while len(self._beginning) < least and open_(self._beginning):
-            part = await anext(self._chunks, None)
-            if part is None:
+        beginning = b""
+        async for part in self._parts():
+            beginning += part
+            if len(beginning) >= least or not open_(beginning):
                 break
-            self._beginning += part
-        return self._beginning
+        self._beginning = beginning
+        return beginning
 
     def unread(self, body: bytes) -> None:
         """Have a body that was read be read once more."""
@@ -170,26 +173,20 @@ class Exchange:
         return self._parts()
 
     async def _parts(self) -> AsyncIterator[bytes]:
-        """Yield what was read already, and the rest as it arrives."""
-        beginning, self._beginning = self._beginning, b""
-        if beginning:
-            yield beginning
-        async for part in self._chunks:
-            yield part
-        if self._uploaded is not None:
-            self._uploaded.set()
-
-    async def _stream(self) -> AsyncGenerator[bytes]:
-        """Yield the pieces of the body as they arrive, none of them empty."""
-        more = True
-        while more:
+        """Yield what was read already, and the rest as it arrives, in pieces none of which is empty."""
+        part, self._beginning = self._beginning, b""
+        while self._more or part:
+            if part:
+                yield part
+                part = b""
+                continue
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 self.gone = True
                 raise asyncio.CancelledError
-            more = message.get("more_body", False)
-            if part := message.get("body", b""):
-                yield part
+            self._more, part = message.get("more_body", False), message.get("body", b"")
+        if self._uploaded is not None:
+            self._uploaded.set()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -294,12 +291,6 @@ def decoded(body: bytes, encoding: str | None, limit: int) -> bytes:
 def _too_large(limit: int) -> BodyTooLarge:
     """Return the error for a request whose body has more than `limit` bytes."""
     return BodyTooLarge(f"The request body is larger than the {limit} bytes accepted here (SPILLWAY_MAX_BODY).")
-
-
-def _valid_id(presented: bytes | None) -> str:
-    if presented is not None and _VALID_ID.fullmatch(presented):
-        return presented.decode()
-    return f"req_{unique()}"
 
 
 def unique() -> str:

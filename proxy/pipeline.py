@@ -18,6 +18,8 @@ from proxy.compactor import Compactor
 from proxy.conversation_state import ConversationState, conversation_of
 from proxy.core.dialect import Dialect
 from proxy.core.errors import BadRequest
+from proxy.core.history.client_compaction import asks_to_compact
+from proxy.core.request import Managed
 from proxy.core.settings import Policy, Settings
 from proxy.exchange import Exchange
 from proxy.job import Job
@@ -87,6 +89,7 @@ class Pipeline:
             request=request,
             route=route,
             settings=settings,
+            managed=Managed(hands_over=asks_to_compact(request.messages)),
             addons=self.addons,
         )
         await self.preparer.prepare(job)

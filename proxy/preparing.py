@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from proxy.addon import AddOn
 from proxy.conversation_state import ConversationState
 from proxy.core.history.checkpoint import Checkpoint
-from proxy.core.history.client_compaction import asks_to_compact, unfolded
+from proxy.core.history.client_compaction import unfolded
 from proxy.core.jsontext import HEAVY, is_heavy
 from proxy.core.request import Message
 from proxy.job import Job
@@ -31,10 +31,21 @@ class Preparer:
         self._state = state
 
     async def prepare(self, job: Job) -> None:
-        """Prepare a new job, up to the decision what to do with it."""
+        """Prepare a job up to the decision what to do with it.
+
+        Where the client asks for a compaction of its own that has no room for its tools, they are left out.
+        """
         await job.read_profile()
-        job.managed.hands_over = asks_to_compact(job.request.messages)
-        await self._prepare_to_read(job)
+        await self.prepare_again(job)
+        if job.managed.hands_over and job.is_due:
+            # A model that is to call no tools needs no definitions of them, which leaves more room for the history.
+            request = job.request
+            less = dict.fromkeys(("tools", "tool_choice") & request.body.keys())
+            # What the policy makes of the rest hangs on the tools.
+            parts = steps(request, job.settings, job.window)
+            front = parts[-1].after if parts else request
+            job.request = request.changed(**less, messages=unfolded(front.messages))
+            await self.prepare_again(job)
 
     async def load(self, job: Job) -> None:
         """Load a model whose profile is provisional, and prepare the job for its true window.
@@ -50,20 +61,7 @@ class Preparer:
                 job.outcome.add("window_requested", became=request.became, tokens=request.granted)
             window = job.profile.window
             if window is not None and (before is None or before.value != window.value):
-                await self._prepare_to_read(job)
-
-    async def _prepare_to_read(self, job: Job) -> None:
-        """Prepare a job, without its tools where the client asks for a compaction of its own that has no room for them."""
-        await self.prepare_again(job)
-        if job.managed.hands_over and job.is_due:
-            # A model that is to call no tools needs no definitions of them, which leaves more room for the history.
-            request = job.request
-            less = dict.fromkeys(("tools", "tool_choice") & request.body.keys())
-            # What the policy makes of the rest hangs on the tools.
-            parts = steps(request, job.settings, job.window)
-            front = parts[-1].after if parts else request
-            job.request = request.changed(**less, messages=unfolded(front.messages))
-            await self.prepare_again(job)
+                await self.prepare(job)
 
     async def prepare_again(self, job: Job, *, emulate: bool = False) -> None:
         """Prepare a job by its profile as it is; `emulate`: with tools as text, because the backend has refused them."""

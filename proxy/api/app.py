@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from proxy import __version__
 from proxy.api import live, models, ollama, own, stored
-from proxy.api.access import COUNTING, EXCHANGE, AlreadySent, Services, authorized, bearer, canonical, globs_pattern
+from proxy.api.access import COUNTING, EXCHANGE, AlreadySent, Services, bearer, canonical, globs_pattern
 from proxy.api.models import ANTHROPIC
 from proxy.api.schemas import answers, takes
 from proxy.core.errors import FAILED, BadRequest, BrokenOff, ClientError, InternalError
@@ -61,7 +61,9 @@ class ManagedRoute(APIRoute):
 def _endpoint(handler: Handler) -> Callable[[Request], Coroutine[Any, Any, Response]]:
     async def endpoint(request: Request) -> Response:
         services: Services = request.app.state.services
-        await handler(services.relay, await authorized(request, services))
+        exchange: Exchange = request.scope[EXCHANGE]
+        services.access.authorize(exchange)
+        await handler(services.relay, exchange)
         return AlreadySent()
 
     return endpoint

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any
 from uuid import uuid4
 
 from proxy.addon import make_way
@@ -59,8 +59,8 @@ class AnswerCalls:
         self._ledger = ledger
         self._reader: WrittenCallReader | None = None
         """Of the running attempt, until it is counted."""
-        self._recorded = self._repeated = 0
-        """Calls, and repeated calls, that were recorded."""
+        self._recorded = 0
+        """Calls that were recorded."""
 
     def reader(self) -> WrittenCallReader | None:
         """Make the reader of the next attempt; None: it writes no calls as text."""
@@ -91,13 +91,16 @@ class AnswerCalls:
     def record(self, *, over: bool = False) -> None:
         """Record what is known by now; calls of several choices when all have ended. `over`: nothing more comes."""
         job, answer, reader = self._job, self._answer, self._reader
+        leaked, repeated = 0, answer.repeated_calls - job.outcome.repeated_calls
         if reader is not None:
             _record_faults(job, reader.faults)
             reader.faults.clear()
-            self._record_mended("leaked", reader.leaked)
-            reader.leaked = 0
-        self._record_mended("repeated", answer.repeated_calls - self._repeated)
-        self._repeated = answer.repeated_calls
+            leaked, reader.leaked = reader.leaked, 0
+        job.outcome.leaked_calls += leaked
+        job.outcome.repeated_calls += repeated
+        for what, number in (("leaked", leaked), ("repeated", repeated)):
+            if number:
+                job.outcome.add("calls_mended", what=what, number=number)
         finish = answer.attempt.finish
         if not finish or (job.prompt.request.choices > 1 and not over):
             return
@@ -114,15 +117,6 @@ class AnswerCalls:
         for (form, outcome), number in self._reader.stats.items():
             self._ledger.count(self._job, form, outcome, number)
         self._reader = None
-
-    def _record_mended(self, what: Literal["leaked", "repeated"], number: int) -> None:
-        outcome = self._job.outcome
-        if number and what == "leaked":
-            outcome.leaked_calls += number
-        elif number:
-            outcome.repeated_calls += number
-        if number:
-            outcome.add("calls_mended", what=what, number=number)
 
 
 def _native_offer(job: Job) -> Offer | None:

@@ -127,10 +127,6 @@ class ClientStream:
         if self.identity is not None:
             session.adopt(self.identity)
 
-    async def close_notice(self) -> None:
-        """Close a notice that is still open, so that no client shows it as running for ever."""
-        await self.notify(IN_VAIN)
-
     @asynccontextmanager
     async def progress(self, text: Callable[[], str]) -> AsyncIterator[None]:
         """Show, while inside, how far something is, in a `text` that is empty before it begins: now and then, and ever more rarely."""
@@ -174,8 +170,8 @@ class ClientStream:
         await self.exchange.write(data)
 
     async def end(self) -> None:
-        """End the answer."""
-        await self.close_notice()
+        """End the answer, and a notice that is still open, so that no client shows it as running for ever."""
+        await self.notify(IN_VAIN)
         self.stop()
         await self._beaten()
         await self._open()
@@ -183,7 +179,7 @@ class ClientStream:
 
     async def end_with_error(self, body: dict[str, Any]) -> None:
         """End the answer with this error, in the client's dialect."""
-        await self.close_notice()
+        await self.notify(IN_VAIN)
         await self.write(self.writer.error(body))
         await self.end()
 

@@ -30,7 +30,7 @@ from proxy.job import Job
 from proxy.net.headers import AS_JSON, Headers, response_headers
 from proxy.net.transport import QUOTED
 from proxy.stream.answer import Answer
-from proxy.stream.status import FORMS, reading
+from proxy.stream.status import FORMS, IN_VAIN, reading
 
 _NOTHING_USED = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 _OF_BODY = (b"content-length", b"content-encoding")
@@ -136,7 +136,7 @@ class ClientReply:
         details = self._job.usage_details() if words else None
         usage = {**_NOTHING_USED, **({} if details is None else {"spillway": details})}
         if client.streams:
-            await client.close_notice()
+            await client.notify(IN_VAIN)
             first = Piece(choice=True, role=bool(words) and client.identity is None, text=words)
             pieces = [first, Piece(choice=True, finish="stop")] if words else [first]
             if words and self._job.prompt.request.wants_usage:

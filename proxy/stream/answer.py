@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import StringIO
 from typing import Any
 
 from proxy.core.jsontext import loads
@@ -13,7 +14,6 @@ from proxy.stream.thinking import behind_thoughts, open_thought
 _LONGEST_TOKEN = 24
 """Characters up to which one word is taken for one token."""
 _LONGEST_WORD = 64
-_JOINED_AT = 512
 
 
 @dataclass(slots=True)
@@ -78,12 +78,12 @@ class Answer:
         `bound` is the `max_tokens` of the first attempt, where that is Spillway's own.
         """
         self.count = count
-        self._text = _Buffer()
-        self._reasoning = _Buffer()
+        self._text, self._reasoning = StringIO(), StringIO()
         self._calls: list[CallPart] = []
         self._places: dict[tuple[int, int | None], int] = {}
         """Where calls stand in that list, by choice and index."""
-        self._mark: tuple[int, int, int, list[CallPart], dict[tuple[int, int | None], int]] | None = None
+        self.mark: tuple[int, int, int, list[CallPart], dict[tuple[int, int | None], int]] | None = None
+        """Where it stood when what comes from then on was held back, which may be taken back; None: nothing may."""
         self.placed = 0
         """Characters of the text that stand in the prompt: what came before the newest search."""
         self.thinking = False
@@ -105,22 +105,22 @@ class Answer:
     @property
     def text(self) -> str:
         """All content so far."""
-        return self._text.value()
+        return self._text.getvalue()
 
     @property
     def reasoning(self) -> str:
         """All reasoning so far."""
-        return self._reasoning.value()
+        return self._reasoning.getvalue()
 
     @property
     def size(self) -> int:
         """Characters of text and reasoning."""
-        return self._text.size + self._reasoning.size
+        return self._text.tell() + self._reasoning.tell()
 
     @property
     def has_text(self) -> bool:
         """Return whether there is any content yet."""
-        return self._text.size > 0
+        return self._text.tell() > 0
 
     @property
     def in_thought(self) -> bool:
@@ -135,7 +135,7 @@ class Answer:
         if self._calls or self.attempt.calling:
             return False
         if not (text := self.text.strip()):
-            return self._reasoning.size > 0
+            return self._reasoning.tell() > 0
         if not text.startswith("<"):
             return False
         rest = behind_thoughts(text)
@@ -194,35 +194,26 @@ class Answer:
             count += 1
         return count
 
-    def mark(self) -> None:
+    def set_mark(self) -> None:
         """Remember where the answer stands, for `rewind`."""
         tokens = self.attempt.completion_tokens
-        self._mark = (self._text.size, self._reasoning.size, tokens, [*self._calls], {**self._places})
-
-    def unmark(self) -> None:
-        """Forget the mark: nothing behind it is taken back any more."""
-        self._mark = None
-
-    @property
-    def marked(self) -> bool:
-        """Return whether there is a mark."""
-        return self._mark is not None
+        self.mark = (self._text.tell(), self._reasoning.tell(), tokens, [*self._calls], {**self._places})
 
     @property
     def size_since_mark(self) -> int:
         """Characters behind the mark."""
-        return 0 if self._mark is None else self.size - self._mark[0] - self._mark[1]
+        return 0 if self.mark is None else self.size - self.mark[0] - self.mark[1]
 
     def rewind(self) -> str:
         """Take back what is behind the mark, which nobody has seen; the text that was taken back."""
-        if self._mark is None:
+        if self.mark is None:
             return ""
-        text_size, reasoning_size, tokens, self._calls, self._places = self._mark
+        text_size, reasoning_size, tokens, self._calls, self._places = self.mark
         text = self.text
-        self._text.cut(text_size)
-        self._reasoning.cut(reasoning_size)
+        _cut(self._text, text_size)
+        _cut(self._reasoning, reasoning_size)
         self.attempt.dropped += max(0, self.attempt.completion_tokens - tokens)
-        self._mark = None
+        self.mark = None
         return text[text_size:]
 
     def cut_word(self) -> str:
@@ -232,13 +223,13 @@ class Answer:
         that has no text, the same is done to the reasoning.
         """
         buffer = self._text if self.has_text or not self.thinking else self._reasoning
-        text = buffer.value()
+        text = buffer.getvalue()
         last = last_word(text)
         before = text[: len(text) - len(last)]
         rest = before.rstrip()
         if not rest or rest == text or len(last) > _LONGEST_WORD:
             return ""
-        buffer.cut(len(rest))
+        _cut(buffer, len(rest))
         self.attempt.completion_tokens = max(0, self.attempt.completion_tokens - self._tokens(last))
         return before[len(rest) :] if buffer is self._text else ""
 
@@ -246,7 +237,7 @@ class Answer:
         """Add content, or reasoning, without counting it."""
         if text:
             self.thinking = thought
-            (self._reasoning if thought else self._text).add(text)
+            (self._reasoning if thought else self._text).write(text)
 
     def count_only(self, text: str) -> None:
         """Count something that was generated and is not shown, or not yet."""
@@ -322,26 +313,9 @@ class Answer:
         return max(1, self.count(text))
 
 
-class _Buffer:
-    """A text that grows piece by piece; joined now and then, because every string has its overhead."""
-
-    __slots__ = ("_pieces", "size")
-
-    def __init__(self) -> None:
-        self._pieces: list[str] = []
-        self.size = 0
-
-    def add(self, text: str) -> None:
-        self._pieces.append(text)
-        self.size += len(text)
-        if len(self._pieces) >= _JOINED_AT:
-            self._pieces = [self.value()]
-
-    def cut(self, size: int) -> None:
-        self._pieces, self.size = [self.value()[:size]], size
-
-    def value(self) -> str:
-        return "".join(self._pieces)
+def _cut(text: StringIO, size: int) -> None:
+    text.seek(size)
+    text.truncate()
 
 
 def last_word(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from proxy.core import sse
 from proxy.core.jsontext import loads
 from proxy.core.piece import CallPart, Piece
-from proxy.dialects.chat.answers import is_torn, read_frame
+from proxy.dialects.chat.answers import is_torn
 from proxy.stream.answer import Answer
 from proxy.stream.events import Correct
 from proxy.stream.watch import Watch
@@ -43,23 +43,19 @@ class Inlet:
         """None until a call is made."""
         self._calling = False
 
-    def read(self, frame: bytes) -> Sequence[Piece]:
-        """Return what the client may get of a frame; nothing while it may be a call."""
-        return self.take(read_frame(frame))
-
     def take(self, piece: Piece) -> Sequence[Piece]:
-        """Return what the client may get of a piece."""
+        """Return what the client may get of a piece; nothing while it may be a call."""
         if self.calls is None:
-            return self._filtered(self._once((piece,)))
+            return self._for_client((piece,))
         ready = self.calls.feed(piece)
         self._answer.attempt.unseen = self.calls.unseen
-        return self._filtered(self._once(ready))
+        return self._for_client(ready)
 
     def close(self) -> Sequence[Piece]:
         """Return what is held at the end of an attempt, but for what has to be corrected."""
         rest = () if self.calls is None else self.calls.close()
         self._answer.attempt.unseen = 0
-        return self._filtered(self._once(rest, ended=True))
+        return self._for_client(rest, ended=True)
 
     def rest(self) -> list[bytes]:
         """Return the frames at the end of the body, but for one that was cut off in the middle."""
@@ -87,8 +83,11 @@ class Inlet:
         answer.attempt.dropped += answer.count(wrong.written)
         return None, ending
 
-    def _once(self, pieces: Sequence[Piece], *, ended: bool = False) -> Sequence[Piece]:
-        """Return the pieces without calls that the attempt has made before. Several choices are left as they are."""
+    def _for_client(self, pieces: Sequence[Piece], *, ended: bool = False) -> Sequence[Piece]:
+        """Return the pieces without calls that the attempt has made before, nor those that Spillway answers beside others.
+
+        Several choices are left as they are.
+        """
         if self._repeated is None:
             if not any(piece.calls for piece in pieces):
                 return pieces
@@ -103,14 +102,11 @@ class Inlet:
         if held and (attempt.withheld or not attempt.calling) and not any(piece.calls for piece in single):
             attempt.calling = attempt.withheld = True
         else:
-            attempt.withheld &= self._answer.marked
-        return single
+            attempt.withheld &= self._answer.mark is not None
+        return [self._without_answered(piece) for piece in single] if self._watch.builtin else single
 
-    def _filtered(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
-        """Return pieces of an attempt whose calls Spillway answers as they are, any others without such calls."""
-        return [self._for_client(piece) for piece in pieces] if self._watch.builtin else pieces
-
-    def _for_client(self, piece: Piece) -> Piece:
+    def _without_answered(self, piece: Piece) -> Piece:
+        """Return a piece of an attempt whose calls Spillway answers as it is, any other without such calls."""
         attempt, rest = self._answer.attempt, list[CallPart]()
         for call in () if attempt.searching else piece.calls:
             passed = self._watch.passed(call)

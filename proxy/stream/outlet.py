@@ -43,7 +43,8 @@ class Outlet:
         self.role_sent = False
         """Whether a delta named the role, which it does once."""
         self.template = Template()
-        self._held: list[Piece] | None = None
+        self.held: list[Piece] | None = None
+        """What is held back; None: nothing is."""
         self._seam = self._thoughts = NO_SEAM
         """What the text, and the reasoning, of a later attempt has to pass."""
         self._thought_gap: str | None = ""
@@ -68,7 +69,7 @@ class Outlet:
         elif answer.identity is not None:
             self.renaming = True  # a first chunk went out before the prompt was refused
         self.template.known = False
-        self._held = None
+        self.held = None
 
     # -- pieces
 
@@ -79,7 +80,7 @@ class Outlet:
         """
         template, answer = self.template, self._answer
         text = template.read(frame)
-        if text is None or self._held is not None or not self._watch.far(answer, 4 * len(text)):
+        if text is None or self.held is not None or not self._watch.far(answer, 4 * len(text)):
             return False
         if calls is not None and not template.thought and not calls.skip(text):
             return False
@@ -96,26 +97,26 @@ class Outlet:
         watch, answer = self._watch, self._answer
         answer.add(piece)
         if watch.strip_usage and piece.trailer:
-            held = self._held or ()
-            self._held = [self._writer.with_usage(each, piece) if each.finish else each for each in held] or self._held
+            held = self.held or ()
+            self.held = [self._writer.with_usage(each, piece) if each.finish else each for each in held] or self.held
             return True
         if piece.usage is not None and (piece.trailer or piece.finish):
             usage = watch.with_details(piece.usage)
             piece = piece if usage is piece.usage else replace(piece, frame=b"", usage=usage)
-        cut = self._held is not None or watch.may_be_full(answer) or watch.cut_after_calls(answer)
+        cut = self.held is not None or watch.may_be_full(answer) or watch.cut_after_calls(answer)
         usage_follows = watch.strip_usage and answer.attempt.finish is not None
         # The end of the first choice does not hold up others.
         ends = (piece.finish == "length" and cut) or usage_follows or (piece.finish and watch.ended_in_thought(answer))
         if not piece.index and ends:
-            self._held = [*(self._held or ()), piece]
+            self.held = [*(self.held or ()), piece]
             return True
         self._emit(piece)
         return True
 
     def aside(self, piece: Piece) -> None:
         """A piece that says nothing of the answer."""
-        if self._held is not None and not self._answer.marked:
-            self._held.append(piece)
+        if self.held is not None and self._answer.mark is None:
+            self.held.append(piece)
         else:
             self.out.append(self._relayed(piece))
 
@@ -146,8 +147,8 @@ class Outlet:
     def _emit(self, piece: Piece) -> None:
         if piece.says_nothing:  # but how many tokens of a call that is still held there are
             return
-        if self._held is not None and (self._answer.marked or not piece.index):
-            self._held.append(piece)
+        if self.held is not None and (self._answer.mark is not None or not piece.index):
+            self.held.append(piece)
             return
         role_sent, sent = self.role_sent, self._written(piece)
         self.out.append(sent)
@@ -188,11 +189,6 @@ class Outlet:
 
     # -- holding back
 
-    @property
-    def holding(self) -> bool:
-        """Return whether anything is held."""
-        return self._held is not None
-
     def hold_word(self, text: str) -> None:
         """Hold a word until the next one begins: what may end at any token may end inside a word.
 
@@ -210,15 +206,15 @@ class Outlet:
         """Hold everything from now on, from a `call` on or from a word, until `release`, or forever."""
         self.release()
         self.flush()
-        self._held = []
-        self._answer.mark()
+        self.held = []
+        self._answer.set_mark()
         self._answer.attempt.withheld = call
 
     def release(self) -> None:
         """Send what is held."""
-        held, self._held = self._held, None
+        held, self.held = self.held, None
         self.out += [self._relayed(piece) if piece.form is None else self._written(piece) for piece in held or ()]
-        self._answer.unmark()
+        self._answer.mark = None
         self._answer.attempt.withheld = False
 
     def close_thought(self, *, ended: bool) -> None:
@@ -231,17 +227,17 @@ class Outlet:
 
     def take_back(self) -> str:
         """Forget what is held behind a mark, and return the text in it."""
-        if not self._answer.marked:
+        if self._answer.mark is None:
             return ""
-        self._held = None
+        self.held = None
         return self._answer.rewind()
 
     def drop_end(self) -> None:
         """The end that is held turns out to be none: only its content goes out."""
         identity = self._answer.identity or NOBODY
-        held, self._held = self._held or (), None
+        held, self.held = self.held or (), None
         self.out += [self._writer.part(piece, identity, role_sent=self.role_sent) for piece in held if not piece.error]
-        self._answer.unmark()
+        self._answer.mark = None
 
     def settle(self) -> None:
         """The answer ends here: text that was held back goes out, half a tool call never does."""

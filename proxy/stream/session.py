@@ -18,6 +18,7 @@ from proxy.backends.refusals import TEMPLATE_RULES, Overflow, recognise, refused
 from proxy.core import sse
 from proxy.core.dialect import Writer
 from proxy.core.piece import Identity, Piece
+from proxy.dialects.chat.answers import read_frame
 from proxy.stream.answer import Answer, Attempt
 from proxy.stream.events import (
     LEGAL,
@@ -133,7 +134,7 @@ class StreamSession:
             if self._outlet.plain(frame, self._inlet.calls):
                 continue
             self._outlet.template.known = False
-            stop = self._pieces(self._inlet.read(frame)) or self._pause_if_due()
+            stop = self._pieces(self._inlet.take(read_frame(frame))) or self._pause_if_due()
             if stop is not None:
                 return stop
         if self._over or not self.watch.loops(self.answer):
@@ -153,10 +154,7 @@ class StreamSession:
         return self._body_ended()
 
     def _pieces(self, pieces: Sequence[Piece]) -> Stop | None:
-        for piece in pieces:
-            if (stop := self._piece(piece)) is not None:
-                return stop
-        return None
+        return next((stop for piece in pieces if (stop := self._piece(piece)) is not None), None)
 
     def _piece(self, piece: Piece) -> Stop | None:
         outlet, attempt = self._outlet, self.answer.attempts[-1]
@@ -168,7 +166,7 @@ class StreamSession:
             return stop
         if piece.calls and self.watch.endangers(self.answer):
             outlet.withhold(call=True)
-        if piece.finish not in (None, "length") and not attempt.searching and self.answer.marked:
+        if piece.finish not in (None, "length") and not attempt.searching and self.answer.mark is not None:
             outlet.release()
         if outlet.piece(piece):
             return None
@@ -329,9 +327,9 @@ class StreamSession:
             if not outlet.flush() or (outlet.more_expected and ended and not attempt.spoke):
                 attempt.restart()
                 return self._pause("restarted")
-        waits = outlet.holding or outlet.rewriting or supplied
+        waits = outlet.held is not None or outlet.rewriting or supplied
         if attempt.finish == "length" and waits and self.watch.is_full(answer):
-            if not answer.marked:
+            if answer.mark is None:
                 outlet.drop_end()
             return self._pause("window full")
         if attempt.finish == "length" and self.watch.spent(answer):

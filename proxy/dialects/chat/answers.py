@@ -86,7 +86,9 @@ def piece_of(chunk: dict[str, Any], frame: bytes) -> Piece:
     listed = choices if isinstance(choices, list) else []
     piece = _choice_piece(chunk, listed[0] if listed else None, frame)
     if piece.choice or "id" in chunk:
-        piece.identity = identity_of(chunk)
+        extra = {"system_fingerprint": chunk["system_fingerprint"]} if "system_fingerprint" in chunk else {}
+        created = as_count(chunk.get("created"))
+        piece.identity = Identity(text_in(chunk, "id"), created, text_in(chunk, "model"), extra)
     if len(listed) > 1:
         piece.alone = ""
         piece.other_choices = tuple(_choice_piece(chunk, choice, b"") for choice in listed[1:])
@@ -104,12 +106,6 @@ def piece_of(chunk: dict[str, Any], frame: bytes) -> Piece:
         piece.alone = ""  # so does llama-server (`timings_per_token`)
     piece.trailer = bool(usage) and not choices
     return piece
-
-
-def identity_of(chunk: dict[str, Any]) -> Identity:
-    """Read the identity off a chunk."""
-    extra = {"system_fingerprint": chunk["system_fingerprint"]} if "system_fingerprint" in chunk else {}
-    return Identity(text_in(chunk, "id"), as_count(chunk.get("created")), text_in(chunk, "model"), extra)
 
 
 def _choice_piece(chunk: dict[str, Any], choice: Any, frame: bytes) -> Piece:
