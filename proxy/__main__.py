@@ -1,7 +1,5 @@
 """`python -m proxy` is the command `spillway`."""
 
-from __future__ import annotations
-
 import sys
 
 from proxy.cli import main

@@ -4,8 +4,6 @@ It is no language model and says so in every answer. It is there so that Spillwa
 watched, on a machine where no model runs yet.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import socket

@@ -4,8 +4,6 @@ Vectors are cached by digest, so a turn pays for its new passages only. A reques
 missing, then goes on without them; those that come later serve the next turn. A model that fails is not asked for a while.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

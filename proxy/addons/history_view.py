@@ -1,7 +1,5 @@
 """View of the recent requests for one viewer, in the form of docs/api-live.md."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -3,8 +3,6 @@
 Names and figures, never prompts or keys.
 """
 
-from __future__ import annotations
-
 import logging
 
 from typing_extensions import override

@@ -1,7 +1,5 @@
 """Counters and histograms for `/metrics`, each a line that reads finished outcomes: figures and names, never prompts or keys."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """Comparison of the client's messages with those forwarded, and the breakdown of a prompt, both derived from messages alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any, Literal, TypeAlias

@@ -5,8 +5,6 @@ of the user's. Of a thought that is as long as its bound the answer is asked for
 one that ended without a word, bound or not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -4,8 +4,6 @@ Names of attributes are those of the semantic conventions for generative AI, of 
 repository of their own); what these have no name for begins with `spillway.`. Names and figures, never prompts or keys.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Mapping, Sequence

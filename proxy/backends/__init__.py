@@ -3,8 +3,6 @@
 To add a kind: a file with a subclass of `Backend`, and an entry in `BACKENDS`.
 """
 
-from __future__ import annotations
-
 from proxy.backends.base import Backend, Flow, Generic
 from proxy.backends.llamacpp import LlamaCpp
 from proxy.backends.llamaswap import LlamaSwap

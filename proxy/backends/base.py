@@ -4,8 +4,6 @@ What is asked of a server are flows that yield requests and receive replies. The
 recorded replies, `proxy.net.prober` real ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar

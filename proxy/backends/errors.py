@@ -1,7 +1,5 @@
 """Reading what backends say in errors: every field, however deeply nested, and whether the words are the client's own."""
 
-from __future__ import annotations
-
 import re
 from functools import cached_property
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Reading replies of unknown shape: every function takes any JSON and answers None or empty instead of raising."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 

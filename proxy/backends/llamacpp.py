@@ -4,8 +4,6 @@ In router mode (no model given at the start) each model has its own child; askin
 it, were it not for `autoload=false`. A server with one model ignores that query.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -4,8 +4,6 @@ Asking a server itself (`/upstream/NAME/…`, `/props?model=NAME`) loads its mod
 (`internal/server`, 2026-08), so that is only done to load it: the command that started it tells its window.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Neither of them loads a model or keeps one alive.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ The root is `https://openrouter.ai/api`. All endpoints asked here are public. A 
 takes it, of those that the request's `provider` object allows (documentation, "Provider Routing", 2026).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Capabilities of a model, as far as they are known, with the origin of every field."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum, StrEnum

@@ -9,8 +9,6 @@ A refusal is believed as far as its request could prove it: `credible` is the ru
 itself holds for that request at most.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """vLLM: `max_model_len` in the model list is the window, for as long as the server runs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

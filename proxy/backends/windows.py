@@ -4,10 +4,9 @@ Ollama (0.30) cuts in two ways: it drops the oldest messages until the rest fits
 of the window and two tokens more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Self
 
 _ROUND = (64, 100)
 """A bound that a server sets is a multiple of one of these."""
@@ -42,7 +41,7 @@ class CutSeen:
     reported: int
     conversation: bytes
 
-    def bears_out(self, other: CutSeen) -> bool:
+    def bears_out(self, other: Self) -> bool:
         """Say whether both together show a window, and not a counter that is off.
 
         Where a counter is off, what is reported grows with the prompt; what a cut leaves does not. Two conversations

@@ -1,7 +1,5 @@
 """`spillway check`: find and probe the backends, print what was found, what is wrong with it, and the cure."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

@@ -3,8 +3,6 @@
 A new program is a function that prepares its start, and a row in `PROGRAMS`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -3,8 +3,6 @@
 Coloured in a terminal, plain where the output is piped, JSON where that is asked for.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """`spillway serve`: find backends, start the server, say what to type next."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

@@ -1,7 +1,5 @@
 """`spillway store`: look into the checkpoint store, or empty it, while a proxy may be using it."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import math

@@ -1,7 +1,5 @@
 """Reads the settings from the command line, the environment and a file: the only module that looks into the environment."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -13,8 +13,6 @@ Sources: Hermes and Qwen's chat templates; Qwen3-Coder's tool parser; Meta's pro
 DeepSeek and Granite; MiniMax-M2's and Gemma's guides to function calling.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field

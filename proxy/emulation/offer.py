@@ -6,15 +6,13 @@ check, as with models that call tools natively. A client may send anything as a 
 within it are followed, and the work is bounded.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from operator import is_not
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from proxy.backends.profile import ModelProfile
 from proxy.core.jsontext import dig, dumps, omit
@@ -71,7 +69,7 @@ class Offer:
     parallel: bool = True
     """Whether one answer may hold several calls."""
 
-    def with_more(self, schemas: Mapping[str, Any]) -> Offer:
+    def with_more(self, schemas: Mapping[str, Any]) -> Self:
         """Return the offer with tools of these names and schemas besides; the same where not all of its own may be called."""
         more = {name: Tool(name, schema=schema) for name, schema in schemas.items() if name not in self.tools}
         if not more or len(self.callable) < len(self.tools):

@@ -4,8 +4,6 @@ Deterministic, so that the prompt begins with the same bytes on every turn and t
 holds for one answer only, such as a `tool_choice`, is told apart from it, at the end of the prompt.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

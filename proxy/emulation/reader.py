@@ -9,8 +9,6 @@ holds: the tool was offered and the arguments fit its schema; the answer ends wi
 kind; and it is not an example, by what is said before it. Anything else stays text, byte for byte.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Sequence

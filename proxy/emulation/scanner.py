@@ -8,8 +8,6 @@ White space behind a call is left out, but where text follows it that would run 
 the beginning of an answer that opens with a call. Where one answer may hold one call only, later calls are left out, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial

@@ -4,8 +4,6 @@
 a call that was cut off. Its results count only where they fit the schema of the tool.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

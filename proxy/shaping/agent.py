@@ -8,8 +8,6 @@ A short system prompt in place of the agent's own, where that takes too much: ke
 environment, the names of its skills and agents, and the project's guides.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ keep working. Only the last message, calls that are open at the end, and a conve
 spoken yet may turn out otherwise.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ Under the local policy, where even that takes too much, the tools that are used 
 are called. What a call is made of (names, types, required fields, enums, defaults, bounds) never changes.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ Meanwhile reads answer as if nothing were stored, and what is new is held in mem
 To add a database: one file with a `Driver`, and a line in `open_store`; the contract tests then cover it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time
@@ -40,35 +38,6 @@ SHELTER_BYTES = 2**24
 """Bytes of checkpoints held in memory while the database does not take them."""
 
 _log = logging.getLogger("spillway.store")
-
-
-def open_store(url: str, limits: StoreLimits) -> Store:
-    """Open the store at `url`: `sqlite`, `sqlite:///PATH` (four slashes: absolute), `memory://`, `redis://…` or `rediss://…`.
-
-    Blocks while a file is opened: call it before the event loop serves.
-
-    Raises:
-        SettingError: the scheme is unknown, the file can't be written, the address is malformed, or the
-            client library is missing.
-    """
-    scheme = url.split("://", 1)[0]
-    driver: Driver
-    try:
-        if url == "memory://" or scheme == "sqlite":
-            driver = open_sqlite(url, limits)
-        elif scheme in ("redis", "rediss"):
-            from proxy.store.redis import RedisDriver  # noqa: PLC0415 - an extra
-
-            driver = RedisDriver(url, limits)
-        else:
-            raise refusal(
-                url, "no such kind of store; allowed are sqlite, sqlite:///PATH, memory://, redis://HOST, rediss://HOST"
-            )
-    except ModuleNotFoundError:
-        raise refusal(url, "the redis client is not installed; pip install 'spillway-proxy[redis]'") from None
-    except ValueError as error:
-        raise refusal(url, error) from None
-    return Store(driver, limits)
 
 
 @dataclass(slots=True)
@@ -258,6 +227,35 @@ class Store:
         elif breaker.problem and not problem:
             _log.info("store %s works again", self._driver.name)
         breaker.problem, breaker.retry_at = problem, self._now() + PAUSE
+
+
+def open_store(url: str, limits: StoreLimits) -> Store:
+    """Open the store at `url`: `sqlite`, `sqlite:///PATH` (four slashes: absolute), `memory://`, `redis://…` or `rediss://…`.
+
+    Blocks while a file is opened: call it before the event loop serves.
+
+    Raises:
+        SettingError: the scheme is unknown, the file can't be written, the address is malformed, or the
+            client library is missing.
+    """
+    scheme = url.split("://", 1)[0]
+    driver: Driver
+    try:
+        if url == "memory://" or scheme == "sqlite":
+            driver = open_sqlite(url, limits)
+        elif scheme in ("redis", "rediss"):
+            from proxy.store.redis import RedisDriver  # noqa: PLC0415 - an extra
+
+            driver = RedisDriver(url, limits)
+        else:
+            raise refusal(
+                url, "no such kind of store; allowed are sqlite, sqlite:///PATH, memory://, redis://HOST, rediss://HOST"
+            )
+    except ModuleNotFoundError:
+        raise refusal(url, "the redis client is not installed; pip install 'spillway-proxy[redis]'") from None
+    except ValueError as error:
+        raise refusal(url, error) from None
+    return Store(driver, limits)
 
 
 def _reason(error: Exception) -> str:

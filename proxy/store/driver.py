@@ -1,7 +1,5 @@
 """Interface of a database that checkpoints are stored in, and their form there: one JSON object each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias

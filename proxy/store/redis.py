@@ -10,8 +10,6 @@ server's `maxmemory`; any eviction policy will do. Needs Redis 6.2 or a server t
 the script that looks up a checkpoint makes the keys that it reads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any

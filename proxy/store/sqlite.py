@@ -1,7 +1,5 @@
 """Checkpoints in a SQLite file, or in memory, which one thread reads and writes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

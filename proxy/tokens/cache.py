@@ -1,7 +1,5 @@
 """Caches of what requests leave behind for later ones. They share one bound in bytes."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from threading import RLock

@@ -3,8 +3,6 @@
 Nothing here raises for what could be read as JSON: an unknown part is counted as its JSON, without what looks like base64.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

@@ -1,7 +1,5 @@
 """Families of models that share a tokenizer: how each is recognised, and its vocabulary. A new one is one entry."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

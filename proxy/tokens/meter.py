@@ -4,8 +4,6 @@ Best first: a count of this very prompt by the backend, one it reported for the 
 plus a prediction of the rest, the model's own vocabulary, another vocabulary with learned ratios.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b

@@ -3,8 +3,6 @@
 A reported token count is believable, corrupt, or the sign of a prompt that the backend cut.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field

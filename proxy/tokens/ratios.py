@@ -4,8 +4,6 @@ A `Vector` holds `SIZE` numbers that add up over messages: tokens by script, the
 model's tokens are their sum, each times a learned weight: the ratios of the scripts and the tokens of a template's parts.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from operator import mul

@@ -1,11 +1,9 @@
 """Settings as one frozen value: the server's, and those that can differ from model to model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from typing_extensions import override
@@ -244,7 +242,7 @@ class Settings(ModelSettings):
     log_level: LogLevel = Field(default="info", description="Least severity logged.")
 
     @model_validator(mode="after")
-    def _consistent(self) -> Settings:
+    def _consistent(self) -> Self:
         _check_order(dict(self), "")
         for glob, model in self.models.items():
             _check_order({**dict(self), **_set_fields(model)}, f"for models {glob}: ")
@@ -265,7 +263,7 @@ class Settings(ModelSettings):
         """Hash a few fields, since tables can't be hashed: enough for a cache with one key or two."""
         return hash((self.port, self.policy, self.trigger, self.target))
 
-    def for_model(self, model: str) -> Settings:
+    def for_model(self, model: str) -> "Settings":
         """Return the settings in force for one model id; the same object where nothing differs."""
         return _for_model(self, model) if self.models else self
 

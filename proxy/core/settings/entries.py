@@ -1,12 +1,10 @@
 """Kinds of value that settings have, each read as people type it, and the table of a backend."""
 
-from __future__ import annotations
-
 import json
 import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import unquote, urlsplit
 
 from pydantic import (
@@ -198,7 +196,7 @@ class BackendSetting(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _user_and_name(self) -> BackendSetting:
+    def _user_and_name(self) -> Self:
         """Take user and password out of the URL, which is shown in many places, and give it a name."""
         parts = urlsplit(self.url)
         before, at, place = parts.netloc.rpartition("@")
