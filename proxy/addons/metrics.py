@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from typing_extensions import override
 
 from proxy.addon import AddOn
+from proxy.core.jsontext import dig
 from proxy.core.piece import as_count
 from proxy.outcome import Outcome, owner
 
@@ -55,8 +56,7 @@ def _ended(outcome: Outcome) -> Iterator[Sample]:
 def _used(outcome: Outcome) -> Iterator[Sample]:
     """Tokens by kind, as the backend reported them."""
     usage = outcome.usage or {}
-    details = usage.get("prompt_tokens_details")
-    cached = as_count(details.get("cached_tokens")) if isinstance(details, dict) else 0
+    cached = as_count(dig(usage, "prompt_tokens_details", "cached_tokens"))
     for kind, tokens in (
         ("prompt", as_count(usage.get("prompt_tokens"))),
         ("completion", as_count(usage.get("completion_tokens"))),

@@ -12,7 +12,8 @@ from typing import Any
 from typing_extensions import override
 
 from proxy.addon import AddOn
-from proxy.backends.fields import mapping, nonblank, smallest, tokens
+from proxy.backends.fields import nonblank, smallest, tokens
+from proxy.core.jsontext import dig
 from proxy.core.request import EFFORTS, NONE, Thinking
 from proxy.job import Job
 from proxy.stream.watch import UNBOUND
@@ -20,7 +21,9 @@ from proxy.stream.watch import UNBOUND
 _SHARES = {"minimal": 0.1, "low": 0.2, "medium": 0.5}
 """Parts of the bound by effort, as OpenRouter has them ("Reasoning tokens", 2026); any other has all of it."""
 _BUDGETS = (("reasoning", "max_tokens"), ("thinking_budget_tokens",), ("thinking_token_budget",))
-"""Where clients of chat completions say it: OpenRouter's, llama.cpp's and vLLM's."""
+_WORDS = (("reasoning", "effort"), ("reasoning_effort",), ("think",))
+_SWITCHES = (("think",), ("chat_template_kwargs", "enable_thinking"))
+"""Where clients of chat completions say how much: OpenRouter's, llama.cpp's, vLLM's, OpenAI's and Ollama's."""
 _SLACK, _SLACK_SHARE = 64, 4
 """Tokens, and part of the bound, that a backend's own end of a thought may come late."""
 
@@ -61,12 +64,7 @@ def _bound(job: Job) -> int | None:
 
 def _thinking_in(body: Mapping[str, Any]) -> Thinking:
     """Read how much a client of chat completions wants the model to think."""
-    reasoning = mapping(body.get("reasoning"))
-    think = body.get("think")
-    word = nonblank(reasoning.get("effort")) or nonblank(body.get("reasoning_effort")) or nonblank(think) or ""
-    budgets = [
-        tokens(mapping(body.get(path[0])).get(path[1]) if len(path) > 1 else body.get(path[0])) for path in _BUDGETS
-    ]
-    switch = mapping(body.get("chat_template_kwargs")).get("enable_thinking")
-    off = word == NONE or think is False or switch is False
-    return Thinking(on=False if off else None, effort=word if word in EFFORTS else "", budget=smallest(budgets))
+    word = next(filter(None, (nonblank(dig(body, *path)) for path in _WORDS)), "")
+    off = word == NONE or any(dig(body, *path) is False for path in _SWITCHES)
+    budget = smallest(tokens(dig(body, *path)) for path in _BUDGETS)
+    return Thinking(on=False if off else None, effort=word if word in EFFORTS else "", budget=budget)

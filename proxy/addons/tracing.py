@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from proxy import __version__
 from proxy.addon import AddOn
+from proxy.core.jsontext import dig
 from proxy.core.piece import as_count
 from proxy.net.headers import Headers
 from proxy.net.upstream import Upstream
@@ -218,10 +219,8 @@ def _prefixed(prefix: str, event: Event) -> dict[str, AttributeValue]:
 def _set_outcome(root: Span, outcome: Outcome) -> None:
     values = {name: getattr(outcome, field) for name, field in _OUTCOME.items()}
     for name, path in _USAGE.items():
-        usage: object = outcome.usage
-        for key in path:
-            usage = usage.get(key) if isinstance(usage, Mapping) else None
-        values[name] = None if usage is None else as_count(usage)
+        count = dig(outcome.usage, *path)
+        values[name] = None if count is None else as_count(count)
     root.set_attributes({name: value for name, value in values.items() if value not in (None, "")})
     if outcome.error is not None and outcome.status != CLIENT_DISCONNECTED:
         root.set_attribute("error.type", _text(outcome.error))

@@ -29,6 +29,6 @@ def detect(url: str) -> Flow[Backend | None]:
     if is_openrouter(url):
         return backend_of("openrouter")
     for backend in BACKENDS:
-        if (yield from backend.detect(url)):
+        if (yield from backend.detect()):
             return backend
     return None

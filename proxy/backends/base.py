@@ -123,15 +123,19 @@ class Backend:
     """Whether it refuses by itself to load what would not fit into memory."""
     wider = ""
     """What a user does for a larger window, as the rest of a sentence; empty: nothing can be done."""
+    owner = ""
+    """Whom its list of models names as their owner, where that tells the kind; empty: anybody."""
     native: tuple[str, ...] = ()
     """Paths that no other kind has, as globs: who asks for one means this kind, whichever comes first."""
     admin: tuple[str, ...] = ()
     """Its own requests that change, reveal or take away more than an answer costs, as globs over `METHOD /path`: lower
     case behind the method, and beginning anywhere in the path."""
 
-    def detect(self, url: str) -> Flow[bool]:
-        """Tell by the shape of replies whether the server at `url` (root, without /v1) is of this kind."""
+    def detect(self) -> Flow[bool]:
+        """Tell by the shape of replies whether a server is of this kind."""
         reply = mapping((yield MODELS).json)
+        if self.owner:
+            return any(entry.get("owned_by") == self.owner for entry in openai_models(reply))
         return reply.get("object") == "list" and isinstance(reply.get("data"), list)
 
     def models(self) -> Flow[list[Listed]]:

@@ -44,7 +44,7 @@ class LlamaCpp(Backend):
     )
 
     @override
-    def detect(self, url: str) -> Flow[bool]:
+    def detect(self) -> Flow[bool]:
         """Look for server properties; while it loads, every path answers with the same error."""
         props = mapping((yield Probe("GET", "/props")).json)
         if isinstance(props.get("default_generation_settings"), dict) or props.get("role") == "router":

@@ -29,6 +29,7 @@ class LlamaSwap(Backend):
     """Proxy in front of servers of any kind."""
 
     kind = "llamaswap"
+    owner = "llama-swap"
     continuations = (Continuation.FLAGS, Continuation.QUOTE)
     wider = (
         "start the model with a larger context in llama-swap's configuration (`-c 16384` in `cmd`, for llama-server)"
@@ -38,11 +39,6 @@ class LlamaSwap(Backend):
         *("* */unload", "* */unload/*", "* */upstream/*", "PUT */api/profiles/active"),
         *("POST */api/inflight/*", "* */logs", "* */logs/*", "GET */api/captures/*", "GET */api/events"),
     )
-
-    @override
-    def detect(self, url: str) -> Flow[bool]:
-        """Look for llama-swap as the owner of a model."""
-        return any(entry.get("owned_by") == "llama-swap" for entry in openai_models((yield MODELS).json))
 
     @override
     def profile(self, model: str) -> Flow[ModelProfile]:

@@ -38,7 +38,7 @@ class LmStudio(Backend):
     admin = ("POST */models/load", "POST */models/unload", "POST */models/download")
 
     @override
-    def detect(self, url: str) -> Flow[bool]:
+    def detect(self) -> Flow[bool]:
         """Look for either native model list."""
         return (yield from _native_list()) is not None
 

@@ -53,7 +53,7 @@ class Ollama(Backend):
     )
 
     @override
-    def detect(self, url: str) -> Flow[bool]:
+    def detect(self) -> Flow[bool]:
         """Look for a version and a tag list: other applications have `/api/version` too, Spillway among them."""
         version = mapping((yield Probe("GET", "/api/version")).json)
         if nonblank(version.get("version")) is None or "spillway" in version:

@@ -51,11 +51,7 @@ _CANCELLING = re.compile(
 
 def is_openrouter(url: str) -> bool:
     """Return whether the address is OpenRouter's own."""
-    try:
-        host = urlsplit(url).hostname or ""
-    except ValueError:
-        return False
-    return host == "openrouter.ai" or host.endswith(".openrouter.ai")
+    return f".{urlsplit(url).hostname}".endswith(".openrouter.ai")
 
 
 def cancels(provider: str) -> bool:
@@ -104,10 +100,8 @@ class OpenRouter(Backend):
     admin = ("POST */keys", "PATCH */keys/*", "DELETE */keys/*", "POST */credits/*")
 
     @override
-    def detect(self, url: str) -> Flow[bool]:
-        """By host; else by the catalogue's entries, which no other list looks like."""
-        if is_openrouter(url):
-            return True
+    def detect(self) -> Flow[bool]:
+        """By the catalogue's entries, which no other list looks like."""
         entries = openai_models((yield MODELS).json)
         return any(
             isinstance(entry.get("top_provider"), dict)

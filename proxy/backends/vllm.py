@@ -5,8 +5,8 @@ from typing import Any
 
 from typing_extensions import override
 
-from proxy.backends.base import MODELS, Backend, Flow, Probe
-from proxy.backends.fields import entry_of, fact, nonblank, openai_models, tokens
+from proxy.backends.base import Backend, Flow, Probe
+from proxy.backends.fields import entry_of, fact, nonblank, tokens
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.core.jsontext import JsonObject, dig
 from proxy.core.request import Thinking
@@ -29,7 +29,7 @@ _COUNTED = (
 class Vllm(Backend):
     """vLLM's OpenAI-compatible server."""
 
-    kind = "vllm"
+    kind = owner = "vllm"
     wider = "start it with a larger `--max-model-len`"
     continuations = (Continuation.FLAGS, Continuation.QUOTE)
     ask_running_counts: Mapping[str, Any] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
@@ -51,11 +51,6 @@ class Vllm(Backend):
         ),
         *("POST */scale_elastic_ep", "POST */start_profile", "POST */stop_profile"),
     )
-
-    @override
-    def detect(self, url: str) -> Flow[bool]:
-        """Look for vLLM as the owner of a model."""
-        return any(entry.get("owned_by") == "vllm" for entry in openai_models((yield MODELS).json))
 
     @override
     def listed_profile(self, entry: JsonObject, entries: list[JsonObject]) -> ModelProfile:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from proxy.core.history.checkpoint import DIGEST_BYTES, Checkpoint
-from proxy.store.driver import DOCUMENT, VERSION, Driver, StoreLimits, decode, encode, refusal, version_of
+from proxy.store.driver import DOCUMENT, Driver, StoreLimits, decode, encode, refusal
 from proxy.store.sqlite import SqliteDriver, open_sqlite
 
 __all__ = ["Store", "StoreLimits", "open_store"]
@@ -75,8 +75,6 @@ class Store:
         self._writes = Breaker("takes no writes (%s): what is new is kept in memory")
         self._shelter: Driver | None = None
         """What the database did not take; None: it has taken everything."""
-        self._versions: set[int | None] = {VERSION, None}
-        """Those that need no line in the log: ours, none, and what has had its line."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @property
@@ -99,9 +97,9 @@ class Store:
             if found is None:
                 break
             start += found[0] + 1
-            if (checkpoint := self._decode(found[1], scope, digests[start - 1])) is not None:
+            if (checkpoint := decode(found[1], scope, digests[start - 1])) is not None:
                 return checkpoint
-        return None if sheltered is None else self._decode(sheltered[1], scope, digests[end])
+        return None if sheltered is None else decode(sheltered[1], scope, digests[end])
 
     async def put(self, checkpoint: Checkpoint) -> bool:
         """Store it; one of the same scope and digest is replaced. False: it never can be, and is left out."""
@@ -179,7 +177,7 @@ class Store:
     async def export(self) -> list[Checkpoint]:
         """Return all checkpoints, oldest first."""
         bodies = await self._run(self._driver.export, (), seconds=BULK_TIMEOUT)
-        return sorted(filter(None, map(self._decode, bodies)), key=lambda checkpoint: checkpoint.created)
+        return sorted(filter(None, map(decode, bodies)), key=lambda checkpoint: checkpoint.created)
 
     async def purge(self, *, older_than: float | None = None) -> int:
         """Delete checkpoints made before `older_than` (seconds since the epoch), or all; return how many."""
@@ -210,15 +208,6 @@ class Store:
         for breaker in breakers:
             self._note(breaker, "")
         return result
-
-    def _decode(self, body: bytes, scope: str | None = None, digest: bytes | None = None) -> Checkpoint | None:
-        """Read a body, see `decode`; of each version that can't be read, log the first."""
-        checkpoint = decode(body, scope, digest)
-        if checkpoint is None and (version := version_of(body)) not in self._versions:
-            self._versions.add(version)
-            text = "stored items of version %d can't be read (this Spillway reads %d) and are ignored until they expire"
-            _log.warning(text, version, VERSION)
-        return checkpoint
 
     def _note(self, breaker: Breaker, problem: str) -> None:
         """Note how an operation ended, and log what is news."""

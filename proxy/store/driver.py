@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from proxy.core.errors import SettingError
 from proxy.core.history.checkpoint import Checkpoint
-from proxy.core.jsontext import dumps, loads, loads_object
+from proxy.core.jsontext import dumps, loads
 
 Found: TypeAlias = tuple[int, bytes] | None
 """Index of the digest that was found, and the body that is stored under it."""
@@ -96,12 +96,6 @@ def decode(body: bytes, scope: str | None = None, digest: bytes | None = None) -
         return None
     is_right = version == VERSION and scope in (None, checkpoint.scope) and digest in (None, checkpoint.digest)
     return checkpoint if is_right else None
-
-
-def version_of(body: bytes) -> int | None:
-    """Return the version of the form that a body was written in; None: it is not of any."""
-    version = (loads_object(body) or {}).get("v")
-    return version if isinstance(version, int) else None
 
 
 def credential_of(scope: str) -> str:

@@ -117,7 +117,6 @@ FAMILIES: tuple[Family, ...] = (
     Family("cl100k", "cl100k", r"gpt-4(?![\do.])|gpt-3\.5|phi-?4", r"cl100k(_base)?|phi-?4"),
 )  # fmt: skip
 """In the order in which model names are tried. A new one is a line."""
-BY_ID = {family.id: family for family in FAMILIES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +152,7 @@ def _by_word(word: str) -> Family | None:
     if file is not None:
         return file
     known = word.lower()
-    if known in BY_ID:
-        return BY_ID[known]
-    exact = next((family for family in FAMILIES if re.fullmatch(family.hints, known)), None)
+    exact = next((family for family in FAMILIES if known == family.id or re.fullmatch(family.hints, known)), None)
     return exact or _by_name(word)
 
 

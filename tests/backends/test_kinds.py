@@ -60,18 +60,13 @@ def test_each_server_is_told_apart(name: str) -> None:
 def test_openrouter_is_told_by_its_address_without_asking() -> None:
     found, asked = play(detect("https://openrouter.ai/api"), {})
     assert (found and found.kind, asked) == ("openrouter", [])
-    known = (
-        "https://eu.openrouter.ai/api",
-        "https://openrouter.ai.example.org/api",
-        "http://h/openrouter.ai",
-        "http://[x",
-    )
-    assert [is_openrouter(url) for url in known] == [True, False, False, False]
+    known = ("https://eu.openrouter.ai/api", "https://openrouter.ai.example.org/api", "http://h/openrouter.ai")
+    assert [is_openrouter(url) for url in known] == [True, False, False]
 
 
 @pytest.mark.parametrize("reply", [{"data": []}, {"object": "list"}, [], "<html>", None])
 def test_only_a_list_in_openais_shape_shows_a_backend(reply: object) -> None:
-    assert not play(backend_of("generic").detect("h"), {LIST: reply})[0]
+    assert not play(backend_of("generic").detect(), {LIST: reply})[0]
 
 
 def test_every_kind_can_be_named() -> None:
