@@ -270,7 +270,10 @@ class AheadCompactor(AddOn):
         """Prepare what the client will ask, as if it had asked, and have a model summarise afterwards; None: there is no need."""
         result = await self._shorten(plan, job, rest, recalled)
         if not self._extract_in(job):
+            if result == "done":
+                await self._have_read(job, rest)
             return result
+        # The summary is asked for first: the backend still holds the prompt that it is appended to.
         shortened, extract = job, job.prompt.checkpoint
         assert extract is not None
         job = job.fresh(rewrites=True)
@@ -279,9 +282,10 @@ class AheadCompactor(AddOn):
         if not any(job.outcome.each("backend_failed")):
             self._tried.put((job.scope, extract.digest), True, 0)
         if not written:
-            await self._have_read(shortened, rest)  # what was written took its place in the backend's cache
+            await self._have_read(shortened, rest)
             return result or "failed"
-        await self._placed(plan, job, rest)
+        self._note_digest(plan, job)
+        await self._have_read(job, rest)
         return "done"
 
     async def _shorten(self, plan: _Plan, job: Job, rest: Sequence[Message], recalled: int) -> AheadResult | None:
@@ -297,7 +301,7 @@ class AheadCompactor(AddOn):
             return None
         if not await self._compactor.compact(job, goal=self._goal(job, added)):
             return "failed" if job.state.unsummarised else "useless"
-        await self._placed(plan, job, rest)
+        self._note_digest(plan, job)
         return "done"
 
     def _goal(self, job: Job, added: int = 0) -> int:
@@ -306,11 +310,9 @@ class AheadCompactor(AddOn):
         assert budget is not None  # it was known a moment ago
         return max(1, self._compactor.goal(job, budget) - self._compactor.growth(job, budget).requested - added)
 
-    async def _placed(self, plan: _Plan, job: Job, rest: Sequence[Message]) -> None:
-        """Remember the new checkpoint, and have the backend read it."""
+    def _note_digest(self, plan: _Plan, job: Job) -> None:
         assert job.prompt.checkpoint is not None
         plan.digest = job.prompt.checkpoint.digest
-        await self._have_read(job, rest)
 
     async def _have_read(self, job: Job, rest: Sequence[Message]) -> None:
         """Have the backend read the new prompt, so that it will find all but the newest message in its cache."""

@@ -68,7 +68,7 @@ def test_the_backend_has_read_the_new_prompt_before_the_next_turn_comes() -> Non
         talk = Talk(proxy)
         talk.ask()
         wait_ahead(proxy, done=1)
-        *_, reading = readings(fake)
+        (reading,) = readings(fake)  # not before the summary, which is appended to what it still holds
         talk.ask()
         sent = fake.chats()[-1].json["messages"]
         assert reading.json["messages"][:-1] == sent[:-1]
