@@ -27,7 +27,7 @@ from tests.engine.instruct import INSTALL, instruct_model
 from tests.engine.server import Engine, ServeOptions, llama_server
 from tests.engine.spillway import spillway_server
 
-TALKS, SLOTS, ANSWER, STEPS = 4, 2, 16, 6
+TALKS, SLOTS, ANSWER, STEPS, PASSAGES = 4, 2, 16, 12, 8
 SETTLED = 12.0
 """Seconds after which a quiet slot has been saved."""
 QUIET = 4.0
@@ -55,14 +55,22 @@ class Run:
             self.read[name] = self.read.get(name, 0) + tokens_read(engine)
 
     def say(self, talk: list[dict[str, Any]], text: str) -> None:
-        """Take a turn of a conversation."""
+        """Take a turn of a conversation; where the server refuses it as too long, without its oldest turns, as programs do."""
         talk.append({"role": "user", "content": text})
-        body = {"model": "m", "messages": talk, "max_tokens": ANSWER, "temperature": 0}
-        reply = httpx.post(f"{self.base}/v1/chat/completions", json=body, timeout=600, trust_env=False)
+        while (reply := self._post(talk)).status_code == 400 and len(talk) > 2:
+            del talk[:2]
         talk.append(
             {"role": "assistant", "content": reply.raise_for_status().json()["choices"][0]["message"]["content"]}
         )
         print(end=".", file=sys.stderr, flush=True)
+
+    def _post(self, talk: Sequence[dict[str, Any]]) -> httpx.Response:
+        body = {"model": "m", "messages": talk, "max_tokens": ANSWER, "temperature": 0}
+        return httpx.post(f"{self.base}/v1/chat/completions", json=body, timeout=600, trust_env=False)
+
+    def step(self, talk: list[dict[str, Any]], step: int) -> None:
+        """Take a step of an agent, with what a tool might have read."""
+        self.say(talk, " ".join(self.words[(step * PASSAGES + at) % len(self.words)] for at in range(PASSAGES)))
 
     def round(self, talks: Sequence[list[dict[str, Any]]], turn: int) -> None:
         """Take a turn of each."""
@@ -86,7 +94,7 @@ def agent(run: Run) -> None:
     talk: list[dict[str, Any]] = []
     with run.part("an agent, summarised ahead"):
         for step in range(run.turns + STEPS):
-            run.say(talk, " ".join(run.words[step * 3 : step * 3 + 3]))
+            run.step(talk, step)
             time.sleep(QUIET)
 
 
@@ -98,7 +106,8 @@ def mixed(run: Run) -> None:
         with run.part("a mixed hour, shortened"):
             for turn in range(run.turns - 1):
                 run.round(talks, part * run.turns + turn)
-                run.say(worker, run.words[(part * run.turns + turn) % len(run.words)])
+                run.step(worker, part * run.turns + turn)
+                time.sleep(QUIET)
             time.sleep(SETTLED)
 
 

@@ -227,7 +227,9 @@ class SlotKeeper(AddOn):
         if not free:
             job.state.waits_for = FREE_SLOT if seen else ""
             return None
-        own = next((slot for slot in free if slot.continues_in(job)), None)
+        digest, going_on = _digest_of(job), [slot for slot in free if slot.continues_in(job)]
+        # What was read ahead may be in another slot than the turn before it.
+        own = max(going_on, key=lambda each: (each.checkpoint == digest, each.used), default=None)
         for slot in free if engine.clears else ():
             if slot is not own:
                 await self._save(job.route, engine, slot)

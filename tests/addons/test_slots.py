@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.addons.test_conversation_summary import Talk as Summarised
 from tests.engine.cache import cached_model
 from tests.engine.server import llama_server
 from tests.engine.spec import ModelSpec
-from tests.fakes import FakeModel, LlamaCppFake
+from tests.fakes import FakeModel, LlamaCppFake, Reply
 from tests.fakes.waiting import HEADERS, Gate, wait_until
 from tests.proxying import Proxy, metric, running_proxy
 
@@ -164,9 +165,28 @@ def test_what_a_viewer_has_forgotten_is_neither_saved_nor_restored(monkeypatch: 
         assert not restores(fake)
 
 
+def test_of_two_slots_that_hold_a_conversation_the_one_that_was_used_last_goes_on() -> None:
+    gates = [Gate(HEADERS), Gate(HEADERS)]
+    waiting = iter(gates)
+    asked: Talk = [{"role": "user", "content": WORDS}]
+    body = {"model": "m", "stream": True, "messages": asked, "max_tokens": 8}
+    with (
+        engine(slots=2, saves=True, brain=lambda _: Reply(text="Yes.", gate=next(waiting, None))) as fake,
+        running_proxy(fake, grace=0.01, heartbeat=0.01) as proxy,
+        ExitStack() as opened,
+    ):
+        proxy.client.headers["authorization"] = "Bearer a"
+        streams = [opened.enter_context(proxy.client.stream("POST", "/v1/chat/completions", json=body)) for _ in gates]
+        for gate, stream in zip(gates, streams, strict=True):
+            gate.open()
+            stream.read()
+        say(proxy, [*asked, {"role": "assistant", "content": "Yes."}], "and then")
+        assert [chat.json["id_slot"] for chat in fake.chats()] == [0, 1, 1]
+
+
 def test_a_request_that_finds_no_slot_free_says_that_it_waits_for_one() -> None:
     gate = Gate(HEADERS)
-    body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": WORDS}]}
+    body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": WORDS}], "max_tokens": 8}
     with (
         engine(saves=True, gate=gate) as fake,
         running_proxy(fake, grace=0.01, heartbeat=0.01) as proxy,
