@@ -107,7 +107,7 @@ class ConversationState:
             heavy = heavy or is_heavy(reply)
             if remaining < 0:
                 raise BodyTooLarge(
-                    f"What this request goes on from is larger than the {self._max_body} bytes accepted here "
+                    f"The stored conversation that this request continues is larger than the {self._max_body} bytes accepted here "
                     "(SPILLWAY_MAX_BODY). Begin a new conversation."
                 )
 
@@ -122,7 +122,7 @@ class ConversationState:
         found = await self._store.document(tenant, name)
         if found is None and not self._store.healthy:
             raise StoreUnavailable(
-                f"The store does not answer now, so {name!r} can't be looked up: try again later, or send the whole "
+                f"The store does not answer at the moment, so {name!r} can't be looked up: try again later, or send the whole "
                 "conversation in the request."
             )
         return found
@@ -140,7 +140,9 @@ class ConversationState:
             StoreUnavailable: the store does not take that now.
         """
         if not await self._store.drop_document(tenant, name):
-            raise StoreUnavailable(f"The store takes no changes now, so {name!r} is not deleted: try again later.")
+            raise StoreUnavailable(
+                f"The store accepts no changes at the moment, so {name!r} is not deleted: try again later."
+            )
 
     # -- sealed values, see `proxy.core.history.sealed`
 

@@ -87,8 +87,8 @@ class Exchange:
         while task.cancelling():
             task.uncancel()
         if self.halted:
-            return Forbidden("Somebody who looks at this Spillway stopped the request.", code="stopped")
-        return ShuttingDown("The server is being stopped; send the request again, to whatever takes its place.")
+            return Forbidden("A viewer of Spillway's page stopped the request.", code="stopped")
+        return ShuttingDown("Spillway is being stopped: send the request again once it is back.")
 
     def detached(self) -> Exchange:
         """A copy for background work after this request, on which nothing can be sent."""

@@ -137,7 +137,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.flow.write_paused:
             self.transport.abort()
         elif self._head_bytes or (not idle and cycle.more_body and not self.flow.read_paused):
-            self._refuse(TooSlow(f"The request stopped arriving for {self.client_timeout:g} seconds."))
+            self._refuse(TooSlow(f"The request stopped arriving for {self.client_timeout:g} seconds: send it again."))
         elif idle and self.timeout_keep_alive_task is None:
             self.transport.close()
         else:  # the client is not what is slow
@@ -149,7 +149,7 @@ class BoundedProtocol(HttpToolsProtocol):
         llhttp does not parse the body of such a request, so its head is parsed once more without the offer.
         """
         if self.scope["method"] == "CONNECT":
-            self._refuse(BadRequest("Spillway makes no tunnels; send requests for paths."))
+            self._refuse(BadRequest("Spillway opens no tunnels: send requests for paths."))
             return
         lines = [b"%b: %b\r\n" % (name, value) for name, value in self.scope["headers"] if name != b"connection"]
         self.parser = HttpRequestParser(self)

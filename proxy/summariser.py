@@ -186,7 +186,7 @@ class Summaries:
                 reply = await self._reply(job, route, ask)
         except TimeoutError:
             job.outcome.add("backend_failed", error=TimeoutError.__name__)
-            _log.warning("summary by %s given up, it took too long", route.model)
+            _log.warning("summary by %s took too long and was cancelled", route.model)
             reply, failed = FAILED, _BackendFailed(final=True)
         except _BackendFailed as error:
             reply, failed = FAILED, error
@@ -309,7 +309,7 @@ async def _read(job: Job, route: Route, ask: SummaryAsk, response: httpx.Respons
     async for data in response.stream:
         size += len(data)
         if size > limit:
-            _log.warning("a summary was given up after %d bytes", limit)
+            _log.warning("a summary was cancelled after %d bytes", limit)
             reply = SummaryReply(failed=True, endless=True)
             break
         if not streams:

@@ -83,7 +83,7 @@ class CompactNow(AddOn):
                 "in SPILLWAY_MODELS."
             )
         if not outcome.compactions:
-            return f"⚠️ {_IN_VAIN} nothing shorter can stand for these {after} tokens."
+            return f"⚠️ {_IN_VAIN} these {after} tokens can't be made fewer."
         before, after = outcome.tokens_before or 0, after - job.prompt.recalled.tokens
         how = _OTHERWISE.get(outcome.summary, _WRITTEN)
         return f"✅ {_DONE} {before} → {after} tokens. {how} It holds from your next message on."
@@ -96,12 +96,12 @@ class CompactNow(AddOn):
             NotFound: its messages are not kept any more.
         """
         if conversation.running is not None:
-            raise Conflict("A request of this conversation is being served: try again when it is done.", code="busy")
+            raise Conflict("This conversation has a request in progress: try again when it has ended.", code="busy")
         record = next((each for each in reversed(conversation.records) if each.received and not each.background), None)
         if record is None:
             raise NotFound(
-                "The messages of this conversation are not kept any more: send `/compact` as a message in it, or try "
-                "again after its next request.",
+                "The messages of this conversation are no longer in memory: send `/compact` as a message in it, or "
+                "try again after its next request.",
                 code="not_kept",
             )
         received, answer = record.received, bytearray()

@@ -46,12 +46,12 @@ class ConversationSummaries:
             StoreUnavailable: the store takes no changes.
         """
         if conversation.running is not None:
-            raise Conflict("A request of this conversation is being served: try again when it is done.", code="busy")
+            raise Conflict("This conversation has a request in progress: try again when it has ended.", code="busy")
         current, newest = await self._current(conversation), conversation.newest
         for addon in self.addons:
             await addon.forgotten(current.scope, newest.links)
         if not await self.store.drop(current.scope, current.digest):
-            raise StoreUnavailable("The store takes no changes now: try again later.")
+            raise StoreUnavailable("The store accepts no changes at the moment: try again later.")
         conversation.checkpoints.pop(current.digest, None)
         previous = await self._find(conversation)
         newest.checkpoint = None if previous is None else describe(previous)
@@ -62,9 +62,7 @@ class ConversationSummaries:
     async def _current(self, conversation: Conversation) -> Checkpoint:
         found = await self._find(conversation)
         if found is None:
-            raise NotFound(
-                "No summary stands in the prompt of this conversation: nothing of it was shortened.", code="no_summary"
-            )
+            raise NotFound("This conversation has no summary: it was not shortened.", code="no_summary")
         return found
 
     async def _find(self, conversation: Conversation) -> Checkpoint | None:

@@ -135,7 +135,9 @@ class Embedder:
                         self._cache.put(key, vector, 4 * len(vector))
         except (_Failed, UpstreamUnavailable, TimeoutError) as error:
             reason = str(error) if isinstance(error, _Failed) else type(error).__name__
-            _log.warning("embeddings by %s failed: %s; words alone rank for %g s", route.model, reason, REST)
+            _log.warning(
+                "embeddings from %s failed: %s; passages are ranked by words alone for %g s", route.model, reason, REST
+            )
             self._resting[route.key] = job.outcome.clock() + REST
 
 

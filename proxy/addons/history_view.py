@@ -84,7 +84,7 @@ class Viewer:
         """
         if not self.reads(tenant):
             raise Forbidden(
-                "What was said is not shown to admin keys: SPILLWAY_ALLOW=content allows it.", code="content_not_shown"
+                "Admin keys do not see what was said: SPILLWAY_ALLOW=content lets them.", code="content_not_shown"
             )
 
 
@@ -110,7 +110,7 @@ class HistoryView:
         conversation = self.history.conversations.get(name)
         if conversation is None or not self.viewer.sees(conversation.tenant):
             raise NotFound(
-                f"There is no conversation {name!r}: it may be one that is not kept any more, until its next request."
+                f"There is no conversation {name!r} in memory; an older one comes back with its next request."
             )
         return conversation
 
@@ -122,7 +122,7 @@ class HistoryView:
         """
         found = next((each for each in self.records(RequestFilter()) if each.outcome.id == name), None)
         if found is None:
-            raise NotFound(f"There is no request {name!r}: it may be one that is not kept any more.")
+            raise NotFound(f"There is no request {name!r} in memory; GET /spillway/outcomes lists those that are.")
         return found
 
     def records(self, wanted: RequestFilter) -> Iterator[RequestRecord]:
@@ -250,7 +250,10 @@ class HistoryView:
         record.refresh()
         received, wire = record.received, record.forwarded
         if not received or not wire:
-            raise Conflict("The bodies of this request are not kept (any more).", code="not_kept")
+            raise Conflict(
+                "The bodies of this request are no longer in memory: raise SPILLWAY_CACHE_BYTES to keep more.",
+                code="not_kept",
+            )
         sent = received.body if isinstance(received, Request) else await parsed_body(received)
         forwarded = await parsed_body(wire)
         key = record.outcome.key

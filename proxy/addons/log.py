@@ -21,19 +21,19 @@ _AT_ONCE: dict[str, str] = {
     "overflow": "{where} refused a prompt as too long; its window is {window}",
     "tools": "{where} takes no tools ({origin}): they are emulated from now on",
     "streams": "{where} does not stream ({origin}): its answers are asked for in one body from now on",
-    "thinks": "{where} can't bound a thought ({origin}): its thoughts are ended here from now on",
+    "thinks": "{where} can't limit thinking ({origin}): Spillway ends it from now on",
     **dict.fromkeys(
         TEMPLATE_RULES, "{where} refused a conversation's roles ({origin}, {what}): they are changed from now on"
     ),
-    "window_learned": "{where} has a window of {window} tokens, by what was seen ({origin}); believed before: {before}",
-    "window_disproved": "{where} held {tokens} tokens at once: the learned window of {window} is given up",
-    "restarted": "{where} began its answer anew ({reason}) when it was asked to go on ({how})",
-    "cut": "{where} cut a prompt of about {expected} tokens to {reported} without a word",
+    "window_learned": "{where} has a window of {window} tokens, learned from {origin}; before: {before}",
+    "window_disproved": "{where} held {tokens} tokens at once: the learned window of {window} is discarded",
+    "restarted": "{where} restarted its answer ({reason}) when it was asked to continue ({how})",
+    "cut": "{where} silently cut a prompt of about {expected} tokens to {reported}",
 }
 """Warnings by event, and by the `what` of a refusal."""
 _COUNTS = {
     "summaries": "summaries",
-    "unfit": "of them not fit to be used",
+    "unfit": "summaries rejected",
     "recalled": "passages recalled",
     "left_out": "tokens of the newest message left out",
     "searches": "searches",
@@ -88,11 +88,11 @@ class RequestLog(AddOn):
         if calls := outcome.malformed_calls:
             faults = dict.fromkeys(f"{call['reason']} {call['tool'] or 'unnamed'} ({call['form']})" for call in calls)
             place = f"{outcome.id} {_where(outcome)} ({calls[0]['provider']})"
-            _log.warning("%s: tool calls that were not made: %s", place, ", ".join(faults))
+            _log.warning("%s: malformed tool calls: %s", place, ", ".join(faults))
         unknown = outcome.window is None and outcome.tokens_before is not None and outcome.status < 400
         if unknown and self._is_first("window", outcome):
             _log.error(
-                "the context window of model %s on backend %s is not known, so its requests are forwarded as they are; "
+                "the context window of model %s on backend %s is unknown, so its requests are forwarded unchanged; "
                 'set SPILLWAY_MODELS=\'{"%s": {"window": TOKENS}}\'',
                 outcome.model, outcome.backend, outcome.model,
             )  # fmt: skip
@@ -117,7 +117,7 @@ def line(outcome: Outcome) -> str:
         )
     if outcome.compactions:
         parts.append(
-            f"{outcome.compactions} compactions in {outcome.compaction_seconds:.1f} s, {outcome.saved} tokens saved"
+            f"{_counted(outcome.compactions, 'compaction')} in {outcome.compaction_seconds:.1f} s, {outcome.saved} tokens saved"
         )
     if cleaned := sum(each["results_cleaned"] for each in outcome.reduced):
         parts.append(f"{cleaned} tool results cleaned")
@@ -127,17 +127,21 @@ def line(outcome: Outcome) -> str:
         parts.append(f"{outcome.repeated} tokens repeated{reused}{f' ({outcome.unlike})' if outcome.unlike else ''}")
     reasons = {each["reason"] for each in outcome.each("out_of_room")}
     flags = {
-        "kept an extract": outcome.summary == "extract",
-        "ended for want of room": outcome.unfinished and reasons <= {"window"},
+        "extract in place of a summary": outcome.summary == "extract",
+        "ended because no room was left": outcome.unfinished and reasons <= {"window"},
         "ended for its length": "answer_windows" in reasons,
         "ended because it repeated itself": "loop" in reasons,
-        "stopped by who looked": outcome.stopped,
+        "stopped by a viewer": outcome.stopped,
     }
     parts += [words for words, holds in flags.items() if holds]
     first = "" if outcome.first_byte is None else f"first byte after {outcome.first_byte:.2f} s, "
-    parts.append(f"{first}{outcome.attempts} attempts, {outcome.seconds:.2f} s")
+    parts.append(f"{first}{_counted(outcome.attempts, 'attempt')}, {outcome.seconds:.2f} s")
     return ", ".join(parts)
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
 def _where(outcome: Outcome) -> str:
-    return f"{outcome.backend}/{outcome.model}"
+    return f"{outcome.backend}/{outcome.model}" if outcome.model else outcome.backend

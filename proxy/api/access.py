@@ -99,13 +99,13 @@ class AccessControl:
         if (
             exchange.method == "TRACE"
         ):  # a backend would echo the headers, with the credentials in them (RFC 9110, 9.3.8)
-            raise MethodRefused("Spillway does not serve TRACE, nor pass it on.")
+            raise MethodRefused("Spillway neither serves TRACE nor passes it on: use another method.")
         if self._keys:
             return
         if name is not None and not self.is_known_host(name):
             raise Forbidden(
-                f"Spillway is not called {name!r} here, and takes requests without keys only under names that it knows: "
-                f"set SPILLWAY_ALLOWED_HOSTS={name} if this is one, or use localhost or an IP address.",
+                f"The host name {name!r} is not one that Spillway accepts without keys: set "
+                f"SPILLWAY_ALLOWED_HOSTS={name}, or use localhost or an IP address.",
                 code="host_not_allowed",
             )
         origin = exchange.header(b"origin")
@@ -114,7 +114,7 @@ class AccessControl:
         if "admin" not in self._allow and is_admin(exchange.method, path):
             raise Forbidden(
                 f"{exchange.method} {path} changes what a backend serves, which needs a key: set "
-                "SPILLWAY_API_KEYS and send one, or SPILLWAY_ALLOW=admin to allow it to everybody.",
+                "SPILLWAY_API_KEYS and send one, or SPILLWAY_ALLOW=admin to allow it without.",
                 code="path_not_allowed",
             )
 
@@ -140,9 +140,9 @@ class AccessControl:
             exchange.trusted, exchange.tenant = True, viewer.tenant
         if not exchange.trusted and not optional:
             raise Unauthorized(
-                "The key is not one of this proxy's own keys (SPILLWAY_API_KEYS)."
+                "This key is not one of Spillway's own: send one of SPILLWAY_API_KEYS."
                 if any(map(exchange.header, _KEY_HEADERS))
-                else "This proxy needs one of its own keys: send `Authorization: Bearer KEY` with a key from SPILLWAY_API_KEYS."
+                else "Spillway needs a key: send `Authorization: Bearer KEY` with one of SPILLWAY_API_KEYS."
             )
         exchange.authorized = True
 
@@ -172,9 +172,8 @@ class AccessControl:
         viewer = self.find_viewer(exchange)
         if viewer is None:
             raise Unauthorized(
-                "To look at Spillway here, a key is needed: one of SPILLWAY_API_KEYS shows its own conversations, one of "
-                "SPILLWAY_ADMIN_KEYS all. Send it as `Authorization: Bearer KEY`. Without keys, open the link that "
-                "Spillway's log has since its start."
+                "This needs a key, as `Authorization: Bearer KEY`: one of SPILLWAY_API_KEYS shows its own conversations, "
+                "one of SPILLWAY_ADMIN_KEYS all. If none is set, open the link that Spillway printed at its start."
             )
         return viewer
 
@@ -205,8 +204,8 @@ def check_page(exchange: Exchange) -> None:
         foreign = site in ("cross-site", "same-site") and mode != "navigate"
     if foreign:
         raise Forbidden(
-            f"A web page may not use this Spillway, unless it is allowed to: {page[:200]!r} would have to be in "
-            "SPILLWAY_CORS, or clients need keys (SPILLWAY_API_KEYS).",
+            f"This web page may not use Spillway: add {page[:200]!r} to SPILLWAY_CORS, or give clients keys "
+            "(SPILLWAY_API_KEYS).",
             code="origin_not_allowed",
         )
 

@@ -161,7 +161,7 @@ class Boundary:
                 self._services.relay.telemetry.record_rejected(exchange.id, error.status, error.label)
             await _refuse(exchange, error)
         except BrokenOff:
-            _log.warning("a response passed through broke off in its middle")
+            _log.warning("a response that was passed through broke off")
         except Exception as error:  # noqa: BLE001 - the request boundary: the client gets an error object, the log the trace
             _log.exception("request failed: %s", type(error).__name__)
             await _refuse(exchange, InternalError(FAILED))

@@ -67,7 +67,7 @@ async def live(on: On, view: View, exchange: Public, request: Request, conversat
     if conversation:
         view.conversation(conversation)
     if view.history.viewers >= MOST_VIEWERS:
-        raise Overloaded(f"{MOST_VIEWERS} viewers are looking already, which is all that may.")
+        raise Overloaded(f"{MOST_VIEWERS} viewers are connected, which is the limit: close one and try again.")
     headers = {"cache-control": "no-store", "x-accel-buffering": "no", "content-type": "text/event-stream"}
     feed = _feed(view, request.state.server, _session(on, exchange), conversation or None)
     return StreamingResponse(feed, headers=headers)
@@ -145,7 +145,7 @@ async def stop(view: View, name: str) -> Response:
     """End an answer that is being made."""
     record = view.record(name)
     if record.job is None or not record.job.exchange.halt():
-        raise Conflict("This request is not being served (any more).", code="not_running")
+        raise Conflict("This request is not in progress: it has ended, or was never here.", code="not_running")
     record.outcome.stopped = True
     record.outcome.add("stopped")
     return as_json({"stopped": True})
@@ -162,7 +162,7 @@ async def forget_lesson(on: On, view: View, backend: str, model: str, lesson: Le
     """Forget what was learned of a model."""
     if view.viewer.role == "key":
         raise Forbidden(
-            "What was learned of a model is everybody's: forgetting it needs a key of SPILLWAY_ADMIN_KEYS.",
+            "What was learned about a model serves all clients: forgetting it needs one of SPILLWAY_ADMIN_KEYS.",
             code="admin_only",
         )
     upstream = next((each for each in on.relay.router.upstreams if each.name == backend), None)

@@ -19,7 +19,7 @@ async def get_response(on: On, exchange: Authorized, response_id: str, stream: b
     node = await _node(on, exchange, response_id)
     if node is not None and stream:
         raise BadRequest(
-            "Only a response that is made in the background can be streamed again, which this proxy does not have.",
+            "Only background responses can be streamed again, which Spillway does not have: leave `stream` out.",
             param="stream",
         )
     return AlreadySent() if node is None else as_json(node["response"])
@@ -37,8 +37,8 @@ async def cancel_response(on: On, exchange: Authorized, response_id: str) -> Res
     """Refuse to cancel a stored response, which is done."""
     if await _node(on, exchange, response_id) is not None:
         raise BadRequest(
-            "Only a response that is made in the background can be cancelled; this one is done. To end one that "
-            "is being made, close the connection."
+            "Only background responses can be cancelled, and this one is complete. To end one that is running, "
+            "close its connection."
         )
     return AlreadySent()
 

@@ -203,7 +203,7 @@ class ClientReply:
                 raise driver.failed
             answer = driver.answer
             if stream is not None and not answer.has_output:
-                raise UpstreamInvalid("The backend ended its answer without having said anything.")
+                raise UpstreamInvalid("The backend ended its answer before its first word.")
             pieces = (_changed(answer, pieces[0]), *pieces[1:])
             if stream is not None or len(answer.attempts) > 1 or (usage is None and not job.dialect.native):
                 usage = answer.usage()
@@ -224,7 +224,7 @@ class ClientReply:
         job, client = self._job, self.client
         client.stop()
         if reply.status < 400 and not reply.body:
-            raise UpstreamInvalid(f"The backend answered {reply.status} and nothing else.")
+            raise UpstreamInvalid(f"The backend answered {reply.status} without a body.")
         job.outcome.fail(reply.error_status, "refused")
         if job.exchange.started:
             await client.end_with_error(reply.error())

@@ -60,8 +60,9 @@ SERVERS = {
     ),
     "llamacpp": KnownServer("llama-server", "start it: `llama-server -m MODEL.gguf`"),
     "vllm": KnownServer("vLLM", "start it: `vllm serve MODEL`"),
+    "openrouter": KnownServer("OpenRouter", "look at this machine's way to the internet, and at HTTPS_PROXY", ""),
 }
-"""By kind, in the order of `DEFAULT_PORTS`."""
+"""By kind, those with a port of their own first, in the order of `DEFAULT_PORTS`."""
 
 
 @dataclass(slots=True)
@@ -103,7 +104,7 @@ def run(settings: Settings, args: argparse.Namespace) -> int:
     seen, unlisted = asyncio.run(_look(settings))
     answers, findings = any(backend.answers for backend in seen), list(findings_of(settings, seen))
     if answers:
-        cure = "name one of those that are listed, or have it loaded"
+        cure = "name a model that is listed, or load this one"
         findings += [Finding("model_not_listed", text, cure) for text in unlisted]
     if args.json:
         files = list(map(str, config_files(args.config)))
@@ -137,14 +138,15 @@ async def _look(settings: Settings) -> tuple[list[SeenBackend], list[str]]:
 
 
 async def _seen(upstream: Upstream, setting: BackendSetting, wire: httpx.AsyncBaseTransport) -> SeenBackend:
-    prober, usual = upstream.prober, dict(zip(DEFAULT_PORTS, SERVERS, strict=True))
+    prober, usual = upstream.prober, dict(zip(DEFAULT_PORTS, SERVERS, strict=False))
     is_kind = setting.kind not in ("auto", "generic")
     kind = setting.kind if is_kind else usual.get(urlsplit(upstream.url).port or 0, "")
     seen = SeenBackend(upstream.name, upstream.url, kind)
     if (backend := await prober.backend()) is not None:
-        seen.answers, seen.kind, seen.enlarge = True, backend.kind, backend.wider
+        seen.kind, seen.enlarge = backend.kind, backend.wider
         listed = [model.id for model in await prober.listed()]
         seen.listed = len(listed)
+        seen.status = 200 if listed else (await prober.runner.exchange(MODELS)).status
         memory = await memory_here() if is_here(urlsplit(upstream.url).hostname or "") else None
         for known in map(prober.known, listed[:MOST_MODELS]):
             seen.models[known.model] = await known.profile()
@@ -153,8 +155,8 @@ async def _seen(upstream: Upstream, setting: BackendSetting, wire: httpx.AsyncBa
                 seen.loaded[known.model] = window.value
             if (fits := await prober.runner.run(backend.fitting_window(known.model, memory))) is not None:
                 seen.fits[known.model] = fits
-        seen.status = 200 if listed else (await prober.runner.exchange(MODELS)).status
-    else:
+    seen.answers = backend is not None and seen.status != 0  # the kind may be known without an answer
+    if not seen.answers:
         seen.failure = await failure_at(upstream.url, wire)
     return seen
 
@@ -167,7 +169,7 @@ def findings_of(settings: Settings, seen: Sequence[SeenBackend]) -> Iterator[Fin
         yield Finding(
             "host_out_of_reach",
             f"this is a container, and no backend takes connections from it at {', '.join(settings.discover)}.",
-            f"have it listen on more than its own loopback ({listen}), and look for it at host.docker.internal (SPILLWAY_DISCOVER)",
+            f"have it listen on all addresses ({listen}), and look for it at host.docker.internal (SPILLWAY_DISCOVER)",
         )
     for backend in sorted(seen, key=lambda each: each.answers):
         if backend.answers:
@@ -195,8 +197,8 @@ def _unreachable(backend: SeenBackend, *, in_container: bool) -> Finding:
         cure = f"name the machine instead (http://host.docker.internal:PORT), and {server.listen}"
         text = f"{text}. Inside a container {host} is the container itself."
         return Finding("loopback_in_container", text, cure, backend.name)
-    away = "" if is_here(host) else f"; on another machine {server.listen}, and look at its firewall"
-    return Finding("no_answer", f"{text}.", f"{server.start}{away}", backend.name)
+    away = f"; on another machine {server.listen}, and look at its firewall" if server.listen else ""
+    return Finding("no_answer", f"{text}.", f"{server.start}{'' if is_here(host) else away}", backend.name)
 
 
 def _of_backend(backend: SeenBackend) -> Iterator[Finding]:
@@ -223,14 +225,16 @@ def _of_backend(backend: SeenBackend) -> Iterator[Finding]:
         and backend.loaded.get(each, window.value) < window.value
     ]
     if smaller:
-        cure = "send it a message through Spillway, which has it loaded so; where that changes nothing, it does not fit into memory"
+        cure = "send it a message through Spillway, which reloads it; if the window stays smaller, a larger one does not fit into memory"
         yield Finding("smaller_window", f"{'; '.join(smaller[:3])}.", cure, backend.name)
     if unknown:
-        text = f"nobody reports the window of {_listed(unknown)}, so that it is not managed."
+        text = f"the backend does not report the window of {_listed(unknown)}, so requests pass unmanaged."
         cure = f'set it: SPILLWAY_MODELS=\'{{"{unknown[0]}": {{"window": 32768}}}}\''
         yield Finding("unknown_window", text, cure, backend.name)
     if small and backend.enlarge:
-        text = f"{_listed(small)}: a window of {SMALL:,} tokens or less, though made for more; often nobody chose that."
+        text = (
+            f"{_listed(small)}: the window is {SMALL:,} tokens or less, often by default; the model was made for more."
+        )
         yield Finding("small_window", text, backend.enlarge, backend.name)
 
 
@@ -246,7 +250,7 @@ def _print_all(
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
         say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    say(f"\nSettings: {', '.join(map(str, files)) or 'from the environment alone, there is no spillway.toml'}")
+    say(f"\nSettings: {', '.join(map(str, files)) or 'from the environment alone (there is no spillway.toml)'}")
     if not any(backend.answers for backend in seen):
         ports = ", ".join(f"{host}:{port}" for host in settings.discover for port in DEFAULT_PORTS)
         where = ", ".join(each.url for each in seen) or f"the usual ports ({ports})"
@@ -259,7 +263,7 @@ def _print_all(
         cure = finding.cure[0].upper() + finding.cure[1:]
         say(f"\n! {printable(finding.text)}\n  {printable(cure)}.")
     if rows and not findings:
-        say("\nNothing is wrong with that.")
+        say("\nNo problems found.")
 
 
 def _rows(backend: SeenBackend) -> Iterator[tuple[str, ...]]:

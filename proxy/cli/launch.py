@@ -323,4 +323,4 @@ def _address(process: subprocess.Popen[str], log: Path) -> str:
         if line.startswith(LISTENING):
             return line.removeprefix(LISTENING).strip().removesuffix("/v1")
     last = log.read_text(encoding="utf-8", errors="replace").strip().split("\n")[-1]
-    raise CommandError(last.removeprefix("spillway: ") or "Spillway ended as it was started")
+    raise CommandError(last.removeprefix("spillway: ") or "Spillway ended during its start")

@@ -53,7 +53,7 @@ def refuse_fields(form: Mapping[str, Any], elsewhere: Mapping[str, str]) -> None
     """
     for name, what in elsewhere.items():
         if form.get(name):
-            raise BadRequest(f"`{name}` asks for {what}; this proxy does not have it.", param=name)
+            raise BadRequest(f"`{name}` asks for {what}, which Spillway does not have: leave it out.", param=name)
 
 
 def pick(body: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

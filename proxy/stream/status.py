@@ -28,38 +28,38 @@ class Notice:
 
 COMPACTING = Notice("⚙️ Compacting conversation history…", done=False)
 READING = Notice("📖 Your message exceeds the window, reading it in parts…", done=False)
-IN_VAIN = Notice("⚠️ Compacting did not help, continuing as it is")
+IN_VAIN = Notice("⚠️ Compacting did not help, continuing unchanged")
 NO_ROOM = Notice(
-    "⚠️ No room is left to go on with this answer, it ends here",
+    "⚠️ No room is left to continue this answer, so it ends here",
     last=True,
     details=(
-        "write “go on”: what was done so far can be shortened in a new turn",
+        "write “continue”: a new turn can shorten what was done so far",
         "start a new conversation that begins with these lines",
         "give the model a larger window",
     ),
 )
-ANEW = Notice("⚠️ The model began its answer anew, it is asked again to go on")
+ANEW = Notice("⚠️ The model restarted its answer and is asked again to continue")
 LONGEST = Notice(
-    f"⚠️ This answer has filled {MOST_WINDOWS} windows, it ends here",
+    f"⚠️ This answer has filled {MOST_WINDOWS} windows, so it ends here",
     last=True,
-    details=("write “go on”, or have the client send `max_tokens`",),
+    details=("write “continue”, or have the client send `max_tokens`",),
 )
 LOOPED = Notice(
-    "⚠️ The model repeats itself, its answer ends here",
+    "⚠️ The model repeats itself, so its answer ends here",
     last=True,
     details=("ask again in other words", "raise the temperature or the repetition penalty"),
 )
 NOT_CONTINUED = Notice(
-    "⚠️ The backend does not continue this answer, it ends here",
+    "⚠️ The backend does not continue this answer, so it ends here",
     last=True,
-    details=("write “go on” once the backend answers again",),
+    details=("write “continue” once the backend answers again",),
 )
 SILENT_CUT = Notice("⚠️ The backend cut the beginning of this conversation; it is compacted on the next turn")
 _COMPACTED = "✅ Context compacted, continuing…"
 _READ = "✅ Your message was read in parts, answering from notes…"
 _OMITTED = "✅ Context compacted, the middle of your message was left out, continuing…"
-_EXTRACT = "✅ Context compacted, kept an extract, continuing…"
-_FOLLOWS = "✅ Context compacted, kept an extract, a summary follows when the model is idle, continuing…"
+_EXTRACT = "✅ Context compacted to an extract, continuing…"
+_FOLLOWS = "✅ Context compacted to an extract until the model is idle, continuing…"
 
 
 def compacted(

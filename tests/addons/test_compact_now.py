@@ -93,7 +93,7 @@ def test_a_conversation_that_is_not_kept_says_what_to_do() -> None:
     with serving() as (_, proxy):
         answer = proxy.client.post("/spillway/conversations/c_gone/compact", json={"focus": ""})
         assert answer.status_code == 404
-        assert "until its next request" in answer.json()["error"]["message"]
+        assert "comes back with its next request" in answer.json()["error"]["message"]
         Talk(proxy, turns=1)
         row = proxy.client.get("/spillway/conversations").json()["conversations"][0]
         wrong = proxy.client.post(f"/spillway/conversations/{row['id']}/compact", json={"focus": 3})

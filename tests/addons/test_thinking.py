@@ -166,7 +166,7 @@ def test_a_vllm_that_can_bound_no_thought_is_told_of_none_again(written: io.Stri
     with fake, running_proxy(fake, thinking_budget=40) as proxy:
         assert answered(proxy, PATHS[0]) == answered(proxy, PATHS[0]) == ANSWER
         assert ["thinking_token_budget" in chat.json for chat in fake.chats()] == [True, *([False] * 4)]
-    assert written.getvalue().count("can't bound a thought") == 1
+    assert written.getvalue().count("can't limit thinking") == 1
 
 
 @pytest.mark.parametrize(

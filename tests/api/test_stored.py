@@ -84,7 +84,7 @@ def test_a_response_is_given_again_and_deleted(streamed: bool) -> None:
         again = client.responses.retrieve(made.id)
         assert again.model_dump(exclude={"output"}) == made.model_dump(exclude={"output"}) | {"object": "response"}
         assert again.output_text == "Blue."
-        with pytest.raises(openai.BadRequestError, match="close the connection"):
+        with pytest.raises(openai.BadRequestError, match="close its connection"):
             client.responses.cancel(made.id)
         client.responses.delete(made.id)
         for gone in (client.responses.retrieve, client.responses.delete, client.responses.cancel):

@@ -229,7 +229,7 @@ def test_what_is_wrong_with_a_call_is_told_everywhere_but_never_what_was_said(
     assert told["malformed_calls"] == [found]
     assert next(e for e in told["events"] if e["event"] == "malformed_call").items() >= found.items()
     assert counted(proxy, "malformed_tool_calls_total", **labels) == before + 1
-    lines = [line for line in written.getvalue().splitlines() if "not made" in line]
+    lines = [line for line in written.getvalue().splitlines() if "malformed" in line]
     assert len(lines) == 1
     assert all(word in lines[0] for word in (request, "/m", "llamacpp", reason, tool))
     assert SECRET not in written.getvalue()

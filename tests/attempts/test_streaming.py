@@ -104,7 +104,7 @@ def test_without_a_bound_it_ends_after_so_many_windows(kind: str, shifts: bool) 
         count = len(seen.text.split())
         assert words(1, count + 1).startswith(seen.text)
         assert 16 * 1024 <= 2 * count + 4 <= 17 * 1024  # a word of this model is two tokens
-        assert "filled 16 windows, it ends here" in str(seen.events[-1])
+        assert "filled 16 windows, so it ends here" in str(seen.events[-1])
 
 
 def resumed_in_vain(question: Question) -> Reply:
@@ -147,7 +147,7 @@ def test_an_answer_that_has_to_end_is_followed_by_an_account(detail: str, least:
         body = {"model": "m", "stream": True, "messages": messages}
         seen = read_stream(proxy.chat(body, **{"x-spillway-status": form}).content)
         assert (seen.finishes, seen.errors) == (["length"], [])
-        notice = "No room is left to go on with this answer, it ends here"
+        notice = "No room is left to continue this answer, so it ends here"
         lines = seen.text.splitlines() if form == "content" else [e["data"]["description"] for e in seen.events]
         told = "\n".join(line.removeprefix("> - ") for line in lines)
         titles = ("Done", "Files", "Settled", "Open", "Next")
@@ -155,7 +155,7 @@ def test_an_answer_that_has_to_end_is_followed_by_an_account(detail: str, least:
         for fact in (
             *("(The cause", "3 tool calls (read_file 1, todo_write 1, bash 1), 1 failed", "→ Error: 2 tests"),
             *("Files: src/parser.py", "Never touch the schema", "Postgres 16", "your request “Fix the parser of"),
-            *("Write the docs", "Run the tests", "write “go on”"),
+            *("Write the docs", "Run the tests", "write “continue”"),
         ):
             assert (fact in told) is (detail != "minimal")
         assert "](" not in told

@@ -112,7 +112,7 @@ def test_a_port_that_is_taken_is_one_line_with_the_way_out(capsys: pytest.Captur
 def test_where_nothing_is_wrong_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     with FAKES["llamacpp"]([FakeModel("m", 32768)]) as fake:
         assert main(["check", "--backend", fake.url]) == 0
-    assert capsys.readouterr().out.endswith("\nNothing is wrong with that.\n")
+    assert capsys.readouterr().out.endswith("\nNo problems found.\n")
 
 
 @pytest.mark.parametrize("kind", ["ollama", "lmstudio", "llamacpp"])
@@ -149,6 +149,11 @@ def test_loopback_inside_of_a_container_is_found(checked: Any, home: Path, monke
     refused = checked(gone(), answers=False)
     assert set(refused) == {"no_answer"}
     assert "connection refused" in refused["no_answer"]["text"]
+    monkeypatch.setenv(
+        "SPILLWAY_BACKENDS", json.dumps([{"url": gone(), "kind": "openrouter"}])
+    )  # a kind without an answer
+    assert set(checked(answers=False)) == {"no_answer"}
+    monkeypatch.delenv("SPILLWAY_BACKENDS")
     (home / "mark").touch()
     monkeypatch.setattr("proxy.cli.check.CONTAINERS", (home / "mark",))
     found = checked(gone(), answers=False)["loopback_in_container"]

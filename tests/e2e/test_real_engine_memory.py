@@ -65,7 +65,7 @@ def test_the_engine_gives_vectors(echo_engine: Engine, engine: StartEngine, spil
     assert question in texts
     assert 1 <= len(more) <= 3
     assert not set(more) & set(texts)
-    assert "embeddings by" not in proxy.log
+    assert "embeddings from" not in proxy.log
 
 
 def test_the_engine_searches(echo_tap: Tap, spillway: StartSpillway) -> None:

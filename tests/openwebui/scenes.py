@@ -158,5 +158,5 @@ def real_engine(stage: Stage) -> None:
     chat.wait_ended()
     said = chat.text.split()
     check(said == spoken(words, words[0], 999).split(), f"{len(said)} words in their order, window {WALK_WINDOW}")
-    stage.check_closed("Context compacted, kept an extract, continuing…")
+    stage.check_closed("Context compacted to an extract, continuing…")
     chat.shot("7-real-engine", beginning=True)

@@ -103,7 +103,7 @@ def backend_gone(stage: Stage) -> None:
     try:
         chat.wait_ended()
         check("backend" in chat.newest.inner_text().lower(), "an error says that the backend is gone")
-        stage.check_closed("Context compacted, kept an extract, continuing…")
+        stage.check_closed("Context compacted to an extract, continuing…")
         chat.shot("5-backend-gone")
     finally:
         stage.fake.start()

@@ -68,7 +68,7 @@ def test_a_backend_that_cuts_and_does_not_tell_its_window_is_found_out_in_two_co
         assert fake.cuts == 2
         window = told(proxy)["window"]
         assert (window["value"], window["trust"], window["origin"]) == (2048, "learned", "silent cut")
-        assert "ollama/m has a window of 2048 tokens, by what was seen (silent cut)" in caplog.text
+        assert "ollama/m has a window of 2048 tokens, learned from silent cut" in caplog.text
         messages = [{"role": "user", "content": "Chat 3."}, *history(51, 150)[1:]]
         proxy.chat({"model": "m", "messages": messages, "max_tokens": 5})
         assert fake.cuts == 2
@@ -90,7 +90,7 @@ def test_a_learned_window_is_given_up_with_the_first_prompt_that_proves_it_wrong
         form = {"type": "json_object"}  # an answer that is not paused
         proxy.chat({"model": "m", "messages": history(1, 20), "response_format": form})
         assert told(proxy)["window"] is None
-        assert "the learned window of 2048 is given up" in caplog.text
+        assert "the learned window of 2048 is discarded" in caplog.text
 
 
 def test_nothing_is_compacted_on_old_facts(monkeypatch: pytest.MonkeyPatch) -> None:

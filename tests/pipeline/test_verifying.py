@@ -166,7 +166,7 @@ def test_the_user_is_told_that_it_is_an_extract(caplog: pytest.LogCaptureFixture
         running_proxy(fake) as proxy,
     ):
         seen = read_stream(chat(proxy, stream=True).content)
-        assert "kept an extract" in str(seen.events)
+        assert "compacted to an extract" in str(seen.events)
     lines = [record.getMessage() for record in caplog.records]
-    assert any("kept an extract" in line and "2 of them not fit to be used" in line for line in lines)
+    assert any("extract in place of a summary" in line and "2 summaries rejected" in line for line in lines)
     assert not any("Ingrid" in line or "Nothing of it" in line for line in lines)

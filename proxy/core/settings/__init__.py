@@ -68,7 +68,7 @@ class ModelSettings(BaseModel):
     pause: Fraction = Field(default=0.9, description="Fill at which a running answer is paused and compacted.")
     strategy: StrategyName = Field(
         default="auto",
-        description="How histories are shortened: auto (without a model as far as that goes), summarize (always), truncate (the oldest turns go), mask (tool results, then an extract).",
+        description="How histories are shortened: auto (without a model as far as possible), summarize (always), truncate (the oldest turns go), mask (tool results, then an extract).",
     )
     summary_model: str | None = Field(
         examples=["qwen3-4b"], default=None, description="Model that summarises; default: the request's own."
@@ -174,7 +174,7 @@ class Settings(ModelSettings):
         examples=[["sk-admin"]],
         default=(),
         repr=False,
-        description="Keys that show all conversations and answer no request.",
+        description="Keys to look at all conversations with, but not to send requests.",
     )
     allow: Permissions = Field(
         default=(),
@@ -215,17 +215,17 @@ class Settings(ModelSettings):
         default=30 * 86400.0, gt=0, description="Seconds a checkpoint is kept after its last use."
     )
     store_bytes: Bytes = Field(
-        default=256 * 2**20, gt=0, description="Bytes of checkpoints kept; the oldest of who has most go first."
+        default=256 * 2**20, gt=0, description="Bytes of the store; the oldest entries of the key with most go first."
     )
     cache_bytes: Bytes = Field(
         default=64 * 2**20,
         ge=0,
-        description="Bytes of memory for what is kept of requests: to be looked at, and for later ones. 0: none can be looked at.",
+        description="Bytes of memory for earlier requests, which later ones and the page read. 0: the page shows no texts.",
     )
     max_body: Bytes = Field(
         default=64 * 2**20,
         gt=0,
-        description="Bytes of the largest request accepted, and of the largest answer taken whole from a backend.",
+        description="Bytes of the largest request accepted, and of the largest unstreamed answer of a backend.",
     )
     max_connections: int = Field(default=1000, gt=0, description="Connections of clients at a time.")
     graceful_timeout: Seconds = Field(
@@ -239,7 +239,7 @@ class Settings(ModelSettings):
         description="Seconds of silence after which a backend is given up, and that a summary may take at most.",
     )
     demo: bool = Field(default=True, description="Serve the built-in demo model until a backend is found.")
-    log_level: LogLevel = Field(default="info", description="Least severity logged.")
+    log_level: LogLevel = Field(default="info", description="Lowest severity that is logged.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -67,7 +67,7 @@ def listed(value: Any) -> Any:
         return value
     if not value.lstrip().startswith("["):
         if not (words := [word.strip() for word in value.split(",") if word.strip()]):
-            raise ValueError("must be a list with something in it; leave it out for none")
+            raise ValueError("must not be an empty list; leave it out for none")
         return words
     try:
         return json.loads(value)

@@ -24,7 +24,7 @@ from proxy.dialects.bodies import dict_in, dicts_in, text_in
 DONE = b"data: [DONE]\n\n"
 """The frame that ends a stream of chunks (OpenAI API reference, "Streaming")."""
 _GARBLED = UpstreamUnavailable(
-    "The backend sent data that can't be read, in which a part of the answer may be lost.", code=STREAM_FAILED
+    "The backend sent data that can't be read; part of the answer may be lost.", code=STREAM_FAILED
 ).body()
 """What takes the place of data that is no JSON: no client could read it either."""
 _PRIVILEGED = {"event", "selected_model_id"}

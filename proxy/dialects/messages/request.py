@@ -230,8 +230,7 @@ def _tools(form: Mapping[str, Any]) -> dict[str, Any]:
         if offered:
             names = ", ".join(text_in(tool, "name") or text_in(tool, "type") for tool in offered)
             raise BadRequest(
-                f"The tools {names} are Anthropic's own, which are not here: offer tools with an `input_schema`.",
-                param="tools",
+                f"The tools {names} run on Anthropic's servers: offer tools with an `input_schema`.", param="tools"
             )
         return {}
     fields: dict[str, Any] = {"tools": list(tools.values())}

@@ -150,10 +150,7 @@ def _tools(form: Mapping[str, Any]) -> dict[str, Any]:
     if not offered:
         if listed:
             kinds = ", ".join(dict.fromkeys(text_in(tool, "type") for tool in listed))
-            raise BadRequest(
-                f"Tools of the type {kinds} run on OpenAI's servers, which are not here: offer functions.",
-                param="tools",
-            )
+            raise BadRequest(f"Tools of the type {kinds} run on OpenAI's servers: offer functions.", param="tools")
         return {}
     fields: dict[str, Any] = {"tools": [function_for(name, tool) for name, (tool, _) in offered.items()]}
     if (wanted := tool_choice(form.get("tool_choice"), offered)) is not None:

@@ -185,7 +185,7 @@ function Summary({ row }) {
       ["tokens", `${number(data.tokens_before)} → ${number(data.tokens_after)}`],
       ["since", data.checkpoint && clock(data.checkpoint.created_at)],
       ["earlier checkpoints", data.earlier],
-      ["check", data.verdicts?.length ? html`<ul class="plain">${data.verdicts.map(({ at, verdict }) => html`<li key=${at}>${clock(at)}: ${VERDICTS[verdict] ?? verdict}</li>`)}</ul>` : "not since Spillway was started"],
+      ["check", data.verdicts?.length ? html`<ul class="plain">${data.verdicts.map(({ at, verdict }) => html`<li key=${at}>${clock(at)}: ${VERDICTS[verdict] ?? verdict}</li>`)}</ul>` : "none since Spillway was started"],
     ]} />`}
     ${blocks.map((block, place) => html`<${Block} key=${block.index} block=${block} number=${place + 1} several=${blocks.length > 1} />`)}
     ${data && html`<${Forget} key=${changes} busy=${busy} onDo=${forget}

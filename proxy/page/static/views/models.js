@@ -59,7 +59,7 @@ function Calls({ emulated, malformed }) {
       <thead><tr><th scope="col">written as</th>${FATES.map((fate) => html`<th scope="col" key=${fate}>${fate}</th>`)}</tr></thead>
       <tbody>${forms.map(([form, counts]) => html`<tr key=${form}><td>${form}</td>${FATES.map((fate) => html`<td class="figure" key=${fate}>${number(counts[fate] ?? 0)}</td>`)}</tr>`)}</tbody>
     </table></div>`}
-    ${reasons.length > 0 && html`<p>Malformed in the requests kept: ${reasons.map(([reason, count]) => `${number(count)} ${reason.replaceAll("_", " ")}`).join(", ")}.</p>`}`;
+    ${reasons.length > 0 && html`<p>Malformed in the requests in memory: ${reasons.map(([reason, count]) => `${number(count)} ${reason.replaceAll("_", " ")}`).join(", ")}.</p>`}`;
 }
 
 /** How many malformed calls the kept requests had, by backend and model, then by reason. */
@@ -109,7 +109,7 @@ export function Models() {
     <${Problem} error=${error} />
     ${data?.backends.map((backend) => html`<section key=${backend.name} aria-label=${backend.name}>
       <h2>${backend.name} <span class="made">${backend.kind} at ${backend.url}</span></h2>
-      ${!Object.keys(backend.models ?? {}).length && html`<p class="empty">No answer, or no models.</p>`}
+      ${!Object.keys(backend.models ?? {}).length && html`<p class="empty">No answer, or no models: spillway check says why.</p>`}
       ${Object.entries(backend.models ?? {}).map(([model, told]) => html`<${Model} key=${model} backend=${backend} model=${model} told=${told} malformed=${malformed[`${backend.name}/${model}`]} onForgot=${refresh} />`)}
     </section>`)}`;
 }

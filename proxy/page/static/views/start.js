@@ -104,7 +104,7 @@ const Backend = ({ backend }) => {
   const models = Object.entries(backend.models ?? {});
   return html`<li><b>${backend.name}</b> <span class="made">${backend.kind} at ${backend.url}</span>
     ${models.length ? html`<ul>${models.slice(0, 12).map(([model, told]) => html`<li key=${model}>${model} <span class="made">${told.window ? `${number(told.window.value)} tokens` : "window unknown"}</span></li>`)}
-      ${models.length > 12 && html`<li><a href="#/models">and ${plural(models.length - 12, "more", "more")}</a></li>`}</ul>` : html`<p class="made">No answer, or no models.</p>`}
+      ${models.length > 12 && html`<li><a href="#/models">and ${plural(models.length - 12, "more", "more")}</a></li>`}</ul>` : html`<p class="made">No answer, or no models: spillway check says why.</p>`}
   </li>`;
 };
 

@@ -70,7 +70,7 @@ const CAUSES = {
   system: "the system prompt changed",
   edited: "the client edited its history",
   shortened: "Spillway shortened it",
-  backend: "the backend did not keep the rest",
+  backend: "the backend had not cached the rest",
 };
 
 /** A checkpoint in words. */
