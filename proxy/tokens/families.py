@@ -117,18 +117,12 @@ FAMILIES: tuple[Family, ...] = (
     Family("cl100k", "cl100k", r"gpt-4(?![\do.])|gpt-3\.5|phi-?4", r"cl100k(_base)?|phi-?4"),
 )  # fmt: skip
 """In the order in which model names are tried. A new one is a line."""
+UNKNOWN = Family(GENERAL, GENERAL, ratios=GENERAL_RATIOS)
+"""Of models that no family fits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resolution:
-    """A family, None when nothing fits, and its origin: `user`, `backend`, `name`, `none`."""
-
-    family: Family | None
-    origin: str
-
-
-def resolve(model: str, hint: str | None, override: str | None) -> Resolution:
-    """Find the family of a model.
+def resolve(model: str, hint: str | None, override: str | None) -> tuple[Family, str]:
+    """Find the family of a model, and by what: `user`, `backend`, `name`, `none`.
 
     Args:
         model: its id; tried as a whole and, where it has one, without what stands before the last slash.
@@ -137,12 +131,8 @@ def resolve(model: str, hint: str | None, override: str | None) -> Resolution:
     """
     if hint is not None and hint.strip().lower() in AMBIGUOUS:
         hint = None
-    for origin, word in (("user", override), ("backend", hint)):
-        family = _by_word(word) if word else None
-        if family is not None:
-            return Resolution(family, origin)
-    family = _by_name(model)
-    return Resolution(family, "name" if family is not None else "none")
+    found = (("user", _by_word(override or "")), ("backend", _by_word(hint or "")), ("name", _by_name(model)))
+    return next(((family, origin) for origin, family in found if family is not None), (UNKNOWN, "none"))
 
 
 def _by_word(word: str) -> Family | None:

@@ -16,7 +16,7 @@ from proxy.core.request import leading_system
 from proxy.net.tasks import offload_if
 from proxy.tokens.cache import Cache, CacheMemory
 from proxy.tokens.counter import EXTRAS, Counter, image_rule
-from proxy.tokens.families import GENERAL, VOCABULARIES
+from proxy.tokens.families import UNKNOWN, VOCABULARIES
 from proxy.tokens.models import Estimate, EstimateSource, Model, Observation, verdict_on
 from proxy.tokens.ratios import EMPTY, SCRIPTS, Vector, add, by_script
 from proxy.tokens.vocabulary import Coarse, Library
@@ -182,22 +182,22 @@ class Meter:
     def describe(self, key: ModelKey) -> dict[str, Any]:
         """Describe how a model is counted, and how well, for people."""
         model = self.model(key)
-        problem = self._library.failures.get(model.family or GENERAL)
+        problem = self._library.failures.get(model.family.vocabulary)
         return {**model.describe(), **({"problem": problem} if problem else {})}
 
     async def _load_counter(self, model: Model) -> Counter:
         """Load the vocabulary of a model, or the general one where that fails."""
-        family = model.resolution.family
-        load = (family and family.load) or VOCABULARIES[model.vocabulary]
-        if await self._library.load(model.vocabulary, load) is None and model.vocabulary != GENERAL:
-            model.begin(general=True)
+        family = model.counted_as
+        load = family.load or VOCABULARIES[family.vocabulary]
+        if await self._library.load(family.vocabulary, load) is None and family is not UNKNOWN:
+            model.begin(UNKNOWN)
             return await self._load_counter(model)
         return self._counter(model)
 
     def _counter(self, model: Model) -> Counter:
         """Count with what is loaded: the model's vocabulary, else a coarse one that is not remembered."""
         if model.counter is None:
-            rule, vocabulary = image_rule(model.key[1]), self._library.get(model.vocabulary)
+            rule, vocabulary = image_rule(model.key[1]), self._library.get(model.counted_as.vocabulary)
             if vocabulary is None:
                 return Counter("coarse", Coarse(), rule)
             model.counter = Counter(f"{vocabulary.id} {rule.__name__}", vocabulary, rule)

@@ -13,7 +13,7 @@ import orjson
 
 from proxy.backends.profile import ModelKey
 from proxy.tokens.counter import Counter
-from proxy.tokens.families import GENERAL, GENERAL_RATIOS, Resolution, resolve
+from proxy.tokens.families import UNKNOWN, Family, resolve
 from proxy.tokens.ratios import SAME, Ratios, Vector
 
 GATE = 0.35
@@ -105,12 +105,15 @@ class Model:
     """State of one model on one backend."""
 
     key: ModelKey
-    resolution: Resolution = field(init=False)
+    family: Family = field(init=False)
+    family_by: str = field(init=False)
+    """Who named it, see `proxy.tokens.families.resolve`."""
     hint: str | None = None
     override: str | None = None
-    vocabulary: str = field(init=False)
+    counted_as: Family = field(init=False)
+    """The same, or `UNKNOWN` where its vocabulary can't be loaded."""
     exact: bool = field(init=False)
-    """Whether that is believed to be the model's own."""
+    """Whether that one's vocabulary is believed to be the model's own."""
     ratios: Ratios = field(init=False)
     counter: Counter | None = field(init=False)
     """None until the vocabulary is loaded."""
@@ -123,22 +126,17 @@ class Model:
     """Whether what the store remembers of it was looked up."""
 
     def __post_init__(self) -> None:
-        self.resolution = resolve(self.key[1], None, None)
-        self.begin()
-
-    @property
-    def family(self) -> str | None:
-        """Id of its family."""
-        return None if self.resolution.family is None else self.resolution.family.id
+        self.family, self.family_by = resolve(self.key[1], None, None)
+        self.begin(self.family)
 
     def describe(self) -> dict[str, Any]:
         """Describe how the model is counted, and how well, for people."""
         ordered = sorted(self.errors)
         return {
             "source": "exact" if self.exact else "calibrated",
-            "family": self.family,
-            "family_by": self.resolution.origin,
-            "vocabulary": self.vocabulary,
+            "family": self.family.id,
+            "family_by": self.family_by,
+            "vocabulary": self.counted_as.vocabulary,
             "samples": self.samples,
             "p95_error": round(ordered[int(0.95 * (len(ordered) - 1))], 5) if ordered else None,
             "rejected": self.rejections,
@@ -149,13 +147,13 @@ class Model:
         """Write what was learned, as JSON, to survive a restart."""
         ratios = self.ratios
         learned = {"weights": ratios.weights, "variances": ratios.variances, "noise": ratios.noise}
-        return orjson.dumps({"family": self.family, "exact": self.exact, "samples": self.samples, **learned})
+        return orjson.dumps({"family": self.family.id, "exact": self.exact, "samples": self.samples, **learned})
 
     def load(self, data: bytes) -> bool:
         """Continue with what `dump` wrote; False where it does not fit what the model is resolved to now."""
         try:
             stored = orjson.loads(data)
-            if (stored["family"], stored["exact"]) != (self.family, self.exact):
+            if (stored["family"], stored["exact"]) != (self.family.id, self.exact):
                 return False
             samples = int(stored["samples"])
             self.ratios.restore(stored["weights"], stored["variances"], stored["noise"])
@@ -168,11 +166,10 @@ class Model:
         """Choose the family again after a word of the backend's (`hint`) or the user's, who wins over everything."""
         if (hint, override) == (self.hint, self.override):
             return
-        before = self.family
-        self.hint, self.override = hint, override
-        self.resolution = resolve(self.key[1], hint, override)
-        if self.family != before:
-            self.begin()
+        before, self.hint, self.override = self.family, hint, override
+        self.family, self.family_by = resolve(self.key[1], hint, override)
+        if self.family.id != before.id:
+            self.begin(self.family)
 
     def expected(self, anchor: int, x: Vector) -> Expectation:
         """What is expected of a report, of which an earlier one covers `anchor` tokens and `x` counts the rest."""
@@ -189,14 +186,11 @@ class Model:
         if expected.predicted > 0 and increment >= LEAST_SHARE * (expected.predicted - expected.margin):
             self.ratios.learn(estimate.x, increment)
 
-    def begin(self, *, general: bool = False) -> None:
-        """Begin without anything learned: by the vocabulary of the family, or by the general one."""
-        family = None if general else self.resolution.family
-        ratios = GENERAL_RATIOS if family is None else family.ratios
-        self.vocabulary = GENERAL if family is None else family.vocabulary
-        self.exact = not ratios
-        doubt = OWN_DOUBT if self.exact else FITTED_DOUBT if family is not None else 1.0
-        self.ratios = Ratios(ratios or SAME, doubt=doubt)
+    def begin(self, family: Family) -> None:
+        """Begin without anything learned, and count as this family is counted."""
+        self.counted_as, self.exact = family, not family.ratios
+        doubt = 1.0 if family is UNKNOWN else OWN_DOUBT if self.exact else FITTED_DOUBT
+        self.ratios = Ratios(family.ratios or SAME, doubt=doubt)
         self.counter = None
         self.samples = 0
 

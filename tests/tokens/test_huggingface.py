@@ -100,12 +100,14 @@ def test_a_text_on_which_the_tokenizer_fails_is_counted_coarsely(tmp_path: Path)
 @pytest.mark.parametrize("changes", [{"normalizer": UNPARSABLE}, {"pre_tokenizer": ENDLESS}, {"model": None}])
 async def test_a_request_is_measured_although_the_users_file_is_broken(tmp_path: Path, changes: dict[str, Any]) -> None:
     path, key = write(byte_level(), tmp_path / "tokenizer.json", **changes), ("local", "mine")
-    meter = Meter(library=Library())
-    await meter.measure(key, {})
+    meter = Meter(library=(library := Library()))
     meter.model(key).resolve(override=str(path))
     estimate = await meter.measure(key, {"messages": [{"role": "user", "content": sections()["english"]}]})
     assert estimate.source == "calibrated"
     assert estimate.tokens > 100
+    assert library.get("general") is not None
+    assert "tokenizer.json" in meter.describe(key)["family"]
+    assert "problem" in meter.describe(key)
     assert "not a tokenizer" in meter.describe(key)["problem"]
 
 
