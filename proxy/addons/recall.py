@@ -125,7 +125,7 @@ class Recaller(AddOn):
             await self._insert(job, NOTHING)
         else:
             newest = newest_user(prompt.sent)
-            if refused or block is None or job.budget is None or newest is None:
+            if refused or block is None or job.budget is None or newest is None or _reads_anew(job):
                 return False
             # The next call and its results will take about as much as the newest.
             answers = (at for at in reversed(range(len(prompt.sent))) if prompt.sent[at].get("role") == "assistant")
@@ -180,7 +180,7 @@ class Recaller(AddOn):
 
         A block stays where that costs the backend less to read. Taken out, the tokens that follow it are read once more.
         Left, its own bring the next compaction nearer, after which `target` of the window is read anew for every
-        `trigger - target` that it grew.
+        `trigger - target` that it grew. A cache that can't be cut back is read anew whatever is taken out.
         """
         prompt, budget, moved = job.prompt, job.budget, len(job.prompt.history) - len(job.prompt.sent)
         assert budget is not None  # or nothing was recalled
@@ -191,7 +191,9 @@ class Recaller(AddOn):
                 continue
             if turn.stays is None:
                 behind = sum(self._meter.costs(job.key, prompt.sent[index:newest]))
-                turn.stays = turn.block.tokens * budget.target / (budget.trigger - budget.target) <= behind
+                turn.stays = (
+                    _reads_anew(job) or turn.block.tokens * budget.target / (budget.trigger - budget.target) <= behind
+                )
             if turn.stays:
                 found[index + moved] = turn.block
         return found
@@ -296,6 +298,11 @@ class Recaller(AddOn):
 def _digest(job: Job) -> bytes | None:
     """Return the digest of the checkpoint that the prompt begins with."""
     return None if job.prompt.checkpoint is None else job.prompt.checkpoint.digest
+
+
+def _reads_anew(job: Job) -> bool:
+    """Return whether the model reads all of a prompt again of which something was taken out."""
+    return job.profile.rolls_back is not None and not job.profile.rolls_back.value
 
 
 def _record(job: Job, seconds: float = 0.0) -> None:

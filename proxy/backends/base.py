@@ -18,7 +18,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A small request to the backend. `path` starts at the server's root, without `/v1`: `/props`."""
+    """A small request to the backend. `path` starts at the server's root, without `/v1`: `/props`.
+
+    Method `FILE` reads the beginning of a file on this machine instead, if it is one, as text of a character for each byte.
+    """
 
     method: str
     path: str

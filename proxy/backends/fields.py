@@ -1,5 +1,6 @@
 """Reading replies of unknown shape: every function takes any JSON and answers None or empty instead of raising."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -11,6 +12,9 @@ MOST_TOKENS = 10**9
 """Above this a figure means "no limit was set" (transformers writes 1e30), not a window."""
 MOST_OBJECTS = 10_000
 """Models, or providers of one, that are read of a list; the longest list there is has 700."""
+
+_STATE = r"\.(?:ssm\.state_size|wkv\.head_size|shortconv\.l_cache|kda\.head_dim|attention\.sliding_window)"
+"""Keys of GGUF for layers that keep a state, or a window of the prompt; 0: they keep none."""
 
 
 def tokens(value: object) -> int | None:
@@ -82,3 +86,12 @@ def entry_of(entries: Iterable[dict[str, Any]], model: str) -> dict[str, Any] | 
         if entry.get("id") == model:
             return entry
     return next((entry for entry in known if contains(entry.get("aliases"), model)), None)
+
+
+def rolls_back(metadata: Mapping[str, Any] | str, origin: str) -> Fact[bool] | None:
+    """Return whether a cache can be cut back to any token, by the metadata of a GGUF file or the file's beginning."""
+    if isinstance(metadata, str):
+        found = re.search(rf"{_STATE}\x04\0{{3}}(?!\0{{4}})", metadata) is not None  # the key, 4 for a number, and that
+    else:
+        found = any(value and re.search(f"{_STATE}$", key) for key, value in metadata.items())
+    return Fact(not found, origin, Trust.LISTED) if metadata else None

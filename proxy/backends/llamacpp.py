@@ -12,7 +12,18 @@ from urllib.parse import quote
 from typing_extensions import override
 
 from proxy.backends.base import MODELS, Backend, Flow, Probe, SlotAction, SlotDone, SlotState
-from proxy.backends.fields import contains, entry_of, fact, mapping, nonblank, objects, openai_models, switch, tokens
+from proxy.backends.fields import (
+    contains,
+    entry_of,
+    fact,
+    mapping,
+    nonblank,
+    objects,
+    openai_models,
+    rolls_back,
+    switch,
+    tokens,
+)
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.backends.refusals import template_rules
 from proxy.core.jsontext import JsonObject, dig
@@ -63,6 +74,8 @@ class LlamaCpp(Backend):
         listed, caps = self.listed_profile(entry or {}, entries), mapping(props.get("chat_template_caps"))
         window = fact(tokens(dig(props, "default_generation_settings", "n_ctx")), "llama.cpp, slot", Trust.LOADED)
         vision = switch(dig(props, "modalities", "vision"))
+        path = nonblank(props.get("model_path"))
+        head = (yield Probe("FILE", path)).json if path is not None else None
         return replace(
             listed,
             window=window or listed.window,
@@ -70,7 +83,8 @@ class LlamaCpp(Backend):
             template_rules=_template_rules(nonblank(props.get("chat_template"))),
             vision=fact(vision, "llama.cpp, modalities", Trust.LOADED) or listed.vision,
             # The whole path: where the file can be read here, its own vocabulary is; else its name tells the family.
-            tokenizer=fact(nonblank(props.get("model_path")), "llama.cpp, model file", Trust.LISTED),
+            tokenizer=fact(path, "llama.cpp, model file", Trust.LISTED),
+            rolls_back=rolls_back(head or "", "llama.cpp, model file"),
         )
 
     @override

@@ -11,7 +11,18 @@ from typing import Any
 from typing_extensions import override
 
 from proxy.backends.base import MODELS, Backend, Flow, Listed, Memory, Probe
-from proxy.backends.fields import contains, fact, mapping, nonblank, objects, openai_models, size_of, smallest, tokens
+from proxy.backends.fields import (
+    contains,
+    fact,
+    mapping,
+    nonblank,
+    objects,
+    openai_models,
+    rolls_back,
+    size_of,
+    smallest,
+    tokens,
+)
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust, value_of
 from proxy.core.jsontext import JsonObject, dig
 from proxy.core.request import Thinking
@@ -167,6 +178,7 @@ def _profile(shown: JsonObject, loaded: JsonObject | None) -> ModelProfile:
         thinks=_capability(shown, "thinking"),
         continuation=_continuation(shown, remote=remote),
         tokenizer=fact(_tokenizer(shown), "Ollama, model file", Trust.LISTED),
+        rolls_back=rolls_back(mapping(shown.get("model_info")), "Ollama, model file"),
         provisional=loaded is None and not remote,
     )
 

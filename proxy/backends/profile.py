@@ -96,6 +96,8 @@ class ModelProfile:
     """Ways that the backend refused for this model lately."""
     tokenizer: Fact[str] | None = None
     """Architecture, tokenizer name or file: a hint for choosing a vocabulary."""
+    rolls_back: Fact[bool] | None = None
+    """Whether its cache can be cut back to any token; False for recurrent and hybrid models, and sliding windows."""
     providers: Fact[tuple[Provider, ...]] | None = None
     provisional: bool = False
     """The model is not loaded: what it is loaded with next may differ."""

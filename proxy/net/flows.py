@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Generic, TypeVar
 
 import httpx
@@ -22,6 +24,9 @@ T = TypeVar("T")
 
 LARGEST_REPLY = 8 * 2**20
 """Bytes of a reply that are read; the token list of a prompt of a million tokens is as long as that."""
+
+HEAD_BYTES = 2**16
+"""Bytes of a model file that are read: what its architecture needs stands before its vocabulary."""
 
 PROBE_TIMEOUT = 5.0
 """Seconds for one probe, unless a backend is given up sooner."""
@@ -104,6 +109,8 @@ class FlowRunner:
 
     async def exchange(self, probe: Probe) -> Reply:
         """Send one probe; status 0 when no whole response came."""
+        if probe.method == "FILE":
+            return await asyncio.to_thread(_head_of, probe.path)
         seconds = self._load_timeout if probe.loads else self._timeout
         headers = self._headers if probe.json is None else [*self._headers, AS_JSON]
         content = None if probe.json is None else jsontext.dumps(probe.json)
@@ -124,6 +131,15 @@ class FlowRunner:
             return Reply(response.status_code, jsontext.loads(body))
         except ValueError:
             return Reply(response.status_code)
+
+
+def _head_of(path: str) -> Reply:
+    """Read the beginning of a model file; status 404: there is none that can be read."""
+    with suppress(OSError, ValueError):
+        if path.endswith(".gguf") and Path(path).is_file():
+            with Path(path).open("rb") as file:
+                return Reply(200, file.read(HEAD_BYTES).decode("latin-1"))
+    return Reply(404)
 
 
 async def discover(

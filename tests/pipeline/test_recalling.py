@@ -15,6 +15,7 @@ from proxy.core.history.marks import RECALLED, RECALLED_END
 from proxy.core.request import text_of
 from proxy.store import StoreLimits, open_store
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Question, Reply
+from tests.fakes.ollama_native import GEOMETRY
 from tests.proxying import Proxy, read_stream, running_proxy
 
 WINDOW = 2048
@@ -210,6 +211,27 @@ def test_a_small_block_stays_so_that_the_prompt_only_grows() -> None:
         assert RECALLED in text_of(first[-1])
         assert second[: len(first)] == first
         assert third[: len(second)] == second
+
+
+@pytest.mark.parametrize("kind", ["llamacpp", "ollama"])
+@pytest.mark.parametrize("window", [0, 512])
+def test_a_block_stays_where_a_model_would_read_all_of_a_prompt_again(
+    kind: str, window: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a sliding window, as the model's file tells; 0 is none."""
+    key, file = "gemma3.attention.sliding_window", tmp_path / "m.gguf"
+    file.write_bytes(b"GGUF" + key.encode() + (4).to_bytes(4, "little") + window.to_bytes(4, "little"))
+    monkeypatch.setitem(GEOMETRY, key, window)
+    properties = LlamaCppFake.properties
+    monkeypatch.setattr(LlamaCppFake, "properties", lambda *of: properties(*of) | {"model_path": str(file)})
+    with staged(kind) as (fake, proxy):
+        messages = long_chat()
+        ask(proxy, messages)
+        messages += [{"role": "assistant", "content": "Pim."}, {"role": "user", "content": "Thank you, good night!"}]
+        ask(proxy, messages)
+        first, second = prompts(fake)
+        assert RECALLED in text_of(first[-1])
+        assert (second[: len(first)] == first) is bool(window)
 
 
 def test_nothing_recalled_enters_a_checkpoint_or_a_summary(tmp_path: Path) -> None:
