@@ -48,7 +48,7 @@ from proxy.net.transport import HttpTransport
 from proxy.net.upstream import ReadinessProbe, Upstream
 from proxy.outcome import Telemetry
 from proxy.pipeline import Pipeline
-from proxy.preparing import Preparer
+from proxy.prompt import Preparer
 from proxy.relay import Relay
 from proxy.routing import Router
 from proxy.store import Store, StoreLimits, open_store

@@ -11,9 +11,8 @@ from typing import get_args
 
 from proxy.addon import AddOn, make_way
 from proxy.attempts.attempt import Attempts, leave
-from proxy.attempts.overflow import too_long
 from proxy.attempts.replies import ClientReply, Replies
-from proxy.attempts.room import is_worth_a_summary, record_message_cut
+from proxy.attempts.room import is_worth_a_summary, record_message_cut, too_long
 from proxy.compactor import Compactor
 from proxy.conversation_state import ConversationState, conversation_of
 from proxy.core.dialect import Dialect
@@ -24,7 +23,7 @@ from proxy.core.settings import Policy, Settings
 from proxy.exchange import Exchange
 from proxy.job import Job
 from proxy.outcome import Outcome, overriding
-from proxy.preparing import Preparer
+from proxy.prompt import Preparer
 from proxy.routing import Router
 from proxy.stream.status import COMPACTING, IN_VAIN, compacted, summarising
 from proxy.tokens.counting import Counting

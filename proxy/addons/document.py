@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from proxy.addon import AddOn
 from proxy.attempts.client import ClientStream
-from proxy.attempts.overflow import too_long
+from proxy.attempts.room import too_long
 from proxy.compaction.asking import Summariser, SummaryAsk, in_pieces
 from proxy.compaction.budget import ContextBudget
 from proxy.compaction.compaction import STRATEGIES, Compaction

@@ -15,8 +15,7 @@ from typing import Any
 import httpx
 
 from proxy.addon import AddOn
-from proxy.attempts.overflow import too_long
-from proxy.attempts.room import bound_first, bound_resumed, lower_bound, record_message_cut
+from proxy.attempts.room import bound_first, bound_resumed, lower_bound, record_message_cut, too_long
 from proxy.backends.errors import SentRequest, is_refusal
 from proxy.backends.profile import Continuation, Fact, ModelKey, Trust
 from proxy.backends.refusals import (
@@ -46,7 +45,7 @@ from proxy.job import Job
 from proxy.net.tasks import offload_if
 from proxy.net.transport import QUOTED, body_of, is_event_stream, retry_after
 from proxy.outcome import overriding
-from proxy.preparing import Preparer
+from proxy.prompt import Preparer
 from proxy.routing import ChatBody
 from proxy.shaping.repair import violates
 from proxy.tokens.counting import Counting

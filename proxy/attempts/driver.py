@@ -15,7 +15,7 @@ from proxy.attempts.attempt import Attempted, Attempts
 from proxy.attempts.calls import AnswerCalls, CallLedger
 from proxy.attempts.client import ClientStream, final_notices
 from proxy.attempts.resuming import Resumer
-from proxy.attempts.room import room_of, watch_of
+from proxy.attempts.room import update_room, watch_of
 from proxy.compaction.account import account
 from proxy.core.errors import STREAM_FAILED, UpstreamUnavailable
 from proxy.core.jsontext import dumps
@@ -31,7 +31,7 @@ from proxy.stream.events import (
     ChunkReceived,
     Conclude,
     Correct,
-    EndedHere,
+    CutOff,
     Finish,
     Interruption,
     Pause,
@@ -43,7 +43,6 @@ from proxy.stream.events import (
     State,
     StreamEvent,
     UpstreamEnded,
-    UpstreamFailed,
 )
 from proxy.stream.session import StreamSession
 from proxy.stream.status import (
@@ -103,7 +102,7 @@ class AnswerDriver:
             if not (job.exchange.halted and self.answer.has_output and job.exchange.stopped()):
                 raise
             if session.state is not State.DONE:
-                await self._handle(EndedHere())
+                await self._handle(CutOff(""))
         finally:
             # Clients hang up at the end mark, and the backend may take its time to end the body.
             self._end()
@@ -166,7 +165,7 @@ class AnswerDriver:
             outcome.add("backend_failed", error=type(error).__name__)
             speaks = isinstance(error, FrameTooLong | InvalidResponse)
             reason = str(error) if speaks else type(error).__name__
-            return await self._handle(UpstreamFailed(f"The backend broke off the answer ({reason})."))
+            return await self._handle(CutOff(f"The backend broke off the answer ({reason})."))
         finally:
             if isinstance(received, httpx.Response):
                 await received.aclose()
@@ -200,10 +199,11 @@ class AnswerDriver:
             for form in stop.forms:
                 self._ledger.count(job, form, "lost" if attempted is None else "retried")
         if self.failed is not None:
-            return UpstreamFailed(self.failed.message), None
+            return CutOff(self.failed.message), None
         if attempted is None:
             return ResumeFailed(), None
         self._estimates.append(attempted.estimate)
+        update_room(self._session.watch, job)
         event = Reopened(
             attempted.estimate.tokens,
             bound=attempted.bound,
@@ -212,7 +212,6 @@ class AnswerDriver:
             exact=attempted.request.exact,
             calls=self.answer.attempt.calling,
             corrects=new_paragraph,
-            room=None if job.budget is None else room_of(job),
         )
         return event, attempted.response
 

@@ -1,25 +1,27 @@
-"""Room of a prompt and its answer: what fits, the bounds of an answer, and the history to shorten."""
+"""Room of a prompt and its answer: what fits, the bounds of an answer, the history to shorten, and the refusal of what can't fit."""
 
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import replace
 from functools import partial
 
-from proxy.attempts.overflow import too_long
 from proxy.backends.profile import value_of
 from proxy.compaction.budget import ContextBudget
 from proxy.compaction.condensing import head_end
 from proxy.compaction.ladder import LEAST_SHARE, Reduction
 from proxy.compaction.middles import newest_cut, share_left
 from proxy.compaction.policy import prune_limits
+from proxy.core.errors import ContextOverflow
 from proxy.core.history.turns import is_result, newest_user
-from proxy.core.jsontext import is_heavy
+from proxy.core.jsontext import dumps, is_heavy
 from proxy.core.request import text_of
+from proxy.emulation.prompt import protocol
 from proxy.job import Job
 from proxy.net.tasks import offload_if
-from proxy.prompt import Prompt
-from proxy.stream.events import Room
+from proxy.prompt import OfferedTools, Prompt, build_prompt, rewrite
+from proxy.shaping.shape import shaped
 from proxy.stream.status import MOST_WINDOWS
 from proxy.stream.watch import Watch
 from proxy.tokens.meter import Meter
@@ -34,6 +36,25 @@ _CONCLUSIONS = 2
 """Times that a model may be made to answer: from a thought, and anew."""
 UNREAD = 0.4
 """Share of the window up to which results that the model has not read yet stay whole."""
+_NAMES = {
+    "system_prompt": "system prompt",
+    "tools": "tools",
+    "history": "earlier history",
+    "newest_turn": "newest turn",
+}
+"""Parts of a prompt, in its order."""
+_ADVICE = {
+    "policy_local": "set SPILLWAY_POLICY=local, or send `x-spillway-policy: local` (saves about {})",
+    "tools": "offer fewer tools, by SPILLWAY_TOOLS_ALLOWED or the client's own `--tools` (saves up to {})",
+    "system_prompt": "shorten the system prompt (saves up to {})",
+    "newest_turn": "send less in the newest turn (saves up to {})",
+    "history": "start a new conversation (saves up to {})",
+}
+"""What would help, easiest first, by what it would shorten."""
+_NOTICEABLE = 1 / 20
+"""Share of the tokens that are too many from which it is worth a word that something saves them."""
+_STEP = 256
+"""Windows are named in multiples of so many tokens."""
 
 
 def for_results(job: Job, budget: ContextBudget) -> int:
@@ -54,7 +75,7 @@ async def record_message_cut(job: Job, meter: Meter) -> int:
     heavy = is_heavy(both)
     total, remaining = await offload_if(heavy, meter.costs, job.key, both)
     left = await offload_if(heavy, share_left, *both, partial(meter.costs, job.key))
-    spare = max(0, room_of(job).window - job.prompt.estimate.tokens)  # that an unsure estimate left empty
+    spare = max(0, (job.window or 0) - job.prompt.estimate.tokens)  # that an unsure estimate left empty
     if left + spare / max(1.0, total) < LEAST_SHARE:
         why = "Cut to fit, less than a tenth of the newest message would be left."
         raise await too_long(job, meter, cut=total - remaining, why=why)
@@ -164,20 +185,16 @@ def _bounds(job: Job, room: int, tokens_so_far: int) -> dict[str, int]:
 
 def watch_of(job: Job, *, hidden: bool) -> Watch:
     """Return what to watch for; for the rest see the fields of `Watch`."""
-    request, room = job.prompt.request, room_of(job)
+    request = job.prompt.request
     newest = newest_user(request.messages)
-    return Watch(
-        window=room.window,
-        pause_point=room.pause_point,
-        ceiling=room.ceiling,
+    watch = Watch(
         max_tokens=request.max_tokens,
         strip_usage=job.state.usage_requested and request.wants_usage is None,
         show_usage=request.wants_usage is True,
         cancels=job.cancels,
         hidden=hidden,
         complete_calls=job.prompt.offer is not None,
-        resumable=room.window > 0 and job.resumable,
-        unknown=not room.window and job.resumable,
+        unknown=job.resumable,
         builtin={name: tool.passed for name, tool in job.prompt.builtin.items()},
         request=None
         if request.structured or request.choices > 1 or newest is None
@@ -185,12 +202,87 @@ def watch_of(job: Job, *, hidden: bool) -> Watch:
         thinking_bound=job.state.thinking_bound,
         conclusions=_CONCLUSIONS if request.choices == 1 else 0,
     )
+    update_room(watch, job)
+    return watch
 
 
-def room_of(job: Job) -> Room:
-    """The room for the answer as it is known now."""
+def update_room(watch: Watch, job: Job) -> None:
+    """Have an answer watched for the room that is known now; one of an unknown window can be paused from then on."""
     budget = job.budget
-    if budget is None:
-        return Room(0, 0, 0, assumed=True)
-    ceiling = MOST_WINDOWS * budget.window
-    return Room(budget.window, budget.pause_point, ceiling, assumed=job.profile.window is None)
+    if budget is not None:
+        watch.window, watch.pause_point = budget.window, budget.pause_point
+        watch.ceiling = MOST_WINDOWS * budget.window
+        watch.resumable |= watch.unknown
+        watch.unknown = job.profile.window is None
+
+
+# -- a prompt that can't fit: its tokens by parts, and what would make it fit, in figures
+
+
+async def too_long(
+    job: Job, meter: Meter, *, counted: int = 0, cut: float = 0.0, why: str = "A shorter history does not make it fit."
+) -> ContextOverflow:
+    """Build the error for a prompt that can't be sent, with the tokens of each part, and what would help.
+
+    `counted`: its tokens as the backend counts them, where it said so; `cut`: tokens that were left out of the newest turn.
+    """
+    return await offload_if(is_heavy(job.request.body), _too_long, job, meter, counted, cut, why)
+
+
+def _too_long(job: Job, meter: Meter, counted: int, cut: float, why: str) -> ContextOverflow:
+    window, limit = job.window or 0, 0 if job.budget is None else job.budget.limit
+    # A backend that refused it has the last word, whatever the estimate is.
+    tokens = max(window, counted or job.prompt.estimate.tokens + round(cut))
+    predicted = _parts(job, meter)
+    saved = (
+        sum(predicted.values()) - sum(_parts(_local(job), meter).values()) if job.settings.policy != "local" else 0.0
+    )
+    predicted["newest_turn"] += cut
+    scale = tokens / max(1.0, sum(predicted.values()))  # so that the parts come to the tokens of the whole
+    parts = {name: round(cost * scale) for name, cost in predicted.items() if cost >= 1 or name == "newest_turn"}
+    parts[max(parts, key=lambda name: parts[name])] += tokens - sum(parts.values())
+    excess, savings = tokens - limit, {"policy_local": round(saved * scale), **parts}
+    savings = {name: savings[name] for name in _ADVICE if savings.get(name, 0) > excess * _NOTICEABLE}
+    needed, trained = math.ceil(tokens / job.settings.pause / _STEP) * _STEP, job.profile.trained_window
+    advice = [_ADVICE[name].format(saving) for name, saving in savings.items()]
+    subject = "model with a window" if trained is not None and trained.value < needed else "window"
+    advice.append(f"use a {subject} of at least {needed} tokens")
+    breakdown = ", ".join(f"{cost} in the {_NAMES[name]}" for name, cost in parts.items())
+    return ContextOverflow(
+        # LiteLLM and others know a context overflow by the first words, which are OpenAI's.
+        f"This model's maximum context length is {window} tokens. However, your messages resulted in {tokens} tokens: "
+        f"{breakdown}. {why} At least {excess} tokens have to go. What helps, easiest first: {'; '.join(advice)}.",
+        n_prompt_tokens=tokens,
+        n_ctx=window,
+        n_ctx_needed=needed,
+        parts=parts,
+        excess=excess,
+        savings=savings,
+    )
+
+
+def _parts(job: Job, meter: Meter) -> dict[str, float]:
+    """Predict the tokens of each part of a prompt."""
+    prompt, offer = job.prompt, job.prompt.offer
+    costs, lead, tools = meter.costs(job.key, prompt.messages), len(prompt.system), prompt.body().get("tools")
+    newest = lead + (newest_user(prompt.history) or 0)
+    described = protocol(offer) if offer is not None else dumps(tools).decode() if tools else ""
+    of_tools = sum(meter.costs(job.key, [{"role": "system", "content": described}])) if described else 0.0
+    return {
+        # Where tools are emulated, they are described in it.
+        "system_prompt": max(0.0, sum(costs[:lead]) - (of_tools if offer is not None else 0.0)),
+        "tools": of_tools,
+        "history": sum(costs[lead:newest]),
+        "newest_turn": sum(costs[newest:]),
+    }
+
+
+def _local(job: Job) -> Job:
+    """The job with the prompt that it would have under `SPILLWAY_POLICY=local`."""
+    job, prompt = copy(job), job.prompt
+    job.settings = job.settings.model_copy(update={"policy": "local"})
+    offered = OfferedTools(*shaped(job.request, job.settings, job.window))
+    job.prompt, _ = build_prompt(job, offered, emulate=prompt.offer is not None)
+    if prompt.checkpoint is not None:
+        rewrite(job, prompt.checkpoint)
+    return job

@@ -39,24 +39,10 @@ class UpstreamEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class UpstreamFailed:
-    """The connection broke or fell silent; `message` is for the client."""
+class CutOff:
+    """The connection broke or fell silent, as the `message` tells the client; empty: somebody wants no more than there is."""
 
     message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """Room for an answer as it is known now, in tokens.
-
-    `ceiling`: generated over all attempts at most. `assumed`: nobody has reported the window, and every end for its
-    length may still be another bound.
-    """
-
-    window: int
-    pause_point: int
-    ceiling: int
-    assumed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +54,6 @@ class Reopened:
     next character; else the white space before the next word may be missing.
     `calls`: the attempt before was left for a tool call, which is to be made again, maybe with the text before it.
     `corrects`: it was asked for by Correct, Conclude or after a Search, and goes on with a paragraph of its own.
-    `room` holds from now on; None: as before.
     """
 
     prompt_tokens: int
@@ -78,7 +63,6 @@ class Reopened:
     exact: bool = True
     calls: bool = False
     corrects: bool = False
-    room: Room | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,26 +73,17 @@ class ResumeFailed:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class EndedHere:
-    """Somebody wants no more of the answer than there is."""
-
-
-StreamEvent: TypeAlias = (
-    ChunkReceived | AnswerReceived | UpstreamEnded | UpstreamFailed | Reopened | ResumeFailed | EndedHere
-)
+StreamEvent: TypeAlias = ChunkReceived | AnswerReceived | UpstreamEnded | CutOff | Reopened | ResumeFailed
 
 
 LEGAL: dict[tuple[State, type[StreamEvent]], frozenset[State]] = {
     (State.RELAYING, ChunkReceived): frozenset({State.RELAYING, State.PAUSED, State.DONE}),
     (State.RELAYING, AnswerReceived): frozenset({State.DONE, State.PAUSED}),
     (State.RELAYING, UpstreamEnded): frozenset({State.DONE, State.PAUSED}),
-    (State.RELAYING, UpstreamFailed): frozenset({State.DONE}),
-    (State.RELAYING, EndedHere): frozenset({State.DONE}),
+    (State.RELAYING, CutOff): frozenset({State.DONE}),
     (State.PAUSED, Reopened): frozenset({State.RELAYING}),
     (State.PAUSED, ResumeFailed): frozenset({State.DONE, State.PAUSED}),
-    (State.PAUSED, UpstreamFailed): frozenset({State.DONE}),
-    (State.PAUSED, EndedHere): frozenset({State.DONE}),
+    (State.PAUSED, CutOff): frozenset({State.DONE}),
 }
 """Every legal event and the states it may lead to; anything else is a mistake of the driver."""
 

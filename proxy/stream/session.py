@@ -27,7 +27,7 @@ from proxy.stream.events import (
     ChunkReceived,
     Commands,
     Conclude,
-    EndedHere,
+    CutOff,
     Finish,
     Pause,
     Reopened,
@@ -39,7 +39,6 @@ from proxy.stream.events import (
     Stop,
     StreamEvent,
     UpstreamEnded,
-    UpstreamFailed,
 )
 from proxy.stream.inlet import Inlet
 from proxy.stream.outlet import Outlet
@@ -111,10 +110,8 @@ class StreamSession:
                 stop = self._body_received(pieces)
             case UpstreamEnded():
                 stop = self._frames(self._inlet.rest()) or self._body_ended()
-            case UpstreamFailed(message):
+            case CutOff(message):
                 stop = self._cut_off(message)
-            case EndedHere():
-                stop = self._cut_off("")
             case Reopened():
                 self._reopened(event)
             case ResumeFailed():
@@ -259,8 +256,6 @@ class StreamSession:
     def _reopened(self, event: Reopened) -> None:
         if event.corrects:
             self._outlet.release()
-        if event.room is not None:
-            self.watch.update(event.room)
         self._gap_before, self._gap, self._size_before = self._gap, "", self.answer.size
         self._outlet.next_attempt(event, self._gap_before)
         self.answer.attempts.append(Attempt(event.prompt_tokens, bound=event.bound))

@@ -9,7 +9,6 @@ from typing import Any
 
 from proxy.core.piece import CallPart, Piece
 from proxy.stream.answer import Answer, Attempt
-from proxy.stream.events import Room
 
 _FULL_SLACK = 8
 """Tokens by which a report may miss the window although it is full (llama.cpp reports it exactly)."""
@@ -91,12 +90,6 @@ class Watch:
     """Times that it may still be; an answer that ended without a word takes them all."""
     ceiling: int = UNBOUND
     """Completion tokens over all attempts from which on an answer without a bound is not resumed."""
-
-    def update(self, room: Room) -> None:
-        """Watch for what is known now; an answer of an unknown window can be paused from then on."""
-        self.window, self.pause_point, self.ceiling = room.window, room.pause_point, room.ceiling
-        self.resumable |= self.unknown
-        self.unknown = room.assumed
 
     def passed(self, call: CallPart) -> CallPart | None:
         """Return a complete call as the client gets it; None: it is one that Spillway answers."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.dialect import Dialect
-from proxy.stream.events import ChunkReceived, Pause, Reopened, ResumeFailed, StreamEvent, UpstreamFailed
+from proxy.stream.events import ChunkReceived, CutOff, Pause, Reopened, ResumeFailed, StreamEvent
 from proxy.stream.session import State, StreamSession, Watch
 from tests.dialects.asking import read
 from tests.dialects.streams import SAID, calling, every, writer_of
@@ -86,7 +86,7 @@ def test_a_call_that_is_taken_back_was_never_written(dialect: Dialect) -> None:
 
 
 @every
-@pytest.mark.parametrize("event", [ResumeFailed(), UpstreamFailed("gone")], ids=lambda event: type(event).__name__)
+@pytest.mark.parametrize("event", [ResumeFailed(), CutOff("gone")], ids=lambda event: type(event).__name__)
 def test_an_end_of_spillways_own_is_written_in_the_clients_dialect(dialect: Dialect, event: StreamEvent) -> None:
     of = session(dialect, Watch(window=1000, pause_point=105, resumable=True))
     words = [f" word{number}" for number in range(30)]
@@ -95,4 +95,4 @@ def test_an_end_of_spillways_own_is_written_in_the_clients_dialect(dialect: Dial
     data = sent([*out, *of.handle(event)])
     assert of.state is State.DONE
     assert text_in(dialect, data) == "".join(words[:5])
-    assert (b"gone" in data) is isinstance(event, UpstreamFailed)
+    assert (b"gone" in data) is isinstance(event, CutOff)

@@ -15,7 +15,7 @@ from proxy.core.piece import Piece
 from proxy.dialects.chat.answers import is_torn, read_completion, read_frame
 from proxy.emulation.reader import WrittenCallReader
 from proxy.stream.answer import Answer
-from proxy.stream.events import ChunkReceived, Finish, Send, StreamCommand, UpstreamEnded, UpstreamFailed
+from proxy.stream.events import ChunkReceived, CutOff, Finish, Send, StreamCommand, UpstreamEnded
 from proxy.stream.session import State
 from tests.emulation.outputs import offer, scanned
 from tests.stream.support import joined as joined_commands
@@ -100,11 +100,11 @@ def streams(data: bytes) -> None:
     assert out == driven([data] if data else [])
     sent = sum(len(command.data) for command in out if isinstance(command, Send))
     assert sent <= MOST_GROWTH * (len(data) + MOST_GROWTH)
-    broken = driven(pieces, UpstreamFailed("It broke off."))
+    broken = driven(pieces, CutOff("It broke off."))
     assert isinstance(broken[-1], Finish) or broken == out
 
 
-def driven(pieces: Sequence[bytes], end: UpstreamEnded | UpstreamFailed | None = None) -> list[StreamCommand]:
+def driven(pieces: Sequence[bytes], end: UpstreamEnded | CutOff | None = None) -> list[StreamCommand]:
     of, out = session(), list[StreamCommand]()
     for piece in pieces:
         if of.state is not State.RELAYING:

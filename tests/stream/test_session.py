@@ -14,7 +14,7 @@ from proxy.dialects.chat.answers import ChatWriter, read_frame
 from proxy.stream.events import (
     AnswerReceived,
     ChunkReceived,
-    EndedHere,
+    CutOff,
     Finish,
     Pause,
     Reopened,
@@ -23,7 +23,6 @@ from proxy.stream.events import (
     Send,
     StreamEvent,
     UpstreamEnded,
-    UpstreamFailed,
 )
 from proxy.stream.session import LEGAL, State, StreamSession, Watch
 from tests.stream.support import (
@@ -592,7 +591,7 @@ def test_a_last_frame_without_its_line_end_is_read() -> None:
 
 def test_a_connection_that_breaks_leaves_an_error_and_no_torn_frame() -> None:
     of = session()
-    out = [*of.handle(ChunkReceived(opening() + said("a") + b'data: {"cho')), *of.handle(UpstreamFailed("gone"))]
+    out = [*of.handle(ChunkReceived(opening() + said("a") + b'data: {"cho')), *of.handle(CutOff("gone"))]
     client = read(sent(out))
     assert client.text == "a"
     assert client.errors[0]["message"] == "gone"
@@ -602,14 +601,14 @@ def test_a_connection_that_breaks_leaves_an_error_and_no_torn_frame() -> None:
 @pytest.mark.parametrize("finish", ["stop", "length"])
 def test_a_connection_that_breaks_after_the_end_breaks_nothing(finish: str) -> None:
     of = session(replace(FAR, pause_point=10**6))
-    out = [*of.handle(ChunkReceived(opening() + said("a") + ending(finish))), *of.handle(UpstreamFailed("gone"))]
+    out = [*of.handle(ChunkReceived(opening() + said("a") + ending(finish))), *of.handle(CutOff("gone"))]
     one_answer(read(sent(out)), "a", finish)
 
 
 def test_a_failure_while_paused_is_told() -> None:
     of = session(CLOSE)
     out = commands(of, stream(words(TEXT)))
-    out += of.handle(UpstreamFailed("The summary took too long."))
+    out += of.handle(CutOff("The summary took too long."))
     client = read(sent(out))
     assert client.text == HEAD
     assert client.errors[0]["message"] == "The summary took too long."
@@ -620,7 +619,7 @@ def test_a_failure_in_a_later_attempt_loses_no_word_that_was_held_back() -> None
     out = commands(of, stream(words(TEXT)))
     of.handle(Reopened(50, echo=HEAD))
     out += of.handle(ChunkReceived(opening(name="two") + said(TEXT[:8], name="two")))
-    out += of.handle(UpstreamFailed("gone"))
+    out += of.handle(CutOff("gone"))
     client = read(sent(out))
     assert client.text == HEAD + " " + TEXT[:8]
     assert client.done == 1
@@ -670,10 +669,7 @@ def test_they_can_not_be_smuggled_in_as_one_line_of_several(after: bytes) -> Non
 @pytest.mark.parametrize("state", list(State))
 @pytest.mark.parametrize(
     "event",
-    [
-        *(ChunkReceived(b"data: {}\n\n"), UpstreamEnded(), UpstreamFailed("x"), Reopened(5)),
-        *(ResumeFailed(), EndedHere()),
-    ],
+    [*(ChunkReceived(b"data: {}\n\n"), UpstreamEnded(), CutOff("x"), Reopened(5)), *(ResumeFailed(), CutOff(""))],
 )
 def test_events_are_legal_by_the_table_or_refused(state: State, event: StreamEvent) -> None:
     of = session(CLOSE)
@@ -695,7 +691,7 @@ def test_events_are_legal_by_the_table_or_refused(state: State, event: StreamEve
 events = st.one_of(
     bodies(odd_chunks()).map(ChunkReceived),
     st.sampled_from(words(TEXT)).map(lambda text: ChunkReceived(said(text))),
-    st.sampled_from([UpstreamEnded(), UpstreamFailed("x"), ResumeFailed(), EndedHere()]),
+    st.sampled_from([UpstreamEnded(), CutOff("x"), ResumeFailed(), CutOff("")]),
     st.integers(0, 150).map(Reopened),
 )
 

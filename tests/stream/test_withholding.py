@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from proxy.stream.events import ChunkReceived, Finish, Pause, Reopened, ResumeFailed, Send, UpstreamFailed
+from proxy.stream.events import ChunkReceived, CutOff, Finish, Pause, Reopened, ResumeFailed, Send
 from proxy.stream.session import Watch
 from tests.stream.support import (
     DONE,
@@ -112,7 +112,7 @@ def test_half_a_call_never_reaches_the_client(end: str) -> None:
     elif end == "error":
         out = commands(of, body + frame({"error": {"message": "boom"}}))
     else:
-        out = [*of.handle(ChunkReceived(body)), *of.handle(UpstreamFailed("gone"))]
+        out = [*of.handle(ChunkReceived(body)), *of.handle(CutOff("gone"))]
     client = read(sent(out))
     assert client.calls == []
     assert (client.text, client.done) == ("Well.", 1)
