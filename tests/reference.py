@@ -1,7 +1,8 @@
-"""What the documents take from the code, settings and states: `make docs` writes it, tests/test_docs.py compares."""
+"""What the documents take from the code, settings, states, metrics and events: `make docs` writes it, tests/test_docs.py compares."""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterator
@@ -20,11 +21,13 @@ PAGE, EXAMPLE = ROOT / "docs/settings.md", ROOT / "config/spillway.example.toml"
 COMPOSE = ROOT / "docker-compose.yml"
 ARCHITECTURE = ROOT / "docs/architecture.md"
 OPERATIONS = ROOT / "docs/operations.md"
+LIVE = ROOT / "docs/api-live.md"
 PLACES = {
     PAGE: re.compile(r"(?<=<!-- settings: written by make docs -->\n).*?(?=<!-- end -->)", re.DOTALL),
     EXAMPLE: re.compile(r"(?<=# Written by make docs\.\n).*", re.DOTALL),
     ARCHITECTURE: re.compile(r"(?<=<!-- states: written by make docs -->\n).*?(?=<!-- end -->)", re.DOTALL),
     OPERATIONS: re.compile(r"(?<=<!-- metrics: written by make docs -->\n).*?(?=<!-- end -->)", re.DOTALL),
+    LIVE: re.compile(r"(?<=<!-- events: written by make docs -->\n).*?(?=<!-- end -->)", re.DOTALL),
     COMPOSE: re.compile(r"(?<=  # Written by make docs:\n).*?(?=  # End\.)", re.DOTALL),
 }
 """Where it stands in each file."""
@@ -89,9 +92,32 @@ def metrics() -> str:
     return "\n".join((*rows, ""))
 
 
+def events() -> str:
+    """List the events of outcomes as a table in Markdown, with the fields that each has: what the code adds by name."""
+    found: dict[str, dict[str, None]] = {}
+    for path in sorted((ROOT / "proxy").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(ast.Attribute(owner, "add"), [ast.Constant(str(name))], fields):
+                    if ast.unparse(owner).endswith("outcome") or path.name == "outcome.py":
+                        found.setdefault(name, {}).update(dict.fromkeys(each.arg or "…" for each in fields))
+                case _:
+                    pass
+    rows = ["| event | fields |", "|---|---|"]
+    rows += [f"| `{name}` | {', '.join(fields)} |" for name, fields in sorted(found.items())]
+    return "\n".join((*rows, ""))
+
+
 def written(path: Path) -> str:
     """Return the text of a file with what it takes from the code as it is now."""
-    lists = {PAGE: table, EXAMPLE: example, COMPOSE: environment, ARCHITECTURE: states, OPERATIONS: metrics}
+    lists = {
+        PAGE: table,
+        EXAMPLE: example,
+        COMPOSE: environment,
+        ARCHITECTURE: states,
+        OPERATIONS: metrics,
+        LIVE: events,
+    }
     return PLACES[path].sub(lambda _: lists[path](), path.read_text())
 
 

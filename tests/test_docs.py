@@ -138,11 +138,12 @@ def test_the_documents_are_short_and_so_are_their_sentences() -> None:
         re.sub(r"<!-- \w+: written by make docs -->.*?<!-- end -->", "", each.read_text(), flags=re.DOTALL)
         for each in read
     ]
-    assert sum(len(text.split()) for text in texts) <= 15_600
+    assert sum(len(text.split()) for text in texts) <= 15_000
     for path, text in zip(read, texts, strict=True):
         parts = re.split(r"(?<=[.!?:])\s+|\n\s*\n|\n[-\d]", prose(text))
         sentences = [len(part.split()) for part in parts if re.search(r"[a-z]", part)]
         assert sum(sentences) / len(sentences) < 20, path.name
+        assert max(sentences) <= 30, path.name
 
 
 def test_errors_that_the_page_of_symptoms_says_are_taken_care_of_are_recognised() -> None:
