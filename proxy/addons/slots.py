@@ -23,6 +23,7 @@ from proxy.addon import AddOn
 from proxy.backends.base import SlotAction, SlotDone, SlotState
 from proxy.backends.profile import ModelKey
 from proxy.core.history.turns import newest_user
+from proxy.core.jsontext import dumps
 from proxy.core.piece import as_count
 from proxy.dialects.chat.request import SLOT
 from proxy.job import Job
@@ -60,6 +61,8 @@ class _Slot:
     """Chain of the history in it, and the link where its newest turn begins; empty: it holds nothing that is known."""
     stem: bytes = b""
     checkpoint: str = ""
+    opening: int = 0
+    """Of its system messages and tools, which conversations of one program share; 0: none."""
     tokens: int | None = None
     """It holds; None: not known."""
     restored: int = 0
@@ -73,8 +76,8 @@ class _Slot:
         return self.job is not None and not self.job.outcome.seconds
 
     def is_of(self, job: Job) -> bool:
-        """Return whether a job runs in it, or the twin for which a summary is written."""
-        return self.job is not None and self.job.state is job.state
+        """Return whether a job's request runs in it, or a summary for it."""
+        return self.job is not None and self.job.outcome is job.outcome
 
     def continues_in(self, job: Job) -> bool:
         """Return whether a job is of the conversation in it: resumed, repeated or edited."""
@@ -86,6 +89,7 @@ class _Slot:
         self.job, self.saved = (None, False) if job.expected else (job, True)
         self.scope, self.links, self.tokens, self.used = job.scope, links, None, now
         self.stem, self.checkpoint = links[(newest_user(job.prompt.sent) or 1) - 1], _digest_of(job)
+        self.opening = _opening_of(job)
 
 
 @dataclass(slots=True)
@@ -98,6 +102,8 @@ class _Engine:
     files: dict[str, dict[str, Any]]
     """By name, the longest unused first: scope, links in hexadecimal, checkpoint, bytes and the server's run."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    freed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a request has left its slot."""
     run: int = 0
     """Counts the starts of the server that were noticed."""
     newest: int = -1
@@ -161,10 +167,15 @@ class SlotKeeper(AddOn):
         if not job.prompt.links or SLOT in job.request.body or (engine := await self._engine(job)) is None:
             return
         job.state.waits_for, job.state.vacate = "", partial(self._vacate, job, engine)
-        async with engine.lock:
-            slot = next((each for each in engine.slots if each.is_of(job)), None) or await self._choose(engine, job)
-            if slot is not None:
-                slot.take(job, self._now())
+        while True:
+            async with engine.lock:
+                engine.freed.clear()
+                slot = next((each for each in engine.slots if each.is_of(job)), None) or await self._choose(engine, job)
+                if slot is not None:
+                    slot.take(job, self._now())
+            if slot is not None or job.expected or not all(each.taken for each in engine.slots):
+                break
+            await engine.freed.wait()  # the server would put it into any slot
         job.prompt.fields.pop(SLOT, None)
         if slot is not None and len(engine.slots) > 1:
             job.prompt.fields[SLOT] = slot.number
@@ -186,6 +197,7 @@ class SlotKeeper(AddOn):
         """Free the slot, and save it when it has been quiet."""
         outcome, usage = job.outcome, job.outcome.usage or {}
         slot = next((each for each in engine.slots if each.is_of(job)), None)
+        engine.freed.set()
         prompt, reused = as_count(usage.get("prompt_tokens")), outcome.reused or 0
         tokens = prompt + as_count(usage.get("completion_tokens")) - 1
         lasts = prompt > 0 and outcome.error is None and not job.background and not outcome.pauses
@@ -224,8 +236,8 @@ class SlotKeeper(AddOn):
         """Return the slot that holds a job's conversation, else the longest unused one; None: the server chooses."""
         seen = await self._look(job, engine)
         free = [slot for slot, each in zip(engine.slots, seen, strict=False) if not (slot.taken or each.busy)]
+        job.state.waits_for = "" if free or not seen else FREE_SLOT
         if not free:
-            job.state.waits_for = FREE_SLOT if seen else ""
             return None
         digest, going_on = _digest_of(job), [slot for slot in free if slot.continues_in(job)]
         # What was read ahead may be in another slot than the turn before it.
@@ -241,7 +253,8 @@ class SlotKeeper(AddOn):
             engine.files[name] = engine.files.pop(name)  # it is used last
         if engine.clears and not purged and (name is None or engine.files[name]["run"] == engine.run):
             return None  # it is new, or the server has it in memory
-        slot = min(free, key=lambda each: each.used)
+        opening = _opening_of(job) if name is None else 0
+        slot = min(free, key=lambda each: (not opening or each.opening != opening, each.used))
         await self._save(job.route, engine, slot)
         await self._empty_surplus(job.route, engine, slot)
         if name in engine.files and engine.restore_pace < engine.read_pace:
@@ -314,6 +327,11 @@ async def _act(route: Route, action: SlotAction, slot: _Slot, file: str = "") ->
     backend = route.prober.known_backend
     flow = None if backend is None else backend.use_slot(route.model, action, slot.number, file)
     return None if flow is None else await route.prober.runner.run(flow)
+
+
+def _opening_of(job: Job) -> int:
+    tools = job.prompt.request.body.get("tools")
+    return hash(dumps([*job.prompt.system, tools])) if job.prompt.system or tools else 0
 
 
 def _digest_of(job: Job) -> str:

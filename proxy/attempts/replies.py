@@ -262,9 +262,7 @@ def read_answer(job: Job, response: BodyResponse) -> Completion | None:
 
 
 def _waiting_for(job: Job) -> str:
-    if not job.outcome.attempts:
-        return ""
-    return job.state.waits_for or reading(job.prompt.estimate.tokens)
+    return job.state.waits_for or (reading(job.prompt.estimate.tokens) if job.outcome.attempts else "")
 
 
 def _changed(answer: Answer, choice: Piece) -> Piece:

@@ -82,6 +82,14 @@ def test_conversations_take_turns_in_slots_of_their_own() -> None:
         assert fake.chats()[-1].body == raw.replace(b"{", b'{"id_slot":0,', 1)
 
 
+def test_a_new_conversation_takes_the_slot_that_begins_like_it() -> None:
+    agent: Talk = [{"role": "system", "content": f"You are an agent. {WORDS}"}]
+    with engine(slots=2, saves=True) as fake, running_proxy(fake) as proxy:
+        for talk in ([], [*agent], [], [*agent], [*agent]):
+            say(proxy, talk, f"talk {len(fake.chats())}")
+        assert [chat.json["id_slot"] for chat in fake.chats()] == [0, 1, 0, 1, 1]
+
+
 def test_what_gives_way_is_restored_for_its_own_credential_alone(tmp_path: Path) -> None:
     talks: list[Talk] = [[], [], []]
     files: list[str] = []
@@ -197,8 +205,9 @@ def test_a_request_that_finds_no_slot_free_says_that_it_waits_for_one() -> None:
             parts, seen = second.iter_bytes(), b""
             while slots.FREE_SLOT.encode() not in seen:
                 seen += next(parts)
-            assert "id_slot" not in fake.chats()[-1].json
+            assert len(fake.chats()) == 1
             gate.open()
+            assert b"[DONE]" in b"".join(parts)
         first.read()
 
 
