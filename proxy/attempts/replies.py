@@ -22,7 +22,7 @@ from proxy.attempts.driver import AnswerDriver
 from proxy.conversation_state import ConversationState
 from proxy.core.dialect import Completion
 from proxy.core.errors import UpstreamInvalid, UpstreamUnavailable
-from proxy.core.jsontext import dumps, loads, loads_object
+from proxy.core.jsontext import dumps, loads, loads_object, loads_or_none
 from proxy.core.piece import Identity, Piece
 from proxy.core.request import text_of
 from proxy.dialects.chat.answers import as_stream, completion_of, read_completion
@@ -281,15 +281,8 @@ def _refused(job: Job, original: BodyResponse) -> BodyResponse:
     One that came as 200 is an error of its own status for clients that get it in other words than the backend's; what can't be
     read is a page of a proxy on the way, or an error that was cut off.
     """
-    if job.dialect.native if original.status < 400 else _is_json(original.body):
+    if job.dialect.native if original.status < 400 else loads_or_none(original.body) is not None:
         translated = job.dialect.refused(original.body)
         return original if translated is original.body else original.with_body(translated)
     translated = job.dialect.refused(dumps(original.error()))
     return replace(original, status=original.error_status).with_body(translated, json=True)
-
-
-def _is_json(body: bytes) -> bool:
-    try:
-        return loads(body) is not None
-    except ValueError:
-        return False

@@ -69,7 +69,7 @@ async def record_message_cut(job: Job, meter: Meter) -> int:
     Raises:
         ContextOverflow: less than a tenth of the user's own words in it is left.
     """
-    both = newest_cut(job.prompt.sent, job.prompt.history) if job.prompt.history is not job.prompt.sent else None
+    both = newest_cut(job.prompt.sent, job.prompt.history)
     if both is None:
         return 0
     heavy = is_heavy(both)

@@ -4,8 +4,7 @@ import re
 from functools import cached_property
 from typing import Any, Literal
 
-from proxy.core import jsontext
-from proxy.core.jsontext import JsonObject, dig, loads_object, omit
+from proxy.core.jsontext import JsonObject, dig, loads_object, loads_or_none, omit
 
 EXAMINED = 16 * 1024
 """Bytes of a body that are looked at; error texts are far shorter."""
@@ -74,7 +73,7 @@ def error_text(status: int, body: bytes) -> str | None:
             mistaken for one.
     """
     body = body[:EXAMINED]
-    parsed = _parse(body)
+    parsed = loads_or_none(body)
     if status in _OTHER_STATUSES or _status_in(parsed) in _OTHER_STATUSES or (status < 400 and not _is_error(parsed)):
         return None
     if parsed is None:
@@ -87,7 +86,7 @@ def error_text(status: int, body: bytes) -> str | None:
             continue
         lines.append(f'"{name}": {_shown(value)}')
         if isinstance(value, str) and value.lstrip()[:1] in {"{", "["}:
-            value = _parse(value)
+            value = loads_or_none(value)
         if depth < _DEPTH and isinstance(value, dict):
             pending += [(key, item, depth + 1) for key, item in value.items()]
         elif depth < _DEPTH and isinstance(value, list):
@@ -97,7 +96,7 @@ def error_text(status: int, body: bytes) -> str | None:
 
 def is_refusal(body: bytes) -> bool:
     """Return whether a complete response is an error in spite of a good status (OpenRouter; LM Studio for unknown paths)."""
-    return b'"error"' in body and _is_error(_parse(body))
+    return b'"error"' in body and _is_error(loads_or_none(body))
 
 
 def _is_error(parsed: Any) -> bool:
@@ -118,13 +117,6 @@ def _is_error(parsed: Any) -> bool:
         and (choice.get("error") or choice.get("finish_reason") in ("error", "model_context_window_exceeded"))
         for choice in choices
     )
-
-
-def _parse(data: bytes | str) -> Any:
-    try:
-        return jsontext.loads(data)
-    except ValueError:
-        return None
 
 
 def _status_in(parsed: Any) -> int | None:

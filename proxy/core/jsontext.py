@@ -52,12 +52,17 @@ def loads(data: bytes | str, *, strict: bool = False) -> Any:
     return value
 
 
-def loads_object(data: bytes | str) -> JsonObject | None:
-    """Parse a JSON object; None for anything else."""
+def loads_or_none(data: bytes | str) -> Any:
+    """Parse JSON; None for anything else."""
     try:
-        value = loads(data)
+        return loads(data)
     except ValueError:
         return None
+
+
+def loads_object(data: bytes | str) -> JsonObject | None:
+    """Parse a JSON object; None for anything else."""
+    value = loads_or_none(data)
     return value if isinstance(value, dict) else None
 
 

@@ -94,12 +94,6 @@ class Piece:
     event: dict[str, Any] | None = None
     """A status event of Spillway's own, which rides on an empty piece."""
 
-    @property
-    def says_nothing(self) -> bool:
-        """Return whether nothing of its choice is left in it, nor anything else that clients read."""
-        content = self.role or self.text or self.thought or self.calls or self.finish
-        return self.bare and not (content or self.usage or self.other_choices)
-
     def uncounted(self) -> Piece:
         """Copy the content without usage and counts, for a new frame."""
         return replace(self, frame=b"", other_choices=(), usage=None, prompt_tokens=0, completion_tokens=0)

@@ -127,10 +127,7 @@ class FlowRunner:
                     return Reply(response.status_code)
         except (UpstreamUnavailable, httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError):
             return Reply(0)
-        try:
-            return Reply(response.status_code, jsontext.loads(body))
-        except ValueError:
-            return Reply(response.status_code)
+        return Reply(response.status_code, jsontext.loads_or_none(body))
 
 
 def _head_of(path: str) -> Reply:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
-from proxy.core.jsontext import loads
+from proxy.core.jsontext import loads_or_none
 from proxy.core.piece import CallPart, Identity, Piece
 from proxy.stream.thinking import behind_thoughts, open_thought
 
@@ -154,7 +154,10 @@ class Answer:
     @property
     def calls_are_complete(self) -> bool:
         """Return whether each call has a name, and arguments that are JSON, or none at all."""
-        return all(call.name and (not call.arguments.strip() or _is_json(call.arguments)) for call in self._calls)
+        return all(
+            call.name and (not call.arguments.strip() or loads_or_none(call.arguments) is not None)
+            for call in self._calls
+        )
 
     @property
     def completion_tokens(self) -> int:
@@ -322,11 +325,3 @@ def last_word(text: str) -> str:
     """Return the word that a text ends in; empty: it ends in white space."""
     words = text.rsplit(maxsplit=1)
     return words[-1] if words and text.endswith(words[-1]) else ""
-
-
-def _is_json(text: str) -> bool:
-    try:
-        loads(text)
-    except ValueError:
-        return False
-    return True

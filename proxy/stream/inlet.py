@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from proxy.core import sse
-from proxy.core.jsontext import loads
+from proxy.core.jsontext import loads_or_none
 from proxy.core.piece import CallPart, Piece
 from proxy.dialects.chat.answers import is_torn
 from proxy.stream.answer import Answer
@@ -192,7 +192,4 @@ class RepeatedCalls:
 
 def _is_equal(one: str, other: str) -> bool:
     """Compare arguments as JSON: inside a text white space has a meaning."""
-    try:
-        return one == other or bool(loads(one) == loads(other))
-    except ValueError:
-        return False
+    return one == other or loads_or_none(one) == loads_or_none(other) is not None

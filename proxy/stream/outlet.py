@@ -145,7 +145,8 @@ class Outlet:
         return piece
 
     def _emit(self, piece: Piece) -> None:
-        if piece.says_nothing:  # but how many tokens of a call that is still held there are
+        content = piece.role or piece.text or piece.thought or piece.calls or piece.finish or piece.usage
+        if piece.bare and not (content or piece.other_choices):  # but the tokens of a call that is still held
             return
         if self.held is not None and (self._answer.mark is not None or not piece.index):
             self.held.append(piece)
@@ -298,12 +299,6 @@ class Outlet:
         """Close a frame that was passed on as the backend tore it. Lines of JSON may not have blank ones between them."""
         if self._writer.native and sse.is_open(self.out):
             self.out.append(b"\n\n")
-
-    def drain(self) -> bytes:
-        """Return what is to be sent, and forget it."""
-        data = b"".join(self.out)
-        self.out.clear()
-        return data
 
 
 class Template:

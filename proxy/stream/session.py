@@ -120,7 +120,8 @@ class StreamSession:
                 assert_never(event)
         if stop is not None and self.state is State.PAUSED:
             self._outlet.close_frame()
-        data = self._outlet.drain()
+        data = b"".join(self._outlet.out)
+        self._outlet.out.clear()
         sends = (Send(data),) if data else ()
         return sends if stop is None else (*sends, stop)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from proxy.core.jsontext import are_objects, dumps, loads
+from proxy.core.jsontext import are_objects, dumps, loads_or_none
 
 KEY_BYTES = 32
 LARGEST = 64 * 2**20
@@ -57,11 +57,7 @@ def opened(keys: Iterable[bytes], owner: str, text: Any) -> Any:
     # Unpacked only when it is known to be our own: anything else may be made to be huge.
     if not any(hmac.compare_digest(mac, _mac(key, owner, packed)) for key in keys):
         return None
-    unpacked = zlib.decompressobj().decompress(packed, LARGEST)
-    try:
-        return loads(unpacked)
-    except ValueError:
-        return None
+    return loads_or_none(zlib.decompressobj().decompress(packed, LARGEST))
 
 
 def _mac(key: bytes, owner: str, packed: bytes) -> bytes:
