@@ -161,6 +161,8 @@ e2e-engines: $(VENV)/.dev ## put vLLM and `transformers serve` behind the proxy 
 clean: ## remove the environment and what tests left
 	rm -rf $(VENV) $(OLDEST) $(LITELLM) $(CTXKEEPER) $(WEBUI) $(AGENTS) $(AUDIT) $(VLLM) $(TRANSFORMERS) .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .cache build dist
 
+EXTRAS := -e '.[redis,otel,top]'
+
 # The environment, made by uv: the one that is installed, else one that is fetched. Where it can't be had, or finds no packages
 # (it reads no pip.conf), pip does the same in three times the time.
 UV_TOO := $(or $(UV),$(VENV)/bin/uv)
@@ -176,8 +178,9 @@ else
 	@$(PIP) uv || true
 endif
 
+# With all extras, which name no package of an index.
 $(VENV)/.run: pyproject.toml | $(PY)
-	@$(call install,-e .)
+	@$(call install,$(EXTRAS))
 	@$(PY) -m compileall -q proxy
 	@touch $@
 

@@ -152,7 +152,7 @@ async def stop(view: View, name: str) -> Response:
 
 
 @router.get("/spillway/requests/{name:path}", responses=answers("Turn"))
-async def one(view: View, name: str) -> Response:
+async def request_details(view: View, name: str) -> Response:
     """Show everything that happened to one request."""
     return as_json(view.turn(view.record(name)))
 

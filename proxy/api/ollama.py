@@ -46,7 +46,7 @@ def _route(method: str, path: str, schema: str, **extra: Any) -> Callable[[Ollam
             endpoint,
             methods=[method],
             description=answer.__doc__,
-            name=path,
+            name=answer.__name__.strip("_"),
             responses=answers(schema),
             openapi_extra=extra,
         )

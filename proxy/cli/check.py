@@ -165,7 +165,7 @@ def findings_of(settings: Settings, seen: Sequence[SeenBackend]) -> Iterator[Fin
     """Yield what is wrong with backends and models, what keeps them from working first."""
     in_container = any(mark.exists() for mark in CONTAINERS)
     if not seen and in_container:
-        listen = "; ".join(f"{server.name}: {server.listen}" for server in SERVERS.values())
+        listen = "; ".join(f"{server.name}: {server.listen}" for server in SERVERS.values() if server.listen)
         yield Finding(
             "host_out_of_reach",
             f"this is a container, and no backend takes connections from it at {', '.join(settings.discover)}.",

@@ -86,6 +86,16 @@ def test_every_managed_route_is_described() -> None:
         assert {each["name"] for each in paths["/spillway/outcomes"]["get"]["parameters"]} == {
             *("model", "backend", "dialect", "action", "conversation", "status", "error", "running", "limit", "before")
         }
+        for path, operations in paths.items():
+            for method, operation in operations.items():
+                assert operation["summary"].replace(" ", "").isalnum(), path
+                assert all("schema" in each for each in operation.get("parameters", ())), path
+                # Streams, and figures for Prometheus, are text.
+                content = operation["responses"]["200"].get("content", {})
+                assert "schema" in content.get("application/json", {}) or path in ("/spillway/live", "/metrics"), (
+                    method,
+                    path,
+                )
         page = proxy.client.get("/docs").text
         assert "openapi.json" in page
         # Nothing of it is loaded from elsewhere.
