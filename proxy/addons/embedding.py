@@ -151,13 +151,9 @@ def query_text(messages: Sequence[Message], newest: int) -> str:
 
 def texts_for(model: str, query: str, passages: Sequence[str]) -> list[str]:
     """Return a query and passages as this embedding model was trained to read them."""
-    prefixes = (
-        (before_query, before_passage)
-        for pattern, before_query, before_passage in _PREFIXES
-        if pattern.search(model.lower())
-    )
-    query_prefix, passage_prefix = next(prefixes, ("", ""))
-    return [query_prefix + query, *(passage_prefix + passage[:_CHARACTERS] for passage in passages)]
+    of_model = (prefixes for pattern, *prefixes in _PREFIXES if pattern.search(model.lower()))
+    before_query, before_passage = next(of_model, ("", ""))
+    return [before_query + query, *(before_passage + passage[:_CHARACTERS] for passage in passages)]
 
 
 def vector_of(values: Sequence[float]) -> Embedding:

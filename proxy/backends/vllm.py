@@ -14,14 +14,8 @@ from proxy.core.request import Thinking
 _EFFORTS = ("low", "medium", "high")
 """Those that every version takes, and gpt-oss knows."""
 _COUNTED = (
-    "model",
-    "messages",
-    "tools",
-    "add_generation_prompt",
-    "continue_final_message",
-    "add_special_tokens",
-    "chat_template",
-    "chat_template_kwargs",
+    *("model", "messages", "tools", "add_generation_prompt", "continue_final_message"),
+    *("add_special_tokens", "chat_template", "chat_template_kwargs"),
 )
 """Fields of a chat body that change its prompt and that `/tokenize` knows (vLLM 0.33)."""
 
