@@ -195,21 +195,19 @@ class Job:
         return "streams" not in self.state.spent.without and (known is None or known.value)
 
     @property
-    def known_backend(self) -> Backend | None:
-        """Kind of the backend if it is known already, without probing; None: not yet."""
+    def known_backend(self) -> Backend:
+        """Kind of the backend as far as it is known, without probing."""
         return self.route.prober.known_backend
 
     @property
     def ways(self) -> list[Continuation]:
         """Ways to continue an answer, best first."""
-        backend = self.known_backend
-        return self.profile.ways(() if backend is None else backend.continuations)
+        return self.profile.ways(self.known_backend.continuations)
 
     @property
     def cancels(self) -> bool:
         """Return whether disconnecting from a stream ends the generation, so that it may be paused at any token."""
-        backend = self.known_backend
-        return backend is None or backend.stops_on_disconnect(self.prompt.request.body, self.profile)
+        return self.known_backend.stops_on_disconnect(self.prompt.request.body, self.profile)
 
     def surely_below(self, bound: int) -> int:
         """Return the predicted tokens at which an upper bound like that of the prompt is `bound`.

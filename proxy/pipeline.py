@@ -140,8 +140,7 @@ class Pipeline:
             return  # nothing of it is sent
         if job.prompt.estimate.tokens >= budget.window:
             await self.counting.confirm_count(job)
-        estimate, backend = job.prompt.estimate, job.known_backend
-        cuts = backend is not None and backend.shifts_silently
+        estimate, cuts = job.prompt.estimate, job.known_backend.shifts_silently
         if budget.refuses(estimate.tokens, estimate.upper, counted=estimate.counted, cuts=cuts):
             raise await too_long(job, self.counting.meter)
 

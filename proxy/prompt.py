@@ -222,8 +222,8 @@ class Preparer:
         Not where it is loaded, nor where a window is known, leaves room, and is enforced by an error: llama-swap tells
         clients of the loading.
         """
-        before, backend = job.profile.window, job.known_backend
-        if before is None or job.is_due or (backend is not None and backend.shifts_silently):
+        before = job.profile.window
+        if before is None or job.is_due or job.known_backend.shifts_silently:
             request, had = job.route.known.window_request, job.route.known.window_request.became
             await job.read_profile(load=True)
             if request.became != had:

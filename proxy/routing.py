@@ -88,7 +88,7 @@ class Route:
         known = self.known
         profile = await (known.loaded(body) if load else known.profile(fresh=fresh))
         backend = self.prober.known_backend
-        if backend is None or (backend.reloads and known.window_request.governs):
+        if backend.reloads and known.window_request.governs:
             return profile
         return backend.profile_for(body, profile)
 
@@ -97,8 +97,6 @@ class Route:
         if request.thinking is None and not request.for_ollama:
             return request
         backend = await self.prober.backend()
-        if backend is None:
-            return request
         if backend.chat_dialect == OLLAMA and request.for_ollama:
             request = replace(request, body={**request.body, **request.for_ollama})
         if request.thinking is None or "think" in request.body:
@@ -120,7 +118,7 @@ class Route:
         backend, rules = self.prober.known_backend, self.known.current().template_rules
         if rules is not None and "no_system" in rules.value:
             body = ChatBody(await offload_if(len(body.content) > 8 * HEAVY, _without_system, body.content))
-        if backend is None or backend.chat_dialect != OLLAMA:
+        if backend.chat_dialect != OLLAMA:
             drop: frozenset[bytes] = OF_ENCODING if body.wire is None else frozenset()
             target, content = UPSTREAM_PATH + (b"?" + query if query else b""), body.wire or body.content
             return await self.upstream.send("POST", target, headers, content, drop=drop, plain=True, ahead=ahead)
@@ -291,7 +289,7 @@ class Router:
         """Find the first backend that has this path of its own; None if none does."""
         for upstream in self.upstreams:
             backend = await upstream.backend()
-            if backend is not None and any(fnmatchcase(path, glob) for glob in backend.native):
+            if any(fnmatchcase(path, glob) for glob in backend.native):
                 return upstream
         return None
 

@@ -120,8 +120,7 @@ class Summaries:
 
     def is_free(self, upstream: Upstream) -> bool:
         """Return whether tokens of a backend cost nothing, as far as that is known."""
-        backend = upstream.prober.known_backend
-        return upstream.name in self._near and (backend is None or backend.kind != "openrouter")
+        return upstream.name in self._near and upstream.prober.known_backend.kind != "openrouter"
 
     def wait(self, job: Job) -> float:
         """Seconds that a job may wait for its summary: none where it is written afterwards, unless the user says otherwise."""

@@ -37,8 +37,7 @@ class PromptPrefix(AddOn):
         """Strip billing lines, and the cache marks that the backend does not take."""
         if not settings.stabilise:
             return request
-        backend = route.prober.known_backend
-        request, stripped = stabilised(request, takes_marks=backend is None or backend.takes_marks)
+        request, stripped = stabilised(request, takes_marks=route.prober.known_backend.takes_marks)
         if stripped:
             outcome.add("stabilised", kinds=tuple(stripped))
         return request

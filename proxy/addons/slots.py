@@ -301,8 +301,7 @@ class SlotKeeper(AddOn):
 
     async def _look(self, job: Job, engine: _Engine) -> Sequence[SlotState]:
         """Read the slots; empty: they can't be read now."""
-        backend = job.known_backend
-        seen = () if backend is None else await job.route.prober.runner.run(backend.slots(job.route.model))
+        seen = await job.route.prober.runner.run(job.known_backend.slots(job.route.model))
         if seen:
             engine.compare(seen)
         return seen
@@ -310,7 +309,7 @@ class SlotKeeper(AddOn):
     async def _engine(self, job: Job) -> _Engine | None:
         """Return the slots of the job's model; None: it saves none, or they can't be read now."""
         engine, backend, runner = self._engines.get(job.key), job.known_backend, job.route.prober.runner
-        if engine is None and backend is not None:
+        if engine is None:
             saves = await runner.run(backend.saves_slots(job.route.model))
             job.route.known.has_places = saves is not False
             if saves and (seen := await runner.run(backend.slots(job.route.model))):
@@ -324,9 +323,7 @@ class SlotKeeper(AddOn):
 
 async def _act(route: Route, action: SlotAction, slot: _Slot, file: str = "") -> SlotDone | None:
     """Have the server act on a slot; None: it was refused."""
-    backend = route.prober.known_backend
-    flow = None if backend is None else backend.use_slot(route.model, action, slot.number, file)
-    return None if flow is None else await route.prober.runner.run(flow)
+    return await route.prober.runner.run(route.prober.known_backend.use_slot(route.model, action, slot.number, file))
 
 
 def _opening_of(job: Job) -> int:

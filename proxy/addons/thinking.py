@@ -36,11 +36,11 @@ class ThinkingBudget(AddOn):
         """Put the bound into the prompt's options, and have the answer watched for it."""
         if job.settings.thinking_budget is None and job.request.thinking is None:
             return
-        bound, backend = _bound(job), job.known_backend
+        bound = _bound(job)
         if bound is None:
             return
         request = job.prompt.request
-        fields = {} if backend is None else backend.thinking_bound(bound, request.body, job.profile)
+        fields = job.known_backend.thinking_bound(bound, request.body, job.profile)
         if fields:
             job.prompt.request = request.changed(**fields)
             bound = bound + max(_SLACK, bound // _SLACK_SHARE) if job.cancels else UNBOUND

@@ -109,11 +109,9 @@ class Tracing(AddOn):
         upstream = self._upstreams.get(outcome.backend)
         if outcome.dialect or outcome.cause is not None:
             attributes |= {"gen_ai.operation.name": "chat", "spillway.dialect": outcome.dialect}
-            backend = None if upstream is None else upstream.prober.known_backend
+            kind = "unknown" if upstream is None else upstream.prober.known_backend.kind
             # A backend of an unknown kind is named by its interface.
-            attributes["gen_ai.provider.name"] = (
-                "openai" if backend is None or backend.kind == "generic" else backend.kind
-            )
+            attributes["gen_ai.provider.name"] = "openai" if kind in ("unknown", "generic") else kind
         if outcome.model:
             attributes["gen_ai.request.model"] = _text(outcome.model)
         if upstream is not None:

@@ -130,8 +130,7 @@ class Attempts:
             UpstreamRefused: it refuses, and no other request would change that.
         """
         # These frames are rewritten in any case, so the backend may as well count in each of them.
-        backend = job.known_backend
-        counts = backend.ask_running_counts if backend is not None else {}
+        counts = job.known_backend.ask_running_counts
         body, streamed = going_on(job.prompt.body(), request.messages, request.fields, counts), job.streams
         estimate = await self.counting.meter.measure(job.key, body, tenant=job.exchange.tenant)
         bound = bound_resumed(job, estimate.upper, delivered_tokens)
@@ -248,9 +247,8 @@ class Attempts:
 
 def _first_body(job: Job) -> ChatBody:
     """Build the body of a first request: as it came where nothing is changed."""
-    prompt, backend = job.prompt, job.known_backend
-    request = prompt.request
-    job.state.usage_requested = may_ask_usage(request) and not (backend is not None and backend.reports_usage)
+    prompt, request = job.prompt, job.prompt.request
+    job.state.usage_requested = may_ask_usage(request) and not job.known_backend.reports_usage
     if request.stream and not job.streams:
         request = request.changed(stream=False, stream_options=None)
     messages = None if prompt.untouched else prompt.messages

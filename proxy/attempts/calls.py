@@ -128,7 +128,7 @@ def _native_offer(job: Job) -> Offer | None:
 
 
 def _record_faults(job: Job, faults: Iterable[CallFault]) -> None:
-    kind = "unknown" if job.known_backend is None else job.known_backend.kind
+    kind = job.known_backend.kind
     for fault in faults:
         if fault.tool in job.prompt.builtin:
             continue  # Spillway's own: clients know of no such tool, and the model is told by the answer

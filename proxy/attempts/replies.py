@@ -253,10 +253,9 @@ def read_answer(job: Job, response: BodyResponse) -> Completion | None:
         return completion
     if not completion.choices:
         raise UpstreamInvalid("The backend answered 200 with JSON that holds no answer.")
-    backend, request = job.known_backend, job.request
-    if not request.continues or backend is None or not backend.repeats_prefill:
+    if not job.request.continues or not job.known_backend.repeats_prefill:
         return completion
-    prefill = text_of(request.messages[-1])
+    prefill = text_of(job.request.messages[-1])
     rest = tuple(replace(each, text=each.text.removeprefix(prefill)) for each in completion.choices)
     return replace(completion, choices=rest)
 

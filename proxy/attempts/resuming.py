@@ -173,13 +173,13 @@ class Resumer:
         job, backend, answer = self._job, self._job.known_backend, self._answer
         history, tagged = job.prompt.messages, bool(answer.unplaced.strip())
         thought = answer.unplaced if tagged else answer.reasoning
-        off = {} if backend is None else backend.thinking_options(Thinking(on=False, openai=NONE), job.profile)
+        off = backend.thinking_options(Thinking(on=False, openai=NONE), job.profile)
         if template := mapping(off.get("chat_template_kwargs")):
             off["chat_template_kwargs"] = mapping(job.prompt.request.body.get("chat_template_kwargs")) | template
         if history[-1:] and history[-1].get("role") == "assistant":
             return []  # the client began the answer itself
         without = [ContinuationRequest(history, off, exact=True)] if off else []
-        exact = job.ways[0] is Continuation.FLAGS and (tagged or (backend is not None and backend.continues_reasoning))
+        exact = job.ways[0] is Continuation.FLAGS and (tagged or backend.continues_reasoning)
         behind = [from_notes(history, thought, CONCLUDE, fields) for fields in ([off, {}] if off else [{}])]
         behind = [*([closed(history, thought, tagged=tagged)] if exact else []), *behind]
         return [*without, *behind] if anew else [*behind, *without]
@@ -203,11 +203,10 @@ class Resumer:
 
     def _request(self, partial: Partial | None, way: Continuation | None) -> ContinuationRequest:
         """Build the request to go on with a partial answer in this way, from the prompt as it is now."""
-        job, backend = self._job, self._job.known_backend
+        job = self._job
         if partial is None or way is None:
             return ContinuationRequest(job.prompt.messages, {}, exact=True)
-        thoughts = backend is not None and backend.continues_reasoning
-        return continuation(job.prompt.messages, partial, way, thoughts=thoughts)
+        return continuation(job.prompt.messages, partial, way, thoughts=job.known_backend.continues_reasoning)
 
     async def _open(self, partial: Partial | None, way: Continuation | None, why: str) -> Attempted | Remedy:
         """Ask until it is taken, or refused for good; the remedy says whether there may be another way."""

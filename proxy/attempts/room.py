@@ -130,11 +130,10 @@ def bound_first(job: Job) -> None:
     request, budget, backend, upper = job.prompt.request, job.budget, job.known_backend, job.prompt.estimate.upper
     if budget is None or (request.max_tokens is None and not request.stream):
         return  # there is no bound to be lowered, and nothing to be stopped
-    if backend is not None:
-        # What does not fit may be lost in silence; where the window shifts, nobody watches an answer that is not streamed.
-        must_fit = backend.fits_answer or (backend.shifts_silently and not request.stream)
-        if must_fit or (backend.refuses_long_answers and (request.max_tokens or 0) > budget.window):
-            lower_bound(job, budget.window)
+    # What does not fit may be lost in silence; where the window shifts, nobody watches an answer that is not streamed.
+    must_fit = backend.fits_answer or (backend.shifts_silently and not request.stream)
+    if must_fit or (backend.refuses_long_answers and (request.max_tokens or 0) > budget.window):
+        lower_bound(job, budget.window)
     if not request.stream or not job.resumable or job.cancels or job.prompt.answer_bound is not None:
         return
     # The backend generates on after a disconnect: an answer that may get so long has to end at a bound instead of a pause.
@@ -157,10 +156,10 @@ def lower_bound(job: Job, window: int) -> bool:
 
 def bound_resumed(job: Job, prompt_tokens: int, tokens_so_far: int) -> dict[str, int]:
     """Build the options that bound an attempt to continue an answer: `prompt_tokens` at most, and of the answer `tokens_so_far`."""
-    budget, backend = job.budget, job.known_backend
+    budget = job.budget
     if budget is None:
         return {}
-    if job.cancels and backend is not None and backend.ends_at_window:
+    if job.cancels and job.known_backend.ends_at_window:
         prompt_tokens = 0  # of a new model that may be far too high: no call, or word, is to end there in its middle
     return _bounds(job, (budget.window if job.cancels else budget.pause_point) - prompt_tokens, tokens_so_far)
 

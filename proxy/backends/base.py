@@ -8,6 +8,8 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
+from typing_extensions import override
+
 from proxy.backends.fields import entry_of, fact, mapping, openai_models, smallest, tokens
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.core.jsontext import JsonObject, dig
@@ -221,3 +223,22 @@ class Generic(Backend):
         *("DELETE */models/*", "POST */unload", "POST */load_model", "POST */reset"),
         *("* */flush_cache", "* */*_memory_occupation", "POST */model/load", "POST */lora/load", "POST */download"),
     )
+
+
+class Unknown(Generic):
+    """A server that has not told yet what it is: nothing is sent to it that another might refuse."""
+
+    kind = "unknown"
+
+    @override
+    def thinking_options(self, thinking: Thinking, profile: ModelProfile) -> dict[str, Any]:
+        """None: not even OpenAI's field is taken by all."""
+        return {}
+
+    @override
+    def saves_slots(self, model: str) -> Flow[bool | None]:
+        """It does not tell."""
+        return _known(None)
+
+
+UNKNOWN = Unknown()

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from proxy.app import open_wire, upstreams
-from proxy.backends.base import MODELS
+from proxy.backends.base import MODELS, UNKNOWN
 from proxy.backends.profile import ModelProfile, Trust
 from proxy.cli import say
 from proxy.config import config_files, is_here
@@ -44,7 +44,7 @@ class KnownServer:
     load: str = "have it load one"
 
 
-UNKNOWN = KnownServer("the backend", "start it", "have it listen on all addresses (0.0.0.0)")
+ANY_SERVER = KnownServer("the backend", "start it", "have it listen on all addresses (0.0.0.0)")
 SERVERS = {
     "lmstudio": KnownServer(
         "LM Studio",
@@ -142,7 +142,7 @@ async def _seen(upstream: Upstream, setting: BackendSetting, wire: httpx.AsyncBa
     is_kind = setting.kind not in ("auto", "generic")
     kind = setting.kind if is_kind else usual.get(urlsplit(upstream.url).port or 0, "")
     seen = SeenBackend(upstream.name, upstream.url, kind)
-    if (backend := await prober.backend()) is not None:
+    if (backend := await prober.backend()) is not UNKNOWN:
         seen.kind, seen.enlarge = backend.kind, backend.wider
         listed = [model.id for model in await prober.listed()]
         seen.listed = len(listed)
@@ -155,7 +155,7 @@ async def _seen(upstream: Upstream, setting: BackendSetting, wire: httpx.AsyncBa
                 seen.loaded[known.model] = window.value
             if (fits := await prober.runner.run(backend.fitting_window(known.model, memory))) is not None:
                 seen.fits[known.model] = fits
-    seen.answers = backend is not None and seen.status != 0  # the kind may be known without an answer
+    seen.answers = backend is not UNKNOWN and seen.status != 0  # the kind may be known without an answer
     if not seen.answers:
         seen.failure = await failure_at(upstream.url, wire)
     return seen
@@ -180,7 +180,7 @@ def findings_of(settings: Settings, seen: Sequence[SeenBackend]) -> Iterator[Fin
 
 def _unreachable(backend: SeenBackend, *, in_container: bool) -> Finding:
     """Why one that is configured does not answer."""
-    host, server = urlsplit(backend.url).hostname or "", SERVERS.get(backend.kind, UNKNOWN)
+    host, server = urlsplit(backend.url).hostname or "", SERVERS.get(backend.kind, ANY_SERVER)
     text = f"{backend.name} does not answer at {backend.url}{backend.failure and f': {backend.failure}'}"
     if backend.failure.startswith(NO_HOST):
         return Finding("unknown_host", f"{text}.", "look for a typo, or use the machine's IP address", backend.name)
@@ -207,7 +207,7 @@ def _of_backend(backend: SeenBackend) -> Iterator[Finding]:
         cure = 'give it one: SPILLWAY_BACKENDS=[{"url": "…", "api_key": "…"}], or have clients send theirs'
         yield Finding("wants_a_key", f"{place} wants a key.", cure, backend.name)
     elif not backend.listed:
-        cure = SERVERS.get(backend.kind, UNKNOWN).load
+        cure = SERVERS.get(backend.kind, ANY_SERVER).load
         yield Finding("no_models", f"{place} lists no models.", cure, backend.name)
     unknown, small = list[str](), list[str]()
     for model, profile in backend.models.items():

@@ -74,7 +74,7 @@ class WindowRequest:
         """What became of the request: `smaller` than requested, or `unknown` how much to request; empty: it was not made yet."""
         self._requested: list[int] = []
 
-    def is_pending(self, backend: Backend | None, reported: ModelProfile) -> bool:
+    def is_pending(self, backend: Backend, reported: ModelProfile) -> bool:
         """Return whether the model has still to be loaded with it."""
         return not self.became and self._applies(backend, reported)
 
@@ -83,13 +83,13 @@ class WindowRequest:
         """Whether every request has the user's window, whatever its client asks for."""
         return self.setting is not None and (not self.became or self.granted is not None)
 
-    def _applies(self, backend: Backend | None, reported: ModelProfile) -> bool:
+    def _applies(self, backend: Backend, reported: ModelProfile) -> bool:
         window = reported.window
         in_cloud = window is not None and window.trust is Trust.LISTED
-        return self.setting is not None and backend is not None and backend.sets_windows and not in_cloud
+        return self.setting is not None and backend.sets_windows and not in_cloud
 
     def merged(
-        self, backend: Backend | None, reported: ModelProfile, learned: ModelProfile, promised: ModelProfile
+        self, backend: Backend, reported: ModelProfile, learned: ModelProfile, promised: ModelProfile
     ) -> ModelProfile:
         """Merge what is known with what the user gave; the window that was granted stands in place of the one requested."""
         if self.became and self._applies(backend, reported):
@@ -97,11 +97,11 @@ class WindowRequest:
         merged = merge_profiles(reported, learned, promised)
         return replace(merged, provisional=True) if self.is_pending(backend, reported) else merged
 
-    def _granted_of(self, backend: Backend | None, loaded: Fact[int] | None) -> Fact[int] | None:
+    def _granted_of(self, backend: Backend, loaded: Fact[int] | None) -> Fact[int] | None:
         """Return the window that was granted, or less where it was loaded anew by somebody else and no request changes that."""
         if self.granted is None:
             return None
-        holds = loaded is not None and loaded.trust is Trust.LOADED and not (backend is not None and backend.reloads)
+        holds = loaded is not None and loaded.trust is Trust.LOADED and not backend.reloads
         window = min(self.granted, loaded.value) if loaded is not None and holds else self.granted
         return Fact(window, f"setting ({self.setting}), loaded so", Trust.USER)
 

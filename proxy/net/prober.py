@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from proxy.backends import backend_of, detect
-from proxy.backends.base import Backend, Listed
+from proxy.backends.base import UNKNOWN, Backend, Listed
 from proxy.backends.profile import Fact, ModelProfile, Trust, value_of
 from proxy.backends.windows import CutSeen, window_cut
 from proxy.net.flows import FlowRunner
@@ -74,7 +74,7 @@ class Prober:
         self.store = store
         self.name = name
         self._auto = kind == "auto"
-        self.known_backend: Backend | None = None if self._auto else backend_of(kind)
+        self.known_backend: Backend = UNKNOWN if self._auto else backend_of(kind)
         """The kind of backend as far as it is known, without asking."""
         self._last_backend: Backend | None = None
         self._detected, self._kind_expires = -math.inf, -math.inf if self._auto else math.inf
@@ -84,10 +84,10 @@ class Prober:
         self._flights: dict[Hashable, asyncio.Task[Any]] = {}
         self._patience = PATIENCE
 
-    async def backend(self) -> Backend | None:
-        """The kind of backend, or None while it does not answer."""
+    async def backend(self) -> Backend:
+        """The kind of backend; `UNKNOWN` while it does not answer."""
         if self.clock() >= self._kind_expires:
-            await self.refresh("backend", self._detect, known=self.known_backend is not None)
+            await self.refresh("backend", self._detect, known=self.known_backend is not UNKNOWN)
         return self.known_backend
 
     async def listed(self) -> list[Listed]:
@@ -111,8 +111,7 @@ class Prober:
 
     async def count(self, body: dict[str, Any]) -> int | None:
         """Exact prompt tokens of a chat completion body, where the backend counts; None otherwise."""
-        backend = await self.backend()
-        return None if backend is None else await self.runner.run(backend.count(body))
+        return await self.runner.run((await self.backend()).count(body))
 
     def forget(self) -> None:
         """Ask again before believing anything: the server behind the address may be another one now, or have other flags."""
@@ -128,7 +127,7 @@ class Prober:
         What was learned also tells in how many seconds it expires.
         """
         models = {name: known.current().as_json(known.expires_in()) for name, known in self._models.items()}
-        return {"kind": self.known_backend.kind if self.known_backend is not None else None, "models": models}
+        return {"kind": None if self.known_backend is UNKNOWN else self.known_backend.kind, "models": models}
 
     async def refresh(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, None]], *, known: bool) -> None:
         """Read something again. Where it is `known`, nobody waits longer than a moment, nor at all while a probe is late."""
@@ -159,7 +158,7 @@ class Prober:
                 # While a known backend starts, or is in trouble, nothing fits.
                 found = self._last_backend or backend_of("generic")
             seconds = self.ttl * FIXED_FACTOR if traced.complete else COOL_DOWN
-        self.known_backend = found
+        self.known_backend = found or UNKNOWN
         self._detected = self.clock()
         self._kind_expires = self._detected + seconds
         if found is None or found is self._last_backend:
@@ -171,7 +170,7 @@ class Prober:
 
     async def _read_models(self) -> None:
         backend = await self.backend()
-        traced = await self.runner.trace(backend.models()) if backend is not None else None
+        traced = None if backend is UNKNOWN else await self.runner.trace(backend.models())
         if traced is not None and (traced.complete or not self._list):
             self._list = traced.value
         complete = traced is not None and traced.complete
@@ -234,7 +233,7 @@ class KnownModel:
     async def is_busy(self) -> bool:
         """Return whether the backend says that it is at work, for whichever client."""
         backend = await self._prober.backend()
-        return backend is not None and await self._prober.runner.run(backend.busy(self.model))
+        return await self._prober.runner.run(backend.busy(self.model))
 
     # -- what is known now
 
@@ -349,7 +348,7 @@ class KnownModel:
     async def _load(self, body: Mapping[str, Any]) -> None:
         self.requested_window = None
         backend, runner = await self._prober.backend(), self._prober.runner
-        if backend is not None:
+        if backend is not UNKNOWN:
             granted = await self.window_request.load(backend, self._reported, runner, body)
             await self._read()  # not shared with a probe from before the load
             self.window_request.settle(granted, backend, self._reported)
@@ -358,14 +357,14 @@ class KnownModel:
     async def _read(self) -> None:
         prober = self._prober
         backend = await prober.backend()
-        traced = await prober.runner.trace(backend.profile(self.model)) if backend is not None else None
+        traced = None if backend is UNKNOWN else await prober.runner.trace(backend.profile(self.model))
         if traced is not None and traced.complete:
             reported = await self._with_last_window(traced.value)
             self._give_up_contradicted(reported)
             self._reported, self._complete = reported, True
         elif traced is not None and not self._complete:
             self._reported = traced.value
-        fixed = backend is not None and backend.fixed_windows and self._reported.window is not None
+        fixed = backend.fixed_windows and self._reported.window is not None
         seconds = prober.ttl * (FIXED_FACTOR if fixed else 1)
         self._read_at = self._clock()
         self._expires = self._read_at + (seconds if traced is not None and traced.complete else COOL_DOWN)

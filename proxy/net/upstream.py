@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import httpx
 
-from proxy.backends.base import Backend
+from proxy.backends.base import UNKNOWN, Backend
 from proxy.core.errors import ClientError, UpstreamInvalid, UpstreamTimeout, UpstreamUnavailable
 from proxy.net.headers import Header, Headers, ProxyKeys, content_length, is_credential, openai_headers, request_headers
 from proxy.net.prober import Prober
@@ -94,8 +94,8 @@ class Upstream:
         self._probers[credentials] = prober
         return prober
 
-    async def backend(self) -> Backend | None:
-        """The kind of backend, or None while it does not answer."""
+    async def backend(self) -> Backend:
+        """The kind of backend; `UNKNOWN` while it does not answer."""
         await self._prober.backend()
         return await self.prober.backend()
 
@@ -211,4 +211,4 @@ class ReadinessProbe:
                 backend = await upstream.prober.backend()
         except (ClientError, TimeoutError):
             return None
-        return None if backend is None or response.status_code in _AWAY else backend.kind
+        return None if backend is UNKNOWN or response.status_code in _AWAY else backend.kind

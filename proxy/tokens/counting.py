@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from proxy.backends.base import UNKNOWN
 from proxy.backends.profile import ModelKey, ModelProfile, Trust, value_of
 from proxy.backends.windows import CutSeen
 from proxy.core.history.turns import is_result
@@ -135,9 +136,9 @@ class Counting:
         if not isinstance(reported, int) or reported <= 0:
             return
         _record_reused(job, usage)
-        known, backend = job.route.known, job.known_backend
+        known = job.route.known
         window = job.profile.window if job.loads_window else known.reported_window
-        may_cut = backend is not None and backend.shifts_silently
+        may_cut = job.known_backend.shifts_silently
         verdict = self.meter.observe(estimate, reported, window=value_of(window), may_cut=may_cut)
         if window is not None and reported > window.value:
             known.doubt(window)
@@ -198,7 +199,7 @@ def _learn_fitted(job: Job, prompt: int, completion: int, finish: str | None) ->
     known, request = job.route.known, job.prompt.request
     backend = job.known_backend
     # Where the window shifts, a long answer proves nothing; of several, each had the window to itself.
-    together = backend is not None and not backend.shifts_silently and request.choices == 1
+    together = backend is not UNKNOWN and not backend.shifts_silently and request.choices == 1
     tokens = prompt + completion if together else prompt
     ended = finish == "length" and together and request.max_tokens is None and completion > 0
     if (disproved := known.answered(tokens, ended=ended)) is not None:

@@ -63,9 +63,8 @@ class Bench:
     def asked(self) -> int:
         return len(self.server.requests)
 
-    async def kind(self) -> str | None:
-        backend = await self.prober.backend()
-        return None if backend is None else backend.kind
+    async def kind(self) -> str:
+        return (await self.prober.backend()).kind
 
     async def value(self, field: str) -> Any:
         fact = getattr(await self.model.profile(), field)

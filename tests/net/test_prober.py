@@ -42,13 +42,13 @@ async def test_a_configured_kind_is_taken_for_granted() -> None:
 async def test_a_dead_backend_is_asked_again_after_a_pause() -> None:
     bench = Bench(lmstudio(8192))
     bench.server.failure = httpx.ConnectError
-    assert await bench.kind() is None
+    assert await bench.kind() == "unknown"
     assert await bench.model.profile() == ModelProfile()
     assert await bench.prober.models() == []
     assert await bench.prober.count({}) is None
     asked, bench.server.failure = bench.asked, None
     bench.prober.forget()
-    assert await bench.kind() is None
+    assert await bench.kind() == "unknown"
     assert bench.asked == asked, "it must not be hammered"
     assert await bench.later(COOL_DOWN) == 8192
     assert [listed.id for listed in await bench.prober.models()] == [MODEL]
@@ -139,7 +139,7 @@ async def test_the_last_good_answer_stays_while_the_backend_fails() -> None:
     bench.prober.forget()
     assert await bench.window() == 8192
     assert len(await bench.prober.models()) == 1
-    assert await bench.kind() is None
+    assert await bench.kind() == "unknown"
 
 
 async def test_a_failing_backend_is_asked_again_soon() -> None:
