@@ -31,6 +31,8 @@ PIECE = 512 * 1024
 """Bytes of a request body written at a time; aiohttp objects to 1 MiB and more."""
 HEADER_BYTES = 65_536
 """Longest header of a response; aiohttp's own limit of 8 kB is less than some gateways send."""
+TURN_BYTES = 8192
+"""Bytes of a response that are read before others get their turn: hundreds of busy streams let a new one in within a second."""
 NO_HOST = "there is no host "
 UNTRUSTED = "its certificate is not trusted"
 """Texts of errors that `spillway check` has a cure for."""
@@ -230,12 +232,14 @@ class _Body(httpx.AsyncByteStream):
         while True:
             try:
                 async with asyncio.timeout(self.seconds):
-                    piece = await content.readany()
+                    piece = await content.read(TURN_BYTES)
             except (aiohttp.ClientError, OSError) as error:
                 raise _translated(error, self.seconds) from error
             if not piece:
                 return
             yield piece
+            if len(piece) == TURN_BYTES:
+                await asyncio.sleep(0)
 
     @override
     async def aclose(self) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from itertools import pairwise
 
 import httpx
 import pytest
 
-from proxy.net.transport import PIECE, InvalidResponse, body_of
+from proxy.net.tasks import spawn
+from proxy.net.transport import PIECE, TURN_BYTES, InvalidResponse, body_of
 from tests.net.peer import CHUNKED, END, OK, Peer, Served, chunk, get, opened, post, serving
 
 pytestmark = pytest.mark.anyio
@@ -158,6 +160,31 @@ async def test_a_body_that_is_produced_meanwhile_is_not_sent_twice() -> None:
         with pytest.raises(httpx.ReadError):
             await read(transport, request)
     assert served.connections == 1
+
+
+async def test_a_stream_with_much_to_read_lets_others_have_their_turn() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % PIECE, b"x" * PIECE)
+
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with serving(script) as served, opened() as transport:
+        response = await transport.handle_async_request(post(served))
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        neighbour = spawn(other(), name="neighbour")
+        seen = [(len(piece), turns) async for piece in response.stream]
+        neighbour.cancel()
+        await response.aclose()
+    assert sum(size for size, _ in seen) == PIECE
+    assert max(size for size, _ in seen) <= TURN_BYTES
+    assert all(later > earlier for (size, earlier), (_, later) in pairwise(seen) if size == TURN_BYTES)
 
 
 async def test_closing_a_body_early_closes_the_connection() -> None:
