@@ -119,7 +119,7 @@ def create_app(
     telemetry.observers = addons
     pipeline = _pipeline(settings, router, store, counting, addons, clock, times)
     services = Services(
-        relay=Relay(settings=settings, pipeline=pipeline, router=router, telemetry=telemetry),
+        relay=Relay(pipeline=pipeline, router=router, telemetry=telemetry, manages_all=_manages_all(settings)),
         settings=settings,
         metrics=metrics,
         meter=counting.meter,
@@ -132,6 +132,12 @@ def create_app(
         check_store=store.check,
     )
     return create_api(services, partial(_lifespan, wire, store, counting, addons, spans))
+
+
+def _manages_all(settings: Settings) -> bool:
+    """Return whether no backend and no model is left to itself."""
+    backends, models = settings.backends, settings.models.values()
+    return False not in (*(each.managed for each in backends), *(each.managed for each in models))
 
 
 def _open_store(settings: Settings, clock: Callable[[], float], timeout: float) -> Store:

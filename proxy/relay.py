@@ -13,7 +13,6 @@ from proxy.core.dialect import Dialect
 from proxy.core.errors import ClientError, NotManaged
 from proxy.core.jsontext import dumps
 from proxy.core.request import Managed
-from proxy.core.settings import Settings
 from proxy.exchange import Exchange, decoded, unique
 from proxy.net.headers import AS_JSON
 from proxy.outcome import CLIENT_DISCONNECTED, Outcome, Telemetry
@@ -25,15 +24,11 @@ from proxy.routing import Router, is_managed
 class Relay:
     """Takes clients' exchanges and answers them."""
 
-    settings: Settings
     pipeline: Pipeline
     router: Router
     telemetry: Telemetry
-
-    @property
-    def manages_all(self) -> bool:
-        """Return whether no request is passed to a backend that might store answers of its own."""
-        return self.settings.manages_all and self.router.manages_all
+    manages_all: bool
+    """Whether no chat passes through unmanaged, to a backend that might store answers of its own."""
 
     async def answer(self, exchange: Exchange, dialect: Dialect) -> None:
         """Answer a chat request in this dialect.
@@ -41,7 +36,7 @@ class Relay:
         Raises:
             ClientError: it can't be served; nothing was sent yet.
         """
-        limit = self.settings.max_body
+        limit = self.pipeline.settings.max_body
         async with self._recorded(exchange, dialect.name) as outcome:
             wire = await exchange.body(limit)
             with exchange.watched():
@@ -62,7 +57,7 @@ class Relay:
             BrokenOff: the backend broke off in the middle of the body.
         """
         async with self._recorded(exchange) as outcome:
-            to = await address(exchange, self.router, self.settings.max_body)
+            to = await address(exchange, self.router, self.pipeline.settings.max_body)
             with exchange.watched():
                 await pass_through(exchange, outcome, to)
 
@@ -72,7 +67,7 @@ class Relay:
         Raises:
             ClientError: it is malformed, or is to be passed through and no backend answered.
         """
-        wire, line = await exchange.body(self.settings.max_body), self.pipeline
+        wire, line = await exchange.body(self.pipeline.settings.max_body), self.pipeline
         with exchange.watched():
             if (unmanaged := await self._unmanaged(exchange, wire)) is not None:
                 await pass_through(exchange, self.telemetry.silent(), unmanaged)
@@ -92,8 +87,8 @@ class Relay:
         bypassed = exchange.header(b"x-spillway-bypass") == "1"
         if not bypassed and self.manages_all:
             return None
-        to = await address_read(exchange, self.router, wire, self.settings.max_body, needs_model=not bypassed)
-        return to if bypassed or not is_managed(to.route, self.settings) else None
+        to = await address_read(exchange, self.router, wire, self.pipeline.settings.max_body, needs_model=not bypassed)
+        return to if bypassed or not is_managed(to.route, self.pipeline.settings) else None
 
     @asynccontextmanager
     async def _recorded(self, exchange: Exchange, dialect: str = "") -> AsyncIterator[Outcome]:

@@ -230,7 +230,6 @@ class Router:
         does, and they are refused.
         """
         self.upstreams = tuple(upstreams)
-        self.manages_all = all(upstream.managed for upstream in upstreams)
         self._default = default
         self._lists: Sequence[Sequence[Listed] | None] = [None] * len(self.upstreams)
         self._table: dict[str, Route] = {}

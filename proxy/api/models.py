@@ -197,7 +197,7 @@ async def _explain(relay: Relay, exchange: Exchange) -> dict[str, Any]:
     Raises:
         ClientError: it is malformed.
     """
-    wire = await exchange.body(relay.settings.max_body)
+    wire = await exchange.body(relay.pipeline.settings.max_body)
     with exchange.watched():
         job = await relay.pipeline.prepare(exchange, relay.telemetry.silent(), CHAT, wire)
         return _explanation(job, relay)

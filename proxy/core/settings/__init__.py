@@ -276,11 +276,6 @@ class Settings(ModelSettings):
         return next((each.window for each in reversed(self.matching(model)) if each.window is not None), None)
 
     @property
-    def manages_all(self) -> bool:
-        """Return whether no model passes through unmanaged."""
-        return all(model.managed is not False for model in self.models.values())
-
-    @property
     def helpers(self) -> frozenset[tuple[str, str]]:
         """All models that the settings name, each with the name of its setting."""
         named = [("default_model", self.default_model)] if self.default_model != OFF else []
