@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from itertools import count
 from secrets import token_hex
 from typing import Any, NoReturn
@@ -142,22 +142,19 @@ class Exchange:
             return body
         return await offload_if(True, decoded, body, self.header(b"content-encoding") or "", limit)
 
-    async def peek(self, least: int, open_: Callable[[bytes], object] = lambda _: True) -> bytes:
+    async def peek(self, least: int, open_: Callable[[bytearray], object] = lambda _: True) -> bytes:
         """The first `least` bytes of the body or more, which are read again; fewer if it is shorter.
 
         Reading stops early once `open_` is false for what has come: the client may wait for an answer to it.
         """
-        beginning = b""
-        async for part in self._parts():
-            beginning += part
-            if len(beginning) >= least or not open_(beginning):
-                break
-        self._beginning = beginning
-        return beginning
-
-    def unread(self, body: bytes) -> None:
-        """Have a body that was read be read once more."""
-        self._beginning = body
+        beginning = bytearray()
+        async with aclosing(self._parts()) as parts:
+            async for part in parts:
+                beginning += part
+                if len(beginning) >= least or not open_(beginning):
+                    break
+        self._beginning = bytes(beginning)
+        return self._beginning
 
     def replace_beginning(self, part: bytes) -> None:
         """Replace what `peek` returned."""
@@ -172,7 +169,7 @@ class Exchange:
         self._uploaded = asyncio.Event()
         return self._parts()
 
-    async def _parts(self) -> AsyncIterator[bytes]:
+    async def _parts(self) -> AsyncGenerator[bytes]:
         """Yield what was read already, and the rest as it arrives, in pieces none of which is empty."""
         part, self._beginning = self._beginning, b""
         while self._more or part:

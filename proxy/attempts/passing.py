@@ -98,9 +98,9 @@ class Addressed:
 async def address(exchange: Exchange, router: Router, limit: int) -> Addressed:
     """Find the route of a request, reading no more of its body than that takes.
 
-    A JSON object is read as a whole, however it is framed or called, and is bound by `limit` bytes; so is what is compressed,
-    and a form that does not begin with its model, where there are several backends. Of anything else no more than the
-    beginning is read, and the rest is passed on as it arrives.
+    A JSON object is read as a whole, however it is framed or called, and is bound by `limit` bytes; so is what is compressed.
+    A form that does not begin with its model is read up to `limit`, where there are several backends. Of anything else no
+    more than the beginning is read, and the rest is passed on as it arrives.
 
     Raises:
         BadRequest: the JSON holds text that is none.
@@ -115,8 +115,7 @@ async def address(exchange: Exchange, router: Router, limit: int) -> Addressed:
     boundary = form[1].encode("latin-1") if form is not None else b""
     field = _model_in(beginning, boundary)
     if boundary and field is None and len(router.upstreams) > 1 and not exchange.is_longer_than(limit):
-        beginning = await exchange.body(limit)
-        exchange.unread(beginning)
+        beginning = await exchange.peek(limit)
         field = _model_in(beginning, boundary)
     if field is None:
         return Addressed(await router.unnamed(exchange.path), exchange.upload())
