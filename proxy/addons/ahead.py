@@ -316,7 +316,7 @@ class AheadCompactor(AddOn):
 
     async def _have_read(self, job: Job, rest: Sequence[Message]) -> None:
         """Have the backend read the new prompt, so that it will find all but the newest message in its cache."""
-        if not job.known_backend.keeps_prompts or self._is_serving({job.route.upstream}):
+        if job.known_backend.hosted or self._is_serving({job.route.upstream}):
             return
         rest = () if job.prompt.offer is not None else rest
         await job.place()

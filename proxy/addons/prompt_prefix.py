@@ -37,7 +37,7 @@ class PromptPrefix(AddOn):
         """Strip billing lines, and the cache marks that the backend does not take."""
         if not settings.stabilise:
             return request
-        request, stripped = stabilised(request, takes_marks=route.prober.known_backend.takes_marks)
+        request, stripped = stabilised(request, takes_marks=route.prober.known_backend.hosted)
         if stripped:
             outcome.add("stabilised", kinds=tuple(stripped))
         return request

@@ -223,7 +223,7 @@ class Recaller(AddOn):
         if checkpoint is not None and checkpoint.kind == "read" and checkpoint.covered > newest:
             return []  # notes stand in its place, which were made for what it asks
         room = 0.0 if budget is None else prune_limits(job.settings, budget.zone).recall - _MARKS
-        if job.known_backend.keeps_prompts:
+        if not job.known_backend.hosted:
             room = min(room, max(_LEAST, SECONDS * (self._speeds.get(job.key) or math.inf)) - _MARKS)
         if room <= 0:
             return []

@@ -111,15 +111,13 @@ class Backend:
     """Whether a request is refused whose answer may be longer than the window, instead of ending the answer there."""
     ends_at_window = False
     """Whether an answer ends where the window does, however large a bound its request allows."""
-    takes_marks = False
-    """Whether it may know what marks for caches (`cache_control`) mean; others ignore them, or refuse them."""
+    hosted = False
+    """Whether it may be a service: that may know what marks for caches (`cache_control`) mean, which others ignore or refuse.
+    Others keep the prompt that they read last, so that one which goes on with it is read from there on, and cost but time."""
     continues_reasoning = False
     """Whether a last message that holds only reasoning is gone on with by the flags (llama.cpp, seen on b11549)."""
     repeats_prefill = False
     """Whether an answer that is sent whole begins with what the client began of it (llama.cpp, seen on b11549)."""
-    keeps_prompts = True
-    """Whether the prompt that was read last stays in memory, so that one which goes on with it is read from there on; and
-    reading one costs nothing but time."""
     sets_windows = False
     """Whether it can be asked to load a model with a window."""
     reloads = False
@@ -216,8 +214,7 @@ class Backend:
 class Generic(Backend):
     """Any other server with OpenAI's API."""
 
-    takes_marks = True
-    keeps_prompts = False
+    hosted = True
     # OpenAI's own, SGLang's, text-generation-webui's and TabbyAPI's.
     admin = (
         *("DELETE */models/*", "POST */unload", "POST */load_model", "POST */reset"),

@@ -93,8 +93,7 @@ class OpenRouter(Backend):
     reports_usage = True
     fits_answer = True
     """For a small window, until `max_tokens` fit too ("Context compression", 2026)."""
-    takes_marks = True
-    keeps_prompts = False
+    hosted = True
     native = ("/v1/credits", "/v1/key", "/v1/keys", "/v1/keys/*", "/v1/generation", "/v1/providers")
     # The account's keys, and buying credits (API reference, 2026-08).
     admin = ("POST */keys", "PATCH */keys/*", "DELETE */keys/*", "POST */credits/*")

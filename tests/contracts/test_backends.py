@@ -70,6 +70,8 @@ def drive(flow: Flow[Any], replies: list[Reply]) -> tuple[Any, list[Probe]]:
 
 def assert_harmless(asked: list[Probe]) -> None:
     for probe in asked:
+        if probe.method == "FILE":
+            continue  # read on this machine: no request
         path = probe.path.split("?")[0]
         assert probe.path.startswith("/")
         assert probe.path.isascii()
