@@ -147,7 +147,7 @@ class OpenRouter(Backend):
     @override
     def thinking_options(self, thinking: Thinking, profile: ModelProfile) -> JsonObject:
         """One object for all its models: an effort or a bound, not both (documentation, "Reasoning tokens", 2026)."""
-        if profile.thinks is not None and not profile.thinks.value:
+        if value_of(profile.thinks) is False:
             return {}
         if thinking.on is False:
             return {"reasoning": {"effort": NONE}}
@@ -160,7 +160,7 @@ class OpenRouter(Backend):
     @override
     def thinking_bound(self, tokens: int, body: Mapping[str, Any], profile: ModelProfile) -> JsonObject:
         """Replace the effort, beside which it is refused; for models with efforts alone OpenRouter finds the nearest."""
-        if profile.thinks is not None and not profile.thinks.value:
+        if value_of(profile.thinks) is False:
             return {}
         rest = omit(mapping(body.get("reasoning")), "effort")
         return {

@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from proxy.backends.base import Backend, Flow, Probe
 from proxy.backends.fields import entry_of, fact, nonblank, tokens
-from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
+from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust, value_of
 from proxy.core.jsontext import JsonObject, dig
 from proxy.core.request import Thinking
 
@@ -70,8 +70,7 @@ class Vllm(Backend):
     @override
     def thinking_bound(self, tokens: int, body: Mapping[str, Any], profile: ModelProfile) -> JsonObject:
         """Refused by servers whose reasoning parser names no marks (0.26, `input_processor.py`), which is learned."""
-        refused = profile.thinks is not None and not profile.thinks.value
-        return {} if refused else {"thinking_token_budget": tokens}
+        return {} if value_of(profile.thinks) is False else {"thinking_token_budget": tokens}
 
     @override
     def count(self, body: JsonObject) -> Flow[int | None]:

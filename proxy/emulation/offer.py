@@ -14,7 +14,7 @@ from itertools import islice
 from operator import is_not
 from typing import Any, Literal, Self
 
-from proxy.backends.profile import ModelProfile
+from proxy.backends.profile import ModelProfile, value_of
 from proxy.core.jsontext import dig, dumps, omit
 from proxy.core.piece import CallPart
 from proxy.core.request import Request
@@ -295,7 +295,7 @@ def offer_to_emulate(request: Request, profile: ModelProfile, settings: Settings
 
     `now`: the backend has just refused them. A history of calls is rewritten although none is offered any more.
     """
-    lacks = now or (profile.tools is not None and not profile.tools.value)
+    lacks = now or value_of(profile.tools) is False
     if not lacks or settings.tool_mode == "native":
         return None
     offer = offer_of(request.body)

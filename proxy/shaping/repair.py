@@ -20,8 +20,7 @@ from proxy.core.history.marks import INSTRUCTION, defanged, forges_block, is_ins
 from proxy.core.history.turns import Pending, calls_of, is_result
 from proxy.core.jsontext import dig, dumps, loads
 from proxy.core.request import SYSTEM_ROLES, THOUGHT_FIELDS, Message, is_text_part, leading_system, text_of
-from proxy.emulation.offer import NO_TOOLS
-from proxy.emulation.prompt import as_text
+from proxy.emulation.prompt import calls_as_text
 from proxy.stream.status import strip_status
 
 LOST = "[The result of this tool call was lost. Call the tool again if it is still needed.]"
@@ -255,7 +254,7 @@ def _result_as_text(message: Message, names: dict[str, str]) -> Message:
     which = f"{f' of the tool {name}' if name else ''}{f' ({call_id})' if call_id else ''}"
     head = f"[Tool result{which} whose call is not in this conversation]"
     result = {"role": "tool", "name": name, "content": _after(head, message.get("content"))}
-    return as_text([result], NO_TOOLS)[0]
+    return calls_as_text([result])[0]
 
 
 def _as_system(message: Message, kinds: set[str]) -> Message:
