@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from proxy.core.dialect import Writer
-from proxy.core.errors import FAILED, ClientError, InternalError
 from proxy.core.history.turns import is_user
 from proxy.core.piece import NOBODY, Identity, Piece
 from proxy.exchange import Exchange
@@ -29,8 +27,6 @@ from proxy.stream.status import (
     recalled,
     too_much_fixed,
 )
-
-_log = logging.getLogger("spillway.stream")
 
 PROGRESS, LONGEST_PROGRESS = 2.0, 16.0
 """Seconds until the progress of a summary is shown, and between two times that it is shown at most."""
@@ -247,19 +243,3 @@ def final_notices(job: Job) -> list[Notice]:
     if outcome.recalled and not outcome.compactions and is_user(job.prompt.sent[-1]):
         notices.append(recalled(outcome.recalled))
     return [*notices, SILENT_CUT] if any(outcome.each("cut")) else notices
-
-
-def stream_error(exchange: Exchange, error: BaseException) -> ClientError:
-    """Error that ends a stream which is open already, whatever went wrong.
-
-    Raises:
-        ClientError: nothing was sent yet, so that it can have a status.
-        BaseException: the error itself; nobody is there to be shown it, or the endpoint does it.
-    """
-    failed = exchange.stopped() if isinstance(error, asyncio.CancelledError) else error
-    if failed is None or exchange.ended or not exchange.started:
-        raise (failed or error) from None
-    if isinstance(failed, ClientError):
-        return failed
-    _log.error("answer failed: %s", type(failed).__name__, exc_info=failed)
-    return InternalError(FAILED)

@@ -7,6 +7,7 @@ stays as it came where nothing is changed.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -17,11 +18,11 @@ import httpx
 
 from proxy.attempts.attempt import Attempts
 from proxy.attempts.calls import CallLedger
-from proxy.attempts.client import ClientStream, stream_error
+from proxy.attempts.client import ClientStream
 from proxy.attempts.driver import AnswerDriver
 from proxy.conversation_state import ConversationState
 from proxy.core.dialect import Completion
-from proxy.core.errors import UpstreamInvalid, UpstreamUnavailable
+from proxy.core.errors import FAILED, ClientError, InternalError, UpstreamInvalid, UpstreamUnavailable
 from proxy.core.jsontext import dumps, loads, loads_object, loads_or_none
 from proxy.core.piece import Identity, Piece
 from proxy.core.request import text_of
@@ -31,6 +32,8 @@ from proxy.net.headers import AS_JSON, Headers, response_headers
 from proxy.net.transport import QUOTED
 from proxy.stream.answer import Answer
 from proxy.stream.status import FORMS, IN_VAIN, reading
+
+_log = logging.getLogger("spillway.stream")
 
 _NOTHING_USED = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 _OF_BODY = (b"content-length", b"content-encoding")
@@ -94,10 +97,14 @@ class Replies:
         client = reply.client
         try:
             yield reply
-        except (Exception, asyncio.CancelledError) as error:  # an open stream has to end, and it is logged
-            if not client.streams:
-                raise
-            failed = stream_error(job.exchange, error)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - an open stream has to end, and it is logged
+            exchange = job.exchange
+            failed = exchange.stopped() if isinstance(error, asyncio.CancelledError) else error
+            if failed is None or exchange.ended or not (client.streams and exchange.started):
+                raise (failed or error) from None
+            if not isinstance(failed, ClientError):
+                _log.error("answer failed: %s", type(failed).__name__, exc_info=failed)
+                failed = InternalError(FAILED)
             job.outcome.fail(failed.status, failed.label)
             await client.end_with_error(failed.body())
         finally:
