@@ -59,7 +59,7 @@ _COMPACTED = "✅ Context compacted, continuing…"
 _READ = "✅ Your message was read in parts, answering from notes…"
 _OMITTED = "✅ Context compacted, the middle of your message was left out, continuing…"
 _EXTRACT = "✅ Context compacted to an extract, continuing…"
-_FOLLOWS = "✅ Context compacted to an extract until the model is idle, continuing…"
+_FOLLOWS = "✅ Context compacted to an extract for now, continuing…"
 
 
 def compacted(

@@ -52,7 +52,7 @@ def test_a_slow_summary_delays_no_turn_and_stands_in_a_later_prompt() -> None:
         talk = Talk(proxy, turns=9)
         with talk.following(b"[DONE]", 20) as came:
             assert summaries(fake) == []
-        assert "an extract until the model is idle" in str(read_stream(b"".join(came)).events)
+        assert "an extract for now" in str(read_stream(b"".join(came)).events)
         assert "An extract, made by code" in prompt(fake)
         talk.messages.append({"role": "assistant", "content": "Noted."})
         gate.wait_reached()  # the user comes back while it is written
