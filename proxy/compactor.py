@@ -125,9 +125,10 @@ class Compactor:
         return done, checkpoint
 
     def begin(self, job: Job) -> float:
-        """Record that the history is being shortened from now on, and return the time."""
-        job.outcome.action = COMPACTING
-        job.outcome.add("compacting", tokens=of_history(job.prompt))
+        """Record that the history is being shortened from now on, if it is not yet, and return the time."""
+        if job.outcome.action != COMPACTING:
+            job.outcome.action = COMPACTING
+            job.outcome.add("compacting", tokens=of_history(job.prompt))
         return job.outcome.clock()
 
     async def find(self, job: Job, link: bytes) -> Checkpoint | None:
@@ -147,7 +148,10 @@ class Compactor:
         outcome, history = job.outcome, job.prompt.history
         if checkpoint is not None:
             rewrite(job, checkpoint)
-        costs = [sum(self._counting.meter.costs(job.key, each)) for each in (history, job.prompt.history)]
+        if done is not None and checkpoint is not None:
+            costs = [done.before, done.after]
+        else:
+            costs = [sum(self._counting.meter.costs(job.key, each)) for each in (history, job.prompt.history)]
         taken_over = ("taken over",) if checkpoint is not None else ()
         outcome.record_compacted(
             kind="pruned" if checkpoint is None else checkpoint.kind,

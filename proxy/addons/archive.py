@@ -35,7 +35,7 @@ MOST_MESSAGES = 2_000
 MOST_BYTES = 2**20
 """The same in bytes: it is read and written with each request."""
 _LONGEST = 200_000
-"""Characters of one message that are archived: as many as recall looks through."""
+"""Characters of one message that are archived."""
 _SHORT = 64
 """Characters up to which a field of a message is archived too: it may tell a name, or a time."""
 RUN = 3

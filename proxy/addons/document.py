@@ -3,7 +3,7 @@
 Where the newest user message alone exceeds the window and all of it is asked about, no cut leaves what the answer needs. So
 each part is read with the question beside it, in a request like one for a summary, and the notes stand in the document's
 place. They are stored as a checkpoint: later turns, and the same request once more, begin with them. Where passages stand out
-instead, the message is cut and these are recalled, as without this.
+instead, the message is cut and these are recalled, as without this, if a tenth of it has room.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from proxy.attempts.room import too_long
 from proxy.compaction.asking import Summariser, SummaryAsk, in_pieces
 from proxy.compaction.budget import ContextBudget
 from proxy.compaction.compaction import STRATEGIES, Compaction
+from proxy.compaction.ladder import LEAST_SHARE
 from proxy.compaction.middles import cut_text, pieces_of
 from proxy.compaction.results import Cost
 from proxy.compaction.summary import fence, plain
@@ -40,7 +41,9 @@ if TYPE_CHECKING:
 MOST_REQUESTS = 32
 """Requests in which a document is read at most, but for those made once more: about 20 windows of text."""
 _FAILED = 1 / 4
-"""Share of the parts that may fail, each twice, before the reading is given up."""
+"""Share of the parts so far that may fail, each twice, before the reading is given up."""
+_TRIED = 4
+"""Parts of which it is a share at least, where there are so many: one bad page is no reason, two at the beginning are."""
 _LEAST = 96
 """Tokens of a note at least: where many have no room together, they are read once more."""
 _NOTES = 0.9
@@ -116,10 +119,11 @@ class DocumentReader(AddOn):
             return
         message, room = job.prompt.history[placed], budget.limit - budget.fixed
         cost = partial(self._meter.costs, job.key)
-        if job.prompt.estimate.tokens < room or sum(await offload_if(True, cost, [message])) <= room:
-            return
-        found = await offload_if(True, document_in, message)
-        if found is None or not await offload_if(True, is_about_all_of, found):
+        tokens = 0 if job.prompt.estimate.tokens < room else sum(await offload_if(True, cost, [message]))
+        found = await offload_if(True, document_in, message) if tokens > room else None
+        # Passages of it answer no question where hardly anything else of it stays.
+        scarce = tokens * LEAST_SHARE > budget.enough - budget.fixed
+        if found is None or not (scarce or await offload_if(True, is_about_all_of, found)):
             return
         since, link, before = self._compactor.begin(job), job.prompt.links[newest], job.prompt.estimate.tokens
         stored = await self._compactor.find(job, link)
@@ -193,7 +197,7 @@ class DocumentReader(AddOn):
             job.state.unsummarised = 0
             job.outcome.add("document_part", became="read" if note else "failed")
             failed += not note
-            if failed > len(pieces) * _FAILED:
+            if failed > _FAILED * min(len(pieces), max(progress.part, _TRIED)):
                 return []
             notes.append(
                 _unmarked(note) or f"(There are no notes on this part. It begins so:) {_unmarked(piece[:tokens])} …"

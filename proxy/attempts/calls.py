@@ -27,7 +27,7 @@ MOST_SEARCHES = 4
 """Messages with calls of built-in tools in one answer; the last of them only learns that it was the last."""
 SEARCHES_AT_ONCE = 4
 """Calls in one message that are answered."""
-NO_MORE = "No more searches for this answer. Answer now with what is above, or ask the user."
+NO_MORE = "Nothing more is looked up in this answer. Go on with what is above, or ask the user."
 _ROOMY = 0.5
 """Share of the room for a block from which on searches do with what is left beside one."""
 

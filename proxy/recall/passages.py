@@ -23,8 +23,8 @@ _WIDE = 3
 """Units of a character beyond Latin letters, which takes a token or so where a Latin one takes a quarter."""
 _LAST_LATIN = "\u024f"
 _ENDS = (re.compile(r"\n"), re.compile(r"[.!?](?=\s)|[。！？]"), re.compile(r"\s"))
-_LONGEST = 200_000
-"""Characters of one message that are looked through; what a tool prints beyond that is found by calling it again."""
+_LONGEST = 1_000_000
+"""Characters of one message that are looked through, a long book; what a tool prints beyond that is found by calling it again."""
 DAY = "day:"
 """Begins the term for a day of the year, as no word does."""
 

@@ -127,7 +127,9 @@ def test_parts_that_fail(failing: str, noted: bool) -> None:
         sent = text_of(fake.chats()[-1].json["messages"][-1])
         assert ("(There are no notes on this part. It begins so:) Line " in sent) is noted
         assert ("characters left out here" in sent) is not noted
-        if noted:
+        if not noted:
+            assert parts(fake) == ["1", "1", "2", "2"], "it is given up early"
+        else:
             assert parts(fake).count("3") == 2
             assert "c1150" in answer.json()["choices"][0]["message"]["content"]
 
@@ -140,6 +142,16 @@ def test_what_is_longer_than_the_most_that_is_read_is_refused_with_the_figures()
         assert error["code"] == "context_length_exceeded"
         assert f"{MOST_REQUESTS} parts are read: about " in error["message"]
         assert fake.chats() == []
+
+
+@pytest.mark.parametrize("lines", [1200, 4000])
+def test_it_is_read_where_passages_stand_out_but_hardly_anything_else_would_stay(lines: int) -> None:
+    with LlamaCppFake([MODEL], reader()) as fake, running_proxy(fake) as proxy:
+        answer = proxy.chat({"model": "m", "messages": book(lines, "What is the code of room 650?")})
+        assert answer.status_code == 200
+        assert "c650" in answer.json()["choices"][0]["message"]["content"]
+        assert bool(parts(fake)) is (lines > 2000)
+        assert sum(metric(proxy, "spillway_compactions_total").values()) == 1
 
 
 def test_notes_that_are_too_long_are_read_once_more() -> None:

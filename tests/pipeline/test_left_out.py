@@ -69,9 +69,19 @@ def test_what_was_left_out_is_told_and_its_middle_is_recalled(kind: str, stream:
             assert answer.headers["x-spillway-left-out"] == str(told["tokens"])
 
 
+def test_all_of_a_book_is_looked_through() -> None:
+    messages = document(6000)
+    messages[0]["content"] = f"{document(3000)[0]['content'].replace(FACT, '')}\n{messages[0]['content']}"
+    fake = FAKES["llamacpp"]([FakeModel("m", 32_768)], summariser(qa()))
+    with fake, running_proxy(fake, documents="off") as proxy:
+        assert messages[0]["content"].index(FACT) > 250_000
+        assert ask(proxy, messages).status_code == 200
+        assert FACT in prompt(fake)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_of_which_less_than_a_tenth_would_be_left_is_refused_with_the_figures(stream: bool) -> None:
-    with staged() as (fake, proxy):
+    with staged(documents="off") as (fake, proxy):
         messages = document(4000)
         answer = ask(proxy, messages, stream=stream)
         assert answer.status_code == 400
