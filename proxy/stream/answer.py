@@ -79,7 +79,8 @@ class Answer:
         """
         self.count = count
         self._text, self._reasoning = StringIO(), StringIO()
-        self._calls: list[CallPart] = []
+        self.calls: list[CallPart] = []
+        """Put together of their parts."""
         self._places: dict[tuple[int, int | None], int] = {}
         """Where calls stand in that list, by choice and index."""
         self.mark: tuple[int, int, int, list[CallPart], dict[tuple[int, int | None], int]] | None = None
@@ -125,14 +126,14 @@ class Answer:
     @property
     def in_thought(self) -> bool:
         """Return whether the model is thinking, and has not begun its answer."""
-        if self.attempt.calling or self._calls:
+        if self.attempt.calling or self.calls:
             return False
         return open_thought(behind_thoughts(self.text)) is not None if self.text.strip() else self.thinking
 
     @property
     def only_thought(self) -> bool:
         """Return whether it holds a thought, and neither a word for the client nor a call."""
-        if self._calls or self.attempt.calling:
+        if self.calls or self.attempt.calling:
             return False
         if not (text := self.text.strip()):
             return self._reasoning.tell() > 0
@@ -147,16 +148,11 @@ class Answer:
         return self.text[self.placed :]
 
     @property
-    def calls(self) -> tuple[CallPart, ...]:
-        """The calls, put together."""
-        return tuple(self._calls)
-
-    @property
     def calls_are_complete(self) -> bool:
         """Return whether each call has a name, and arguments that are JSON, or none at all."""
         return all(
             call.name and (not call.arguments.strip() or loads_or_none(call.arguments) is not None)
-            for call in self._calls
+            for call in self.calls
         )
 
     @property
@@ -200,7 +196,7 @@ class Answer:
     def set_mark(self) -> None:
         """Remember where the answer stands, for `rewind`."""
         tokens = self.attempt.completion_tokens
-        self.mark = (self._text.tell(), self._reasoning.tell(), tokens, [*self._calls], {**self._places})
+        self.mark = (self._text.tell(), self._reasoning.tell(), tokens, [*self.calls], {**self._places})
 
     @property
     def size_since_mark(self) -> int:
@@ -211,7 +207,7 @@ class Answer:
         """Take back what is behind the mark, which nobody has seen; the text that was taken back."""
         if self.mark is None:
             return ""
-        text_size, reasoning_size, tokens, self._calls, self._places = self.mark
+        text_size, reasoning_size, tokens, self.calls, self._places = self.mark
         text = self.text
         _cut(self._text, text_size)
         _cut(self._reasoning, reasoning_size)
@@ -286,7 +282,7 @@ class Answer:
     def joined(self) -> Piece:
         """All of it in one piece."""
         finish = self.ended or self.attempt.finish
-        return Piece(text=self.text, thought=self.reasoning, calls=self.calls, finish=finish)
+        return Piece(text=self.text, thought=self.reasoning, calls=tuple(self.calls), finish=finish)
 
     def usage(self) -> dict[str, Any]:
         """Usage of the whole answer: the last prompt, all completion tokens; counted where nobody reported."""
@@ -299,12 +295,12 @@ class Answer:
         """Take in parts of calls. They belong to a call by its index; where that is always the same, a new id is a new call (Ollama)."""
         for part in piece.calls:
             place = (piece.index, part.index)
-            call = self._calls[self._places[place]] if place in self._places else None
+            call = self.calls[self._places[place]] if place in self._places else None
             if call is None or (part.id and part.id != call.id and call.id):
-                self._places[place] = len(self._calls)
-                self._calls.append(part)
+                self._places[place] = len(self.calls)
+                self.calls.append(part)
             else:
-                self._calls[self._places[place]] = call.joined(part)
+                self.calls[self._places[place]] = call.joined(part)
 
     def _tokens(self, text: str) -> int:
         """Count a delta: it is taken for one token, as llama.cpp, vLLM, Ollama and LM Studio send them.

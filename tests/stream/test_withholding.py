@@ -75,7 +75,7 @@ def test_a_call_that_does_not_fit_is_asked_for_again() -> None:
     out = commands(of, opening() + said("Well.") + half)
     assert out[-1] == Pause("pause point")
     assert of.answer.text == "Well."
-    assert of.answer.calls == ()
+    assert of.answer.calls == []
     out += of.handle(Reopened(40))
     out += commands(of, again)
     client = read(sent(out))
