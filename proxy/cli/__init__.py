@@ -22,15 +22,15 @@ PROGRAMS = ("codex", "claude", "opencode", "aider", "qwen")
 """That `launch` can run."""
 
 COMMANDS = {
-    "serve": "start the proxy, in front of the backends that are named, or found on their usual ports",
+    "serve": "start the proxy, in front of the given backends, or those found on their usual ports",
     "check": "find and probe the backends, and print what is wrong and what to do",
-    "store": "look into the checkpoint store (stats), print it as lines of JSON (export), or empty it (purge)",
-    "launch": "run a coding agent through the Spillway that runs, or one that is started for it; "
-    "what stands behind -- goes to the program",
+    "store": "show figures of the checkpoint store (stats), print it as lines of JSON (export), or empty it (purge)",
+    "launch": "run a coding agent through a running Spillway, or one started for it; "
+    "arguments after -- go to the program",
     "top": "show conversations live: windows, speed, compactions; Ctrl-C ends it",
     "tail": "print a line for each request that ends; Ctrl-C ends it",
     "show": "print one request or conversation: timeline, difference, summary",
-    "explain": "print, as JSON, what the Spillway that runs would do to a saved request, without asking a model",
+    "explain": "print, as JSON, what a running Spillway would do to a saved request, without asking a model",
 }
 """What each does, for its help."""
 
@@ -128,12 +128,12 @@ def _parser(*, help_on_settings: bool) -> argparse.ArgumentParser:
     named["serve"].add_argument("--host", help="address to listen on (default 127.0.0.1)")
     named["serve"].add_argument("--port", type=int, help="port to listen on (default 8484; 0: any free one)")
     named["store"].add_argument("action", choices=("stats", "purge", "export"))
-    named["store"].add_argument("--older-than", type=float, metavar="DAYS", help="purge only what was made before that")
+    named["store"].add_argument("--older-than", type=float, metavar="DAYS", help="purge only what is older than that")
     named["launch"].add_argument("program", choices=PROGRAMS)
     named["launch"].add_argument("--model", metavar="ID", help="the model (default: the one that suits best)")
     tail = named["tail"]
     tail.add_argument("-n", "--last", type=int, default=10, metavar="N", help="begin with the last N (default 10)")
-    tail.add_argument("--no-follow", action="store_true", help="end after these")
+    tail.add_argument("--no-follow", action="store_true", help="stop after these")
     named["show"].add_argument("id", help="req_… (x-request-id of an answer), or c_… of a conversation")
     named["explain"].add_argument("file", help="JSON of a request for chat completions; -: standard input")
     for name in ("top", "tail", "show", "explain"):
@@ -148,7 +148,7 @@ def _parser(*, help_on_settings: bool) -> argparse.ArgumentParser:
         command.add_argument("--config", type=Path, metavar="FILE", help="TOML file, instead of spillway.toml")
     completing = commands.add_parser(
         "completion",
-        help="print what a shell needs to complete these commands",
+        help="print the script with which a shell completes these commands",
         description='eval "$(spillway completion bash)" in ~/.bashrc, '
         "the same for zsh; spillway completion fish > ~/.config/fish/completions/spillway.fish.",
     )
