@@ -162,6 +162,20 @@ def test_chats_that_begin_alike_stay_apart(name: dict[str, str]) -> None:
         assert "Pim" not in other.recalled()
 
 
+@pytest.mark.parametrize("name", [{}, {"prompt_cache_key": "all of them"}], ids=str)
+def test_a_greeting_and_its_answer_lead_to_no_other_chat(name: dict[str, str]) -> None:
+    """Not even where both are what another one went on with."""
+    with staged() as proxy:
+        one, other = Windowed(proxy, name).tell().chat(3), Windowed(proxy, name)
+        for each in (one, other):
+            each.say("hi")
+            each.messages[-1]["content"] = "Hello! How can I help?"
+        assert other.recalled() == ""
+        other.chat(14, since=20)
+        assert FACT not in other.recalled()
+        assert FACT in one.chat(14, since=3).recalled()
+
+
 def test_names_keep_chats_apart_and_together() -> None:
     with staged() as proxy:
         one, other = (Windowed(proxy, {"X-OpenWebUI-Chat-Id": name}).chat(2) for name in ("a", "b"))
