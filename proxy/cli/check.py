@@ -87,6 +87,8 @@ class SeenBackend:
     """Tokens of the windows that models are loaded with now."""
     fits: dict[str, int] = field(default_factory=dict)
     """Tokens of the largest windows that surely fit into memory, as far as that can be told."""
+    unfitted: str = ""
+    """Why that is told of none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,10 @@ async def _seen(upstream: Upstream, setting: BackendSetting, wire: httpx.AsyncBa
         seen.listed = len(listed)
         seen.status = 200 if listed else (await prober.runner.exchange(MODELS)).status
         memory = await memory_here() if is_here(urlsplit(upstream.url).hostname or "") else None
+        if backend.sets_windows and backend.guards_memory:
+            seen.unfitted = "the backend decides what fits into memory"
+        elif backend.sets_windows and memory is None:
+            seen.unfitted = "what fits into its memory can't be told from here"
         for known in map(prober.known, listed[:MOST_MODELS]):
             seen.models[known.model] = await known.profile()
             window = known.reported_window
@@ -273,7 +279,7 @@ def _rows(backend: SeenBackend) -> Iterator[tuple[str, ...]]:
         size, origin = ("unknown", "") if window is None else (str(window.value), window.origin)
         more = (
             f"loaded with {loaded}" if loaded is not None and window is not None and window.value != loaded else "",
-            f"about {fits} fit into memory" if fits is not None else "",
+            f"about {fits} fit into memory" if fits is not None else backend.unfitted,
         )
         flags = ("?" if fact is None else "yes" if fact.value else "no" for fact in (profile.tools, profile.vision))
         yield (backend.name, backend.kind, model, size, "; ".join(filter(None, (state, origin, *more))), *flags)

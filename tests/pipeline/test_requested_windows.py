@@ -141,6 +141,22 @@ def test_check_says_what_would_fit_and_what_was_got(
     assert "m:latest is loaded with 4,096 tokens, though a window of 32,768 is set" in found
 
 
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("lmstudio", "the backend decides what fits into memory"),
+        ("ollama", "what fits into its memory can't be told from here"),
+    ],
+)
+def test_check_says_why_it_does_not_know_what_fits(
+    kind: str, why: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.cli.check.is_here", lambda host: False)
+    with FAKES[kind]([model(size=4 * GIB)]) as fake:
+        assert main(["check", "--backend", fake.url]) == 0
+    assert why in capsys.readouterr().out
+
+
 def test_what_fits_is_told_where_a_window_is_only_a_default(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
