@@ -120,8 +120,9 @@ class Recaller(AddOn):
         The results of a loop need the room more, and a summary would cost more than reading the turn once more; but not
         one that would be due at the next step all the same.
         """
-        prompt, block = job.prompt, job.prompt.recalled.newest
-        if refused and prompt.recalled.blocks:
+        prompt, recalled = job.prompt, job.prompt.recalled
+        block = None if recalled.cramped else recalled.newest  # a compaction makes room for what fits best
+        if refused and recalled.blocks:
             await self._insert(job, NOTHING)
         else:
             newest = newest_user(prompt.sent)
@@ -210,7 +211,8 @@ class Recaller(AddOn):
         while fitting:
             text = block_of(job.prompt.conversation, fitting)
             block = Block(text, tuple(fitting), self._meter.count_text(job.key, text))
-            await self._insert(job, RecalledBlocks({**earlier, placed: block}, block))
+            recalled = RecalledBlocks({**earlier, placed: block}, block, cramped=fitting[:1] != found[:1])
+            await self._insert(job, recalled)
             if job.room >= (0 if fitting == best else reserve):
                 return block
             fitting = fitting[: len(fitting) * 3 // 4]

@@ -54,7 +54,7 @@ class RecalledBlocks:
     newest: Block | None = None
     """Block of the newest turn, which is among them."""
     cramped: bool = False
-    """Whether not even the best passage that was found has room."""
+    """Whether the best passage that was found has no room."""
 
     @property
     def tokens(self) -> int:

@@ -150,7 +150,7 @@ def _cut(text: str, at: int, end: int) -> int:
     """The end of the piece that begins at `at`, behind the last good place in its second half."""
     cut, units = at, 0
     while cut < end and units < PIECE:
-        units += 1 if text[cut] <= _LAST_LATIN else _WIDE
+        units += _units(text, cut, cut + 1)
         cut += 1
     if end - cut < PIECE and _units(text, cut, end) < PIECE // 4:
         return end

@@ -153,15 +153,19 @@ def rank(passages: Sequence[MessagePassages], query: Query, near: Sequence[float
             scores[at] += idf * count * (_K1 + 1) / (count + norm)
             covers[at] += idf
             words[at] |= 1 << bit
-    roots = [sqrt(len(each.spans)) for each in passages]
-    scores = [score / roots[index] for score, (index, _) in zip(_with_context(scores), places, strict=True)]
-    return Ranking(query, scores, [each / (total or 1.0) for each in covers], words, places, days, near)
+    covers = [each / (total or 1.0) for each in covers]
+    # A piece of a long message counts as part of it, unless it answers the query by itself.
+    scores = [
+        score / len(passages[index].spans) ** (1 - cover)
+        for score, cover, (index, _) in zip(_with_context(scores), covers, places, strict=True)
+    ]
+    return Ranking(query, scores, covers, words, places, days, near)
 
 
 def _with_context(scores: Sequence[float]) -> list[float]:
     last, total = len(scores), [0.0, *accumulate(scores)]
     # Sums of all before the end and before the beginning of what is around each: without a branch, for this is what takes long.
-    upto = (total[_REACH + 1 :] + [total[-1]] * _REACH)[:last] if last > _REACH else [total[-1]] * last
+    upto = (total[_REACH + 1 :] + [total[-1]] * _REACH)[:last]
     before = ([0.0] * _REACH + total)[:last]
     share = _AROUND / (2 * _REACH + 1)
     return [

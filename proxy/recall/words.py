@@ -66,12 +66,12 @@ def terms(text: str) -> list[str]:
 
 
 def terms_of_folded(text: str) -> list[str]:
-    """List the terms of a text that is folded already."""
-    tokens = _TOKEN.findall(text)
-    language = language_of(tokens)
+    """List the terms of a text that is folded already; each sentence has a language of its own."""
     found: list[str] = []
-    for token in tokens:
-        found += (_terms_of if len(token) <= _SHORT else _terms_of.__wrapped__)(token, language)
+    for tokens in map(_TOKEN.findall, re.split(r"[.!?]\s|\n", text)):
+        language = language_of(tokens)
+        for token in tokens:
+            found += (_terms_of if len(token) <= _SHORT else _terms_of.__wrapped__)(token, language)
     return found
 
 
@@ -88,7 +88,7 @@ def language_of(tokens: list[str]) -> str:
     """The language of folded words, English if they do not tell."""
     words = set(tokens) & ALL_FUNCTION_WORDS
     votes = {language: len(words & common) for language, common in FUNCTION_WORDS.items()}
-    best = max(votes, key=lambda language: votes[language])
+    best = max(votes, key=votes.__getitem__)
     return best if votes[best] >= _LEAST_VOTES and votes[best] > votes[_DEFAULT] else _DEFAULT
 
 

@@ -32,6 +32,7 @@ def test_the_language_is_that_of_the_function_words() -> None:
     assert language_of(["мы", "были", "там", "когда", "он", "пришел"]) == "russian"
     assert language_of(["xyzzy"]) == language_of(["ja"]) == "english"
     assert terms("Die Bücher, die ich gelesen habe") == ["buch", "geles"]
+    assert terms("What about the dentist? Die Bücher, die ich gelesen habe") == ["dentist", "buch", "geles"]
 
 
 def test_unspaced_scripts_are_cut_into_pairs() -> None:

@@ -178,6 +178,16 @@ def test_a_piece_of_a_long_answer_gives_way_to_a_message() -> None:
     assert found[0].text == FACT["content"]
 
 
+def test_a_piece_of_a_long_answer_that_has_all_of_a_question_comes_first() -> None:
+    lines = [f"Mind the garden and the {thing}, and plan a day for it. " * 5 for thing in THINGS]
+    lines[6] += "For Mathilda I suggest the Brehm cage."
+    advice = {"role": "assistant", "content": "\n".join(lines)}
+    found = recalled(
+        [*talk(60), advice, *talk(20), FACT, *talk(60)], "Which cage was suggested for Mathilda?", lost=100
+    )
+    assert "Brehm" in found[0].text
+
+
 def test_a_value_that_was_replaced_stays_out_where_the_new_one_is_in_the_prompt() -> None:
     old, new = ({"role": "user", "content": f"key-2 := v{n}"} for n in (849901, 887345))
     filler = [*talk(60), old, *talk(40)]
