@@ -20,6 +20,7 @@ from proxy.core.history.sentences import identifiers, sentences
         ("Am 3. Mai darfst du nicht. Gut.", ["Am 3. Mai darfst du nicht.", "Gut."]),
         ("Seit dem 2. Weltkrieg. Ja.", ["Seit dem 2. Weltkrieg.", "Ja."]),
         ("J. Smith came. Well.", ["J. Smith came.", "Well."]),
+        ("Dr. Okafor and Mrs. Lee came. Try. Now.", ["Dr. Okafor and Mrs. Lee came.", "Try.", "Now."]),
         ("Use no pager (e.g. less). Well.", ["Use no pager (e.g. less).", "Well."]),
         ("Nimm z. B. Leim. Gut.", ["Nimm z. B. Leim.", "Gut."]),
         ("Step 10. key10 := v2. Then go.", ["Step 10. key10 := v2.", "Then go."]),

@@ -11,10 +11,13 @@ _END = re.compile(
 )
 _CLAUSE = re.compile(r"[;:,—–](?=\s)|[，；：、]|\s")  # noqa: RUF001 - the same of clauses
 _NUMBERED = re.compile(
-    r"(?:(?:^|\n)\s{0,4}(?:[^\W\d]{1,8}\s)?\(?\d{1,3}|\b(?:am|im|vom|zum|bis|de[rmns]|die|das)\s\d{1,3}|(?:^|\s)\(?(?:[A-Za-z]\.\s?)?[A-Za-z])$",
+    r"(?:(?:^|\n)\s{0,4}(?:[^\W\d]{1,8}\s)?\(?\d{1,3}|\b(?:am|im|vom|zum|bis|de[rmns]|die|das)\s\d{1,3}|(?:^|\s)\(?(?:[A-Za-z]\.\s?)?[A-Za-z]"
+    r"|(?-i:\b[B-DF-HJ-NP-TV-XZ][b-df-hj-np-tv-xz]{1,3}))$",
     re.IGNORECASE,
 )
-"""What stands before a dot that ends no sentence: the number of an item or step, a German ordinal, an initial, 'e.g'."""
+"""What stands before a dot that ends no sentence: the number of an item or step, a German ordinal, an initial, 'e.g', a title
+or name cut to consonants ('Dr', 'Mrs', 'St').
+"""
 _COUNTED = re.compile(r"\s\(?\d{1,3}$")
 """Another number ends none if what follows begins small."""
 _BEFORE = 12
