@@ -3,7 +3,7 @@
 Where the newest user message alone exceeds the window and all of it is asked about, no cut leaves what the answer needs. So
 each part is read with the question beside it, in a request like one for a summary, and the notes stand in the document's
 place. They are stored as a checkpoint: later turns, and the same request once more, begin with them. Where passages stand out
-instead, the message is cut and these are recalled, as without this, if a tenth of it has room.
+instead, the message is cut and these are recalled, as without this, if a tenth of the user's words has room.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from proxy.compaction.asking import Summariser, SummaryAsk, in_pieces
 from proxy.compaction.budget import ContextBudget
 from proxy.compaction.compaction import STRATEGIES, Compaction
 from proxy.compaction.ladder import LEAST_SHARE
-from proxy.compaction.middles import cut_text, pieces_of
+from proxy.compaction.middles import cut_text, pieces_of, user_words
 from proxy.compaction.results import Cost
 from proxy.compaction.summary import fence, plain
 from proxy.core.history.embedded import authored_text, replaced, texts_of, with_parts
@@ -121,9 +121,11 @@ class DocumentReader(AddOn):
         cost = partial(self._meter.costs, job.key)
         tokens = 0 if job.prompt.estimate.tokens < room else sum(await offload_if(True, cost, [message]))
         found = await offload_if(True, document_in, message) if tokens > room else None
-        # Passages of it answer no question where hardly anything else of it stays.
-        scarce = tokens * LEAST_SHARE > budget.enough - budget.fixed
-        if found is None or not (scarce or await offload_if(True, is_about_all_of, found)):
+        if found is None:
+            return
+        # Where less of the user's words would stay, the request would be refused; blocks of programs are cut instead.
+        scarce = sum(cost([user_words(message)])) * LEAST_SHARE > budget.enough - budget.fixed
+        if not scarce and not await offload_if(True, is_about_all_of, found):
             return
         since, link, before = self._compactor.begin(job), job.prompt.links[newest], job.prompt.estimate.tokens
         stored = await self._compactor.find(job, link)
