@@ -184,7 +184,10 @@ def test_of_two_slots_that_hold_a_conversation_the_one_that_was_used_last_goes_o
         ExitStack() as opened,
     ):
         proxy.client.headers["authorization"] = "Bearer a"
-        streams = [opened.enter_context(proxy.client.stream("POST", "/v1/chat/completions", json=body)) for _ in gates]
+        streams = list[httpx.Response]()
+        for gate in gates:
+            streams.append(opened.enter_context(proxy.client.stream("POST", "/v1/chat/completions", json=body)))
+            gate.wait_reached()  # the response opens before that: it could come second, or when the first has gone
         for gate, stream in zip(gates, streams, strict=True):
             gate.open()
             stream.read()
