@@ -1,7 +1,5 @@
 """The composition root: from settings to an application."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time
@@ -87,7 +85,7 @@ def create_app(
     *,
     transport: httpx.AsyncBaseTransport | None = None,
     store: Store | None = None,
-    spans: TracerProvider | None = None,
+    spans: "TracerProvider | None" = None,
     clock: Callable[[], float] = time.time,  # noqa: TID251 - the composition root is where the clock comes from
     times: Times = _TIMES,
     page_token: str = "",
@@ -151,7 +149,7 @@ async def _lifespan(
     store: Store,
     counting: Counting,
     addons: Sequence[AddOn],
-    spans: TracerProvider | None,
+    spans: "TracerProvider | None",
     _: FastAPI,
 ) -> AsyncIterator[None]:
     """At the end, cancel what runs, save what was learned, and close."""
@@ -253,7 +251,7 @@ def _pipeline(
     return pipeline
 
 
-def _spans() -> TracerProvider | None:
+def _spans() -> "TracerProvider | None":
     """Build the exporter of traces that the environment asks for; None: none."""
     if not wants_traces():
         return None

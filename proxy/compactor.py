@@ -1,7 +1,5 @@
 """Compaction with the network: running the pure flow, asking a model, storing the checkpoint."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Requests as they are read, with the state that they refer to: stored responses, sealed compactions, edits of the history."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """One client's HTTP request and the way to answer it: ASGI's three parts as one object."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import zlib
@@ -90,7 +88,7 @@ class Exchange:
             return Forbidden("A viewer of Spillway's page stopped the request.", code="stopped")
         return ShuttingDown("Spillway is being stopped: send the request again once it is back.")
 
-    def detached(self) -> Exchange:
+    def detached(self) -> "Exchange":
         """A copy for background work after this request, on which nothing can be sent."""
         scope = {"method": self.method, "path": self.path, "headers": self.headers, "http_version": self.version}
         copy = Exchange(scope, _nobody, _nobody)

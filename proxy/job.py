@@ -1,7 +1,5 @@
 """One client's request on its way through the pipeline."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -223,7 +221,7 @@ class Job:
         credentials = [(name, value) for name, value in self.exchange.headers if same and is_credential(name)]
         return [*self.outcome.traced([AS_JSON]), *credentials]
 
-    def fresh(self, **changes: Any) -> Job:
+    def fresh(self, **changes: Any) -> "Job":
         """Return a copy with these fields changed, which is still to be prepared."""
         return replace(self, managed=Managed(), state=JobState(), **changes)
 

@@ -3,8 +3,6 @@
 Tokens and seconds are the units throughout.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -60,13 +58,13 @@ class Event(NamedTuple):
 class Observer:
     """Base of whatever follows outcomes. Methods are called at once and in order: they must be quick and never raise."""
 
-    def started(self, outcome: Outcome, headers: Headers) -> None:
+    def started(self, outcome: "Outcome", headers: Headers) -> None:
         """Take note of a request that was let in; `headers` are the client's."""
 
-    def happened(self, outcome: Outcome, event: Event) -> None:
+    def happened(self, outcome: "Outcome", event: Event) -> None:
         """Take note of an event, which the outcome has taken in already."""
 
-    def ended(self, outcome: Outcome) -> None:
+    def ended(self, outcome: "Outcome") -> None:
         """Read an outcome that is complete."""
 
 
@@ -90,7 +88,7 @@ class Outcome:
     dialect: str = ""
     credential: str = ""
     """A digest, never the key."""
-    cause: Outcome | None = None
+    cause: "Outcome | None" = None
     """The request that background work follows; None: this is a request."""
     backend: str = ""
     model: str = ""

@@ -4,8 +4,6 @@ read → route → profile, valid history, checkpoint, recall, count → compact
 → (pause → compact → resume)* → answer → outcome. Add-ons do the rest at moments of it, see `proxy.addon`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import get_args
 

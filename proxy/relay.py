@@ -1,7 +1,5 @@
 """Entry points of the API: requests that are served by the pipeline, passed to a backend as they are, or counted."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -3,8 +3,6 @@
 Everything else knows chat completions only: what another form is spoken in begins and ends here.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -1,7 +1,5 @@
 """uvicorn with bounds for slow clients and large headers, and a graceful stop that completes or ends every answer."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Summaries written by a model."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

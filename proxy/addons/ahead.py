@@ -5,8 +5,6 @@ work for them. One at a time on each backend, and only while that has nothing el
 at once; what was cancelled for it is begun again when it is quiet. What the next turn finds half done it waits for, instead of doing it anew.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ The document is found by pointers, documents too, from digests of the newest mes
 names stand apart. Without a name that is its alone more messages in a row have to be the same, because chats begin and go on alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b

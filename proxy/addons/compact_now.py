@@ -1,7 +1,5 @@
 """Compaction on demand: a user message that is `/compact` alone, and the same by the conversation's id; each may name a focus."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -46,7 +44,7 @@ class CompactNow(AddOn):
         self._telemetry = telemetry
 
     @override
-    def install(self, pipeline: Pipeline) -> None:
+    def install(self, pipeline: "Pipeline") -> None:
         """Serve as the pipeline does."""
         self._pipeline = pipeline
 

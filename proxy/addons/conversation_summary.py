@@ -1,7 +1,5 @@
 """The checkpoint with which the next prompt of a conversation will begin: shown, and forgotten."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

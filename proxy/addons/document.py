@@ -6,8 +6,6 @@ place. They are stored as a checkpoint: later turns, and the same request once m
 instead, the message is cut and these are recalled, as without this, if a tenth of the user's words has room.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -102,7 +100,7 @@ class DocumentReader(AddOn):
     """Puts notes in the place of a newest message that alone exceeds the window."""
 
     @override
-    def install(self, pipeline: Pipeline) -> None:
+    def install(self, pipeline: "Pipeline") -> None:
         """Count, ask and store as the pipeline does."""
         self._counting, self._compactor = pipeline.counting, pipeline.compactor
         self._summaries, self._meter = pipeline.compactor.summaries, pipeline.counting.meter

@@ -4,8 +4,6 @@ A request costs a few assignments when it begins, is read and ends, and a chunk 
 own outcome, and whoever looks reads off the answer itself how far it is.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -44,7 +42,7 @@ class RequestRecord:
     """Count of requests since the start: later ones have higher numbers."""
     at: float
     """Arrival in seconds since the epoch."""
-    conversation: Conversation | None = None
+    conversation: "Conversation | None" = None
     running: bool = True
     job: Job | None = None
     """While it runs, as `answer`."""

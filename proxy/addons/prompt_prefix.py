@@ -1,7 +1,5 @@
 """The beginning of prompts, by which backends find what they have read before: kept stable, and measured."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from typing import Any
 

@@ -5,8 +5,6 @@ What is remembered between requests is which block was put in front of which use
 every step of a turn, and which of them stay.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -78,7 +76,7 @@ class Recaller(AddOn):
     """Puts passages of covered history back into the prompts of jobs."""
 
     @override
-    def install(self, pipeline: Pipeline) -> None:
+    def install(self, pipeline: "Pipeline") -> None:
         """Count and route as the pipeline does."""
         self._counting, self._meter = pipeline.counting, pipeline.counting.meter
         self._speeds = Cache[ModelKey, float](self._meter.memory)

@@ -5,8 +5,6 @@ without what the server moved to memory (`--cache-ram`; measured, b11549). The s
 names is overwritten, and what was purged is overwritten with an empty slot when a slot changes hands.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -9,8 +9,6 @@ This is on by itself: such definitions leave no room for a conversation, and eac
 `standard` leaves them as they came.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections import Counter
@@ -93,7 +91,7 @@ class ToolsOnDemand(AddOn):
             offered.request = request.changed(tools=changed)
             offered.parts.append(ShapedPart(kind, request, offered.request))
 
-    async def _found(self, job: Job) -> _Found:
+    async def _found(self, job: Job) -> "_Found":
         """Read what was looked up in the conversation, as far as its history is the same."""
         messages = job.request.messages[leading_system(job.request.messages) :]
         links = await offload_if(is_heavy(messages), chain, messages) or [bytes(DIGEST_BYTES)]

@@ -9,8 +9,6 @@ the Host header, which is the page's own name: so only names that nobody else ca
 Paths are read as the most generous server reads them. Routes get the request and the services that they use by FastAPI's dependencies.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass

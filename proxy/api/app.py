@@ -1,7 +1,5 @@
 """The FastAPI application: managed routes, Spillway's own, and a backend for everything else."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine

@@ -5,8 +5,6 @@ without, by trial, and what `codex debug models` shows of its own. Models are re
 makes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """The routes that the page and the terminal read, described at `/openapi.json`; docs/api-live.md has their fields."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator

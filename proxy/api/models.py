@@ -1,7 +1,5 @@
 """The models of all backends: OpenAI's list, Anthropic's, Codex's catalog, what Spillway knows of each, and what it would do to a request."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 Fields: Ollama's API reference (docs/api.md, 0.14).
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from hashlib import blake2b

@@ -1,7 +1,5 @@
 """Spillway's own: health, readiness, metrics, and the files of the page, which hold nothing but the program."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -4,8 +4,6 @@ An object is written as the names of its fields, each with its type behind a col
 another object of these, `[]` where it is a list, `?` where it may be null.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 _SCALARS: dict[str, dict[str, Any]] = {

@@ -1,7 +1,5 @@
 """OpenAI's endpoints for stored responses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fastapi import APIRouter, Depends, Response

@@ -4,8 +4,6 @@ First sends, retries and resumes, streamed and whole: all are sent here (a summa
 decision (`proxy.backends.refusals`) on one account per client request, and what was decided is carried out here.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence

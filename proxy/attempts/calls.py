@@ -3,8 +3,6 @@
 What is recorded are reasons, forms and names of tools; never arguments, nor anything else of an answer.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any

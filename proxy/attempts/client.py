@@ -1,7 +1,5 @@
 """The client's side of an answer: opened late, kept alive, shown what is going on."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """The driver of an answer: reads the backend, feeds the session, carries out its commands."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Handing a request through untouched, streaming both ways."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncIterable, Callable, Sequence
@@ -26,7 +24,9 @@ ErrorEnding: TypeAlias = Callable[[ClientError], bytes]
 _BETWEEN_FRAMES = (b"\n\n", b"\r\n\r\n")
 
 
-async def pass_through(exchange: Exchange, outcome: Outcome, to: Addressed, ending: ErrorEnding | None = None) -> None:
+async def pass_through(
+    exchange: Exchange, outcome: Outcome, to: "Addressed", ending: ErrorEnding | None = None
+) -> None:
     """Send the request as it is and the response as it comes; `ending` is for a stream that the server has to end.
 
     Raises:

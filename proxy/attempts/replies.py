@@ -4,8 +4,6 @@ An answer that is not streamed is the stream, joined: it goes through a session 
 stays as it came where nothing is changed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -68,7 +66,7 @@ class BodyResponse:
         message = error if isinstance(error, str) and error else f"The backend answered {self.status}: {quoted}"
         return UpstreamUnavailable(message).body()
 
-    def with_body(self, body: bytes, *, json: bool = False) -> BodyResponse:
+    def with_body(self, body: bytes, *, json: bool = False) -> "BodyResponse":
         """The same response with another body, as `json` if that came as something else."""
         gone = _OF_JSON if json else _OF_BODY
         headers = [header for header in self.headers if header[0] not in gone]
@@ -91,7 +89,7 @@ class Replies:
     ledger: CallLedger = field(default_factory=CallLedger)
 
     @asynccontextmanager
-    async def open(self, job: Job) -> AsyncIterator[ClientReply]:
+    async def open(self, job: Job) -> "AsyncIterator[ClientReply]":
         """Reply to a job's client. What is raised inside ends a stream that is open already, and else is raised on."""
         reply = ClientReply(job, self)
         client = reply.client

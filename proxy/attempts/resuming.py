@@ -1,7 +1,5 @@
 """The next attempt of an answer: after a pause, for a call that could not be made, or behind a call that Spillway answers."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 

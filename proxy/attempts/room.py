@@ -1,7 +1,5 @@
 """Room of a prompt and its answer: what fits, the bounds of an answer, the history to shorten, and the refusal of what can't fit."""
 
-from __future__ import annotations
-
 import math
 from copy import copy
 from dataclasses import replace

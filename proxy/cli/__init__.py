@@ -3,8 +3,6 @@
 Each command is imported when it is run: `spillway --help` answers at once, and nothing is in memory that only others need.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence
@@ -84,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _settings(args: argparse.Namespace) -> Settings:
+def _settings(args: argparse.Namespace) -> "Settings":
     from proxy.config import load_settings
 
     urls = getattr(args, "backend", None)
@@ -94,7 +92,7 @@ def _settings(args: argparse.Namespace) -> Settings:
     return load_settings(args.config, here=args.command != "launch", backends=backends, **address)
 
 
-def _backend(url: str) -> BackendSetting:
+def _backend(url: str) -> "BackendSetting":
     from proxy.config import without_user
     from proxy.core.settings import BackendSetting
 

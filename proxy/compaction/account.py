@@ -3,8 +3,6 @@
 Made by code from the history that the client sent and the answer so far; a person reads it, no model does.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence

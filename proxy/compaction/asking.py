@@ -1,7 +1,5 @@
 """Having a summary written: in which request, or in which pieces."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice

@@ -1,7 +1,5 @@
 """How the context window is divided, when a request is due to be compacted, and when the next turn will be. Figures in tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -112,7 +110,7 @@ class ContextBudget:
         """Prompt tokens up to which a prompt that was filled for one turn may grow in it."""
         return int(self.zone * (self.trigger + self.pause) / 2)
 
-    def goal_for(self, grown: Growth) -> int:
+    def goal_for(self, grown: "Growth") -> int:
         """Prompt tokens to come down to for some turns to pass before the next compaction, where that leaves enough."""
         # A program's files and a user's papers stay rather than make room: only answers let a conversation grow so.
         turn = grown.answered + min(grown.requested, grown.answered)

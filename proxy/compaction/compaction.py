@@ -4,8 +4,6 @@ What a strategy leaves too long is trimmed. The result is a prefix rewrite: `cov
 are replaced, the rest stays as it is. A new strategy is a function and an entry in `STRATEGIES`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias

@@ -1,7 +1,5 @@
 """Plan and place a summary: which part of the beginning stays, where the tail begins, and the block between."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -106,7 +104,7 @@ class _Plan:
     folded: tuple[Message, ...] = ()
     """The earlier block, and of it what is told anew."""
 
-    def with_less(self, room: float) -> _Plan:
+    def with_less(self, room: float) -> "_Plan":
         """The same, where of the beginning as much stays as `room` tokens hold, and what the user asked last.
 
         Each message goes with its answer; what is cut in its middle is told in the block, too.
@@ -131,7 +129,7 @@ class _Plan:
         return self if same else replace(self, head=head, parts=None)
 
     @property
-    def without_extracts(self) -> _Plan:
+    def without_extracts(self) -> "_Plan":
         """The same, where what code told last of all is told anew with the rest, in one extract."""
         at = next((i for i, message in enumerate(self.head) if is_summary(message)), None)
         summaries, extracts = ("", "") if at is None else summary.last_extract(str(self.head[at]["content"]))

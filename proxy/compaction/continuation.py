@@ -1,7 +1,5 @@
 """Asking a backend to go on with a partial answer, and shortening what was said so far."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass

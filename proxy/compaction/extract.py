@@ -1,7 +1,5 @@
 """Extract in place of a summary where no model wrote one: the user's own statements, by how much they tell."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date

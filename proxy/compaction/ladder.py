@@ -1,7 +1,5 @@
 """The ladder: ways to shorten a history without a model, each of which replaces messages one for one or leaves turns out."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -123,7 +121,7 @@ class Reduction:
         """Return whether a message lies between `floor` and `tail`, and is not the newest of the user."""
         return self.floor <= index < tail and index != self.newest
 
-    def with_changes(self, changes: Mapping[int, Message], **fields: Any) -> Reduction:
+    def with_changes(self, changes: Mapping[int, Message], **fields: Any) -> "Reduction":
         """The same with other messages in place of some, one for one; the same object if that saves nothing."""
         messages, costs = list(self.messages), list(self.costs)
         for (index, message), cost in zip(changes.items(), self.cost([*changes.values()]), strict=True):

@@ -1,7 +1,5 @@
 """Script and language of a text, as far as its letters and function words tell."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections import Counter

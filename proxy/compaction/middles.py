@@ -3,8 +3,6 @@
 Text that programs put around a user's words is cut first, the user's own words last.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Literal, NamedTuple

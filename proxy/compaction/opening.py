@@ -5,8 +5,6 @@ with the files they are about, with tools or rules that hold throughout, with wh
 it is, by how it was answered, and by whether it is still referred to; what is repeated later on need not stay.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from enum import IntEnum

@@ -1,7 +1,5 @@
 """Limits for pruning: the standard ones, and `local` ones for small windows."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from fnmatch import fnmatchcase

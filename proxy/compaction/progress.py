@@ -1,7 +1,5 @@
 """Progress of an agent's work in a part of a history, by its tool calls: what was done, what was changed, what is left."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from itertools import accumulate

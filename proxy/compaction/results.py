@@ -8,8 +8,6 @@ models without tools of their own, the forms of `proxy.core.history.embedded`.
 Content is a string or a list of parts, of which each text part is a result of its own.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

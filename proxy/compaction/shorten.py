@@ -1,7 +1,5 @@
 """Shortening a text: its beginning and end stay, and what looks like an error; each mark says how much is missing."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple, TypeVar

@@ -3,8 +3,6 @@
 Facts are what can be looked for in another text: names, numbers, dates, paths and rare words.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -121,7 +119,7 @@ class Source:
     """Characters of everything."""
 
     @property
-    def form(self) -> Source:
+    def form(self) -> "Source":
         """The same without facts: only the form of a summary is checked."""
         return Source(languages=self.languages, worked=self.worked, answers=self.answers, size=self.size)
 

@@ -1,7 +1,5 @@
 """Summaries: how they are asked for, when one is believed, and how it stands in the history."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

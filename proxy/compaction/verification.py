@@ -3,8 +3,6 @@
 All of it is told by code, without a model: the same text always gets the same verdict.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import dataclass

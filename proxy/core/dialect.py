@@ -1,7 +1,5 @@
 """A dialect: how a client's requests are read, and how answers are written for it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol

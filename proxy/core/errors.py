@@ -1,7 +1,5 @@
 """Everything that can go wrong, with the HTTP status and OpenAI error fields of each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from typing_extensions import override

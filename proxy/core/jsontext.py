@@ -7,8 +7,6 @@ Whatever is read can be counted with, written and walked: a number that no doubl
 section 6, lets a reader set the range), and nesting is limited.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

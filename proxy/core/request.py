@@ -6,8 +6,6 @@ when it reads a body. What dialects do not share is no part of it: bytes, paths,
 expressed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -197,7 +195,7 @@ class Request:
     """Fields that only an Ollama is sent: `options` that other backends do not have, `keep_alive`, `think` …; None: there are none."""
     form: Any = None
     """The body as its dialect parsed it, opaque to everyone else."""
-    reading: Callable[[], Generator[Fetch | Unseal, Any, Request]] | None = None
+    reading: "Callable[[], Generator[Fetch | Unseal, Any, Request]] | None" = None
     """Flow that completes a request which refers to stored documents; it has no messages until then. None: it is complete."""
     keeping: Callable[[dict[str, Any]], tuple[str, dict[str, Any]]] | None = None
     """Builds the name and the document to store from the complete answer; None: it is not stored."""
@@ -217,7 +215,7 @@ class Request:
         content = messages[0].get("content")
         return isinstance(content, str) and content.startswith(_CHORE)
 
-    def changed(self, **fields: Any) -> Request:
+    def changed(self, **fields: Any) -> "Request":
         """The same request with other messages or options; one given as None is removed."""
         body = {**self.body, **fields}
         gone = [name for name, value in fields.items() if value is None]
@@ -225,7 +223,7 @@ class Request:
             del body[name]
         return replace(self, body=body, raw=None, wire=None, native=None)
 
-    def bounded(self, tokens: int) -> Request:
+    def bounded(self, tokens: int) -> "Request":
         """The same request with a bound on its answer, which it had not."""
         return replace(self.changed(**{self.bounds[0]: tokens}), max_tokens=tokens)
 

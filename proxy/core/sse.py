@@ -4,8 +4,6 @@ WHATWG HTML, "Server-sent events": lines end with CRLF, LF or CR and nothing els
 JSON are ordinary characters, so bytes are searched, never text.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

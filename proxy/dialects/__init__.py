@@ -3,8 +3,6 @@
 A new one for clients is one folder and one line here.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from proxy.core.dialect import Dialect

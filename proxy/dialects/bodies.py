@@ -1,7 +1,5 @@
 """Fields of bodies, read alike in every dialect."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 

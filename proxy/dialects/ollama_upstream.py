@@ -6,8 +6,6 @@ file's. Shapes: Ollama 0.33, `api/types.go` (ChatRequest, Message, Options, Chat
 (`streamResponse` in `server/routes.go`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any

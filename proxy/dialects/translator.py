@@ -1,7 +1,5 @@
 """The base of the writers of dialects that backends do not speak: nothing passes as it came."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

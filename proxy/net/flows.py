@@ -1,7 +1,5 @@
 """Running a backend's flows over HTTP, one small request after the other, and looking for local backends with them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress

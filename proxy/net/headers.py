@@ -1,7 +1,5 @@
 """Headers that travel on, in either direction; and those that hold credentials, of which Spillway's own go to nobody."""
 
-from __future__ import annotations
-
 import re
 from base64 import b64decode
 from binascii import Error

@@ -1,7 +1,5 @@
 """The window that the user wants a model to be loaded with: requested once, when the model is first needed."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -3,8 +3,6 @@
 What was read before serves on while a new reading is late (stale while revalidating).
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time
@@ -100,7 +98,7 @@ class Prober:
         """The models it lists, with all that is known of each; the last good list while it does not answer."""
         return [replace(each, profile=self.known(each.id).listed(each.profile)) for each in await self.listed()]
 
-    def known(self, model: str) -> KnownModel:
+    def known(self, model: str) -> "KnownModel":
         """Return what is known of a model."""
         known = self._models.get(model)
         if known is None:

@@ -3,8 +3,6 @@
 Python runs one thread at a time: a thread that computes hands over every 5 ms, so few of them may compute at once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Generator

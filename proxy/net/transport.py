@@ -4,8 +4,6 @@ aiohttp parses, pools, races addresses (RFC 8305) and goes through proxies; http
 Bodies of responses are read to their end within bounds.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import ssl
@@ -130,7 +128,7 @@ class HttpTransport(httpx.AsyncBaseTransport):
                 if not sending.reused or now() - began > KEEP_ALIVE or not isinstance(request.stream, httpx.ByteStream):
                     raise
 
-    async def _send(self, request: httpx.Request, sending: _Sending, connect_timeout: float) -> httpx.Response:
+    async def _send(self, request: httpx.Request, sending: "_Sending", connect_timeout: float) -> httpx.Response:
         session, url = self._session or self._open(), URL(str(request.url), encoded=True)
         headers = request.headers.multi_items()
         try:

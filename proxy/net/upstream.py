@@ -1,7 +1,5 @@
 """The configured backends: where each is, how to send to it, what its prober knows, and whether all are ready."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -3,8 +3,6 @@
 They stand in front of the user's own words, between marks that nothing in them can forge.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Passages of a message: all of it if it is short, else pieces, with the positions of each term and the day it was written."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping

@@ -5,8 +5,6 @@ which the neighbours of a passage count too. Words find what was said in the wor
 others: each alone decides what stands out, and reciprocal ranks (Cormack, Clarke and Büttcher, 2009) join the two orders.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 Stems are Snowball's (the package snowballstemmer); the language is the one whose function words a text has most of.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable

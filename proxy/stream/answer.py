@@ -1,7 +1,5 @@
 """Text, reasoning, calls and usage of an answer so far, over all attempts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import StringIO

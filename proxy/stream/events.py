@@ -1,7 +1,5 @@
 """Events of a stream, and the commands that follow from them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum

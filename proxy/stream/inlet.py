@@ -5,8 +5,6 @@ other calls, of which the client has seen nothing, are left for the model to mak
 which has gone out already, such a call is left out, for the model to make in its next step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -29,7 +27,7 @@ _COMPARED = 64
 class Inlet:
     """The way in. What a reader of calls still holds is counted in the answer as unseen."""
 
-    def __init__(self, watch: Watch, answer: Answer, make_reader: Callable[[], WrittenCallReader | None]) -> None:
+    def __init__(self, watch: Watch, answer: Answer, make_reader: "Callable[[], WrittenCallReader | None]") -> None:
         self._watch = watch
         self._answer = answer
         self._make_reader = make_reader

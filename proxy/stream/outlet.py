@@ -1,7 +1,5 @@
 """Output of an answer to the client: frames as they came, or rewritten as parts of one answer, or held back."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -73,7 +71,7 @@ class Outlet:
 
     # -- pieces
 
-    def plain(self, frame: bytes, calls: WrittenCallReader | None) -> bool:
+    def plain(self, frame: bytes, calls: "WrittenCallReader | None") -> bool:
         """Take in a frame that differs from the last parsed one in nothing but its text, far from the pause point.
 
         False: it has to be parsed. No character is more than four tokens.

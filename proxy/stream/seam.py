@@ -1,7 +1,5 @@
 """The seam between two attempts: a repeated beginning is taken out, a real repetition is not."""
 
-from __future__ import annotations
-
 import re
 
 from typing_extensions import override
@@ -28,7 +26,7 @@ _HALF_WORD = 3
 """Characters of half a word, at least, that is recognised when it is written again."""
 
 
-def seam_for(reopened: Reopened, text: str, gap: str) -> Seam:
+def seam_for(reopened: Reopened, text: str, gap: str) -> "Seam":
     """Return what stands between an answer with this text and the attempt that goes on with it.
 
     `gap` is the white space before the word that was not taken, if that is known.

@@ -9,8 +9,6 @@ A finish reason is the end of an attempt whatever follows it, even a broken conn
 because a server that breaks down does not write it; a body that just ends is not, unless the window is full.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, assert_never
 
@@ -59,7 +57,11 @@ class StreamSession:
     """One answer. Feed events to `handle` and carry out the commands it returns, in order."""
 
     def __init__(
-        self, watch: Watch, answer: Answer, writer: Writer, calls: Callable[[], WrittenCallReader | None] = lambda: None
+        self,
+        watch: Watch,
+        answer: Answer,
+        writer: Writer,
+        calls: "Callable[[], WrittenCallReader | None]" = lambda: None,
     ) -> None:
         """`calls` makes a reader of calls that are written as text, for the next attempt; None: there are none."""
         self.watch = watch

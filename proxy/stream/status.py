@@ -1,7 +1,5 @@
 """Notices to the user inside the stream: their texts and forms, and how they are recognised when a client sends them back."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

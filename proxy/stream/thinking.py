@@ -1,7 +1,5 @@
 """Thinking that a model writes into its answer, between tags, where no parser took it out."""
 
-from __future__ import annotations
-
 import re
 
 from typing_extensions import override

@@ -1,7 +1,5 @@
 """Limits that a stream is watched for, and the judgements whether an answer is to be paused or was cut by the window."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

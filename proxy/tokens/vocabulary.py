@@ -1,7 +1,5 @@
 """Vocabularies: tiktoken's engine over the shipped ones, the `tokenizers` library for files of the user's."""
 
-from __future__ import annotations
-
 import asyncio
 import lzma
 import re
@@ -50,7 +48,7 @@ class ByteLevel:
 class Tokenizers:
     """Counts by the `tokenizers` library: exact for whatever it can load, 3 to 5 times slower than tiktoken."""
 
-    def __init__(self, name: str, tokenizer: Tokenizer) -> None:
+    def __init__(self, name: str, tokenizer: "Tokenizer") -> None:
         self.id = name
         # Files of embedding models want all texts to be equally long.
         tokenizer.no_truncation()

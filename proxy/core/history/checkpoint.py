@@ -7,8 +7,6 @@ the prompt may end (`cache_control`, Anthropic's, also taken by OpenRouter): tho
 turn to turn.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b

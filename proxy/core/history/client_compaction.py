@@ -5,8 +5,6 @@ Codex 0.169, Claude Code 2.1, opencode 1.18, Qwen Code 0.15 and Gemini CLI, aide
 of Anthropic's SDK.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

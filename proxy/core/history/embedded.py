@@ -9,8 +9,6 @@ a fixed sentence (aider). Anything else, and what stands in a code fence, is the
 Content is a string or a list of parts, each of whose texts is read on its own. All in time linear in the texts.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

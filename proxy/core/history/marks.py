@@ -5,8 +5,6 @@ begins with its mark, and no client's answer does, because marks are taken out o
 (`proxy.shaping.repair`). Between its marks a block holds none, so that nothing it quotes closes it or opens another.
 """
 
-from __future__ import annotations
-
 import re
 from itertools import takewhile
 

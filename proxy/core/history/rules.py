@@ -5,8 +5,6 @@ with a demand: at the beginning of an imperative, or behind 'you' or a duty. In 
 pictures always give me ideas') it makes none. What somebody demands of himself ('I must go') is none either.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache

@@ -5,8 +5,6 @@ the conversation that it was made of, so that there is nothing to hide, and the 
 The same value has the same seal, so that a prompt made of it is the same, too.
 """
 
-from __future__ import annotations
-
 import hmac
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -76,7 +74,7 @@ class SealedHistory:
     """Fingerprints of the user's messages that it stands for."""
 
     @classmethod
-    def read(cls, value: Any) -> SealedHistory | None:
+    def read(cls, value: Any) -> "SealedHistory | None":
         """Parse the opened value of a seal; None for anything else."""
         if not isinstance(value, dict) or not all(are_objects(value.get(name)) for name in ("messages", "lead")):
             return None

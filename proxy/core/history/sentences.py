@@ -1,7 +1,5 @@
 """Sentences of a text, in any script, and the paths, URLs, numbers and names in it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 

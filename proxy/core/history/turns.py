@@ -4,8 +4,6 @@ Calls and results are fields and roles of their own (OpenAI API, "Function calli
 and the user (`proxy.core.history.embedded`); a history may hold both.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar

@@ -1,7 +1,5 @@
 """Chat completions: the dialect of most clients, and the one in which every backend is spoken to."""
 
-from __future__ import annotations
-
 from proxy.core.dialect import Dialect
 from proxy.dialects.chat.answers import ChatWriter
 from proxy.dialects.chat.request import read

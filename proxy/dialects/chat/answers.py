@@ -4,8 +4,6 @@ Fields: OpenAI API reference, "The chat completion chunk object" (2026), and wha
 OpenRouter add to it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

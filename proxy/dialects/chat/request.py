@@ -3,8 +3,6 @@
 Fields: OpenAI API reference, "Create chat completion" (2026), and what the backends add to it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

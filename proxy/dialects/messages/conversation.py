@@ -3,8 +3,6 @@
 Blocks: Anthropic API reference, "Create a Message" (2026), and PyPI `anthropic` 2.12.0, `types/beta/`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Fields: Anthropic API reference, "Create a Message", "Tool use", "Context editin
 `anthropic` 2.12.0, `types/beta/`. The betas that ask for some of them in a header are taken without being looked at.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

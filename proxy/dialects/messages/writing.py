@@ -3,8 +3,6 @@
 Events and fields: Anthropic API reference, "Streaming Messages" (2026), and PyPI `anthropic` 2.12.0, `types/`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

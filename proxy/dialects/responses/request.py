@@ -6,8 +6,6 @@ Fields: OpenAI API reference, "Create a model response", "Compact a response" an
 "Compaction" (2026), and PyPI `openai` 3.54.0, `types/responses/`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace

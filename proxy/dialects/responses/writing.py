@@ -5,8 +5,6 @@ Events and fields: OpenAI API reference, "Streaming events" and "The response ob
 and asks again where no `response.completed` comes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
