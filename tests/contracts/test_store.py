@@ -273,6 +273,21 @@ async def test_above_the_size_cap_the_longest_unused_goes(opened: Open, clock: H
     assert sum(len(encode(item)) for item in await store.export()) <= 5000
 
 
+@pytest.mark.parametrize("url", CAPPED, indirect=True)
+async def test_above_the_size_cap_a_credential_that_stores_much_displaces_its_own(
+    opened: Open, clock: HandClock
+) -> None:
+    store = opened(max_bytes=8000)
+    await store.put(checkpoint(1, scope="quiet|backend|m", text="x" * 1200))
+    for number in range(2, 12):
+        clock.advance(7200)
+        await store.put(checkpoint(number, scope=f"busy|backend|m{number % 2}", text="x" * 1200))
+    left = {(item.scope.partition("|")[0], item.covered) for item in await store.export()}
+    assert ("quiet", 1) in left
+    assert ("busy", 11) in left
+    assert ("busy", 2) not in left
+
+
 async def test_a_checkpoint_above_the_cap_is_not_stored_and_displaces_none(opened: Open) -> None:
     store = opened(max_bytes=5000)
     assert await store.put(checkpoint(1))
