@@ -250,18 +250,19 @@ class _Statements:
         )
 
     def with_later(self, at: int, *, linked: bool) -> list[tuple[int, int]]:
-        """Return the place of a statement, behind that of the newest lost one which may say something else.
+        """Return the place of a statement, behind that of the newest lost one with all of its words of the query.
 
-        That has all of its words of the query, or, if `linked`, one that the user has in these two messages alone.
+        Else, if `linked`, before that of the newest with a word that the user has in these two messages alone: it may say
+        something else, but mostly it does not.
         """
         place = self.ranking.places[at]
         if self.messages[place[0]].get("role") == "assistant":
             return [place]
-        found = self._later(at)
-        if linked and not found:
-            uses = (self.used.get(term, []) for term in self.passages[place[0]].places)
-            found = sorted((use[1], 0) for use in uses if len(use) == 2 and use[0] == place[0])
-        return [*[each for each in found if self.lost(each[0])][-1:], place]
+        if found := self._later(at):
+            return [*[each for each in found if self.lost(each[0])][-1:], place]
+        uses = (self.used.get(term, []) for term in self.passages[place[0]].places) if linked else ()
+        linking = [use[1] for use in uses if len(use) == 2 and use[0] == place[0] and self.lost(use[1])]
+        return [place, *((index, 0) for index in sorted(linking)[-1:])]
 
     def _later(self, at: int) -> list[tuple[int, int]]:
         """List the later passages of the same speaker that have all words of the query that one has, and fit as well."""

@@ -197,20 +197,25 @@ def test_a_value_that_was_replaced_stays_out_where_the_new_one_is_in_the_prompt(
     assert recalled([*filler, *talk(2)], "ASK key-2", lost=100)[0].text == old["content"]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "question"),
-    [
-        ("key-2 := v849901", "From today on, and for all of us in the new office, key-2 := v887345", "ASK key-2"),
-        ("We feed her kibble with chicken.", "Chicken made her ill, so salmon it is.", "What do we feed the dog?"),
-    ],
-)
 @pytest.mark.parametrize("room", [30.0, 400.0])
-def test_what_was_replaced_never_comes_alone(old: str, new: str, question: str, room: float) -> None:
-    """The later one comes first, and is marked; it shares the question's words, or a word that is in these two alone."""
-    stated = [{"role": "user", "content": each} for each in (old, new)]
-    found = recalled([*talk(40), stated[0], *talk(60), stated[1], *talk(40)], question, lost=120, room=room)
+def test_what_was_replaced_never_comes_alone(room: float) -> None:
+    old, new = "key-2 := v849901", "From today on, and for all of us in the new office, key-2 := v887345"
+    found = recalled(stated_one_after_another(old, new), "ASK key-2", lost=120, room=room)
     assert (found[0].text, found[0].later) == (new, True)
     assert [passage.text for passage in found if not passage.later][:1] in ([], [old])
+
+
+@pytest.mark.parametrize(("room", "comes"), [(30.0, False), (400.0, True)])
+def test_what_shares_only_a_rare_word_with_an_answer_comes_beside_it(room: float, comes: bool) -> None:
+    """It may tell what holds by now, or nothing: it takes the answer's room from nobody."""
+    fact, linked = "We feed her kibble with chicken.", "Chicken made her ill, so salmon it is."
+    found = recalled(stated_one_after_another(fact, linked), "What do we feed the dog?", lost=120, room=room)
+    assert [(each.text, each.later) for each in found[:2]] == [(fact, False), *([(linked, True)] * comes)]
+
+
+def stated_one_after_another(*statements: str) -> list[dict[str, Any]]:
+    first, second = ({"role": "user", "content": each} for each in statements)
+    return [*talk(40), first, *talk(60), second, *talk(40)]
 
 
 def test_a_text_is_recalled_once() -> None:
