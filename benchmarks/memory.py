@@ -134,6 +134,7 @@ def _turns(played: Played) -> list[str]:
         percent(played.recalled, played.turns),
         str(played.tokens // max(1, played.turns)),
         percent(played.kept, played.shown),
+        percent(played.compacted, played.turns),
         percent(played.summaries, played.turns),
         str(played.wrong),
     ]

@@ -77,6 +77,8 @@ class Played:
     kept: int = 0
     shown: int = 0
     """Bytes of the prompts before, and how many of them the next prompt begins with."""
+    compacted: int = 0
+    """Turns of the chat itself before which the history was shortened, by a model or by code."""
     summaries: int = 0
     wrong: int = 0
     """Overflows, cut prompts, invalid histories, answers other than 200."""
@@ -132,13 +134,14 @@ def _play(
             if message["role"] in ("user", "tool"):
                 script.text = text_of(dialogue.messages[at + 1]) or "Let me look."
                 before = _turn(played, _ask(fake, proxy, played, dialogue.messages[: at + 1]), before)
+        turns = played.compacted
         script.text, script.searches = "I see.", searches
         pieces = _pieces(dialogue)
         for asked in dialogue.questions:
             question: Message = {"role": "user", "content": asked.question}
             sent = _ask(fake, proxy, played, [*dialogue.messages, question])
             _judge(played, dialogue, pieces, asked, sent)
-    played.summaries = script.summaries
+    played.summaries, played.compacted = script.summaries, turns
     played.wrong += fake.overflows + fake.cuts + len(fake.invalid_histories)
     return played
 
@@ -147,6 +150,7 @@ def _ask(fake: LlamaCppFake, proxy: Front, played: Played, messages: Sequence[Me
     """The messages that reached the backend for one request."""
     answer = proxy.chat({"model": "m", "messages": list(messages)})
     played.wrong += answer.status_code != 200
+    played.compacted += answer.headers.get("x-spillway-action") in ("compacted", "pruned")
     chats = [request.json["messages"] for request in fake.chats()]
     sent: list[Message] = [each for each in chats if not asks_notes(each)][-1]
     fake.requests.clear()

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.core.history.marks import CLOSE, OPEN
 from proxy.core.history.turns import bridge_needed, calls_of, cut_points, first_user, is_result, is_user, newest_user
 from proxy.core.request import Message, text_of
 from proxy.shaping.repair import RepairRules, repair
@@ -45,6 +46,12 @@ def test_results_as_text_are_not_what_the_user_says() -> None:
     assert [is_result(m) for m in messages] == [True, False, False, True, False, False, True]
     assert (first_user(messages), newest_user(messages)) == (1, 4)
     assert newest_user(batch) is None
+
+
+def test_a_summary_is_not_what_the_user_began_with() -> None:
+    written = user(f"{OPEN}\nThey talked of this and that.\n{CLOSE}")
+    assert first_user([SYSTEM, written, assistant("Noted."), user("a")]) is None
+    assert first_user([SYSTEM, user("a"), assistant("b"), written]) == 1
 
 
 def test_ids_that_are_used_again_bind_to_the_newest_call() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from proxy.addons.recall import Recaller
 from proxy.backends.base import UNKNOWN
+from proxy.backends.profile import ModelProfile
 from proxy.compaction.budget import budget_for
 from proxy.core.history.checkpoint import Checkpoint, chain
 from proxy.core.history.marks import RECALLED, RECALLED_END
@@ -55,7 +56,7 @@ class Stand:
             tokens_before=0, tokens_after=0, kind="compacted", created=0.0,
         )  # fmt: skip
         self.meter, self.key, self.scope, self.settings = meter, ("b", "m"), scope, Settings()
-        self.exchange, self.known_backend = SimpleNamespace(tenant=""), UNKNOWN
+        self.exchange, self.known_backend, self.profile = SimpleNamespace(tenant=""), UNKNOWN, ModelProfile()
         self.budget, self.undisturbed = budget_for(self.settings, WINDOW), False
         self.managed = Managed()
         self.outcome = Telemetry(clock=lambda: 0.0).silent()

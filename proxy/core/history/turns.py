@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from proxy.core.history.embedded import calls_in, only_results, texts_of
-from proxy.core.history.marks import is_instruction
+from proxy.core.history.marks import is_instruction, is_summary
 from proxy.core.request import SYSTEM_ROLES, Message
 
 T = TypeVar("T")
@@ -101,8 +101,12 @@ def newest_user(messages: Sequence[Message]) -> int | None:
 
 
 def first_user(messages: Sequence[Message]) -> int | None:
-    """Index of the first message in which the user speaks, which stays pinned: it usually states the task."""
-    return next((i for i, message in enumerate(messages) if is_user(message)), None)
+    """Index of the first message in which the user speaks, which stays pinned: it usually states the task.
+
+    None where a summary stands in its place.
+    """
+    first = next((i for i, message in enumerate(messages) if is_user(message)), None)
+    return None if first is None or is_summary(messages[first]) else first
 
 
 class Pending(Generic[T]):
