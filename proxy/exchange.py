@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from proxy.core.errors import BadRequest, BodyTooLarge, ClientError, Forbidden, ShuttingDown
 from proxy.core.jsontext import dumps
-from proxy.net.headers import AS_JSON, Headers, openai_headers
+from proxy.net.headers import AS_JSON, BODILESS, Headers, openai_headers
 from proxy.net.tasks import offload_if, spawn
 
 _ID = b"x-request-id"
@@ -21,7 +21,6 @@ _VALID_ID = re.compile(rb"[\w.:/+=@~-]{1,128}")
 """A client's request id that can't break a header, a log line or a table."""
 _PROCESS = token_hex(8)
 _NUMBERS = count(1)
-_BODILESS = (204, 304)
 _ENCODINGS = frozenset({"gzip", "x-gzip", "deflate"})
 """Content-encodings of a request that can be undone, each of them alone."""
 
@@ -238,7 +237,7 @@ class Exchange:
 
     async def reply(self, status: int, headers: Headers, body: bytes) -> None:
         """Send a complete answer."""
-        if status not in _BODILESS and all(name != b"content-length" for name, _ in headers):
+        if status not in BODILESS and all(name != b"content-length" for name, _ in headers):
             headers = [*headers, (b"content-length", b"%d" % len(body))]
         self.ended = True  # before a disconnect can be seen
         await self.start(status, headers)

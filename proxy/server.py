@@ -179,12 +179,6 @@ def _head_too_large() -> HeadTooLarge:
     return HeadTooLarge(f"The request's target and headers exceed {HEADER_BYTES} bytes.")
 
 
-def _hangs_up() -> bool:
-    """Return whether a closed terminal would kill the process: not on Windows, and not under nohup."""
-    is_main = threading.current_thread() is threading.main_thread()
-    return is_main and hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
-
-
 class Server(uvicorn.Server):
     """Serves until a signal; then waits for running answers, at most `graceful` seconds, and ends the rest with an error.
 
@@ -241,7 +235,9 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: Any = None) -> None:
         self._loop = asyncio.get_running_loop()
         self.lifespan.state["server"] = self  # copied into the scope of every request
-        if _hangs_up():
+        is_main = threading.current_thread() is threading.main_thread()
+        # Not on Windows, nor under nohup, where a closed terminal kills nothing.
+        if is_main and hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
             signal.signal(signal.SIGHUP, self.handle_exit)  # uvicorn handles the others
         await super().startup(sockets=sockets)
         self._on_started(self.servers[0].sockets[0].getsockname()[1])

@@ -204,26 +204,22 @@ class Summaries:
     async def _reply(self, job: Job, route: Route, ask: SummaryAsk) -> SummaryReply:
         """Ask for a summary, once more after a short rest if the backend wants one, or unstreamed if it does not stream."""
         streams = route.known.current().streams
-        stream, refused = streams is None or streams.value, b""
+        stream = streams is None or streams.value
         for again in (False, True):
             content = await _content(job, route, ask, stream=stream)
             try:
                 response = await route.send_chat(job.backend_headers(route), content, ahead=bool(job.expected))
-                if response.status_code != 200:
+                try:
+                    if response.status_code == 200:
+                        return await _read(job, route, ask, response)
                     refused = await body_of(response, ERROR_BYTES)
-            except UpstreamUnavailable as error:
-                job.outcome.add("backend_failed", error=error.label)
-                _log.warning("summary by %s failed: %s", route.model, error.code)
+                finally:
+                    await response.aclose()
+            except (UpstreamUnavailable, httpx.TransportError) as error:
+                name = error.label if isinstance(error, UpstreamUnavailable) else type(error).__name__
+                job.outcome.add("backend_failed", error=name)
+                _log.warning("summary by %s failed: %s", route.model, name)
                 raise _BackendFailed from None
-            try:
-                if response.status_code == 200:
-                    return await _read(job, route, ask, response)
-            except httpx.TransportError as error:
-                job.outcome.add("backend_failed", error=type(error).__name__)
-                _log.warning("summary by %s broke off: %s", route.model, type(error).__name__)
-                raise _BackendFailed from None
-            finally:
-                await response.aclose()
             _log.warning("summary by %s failed: status %d", route.model, response.status_code)
             sent = SentRequest(content.content)
             if stream and (feature := refused_feature(response.status_code, refused, ["streams"], sent)):

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from proxy.addons.metrics import COUNTERS, HISTOGRAMS
 from proxy.config import listed_settings
-from proxy.stream.session import LEGAL, State
+from proxy.stream.events import LEGAL, State
 
 ROOT = Path(__file__).parent.parent
 PAGE, EXAMPLE = ROOT / "docs/settings.md", ROOT / "config/spillway.example.toml"

@@ -60,7 +60,8 @@ _PLAIN = re.compile(rb"(?:/(?!\.)[A-Za-z0-9_.~:@-]+)+")
 _DECODED = 4
 """Times that a path is decoded: servers in a row decode it once each."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_ADMIN = re.compile("|".join(translate(glob) for backend in BACKENDS for glob in backend.admin))
+ADMIN = re.compile("|".join(translate(glob) for backend in BACKENDS for glob in backend.admin))
+"""Method and path, as `normalized` gives it, of requests that change, or delete, what a backend serves."""
 
 
 class AccessControl:
@@ -71,7 +72,8 @@ class AccessControl:
         self._keys, self._admin_keys = _tenants(settings.api_keys), _tenants(settings.admin_keys)
         self._allow = settings.allow
         hosts = globs_pattern((*_LOCAL_NAMES, *settings.allowed_hosts, settings.host.lower()))
-        self._hosts = re.compile(f"{hosts}|{_ADDRESS}")
+        self.known_hosts = re.compile(f"{hosts}|{_ADDRESS}")
+        """Names of this machine, those that are listed, and addresses, which can't be pointed elsewhere."""
         self._origins = re.compile(globs_pattern(settings.cors))
         self._page_tokens = _tenants((page_token,) if page_token else ())
         self._open_to_viewers = not self._keys and not self._admin_keys
@@ -100,7 +102,7 @@ class AccessControl:
             raise MethodRefused("Spillway neither serves TRACE nor passes it on: use another method.")
         if self._keys:
             return
-        if name is not None and not self.is_known_host(name):
+        if name is not None and self.known_hosts.match(name) is None:
             raise Forbidden(
                 f"The host name {name!r} is not one that Spillway accepts without keys: set "
                 f"SPILLWAY_ALLOWED_HOSTS={name}, or use localhost or an IP address.",
@@ -109,16 +111,12 @@ class AccessControl:
         origin = exchange.header(b"origin")
         if origin is None or self._origins.match(origin.lower()) is None:
             check_page(exchange)
-        if "admin" not in self._allow and is_admin(exchange.method, path):
+        if "admin" not in self._allow and ADMIN.match(f"{exchange.method} {path}"):
             raise Forbidden(
                 f"{exchange.method} {path} changes what a backend serves, which needs a key: set "
                 "SPILLWAY_API_KEYS and send one, or SPILLWAY_ALLOW=admin to allow it without.",
                 code="path_not_allowed",
             )
-
-    def is_known_host(self, name: str) -> bool:
-        """Return whether a name is this machine's own, listed, or an address, which can't be pointed elsewhere."""
-        return self._hosts.match(name) is not None
 
     def authorize(self, exchange: Exchange, *, optional: bool = False, viewers: bool = False) -> None:
         """Check the key and set the request's tenant: whoever sends the same key, or without keys the same credentials.
@@ -287,11 +285,6 @@ def normalized(target: bytes) -> str:
     if ".." in segments:
         raise BadRequest("The request's path must not contain `..`, in whatever way it is written.")
     return "/" + "/".join(segment for segment in segments if segment not in ("", ".")).lower()
-
-
-def is_admin(method: str, path: str) -> bool:
-    """Return whether a request changes, or deletes, what a backend serves; `path` as `normalized` gives it."""
-    return _ADMIN.match(f"{method} {path}") is not None
 
 
 # -- what routes get

@@ -14,24 +14,10 @@ import httpx
 
 from proxy.addon import AddOn
 from proxy.attempts.room import bound_first, bound_resumed, lower_bound, record_message_cut, too_long
+from proxy.backends import refusals
 from proxy.backends.errors import SentRequest, is_refusal
 from proxy.backends.profile import Continuation, Fact, ModelKey, Trust
-from proxy.backends.refusals import (
-    POOL_FULL,
-    SMALLEST_WINDOW,
-    TEMPLATE_RULES,
-    UNDERRATED,
-    Feature,
-    FeatureRefusal,
-    Overflow,
-    Refusal,
-    Remedy,
-    credible,
-    is_not_ready,
-    recognise,
-    refused_feature,
-    remedy,
-)
+from proxy.backends.refusals import Overflow, Refusal, Remedy
 from proxy.compaction.continuation import ContinuationRequest
 from proxy.compactor import Compactor
 from proxy.core.errors import UpstreamRefused, UpstreamTimeout, UpstreamUnavailable
@@ -111,7 +97,7 @@ class Attempts:
                 return response, body
             done = await self.mend(job, refusal)
             if done is Remedy.GIVE_UP:
-                if refusal.overflow is not None and refusal.overflow is not POOL_FULL and job.budget is not None:
+                if refusal.overflow is not None and job.budget is not None:
                     raise await too_long(job, self.counting.meter, counted=refusal.overflow.prompt_tokens or 0)
                 return response, body
             why = done.value
@@ -157,37 +143,37 @@ class Attempts:
         """Recognise why a first request was refused: too long a prompt, else tools, thinking, roles or stream; or none of these."""
         overflow, feature = await self._overflow(job, status, body, job.prompt.estimate), None
         if overflow is None:
-            features: list[Feature] = ["tools"] if job.may_emulate else []
+            features: list[refusals.Feature] = ["tools"] if job.may_emulate else []
             bounds = job.settings.thinking_budget is not None or job.request.thinking is not None
             features += ["thinks"] if bounds else []
-            features += [rule for rule in TEMPLATE_RULES if not getattr(job.template_rules, rule)]
+            features += [rule for rule in refusals.TEMPLATE_RULES if not getattr(job.template_rules, rule)]
             feature = _refused_feature(job, status, body, [*features, "streams"] if streamed else features)
-            if feature is not None and feature.feature in TEMPLATE_RULES:
+            if feature is not None and feature.feature in refusals.TEMPLATE_RULES:
                 messages = job.prompt.messages
                 feature = feature if await offload_if(is_heavy(messages), violates, messages, feature.feature) else None
         return Refusal(overflow=overflow, feature=feature, roomy=_is_roomy(job))
 
     async def mend(self, job: Job, refusal: Refusal) -> Remedy:
         """Decide what to do about a refusal and do it; `GIVE_UP` if there is nothing to do, or it did not help."""
-        todo, done = remedy(refusal, job.state.spent), True
+        todo, done = refusals.remedy(refusal, job.state.spent), True
         if todo is Remedy.WAIT:
             await self._wait_for_slots(job)
         elif todo is Remedy.SHORTEN and refusal.overflow is not None:
             done = await self._shorten(job, refusal.overflow)
-        elif todo in (Remedy.EMULATE, Remedy.REPAIR, Remedy.UNSTREAM) and refusal.feature is not None:
+        elif todo is not Remedy.GIVE_UP and refusal.feature is not None:
             done = await self._do_without(job, refusal.feature)
         return todo if done else Remedy.GIVE_UP
 
     async def _overflow(self, job: Job, status: int, body: bytes, estimate: Estimate) -> Overflow | None:
         """Recognise an overflow that is credible for the request sent last, given its estimate."""
         sent, known = SentRequest(job.state.posted), job.route.known
-        found = recognise(status, body, sent)
+        found = refusals.recognise(status, body, sent)
         believed = job.profile.window
         if found is None or found.window is None or (believed and found.window == believed.value):
             return found
-        needed = UNDERRATED * estimate.upper + sent.answer_bound
+        needed = refusals.UNDERRATED * estimate.upper + sent.answer_bound
         loaded = await known.loaded_window()
-        return credible(found, needed=needed, loaded=loaded, held=known.held)
+        return refusals.credible(found, needed=needed, loaded=loaded, held=known.held)
 
     async def _wait_for_slots(self, job: Job) -> None:
         if job.state.pool_lock is not None:
@@ -212,7 +198,7 @@ class Attempts:
         less = (_WITHOUT_FIGURES if excess == 1.0 else 1.0) * (0.7 if job.state.spent.shortened > 1 else 1.0) / excess
         return await self.compactor.compact(job, goal=int(budget.goal * less), limit=int(budget.limit * less))
 
-    async def _do_without(self, job: Job, refusal: FeatureRefusal) -> bool:
+    async def _do_without(self, job: Job, refusal: refusals.FeatureRefusal) -> bool:
         """Learn from a refused feature, and prepare the job again without it."""
         await _learn_feature(job, refusal)
         if refusal.feature == "streams":
@@ -255,8 +241,10 @@ def _first_body(job: Job) -> ChatBody:
     return ChatBody(body, request.wire if body is request.raw else None, request.native if same else None)
 
 
-def _refused_feature(job: Job, status: int, body: bytes, features: Sequence[Feature]) -> FeatureRefusal | None:
-    return refused_feature(status, body, features, SentRequest(job.state.posted))
+def _refused_feature(
+    job: Job, status: int, body: bytes, features: Sequence[refusals.Feature]
+) -> refusals.FeatureRefusal | None:
+    return refusals.refused_feature(status, body, features, SentRequest(job.state.posted))
 
 
 def _pieces(response: httpx.Response, body: bytes) -> Sequence[Piece]:
@@ -275,7 +263,7 @@ def _raise_final(job: Job, response: httpx.Response, body: bytes) -> None:
         UpstreamUnavailable: it is not ready.
         UpstreamRefused: it refuses.
     """
-    status, not_ready = response.status_code, is_not_ready(response.status_code, body)
+    status, not_ready = response.status_code, refusals.is_not_ready(response.status_code, body)
     if not (not_ready or status in _FINAL or status >= 500):
         return
     quoted = body[:QUOTED].decode("utf-8", "replace")
@@ -287,14 +275,14 @@ def _raise_final(job: Job, response: httpx.Response, body: bytes) -> None:
     raise error
 
 
-async def _learn_feature(job: Job, refusal: FeatureRefusal) -> None:
+async def _learn_feature(job: Job, refusal: refusals.FeatureRefusal) -> None:
     """Learn that the model has no tools, no streams, no bound of thinking, or a chat template with a rule.
 
     A value of `tool_choice`, or a provider that the client picked, says nothing of other requests.
     """
     value: object = False
     field, known = str(refusal.feature), job.profile.template_rules
-    if refusal.feature in TEMPLATE_RULES:
+    if refusal.feature in refusals.TEMPLATE_RULES:
         field, value = "template_rules", frozenset((refusal.feature, *(() if known is None else known.value)))
     if refusal.quoted or "provider" in job.prompt.request.body:
         lesson: dict[str, Any] = {field: Fact(value, refusal.origin, Trust.LEARNED)}
@@ -313,7 +301,7 @@ async def _learn_window(job: Job, overflow: Overflow) -> None:
         await job.read_profile()
     elif overflow.window is not None:
         window = Fact(overflow.window, overflow.origin, Trust.LEARNED)
-    elif job.budget is None and tokens > SMALLEST_WINDOW:
+    elif job.budget is None and tokens > refusals.SMALLEST_WINDOW:
         window = Fact(int(tokens * 0.9), "refused prompt", Trust.FALLBACK)  # nobody names it; it is smaller than this
     if window is not None:
         job.profile = replace(job.profile, window=window)

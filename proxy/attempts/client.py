@@ -12,19 +12,8 @@ from proxy.exchange import Exchange
 from proxy.job import Job
 from proxy.net.headers import Headers
 from proxy.net.tasks import spawn
+from proxy.stream import status
 from proxy.stream.session import StreamSession
-from proxy.stream.status import (
-    FORMS,
-    IN_VAIN,
-    SILENT_CUT,
-    Form,
-    Notice,
-    comment_form,
-    omitted_from_message,
-    pieces_of,
-    recalled,
-    too_much_fixed,
-)
 
 PROGRESS, LONGEST_PROGRESS = 2.0, 16.0
 """Seconds until the progress of a summary is shown, and between two times that it is shown at most."""
@@ -72,8 +61,8 @@ class ClientStream:
         """Under which notices were sent before the backend gave the answer one; None: none was."""
         self.head: Headers = ((b"content-type", writer.media_type.encode()), (b"cache-control", b"no-cache"))
         """The backend's, once it has answered in the client's dialect."""
-        self._forms = FORMS[form]
-        self.beside: Sequence[Form] = [form for form in self._forms if form in FORMS["auto"]]
+        self._forms = status.FORMS[form]
+        self.beside: Sequence[status.Form] = [form for form in self._forms if form in status.FORMS["auto"]]
         """How something is shown beside the answer, not in its own text; empty: it is not."""
         self._fallback, self._own_headers = fallback, extra_headers
         self._queued: list[bytes] = []
@@ -82,7 +71,7 @@ class ClientStream:
         """Whether the newest notice is to be closed by another one."""
         self._opening, self._waiting_for = False, ""
         """Whether the head waits until the client reads; what is shown to be waited for."""
-        self._latest: Notice | None = None
+        self._latest: status.Notice | None = None
         """The newest notice that was closed: some clients show the last line only."""
         self._session: StreamSession | None = None
         self._heartbeat, self._loop = heartbeat, asyncio.get_running_loop()
@@ -90,7 +79,7 @@ class ClientStream:
         self._last = self._loop.time()
         self._timer = None if grace is None else self._loop.call_later(grace, self._tick)
 
-    async def notify(self, notice: Notice) -> None:
+    async def notify(self, notice: status.Notice) -> None:
         """Show a notice, at the latest when the response opens. One that closes nothing is left out, but for the last."""
         if not self._forms or (notice.done is not self._open_notice and not notice.last):
             return
@@ -105,7 +94,7 @@ class ClientStream:
     def _begun(self) -> bytes:
         """Begin the answer under the fallback identity, if notices are chunks of it and none has come."""
         self.identity = self._known_identity()
-        if self.identity is not None or all(each is comment_form for each in self._forms):
+        if self.identity is not None or all(each is status.comment_form for each in self._forms):
             return b""
         self.identity = self._fallback
         if self._session is not None:
@@ -142,7 +131,7 @@ class ClientStream:
             # Until the response opens there is one notice waiting, which says that it is being compacted.
             if self._open_notice and self.exchange.started and (now := text()) not in ("", shown):
                 shown = now
-                await self.write(self._written(Notice(now, done=False), self.beside))
+                await self.write(self._written(status.Notice(now, done=False), self.beside))
 
     def write(self, data: bytes) -> Awaitable[None]:
         """Send bytes of the answer. No coroutine of its own: this runs for every chunk."""
@@ -156,7 +145,7 @@ class ClientStream:
         await self._beaten()
         if waiting_for := self._waiting_for:
             self._waiting_for = ""
-            data = self._written(self._latest or Notice(waiting_for), self.beside) + data
+            data = self._written(self._latest or status.Notice(waiting_for), self.beside) + data
         if self.keep is not None and self.writer.final is not None:
             keep, self.keep = self.keep, None
             await keep(self.writer.final)
@@ -165,7 +154,7 @@ class ClientStream:
 
     async def end(self) -> None:
         """End the answer, and a notice that is still open, so that no client shows it as running for ever."""
-        await self.notify(IN_VAIN)
+        await self.notify(status.IN_VAIN)
         self.stop()
         await self._beaten()
         await self._open()
@@ -173,7 +162,7 @@ class ClientStream:
 
     async def end_with_error(self, body: dict[str, Any]) -> None:
         """End the answer with this error, in the client's dialect."""
-        await self.notify(IN_VAIN)
+        await self.notify(status.IN_VAIN)
         await self.write(self.writer.error(body))
         await self.end()
 
@@ -193,9 +182,9 @@ class ClientStream:
         if opening := b"".join(queued):
             await self.exchange.write(opening)
 
-    def _written(self, notice: Notice, forms: Iterable[Form]) -> bytes:
+    def _written(self, notice: status.Notice, forms: Iterable[status.Form]) -> bytes:
         identity = self.identity or NOBODY
-        pieces = [piece for form in forms for piece in pieces_of(notice, form)]
+        pieces = [piece for form in forms for piece in status.pieces_of(notice, form)]
         return b"".join([self.writer.insert(piece, identity) for piece in pieces])
 
     async def _beaten(self) -> None:
@@ -219,7 +208,7 @@ class ClientStream:
         if not waiting_for or waiting_for == self._waiting_for:
             return self.writer.heartbeat(self._known_identity(), self._fallback)
         self._waiting_for = waiting_for
-        return self._begun() + self._written(Notice(waiting_for, done=False), self.beside)
+        return self._begun() + self._written(status.Notice(waiting_for, done=False), self.beside)
 
     def _tick(self) -> None:
         silent = not self.exchange.started or self._loop.time() - self._last >= self._heartbeat * 0.9
@@ -229,15 +218,15 @@ class ClientStream:
         self._timer = self._loop.call_later(self._heartbeat, self._tick)
 
 
-def final_notices(job: Job) -> list[Notice]:
+def final_notices(job: Job) -> list[status.Notice]:
     """Build the notices that are shown beside an answer at its end."""
     outcome, budget = job.outcome, job.budget
-    notices: list[Notice] = []
+    notices: list[status.Notice] = []
     if outcome.left_out:
-        notices.append(omitted_from_message(outcome.left_out, outcome.left_out_of))
+        notices.append(status.omitted_from_message(outcome.left_out, outcome.left_out_of))
     if budget is not None and budget.fixed >= budget.window * _TOO_MUCH and any(outcome.each("compacting")):
-        notices.append(too_much_fixed(round(100 * budget.fixed / budget.window)))
+        notices.append(status.too_much_fixed(round(100 * budget.fixed / budget.window)))
     # Open WebUI shows the newest line: this one would replace that of a compaction, on each step of a turn.
     if outcome.recalled and not outcome.compactions and is_user(job.prompt.sent[-1]):
-        notices.append(recalled(outcome.recalled))
-    return [*notices, SILENT_CUT] if any(outcome.each("cut")) else notices
+        notices.append(status.recalled(outcome.recalled))
+    return [*notices, status.SILENT_CUT] if any(outcome.each("cut")) else notices

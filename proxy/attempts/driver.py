@@ -1,4 +1,4 @@
-"""The driver of an answer: reads the backend, feeds the session, carries out its commands."""
+"""The driver of an answer: reads the backend, feeds the session, sends what it says, and opens the next attempt."""
 
 import asyncio
 from collections.abc import Sequence
@@ -22,41 +22,11 @@ from proxy.core.sse import FrameTooLong
 from proxy.job import Job
 from proxy.net.tasks import offload_if
 from proxy.net.transport import InvalidResponse
+from proxy.stream import events, status
 from proxy.stream.answer import Answer
-from proxy.stream.events import (
-    LOOP,
-    AnswerReceived,
-    ChunkReceived,
-    Conclude,
-    Correct,
-    CutOff,
-    Finish,
-    Interruption,
-    Pause,
-    Reopened,
-    ResumeFailed,
-    Retry,
-    Search,
-    Send,
-    State,
-    StreamEvent,
-    UpstreamEnded,
-)
 from proxy.stream.session import StreamSession
-from proxy.stream.status import (
-    ANEW,
-    COMPACTING,
-    IN_VAIN,
-    LONGEST,
-    LOOPED,
-    NO_ROOM,
-    NOT_CONTINUED,
-    Notice,
-    compacted,
-    summarising,
-)
 
-Interrupted = Interruption | None
+Interrupted = events.Interruption | None
 """Why an attempt was left, or ended in something that needs another one; None: the answer is complete."""
 
 
@@ -99,8 +69,8 @@ class AnswerDriver:
         except asyncio.CancelledError:
             if not (job.exchange.halted and self.answer.has_output and job.exchange.stopped()):
                 raise
-            if session.state is not State.DONE:
-                await self._handle(CutOff(""))
+            if session.state is not events.State.DONE:
+                await self._handle(events.CutOff(""))
         finally:
             # Clients hang up at the end mark, and the backend may take its time to end the body.
             self._end()
@@ -149,35 +119,32 @@ class AnswerDriver:
         outcome, first = self._job.outcome, True
         try:
             if not isinstance(received, httpx.Response):
-                return await self._handle(AnswerReceived(received))
+                return await self._handle(events.AnswerReceived(received))
             assert isinstance(received.stream, httpx.AsyncByteStream)
             async for data in received.stream:
                 if first:
                     first = False
                     outcome.add("first_byte")
-                stop = await self._handle(ChunkReceived(data))
-                if stop is not None or self._session.state is State.DONE:
+                stop = await self._handle(events.ChunkReceived(data))
+                if stop is not None or self._session.state is events.State.DONE:
                     return stop
-            return await self._handle(UpstreamEnded())
+            return await self._handle(events.UpstreamEnded())
         except (httpx.TransportError, FrameTooLong) as error:
             outcome.add("backend_failed", error=type(error).__name__)
             speaks = isinstance(error, FrameTooLong | InvalidResponse)
             reason = str(error) if speaks else type(error).__name__
-            return await self._handle(CutOff(f"The backend broke off the answer ({reason})."))
+            return await self._handle(events.CutOff(f"The backend broke off the answer ({reason})."))
         finally:
             if isinstance(received, httpx.Response):
                 await received.aclose()
             self._calls.attempt_over()
 
-    async def _handle(self, event: StreamEvent) -> Interrupted:
-        """Feed the session, and carry out what it commands."""
-        for command in self._session.handle(event):
-            if isinstance(command, Send):
-                if self._client.streams:
-                    await self._client.write(command.data)
-            elif not isinstance(command, Finish):
-                return command
-        return None
+    async def _handle(self, event: events.StreamEvent) -> Interrupted:
+        """Feed the session, and send what it says."""
+        data, stop = self._session.handle(event)
+        if data and self._client.streams:
+            await self._client.write(data)
+        return None if isinstance(stop, events.Finish) else stop
 
     # -- the next attempt
 
@@ -185,24 +152,26 @@ class AnswerDriver:
     def _resumer(self) -> Resumer:
         return Resumer(self._job, self.answer, self._attempts)
 
-    async def _next(self, stop: Interruption) -> tuple[StreamEvent, httpx.Response | Sequence[Piece] | None]:
+    async def _next(
+        self, stop: events.Interruption
+    ) -> tuple[events.StreamEvent, httpx.Response | Sequence[Piece] | None]:
         """Open the next attempt, and return the event that begins it, or the one that there is none."""
-        job, new_paragraph, attempted = self._job, isinstance(stop, Correct | Search | Conclude), None
+        new_paragraph, attempted = isinstance(stop, events.Correct | events.Search | events.Conclude), None
         if new_paragraph:
             with suppress(UpstreamUnavailable):  # what there is is delivered
                 attempted = await self._resumer.open_next(stop)
-        elif isinstance(stop, Pause | Retry):
+        elif isinstance(stop, events.Pause | events.Retry):
             attempted = await self._with_notices(stop)
-        if isinstance(stop, Correct):
+        if isinstance(stop, events.Correct):
             for form in stop.forms:
-                self._ledger.count(job, form, "lost" if attempted is None else "retried")
+                self._ledger.count(self._job, form, "lost" if attempted is None else "retried")
         if self.failed is not None:
-            return CutOff(self.failed.message), None
+            return events.CutOff(self.failed.message), None
         if attempted is None:
-            return ResumeFailed(), None
+            return events.ResumeFailed(), None
         self._estimates.append(attempted.estimate)
-        update_room(self._session.watch, job)
-        event = Reopened(
+        update_room(self._session.watch, self._job)
+        event = events.Reopened(
             attempted.estimate.tokens,
             bound=attempted.bound,
             echo=attempted.request.echo,
@@ -213,40 +182,42 @@ class AnswerDriver:
         )
         return event, attempted.response
 
-    async def _with_notices(self, stop: Pause | Retry) -> Attempted | None:
+    async def _with_notices(self, stop: events.Pause | events.Retry) -> Attempted | None:
         """Open the next attempt between a notice that this may take long and one of what came of it."""
         job, client, answer, outcome = self._job, self._client, self.answer, self._job.outcome
-        last = isinstance(stop, Pause) and stop.last
+        last = isinstance(stop, events.Pause) and stop.last
         shown, anew = not (last or answer.attempt.cleared), answer.attempt.restarted
         if anew:
             self._resumer.record_restart()
         if shown and self._resumer.takes_long():
-            await client.notify(COMPACTING)
+            await client.notify(status.COMPACTING)
         compactions, left_out, saved = outcome.compactions, outcome.left_out, outcome.saved
-        async with client.progress(lambda: summarising(job.state.progress.written)):
+        async with client.progress(lambda: status.summarising(job.state.progress.written)):
             attempted = None if last else await self._open_next(stop)
         if shown and outcome.compactions > compactions:
-            await client.notify(COMPACTING)  # ignored where it was shown before
-        notice, gain = ANEW if anew else IN_VAIN, outcome.saved - saved
+            await client.notify(status.COMPACTING)  # ignored where it was shown before
+        notice, gain = status.ANEW if anew else status.IN_VAIN, outcome.saved - saved
         if self.failed is not None:
-            notice = NOT_CONTINUED
+            notice = status.NOT_CONTINUED
         elif attempted is None:
-            loops = isinstance(stop, Pause) and stop.reason == LOOP
+            loops = isinstance(stop, events.Pause) and stop.reason == events.LOOP
             longest = self._record_ended_early(loops=loops)
-            notice = LOOPED if loops else LONGEST if longest else NO_ROOM if answer.has_output else IN_VAIN
+            ended = status.NO_ROOM if answer.has_output else status.IN_VAIN
+            notice = status.LOOPED if loops else status.LONGEST if longest else ended
         elif gain > 0:
             new, after = outcome.reduced[::-1][: outcome.compactions - compactions], attempted.estimate.tokens
             extract = any(each["summary"] == "extract" for each in new)
             omitted = outcome.left_out not in (0, left_out)
-            notice = compacted(after + gain, after, extract=extract, follows=self._resumer.follows, omitted=omitted)
+            follows = self._attempts.compactor.summaries.follows(job)
+            notice = status.compacted(after + gain, after, extract=extract, follows=follows, omitted=omitted)
         await client.notify(await self._with_account(notice) if notice.last else notice)
         return attempted
 
-    async def _with_account(self, notice: Notice) -> Notice:
+    async def _with_account(self, notice: status.Notice) -> status.Notice:
         """Return the notice that ends the answer with as much of an account, and of what to do next, as the user wants."""
-        job, answer, status = self._job, self.answer, self._job.settings.status
+        job, answer, wanted = self._job, self.answer, self._job.settings.status
         lines: list[str] = []
-        if "minimal" not in status:
+        if "minimal" not in wanted:
             lines = await offload_if(
                 True,
                 account,
@@ -255,13 +226,13 @@ class AnswerDriver:
                 tokens=answer.delivered_tokens,
                 window=job.window or 0,
                 steps=notice.details,
-                detailed="detailed" in status,
+                detailed="detailed" in wanted,
             )
         return replace(notice, details=tuple(lines))
 
-    async def _open_next(self, stop: Pause | Retry) -> Attempted | None:
+    async def _open_next(self, stop: events.Pause | events.Retry) -> Attempted | None:
         """Open the next attempt; None if there can be none, or the backend `failed`."""
-        if isinstance(stop, Pause):
+        if isinstance(stop, events.Pause):
             self._job.outcome.add("paused", reason=stop.reason, tokens=self.answer.attempt.used)
             if self._session.watch.unknown:
                 self._observe()

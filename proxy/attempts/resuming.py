@@ -49,11 +49,6 @@ class Resumer:
         self._seconds = 0.0
         """What shortening the answer has taken since the pause."""
 
-    @property
-    def follows(self) -> bool:
-        """Whether a summary is written later where an extract had to do."""
-        return self._compactor.summaries.follows(self._job)
-
     def takes_long(self) -> bool:
         """Return whether much has to be shortened before the answer goes on: the answer itself, or the history."""
         job, budget, tokens = self._job, self._job.budget, self._answer.delivered_tokens

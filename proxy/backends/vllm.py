@@ -37,13 +37,8 @@ class Vllm(Backend):
     admin = (
         *("POST */load_lora_adapter", "POST */unload_lora_adapter", "POST */sleep", "POST */wake_up"),
         *("POST */reset_*_cache", "POST */pause", "POST */resume", "POST */abort_requests", "POST */collective_rpc"),
-        *(
-            "POST */*_weight_transfer_engine",
-            "POST */*_weight_update",
-            "POST */update_weight*",
-            "POST */weight_checker",
-        ),
-        *("POST */scale_elastic_ep", "POST */start_profile", "POST */stop_profile"),
+        *("POST */*_weight_transfer_engine", "POST */*_weight_update", "POST */update_weight*"),
+        *("POST */weight_checker", "POST */scale_elastic_ep", "POST */start_profile", "POST */stop_profile"),
     )
 
     @override

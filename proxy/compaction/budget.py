@@ -160,6 +160,9 @@ class ContextBudget:
         return min(self.goal, int(wanted.trigger * self.target))
 
 
+_shared = lru_cache(maxsize=256)(ContextBudget)
+
+
 def budget_for(settings: Settings, window: int, fixed: int = 0) -> ContextBudget:
     """Return the budget for a window of so many tokens, of which `fixed` can't be shortened.
 
@@ -176,12 +179,7 @@ def budget_for(settings: Settings, window: int, fixed: int = 0) -> ContextBudget
         target = min(min(target, window * DEFAULT_TARGET) / (within or window), trigger * _CLOSEST)
     elif target >= trigger:
         target = trigger * _CLOSEST
-    return _budget(window, trigger, target, settings.pause, fixed, within)
-
-
-@lru_cache(maxsize=256)
-def _budget(window: int, trigger: float, target: float, pause: float, fixed: int, within: int | None) -> ContextBudget:
-    return ContextBudget(window=window, trigger=trigger, target=target, pause=pause, fixed=fixed, within=within)
+    return _shared(window=window, trigger=trigger, target=target, pause=settings.pause, fixed=fixed, within=within)
 
 
 @dataclass(frozen=True, slots=True)

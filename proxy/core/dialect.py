@@ -36,15 +36,12 @@ class Writer(Protocol):
 
     def relay(self, piece: Piece, identity: Identity | None, *, role_sent: bool) -> bytes:
         """Write a piece that was read: as it came, or under another identity. Of one that is `done`, the mark that ends."""
-        ...
 
     def part(self, piece: Piece, identity: Identity, *, role_sent: bool) -> bytes:
         """Write a piece of a later attempt as part of the answer: no finish reason, no usage. Maybe nothing."""
-        ...
 
     def insert(self, piece: Piece, identity: Identity) -> bytes:
         """Write a piece that Spillway made."""
-        ...
 
     def heartbeat(self, identity: Identity | None, fallback: Identity) -> bytes:
         """Write what keeps a silent stream alive: an event where clients of the dialect count nothing else.
@@ -59,15 +56,12 @@ class Writer(Protocol):
 
     def error(self, body: Mapping[str, Any]) -> bytes:
         """Write an error (`{"error": {"message": …}}`), and the end of the stream."""
-        ...
 
     def end(self) -> bytes:
         """Write the mark that ends the stream."""
-        ...
 
     def body(self, completion: Completion, choices: Sequence[Piece], usage: dict[str, Any] | None) -> bytes:
         """Write a body like this one, in which the choices are these; the same bytes if nothing differs."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

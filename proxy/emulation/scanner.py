@@ -14,21 +14,7 @@ from functools import partial
 
 import regex
 
-from proxy.emulation.forms import (
-    BEHIND_CALL,
-    BY_CHARACTER,
-    MOST_CALLS,
-    OPENINGS,
-    TOOL_NAME,
-    Body,
-    Call,
-    CallFault,
-    CallForm,
-    CallSpan,
-    Written,
-    calls_of,
-    fault,
-)
+from proxy.emulation import forms
 from proxy.emulation.offer import Offer
 from proxy.emulation.values import CUT, UNKNOWN_TOOL, Brackets, Unreadable
 
@@ -53,7 +39,7 @@ _MOST_UNKNOWN = 8
 class _Reading:
     """A form behind its beginning."""
 
-    form: CallForm
+    form: forms.CallForm
     start: int
     tool: str
     """Name of the first tool; empty: it stands behind its arguments."""
@@ -62,7 +48,7 @@ class _Reading:
     body_at: int = -1
     """Index at which the body begins that is being read; -1: none is."""
     brackets: Brackets = field(default_factory=Brackets)
-    bodies: list[Body] = field(default_factory=list)
+    bodies: list[forms.Body] = field(default_factory=list)
 
     def begin_body(self, name: str, at: int) -> None:
         """Expect another body."""
@@ -94,8 +80,8 @@ class CallScanner:
         """Whether that can't be made."""
         self._runs_on = False
         """Whether the text before the newest call does not end in white space."""
-        self._spans: list[CallSpan] = []
-        self.faults: list[CallFault] = []
+        self._spans: list[forms.CallSpan] = []
+        self.faults: list[forms.CallFault] = []
         """Calls of tools that are not offered, not many."""
         self.answered = 0
         """Characters of decided text, without thoughts."""
@@ -122,7 +108,7 @@ class CallScanner:
         if self._closing is None:
             self._at = self._cursor = len(self._text)
 
-    def feed(self, text: str) -> list[CallSpan]:
+    def feed(self, text: str) -> list[forms.CallSpan]:
         """Take in the next text of the answer; spans that are certain now, in order."""
         if self._reading is None:
             self._forget(self._at - _CONTEXT)
@@ -130,7 +116,7 @@ class CallScanner:
         self._openings = 0
         return self._read()
 
-    def close(self, *, cut: bool = False) -> list[CallSpan]:
+    def close(self, *, cut: bool = False) -> list[forms.CallSpan]:
         """End the answer. `cut` says that it ended for want of room, so that nothing unfinished is completed."""
         self._ended, self._cut = True, cut
         found = self._read()
@@ -139,7 +125,7 @@ class CallScanner:
         self._at = self._cursor = len(self._text)
         return [*found, *self._spans]
 
-    def _read(self) -> list[CallSpan]:
+    def _read(self) -> list[forms.CallSpan]:
         while (self._cursor < len(self._text) or (self._ended and self._reading is not None)) and self._state():
             pass
         found, self._spans = self._spans, []
@@ -161,7 +147,7 @@ class CallScanner:
 
     def _between(self) -> bool:
         """Read white space at the beginning, and what is left over behind a call."""
-        skipped = BEHIND_CALL if self.behind_call else _SPACE
+        skipped = forms.BEHIND_CALL if self.behind_call else _SPACE
         found = skipped.match(self._text, self._cursor, partial=True)
         if found is None or found.group().startswith("<"):
             opened = self._open()
@@ -187,16 +173,16 @@ class CallScanner:
     def _leave_out(self, end: int) -> None:
         self._add_span(end, None if self._failed else ())
 
-    def _add_span(self, end: int, found: tuple[Call, ...] | CallFault | None) -> None:
+    def _add_span(self, end: int, found: tuple[forms.Call, ...] | forms.CallFault | None) -> None:
         if end > self._at:
-            self._spans.append(CallSpan(self._base + self._at, self._base + end, found, self.answered))
+            self._spans.append(forms.CallSpan(self._base + self._at, self._base + end, found, self.answered))
         self._at = end
 
     def _prose(self) -> bool:
-        found = OPENINGS.search(self._text, self._cursor) if self._openings < _MOST_OPENINGS else None
+        found = forms.OPENINGS.search(self._text, self._cursor) if self._openings < _MOST_OPENINGS else None
         if found is None:  # perhaps one begins at the end
             end = max(self._cursor, len(self._text) - _LONGEST_OPENING)
-            found = OPENINGS.search(self._text, end, partial=True)
+            found = forms.OPENINGS.search(self._text, end, partial=True)
         self._pass(len(self._text) if found is None else found.start())
         if self._at == len(self._text):
             return True
@@ -236,7 +222,7 @@ class CallScanner:
         return self._open_skipped() if opened is False else opened
 
     def _open_form(self) -> bool | None:
-        for form in BY_CHARACTER.get(self._text[self._cursor], ()):
+        for form in forms.BY_CHARACTER.get(self._text[self._cursor], ()):
             found = form.begin.match(self._text, self._cursor, partial=True)
             if found is None:
                 continue
@@ -268,14 +254,14 @@ class CallScanner:
         self._closing = regex.compile(rf"(?<!`)`{{{ticks}}}(?=[^`])|(?=\n)" if ticks else f"</{opening[1]}>")
         self._state = partial(self._skip, ticks)
 
-    def _begin(self, form: CallForm, found: regex.Match[str]) -> bool:
+    def _begin(self, form: forms.CallForm, found: regex.Match[str]) -> bool:
         """Begin to read a form; whether its tool is offered."""
         groups = found.groupdict()
         name = groups.get("name") or ""
         tool = name or groups.get("tool") or ""
         if tool and tool not in self._offer.callable:
-            if form.marked and TOOL_NAME.fullmatch(tool) and len(self.faults) < _MOST_UNKNOWN:
-                self.faults.append(fault(UNKNOWN_TOOL, tool, form.name))
+            if form.marked and forms.TOOL_NAME.fullmatch(tool) and len(self.faults) < _MOST_UNKNOWN:
+                self.faults.append(forms.fault(UNKNOWN_TOOL, tool, form.name))
             return False
         self._reading = _Reading(form, self._cursor, tool)
         self._cursor = found.start("value") if groups.get("value") else found.end()
@@ -295,7 +281,7 @@ class CallScanner:
             if not self._ended:
                 return False
             more = None
-        if more and len(reading.bodies) <= MOST_CALLS:
+        if more and len(reading.bodies) <= forms.MOST_CALLS:
             self._cursor = more.end()
             reading.begin_body(more.groupdict().get("name") or "", self._cursor)
             return True
@@ -324,7 +310,7 @@ class CallScanner:
                 self._reject(reading)
             return False
         self._cursor = self._cursor if over else len(self._text)
-        reading.bodies.append(Body(reading.name, self._text[reading.body_at : self._cursor], over, closed))
+        reading.bodies.append(forms.Body(reading.name, self._text[reading.body_at : self._cursor], over, closed))
         reading.body_at = -1
         return True
 
@@ -333,8 +319,8 @@ class CallScanner:
         form, single = reading.form, not self._offer.parallel
         surplus = single and self._calls > 0
         try:
-            found = calls_of(form, reading.bodies, self._offer.callable, cut=self._cut)
-            if found is None or self._calls + len(found) > MOST_CALLS:
+            found = forms.calls_of(form, reading.bodies, self._offer.callable, cut=self._cut)
+            if found is None or self._calls + len(found) > forms.MOST_CALLS:
                 self._reject(reading)
                 return
             calls = () if surplus else tuple(self._call(form, each) for each in (found[:1] if single else found))
@@ -350,15 +336,15 @@ class CallScanner:
         self._calls += max(1, len(calls))
         self._end_form(reading, calls)
 
-    def _call(self, form: CallForm, written: Written) -> Call:
+    def _call(self, form: forms.CallForm, written: forms.Written) -> forms.Call:
         try:
             arguments, repaired = self._offer.read(written)
         except Unreadable as wrong:
             wrong.tool = written.name
             raise
-        return Call(written.name, arguments, form.name, repaired)
+        return forms.Call(written.name, arguments, form.name, repaired)
 
-    def _end_form(self, reading: _Reading, found: tuple[Call, ...] | CallFault) -> None:
+    def _end_form(self, reading: _Reading, found: tuple[forms.Call, ...] | forms.CallFault) -> None:
         if not self.behind_call:
             before = self._text[self._at - 1 : self._at]
             self._runs_on = bool(before) and not before.isspace()
@@ -366,12 +352,12 @@ class CallScanner:
         self._leave_out(reading.start)
         self._add_span(end, found)
         self._forget(self._at)
-        self._failed = isinstance(found, CallFault)
+        self._failed = isinstance(found, forms.CallFault)
         self._reading, self.behind_call, self._state = None, True, self._between
 
     def _fail(self, reading: _Reading, wrong: Unreadable) -> None:
         message = f"{wrong.tool}: {wrong}" if wrong.tool in self._offer.callable and wrong.kind != CUT else str(wrong)
-        self._end_form(reading, fault(wrong.kind, wrong.tool, reading.form.name, message))
+        self._end_form(reading, forms.fault(wrong.kind, wrong.tool, reading.form.name, message))
 
     def _reject(self, reading: _Reading) -> None:
         """Decide that what looked like a call is text; a code block is still one."""

@@ -14,23 +14,15 @@ Headers: TypeAlias = Sequence[Header]
 
 AS_JSON: Header = (b"content-type", b"application/json")
 """Of a body that is JSON."""
+BODILESS = frozenset({204, 304})
+"""Statuses of responses without a body, whatever their headers say (RFC 9110, section 6.4.1)."""
 OF_ENCODING = frozenset({b"content-encoding"})
 """Headers that do not hold for a body that was decoded."""
 
 # RFC 9110, section 7.6.1, and what concerns only one of the two connections.
-HOP_BY_HOP = frozenset(
-    {
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    }
-)
+HOP_BY_HOP = frozenset(b"connection keep-alive te trailer transfer-encoding upgrade".split()) | {
+    *(b"proxy-authenticate", b"proxy-authorization", b"proxy-connection")
+}
 _NOT_UPSTREAM = (HOP_BY_HOP - {b"connection"}) | {
     b"host",  # the upstream's own: Ollama answers 403 to others
     b"content-length",  # set from the body that is really sent

@@ -14,7 +14,6 @@ from proxy.net.flows import FlowRunner
 
 _log = logging.getLogger("spillway")
 
-AUTO: Literal["auto"] = "auto"
 LEAST = 4096
 """Tokens of the smallest window that `auto` asks for; below it the backend chooses."""
 _MEMINFO = Path("/proc/meminfo")

@@ -82,12 +82,6 @@ class HttpTransport(httpx.AsyncBaseTransport):
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
-    @property
-    def in_use(self) -> int:
-        """Number of connections whose response was neither read to its end nor closed."""
-        connector = None if self._session is None else self._session.connector
-        return 0 if connector is None else len(connector._acquired)  # noqa: SLF001 - there is no public count
-
     def _open(self) -> aiohttp.ClientSession:
         if self._closed:
             raise httpx.ConnectError("the transport is closed")

@@ -12,7 +12,16 @@ import httpx
 
 from proxy.backends.base import UNKNOWN, Backend
 from proxy.core.errors import ClientError, UpstreamInvalid, UpstreamTimeout, UpstreamUnavailable
-from proxy.net.headers import Header, Headers, ProxyKeys, content_length, is_credential, openai_headers, request_headers
+from proxy.net.headers import (
+    BODILESS,
+    Header,
+    Headers,
+    ProxyKeys,
+    content_length,
+    is_credential,
+    openai_headers,
+    request_headers,
+)
 from proxy.net.prober import Prober
 from proxy.net.tasks import spawn
 from proxy.net.transport import InvalidResponse
@@ -25,8 +34,6 @@ PATIENCE = 3.0
 """Seconds that a backend has to answer. Who asks here and gives up before that has got the same answer: not ready."""
 _AWAY = frozenset({502, 503, 504})
 """Statuses of something in front of the server, or of a server that is still loading; any other is an answer."""
-BODILESS = frozenset({204, 304})
-"""Statuses of responses without a body, whatever their headers say (RFC 9110, section 6.4.1)."""
 _ACCEPT_ENCODING = b"accept-encoding"
 _MOST_CLIENTS = 64
 """Credentials whose knowledge of one backend is remembered."""

@@ -42,35 +42,27 @@ class Driver(Protocol):
 
     async def find(self, scope: str, digests: Sequence[bytes]) -> Found:
         """Look up the first of `digests` that is stored, and note the use."""
-        ...
 
     async def put(self, checkpoint: Checkpoint, body: bytes) -> None:
         """Store it, encoded as `body`, in place of one with its scope and digest."""
-        ...
 
     async def drop(self, scope: str, digest: bytes) -> None:
         """Delete a checkpoint, if it is there."""
-        ...
 
     async def value(self, key: str, new: bytes | None = None, *, once: bool = False) -> bytes | None:
         """Return a small value, after writing `new`; see `Store.value`."""
-        ...
 
     async def lease(self, key: str, seconds: float) -> bool:
         """Hold `key` for so many seconds, 0 to release it; False: another process holds it."""
-        ...
 
     async def export(self) -> list[bytes]:
         """Return the bodies of all checkpoints, in any order."""
-        ...
 
     async def purge(self, older_than: float | None) -> int:
         """Delete checkpoints made before that (seconds since the epoch), or all; return how many."""
-        ...
 
     async def close(self) -> None:
         """Release files and connections."""
-        ...
 
 
 def encode(checkpoint: Checkpoint) -> bytes:

@@ -1,4 +1,4 @@
-"""Events of a stream, and the commands that follow from them."""
+"""Events of a stream, and what is to be done about them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,13 +87,6 @@ LEGAL: dict[tuple[State, type[StreamEvent]], frozenset[State]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
-    """Send bytes to the client."""
-
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Pause:
     """Close the upstream, compact, and open the next attempt; answer with Reopened or ResumeFailed.
 
@@ -155,5 +148,3 @@ class Finish:
 
 Interruption: TypeAlias = Pause | Retry | Correct | Search | Conclude
 Stop: TypeAlias = Interruption | Finish
-StreamCommand: TypeAlias = Send | Stop
-Commands: TypeAlias = tuple[StreamCommand, ...]

@@ -17,27 +17,8 @@ from proxy.core import sse
 from proxy.core.dialect import Writer
 from proxy.core.piece import Identity, Piece
 from proxy.dialects.chat.answers import read_frame
+from proxy.stream import events
 from proxy.stream.answer import Answer, Attempt
-from proxy.stream.events import (
-    LEGAL,
-    LOOP,
-    AnswerReceived,
-    ChunkReceived,
-    Commands,
-    Conclude,
-    CutOff,
-    Finish,
-    Pause,
-    Reopened,
-    ResumeFailed,
-    Retry,
-    Search,
-    Send,
-    State,
-    Stop,
-    StreamEvent,
-    UpstreamEnded,
-)
 from proxy.stream.inlet import Inlet
 from proxy.stream.outlet import Outlet
 from proxy.stream.seam import margin
@@ -46,15 +27,13 @@ from proxy.stream.watch import UNBOUND, Watch
 if TYPE_CHECKING:
     from proxy.emulation.reader import WrittenCallReader
 
-__all__ = ["LEGAL", "State", "StreamSession", "Watch"]
-
 _EMPTY = "The backend answered nothing; most likely the prompt does not fit its context window."
 _EARLY = "The backend ended the answer early."
 _NOTHING = "The backend ended its answer without having said anything."
 
 
 class StreamSession:
-    """One answer. Feed events to `handle` and carry out the commands it returns, in order."""
+    """One answer. Feed events to `handle`: it returns what to send to the client, and what to do then."""
 
     def __init__(
         self,
@@ -66,7 +45,7 @@ class StreamSession:
         """`calls` makes a reader of calls that are written as text, for the next attempt; None: there are none."""
         self.watch = watch
         self.answer = answer
-        self.state = State.RELAYING
+        self.state = events.State.RELAYING
         self._inlet = Inlet(watch, answer, calls)
         self._outlet = Outlet(watch, answer, writer)
         self._refusal: Piece | None = None
@@ -89,47 +68,46 @@ class StreamSession:
     @property
     def delivered(self) -> bool:
         """Return whether the client has got all of the answer; the backend may not have ended the body yet."""
-        return self.state is State.DONE or self._over
+        return self.state is events.State.DONE or self._over
 
     def adopt(self, identity: Identity) -> None:
         """Put the answer under an identity that a notice has gone out with, after a chunk with the role."""
         self.answer.identity = identity
         self._outlet.role_sent = self._outlet.renaming = True
 
-    def handle(self, event: StreamEvent) -> Commands:
-        """Take in one event.
+    def handle(self, event: events.StreamEvent) -> tuple[bytes, events.Stop | None]:
+        """Take in one event; None: go on reading.
 
         Raises:
             ValueError: the event is not legal in this state (a mistake of the driver).
         """
-        if (self.state, type(event)) not in LEGAL:
+        if (self.state, type(event)) not in events.LEGAL:
             raise ValueError(f"{type(event).__name__} is not legal while {self.state.value}")
-        stop: Stop | None = None
+        stop: events.Stop | None = None
         match event:
-            case ChunkReceived(data):
+            case events.ChunkReceived(data):
                 stop = self._frames(sse.frames(self._inlet.splitter.feed(data)))
-            case AnswerReceived(pieces):
+            case events.AnswerReceived(pieces):
                 stop = self._body_received(pieces)
-            case UpstreamEnded():
+            case events.UpstreamEnded():
                 stop = self._frames(self._inlet.rest()) or self._body_ended()
-            case CutOff(message):
+            case events.CutOff(message):
                 stop = self._cut_off(message)
-            case Reopened():
+            case events.Reopened():
                 self._reopened(event)
-            case ResumeFailed():
+            case events.ResumeFailed():
                 stop = self._not_resumed()
             case _:
                 assert_never(event)
-        if stop is not None and self.state is State.PAUSED:
+        if stop is not None and self.state is events.State.PAUSED:
             self._outlet.close_frame()
         data = b"".join(self._outlet.out)
         self._outlet.out.clear()
-        sends = (Send(data),) if data else ()
-        return sends if stop is None else (*sends, stop)
+        return data, stop
 
     # -- relaying: what is to be sent stands in the outlet
 
-    def _frames(self, frames: Iterable[bytes]) -> Stop | None:
+    def _frames(self, frames: Iterable[bytes]) -> events.Stop | None:
         for frame in frames:
             if self._outlet.plain(frame, self._inlet.calls):
                 continue
@@ -139,9 +117,9 @@ class StreamSession:
                 return stop
         if self._over or not self.watch.loops(self.answer):
             return None
-        return self._conclude(ended=True) if self.answer.in_thought else self._pause(LOOP, last=True)
+        return self._conclude(ended=True) if self.answer.in_thought else self._pause(events.LOOP, last=True)
 
-    def _body_received(self, pieces: Sequence[Piece]) -> Stop | None:
+    def _body_received(self, pieces: Sequence[Piece]) -> events.Stop | None:
         """Take in an answer that is not paused before its end: what it counts decides whether it is resumed."""
         attempt, self._whole = self.answer.attempt, True
         counts = next((piece for piece in pieces if piece.trailer), Piece())
@@ -153,10 +131,10 @@ class StreamSession:
                 return stop
         return self._body_ended()
 
-    def _pieces(self, pieces: Sequence[Piece]) -> Stop | None:
+    def _pieces(self, pieces: Sequence[Piece]) -> events.Stop | None:
         return next((stop for piece in pieces if (stop := self._piece(piece)) is not None), None)
 
-    def _piece(self, piece: Piece) -> Stop | None:
+    def _piece(self, piece: Piece) -> events.Stop | None:
         outlet, attempt = self._outlet, self.answer.attempts[-1]
         if piece.form is None or self._over or attempt.errored:
             return self._outside_answer(piece)
@@ -173,7 +151,7 @@ class StreamSession:
         attempt.restart()
         return self._pause("restarted")
 
-    def _outside_answer(self, piece: Piece) -> Stop | None:
+    def _outside_answer(self, piece: Piece) -> events.Stop | None:
         """Take in what is no part of the answer: its end mark, a comment, or what comes behind an error."""
         if piece.done:
             return self._attempt_ended(piece)
@@ -181,7 +159,7 @@ class StreamSession:
             self._outlet.aside(piece)
         return None
 
-    def _error(self, piece: Piece) -> Stop | None:
+    def _error(self, piece: Piece) -> events.Stop | None:
         data = sse.data_of(piece.frame) or b""
         overflow, attempt = recognise(200, data), self.answer.attempt
         if overflow is not None and self.answer.has_output:
@@ -196,8 +174,8 @@ class StreamSession:
         if not self.answer.has_output and (
             overflow is not None or refused_feature(200, data, ("tools", *TEMPLATE_RULES))
         ):
-            self.state, self._refusal = State.PAUSED, piece
-            return Retry(overflow, data)
+            self.state, self._refusal = events.State.PAUSED, piece
+            return events.Retry(overflow, data)
         attempt.errored = True
         self._outlet.settle()
         self._outlet.aside(piece)
@@ -205,7 +183,7 @@ class StreamSession:
 
     # -- pausing
 
-    def _pause_if_due(self) -> Stop | None:
+    def _pause_if_due(self) -> events.Stop | None:
         attempt, watch = self.answer.attempts[-1], self.watch
         if self._over or attempt.errored:
             return None
@@ -216,7 +194,7 @@ class StreamSession:
         self._due = watch.pause_due(self.answer)
         return self._pause("pause point") if self._due and watch.cancels and watch.overdue(self.answer) else None
 
-    def _next_word(self, text: str) -> Pause | None:
+    def _next_word(self, text: str) -> events.Pause | None:
         """If a word begins while a pause is due, the backend will repeat it; or withhold it: a bound may cut it."""
         if self.watch.unknown:
             self._outlet.hold_word(text)
@@ -229,7 +207,7 @@ class StreamSession:
             self._outlet.withhold()
         return None
 
-    def _pause(self, reason: str, *, last: bool = False) -> Pause:
+    def _pause(self, reason: str, *, last: bool = False) -> events.Pause:
         answer, attempt = self.answer, self.answer.attempt
         attempt.in_vain |= (attempt.withheld or attempt.unseen > 0) and not attempt.cleared
         if word := self._outlet.take_back():
@@ -243,20 +221,20 @@ class StreamSession:
         elif self.watch.hidden and not (attempt.calling or last or self._gap):
             self._gap = answer.cut_word()
         self._due = False
-        self.state = State.PAUSED
-        return Pause(reason, last)
+        self.state = events.State.PAUSED
+        return events.Pause(reason, last)
 
-    def _conclude(self, *, ended: bool) -> Stop:
+    def _conclude(self, *, ended: bool) -> events.Stop:
         """Have the model answer without thinking any more; the answer ends where it thinks all the same."""
         self._outlet.close_thought(ended=ended)
         if not self.watch.conclusions:
             return self._end("length")
         self.watch.conclusions = 0 if ended else self.watch.conclusions - 1
         self.watch.thinking_bound += self.answer.completion_tokens
-        self.state = State.PAUSED
-        return Conclude(ended)
+        self.state = events.State.PAUSED
+        return events.Conclude(ended)
 
-    def _reopened(self, event: Reopened) -> None:
+    def _reopened(self, event: events.Reopened) -> None:
         if event.corrects:
             self._outlet.release()
         self._gap_before, self._gap, self._size_before = self._gap, "", self.answer.size
@@ -264,15 +242,15 @@ class StreamSession:
         self.answer.attempts.append(Attempt(event.prompt_tokens, bound=event.bound))
         self._inlet.next_attempt()
         self._refusal, self._over, self._due, self._whole = None, False, False, False
-        self.state = State.RELAYING
+        self.state = events.State.RELAYING
 
     # -- ending
 
-    def _body_ended(self) -> Stop | None:
+    def _body_ended(self) -> events.Stop | None:
         """The backend ended the body in good order."""
         return self._attempt_ended(None) or self._finish()
 
-    def _attempt_ended(self, mark: Piece | None) -> Stop | None:
+    def _attempt_ended(self, mark: Piece | None) -> events.Stop | None:
         """End the attempt, by its end mark or with its body, or have another one made."""
         if self._over:
             return None
@@ -288,14 +266,14 @@ class StreamSession:
             return self._fail(_EARLY if self.answer.has_output else _NOTHING)
         return self._complete(mark, supplied=supplied)
 
-    def _close(self) -> Stop | None:
+    def _close(self) -> events.Stop | None:
         """The reader of calls lets go of what it held."""
         if (stop := self._pieces(self._inlet.close())) is not None:
             return stop
         wrong, pieces = self._inlet.correction()
         if wrong is None:
             return self._pieces(pieces)
-        self.state, self._uncorrected = State.PAUSED, pieces
+        self.state, self._uncorrected = events.State.PAUSED, pieces
         return wrong
 
     @property
@@ -312,14 +290,14 @@ class StreamSession:
             attempt.finish = "tool_calls" if attempt.calling else "stop"
         return attempt.finish is not None
 
-    def _next_attempt_needed(self, *, marked: bool, supplied: bool) -> Stop | None:
+    def _next_attempt_needed(self, *, marked: bool, supplied: bool) -> events.Stop | None:
         """Return what has to be done before an attempt that has ended can be gone on with; None: nothing goes on."""
         answer, attempt, outlet = self.answer, self.answer.attempt, self._outlet
         if attempt.searching and attempt.finish != "length":
             searches = tuple([call for call in answer.calls if self.watch.passed(call) is None])
-            self.state = State.PAUSED
+            self.state = events.State.PAUSED
             outlet.take_back()
-            return Search(searches)
+            return events.Search(searches)
         if outlet.rewriting and not attempt.errored:
             ended = attempt.finish == "stop" or (marked and attempt.finish is None)
             if not outlet.flush() or (outlet.more_expected and ended and not attempt.spoke):
@@ -333,11 +311,11 @@ class StreamSession:
         if attempt.finish == "length" and self.watch.spent(answer):
             return self._pause("no room gained", last=True)
         if self.watch.suspiciously_empty(answer):
-            self.state = State.PAUSED
-            return Retry(Overflow(None, None, "empty stream"))
+            self.state = events.State.PAUSED
+            return events.Retry(Overflow(None, None, "empty stream"))
         return None
 
-    def _complete(self, mark: Piece | None = None, *, supplied: bool = False) -> Stop | None:
+    def _complete(self, mark: Piece | None = None, *, supplied: bool = False) -> events.Stop | None:
         """Send what is left of an attempt that nothing comes after; None: all is sent, and its body has not ended yet."""
         attempt, outlet, watch = self.answer.attempt, self._outlet, self.watch
         bounded = watch.remaining_tokens(self.answer) == 0 and not attempt.searching
@@ -356,9 +334,9 @@ class StreamSession:
         outlet.aside(mark)
         return None
 
-    def _not_resumed(self) -> Stop | None:
+    def _not_resumed(self) -> events.Stop | None:
         if (pieces := self._uncorrected) is not None:
-            self.state, self._uncorrected = State.RELAYING, None
+            self.state, self._uncorrected = events.State.RELAYING, None
             return self._pieces(pieces) or self._body_ended()
         if self._refusal is not None:
             self._outlet.refuse(self._refusal)
@@ -367,13 +345,13 @@ class StreamSession:
             return self._fail(_EMPTY)
         return self._end((self._over and self.answer.only_thought and self.answer.attempt.finish) or "length")
 
-    def _cut_off(self, message: str) -> Stop | None:
+    def _cut_off(self, message: str) -> events.Stop | None:
         """The connection broke, or nobody wants more (no `message`): nothing is corrected any more, nor resumed."""
         attempt, outlet = self.answer.attempt, self._outlet
-        if self.state is State.RELAYING:
+        if self.state is events.State.RELAYING:
             if self._over:
                 return self._finish()
-            if isinstance(stop := self._pieces(self._inlet.close()), Finish):
+            if isinstance(stop := self._pieces(self._inlet.close()), events.Finish):
                 return stop
             if not (self._unexplained or attempt.searching):
                 return self._complete()
@@ -382,15 +360,15 @@ class StreamSession:
         outlet.settle()  # of a call that was begun nobody takes half for all
         return self._end("length" if attempt.calling else "stop")
 
-    def _fail(self, message: str) -> Finish:
+    def _fail(self, message: str) -> events.Finish:
         self.failed = True
         self._outlet.fail(message)
         return self._finish()
 
-    def _end(self, finish: str = "") -> Finish:
+    def _end(self, finish: str = "") -> events.Finish:
         self._outlet.end(finish)
         return self._finish()
 
-    def _finish(self) -> Finish:
-        self.state = State.DONE
-        return Finish()
+    def _finish(self) -> events.Finish:
+        self.state = events.State.DONE
+        return events.Finish()

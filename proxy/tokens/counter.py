@@ -52,11 +52,9 @@ class Vocabulary(Protocol):
     @property
     def id(self) -> str:
         """Name under which counts are cached and weights stored."""
-        ...
 
     def count(self, text: str) -> int:
         """Count the tokens of a text of any length and content; never raises, linear in time."""
-        ...
 
 
 @dataclass(slots=True)

@@ -178,7 +178,9 @@ class Counting:
                 del self._cut[next(iter(self._cut))]
         if not job.loads_window:
             seen = CutSeen(estimate.tokens, reported, conversation)
-            _record_learned(job, job.route.known.learn_cut(seen), "silent cut")
+            before, window = value_of(job.profile.window), job.route.known.learn_cut(seen)
+            if window not in (None, before):
+                job.outcome.add("window_learned", window=window, origin="silent cut", before=before)
 
     async def _save(self, key: ModelKey) -> None:
         self._unsaved.pop(key, None)
@@ -204,12 +206,6 @@ def _learn_fitted(job: Job, prompt: int, completion: int, finish: str | None) ->
     ended = finish == "length" and together and request.max_tokens is None and completion > 0
     if (disproved := known.answered(tokens, ended=ended)) is not None:
         job.outcome.add("window_disproved", window=disproved, tokens=tokens)
-
-
-def _record_learned(job: Job, window: int | None, origin: str) -> None:
-    believed = value_of(job.profile.window)
-    if window is not None and window != believed:
-        job.outcome.add("window_learned", window=window, origin=origin, before=believed)
 
 
 def _record_reused(job: Job, usage: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Any, TypeAlias
 
 from proxy.backends.profile import ModelKey
-from proxy.core.history.checkpoint import CACHE_MARK, without_cache_marks
+from proxy.core.history.checkpoint import CACHE_MARK, DIGEST_BYTES, links, without_cache_marks
 from proxy.core.jsontext import dumps, is_heavy
 from proxy.core.request import leading_system
 from proxy.net.tasks import offload_if
@@ -27,7 +27,6 @@ _LEAST = 2**20
 """Bytes for caches in any case: with fewer a request would not find what it has just counted."""
 _MODEL, _VECTOR, _ANCHOR = 8192, 500, 200
 """Bytes of what is known of a model, of the count of a message and of a reported count, about."""
-DIGEST_BYTES = 16
 _ROLES = {role: role.encode() + b"\0" for role in ("system", "developer", "user", "assistant", "tool")}
 _Part: TypeAlias = tuple[bytes, Callable[[Any], Vector], Any]
 """Digest of a part of a request, what counts it, and the part."""
@@ -47,12 +46,6 @@ def digest_of(message: Any) -> bytes:
         if CACHE_MARK.encode() in data and (bare := without_cache_marks(message)) is not message:
             return digest_of(bare)
     return blake2b(data, digest_size=DIGEST_BYTES).digest()
-
-
-def chain(digests: Iterable[bytes]) -> list[bytes]:
-    """Digest of every prefix of messages with these digests."""
-    link = b""
-    return [link := blake2b(link + digest, digest_size=DIGEST_BYTES).digest() for digest in digests]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +89,8 @@ class Meter:
         options, digests = digest_of(extras), [*map(digest_of, messages)]
         lead = leading_system(messages)
         scope = blake2b(repr((*key, options, tenant)).encode(), digest_size=DIGEST_BYTES).digest()
-        links, system_digest = chain(digests[lead:]), b"".join(chain(digests[:lead])[-1:])
-        anchor = self._longest_anchor(scope, system_digest, links)
+        chain, system_digest = links(digests[lead:]), b"".join(links(digests[:lead])[-1:])
+        anchor = self._longest_anchor(scope, system_digest, chain)
         # What an anchor covers need not be counted.
         first = lead + (0 if anchor is None else anchor.covered)
         parts: list[_Part] = [(options, counter.extras, extras)]
@@ -125,7 +118,7 @@ class Meter:
             key=key,
             scope=scope,
             system_digest=system_digest,
-            digests=links,
+            digests=chain,
             system=system,
             x=None if source == "backend" else x,
         )

@@ -12,7 +12,8 @@ from proxy.emulation.offer import offer_of
 from proxy.emulation.reader import WrittenCallReader
 from proxy.stream.answer import Answer
 from proxy.stream.events import ChunkReceived, Pause
-from proxy.stream.session import StreamSession, Watch
+from proxy.stream.session import StreamSession
+from proxy.stream.watch import Watch
 from tests.attempts.test_tools import EMULATED, WEATHER, calls_of, loop_turn
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply, summariser
 from tests.proxying import running_proxy

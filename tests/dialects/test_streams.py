@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.dialect import Dialect
-from proxy.stream.events import ChunkReceived, CutOff, Pause, Reopened, ResumeFailed, StreamEvent
-from proxy.stream.session import State, StreamSession, Watch
+from proxy.stream.events import ChunkReceived, CutOff, Pause, Reopened, ResumeFailed, State, StreamEvent
+from proxy.stream.session import StreamSession
+from proxy.stream.watch import Watch
 from tests.dialects.asking import read
 from tests.dialects.streams import SAID, calling, every, writer_of
 from tests.stream.support import (
@@ -22,6 +23,7 @@ from tests.stream.support import (
     chunk,
     conversation,
     ending,
+    fed,
     frame,
     opening,
     said,
@@ -90,9 +92,9 @@ def test_a_call_that_is_taken_back_was_never_written(dialect: Dialect) -> None:
 def test_an_end_of_spillways_own_is_written_in_the_clients_dialect(dialect: Dialect, event: StreamEvent) -> None:
     of = session(dialect, Watch(window=1000, pause_point=105, resumable=True))
     words = [f" word{number}" for number in range(30)]
-    out = of.handle(ChunkReceived(opening() + b"".join(map(said, words))))
+    out = fed(of, ChunkReceived(opening() + b"".join(map(said, words))))
     assert isinstance(out[-1], Pause)
-    data = sent([*out, *of.handle(event)])
+    data = sent([*out, *fed(of, event)])
     assert of.state is State.DONE
     assert text_in(dialect, data) == "".join(words[:5])
     assert (b"gone" in data) is isinstance(event, CutOff)

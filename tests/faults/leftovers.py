@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 
 from proxy.net.transport import HttpTransport
+from tests.connections import in_use
 from tests.faults.backend import Faulty
 from tests.proxying import Proxy
 
@@ -23,7 +24,7 @@ class Leftovers:
     def found(self) -> list[str]:
         """A line for each thing that is left."""
         tasks = [f"task {task.get_name()} {task.get_coro()}" for task in self._tasks() - self._before]
-        busy = ["a connection"] * self._transport.in_use
+        busy = ["a connection"] * in_use(self._transport)
         answering = [f"{each.kind} answers {each.active} requests" for each in self._backends if each.active]
         return [*tasks, *busy, *answering] or [f"a lock {lock}" for lock in locked() - self._locks]
 

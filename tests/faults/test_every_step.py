@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from proxy.net.tasks import running
 from proxy.net.transport import HttpTransport
+from tests.connections import in_use
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Reply, qa, summariser, wait_until, walk
 from tests.fakes.model import Brain
 from tests.fakes.waiting import Gate
@@ -160,7 +161,7 @@ def stepping(proxy: Proxy) -> Iterator[Steps]:
 
 def left_over(proxy: Proxy, transport: HttpTransport, fake: FakeBackend) -> list[str]:
     tasks = {task.get_name() for task in running()} - ALONGSIDE
-    busy = ["a connection"] * transport.in_use
+    busy = ["a connection"] * in_use(transport)
     return [*tasks, *busy, *(["the backend's work"] if fake.active else [])]
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from proxy.core.jsontext import dumps
-from proxy.stream.events import Commands, StreamEvent, UpstreamEnded
+from proxy.stream.events import Stop, StreamEvent, UpstreamEnded
 from proxy.stream.session import StreamSession
 from tests.dialects.asking import PATHS, read
 from tests.faults.hostile import CHUNKS, ERROR, REQUESTS, VALUES, WHOLE, places, replaced
@@ -168,7 +168,7 @@ def test_a_mistake_of_ours_ends_an_open_stream(path: str, stage: Stage, monkeypa
     stage.said.reset()
     handle = StreamSession.handle
 
-    def mistaken(session: StreamSession, event: StreamEvent) -> Commands:
+    def mistaken(session: StreamSession, event: StreamEvent) -> tuple[bytes, Stop | None]:
         if isinstance(event, UpstreamEnded):
             raise ZeroDivisionError
         return handle(session, event)

@@ -15,11 +15,10 @@ from proxy.core.piece import Piece
 from proxy.dialects.chat.answers import is_torn, read_completion, read_frame
 from proxy.emulation.reader import WrittenCallReader
 from proxy.stream.answer import Answer
-from proxy.stream.events import ChunkReceived, CutOff, Finish, Send, StreamCommand, UpstreamEnded
-from proxy.stream.session import State
+from proxy.stream.events import ChunkReceived, CutOff, Finish, State, UpstreamEnded
 from tests.emulation.outputs import offer, scanned
+from tests.stream.support import Command, Send, fed, session
 from tests.stream.support import joined as joined_commands
-from tests.stream.support import session
 
 Target: TypeAlias = Callable[[bytes], None]
 
@@ -104,14 +103,14 @@ def streams(data: bytes) -> None:
     assert isinstance(broken[-1], Finish) or broken == out
 
 
-def driven(pieces: Sequence[bytes], end: UpstreamEnded | CutOff | None = None) -> list[StreamCommand]:
-    of, out = session(), list[StreamCommand]()
+def driven(pieces: Sequence[bytes], end: UpstreamEnded | CutOff | None = None) -> list[Command]:
+    of, out = session(), list[Command]()
     for piece in pieces:
         if of.state is not State.RELAYING:
             break
-        out += of.handle(ChunkReceived(piece))
+        out += fed(of, ChunkReceived(piece))
     if of.state is State.RELAYING:
-        out += of.handle(end or UpstreamEnded())
+        out += fed(of, end or UpstreamEnded())
     return joined_commands(out)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from proxy.net.tasks import spawn
 from proxy.net.transport import PIECE, TURN_BYTES, InvalidResponse, body_of
+from tests.connections import in_use
 from tests.net.peer import CHUNKED, END, OK, Peer, Served, chunk, get, opened, post, serving
 
 pytestmark = pytest.mark.anyio
@@ -41,7 +42,7 @@ async def test_broken_responses_are_errors(name: str) -> None:
         with pytest.raises(error):
             await read(transport, post(served))
     assert served.connections == 1, "a POST is not sent twice"
-    assert not transport.in_use
+    assert not in_use(transport)
 
 
 async def test_refused_connections_are_connect_errors() -> None:

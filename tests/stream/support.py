@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
@@ -20,11 +20,23 @@ from proxy.stream.events import (
     Reopened,
     ResumeFailed,
     Retry,
-    Send,
-    StreamCommand,
+    State,
+    Stop,
+    StreamEvent,
     UpstreamEnded,
 )
-from proxy.stream.session import State, StreamSession, Watch
+from proxy.stream.session import StreamSession
+from proxy.stream.watch import Watch
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Bytes for the client."""
+
+    data: bytes
+
+
+Command: TypeAlias = Send | Stop
 
 FAR = Watch(window=100_000, pause_point=90_000, resumable=True)
 
@@ -81,15 +93,21 @@ def session_of(watch: Watch, of: Answer) -> StreamSession:
     return StreamSession(watch, of, ChatWriter())
 
 
-def commands(of: StreamSession, data: bytes, sizes: Sequence[int] = ()) -> list[StreamCommand]:
+def fed(of: StreamSession, event: StreamEvent) -> list[Command]:
+    """Feed one event, and list what comes of it."""
+    data, stop = of.handle(event)
+    return [*([Send(data)] if data else ()), *([] if stop is None else [stop])]
+
+
+def commands(of: StreamSession, data: bytes, sizes: Sequence[int] = ()) -> list[Command]:
     """What comes of a body in pieces of these sizes, the last one over and over; neighbouring sends as one."""
-    out: list[StreamCommand] = []
+    out: list[Command] = []
     for piece in cut(data, sizes):
         if of.state is not State.RELAYING:
             break
-        out += of.handle(ChunkReceived(piece))
+        out += fed(of, ChunkReceived(piece))
     if of.state is State.RELAYING:
-        out += of.handle(UpstreamEnded())
+        out += fed(of, UpstreamEnded())
     return joined(out)
 
 
@@ -102,8 +120,8 @@ def cut(data: bytes, sizes: Sequence[int]) -> list[bytes]:
     return pieces
 
 
-def joined(out: Iterable[StreamCommand]) -> list[StreamCommand]:
-    merged: list[StreamCommand] = []
+def joined(out: Iterable[Command]) -> list[Command]:
+    merged: list[Command] = []
     for command in out:
         if isinstance(command, Send) and merged and isinstance(merged[-1], Send):
             merged[-1] = Send(merged[-1].data + command.data)
@@ -112,7 +130,7 @@ def joined(out: Iterable[StreamCommand]) -> list[StreamCommand]:
     return merged
 
 
-def sent(out: Iterable[StreamCommand]) -> bytes:
+def sent(out: Iterable[Command]) -> bytes:
     return b"".join(command.data for command in out if isinstance(command, Send))
 
 
@@ -136,10 +154,10 @@ def conversation(of: StreamSession, first: bytes, *others: Attempt, sizes: Seque
     out = commands(of, first, sizes)
     for other in others:
         assert isinstance(out[-1], Pause | Retry), out
-        out += of.handle(other.event)
+        out += fed(of, other.event)
         out += commands(of, other.data, sizes)
     if isinstance(out[-1], Pause | Retry):
-        out += of.handle(ResumeFailed())
+        out += fed(of, ResumeFailed())
     assert isinstance(out[-1], Finish), out
     return sent(out)
 

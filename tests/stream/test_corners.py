@@ -10,9 +10,9 @@ import pytest
 from proxy.backends.profile import Continuation
 from proxy.compaction.asking import Summariser
 from proxy.compaction.continuation import Partial, SummarisedStart, continuation, shorten_partial
-from proxy.stream.events import ChunkReceived, Pause, Reopened, ResumeFailed
+from proxy.stream.events import ChunkReceived, Pause, Reopened, ResumeFailed, State
 from proxy.stream.seam import seam_for
-from proxy.stream.session import State, Watch
+from proxy.stream.watch import Watch
 from tests.stream.support import (
     DONE,
     FAR,
@@ -20,6 +20,7 @@ from tests.stream.support import (
     chunk,
     commands,
     ending,
+    fed,
     frame,
     opening,
     read,
@@ -57,10 +58,10 @@ def test_white_space_survives_an_attempt_that_was_cleared_before_it_spoke() -> N
     half = of.answer.text
     rest = text[len(half) :].lstrip()
     quoted = Reopened(60, quote=half[-300:], exact=False)
-    out += of.handle(quoted)
+    out += fed(of, quoted)
     out += commands(of, opening(name="two") + SHARED_FULL + DONE)
     assert out[-1] == Pause("cleared")
-    out += of.handle(quoted)
+    out += fed(of, quoted)
     out += commands(of, stream(words(rest)[:20], name="three"))
     assert read(sent(out)).text == half + " " + "".join(words(rest)[:20])
 
@@ -73,11 +74,11 @@ def test_white_space_survives_an_attempt_that_only_thought() -> None:
     half = of.answer.text
     assert half == TEXT[:100], half
     quoted = Reopened(60, quote=half[-300:], exact=False)
-    out += of.handle(quoted)
+    out += fed(of, quoted)
     thoughts = b"".join(frame(chunk({"reasoning_content": f" t{n}"}, name="two")) for n in range(80))
     out += commands(of, opening(name="two") + thoughts)
     assert isinstance(out[-1], Pause)
-    out += of.handle(quoted)
+    out += fed(of, quoted)
     out += commands(of, stream(["Next", " day"], name="three"))
     assert read(sent(out)).text == half + "\n\nNext day"
 
@@ -88,7 +89,7 @@ def test_an_answer_begun_anew_that_ends_within_the_copy_is_not_doubled() -> None
     out = commands(of, stream(words(text)))
     half = of.answer.text
     assert len(half) > 1000
-    out += of.handle(Reopened(800, quote=half[-300:], exact=False))
+    out += fed(of, Reopened(800, quote=half[-300:], exact=False))
     out += commands(of, stream(words(text)[:200], "length", name="two", more=usage(800, 200, name="two")))
     assert isinstance(out[-1], Pause)
     assert read(sent(out)).text == half
@@ -98,8 +99,8 @@ def test_a_copy_that_is_taken_out_is_counted_all_the_same() -> None:
     text = " ".join(f"w{n}" for n in range(400))
     of = session(Watch(window=1000, pause_point=450, resumable=True))
     commands(of, stream(words(text)))
-    of.handle(Reopened(300, echo=of.answer.text, quote=of.answer.text[-300:], exact=False))
-    of.handle(ChunkReceived(b"".join(map(said, words(text)[:100]))))
+    fed(of, Reopened(300, echo=of.answer.text, quote=of.answer.text[-300:], exact=False))
+    fed(of, ChunkReceived(b"".join(map(said, words(text)[:100]))))
     assert of.answer.attempt.completion_tokens >= 100
 
 
@@ -135,7 +136,7 @@ def test_empty_attempts_after_a_cleared_one_come_to_an_end() -> None:
     out = commands(of, opening() + said("One") + said(" two") + SHARED_FULL)
     assert out[-1] == Pause("cleared")
     for _ in range(20):
-        of.handle(Reopened(60, bound=64))
+        fed(of, Reopened(60, bound=64))
         out = commands(of, opening(name="two") + ending("length", name="two") + usage(60, 0, name="two") + DONE)
         if of.state is State.DONE:
             return
@@ -145,7 +146,7 @@ def test_empty_attempts_after_a_cleared_one_come_to_an_end() -> None:
 def test_the_end_of_an_answer_does_not_wait_for_the_connection_to_close() -> None:
     of = session(replace(FAR, strip_usage=True))
     body = stream(words(TEXT), more=usage(100, 20))
-    out = sent(of.handle(ChunkReceived(body)))
+    out = sent(fed(of, ChunkReceived(body)))
     client = read(out)
     assert client.finishes == ["stop"]
     assert client.done == 1
@@ -159,15 +160,15 @@ def test_of_several_choices_the_end_of_one_does_not_hold_up_the_others() -> None
         value["choices"][0]["index"] = index
         return frame(value)
 
-    of.handle(ChunkReceived(opening() + choice(0, "yes") + choice(1, "well") + choice(0, "", "stop")))
-    out = sent(of.handle(ChunkReceived(choice(1, " then"))))
+    fed(of, ChunkReceived(opening() + choice(0, "yes") + choice(1, "well") + choice(0, "", "stop")))
+    out = sent(fed(of, ChunkReceived(choice(1, " then"))))
     assert b" then" in out
 
 
 def test_usage_is_shown_although_the_last_attempt_was_left() -> None:
     of = session(replace(CLOSE, show_usage=True))
     out = commands(of, stream(words(TEXT * 3), more=usage(100, 20)))
-    out += of.handle(ResumeFailed())
+    out += fed(of, ResumeFailed())
     client = read(sent(out))
     assert client.finishes == ["length"]
     assert len(client.usages) == 1
@@ -183,11 +184,11 @@ def test_a_call_before_one_that_is_corrected_is_not_lost() -> None:
     """Parallel calls near the pause point: the second was malformed and is asked for again."""
     watch = Watch(window=2000, pause_point=1800, resumable=True)
     of = session_of(watch, answer(100, lambda text: 1))
-    out = of.handle(ChunkReceived(opening() + call('{"a": 1}')))
+    out = fed(of, ChunkReceived(opening() + call('{"a": 1}')))
     of.state = State.PAUSED
-    out += of.handle(Reopened(150, corrects=True))
+    out += fed(of, Reopened(150, corrects=True))
     again = call('{"b": 2}', index=1, name="two") + ending("tool_calls", name="two") + DONE
-    out += of.handle(ChunkReceived(again))
+    out += fed(of, ChunkReceived(again))
     client = read(sent(out))
     assert {piece["index"] for piece in client.calls} == {0, 1}
     assert client.finishes == ["tool_calls"]
@@ -196,13 +197,13 @@ def test_a_call_before_one_that_is_corrected_is_not_lost() -> None:
 def test_a_call_that_is_taken_back_takes_no_earlier_one_with_it() -> None:
     watch = Watch(window=2000, pause_point=1800, resumable=True)
     of = session_of(watch, answer(100, lambda text: 1))
-    of.handle(ChunkReceived(opening() + call('{"a": 1}')))
+    fed(of, ChunkReceived(opening() + call('{"a": 1}')))
     of.state = State.PAUSED
-    of.handle(Reopened(150, corrects=True))
+    fed(of, Reopened(150, corrects=True))
     many = b"".join(
         frame(chunk({"tool_calls": [{"index": 1, "function": {"arguments": "x"}}]}, name="two")) for _ in range(1900)
     )
-    out = of.handle(ChunkReceived(call("{", index=1, name="two") + many))
+    out = fed(of, ChunkReceived(call("{", index=1, name="two") + many))
     assert isinstance(out[-1], Pause)
     assert len(of.answer.calls) == 1
 
@@ -211,10 +212,10 @@ def test_a_later_prompt_refused_inside_the_stream_is_no_error_for_the_client() -
     of = session(CLOSE)
     out = commands(of, stream(words(TEXT * 3)))
     half = of.answer.text
-    out += of.handle(Reopened(110))
+    out += fed(of, Reopened(110))
     refusal = frame({"error": {"message": "prompt is too long: 300 tokens > 200 maximum", "code": 400}})
     out += commands(of, refusal + DONE)
     if of.state is State.PAUSED:
-        out += of.handle(ResumeFailed())
+        out += fed(of, ResumeFailed())
     client = read(sent(out))
     assert (client.text, client.finishes, client.errors, client.done) == (half, ["length"], [], 1)

@@ -11,9 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.core.jsontext import dumps
-from proxy.stream.events import ChunkReceived, Finish, Pause, Reopened, StreamCommand, UpstreamEnded
-from proxy.stream.session import State, StreamSession, Watch
-from tests.stream.support import DONE, answer, cut, ending, one_answer, opening, read, said, sent, session_of, words
+from proxy.stream.events import ChunkReceived, Finish, Pause, Reopened, State, UpstreamEnded
+from proxy.stream.session import StreamSession
+from proxy.stream.watch import Watch
+from tests.stream.support import (
+    DONE,
+    Command,
+    answer,
+    cut,
+    ending,
+    fed,
+    one_answer,
+    opening,
+    read,
+    said,
+    sent,
+    session_of,
+    words,
+)
 from tests.stream.support import usage as usage_frame
 
 pytestmark = pytest.mark.slow
@@ -188,12 +203,12 @@ LAST_READS: dict[str, Reads] = {
 # -- one answer
 
 
-def feed(of: StreamSession, reads: Iterable[bytes]) -> Iterator[StreamCommand]:
+def feed(of: StreamSession, reads: Iterable[bytes]) -> Iterator[Command]:
     for data in reads:
         if of.state is State.RELAYING:
-            yield from of.handle(ChunkReceived(data))
+            yield from fed(of, ChunkReceived(data))
     if of.state is State.RELAYING:
-        yield from of.handle(UpstreamEnded())
+        yield from fed(of, UpstreamEnded())
 
 
 def session(watch: Watch = FULL, prompt: int = PROMPT) -> StreamSession:
@@ -208,7 +223,7 @@ def check(text: str, of: StreamSession, first: list[bytes], form: Form, last: Re
     if (asked := form(head, text[len(head) :])) is None:
         return False
     event, pieces = asked
-    of.handle(event)
+    fed(of, event)
     out += feed(of, last(stream(pieces, "stop", "two")))
     assert isinstance(out[-1], Finish)
     one_answer(read(plain(sent(out))), text)
@@ -281,7 +296,7 @@ def test_any_text_interrupted_anywhere_and_again(made: tuple[str, list[int], lis
     text, places, forms, reads = made
     of = session()
     full = usage_frame(PROMPT - 40, 50, name="one")
-    out: list[StreamCommand] = []
+    out: list[Command] = []
     pieces = tokens(text[: places[0]])
     for number, (at, end) in enumerate(zip(places, [*places[1:], len(text)], strict=True)):
         attempt = stream(pieces, "length", f"id {number}")
@@ -291,7 +306,7 @@ def test_any_text_interrupted_anywhere_and_again(made: tuple[str, list[int], lis
         head, rest = text[:at], text[at:end]
         assert of.answer.text == head
         event, pieces = FORMS[forms[number]](head, rest) or (Reopened(PROMPT), tokens(rest))
-        of.handle(event)
+        fed(of, event)
     out += feed(of, READS[reads[-1]](stream(pieces, "stop", "last")))
     one_answer(read(plain(sent(out))), text)
     assert of.answer.usage() is None or of.answer.completion_tokens >= 50 * len(places)

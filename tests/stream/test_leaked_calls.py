@@ -11,11 +11,12 @@ import pytest
 from proxy.dialects.chat.answers import ChatWriter
 from proxy.emulation.reader import WrittenCallReader
 from proxy.stream.answer import Answer
-from proxy.stream.events import ChunkReceived, Finish, Pause, Reopened, UpstreamEnded
-from proxy.stream.session import State, StreamSession, Watch
+from proxy.stream.events import ChunkReceived, Finish, Pause, Reopened, State, UpstreamEnded
+from proxy.stream.session import StreamSession
+from proxy.stream.watch import Watch
 from tests.emulation.outputs import TAGGED, offer
 from tests.emulation.test_leaks import LEAKED, SHOWN
-from tests.stream.support import DONE, FAR, commands, said, sent, stream, usage, words
+from tests.stream.support import DONE, FAR, commands, fed, said, sent, stream, usage, words
 
 OFFER = offer()
 CUTS: list[Sequence[int]] = [(), (3,), (40, 300), (1000,)]
@@ -81,9 +82,9 @@ def test_the_usage_behind_a_call_still_comes() -> None:
 def test_frames_that_hold_no_mark_pass_unread() -> None:
     of = session()
     prose = words("The first wheel stands still, and the second one too; only the third of them turns. " * 5)
-    of.handle(ChunkReceived(stream(prose[:3]).removesuffix(DONE).rpartition(b"data: ")[0]))
+    fed(of, ChunkReceived(stream(prose[:3]).removesuffix(DONE).rpartition(b"data: ")[0]))
     frames = [said(word) for word in prose[3:]]
-    assert sent(of.handle(ChunkReceived(b"".join(frames)))) == b"".join(frames)
+    assert sent(fed(of, ChunkReceived(b"".join(frames)))) == b"".join(frames)
 
 
 def test_a_call_that_comes_behind_a_pause_is_read_back() -> None:
@@ -92,7 +93,7 @@ def test_a_call_that_comes_behind_a_pause_is_read_back() -> None:
     out = commands(of, stream(text))
     assert isinstance(out[-1], Pause)
     before = of.answer.text
-    of.handle(Reopened(100))
+    fed(of, Reopened(100))
     out += commands(of, stream([" They turn.\n", *pieces(TAGGED)], name="two"))
     assert isinstance(out[-1], Finish)
     left, calls, finishes = told(sent(out))
@@ -108,7 +109,7 @@ def test_a_pause_in_the_middle_of_one_keeps_its_beginning_from_the_client() -> N
     out = commands(of, stream([text, *pieces(TAGGED.replace("Paris", "Paris " * 99))]))
     assert isinstance(out[-1], Pause)
     assert of.answer.text == text
-    of.handle(Reopened(20))
+    fed(of, Reopened(20))
     out += commands(of, stream(pieces(TAGGED), name="two"))
     assert told(sent(out))[0].rstrip() == text.rstrip()
     assert told(sent(out))[2] == ["tool_calls"]
@@ -117,7 +118,7 @@ def test_a_pause_in_the_middle_of_one_keeps_its_beginning_from_the_client() -> N
 def test_a_body_that_breaks_off_in_one_leaves_it_text() -> None:
     of = session()
     data = stream(pieces(TAGGED)).removesuffix(DONE).rpartition(b"data: ")[0]
-    out = [*of.handle(ChunkReceived(data)), *of.handle(UpstreamEnded())]
+    out = [*fed(of, ChunkReceived(data)), *fed(of, UpstreamEnded())]
     assert of.state is State.DONE
     assert of.failed
     assert told(sent(out).partition(b'data: {"error"')[0])[:2] == (TAGGED, [])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from proxy.stream.events import Finish, Pause, Reopened
 from proxy.stream.seam import RestartFilter
-from tests.stream.support import commands, ending, one_answer, opening, read, said, sent, session, words
+from tests.stream.support import commands, ending, fed, one_answer, opening, read, said, sent, session, words
 from tests.stream.test_seam import through
 from tests.stream.test_session import CLOSE
 
@@ -156,7 +156,7 @@ def test_the_joined_text_is_there_exactly_once(first: int, steps: list[tuple[str
         assert STORY.startswith(head)
         if how == "says nothing" and way == "quote":
             continue  # it was asked for more, and there is none
-        out += of.handle(replace(WAYS[way](head), prompt_tokens=10))
+        out += fed(of, replace(WAYS[way](head), prompt_tokens=10))
         more = BEHAVIOURS[how](head, STORY[len(head) :])
         frames = b"".join(said(word, name="two") for word in words(more))
         out += commands(of, opening(name="two") + frames + ending(name="two"), sizes)

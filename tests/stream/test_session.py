@@ -12,6 +12,7 @@ from proxy.core.jsontext import loads
 from proxy.core.piece import Identity, Piece
 from proxy.dialects.chat.answers import ChatWriter, read_frame
 from proxy.stream.events import (
+    LEGAL,
     AnswerReceived,
     ChunkReceived,
     CutOff,
@@ -20,21 +21,24 @@ from proxy.stream.events import (
     Reopened,
     ResumeFailed,
     Retry,
-    Send,
+    State,
     StreamEvent,
     UpstreamEnded,
 )
-from proxy.stream.session import LEGAL, State, StreamSession, Watch
+from proxy.stream.session import StreamSession
+from proxy.stream.watch import Watch
 from tests.stream.support import (
     DONE,
     FAR,
     Attempt,
+    Send,
     bodies,
     chunk,
     commands,
     conversation,
     cut,
     ending,
+    fed,
     frame,
     lines,
     odd_chunks,
@@ -126,7 +130,7 @@ def test_every_character_is_accounted_for(pieces: list[str], sizes: list[int]) -
 def test_a_stream_is_read_in_linear_time() -> None:
     of = session(Watch())
     body = stream(["x" * 200_000])
-    out = [command for piece in cut(body, [7]) for command in of.handle(ChunkReceived(piece))]
+    out = [command for piece in cut(body, [7]) for command in fed(of, ChunkReceived(piece))]
     assert sent(out) == body
 
 
@@ -285,12 +289,12 @@ def test_attempts_that_gain_no_room_are_counted_in_a_row() -> None:
 def test_a_window_that_shifts_does_not_keep_an_answer_going_that_is_not_gone_on_with(watch: Watch) -> None:
     """Whoever drives it tells the user, and there is no next attempt."""
     of = session(watch)
-    of.handle(ChunkReceived(stream(words(TEXT))))
-    of.handle(Reopened(185) if watch.vain_resumes == 1 else Reopened(100))
+    fed(of, ChunkReceived(stream(words(TEXT))))
+    fed(of, Reopened(185) if watch.vain_resumes == 1 else Reopened(100))
     out = commands(of, b"".join(said(word, name="two") for word in counted(10_000)))
     assert out[-1] == Pause("no room gained", last=True)
     assert of.answer.attempt.used == watch.window - 8
-    assert read(opening() + sent(of.handle(ResumeFailed()))).finishes == ["length"]
+    assert read(opening() + sent(fed(of, ResumeFailed()))).finishes == ["length"]
 
 
 def test_a_pause_that_leads_nowhere_ends_the_answer_in_good_order() -> None:
@@ -316,7 +320,7 @@ def full(pieces: list[str], prompt: int, completion: int, **end: Any) -> bytes:
 
 
 def conversation_rest(of: StreamSession, data: bytes) -> bytes:
-    of.handle(Reopened(50))
+    fed(of, Reopened(50))
     return sent(commands(of, data))
 
 
@@ -361,8 +365,8 @@ def test_a_bound_that_spillway_lowered_is_not_the_end() -> None:
 def test_an_answer_that_came_whole_goes_on_where_the_window_ended_it() -> None:
     of = session(replace(CLOSE, pause_point=10_000))
     pieces = [read_frame(each) for each in (said(TEXT[:40]), ending("length"), usage(190, 10), DONE)]
-    assert of.handle(AnswerReceived(pieces))[-1] == Pause("window full")
-    of.handle(Reopened(50, echo=TEXT[:40]))
+    assert fed(of, AnswerReceived(pieces))[-1] == Pause("window full")
+    fed(of, Reopened(50, echo=TEXT[:40]))
     commands(of, stream([TEXT[:40], TEXT[40:]], name="two"))
     assert of.answer.text == TEXT
 
@@ -472,7 +476,7 @@ def test_a_refused_prompt_in_the_stream_is_sent_again() -> None:
     assert isinstance(out[0], Retry)
     assert out[0].overflow is not None
     assert out[0].overflow.window == 4096
-    of.handle(Reopened(50))
+    fed(of, Reopened(50))
     body = stream(words(TEXT))
     assert sent(commands(of, body)) == body
     assert of.answer.resumes == 0
@@ -591,7 +595,7 @@ def test_a_last_frame_without_its_line_end_is_read() -> None:
 
 def test_a_connection_that_breaks_leaves_an_error_and_no_torn_frame() -> None:
     of = session()
-    out = [*of.handle(ChunkReceived(opening() + said("a") + b'data: {"cho')), *of.handle(CutOff("gone"))]
+    out = [*fed(of, ChunkReceived(opening() + said("a") + b'data: {"cho')), *fed(of, CutOff("gone"))]
     client = read(sent(out))
     assert client.text == "a"
     assert client.errors[0]["message"] == "gone"
@@ -601,14 +605,14 @@ def test_a_connection_that_breaks_leaves_an_error_and_no_torn_frame() -> None:
 @pytest.mark.parametrize("finish", ["stop", "length"])
 def test_a_connection_that_breaks_after_the_end_breaks_nothing(finish: str) -> None:
     of = session(replace(FAR, pause_point=10**6))
-    out = [*of.handle(ChunkReceived(opening() + said("a") + ending(finish))), *of.handle(CutOff("gone"))]
+    out = [*fed(of, ChunkReceived(opening() + said("a") + ending(finish))), *fed(of, CutOff("gone"))]
     one_answer(read(sent(out)), "a", finish)
 
 
 def test_a_failure_while_paused_is_told() -> None:
     of = session(CLOSE)
     out = commands(of, stream(words(TEXT)))
-    out += of.handle(CutOff("The summary took too long."))
+    out += fed(of, CutOff("The summary took too long."))
     client = read(sent(out))
     assert client.text == HEAD
     assert client.errors[0]["message"] == "The summary took too long."
@@ -617,9 +621,9 @@ def test_a_failure_while_paused_is_told() -> None:
 def test_a_failure_in_a_later_attempt_loses_no_word_that_was_held_back() -> None:
     of = session(CLOSE)
     out = commands(of, stream(words(TEXT)))
-    of.handle(Reopened(50, echo=HEAD))
-    out += of.handle(ChunkReceived(opening(name="two") + said(TEXT[:8], name="two")))
-    out += of.handle(CutOff("gone"))
+    fed(of, Reopened(50, echo=HEAD))
+    out += fed(of, ChunkReceived(opening(name="two") + said(TEXT[:8], name="two")))
+    out += fed(of, CutOff("gone"))
     client = read(sent(out))
     assert client.text == HEAD + " " + TEXT[:8]
     assert client.done == 1
@@ -676,15 +680,15 @@ def test_events_are_legal_by_the_table_or_refused(state: State, event: StreamEve
     if state is not State.RELAYING:
         commands(of, stream(words(TEXT)))
     if state is State.DONE:
-        of.handle(ResumeFailed())
+        fed(of, ResumeFailed())
     assert of.state is state
     allowed = LEGAL.get((state, type(event)))
     if allowed is None:
         with pytest.raises(ValueError, match="not legal"):
-            of.handle(event)
+            fed(of, event)
         assert of.state is state
     else:
-        of.handle(event)
+        fed(of, event)
         assert of.state in allowed
 
 
@@ -707,7 +711,7 @@ def test_whatever_happens_the_table_holds_and_the_end_is_the_end(happened: list[
         allowed = LEGAL.get((before, type(event)))
         if allowed is None:
             continue
-        out = of.handle(event)
+        out = fed(of, event)
         assert of.state in allowed
         stops = [command for command in out if not isinstance(command, Send)]
         assert len(stops) <= 1
@@ -730,7 +734,7 @@ def test_the_pause_point_of_a_resumed_attempt_is_met_by_the_backends_own_count(t
     """The estimate of its prompt was too low by half, and each frame holds several tokens."""
     of = session(Watch(window=1000, pause_point=600, resumable=True), prompt=590)
     commands(of, stream(words(TEXT)))
-    of.handle(Reopened(30))
+    fed(of, Reopened(30))
     body = opening(name="two") + b"".join(counting(f" w{number}", number * tokens, kind) for number in range(1, 1000))
     out = commands(of, body, [len(data) for data in sse.frames(body)])
     assert out[-1] == Pause("pause point")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.stream.events import Pause, Reopened
-from proxy.stream.session import Watch
 from proxy.stream.thinking import ThoughtFilter, open_thought
+from proxy.stream.watch import Watch
 from tests.stream.support import (
     DONE,
     Attempt,

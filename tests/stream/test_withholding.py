@@ -8,16 +8,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from proxy.stream.events import ChunkReceived, CutOff, Finish, Pause, Reopened, ResumeFailed, Send
-from proxy.stream.session import Watch
+from proxy.stream.events import ChunkReceived, CutOff, Finish, Pause, Reopened, ResumeFailed
+from proxy.stream.watch import Watch
 from tests.stream.support import (
     DONE,
     Attempt,
     Client,
+    Send,
     chunk,
     commands,
     conversation,
     ending,
+    fed,
     frame,
     one_answer,
     opening,
@@ -76,7 +78,7 @@ def test_a_call_that_does_not_fit_is_asked_for_again() -> None:
     assert out[-1] == Pause("pause point")
     assert of.answer.text == "Well."
     assert of.answer.calls == []
-    out += of.handle(Reopened(40))
+    out += fed(of, Reopened(40))
     out += commands(of, again)
     client = read(sent(out))
     one_answer(client, "Well.", "tool_calls")
@@ -112,7 +114,7 @@ def test_half_a_call_never_reaches_the_client(end: str) -> None:
     elif end == "error":
         out = commands(of, body + frame({"error": {"message": "boom"}}))
     else:
-        out = [*of.handle(ChunkReceived(body)), *of.handle(CutOff("gone"))]
+        out = [*fed(of, ChunkReceived(body)), *fed(of, CutOff("gone"))]
     client = read(sent(out))
     assert client.calls == []
     assert (client.text, client.done) == ("Well.", 1)
@@ -121,7 +123,7 @@ def test_half_a_call_never_reaches_the_client(end: str) -> None:
 
 def test_a_call_that_nobody_goes_on_with_ends_for_its_length() -> None:
     of = session(WATCH)
-    out = [*commands(of, opening() + call("x" * 120, pieces=4)), *of.handle(ResumeFailed())]
+    out = [*commands(of, opening() + call("x" * 120, pieces=4)), *fed(of, ResumeFailed())]
     client = read(sent(out))
     assert (client.calls, client.finishes, client.done) == ([], ["length"], 1)
 
@@ -162,7 +164,7 @@ def test_a_word_that_a_bound_cuts_is_said_by_the_next_attempt(pieces: list[int])
     assert of.answer.text == cut[: cut.index(" thi")]
     rest = TEXT[len(of.answer.text) :].lstrip()
     more = opening(name="two") + said(rest, name="two") + ending(name="two") + DONE
-    out += of.handle(Reopened(50, quote=of.answer.text, exact=False))
+    out += fed(of, Reopened(50, quote=of.answer.text, exact=False))
     out += commands(of, more, pieces)
     one_answer(read(sent(out)), TEXT)
 

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
+from proxy.core.history.checkpoint import links
 from proxy.tokens.counter import Content, Counter, by_area, read_message
-from proxy.tokens.meter import Meter, chain, digest_of
+from proxy.tokens.meter import Meter, digest_of
 from proxy.tokens.ratios import CALLS, IMAGES, MESSAGES, REASONING, TOOLS
 from proxy.tokens.vocabulary import Library
 
@@ -182,4 +183,4 @@ DIFFERENT: list[Any] = [
 def test_any_difference_makes_another_digest() -> None:
     digests = [*map(digest_of, DIFFERENT)]
     assert len(set(digests)) == len(DIFFERENT)
-    assert chain(digests[:2])[0] == chain(digests[:1])[0] != chain(digests[1:2])[0]
+    assert links(digests[:2])[0] == links(digests[:1])[0] != links(digests[1:2])[0]

@@ -8,29 +8,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from typing_extensions import override
 
-from proxy.core.settings.entries import (
-    AheadMode,
-    BackendSetting,
-    Bytes,
-    Fill,
-    Fraction,
-    HostGlobs,
-    Limit,
-    LogLevel,
-    NonBlank,
-    OriginGlobs,
-    Permissions,
-    Policy,
-    Recall,
-    Seconds,
-    SingleLimits,
-    StatusWords,
-    StrategyName,
-    ToolMode,
-    Window,
-    WordList,
-    urls,
-)
+from proxy.core.settings import entries
+from proxy.core.settings.entries import BackendSetting, Limit, Policy
 
 __all__ = [
     "DEFAULT_TARGET",
@@ -57,29 +36,29 @@ class ModelSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    trigger: Fill = Field(
+    trigger: entries.Fill = Field(
         default=DEFAULT_TRIGGER,
         description="Fill at which a request is compacted before it is sent: a share of the window, or tokens (24000), then at most 0.8 of it.",
     )
-    target: Fill = Field(
+    target: entries.Fill = Field(
         default=DEFAULT_TARGET,
         description="Fill to come down to when compacting: a share of the window, or tokens, then at most 0.5 of it.",
     )
-    pause: Fraction = Field(default=0.9, description="Fill at which a running answer is paused and compacted.")
-    strategy: StrategyName = Field(
+    pause: entries.Fraction = Field(default=0.9, description="Fill at which a running answer is paused and compacted.")
+    strategy: entries.StrategyName = Field(
         default="auto",
         description="How histories are shortened: auto (without a model as far as possible), summarize (always), truncate (the oldest turns go), mask (tool results, then an extract).",
     )
     summary_model: str | None = Field(
         examples=["qwen3-4b"], default=None, description="Model that summarises; default: the request's own."
     )
-    summary_wait: Annotated[Seconds, Field(ge=0)] | None = Field(
+    summary_wait: Annotated[entries.Seconds, Field(ge=0)] | None = Field(
         examples=[5.0],
         default=None,
         description="Seconds a turn waits for a model's summary; then an extract made by code stands in its place until it is "
         "written. Default: 0 where it is written in the background, 5 elsewhere; with `ahead` off until it is written.",
     )
-    recall: Recall = Field(
+    recall: entries.Recall = Field(
         default="auto",
         description="Bring back what was taken out of a conversation where a turn needs it: auto, tool (the model can search it too), off.",
     )
@@ -92,11 +71,11 @@ class ModelSettings(BaseModel):
         default="off",
         description="Store the messages of conversations, so that what a client no longer sends is brought back like the rest: on, off.",
     )
-    ahead: AheadMode = Field(
+    ahead: entries.AheadMode = Field(
         default="auto",
         description="Compact after an answer, while nobody waits: auto (with backends on this machine or in its network), on, off.",
     )
-    documents: AheadMode = Field(
+    documents: entries.AheadMode = Field(
         default="auto",
         description="Read a message that alone exceeds the window in parts, where all of it is asked about: auto (with backends "
         "on this machine or in its network), on, off.",
@@ -106,7 +85,7 @@ class ModelSettings(BaseModel):
         default=None,
         description="Tokens that a model may think before it has to answer; a client's lower effort is a part of that; default: no bound.",
     )
-    tool_mode: ToolMode = Field(
+    tool_mode: entries.ToolMode = Field(
         default="auto",
         description="How tools reach models: auto or hybrid (as the model takes them, as text where it has none, and calls that it "
         "writes as text are read), native (as they came), emulated (as text).",
@@ -115,17 +94,17 @@ class ModelSettings(BaseModel):
         default="auto",
         description="How much is kept of tool output, and of what agents send with every prompt: auto, standard, local.",
     )
-    limits: SingleLimits = Field(
+    limits: entries.SingleLimits = Field(
         examples=[{"lines": 400}],
         default_factory=dict,
         description="Single limits of the policy, as in `SPILLWAY_LIMITS__LINES=400`.",
     )
-    tools_allowed: WordList = Field(
+    tools_allowed: entries.WordList = Field(
         examples=[["read_file", "search_*"]],
         default=(),
         description="Names of tools, or globs, that models are offered; empty: all.",
     )
-    system_prompt: NonBlank | None = Field(
+    system_prompt: entries.NonBlank | None = Field(
         examples=["You are a terse assistant."],
         default=None,
         description="Text that replaces the client's system prompt under local, or `off`: leave it; default: a short one for coding agents.",
@@ -139,7 +118,7 @@ class ModelOverrides(ModelSettings):
     """
 
     managed: bool | None = None
-    window: Window | None = None
+    window: entries.Window | None = None
     tools: bool | None = None
     vision: bool | None = None
     tokenizer: str | None = None
@@ -151,44 +130,44 @@ class Settings(ModelSettings):
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8484, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
-    backends: Annotated[tuple[BackendSetting, ...], BeforeValidator(urls)] = Field(
+    backends: Annotated[tuple[BackendSetting, ...], BeforeValidator(entries.urls)] = Field(
         examples=[[{"name": "ollama", "url": "http://127.0.0.1:11434"}]],
         default=(),
         description="List of `{name, kind, url, api_key, managed}`; empty: look on the usual ports.",
     )
-    discover: WordList = Field(
+    discover: entries.WordList = Field(
         default=("127.0.0.1",), description="Hosts on which backends are looked for when none is configured."
     )
-    default_model: NonBlank | None = Field(
+    default_model: entries.NonBlank | None = Field(
         examples=["qwen3-8b"],
         default=None,
         description="Model that answers requests which name none, or `off`: refuse them; default: the only or the loaded one.",
     )
-    api_keys: WordList = Field(
+    api_keys: entries.WordList = Field(
         examples=[["sk-mine"]],
         default=(),
         repr=False,
         description="Keys that clients must present; empty: none, on loopback only. They are never sent to a backend.",
     )
-    admin_keys: WordList = Field(
+    admin_keys: entries.WordList = Field(
         examples=[["sk-admin"]],
         default=(),
         repr=False,
         description="Keys to look at all conversations with, but not to send requests.",
     )
-    allow: Permissions = Field(
+    allow: entries.Permissions = Field(
         default=(),
         examples=[["metrics"]],
         description="What is allowed beyond the safe default: `open` (anybody, on an address other than loopback), `admin` "
         "(to load, change and delete models of a backend without keys), `metrics` (`/metrics` without a key, where there are "
         "keys), `content` (holders of admin keys see conversations, not only figures).",
     )
-    allowed_hosts: HostGlobs = Field(
+    allowed_hosts: entries.HostGlobs = Field(
         examples=[["spillway", "*.example.com"]],
         default=(),
         description="Host names, or globs, that clients without keys may use besides localhost and IP addresses.",
     )
-    cors: OriginGlobs = Field(
+    cors: entries.OriginGlobs = Field(
         examples=[["https://chat.example.com", "http://localhost:*"]],
         default=(),
         description="Origins of web pages that may use Spillway from a browser, or globs; `*`: all.",
@@ -200,7 +179,7 @@ class Settings(ModelSettings):
     stabilise: bool = Field(
         default=True, description="Strip Claude Code's billing line and `cache_control` marks from prompts."
     )
-    status: StatusWords = Field(
+    status: entries.StatusWords = Field(
         default=("auto",),
         examples=[["auto", "detailed"]],
         description="How users see that Spillway is at work: auto, event, reasoning, content, comment, off; and how much of an "
@@ -211,35 +190,35 @@ class Settings(ModelSettings):
         default_factory=dict,
         description="Overrides by glob on the model id: managed, window, tools, tokenizer, trigger … (config/models.example.toml).",
     )
-    store_ttl: Seconds = Field(
+    store_ttl: entries.Seconds = Field(
         default=30 * 86400.0, gt=0, description="Seconds a checkpoint is kept after its last use."
     )
-    store_bytes: Bytes = Field(
+    store_bytes: entries.Bytes = Field(
         default=256 * 2**20, gt=0, description="Bytes of the store; the oldest entries of the key with most go first."
     )
-    cache_bytes: Bytes = Field(
+    cache_bytes: entries.Bytes = Field(
         default=64 * 2**20,
         ge=0,
         description="Bytes of memory for earlier requests, which later ones and the page read. 0: the page shows no texts.",
     )
-    max_body: Bytes = Field(
+    max_body: entries.Bytes = Field(
         default=64 * 2**20,
         gt=0,
         description="Bytes of the largest request accepted, and of the largest unstreamed answer of a backend.",
     )
     max_connections: int = Field(default=1000, gt=0, description="Connections of clients at a time.")
-    graceful_timeout: Seconds = Field(
+    graceful_timeout: entries.Seconds = Field(
         default=8.0,
         ge=0,
         description="Seconds that running answers get to end when the server stops; below the 10 after which Docker kills.",
     )
-    read_timeout: Seconds = Field(
+    read_timeout: entries.Seconds = Field(
         default=900.0,
         gt=0,
         description="Seconds of silence after which a backend is given up, and that a summary may take at most.",
     )
     demo: bool = Field(default=True, description="Serve the built-in demo model until a backend is found.")
-    log_level: LogLevel = Field(default="info", description="Lowest severity that is logged.")
+    log_level: entries.LogLevel = Field(default="info", description="Lowest severity that is logged.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
