@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from proxy.addon import AddOn
 from proxy.compaction.budget import ContextBudget
+from proxy.core.errors import ContextOverflow
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.piece import as_count
 from proxy.core.request import Request, text_of
@@ -98,6 +99,8 @@ class RequestRecord:
             newest = self.answer.attempts[-1]
             self.prompt_tokens, self.answer_tokens = newest.prompt_tokens, newest.completion_tokens
             self.sent_tokens = sum(attempt.prompt_tokens for attempt in self.answer.attempts)
+        if self.outcome.error == ContextOverflow.code:  # what was left after shortening in vain explains nothing
+            self.prompt_tokens = max(self.prompt_tokens, self.outcome.tokens_before or 0)
 
     def end(self) -> None:
         """Take the final figures, and let go of everything else."""

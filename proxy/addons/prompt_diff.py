@@ -140,7 +140,7 @@ def _change(before: Message, after: Message) -> What:
         return "recalled"
     if new.count(NOTE) > old.count(NOTE):
         return "masked"
-    return "shortened" if new.count(_CUT) > old.count(_CUT) else "mended"
+    return "shortened" if new.count(_CUT) > old.count(_CUT) or 2 * len(new) < len(old) else "mended"
 
 
 def _recalled_block(message: Message) -> str:

@@ -44,7 +44,7 @@ def test_a_row_fills_while_an_answer_streams_and_a_button_ends_it(visit: Visit, 
     row = page.locator(".rows > .row", has_text="glaciers")
     bar = row.get_by_role("img")
     expect(row.locator(".state")).to_have_text("answering")
-    expect(bar).to_have_accessible_name(re.compile("answer so far"))
+    expect(bar).to_have_accessible_name(re.compile("answer"))
     before = bar.get_attribute("aria-label")
     stage.holder.gate.release(40)
     expect(bar).not_to_have_accessible_name(before or "")
@@ -119,7 +119,12 @@ def test_a_failed_request_is_red_and_says_why_and_a_client_that_left_is_not(visi
     expect(row.locator(".state")).to_have_text("failed")
     expect(row).to_contain_text("The last request failed: the prompt does not fit the window.")
     row.get_by_role("link").click()
-    expect(page.locator(".turn.trouble")).to_contain_text("Refused: the prompt does not fit the window.")
+    turn = page.locator(".turn.trouble")
+    expect(turn).to_contain_text(
+        re.compile(r"Refused: the prompt does not fit the window \([45],\d{3} of 2,048 tokens\)\.")
+    )
+    turn.get_by_role("link").click()
+    expect(page.get_by_text("Nothing was forwarded.")).to_be_visible()
     asking = {"model": MODEL, "messages": [{"role": "user", "content": "Tell me slowly about the one who left."}]}
     stage.holder.gate = Gate(at=30)
     with stage.proxy.client.stream("POST", "/v1/chat/completions", json={**asking, "stream": True}) as answer:
@@ -130,6 +135,16 @@ def test_a_failed_request_is_red_and_says_why_and_a_client_that_left_is_not(visi
     row.get_by_role("link").click()
     expect(page.locator(".turn")).to_contain_text("The client left.")
     expect(page.locator(".turn.trouble")).to_have_count(0)
+
+
+def test_a_refused_prompt_is_shown_as_large_as_it_was_before_it_was_cut_in_vain(browser: Browser) -> None:
+    with staged(documents="off") as stage, visiting(browser, stage.proxy.url) as visit:
+        lines = "\n".join(f"Line {number}: words of the sea, {number * 7} of them." for number in range(3000))
+        question = {"role": "user", "content": f"{lines}\nWhat is the sea?"}
+        assert stage.proxy.chat({"model": MODEL, "messages": [question]}).status_code == 400
+        row = visit.open("conversations").locator(".rows > .row")
+        expect(row).to_contain_text(re.compile(r"of 2,048 tokens \(\d,?\d{3}\s%\)"))
+        expect(row.locator(".part.over")).to_be_visible()
 
 
 def test_the_difference_shows_what_became_of_each_message(visit: Visit, stage: Stage) -> None:

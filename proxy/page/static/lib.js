@@ -25,6 +25,13 @@ export function seconds(value) {
 }
 
 export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
+export const times = (count) => ["never", "once", "twice"][count] ?? `${number(count)} times`;
+
+/** The tokens of a prompt: before and after, where it was shortened and sent. */
+export function promptOf({ action, tokens_before: before, tokens_after: after, ...turn }, written = number) {
+  if (troubled(turn) && !turn.attempts && before) return written(Math.max(before, after));
+  return ["forwarded", "passed"].includes(action) || String(turn.rungs) === "answer" || before === after ? written(after) : `${written(before)} → ${written(after)}`;
+}
 
 const WORDS = {
   idle: "idle",
@@ -111,7 +118,7 @@ export const PARTS = [
   ["summary", "summary"],
   ["recalled", "recalled"],
   ["tail", "messages"],
-  ["answer", "answer so far"],
+  ["answer", "answer"],
 ];
 
 const WIDTH = 1000;
@@ -123,7 +130,7 @@ function amounts(row) {
   if (bar.tail != null) return PARTS.map(([name, label]) => ({ name, label, tokens: bar[name] ?? 0 }));
   return [
     { name: "tail", label: "prompt", tokens: row.prompt ?? 0 },
-    { name: "answer", label: "answer so far", tokens: row.answer ?? 0 },
+    { name: "answer", label: "answer", tokens: row.answer ?? 0 },
   ];
 }
 
@@ -155,6 +162,7 @@ export function Bar({ row }) {
       ({ name, label, tokens, at, width }) =>
         html`<rect key=${name} class=${`part ${name}`} x=${at} width=${width} height=${HEIGHT}><title>${label}: ${number(tokens)} tokens</title></rect>`,
     )}
+    ${row.window && used > row.window && html`<rect class="part over" x=${row.window * scale} width=${WIDTH - row.window * scale} height=${HEIGHT}><title>${number(used - row.window)} tokens too many</title></rect>`}
     <${Mark} at=${row.trigger} scale=${scale} kind="trigger" label="above this, a request is compacted before it is sent" />
     <${Mark} at=${row.pause} scale=${scale} kind="pause" label="here a running answer is paused and compacted" />
   </svg>`;
@@ -163,9 +171,10 @@ export function Bar({ row }) {
 /** What the colours stand for; with the tokens of a row, if one is given. */
 export function Legend({ row }) {
   const told = (name) => (row?.bar?.[name] == null ? "" : ` ${number(row.bar[name])}`);
+  const there = PARTS.filter(([name]) => !row || (row.bar ? row.bar[name] > 0 : name === "tail"));
   return html`<ul class="legend" aria-label="What the bar shows">
-    ${PARTS.map(([name, label]) => html`<li key=${name}><span class=${`swatch ${name}`}></span>${label}${told(name)}</li>`)}
-    <li><span class="swatch room"></span>room left${told("room")}</li>
+    ${there.map(([name, label]) => html`<li key=${name}><span class=${`swatch ${name}`}></span>${label}${told(name)}</li>`)}
+    ${row?.fill > 1 ? html`<li><span class="swatch over"></span>does not fit</li>` : html`<li><span class="swatch room"></span>room left${told("room")}</li>`}
     <li><span class="swatch line trigger"></span>${share(row, "trigger", "80 %")}: compacts</li>
     <li><span class="swatch line pause"></span>${share(row, "pause", "90 %")}: pauses</li>
   </ul>`;

@@ -100,7 +100,7 @@ const BY = { written: "written by the model", extract: "extracted by code" };
 /** A button that deletes, after a question. */
 function Forget({ question, busy, onDo }) {
   const [open, setOpen] = useState(false);
-  if (!open) return html`<button disabled=${busy} onClick=${() => setOpen(true)}>Forget summary</button>`;
+  if (!open) return html`<button class="quiet" disabled=${busy} onClick=${() => setOpen(true)}>Forget summary</button>`;
   return html`<${Question} question=${question} busy=${busy} onDo=${onDo} onLeave=${() => setOpen(false)} />`;
 }
 
@@ -134,7 +134,7 @@ function Compact({ row }) {
     setBusy(false);
   };
   return html`<form class="compact" onSubmit=${compact}>
-    <label>Focus (optional) <input value=${focus} maxlength="2000" onInput=${(event) => setFocus(event.target.value)} /></label>
+    <label>Focus (optional) <input value=${focus} maxlength="2000" placeholder="what to keep in detail" onInput=${(event) => setFocus(event.target.value)} /></label>
     <button disabled=${busy || row.state !== "idle"}>${busy ? "Compacting …" : "Compact now"}</button>
     <${Problem} error=${failed} />
     ${done && html`<p class="made">${done.compacted ? `${number(done.tokens_before)} → ${number(done.tokens_after)} tokens, ${done.summary ? BY[done.summary] : "without a summary"}` : done.message}</p>`}

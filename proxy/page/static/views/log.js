@@ -1,7 +1,7 @@
 // Every request: when, whose, and what was done.
 import { get } from "../api.js";
 import { useFeed } from "../feed.js";
-import { Heading, Problem, clock, fill, html, number, percent, seconds, titleOf, to, troubled, useAsked, useMemo, useState } from "../lib.js";
+import { Heading, Problem, clock, fill, html, percent, promptOf, seconds, titleOf, to, troubled, useAsked, useMemo, useState } from "../lib.js";
 import { sentence } from "./timeline.js";
 
 const ANY = "";
@@ -31,7 +31,7 @@ const Line = ({ outcome, client, title }) => html`<tr class=${troubled(outcome) 
   <td>${outcome.conversation && title && html`<a class="clip" href=${to("c", outcome.conversation)}>${title}</a>`} <span class="made">${client}</span></td>
   <td>${outcome.model}</td>
   <td>${sentence(outcome)}</td>
-  <td class="figure">${number(outcome.tokens_before)} → ${number(outcome.tokens_after)}</td>
+  <td class="figure">${promptOf(outcome)}</td>
   <td class="figure">${percent(fill(outcome.tokens_after, outcome.window))}</td>
   <td class="figure">${seconds(outcome.seconds)}</td>
 </tr>`;
@@ -71,7 +71,7 @@ export function Log() {
     </div>
     <${Problem} error=${error ?? failed} />
     ${lines.length === 0 && data && html`<p class="empty">No request matches.</p>`}
-    ${lines.length > 0 && html`<div class="wide" tabindex="0" role="region" aria-label="Requests"><table>
+    ${lines.length > 0 && html`<div class="wide log" tabindex="0" role="region" aria-label="Requests"><table>
       <thead><tr><th scope="col">when</th><th scope="col">status</th><th scope="col">conversation</th><th scope="col">model</th><th scope="col">what was done</th><th scope="col">prompt tokens</th><th scope="col">fill</th><th scope="col">took</th></tr></thead>
       <tbody>${lines.map((line) => html`<${Line} key=${line.outcome.id} ...${line} />`)}</tbody>
     </table></div>`}

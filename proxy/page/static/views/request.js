@@ -1,17 +1,17 @@
 // One request: what happened to it, and what was changed of what the client sent.
 import { get } from "../api.js";
 import { useFeed } from "../feed.js";
-import { Facts, Heading, Problem, Text, fill, html, moment, number, percent, plural, seconds, to, troubled, useAsked, useState } from "../lib.js";
-import { checkpointed, reuse, sentence } from "./timeline.js";
+import { Facts, Heading, Problem, Text, fill, html, moment, number, percent, plural, promptOf, seconds, to, troubled, useAsked, useState } from "../lib.js";
+import { CAUSES, checkpointed, reuse, sentence } from "./timeline.js";
 
 const NOTES = {
   kept: "unchanged",
-  shortened: "the middle was left out",
+  shortened: "sent in a shorter form",
   masked: "a note replaces a tool result",
   summarised: "replaces earlier messages",
   recalled: "recalled passages in front of the message",
   mended: "changed so that the backend accepts it",
-  added: "added by Spillway",
+  added: "by Spillway",
   removed: "not forwarded",
 };
 
@@ -33,13 +33,13 @@ function Covered({ path, row }) {
   </details>`;
 }
 
-const where = ({ sent }) => (sent.length ? (sent.length > 1 ? `messages ${sent[0] + 1} to ${sent.at(-1) + 1}` : `message ${sent[0] + 1}`) : "no message of the client");
+const where = ({ sent }) => (sent.length ? (sent.length > 1 ? `messages ${sent[0] + 1} to ${sent.at(-1) + 1}` : `message ${sent[0] + 1}`) : "");
 
 function Row({ path, row }) {
   const label = `${row.what}: ${row.role}, ${where(row)}`;
   const earlier = row.before != null && row.after != null && row.before !== row.after;
   return html`<li class=${`change-row ${row.what}`}>
-    <p class="label"><span class=${`kind ${row.what}`}>${row.what}</span> <b>${row.role}</b>${" "}<span class="made">${where(row)} · ${number(row.tokens)} tokens · ${NOTES[row.what]}</span></p>
+    <p class="label"><span class=${`kind ${row.what}`}>${row.what}</span> <b>${row.role}</b>${" "}<span class="made">${[where(row), plural(row.tokens, "token"), NOTES[row.what]].filter(Boolean).join(" · ")}</span></p>
     <${Text} label=${label}>${row.after == null ? html`<del>${row.before}</del>` : shown(row)}<//>
     ${earlier && html`<details><summary>As the client sent it, ${number(row.before.length)} characters</summary><${Text} label=${`As sent, ${where(row)}`}>${row.before}<//></details>`}
     ${row.what === "summarised" && html`<${Covered} path=${path} row=${row} />`}
@@ -57,11 +57,13 @@ function Unchanged({ path, rows }) {
   </details>`;
 }
 
-function Diff({ path, running }) {
-  const { data, error } = useAsked(() => get(`${path}/diff`), [path, running]);
+function Diff({ path, turn }) {
+  const none = !turn.attempts && !turn.running;
+  const { data, error } = useAsked(async () => (none ? null : get(`${path}/diff`)), [path, turn.running]);
   const [kept, changed] = [true, false].map((is) => (data?.rows ?? []).filter(({ what }) => (what === "kept") === is));
   return html`<section aria-labelledby="diff">
     <h2 id="diff">What was changed</h2>
+    ${none && html`<p class="empty">Nothing was forwarded.</p>`}
     ${error?.code === "not_kept" ? html`<p class="empty">The messages of this request are no longer in memory.</p>` : error?.code === "content_not_shown" ? html`<p class="empty">Content is hidden for this key.</p>` : html`<${Problem} error=${error} />`}
     ${data && html`
       <p class="made">${number(data.tokens.sent)} tokens sent by the client, ${number(data.tokens.forwarded)} forwarded.${data.tools?.changed && ` ${number(data.tools.forwarded)} of ${plural(data.tools.sent, "tool")} forwarded, with shorter descriptions or as text.`}</p>
@@ -71,16 +73,24 @@ function Diff({ path, running }) {
   </section>`;
 }
 
-const told = (event) =>
-  Object.entries(event)
-    .filter(([name, value]) => !["at", "event"].includes(name) && value != null && value !== "")
-    .map(([name, value]) => `${name} ${typeof value === "number" ? number(value) : value}`)
+/** What is told of an event beside its name; of the others each field that says something. */
+const TOLD = {
+  measured: ({ tokens, window }) => `${number(tokens)} of ${number(window)} tokens`,
+  compacted: ({ tokens_before: before, tokens_after: after, rungs, seconds: took }) =>
+    before === after ? "nothing could be shortened" : `${number(before)} → ${plural(after, "token")} in ${seconds(took)}${rungs.length ? `: ${rungs.join(", ")}` : ""}`,
+  repeated: ({ tokens, prompt, why }) => `${number(tokens)} of ${plural(prompt, "token")} from the last prompt${why ? `: ${CAUSES[why] ?? why}` : ""}`,
+  reused: ({ tokens }) => `${plural(tokens, "token")} from the backend's cache`,
+};
+const fields = ({ at, event, ...rest }) =>
+  Object.entries(rest)
+    .filter(([, value]) => value != null && value !== "" && value !== false)
+    .map(([name, value]) => (name === "seconds" ? seconds(value) : `${name} ${typeof value === "number" ? number(value) : value}`.replaceAll("_", " ")))
     .join(", ");
 
 const Events = ({ events }) => html`<section aria-labelledby="events">
   <h2 id="events">What happened</h2>
   <ol class="events">${events.map((event, place) => html`<li key=${place}>
-    <span class="at">${event.at.toFixed(2)} s</span> <b>${event.event.replaceAll("_", " ")}</b> ${told(event)}</li>`)}</ol>
+    <span class="at">${event.at.toFixed(2)} s</span> <b>${event.event.replaceAll("_", " ")}</b> ${(TOLD[event.event] ?? fields)(event)}</li>`)}</ol>
 </section>`;
 
 export function Request({ argument: id }) {
@@ -90,14 +100,14 @@ export function Request({ argument: id }) {
   if (!turn) return html`<${Heading}>Request<//><${Problem} error=${error} />`;
   return html`<${Heading} note=${`${moment(turn.at)} · ${turn.id}`}>Request<//>
     <p class=${troubled(turn) ? "problem" : ""}>${sentence(turn)}${turn.conversation && html` <a href=${to("c", turn.conversation)}>Open the conversation</a>`}</p>
-    <${Diff} path=${path} running=${turn.running} />
+    <${Diff} path=${path} turn=${turn} />
     <h2>Figures</h2>
     <${Facts} facts=${[
       ["status", `${turn.status || "running"}${turn.error ? `, ${turn.error}` : ""}`],
       ["model", `${turn.model} at ${turn.backend}`],
       ["dialect", turn.dialect],
       ["window", `${number(turn.window)} tokens`],
-      ["prompt", `${number(turn.tokens_before)} → ${number(turn.tokens_after)} tokens, ${percent(fill(turn.tokens_before, turn.window))} → ${percent(fill(turn.tokens_after, turn.window))}`],
+      ["prompt", `${promptOf(turn)} tokens, ${promptOf(turn, (tokens) => percent(fill(tokens, turn.window)))}`],
       ["time to first byte", turn.first_byte != null && seconds(turn.first_byte)],
       ["total time", seconds(turn.seconds)],
       ["answer", turn.completion_tokens != null && `${number(turn.completion_tokens)} tokens`],

@@ -40,8 +40,8 @@ export function Savings() {
     <ul class="tiles">
       <${Tile} figure=${tokens.not_sent} of="tokens saved" />
       <${Tile} figure=${took.waited} unit="s" of="spent waiting for compactions" />
-      <${Tile} figure=${rescued.prompts} of="prompts rescued" />
-      <${Tile} figure=${rescued.answers} of="answers continued past a full window" />
+      <${Tile} figure=${rescued.prompts} of=${rescued.prompts === 1 ? "prompt rescued" : "prompts rescued"} />
+      <${Tile} figure=${rescued.answers} of=${`${rescued.answers === 1 ? "answer" : "answers"} continued past a full window`} />
     </ul>
     <section aria-labelledby="against"><h2 id="against">Tokens to the model</h2><${Against} tokens=${tokens} /></section>
     <section aria-labelledby="parts"><h2 id="parts">Figures</h2>

@@ -1,8 +1,8 @@
 // The turns of a conversation: how full the window was over time, and one sentence for each.
-import { clock, fill, html, number, percent, plural, reasonOf, seconds, to, troubled } from "../lib.js";
+import { clock, fill, html, number, percent, plural, promptOf, reasonOf, seconds, times, to, troubled } from "../lib.js";
 
 const QUIET = 3; // unchanged turns in a row that are folded into one line
-const [WIDTH, HEIGHT, RADIUS] = [1000, 160, 6];
+const [HEIGHT, RADIUS] = [160, 6];
 
 /** What was done to make room, in words. */
 function reductions({ rungs = [], reduced = [], summary }) {
@@ -20,10 +20,13 @@ function reductions({ rungs = [], reduced = [], summary }) {
 
 const ACTIONS = { pruned: "Shortened", compacted: "Compacted", trimmed: "Trimmed", read: "Read in parts", compacting: "Compacted" };
 
+/** Whether a prompt was shortened before it was sent: an answer may also be, while it is paused. */
+const shortened = (turn) => ACTIONS[turn.action] && String(turn.rungs) !== "answer";
+
 function sent(turn) {
   const after = fill(turn.tokens_after, turn.window);
-  const change = `${percent(fill(turn.tokens_before, turn.window))} → ${percent(after)}`;
-  if (ACTIONS[turn.action] && String(turn.rungs) !== "answer") {
+  const change = promptOf(turn, (tokens) => percent(fill(tokens, turn.window)));
+  if (shortened(turn)) {
     const took = turn.compaction_seconds > 0 && seconds(turn.compaction_seconds);
     return `${ACTIONS[turn.action]} ${turn.attempts > 0 ? "before sending" : "on demand"}: ${[...reductions(turn), change, took].filter(Boolean).join(", ")}.`;
   }
@@ -44,7 +47,7 @@ const extras = (turn) => [
   turn.recalled && `${plural(turn.recalled, "passage")} recalled.`,
   turn.left_out && `${number(turn.left_out)} tokens of a message left out.`,
   turn.conclusions && `Ended ${plural(turn.conclusions, "thought")} for an answer.`,
-  turn.pauses && `Paused ${plural(turn.pauses, "time")} while answering to compact, resumed ${plural(turn.resumes, "time")}.`,
+  turn.pauses && `Paused ${times(turn.pauses)} to compact while answering, ${turn.resumes ? `resumed ${times(turn.resumes)}` : "not resumed"}.`,
   turn.unfinished && `Ended early: ${turn.events?.some(({ reason }) => reason === "answer_windows") ? "it filled too many windows" : "no room was left"}.`,
   turn.stopped && "Stopped by a viewer.",
   turn.error === "client_left" && "The client left.",
@@ -53,7 +56,10 @@ const extras = (turn) => [
 /** One sentence, or a few, for a request. */
 export function sentence(turn) {
   if (turn.running) return "Running …";
-  if (troubled(turn)) return [turn.status < 400 || turn.attempts > 0 ? "Failed" : "Refused", `: ${reasonOf(turn.error)}. `, ...extras(turn)].join("").trim();
+  if (troubled(turn)) {
+    const size = turn.error === "context_length_exceeded" && turn.window && ` (${promptOf(turn)} of ${plural(turn.window, "token")})`;
+    return [`${turn.status < 400 || turn.attempts > 0 ? "Failed" : "Refused"}: ${reasonOf(turn.error)}${size || ""}.`, ...extras(turn)].join(" ");
+  }
   return [sent(turn), tools(turn), ...extras(turn)].filter(Boolean).join(" ");
 }
 
@@ -64,7 +70,7 @@ export function reuse({ repeated, reused, unlike, prompt_tokens, tokens_after })
   return unlike ? `${told} (${CAUSES[unlike] ?? unlike})` : told;
 }
 
-const CAUSES = {
+export const CAUSES = {
   first: "the first prompt",
   tools: "the tools or options changed",
   system: "the system prompt changed",
@@ -76,7 +82,7 @@ const CAUSES = {
 /** A checkpoint in words. */
 export const checkpointed = (point) => point && `${plural(point.covered, "message")}${point.summary ? `, summary ${point.summary}` : ""}`;
 
-const quiet = (turn) => !turn.running && !troubled(turn) && !ACTIONS[turn.action] && !extras(turn).length;
+const quiet = (turn) => !turn.running && !troubled(turn) && !shortened(turn) && !extras(turn).length;
 
 /** Turns, with those that nothing was done to gathered in lists. */
 function folded(turns) {
@@ -117,7 +123,7 @@ const MARKS = {
 /** Where the marks of a turn stand: `[kind, fill]`. */
 function marks(turn, before, end) {
   return [
-    ACTIONS[turn.action] && !troubled(turn) && ["compacted", before],
+    shortened(turn) && !troubled(turn) && ["compacted", before],
     turn.pauses > 0 && ["paused", end],
     troubled(turn) && ["trouble", before],
   ].filter(Boolean);
@@ -127,6 +133,7 @@ function marks(turn, before, end) {
 function Chart({ turns, row }) {
   const known = turns.filter((turn) => fill(turn.tokens_after, turn.window) != null);
   if (known.length < 2) return null;
+  const WIDTH = Math.min(1000, innerWidth); // so that the marks stay as large on a phone
   const step = WIDTH / known.length;
   const y = (full) => HEIGHT - Math.min(full, 1) * (HEIGHT - 4 * RADIUS) - RADIUS;
   const drawn = known.map((turn, place) => {
@@ -150,7 +157,6 @@ function Chart({ turns, row }) {
     <figcaption class="legend">
       <span>Fill of the window, oldest turn first</span>
       ${[...seen].map((kind) => html`<span key=${kind}><svg class="symbol" aria-hidden="true" viewBox="0 0 16 16"><path class=${`event ${kind}`} d=${MARKS[kind][0](8, 8)} /></svg>${MARKS[kind][1]}</span>`)}
-      <span><span class="swatch line trigger"></span>compacts</span><span><span class="swatch line pause"></span>pauses</span>
     </figcaption>
   </figure>`;
 }
