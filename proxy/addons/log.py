@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from proxy.addon import AddOn
 from proxy.backends.refusals import TEMPLATE_RULES
-from proxy.core.errors import printable
+from proxy.core.errors import plural, printable
 from proxy.outcome import ANSWER_RUNGS, Event, Outcome
 
 _log = logging.getLogger("spillway")
@@ -32,17 +32,17 @@ _AT_ONCE: dict[str, str] = {
 }
 """Warnings by event, and by the `what` of a refusal."""
 _COUNTS = {
-    "summaries": "summaries",
-    "unfit": "summaries rejected",
-    "recalled": "passages recalled",
-    "left_out": "tokens of the newest message left out",
-    "searches": "searches",
-    "leaked_calls": "tool calls read back",
-    "repeated_calls": "repeated tool calls left out",
-    "refusals": "refusals",
-    "pauses": "pauses",
-    "resumes": "resumes",
-    "conclusions": "thoughts ended",
+    "summaries": ("summary",),
+    "unfit": ("summary", " rejected"),
+    "recalled": ("passage", " recalled"),
+    "left_out": ("token", " of the newest message left out"),
+    "searches": ("search",),
+    "leaked_calls": ("tool call", " read back"),
+    "repeated_calls": ("repeated tool call", " left out"),
+    "refusals": ("refusal",),
+    "pauses": ("pause",),
+    "resumes": ("resume",),
+    "conclusions": ("thought", " ended"),
 }
 """What the line of a request counts, by the outcome's field."""
 
@@ -112,19 +112,19 @@ def line(outcome: Outcome) -> str:
         parts.append(f"conversation {outcome.conversation}")
     if outcome.tokens_after is not None:
         changed = outcome.compactions and outcome.rungs != ANSWER_RUNGS
-        parts.append(
-            f"{outcome.tokens_before} to {outcome.tokens_after} tokens" if changed else f"{outcome.tokens_after} tokens"
-        )
+        parts.append((f"{outcome.tokens_before} to " if changed else "") + plural(outcome.tokens_after, "token"))
     if outcome.compactions:
         parts.append(
-            f"{_counted(outcome.compactions, 'compaction')} in {outcome.compaction_seconds:.1f} s, {outcome.saved} tokens saved"
+            f"{plural(outcome.compactions, 'compaction')} in {outcome.compaction_seconds:.1f} s, {plural(outcome.saved, 'token')} saved"
         )
     if cleaned := sum(each["results_cleaned"] for each in outcome.reduced):
-        parts.append(f"{cleaned} tool results cleaned")
-    parts += [f"{count} {what}" for name, what in _COUNTS.items() if (count := getattr(outcome, name))]
+        parts.append(plural(cleaned, "tool result", " shortened"))
+    parts += [plural(count, *what) for name, what in _COUNTS.items() if (count := getattr(outcome, name))]
     if outcome.repeated is not None:
         reused = "" if outcome.reused is None else f", {outcome.reused} reused"
-        parts.append(f"{outcome.repeated} tokens repeated{reused}{f' ({outcome.unlike})' if outcome.unlike else ''}")
+        parts.append(
+            f"{plural(outcome.repeated, 'token')} repeated{reused}{f' ({outcome.unlike})' if outcome.unlike else ''}"
+        )
     reasons = {each["reason"] for each in outcome.each("out_of_room")}
     flags = {
         "extract in place of a summary": outcome.summary == "extract",
@@ -135,12 +135,8 @@ def line(outcome: Outcome) -> str:
     }
     parts += [words for words, holds in flags.items() if holds]
     first = "" if outcome.first_byte is None else f"first byte after {outcome.first_byte:.2f} s, "
-    parts.append(f"{first}{_counted(outcome.attempts, 'attempt')}, {outcome.seconds:.2f} s")
+    parts.append(f"{first}{plural(outcome.attempts, 'attempt')}, {outcome.seconds:.2f} s")
     return ", ".join(parts)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _where(outcome: Outcome) -> str:

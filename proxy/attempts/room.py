@@ -11,7 +11,7 @@ from proxy.compaction.condensing import head_end
 from proxy.compaction.ladder import LEAST_SHARE, Reduction
 from proxy.compaction.middles import newest_cut, share_left
 from proxy.compaction.policy import prune_limits
-from proxy.core.errors import ContextOverflow
+from proxy.core.errors import ContextOverflow, plural
 from proxy.core.history.turns import is_result, newest_user
 from proxy.core.jsontext import dumps, is_heavy
 from proxy.core.request import text_of
@@ -248,7 +248,7 @@ def _too_long(job: Job, meter: Meter, counted: int, cut: float, why: str) -> Con
     return ContextOverflow(
         # LiteLLM and others know a context overflow by the first words, which are OpenAI's.
         f"This model's maximum context length is {window} tokens. However, your messages resulted in {tokens} tokens: "
-        f"{breakdown}. {why} At least {excess} tokens have to go. What helps, easiest first: {'; '.join(advice)}.",
+        f"{breakdown}. {why} Take out at least {plural(excess, 'token')}; easiest first: {'; '.join(advice)}.",
         n_prompt_tokens=tokens,
         n_ctx=window,
         n_ctx_needed=needed,

@@ -26,7 +26,7 @@ from typing_extensions import override
 
 from proxy.cli import CommandError
 from proxy.cli.launch import url_of
-from proxy.core.errors import printable
+from proxy.core.errors import plural, printable
 from proxy.core.jsontext import JsonObject
 from proxy.core.settings import Settings
 from proxy.core.sse import FrameSplitter, frames
@@ -148,7 +148,7 @@ def _top(client: httpx.Client, args: argparse.Namespace) -> None:
             elif name in ("conversation", "gone"):
                 newest = {data["id"]: data} if name == "conversation" else {}
                 rows = newest | {key: row for key, row in rows.items() if key != data["id"]}
-            head = Text(f"{len(rows)} conversations    {_LEGEND}    q ends", style="bright_black")
+            head = Text(f"{plural(len(rows), 'conversation')}    {_LEGEND}    q ends", style="bright_black")
             shown = [*rows.values()][: max(1, console.height - 4)]
             live.update(Group(head, _conversations(shown, console.width)), refresh=True)
 
@@ -205,7 +205,7 @@ def _show(client: httpx.Client, args: argparse.Namespace) -> None:
         parts: list[RenderableType] = [table, "", *map(_request_line, row["timeline"])]
         for block in (summary or {}).get("blocks") or ():
             lines = str(block.get("text") or "").split("\n")
-            parts.append(f"\nsummary, {block.get('by')}, {block.get('tokens')} tokens:")
+            parts.append(f"\nsummary, {block.get('by')}, {plural(block.get('tokens') or 0, 'token')}:")
             parts += [_clean(line, 10_000) for line in lines]
         _print(args, {"conversation": row, "summary": summary}, parts)
         return
@@ -320,12 +320,12 @@ def _request_line(outcome: JsonObject) -> Text:
         shortened = f"{outcome['tokens_before']:,} → " if outcome["tokens_before"] != after else ""
         line.append(f" {shortened}{_of_window(after, outcome['window'])}")
     for name, text in (
-        ("recalled", "recalled"),
-        ("pauses", "pauses"),
-        ("left_out", "tokens left out"),
-        ("completion_tokens", "tokens answered"),
+        ("recalled", ("passage", " recalled")),
+        ("pauses", ("pause",)),
+        ("left_out", ("token", " left out")),
+        ("completion_tokens", ("token", " answered")),
     ):
-        line.append(f", {outcome[name]:,} {text}" if outcome[name] else "")
+        line.append(f", {plural(outcome[name], *text, form=',')}" if outcome[name] else "")
     first = "?" if outcome["first_byte"] is None else f"{outcome['first_byte']:.1f}"
     line.append(f", first byte {first} s of {outcome['seconds']:.1f} s")
     line.append("" if error is None else f" {_clean(error)}", style="red")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from proxy.core.errors import plural
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.settings import Settings
 from proxy.store import StoreLimits, open_store
@@ -46,7 +47,7 @@ async def _lines(settings: Settings, action: str, days: float | None) -> list[st
     try:
         if action == "purge":
             count = await opened.purge(older_than=None if days is None else clock() - days * _DAY)
-            lines = [f"purged {count} checkpoint{'' if count == 1 else 's'}"]
+            lines = [f"purged {plural(count, 'checkpoint')}"]
         else:
             found = await opened.export()
             lines = _statistics(found) if action == "stats" else [encode(item).decode() for item in found]

@@ -13,6 +13,7 @@ from proxy.compaction.progress import open_items, todos
 from proxy.compaction.results import Result, results_of
 from proxy.compaction.shorten import GRAVE, telling_line
 from proxy.compaction.source import source_of
+from proxy.core.errors import plural
 from proxy.core.history.embedded import authored_text
 from proxy.core.history.marks import QUOTES, section
 from proxy.core.history.rules import constraints
@@ -60,11 +61,11 @@ def account(
 def _done(turn: Sequence[Result], answer: str, tokens: int, window: int) -> Iterator[str]:
     """What was done in this turn: the answer, the calls by tool, then each with its outcome, the newest first."""
     covered = ", ".join(_HEADING.findall(answer)) or (answer and f"up to “…{_plain(answer[-60:], 60)}”")
-    yield f"{tokens} tokens of the answer{f' in a window of {window}' * (window > 0)}{f' ({covered})' * bool(covered)}"
+    yield f"{plural(tokens, 'token')} of the answer{f' in a window of {window}' * (window > 0)}{f' ({covered})' * bool(covered)}"
     if turn:
         tools = ", ".join(f"{name} {number}" for name, number in Counter(r.name for r in turn).most_common(6))
         failed = sum(GRAVE.search(word[1]) is not None for r in turn if (word := _FIRST_WORD.match(r.text)))
-        yield f"{len(turn)} tool call{'s' * (len(turn) > 1)} ({tools}){f', {failed} failed' * (failed > 0)}"
+        yield f"{plural(len(turn), 'tool call')} ({tools}){f', {failed} failed' * (failed > 0)}"
     for result in reversed(turn):
         outcome = telling_line(result.text[-_LOOKED_AT:]) or "nothing"
         yield f"{result.name}({_plain(result.arguments or '', 70)}) → {_plain(outcome, 90)}"

@@ -14,6 +14,18 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def plural(number: int, noun: str, rest: str = "", *, form: str = "") -> str:
+    """Return a count with its noun in the right number, and what follows it; `form` is the number's format."""
+    many = (
+        noun
+        if number == 1
+        else f"{noun[:-1]}ies"
+        if noun.endswith("y")
+        else f"{noun}{'es' * noun.endswith('h') or 's'}"
+    )
+    return f"{number:{form}} {many}{rest}"
+
+
 class SpillwayError(Exception):
     """Base of all errors that Spillway raises on purpose."""
 

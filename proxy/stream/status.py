@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from proxy.core.errors import plural
 from proxy.core.piece import Piece
 
 MOST_WINDOWS = 16
@@ -73,7 +74,7 @@ def compacted(
 
 def summarising(tokens: int) -> str:
     """Return how far a summary is; empty: not begun."""
-    return f"{COMPACTING.text} ({tokens} tokens of its summary written)" if tokens else ""
+    return f"{COMPACTING.text} ({plural(tokens, 'token')} of its summary written)" if tokens else ""
 
 
 def reading_part(part: int, parts: int) -> str:

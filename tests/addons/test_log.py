@@ -7,6 +7,8 @@ import logging
 
 import pytest
 
+from proxy.addons.log import line
+from proxy.outcome import Outcome
 from tests.fakes import LlamaCppFake
 from tests.proxying import running_proxy
 
@@ -36,3 +38,21 @@ def test_a_traceback_keeps_its_lines(written: io.StringIO) -> None:
     except ValueError:
         log.exception("failed: %s", "a\nb")
     assert "failed: a\\nb\nTraceback" in written.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (1, ("1 pause,", "1 summary,", "1 summary rejected", "1 search,", "1 token of the newest message left out")),
+        (
+            2,
+            ("2 pauses,", "2 summaries,", "2 summaries rejected", "2 searches,", "2 tokens of the newest message left"),
+        ),
+    ],
+)
+def test_what_is_counted_stands_in_the_right_number(count: int, words: tuple[str, ...]) -> None:
+    outcome = Outcome(id="r", clock=lambda: 0.0)
+    for name in ("pauses", "summaries", "unfit", "searches", "left_out"):
+        setattr(outcome, name, count)
+    for each in words:
+        assert f" {each}" in line(outcome)
