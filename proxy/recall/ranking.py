@@ -15,8 +15,10 @@ from math import inf, log, sqrt
 from operator import itemgetter, mul, not_
 
 from proxy.core.history.embedded import authored_text
+from proxy.core.history.sentences import sentences
 from proxy.core.request import Message
 from proxy.recall.passages import DAY, MessagePassages, day_term, spoken_text, terms_and_days
+from proxy.recall.words import terms
 
 _NAMED_DAY = 2.0
 """Weight of a day that is named: nobody names one in passing."""
@@ -202,9 +204,12 @@ def choose(
             continue
         for place in statements.with_later(at, linked=len(chosen) < _LINKED):
             start, end, text = statements.span(*place)
+            tokens = AROUND + cost(text)
+            if tokens > room and not chosen:
+                start, text = start + text.find(told := _telling(text, ranking.query)), told
+                end, tokens = start + len(text), AROUND + cost(text)
             if text in seen or in_prompt(text):
                 continue
-            tokens = AROUND + cost(text)
             if tokens > room:
                 break  # what is out of date never comes alone
             seen.add(text)
@@ -214,6 +219,12 @@ def choose(
                 Passage(place[0], start, end, text, ranking.days[place[0]], tokens, place != ranking.places[at])
             )
     return chosen
+
+
+def _telling(text: str, query: Query) -> str:
+    """Return the sentence of a text that has most of a query."""
+    found = sentences(text, longest=len(text))
+    return max(found, key=lambda each: sum(map(query.terms.__contains__, {*terms(each)})), default=text)
 
 
 @dataclass(frozen=True)

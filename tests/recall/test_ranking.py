@@ -213,6 +213,13 @@ def test_what_shares_only_a_rare_word_with_an_answer_comes_beside_it(room: float
     assert [(each.text, each.later) for each in found[:2]] == [(fact, False), *([(linked, True)] * comes)]
 
 
+def test_of_a_long_passage_the_sentence_that_answers_comes_where_there_is_no_more_room() -> None:
+    beside = "The weather was nice all day, and we went for a long walk by the river."
+    told = {"role": "user", "content": f"{beside} {FACT['content']} {beside}"}
+    found = recalled([*talk(40), told, *talk(60)], "Which animals does my sister Mathilda keep?", lost=60, room=40.0)
+    assert found[0].text == FACT["content"]
+
+
 def stated_one_after_another(*statements: str) -> list[dict[str, Any]]:
     first, second = ({"role": "user", "content": each} for each in statements)
     return [*talk(40), first, *talk(60), second, *talk(40)]
