@@ -5,7 +5,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from heapq import heapify, heappop, heapreplace
 
-from proxy.compaction.source import HARD, Source, Statement, is_mentioned, statement_of, text_without_calls, words_of
+from proxy.compaction.source import (
+    HARD,
+    VITAL,
+    Source,
+    Statement,
+    is_mentioned,
+    statement_of,
+    text_without_calls,
+    words_of,
+)
 from proxy.core.history.marks import (
     APPENDED,
     CLOSE,
@@ -33,8 +42,8 @@ _AGAIN = 0.1
 """Share of its weight that a fact has which another line tells already."""
 _PASSING, _FRAME = 0.5, 60
 """Weight that says nothing, and what a line costs besides its bytes: with them a few full statements win over many bare ones."""
-_QUESTION = 0.5
-"""What a question counts of a statement."""
+_QUESTION, _LIFE = 0.5, 4.0
+"""What a question counts of a statement, and one on which a life may depend."""
 _DATA, _FACTS = 4, 4
 """Lines of data in a message from which on they are a dump that says less than prose, and facts of such a line that count."""
 _DATED = 13
@@ -76,6 +85,7 @@ def _picked(statements: Sequence[Statement], room: int, mentioned: Iterable[str]
     def score(statement: Statement) -> float:
         facts = statement.facts if statement.prose else statement.facts[:_FACTS]
         weight = sum(fact.weight * (_AGAIN if fact.key in known else 1.0) for fact in facts)
+        weight *= _LIFE if any(VITAL.match(fact.key) for fact in facts) else 1.0
         weight *= _QUESTION if statement.text.endswith(("?", "？")) else 1.0  # noqa: RUF001 - of Chinese and Japanese
         size = len(statement.text.encode(errors="surrogatepass")) + _FRAME
         return (weight - _PASSING) / size

@@ -45,6 +45,11 @@ _BEFORE_NOUN = re.compile(r"(?:e|en|er|es|em|das|ein|mein|dein|sein|ihr|kein|im|
 _RARE, _PAIR = 0.5, 0.2
 _OF_LETTER, _SHORT, _LONG = 0.1, 2, 9
 """Of a word in small letters: long ones are rare in every language; none for the first letters, nor for those of the longest."""
+VITAL = re.compile(
+    "allerg|аллерг|alergi|diabet|диабет|asthma|asma|астм|epilep|эпилеп|coeliac|celiac|celia[ck]|zoliak|zöliak|pregnan|schwanger|enceinte"
+    "|embaraz|gravid|incinta|беремен|insulin|vegan|vegetar|веган|вегетар"
+)
+"""Beginnings of words on which a life may depend, in the languages whose rules are known; they tell as much as a name."""
 HARD = 1.5
 """Weight from which a fact can be told on its own: a name, a number, a path."""
 _LONGEST_TEXT = 20_000
@@ -358,7 +363,7 @@ def _of_word(text: str, key: str, *, capital: float) -> list[TextFact]:
         return [TextFact(text, key, NUMBER)]
     if capital and text[0].isupper() and len(text) > 1:
         return [TextFact(text, key, capital)]
-    weight = _OF_LETTER * (min(len(text), _LONG) - _SHORT)
+    weight = NAME if VITAL.match(key) else _OF_LETTER * (min(len(text), _LONG) - _SHORT)
     return [TextFact(text, key, weight)] if weight > 0 else []
 
 

@@ -57,6 +57,12 @@ def test_what_tells_most_gets_room_first() -> None:
     assert "what do you think" not in made
 
 
+@pytest.mark.parametrize("told", ["Odd is allergic to hazelnuts.", "Unsere Tochter hat Diabetes, seit sie vier ist."])
+def test_what_a_life_may_depend_on_comes_before_what_has_more_names(told: str) -> None:
+    made = extracted([user(told), assistant("Oh."), user("Yesterday, I made a decent Kung Pao Chicken dish.")], 60)
+    assert told in made
+
+
 @pytest.mark.parametrize("limit", [0, 40, 200, 700, 3000])
 def test_it_keeps_its_bound(limit: int) -> None:
     headings = sum(len(line) + 1 for line in (marks.EXTRACT, "Before that:", marks.QUOTES, "Last answers:"))

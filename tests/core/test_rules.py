@@ -14,7 +14,7 @@ RULES = {
         "touch the folder legacy. | Use only tabs. | Avoid goto. | Make sure that every function has a test. | The "
         "port must be 9000. | You must not change the schema. | Answers have at most 50 words. | From now on, call me "
         "Captain. | Could you please always cite the source? | Whenever you write code, add types. | No emojis, "
-        "please."
+        "please. | I am allergic to hazelnuts, so please never suggest a nut cake."
     ),
     "german": (
         "Antworte immer auf Deutsch. | Bitte verwende niemals Tabulatoren. | Du darfst die Datenbank nicht ändern. | "
@@ -51,7 +51,9 @@ NONE = {
         "Her paintings always give me a lot of inspiration. | I always have coffee in the morning. | I must go now. | "
         "I don't know what to say. | We never went there again. | Never mind. | Always a pleasure to talk to you! | "
         "Must I always wait so long? | He never told me about it. | It was at least a mile. | They always say that it "
-        "is easy. | I avoid crowds. | My brother does not like cats. | She must have been very tired."
+        "is easy. | I avoid crowds. | My brother does not like cats. | She must have been very tired. | "
+        "However, I still feel helpless and don't know what to do. | Sometimes one feels lost and doesn't know why. | "
+        "We are sorry, please don't worry."
     ),
     "german": (
         "Ihre Bilder geben mir immer viel Inspiration. | Ich trinke nie Kaffee. | Ich muss jetzt los. | Er war immer "

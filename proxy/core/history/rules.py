@@ -26,7 +26,7 @@ _ENGLISH = (
     rf"{_S}no [\w-]+(?: [\w-]+)?(?: or [\w-]+)?,? please[.!]?$",
     r"^(?!\W*(?:he|she)\b)[^.!?]{0,120}?\b(?:must|shall)(?:n['’]t)?\b (?!have\b|be (?:kidding|joking|tired|nice|hard|fun)\b)",
     r"\b(?:you|it|this|that|everything|nothing|all|each|every|any|the|these|those|no|[a-z]+s)\b(?: [\w'’-]+){0,5}? (?:may not|may only|(?:is|are) (?:not allowed|forbidden|required)(?: to)?|(?:has|have|needs?) to be|you (?:have|need) to|should (?:never|always|not|only))\b",
-    r"^(?!\W*(?:i|we|he|she|they|it|you|my|his|her|their|our|the|a|an)\b)[^.!?]{1,120}?(?:\band|\bbut|\bthen|,)\W+(?:please )?(?:do not|don['’]t|avoid|make sure|ensure|never|always)\b",
+    r"^(?!\W*(?:i|we|he|she|they|it|you|my|his|her|their|our|the|a|an)\b)[^.!?]{1,120}?(?:\band|\bbut|\bthen|,)\W+(?:please )?(?:(?:do not|don['’]t)(?! (?:know|feel|think|understand|remember|have)\b)|avoid|make sure|ensure|never|always)\b",
     rf"{_S}(?:please )?(?:use|write|keep|limit|give|answer|reply|respond|make|stay)\b[^.!?]{{0,60}}\b(?:at most|no more than|at least|fewer than|less than|under|below|within|without)\b",
     r"\b(?:answers?|repl(?:y|ies)|responses?|functions?|lines?|code|messages?|sentences?)\b[^.]{0,40}\b(?:at most|no more than|at least|without)\b",
     r"\b(?:could|can|would|will) you (?:please )?(?:always|never|only|not|stop)\b",
@@ -111,6 +111,10 @@ _FIRST_PERSON = re.compile(
     re.IGNORECASE,
 )
 """Begins what somebody says of himself or others."""
+_PLEASE = re.compile(
+    r"\b(?:please|bitte|s['’]il (?:te|vous) pla[iî]t|por favor|per favore|пожалуйста)\b|请|請", re.IGNORECASE
+)
+"""Begins what somebody asks for in the same sentence."""
 _ANY = re.compile(
     "|".join(
         f"(?:{pattern})" for pattern in (*_ENGLISH, *_GERMAN, *_FRENCH, *_SPANISH, *_PORTUGUESE, *_ITALIAN, *_RUSSIAN)
@@ -160,7 +164,8 @@ def is_rule(sentence: str) -> bool:
     if _QUESTION.search(sentence):
         return _REQUEST.match(sentence) is not None
     if _FIRST_PERSON.match(sentence):
-        return False
+        asked = _PLEASE.search(sentence)
+        return asked is not None and is_rule(sentence[asked.start() :])
     return bool(_UNSPACED.search(sentence) if _IS_UNSPACED.search(sentence) else _ANY.search(sentence))
 
 
