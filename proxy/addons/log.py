@@ -72,7 +72,9 @@ class RequestLog(AddOn):
         elif name == "mended":
             for kind in fields["kinds"]:  # clients send the same every time
                 if self._is_first(name, outcome, kind):
-                    _log.warning("%s: a client sends histories that need repair: %s", _where(outcome), kind)
+                    _log.warning(
+                        "%s: histories of a client are repaired before they are sent: %s", _where(outcome), kind
+                    )
 
     @override
     def ended(self, outcome: Outcome) -> None:
@@ -107,7 +109,8 @@ class RequestLog(AddOn):
 
 def line(outcome: Outcome) -> str:
     """Format the outcome of a request as one line."""
-    parts = [f"{outcome.id} {_where(outcome)}: {outcome.status} {outcome.error or outcome.action}"]
+    where = f" {_where(outcome)}" if outcome.backend else ""
+    parts = [f"{outcome.id}{where}: {outcome.status} {outcome.error or outcome.action}"]
     if outcome.conversation:
         parts.append(f"conversation {outcome.conversation}")
     if outcome.tokens_after is not None:

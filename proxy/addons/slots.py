@@ -272,7 +272,10 @@ class SlotKeeper(AddOn):
             place: dict[str, Any] = {"scope": slot.scope, "links": links, "checkpoint": slot.checkpoint}
             engine.files[name] = {**place, "bytes": done.bytes, "run": engine.run}
         elif engine.vain >= IN_VAIN:
-            _log.warning("the slots of %s can't be saved, so they are left to the server", route.model)
+            _log.warning(
+                "the slots of %s can't be saved, so they are left to the server: see its log, and the room in --slot-save-path",
+                route.model,
+            )
         await self._store.put_document(_OWNER, engine.name, engine.files)
 
     async def _restore(self, job: Job, engine: _Engine, slot: _Slot, name: str) -> None:

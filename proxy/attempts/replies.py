@@ -208,7 +208,7 @@ class ClientReply:
                 raise driver.failed
             answer = driver.answer
             if stream is not None and not answer.has_output:
-                raise UpstreamInvalid("The backend ended its answer before its first word.")
+                raise UpstreamInvalid("The backend ended its answer before its first word: see its log.")
             pieces = (_changed(answer, pieces[0]), *pieces[1:])
             if stream is not None or len(answer.attempts) > 1 or (usage is None and not job.dialect.native):
                 usage = answer.usage()
@@ -229,7 +229,7 @@ class ClientReply:
         job, client = self._job, self.client
         client.stop()
         if reply.status < 400 and not reply.body:
-            raise UpstreamInvalid(f"The backend answered {reply.status} without a body.")
+            raise UpstreamInvalid(f"The backend answered {reply.status} without a body: see its log.")
         job.outcome.fail(reply.error_status, "refused")
         if job.exchange.started:
             await client.end_with_error(reply.error())
@@ -250,14 +250,18 @@ def read_answer(job: Job, response: BodyResponse) -> Completion | None:
         return None
     completion = read_completion(response.body)
     if completion is None:
-        raise UpstreamUnavailable("The backend answered 200 with a body that can't be read as JSON.")
+        raise UpstreamUnavailable(
+            "The backend answered 200 with a body that is not JSON: check that its URL is that of an API."
+        )
     if completion.is_error:
         return None
     job.outcome.add("first_byte")
     if job.dialect.native:
         return completion
     if not completion.choices:
-        raise UpstreamInvalid("The backend answered 200 with JSON that holds no answer.")
+        raise UpstreamInvalid(
+            "The backend answered 200 with JSON that holds no answer: check that its URL is that of a chat API."
+        )
     if not job.request.continues or not job.known_backend.repeats_prefill:
         return completion
     prefill = text_of(job.request.messages[-1])

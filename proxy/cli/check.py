@@ -175,7 +175,7 @@ def findings_of(settings: Settings, seen: Sequence[SeenBackend]) -> Iterator[Fin
         yield Finding(
             "host_out_of_reach",
             f"this is a container, and no backend takes connections from it at {', '.join(settings.discover)}.",
-            f"have it listen on all addresses ({listen}), and look for it at host.docker.internal (SPILLWAY_DISCOVER)",
+            f"set SPILLWAY_DISCOVER=host.docker.internal, and have the backend listen on all addresses. {listen}",
         )
     for backend in sorted(seen, key=lambda each: each.answers):
         if backend.answers:

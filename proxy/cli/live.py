@@ -315,9 +315,9 @@ def _request_line(outcome: JsonObject) -> Text:
     style = "green" if error is None and status < 400 else "red"
     line.append(f"{'running' if outcome['running'] else status} ", style=style)
     line.append(outcome["action"], style="magenta" if outcome["compactions"] else "")
-    line.append(f" {_clean(outcome['backend'])}/{_clean(outcome['model'])}")
+    line.append("".join(f" {_clean(outcome['backend'])}/{_clean(outcome['model'])}" if outcome["model"] else ""))
     if after is not None:
-        shortened = f"{outcome['tokens_before']:,} → " if outcome["tokens_before"] != after else ""
+        shortened = f"{outcome['tokens_before']:,} → " if outcome["rungs"] and [*outcome["rungs"]] != ["answer"] else ""
         line.append(f" {shortened}{_of_window(after, outcome['window'])}")
     for name, text in (
         ("recalled", ("passage", " recalled")),
@@ -326,8 +326,8 @@ def _request_line(outcome: JsonObject) -> Text:
         ("completion_tokens", ("token", " answered")),
     ):
         line.append(f", {plural(outcome[name], *text, form=',')}" if outcome[name] else "")
-    first = "?" if outcome["first_byte"] is None else f"{outcome['first_byte']:.1f}"
-    line.append(f", first byte {first} s of {outcome['seconds']:.1f} s")
+    first = "" if outcome["first_byte"] is None else f"first byte {outcome['first_byte']:.1f} s of "
+    line.append(f", {first}{outcome['seconds']:.1f} s")
     line.append("" if error is None else f" {_clean(error)}", style="red")
     return line.append(f" {_clean(outcome['id'])}", style="bright_black")
 

@@ -298,11 +298,15 @@ async def body_of(response: httpx.Response, limit: int) -> bytes:
                 if is_error and len(body) > ERROR_BYTES:
                     break
                 if len(body) > limit:
-                    raise UpstreamTooLarge(f"The backend's answer is larger than the {limit} bytes accepted of one.")
+                    raise UpstreamTooLarge(
+                        f"The backend's answer is larger than {limit} bytes: raise SPILLWAY_MAX_BODY."
+                    )
     except httpx.TimeoutException:
-        raise UpstreamTimeout("The backend fell silent in the middle of the answer.") from None
+        raise UpstreamTimeout(
+            "The backend fell silent in the middle of the answer: see its log, or raise SPILLWAY_READ_TIMEOUT."
+        ) from None
     except httpx.TransportError as error:
-        raise UpstreamUnavailable(f"The backend broke off the answer ({type(error).__name__}).") from None
+        raise UpstreamUnavailable(f"The backend broke off the answer ({type(error).__name__}): see its log.") from None
     except TimeoutError:
         pass
     finally:

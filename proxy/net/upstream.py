@@ -201,7 +201,7 @@ class ReadinessProbe:
         for upstream, kind in zip(self._upstreams, kinds, strict=True):
             before = self._kinds.get(upstream.name, "not asked yet")
             if kind is None and before is not None:
-                _log.warning("backend %s does not answer", upstream.name)
+                _log.warning("backend %s does not answer; `spillway check` says why", upstream.name)
             elif kind is not None and before is None:
                 _log.info("backend %s answers again", upstream.name)
             self._kinds[upstream.name] = kind

@@ -109,7 +109,9 @@ class Store:
             _log.warning("a checkpoint can't be encoded (%s) and is not stored", type(error).__name__)
             return False
         if len(body) > self._limits.max_bytes:
-            _log.warning("a checkpoint of %d bytes is above the size cap and is not stored", len(body))
+            _log.warning(
+                "a checkpoint of %d bytes is larger than SPILLWAY_STORE_BYTES allows, and is not stored", len(body)
+            )
             return False
         if self._shelter is not None:
             await self._shelter.drop(checkpoint.scope, checkpoint.digest)

@@ -134,7 +134,9 @@ def test_the_last_requests_are_a_line_each(busy: Any, said: Any) -> None:
     assert " 200 compacted llamacpp/m " in first
     assert " of 2,048 (" in first
     assert "1 passage recalled" in first
+    assert " → " in first
     assert " 200 forwarded llamacpp/m " in second
+    assert " → " not in second
     assert said(proxy, "tail", "--no-follow", "-n", "1") == f"{lines[-1]}\n"
     assert said(proxy, "tail", "--no-follow", "-n", "0") == ""
 

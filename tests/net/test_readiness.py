@@ -89,4 +89,5 @@ async def test_each_change_is_logged_once(caplog: pytest.LogCaptureFixture) -> N
         clock.now += BELIEVED
         await ready.kinds()
     told = [record.getMessage().removeprefix("backend b1 ") for record in caplog.records]
-    assert told == ["does not answer", "answers again"] * 2 + ["does not answer"]
+    silent = "does not answer; `spillway check` says why"
+    assert told == [silent, "answers again"] * 2 + [silent]
