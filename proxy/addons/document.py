@@ -186,14 +186,27 @@ class DocumentReader(AddOn):
     ) -> list[str]:
         """Have notes written on each piece, within `room` tokens if that can be; none if too many of them fail.
 
-        Of a piece that fails twice its beginning stands in the place of notes.
+        One that fails is read in halves: it was too long, or a model would only lose its way in it once more. Of one that
+        fails again its beginning stands in the place of notes.
         """
-        tokens, failed = max(_LEAST, min(by.tokens, int(room / len(pieces)))), 0
+        tokens, failed, cost = (
+            max(_LEAST, min(by.tokens, int(room / len(pieces)))),
+            0,
+            partial(self._meter.costs, job.key),
+        )
         notes: list[str] = []
         progress.parts = len(pieces)
+
+        async def note_on(text: str, most: int) -> str:
+            ask = _ask(text, question, progress.part, len(pieces), most)
+            return await self._summaries.answer(job, SummaryAsk([ask], False, most, brief=True))
+
         for progress.part, piece in enumerate(pieces, 1):
-            ask = SummaryAsk([_ask(piece, question, progress.part, len(pieces), tokens)], False, tokens, brief=True)
-            note = await self._summaries.answer(job, ask) or await self._summaries.answer(job, ask)
+            note = await note_on(piece, tokens)
+            if not note:
+                half = sum(cost([{"role": "user", "content": piece}])) * 0.6
+                halves = [await note_on(each, tokens // 2) for each in in_pieces(piece, half, cost)]
+                note = "\n".join(filter(None, halves))
             job.state.unsummarised = 0
             job.outcome.add("document_part", became="read" if note else "failed")
             failed += not note

@@ -42,13 +42,16 @@ def parts(fake: FakeBackend) -> list[str]:
     return [number for number in map(part, fake.chats()) if number]
 
 
-def reader(failing: str = "", gate: Gate | None = None, filler: str = "") -> Brain:
-    """Notes all codes of a part, and a filler, and answers with all that it sees; it breaks off at parts whose number matches `failing`."""
+def reader(failing: str = "", gate: Gate | None = None, filler: str = "", longest: int = 0) -> Brain:
+    """Notes all codes of a part, and a filler, and answers with all that it sees.
+
+    It breaks off at parts whose number matches `failing`, where they have more than `longest` characters.
+    """
 
     def brain(asked: Question) -> Reply:
         codes = " ".join(f"the code of room {room} is {code}." for room, code in _CODE.findall(asked.last_user))
         found = _PART.search(asked.last_user)
-        if found is not None and failing and re.fullmatch(failing, found[1]):
+        if found is not None and failing and re.fullmatch(failing, found[1]) and len(asked.last_user) > longest:
             return Reply(error="out of memory")
         if found is not None and "Line " in asked.last_user:
             codes += filler
@@ -132,6 +135,13 @@ def test_parts_that_fail(failing: str, noted: bool) -> None:
         else:
             assert parts(fake).count("3") == 2
             assert "c1150" in answer.json()["choices"][0]["message"]["content"]
+
+
+def test_a_part_that_is_too_long_is_read_in_halves() -> None:
+    with LlamaCppFake([MODEL], reader(r"\d+", longest=8_000)) as fake, running_proxy(fake) as proxy:
+        text = proxy.chat({"model": "m", "messages": book()}).json()["choices"][0]["message"]["content"]
+        assert all(f"c{n}" in text for n in range(50, 1200, 100))
+        assert "There are no notes" not in str(fake.chats()[-1].json["messages"])
 
 
 def test_what_is_longer_than_the_most_that_is_read_is_refused_with_the_figures() -> None:
