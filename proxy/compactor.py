@@ -200,9 +200,8 @@ class Compactor:
         flight.waiting += 1
         job.state.progress = flight.job.state.progress
         try:
-            done, _ = await asyncio.wait(
-                {flight.task}, timeout=None if seconds == job.settings.read_timeout else seconds
-            )
+            timeout = None if seconds == job.settings.read_timeout else seconds
+            done, _ = await asyncio.wait({flight.task}, timeout=timeout)
             flight.goes_on = flight.goes_on or not (
                 done or job.settings.ahead != "auto" or self.summaries.may_work_ahead(job, job.route.upstream)
             )
@@ -297,12 +296,8 @@ def _is_longer(other: Checkpoint, job: Job) -> bool:
 
 def _continues(job: Job, other: Job) -> bool:
     """Return whether another job was done ahead of time for this one."""
-    return (
-        bool(other.expected)
-        and not job.expected
-        and job.scope == other.scope
-        and other.expected in job.prompt.links[:-1]
-    )
+    ahead = other.expected and not job.expected and job.scope == other.scope
+    return bool(ahead) and other.expected in job.prompt.links[:-1]
 
 
 def _answered(prompt: Prompt) -> bytes:

@@ -215,9 +215,8 @@ class Exchange:
             self.status = message["status"]
             if self._uploaded is not None:
                 self._uploaded.set()
-            headers = [
-                (b"x-upstream-request-id" if name == _ID else name, value) for name, value in message.get("headers", ())
-            ]
+            names = {_ID: b"x-upstream-request-id"}
+            headers = [(names.get(name, name), value) for name, value in message.get("headers", ())]
             message["headers"] = [*headers, (_ID, self.id.encode())]
         elif not message.get("more_body", False):
             self.ended = True

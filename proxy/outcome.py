@@ -328,11 +328,8 @@ class Outcome:
             "fill": "" if fill is None else f"{fill:.4f}",
             "window": self.window,
         }
-        return [
-            (b"x-spillway-" + name.encode(), str(value).encode("latin-1", "replace"))
-            for name, value in values.items()
-            if value
-        ]
+        shown = {name: str(value).encode("latin-1", "replace") for name, value in values.items() if value}
+        return [(b"x-spillway-" + name.encode(), value) for name, value in shown.items()]
 
 
 @dataclass

@@ -139,9 +139,8 @@ class Route:
             kind, stream = (b"content-type", b"text/event-stream"), _Frames(stream, lines)
         else:
             stream = httpx.ByteStream(lines.completion(await body_of(response, _LARGEST)))
-        return httpx.Response(
-            response.status_code, headers=[*response_headers(response.headers.raw, drop=_OF_FORM), kind], stream=stream
-        )
+        passing = [*response_headers(response.headers.raw, drop=_OF_FORM), kind]
+        return httpx.Response(response.status_code, headers=passing, stream=stream)
 
 
 class _Frames(httpx.AsyncByteStream):
@@ -265,9 +264,8 @@ class Router:
             raise BadRequest(_STRICT, param="model")
         if self._default is not None:
             return self._default
-        table = [
-            (public, route) for public, route in (await self.table()).items() if not _NOT_FOR_CHATS.search(route.model)
-        ]
+        items = (await self.table()).items()
+        table = [(public, route) for public, route in items if not _NOT_FOR_CHATS.search(route.model)]
         for least in (2, 1, 0):  # the surest first: a rank that a single model reaches decides
             candidates = [(public, route.model) for public, route in table if _readiness(route) >= least]
             if len({model for _, model in candidates}) == 1:

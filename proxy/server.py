@@ -84,9 +84,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._decline_upgrade(data[upgrade.args[0] :])
         except HttpParserError as error:
             known = error.__context__
-            self._refuse(
-                known if isinstance(known, ClientError) else BadRequest(f"The request is not valid HTTP/1.1: {error}.")
-            )
+            invalid = BadRequest(f"The request is not valid HTTP/1.1: {error}.")
+            self._refuse(known if isinstance(known, ClientError) else invalid)
         else:
             if self._head_bytes > HEADER_BYTES:  # llhttp reports a header once it is complete
                 self._refuse(_head_too_large())

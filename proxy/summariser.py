@@ -133,10 +133,8 @@ class Summaries:
 
     def follows(self, job: Job) -> bool:
         """Return whether a summary is written after the extract that a job had to do with."""
-        asks = (
-            STRATEGIES[job.settings.strategy].asks and self._failures.get(("any", *job.route.key), 0) < IN_A_ROW["any"]
-        )
-        return asks and job.settings.ahead != "off" and not job.state.unsummarised
+        failures, asks = self._failures.get(("any", *job.route.key), 0), STRATEGIES[job.settings.strategy].asks
+        return asks and failures < IN_A_ROW["any"] and job.settings.ahead != "off" and not job.state.unsummarised
 
     async def summariser(
         self, job: Job, overhead: float = 0.0, *, goal: int | None = None, asks: bool = True

@@ -226,10 +226,8 @@ async def _changes(view: HistoryView, only: str | None, last: int, looks: int) -
     progress = running if looks % (1 + len(running) // _MANY) == 0 else ()
     changed = [each for each in found if only in (None, each.id) and (each.change > last or each in progress)]
     ended = [each for each in view.records(RequestFilter(conversation=only)) if each.change > last]
-    return [
-        *(("conversation", row) for row in await view.rows(changed)),
-        *(("outcome", view.outcome(each)) for each in ended),
-    ]
+    rows = [("conversation", row) for row in await view.rows(changed)]
+    return [*rows, *(("outcome", view.outcome(each)) for each in ended)]
 
 
 def _event(name: str, data: Any) -> bytes:

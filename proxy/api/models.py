@@ -271,10 +271,8 @@ def _offered(job: Job, relay: Relay) -> dict[str, Any] | None:
     """Describe how tools reach the model, and the tokens of the protocol where they are emulated."""
     if job.prompt.offer is None:
         return {"mode": "native"} if job.offers_tools else None
-    return {
-        "mode": "emulated",
-        "protocol_tokens": relay.pipeline.counting.meter.count_text(job.key, protocol(job.prompt.offer)),
-    }
+    tokens = relay.pipeline.counting.meter.count_text(job.key, protocol(job.prompt.offer))
+    return {"mode": "emulated", "protocol_tokens": tokens}
 
 
 def _checkpoint(job: Job) -> dict[str, Any] | None:

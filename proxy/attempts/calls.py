@@ -68,12 +68,8 @@ class AnswerCalls:
             # What built-in tools are called with is checked when they are answered.
             offer = offer.with_more(dict.fromkeys(job.prompt.builtin))
         # Text may be taken for calls, but not where the client wants a format, or has a chore done.
-        if (
-            offer is None
-            and job.settings.tool_mode != "native"
-            and not job.undisturbed
-            and job.prompt.request.choices == 1
-        ):
+        disturbs = job.undisturbed or job.prompt.request.choices != 1
+        if offer is None and job.settings.tool_mode != "native" and not disturbs:
             offer = _native_offer(job)
         if offer is not None:
             self._reader = WrittenCallReader(
@@ -159,10 +155,9 @@ async def answered_calls(job: Job, text: str, calls: Sequence[CallPart], meter: 
         {"id": each, "type": "function", "function": {"name": call.name, "arguments": _valid(call)}}
         for call, each in zip(calls, ids, strict=True)
     ]
-    answers = [
-        {"role": "tool", "tool_call_id": each, "content": result} for each, result in zip(ids, results, strict=True)
-    ]
-    messages: list[Message] = [{"role": "assistant", "content": text or None, "tool_calls": requested}, *answers]
+    messages: list[Message] = [{"role": "assistant", "content": text or None, "tool_calls": requested}]
+    for each, result in zip(ids, results, strict=True):
+        messages.append({"role": "tool", "tool_call_id": each, "content": result})
     return messages if job.prompt.offer is None else calls_as_text(messages)
 
 

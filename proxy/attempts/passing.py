@@ -24,10 +24,8 @@ ErrorEnding: TypeAlias = Callable[[ClientError], bytes]
 _BETWEEN_FRAMES = (b"\n\n", b"\r\n\r\n")
 
 
-async def pass_through(
-    exchange: Exchange, outcome: Outcome, to: "Addressed", ending: ErrorEnding | None = None
-) -> None:
-    """Send the request as it is and the response as it comes; `ending` is for a stream that the server has to end.
+async def pass_through(exchange: Exchange, outcome: Outcome, to: "Addressed", end: ErrorEnding | None = None) -> None:
+    """Send the request as it is and the response as it comes; `end` is for a stream that the server has to end.
 
     Raises:
         UpstreamUnavailable: the backend can't be reached, or broke off before anything was sent.
@@ -55,8 +53,8 @@ async def pass_through(
     except asyncio.CancelledError:
         if (stopped := exchange.stopped()) is None:
             raise
-        if ending is not None and is_event_stream(response) and data.endswith(_BETWEEN_FRAMES):
-            await exchange.write(ending(stopped))
+        if end is not None and is_event_stream(response) and data.endswith(_BETWEEN_FRAMES):
+            await exchange.write(end(stopped))
             await exchange.end()
         raise stopped from None
     except httpx.TransportError as error:

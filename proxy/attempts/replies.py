@@ -118,9 +118,7 @@ class ClientReply:
         self._identity = Identity(f"chatcmpl-{job.state.unique}", int(replies.clock()), job.prompt.request.model)
         """Of an answer that no backend has given one."""
         streams, requested = job.prompt.request.stream, job.exchange.header(b"x-spillway-status")
-        form = (
-            requested if requested in FORMS else next((word for word in job.settings.status if word in FORMS), "auto")
-        )
+        form = next((word for word in (requested or "", *job.settings.status) if word in FORMS), "auto")
         self.client = ClientStream(
             job.exchange,
             job.writer(),

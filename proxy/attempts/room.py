@@ -34,13 +34,6 @@ _CONCLUSIONS = 2
 """Times that a model may be made to answer: from a thought, and anew."""
 UNREAD = 0.4
 """Share of the window up to which results that the model has not read yet stay whole."""
-_NAMES = {
-    "system_prompt": "system prompt",
-    "tools": "tools",
-    "history": "earlier history",
-    "newest_turn": "newest turn",
-}
-"""Parts of a prompt, in its order."""
 _ADVICE = {
     "policy_local": "set SPILLWAY_POLICY=local, or send `x-spillway-policy: local` (saves about {})",
     "tools": "offer fewer tools, by SPILLWAY_TOOLS_ALLOWED or the client's own `--tools` (saves up to {})",
@@ -90,9 +83,8 @@ def reduction_of(job: Job, budget: ContextBudget, goal: int, meter: Meter) -> tu
     overhead = max(0.0, of_history(job.prompt) - sum(costs))
     limits = prune_limits(job.settings, budget.zone)
     room = max(1.0, goal - overhead)
-    limits = replace(
-        limits, message=min(limits.message, room / 4), minimum_gain=min(limits.minimum_gain, round(room / 4))
-    )
+    gain = min(limits.minimum_gain, round(room / 4))
+    limits = replace(limits, message=min(limits.message, room / 4), minimum_gain=gain)
     newest = newest_user(job.prompt.sent)
     reduction = Reduction(
         messages=history,
@@ -231,9 +223,8 @@ def _too_long(job: Job, meter: Meter, counted: int, cut: float, why: str) -> Con
     # A backend that refused it has the last word, whatever the estimate is.
     tokens = max(window, counted or job.prompt.estimate.tokens + round(cut))
     predicted = _parts(job, meter)
-    saved = (
-        sum(predicted.values()) - sum(_parts(_local(job), meter).values()) if job.settings.policy != "local" else 0.0
-    )
+    is_local = job.settings.policy == "local"
+    saved = 0.0 if is_local else sum(predicted.values()) - sum(_parts(_local(job), meter).values())
     predicted["newest_turn"] += cut
     scale = tokens / max(1.0, sum(predicted.values()))  # so that the parts come to the tokens of the whole
     parts = {name: round(cost * scale) for name, cost in predicted.items() if cost >= 1 or name == "newest_turn"}
@@ -244,7 +235,8 @@ def _too_long(job: Job, meter: Meter, counted: int, cut: float, why: str) -> Con
     advice = [_ADVICE[name].format(saving) for name, saving in savings.items()]
     subject = "model with a window" if trained is not None and trained.value < needed else "window"
     advice.append(f"use a {subject} of at least {needed} tokens")
-    breakdown = ", ".join(f"{cost} in the {_NAMES[name]}" for name, cost in parts.items())
+    named = {name: name.replace("_", " ") for name in parts} | {"history": "earlier history"}
+    breakdown = ", ".join(f"{cost} in the {named[name]}" for name, cost in parts.items())
     return ContextOverflow(
         # LiteLLM and others know a context overflow by the first words, which are OpenAI's.
         f"This model's maximum context length is {window} tokens. However, your messages resulted in {tokens} tokens: "

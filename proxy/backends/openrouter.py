@@ -162,11 +162,8 @@ class OpenRouter(Backend):
         """Replace the effort, beside which it is refused; for models with efforts alone OpenRouter finds the nearest."""
         if value_of(profile.thinks) is False:
             return {}
-        rest = omit(mapping(body.get("reasoning")), "effort")
-        return {
-            "reasoning": {**rest, "max_tokens": tokens},
-            **({"reasoning_effort": None} if "reasoning_effort" in body else {}),
-        }
+        reasoning = {**omit(mapping(body.get("reasoning")), "effort"), "max_tokens": tokens}
+        return {"reasoning": reasoning, **dict.fromkeys({"reasoning_effort"} & body.keys())}
 
 
 def _profile(model: str, entry: JsonObject, serving: JsonObject) -> ModelProfile:

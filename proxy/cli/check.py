@@ -110,13 +110,8 @@ def run(settings: Settings, args: argparse.Namespace) -> int:
         findings += [Finding("model_not_listed", text, cure) for text in unlisted]
     if args.json:
         files = list(map(str, config_files(args.config)))
-        report = {
-            "answers": answers,
-            "config": files,
-            "backends": list(map(_as_json, seen)),
-            "findings": list(map(asdict, findings)),
-        }
-        say(json.dumps(report, indent=2))
+        lists = {"backends": list(map(_as_json, seen)), "findings": list(map(asdict, findings))}
+        say(json.dumps({"answers": answers, "config": files, **lists}, indent=2))
     else:
         _print_all(settings, seen, findings, config_files(args.config))
     return 0 if answers else 1

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 from rich.console import Console, Group, RenderableType
@@ -214,9 +214,8 @@ def _show(client: httpx.Client, args: argparse.Namespace) -> None:
     parts = [_request_line(turn), _timeline(turn)]
     if diff is not None:
         counts = ", ".join(f"{number} {change}" for change, number in diff["counts"].items())
-        parts.append(
-            f"\n{diff['tokens']['sent']:,} tokens were sent, {diff['tokens']['forwarded']:,} forwarded: {counts}."
-        )
+        tokens = diff["tokens"]
+        parts.append(f"\n{tokens['sent']:,} tokens were sent, {tokens['forwarded']:,} forwarded: {counts}.")
     _print(args, {"request": turn, "diff": diff}, parts)
 
 
@@ -266,9 +265,8 @@ def _table(names: Sequence[str], rows: Iterable[Iterable[object]], *, expand: bo
     """Draw a table; a name that ends with `>` is that of numbers, the last column takes what room there is."""
     table = Table(box=None, pad_edge=False, header_style="bold", show_header=any(map(str.strip, names)), expand=expand)
     for name in names:
-        table.add_column(
-            name.rstrip(">"), justify="right" if name.endswith(">") else "left", no_wrap=True, overflow="ellipsis"
-        )
+        side: Literal["left", "right"] = "right" if name.endswith(">") else "left"
+        table.add_column(name.rstrip(">"), justify=side, no_wrap=True, overflow="ellipsis")
     table.columns[-1].ratio = 1  # of a table that is expanded
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else _clean(cell) for cell in row))

@@ -170,20 +170,16 @@ class OllamaWriter(Translator):
 
     @override
     def _answer(self) -> dict[str, Any]:
-        texts = {
-            kind: "".join(block.text for block in self._blocks if block.kind == kind) for kind in ("text", "thinking")
-        }
-        fields = {"thinking": texts["thinking"], "tool_calls": list(map(self._call, self._calls))}
-        return self._object(
-            {"content": texts["text"], **{name: value for name, value in fields.items() if value}}, done=True
+        text, thought = (
+            "".join(each.text for each in self._blocks if each.kind == kind) for kind in ("text", "thinking")
         )
+        fields = {"thinking": thought, "tool_calls": list(map(self._call, self._calls))}
+        message = {"content": text, **{name: value for name, value in fields.items() if value}}
+        return self._object(message, done=True)
 
     def _call(self, block: ContentBlock) -> dict[str, Any]:
-        arguments = arguments_of(block.text)
-        return {
-            "id": self._call_id(block),
-            "function": {"index": self._calls.index(block), "name": block.name, "arguments": arguments},
-        }
+        called = {"index": self._calls.index(block), "name": block.name, "arguments": arguments_of(block.text)}
+        return {"id": self._call_id(block), "function": called}
 
     def _line(self, message: Mapping[str, Any], *, done: bool = False) -> bytes:
         return dumps(self._object(message, done=done)) + b"\n"

@@ -207,10 +207,8 @@ class _Checker:
         unknown = [name for name in value if name not in known]
         if more is False and unknown and "patternProperties" not in schema:
             self.faults.append(f"{_names(unknown)} not known{inside}")
-        new = {
-            name: self.fit(item, known.get(name, more), f"{path}.{name}" if path else name, depth + 1)
-            for name, item in value.items()
-        }
+        above = f"{path}." if path else ""
+        new = {name: self.fit(item, known.get(name, more), f"{above}{name}", depth + 1) for name, item in value.items()}
         return new if any(map(is_not, new.values(), value.values())) else value
 
 
@@ -236,9 +234,8 @@ def alternatives(schema: Mapping[str, Any]) -> list[Any]:
 def _fit_type(value: Any, schema: Mapping[str, Any], path: str) -> tuple[Any, str]:
     """The value in a type that the schema names, and what is wrong with it."""
     named = schema.get("type")
-    kinds = [
-        kind for kind in (named if isinstance(named, list) else [named]) if isinstance(kind, str) and kind in _TYPES
-    ]
+    names = named if isinstance(named, list) else [named]
+    kinds = [kind for kind in names if isinstance(kind, str) and kind in _TYPES]
     if kinds and path and not any(_is(value, kind) for kind in kinds):
         mended = _mended(value, kinds)
         if mended is None:

@@ -96,9 +96,8 @@ def _members(root: Any, schema: Mapping[str, Any], depth: int, nodes: Iterator[i
         described = resolved(root, inner)
         optional = "" if isinstance(required, list) and name in required else "?"
         default = "" if described.get("default") is None else f" = {dumps(described['default']).decode()}"
-        text = (
-            f"{name}{optional}: {_kind(root, described, depth + 1, nodes)}{default if len(default) < _DEFAULT else ''}"
-        )
+        default = default if len(default) < _DEFAULT else ""
+        text = f"{name}{optional}: {_kind(root, described, depth + 1, nodes)}{default}"
         about = described.get("description")
         yield f"{text} /* {' '.join(about.split())} */" if isinstance(about, str) and about.strip() else text
 

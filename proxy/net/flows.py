@@ -114,9 +114,8 @@ class FlowRunner:
         content = None if probe.json is None else jsontext.dumps(probe.json)
         timeouts = {"timeout": {"connect": self._timeout, "read": seconds}}
         try:
-            request = httpx.Request(
-                probe.method, self.url + probe.path, headers=headers, content=content, extensions=timeouts
-            )
+            url = self.url + probe.path
+            request = httpx.Request(probe.method, url, headers=headers, content=content, extensions=timeouts)
             async with asyncio.timeout(seconds):
                 response = await self._transport.handle_async_request(request)
                 try:

@@ -73,9 +73,8 @@ class ProxyKeys:
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
         forms = sorted({form for key in keys for form in key_bytes(key)})
-        long, short = (
-            b"|".join(re.escape(form) for form in forms if (len(form) >= _LONG) is is_long) for is_long in (True, False)
-        )
+        long = b"|".join(re.escape(form) for form in forms if len(form) >= _LONG)
+        short = b"|".join(re.escape(form) for form in forms if len(form) < _LONG)
         alone = b"(?<![0-9A-Za-z])(?:%b)(?![0-9A-Za-z])" % short if short else b""
         self.pattern = re.compile(b"|".join(filter(None, (long, alone)))) if forms else None
         """None where there are no keys."""

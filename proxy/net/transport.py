@@ -144,9 +144,8 @@ class HttpTransport(httpx.AsyncBaseTransport):
                 )
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _translated(error, sending.seconds) from error
-        return httpx.Response(
-            response.status, headers=response.raw_headers, stream=_Body(response, sending.seconds), request=request
-        )
+        body = _Body(response, sending.seconds)
+        return httpx.Response(response.status, headers=response.raw_headers, stream=body, request=request)
 
     @override
     async def aclose(self) -> None:

@@ -141,10 +141,8 @@ class Store:
         """Store a document, in place of what had that name. False: the store never takes it, and it is left out."""
         scope, digest = _place(owner, name)
         fields: dict[str, Any] = {"covered": 0, "tokens_before": 0, "tokens_after": 0, "kind": "document"}
-        pair = ({"name": name}, document)
-        return await self.put(
-            Checkpoint(scope=scope, digest=digest, replacement=pair, created=self._limits.clock(), **fields)
-        )
+        pair, created = ({"name": name}, document), self._limits.clock()
+        return await self.put(Checkpoint(scope=scope, digest=digest, replacement=pair, created=created, **fields))
 
     async def drop_document(self, owner: str, name: str) -> bool:
         """Delete a document, if it is there; False: the database does not take that now."""

@@ -129,9 +129,8 @@ class SqliteDriver:
     async def export(self) -> list[bytes]:
         """See `Driver.export`."""
         after = self._limits.clock() - self._limits.ttl
-        rows = await self._call(
-            lambda db: db.execute("SELECT body FROM checkpoints WHERE used > ?", (after,)).fetchall()
-        )
+        query = "SELECT body FROM checkpoints WHERE used > ?"
+        rows = await self._call(lambda db: db.execute(query, (after,)).fetchall())
         return [body for (body,) in rows]
 
     async def purge(self, older_than: float | None) -> int:

@@ -148,10 +148,8 @@ class Answer:
     @property
     def calls_are_complete(self) -> bool:
         """Return whether each call has a name, and arguments that are JSON, or none at all."""
-        return all(
-            call.name and (not call.arguments.strip() or loads_or_none(call.arguments) is not None)
-            for call in self.calls
-        )
+        calls = [(call.name, call.arguments) for call in self.calls]
+        return all(name and (not written.strip() or loads_or_none(written) is not None) for name, written in calls)
 
     @property
     def completion_tokens(self) -> int:

@@ -57,9 +57,8 @@ class Outlet:
         if answer.has_output:
             text, thought = answer.text, answer.reasoning
             self.rewriting = True
-            self._seam = (
-                Seam(SpacedFilter("\n\n" if text else "")) if reopened.corrects else seam_for(reopened, text, gap)
-            )
+            paragraph = Seam(SpacedFilter("\n\n" if text else ""))
+            self._seam = paragraph if reopened.corrects else seam_for(reopened, text, gap)
             self._thoughts = seam_for(reopened, "" if text or not reopened.exact else thought, "")
             self._thought_gap = None if text else "\n\n" * (bool(thought) and not reopened.exact)
             expected = bool(text and gap and (reopened.exact or reopened.echo))

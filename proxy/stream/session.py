@@ -171,9 +171,8 @@ class StreamSession:
                 attempt.finish = "length"
                 return self._end("length")
             attempt.cleared = False
-        if not self.answer.has_output and (
-            overflow is not None or refused_feature(200, data, ("tools", *TEMPLATE_RULES))
-        ):
+        refused = overflow is not None or refused_feature(200, data, ("tools", *TEMPLATE_RULES))
+        if refused and not self.answer.has_output:
             self.state, self._refusal = events.State.PAUSED, piece
             return events.Retry(overflow, data)
         attempt.errored = True

@@ -75,10 +75,8 @@ class Counting:
         that the model has not read. Returns whether the prompt may be due; most are so far from it that nothing is refreshed.
         """
         budget, estimate, recalled = job.budget, job.prompt.estimate, job.prompt.recalled
-        passing = recalled.newest_tokens
-        if budget is None or not budget.needs_compaction(
-            estimate.upper, estimate.upper, passing=passing, cramped=recalled.cramped
-        ):
+        passing, upper = recalled.newest_tokens, estimate.upper
+        if budget is None or not budget.needs_compaction(upper, upper, passing=passing, cramped=recalled.cramped):
             return False
         if job.is_due:  # the model may have been reloaded since its window was read
             before = job.profile.window

@@ -198,11 +198,8 @@ class Meter:
 
     def _count(self, counter: str, parts: Iterable[_Part]) -> list[Vector]:
         """Count each part by the counter of that id. Takes long where much of it is new; usable from threads."""
-        counts = self._counts
-        return [
-            counts.get((counter, digest)) or counts.put((counter, digest), count(value), _VECTOR)
-            for digest, count, value in parts
-        ]
+        counts, keyed = self._counts, (((counter, digest), count, value) for digest, count, value in parts)
+        return [counts.get(key) or counts.put(key, count(value), _VECTOR) for key, count, value in keyed]
 
     def _longest_anchor(self, scope: bytes, system: bytes, digests: Sequence[bytes]) -> Anchor | None:
         """Find the anchor of the longest prefix, one with the same system messages before any other."""

@@ -26,9 +26,7 @@ _TOKENS = (0.4, 3.0, 0.5, 0.7, 1.0, 1.0, 1.0, 1.0, 2.0)
 """Tokens that a character of each stands for, about: a marked letter for its word."""
 _INDENT = 1.0
 """Tokens that a pair of spaces stands for, about: indented code has a ratio of its own."""
-_CLASSES = bytes(
-    next((n for n, (first, last) in enumerate(_LEADS, 1) if first <= byte <= last), 0) for byte in range(256)
-)
+_CLASSES = bytes(next((n for n, (a, b) in enumerate(_LEADS, 1) if a <= byte <= b), 0) for byte in range(256))
 
 SAME = (1.0,) * SCRIPTS
 """Ratios of a vocabulary that is near enough."""

@@ -97,12 +97,8 @@ def sentencepiece(name: str) -> Vocabulary:
 
     pieces = [piece.decode().replace(" ", _SPACE) for piece in unpack(name)]
     ranks = {piece: rank for rank, piece in enumerate(pieces)}
-    merges = [
-        (piece[:at], piece[at:])
-        for piece in pieces
-        for at in range(1, len(piece))
-        if piece[:at] in ranks and piece[at:] in ranks
-    ]
+    pairs = ((piece[:at], piece[at:]) for piece in pieces for at in range(1, len(piece)))
+    merges = [(left, right) for left, right in pairs if left in ranks and right in ranks]
     for token in (f"<0x{byte:02X}>" for byte in range(256)):
         ranks.setdefault(token, len(ranks))
     tokenizer = Tokenizer(models.BPE(ranks, merges, fuse_unk=True, byte_fallback=True))

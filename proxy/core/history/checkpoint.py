@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
 
 from proxy.core.history.marks import is_extract, is_summary
-from proxy.core.jsontext import dig, dumps
+from proxy.core.jsontext import dig, dumps, omit
 from proxy.core.request import Message
 
 By: TypeAlias = Literal["written", "extract"]
@@ -73,11 +73,8 @@ def links(digests: Iterable[bytes]) -> list[bytes]:
 def without_cache_marks(value: Any) -> Any:
     """Messages, tools, or one of these, without cache marks; the same object if there are none."""
     if isinstance(value, Mapping):
-        bare = {
-            name: without_cache_marks(each) if name in _NESTED else each
-            for name, each in value.items()
-            if name != CACHE_MARK
-        }
+        kept = omit(value, CACHE_MARK)
+        bare = {name: without_cache_marks(each) if name in _NESTED else each for name, each in kept.items()}
         return value if len(bare) == len(value) and all(bare[name] is value[name] for name in bare) else bare
     if isinstance(value, list):
         parts = [without_cache_marks(each) for each in value]

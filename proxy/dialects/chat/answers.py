@@ -291,9 +291,8 @@ class ChatWriter(Writer):
         body = dict(completion.form)
         if isinstance(body.get("choices"), list):
             pairs = iter(zip(completion.choices, choices or completion.choices, strict=True))
-            body["choices"] = [
-                _choice(choice, *next(pairs)) if isinstance(choice, dict) else choice for choice in body["choices"]
-            ]
+            listed = body["choices"]
+            body["choices"] = [_choice(each, *next(pairs)) if isinstance(each, dict) else each for each in listed]
         if usage is not None:
             body["usage"] = usage
         return completion.body if body == completion.form else dumps(body)

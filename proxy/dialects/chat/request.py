@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxy.core.errors import BadRequest, NotManaged
-from proxy.core.jsontext import dumps, omit
+from proxy.core.jsontext import JsonObject, dumps, omit
 from proxy.core.request import Message, Request
 from proxy.dialects.bodies import dict_in, is_count, model_in, object_in, text_in
 
@@ -103,9 +103,7 @@ def may_ask_usage(request: Request) -> bool:
     return request.stream and "stream_options" not in request.body
 
 
-def written(
-    request: Request, messages: Sequence[Message] | None, fields: Mapping[str, Any], *, ask_usage: bool
-) -> bytes:
+def written(request: Request, messages: Sequence[Message] | None, fields: JsonObject, *, ask_usage: bool) -> bytes:
     """The body to send: as it came where nothing is changed, so that every byte of it stays.
 
     `messages` are sent instead of its own, `fields` are options with other values than the client's, and with `ask_usage`
@@ -120,7 +118,7 @@ def written(
 
 def going_on(
     body: Mapping[str, Any], messages: Sequence[Message], flags: Mapping[str, Any], counts: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> JsonObject:
     """The body of a request to go on with an answer, in a stream whose frames Spillway rewrites anyway.
 
     `body` is that of the first one. `flags` tell this backend to go on with the last of the `messages`, `counts` to count

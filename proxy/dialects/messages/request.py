@@ -110,10 +110,8 @@ def _format(wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     """The JSON schema that the answer has to follow, if any; it moved from `output_format` to `output_config`."""
     if wanted.get("type") != "json_schema":
         return None
-    return {
-        "type": "json_schema",
-        "json_schema": {"name": "answer", "schema": wanted.get("schema") or {}, "strict": True},
-    }
+    schema = {"name": "answer", "schema": wanted.get("schema") or {}, "strict": True}
+    return {"type": "json_schema", "json_schema": schema}
 
 
 # -- context management
@@ -259,10 +257,8 @@ def _offered_in(form: Mapping[str, Any]) -> list[JsonObject]:
     tools = blocks_in(form.get("tools"), "tools")
     known = {text_in(tool, "name") or str(place): tool for place, tool in enumerate(tools)}
     removed = set[str]()
-    blocks = (
-        block for message in form["messages"] if isinstance(message, dict) for block in dicts_in(message, "content")
-    )
-    for block in blocks:
+    messages = (message for message in form["messages"] if isinstance(message, dict))
+    for block in (block for message in messages for block in dicts_in(message, "content")):
         tool = dict_in(block, "tool")
         definition = dict_in(tool, "definition")
         name = text_in(definition or tool, "name")

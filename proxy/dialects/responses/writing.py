@@ -67,10 +67,7 @@ class ResponsesWriter(Translator):
     @override
     def _begin(self, prompt_tokens: int) -> list[bytes]:
         response = self._response("in_progress")
-        return [
-            self._event("response.created", response=response),
-            self._event("response.in_progress", response=response),
-        ]
+        return [self._event(f"response.{kind}", response=response) for kind in ("created", "in_progress")]
 
     @override
     def _opened(self, block: ContentBlock) -> list[bytes]:
