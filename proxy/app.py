@@ -120,8 +120,6 @@ def create_app(
         relay=Relay(pipeline=pipeline, router=router, telemetry=telemetry, manages_all=_manages_all(settings)),
         settings=settings,
         metrics=metrics,
-        meter=counting.meter,
-        ledger=pipeline.replies.ledger,
         access=access,
         readiness=ReadinessProbe(router.upstreams),
         history=history,

@@ -156,7 +156,7 @@ def generate(body: Mapping[str, Any]) -> DemoAnswer:
         message = f"request ({prompt} tokens) exceeds the available context size ({WINDOW} tokens), try increasing it"
         raise RequestRefused(400, message, type="exceed_context_size_error", n_prompt_tokens=prompt, n_ctx=WINDOW)
     messages = body["messages"]
-    tokens = tokens_of(_stopped(reply(messages, prompt), body.get("stop")))
+    tokens = tokens_of(reply(messages, prompt))
     limit = next((body[name] for name in _LIMITS if isinstance(body.get(name), int)), -1)
     room = WINDOW - prompt if limit < 0 else min(WINDOW - prompt, max(1, limit))
     last = messages[-1] if messages else {}
@@ -204,13 +204,6 @@ def _clip(text: str) -> str:
     """Return the beginning of a text in one line, without a mark in brackets before it."""
     flat = " ".join(re.sub(r"^\s*\[[^\]]*\]", "", text).split())
     return flat if len(flat) <= 100 else flat[:100].rsplit(" ", 1)[0] + " …"
-
-
-def _stopped(text: str, stop: object) -> str:
-    """Cut the text before the first stop string in it."""
-    strings = [stop] if isinstance(stop, str) else stop if isinstance(stop, list) else []
-    found = [text.index(each) for each in strings if isinstance(each, str) and each and each in text]
-    return text[: min(found)] if found else text
 
 
 def _rest(beginning: str, messages: Sequence[Message], used: int) -> str:

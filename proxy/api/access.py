@@ -27,7 +27,6 @@ from proxy.addons.conversation_summary import ConversationSummaries
 from proxy.addons.history import RequestHistory
 from proxy.addons.history_view import Viewer
 from proxy.addons.metrics import Metrics
-from proxy.attempts.calls import CallLedger
 from proxy.backends import BACKENDS
 from proxy.core.errors import BadRequest, Forbidden, MethodRefused, Unauthorized, WebSocketRefused
 from proxy.core.jsontext import dumps
@@ -305,8 +304,6 @@ class Services:
     relay: Relay
     settings: Settings
     metrics: Metrics
-    meter: Any
-    ledger: CallLedger
     access: AccessControl
     readiness: ReadinessProbe
     history: RequestHistory

@@ -45,7 +45,7 @@ router = APIRouter(dependencies=[Depends(bearer)], tags=["live"])
 
 async def _view(on: On, exchange: Public) -> HistoryView:
     """The history as the viewer sees it; refused without a key, where one is needed."""
-    return HistoryView(on.history, on.meter, on.access.viewer(exchange))
+    return HistoryView(on.history, on.relay.pipeline.counting.meter, on.access.viewer(exchange))
 
 
 View = Annotated[HistoryView, Depends(_view)]

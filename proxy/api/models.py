@@ -71,7 +71,7 @@ async def get_model(on: On, request: Request, model: str) -> Response:
 @router.get("/spillway/models", responses=answers("KnownModels"))
 async def known_models(on: On) -> Response:
     """Describe every backend and model, with the origin of every field."""
-    backends = []
+    backends, line = [], on.relay.pipeline
     await on.relay.router.table()
     for upstream in on.relay.router.upstreams:
         for listed in await upstream.prober.listed():
@@ -81,8 +81,8 @@ async def known_models(on: On) -> Response:
             model: {
                 **info,
                 "effective": _effective(on.settings, upstream, model, info),
-                "counting": on.meter.describe((upstream.name, model)),
-                "emulated_calls": on.ledger.describe((upstream.name, model)),
+                "counting": line.counting.meter.describe((upstream.name, model)),
+                "emulated_calls": line.replies.ledger.describe((upstream.name, model)),
             }
             for model, info in snapshot["models"].items()
         }

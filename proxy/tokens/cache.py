@@ -49,10 +49,10 @@ class Cache(Generic[K, V]):
         size += ENTRY_BYTES
         memory = self._memory
         with memory.lock:
-            self.remove(key)
+            _, before = self._entries.pop(key, (None, 0))
             self._entries[key] = value, size
-            self.size += size
-            memory.size += size
+            self.size += size - before
+            memory.size += size - before
             while memory.size > memory.limit:
                 max(memory.caches, key=lambda cache: cache.size).drop_oldest()
         return value

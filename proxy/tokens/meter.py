@@ -90,7 +90,9 @@ class Meter:
         lead = leading_system(messages)
         scope = blake2b(repr((*key, options, tenant)).encode(), digest_size=DIGEST_BYTES).digest()
         chain, system_digest = links(digests[lead:]), b"".join(links(digests[:lead])[-1:])
-        anchor = self._longest_anchor(scope, system_digest, chain)
+        # That of the longest prefix; one with the same system messages before any other.
+        starts = (start + digest for start in (scope + system_digest, scope) for digest in reversed(chain))
+        anchor = next((found for key in starts if (found := self._anchors.get(key)) is not None), None)
         # What an anchor covers need not be counted.
         first = lead + (0 if anchor is None else anchor.covered)
         parts: list[_Part] = [(options, counter.extras, extras)]
@@ -200,11 +202,6 @@ class Meter:
         """Count each part by the counter of that id. Takes long where much of it is new; usable from threads."""
         counts, keyed = self._counts, (((counter, digest), count, value) for digest, count, value in parts)
         return [counts.get(key) or counts.put(key, count(value), _VECTOR) for key, count, value in keyed]
-
-    def _longest_anchor(self, scope: bytes, system: bytes, digests: Sequence[bytes]) -> Anchor | None:
-        """Find the anchor of the longest prefix, one with the same system messages before any other."""
-        starts = (start + digest for start in (scope + system, scope) for digest in reversed(digests))
-        return next((found for key in starts if (found := self._anchors.get(key)) is not None), None)
 
     def _learn(self, estimate: Estimate, tokens: int, *, requested: bool) -> None:
         """Learn from a count that is believed, and anchor what goes on with this prompt."""

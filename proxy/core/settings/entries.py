@@ -7,18 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import unquote, urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    PrivateAttr,
-    StringConstraints,
-    field_validator,
-    model_validator,
-)
+import pydantic
 
 BackendKind = Literal["auto", "lmstudio", "ollama", "openrouter", "llamacpp", "llamaswap", "vllm", "generic"]
 StatusForm = Literal["auto", "event", "reasoning", "content", "comment", "off"]
@@ -144,40 +133,44 @@ def origin_glob(value: str) -> str:
     return value.lower().rstrip("/")
 
 
-NonBlank = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
-Fill = Annotated[float, BeforeValidator(_thousands), AfterValidator(share_or_tokens)]
+NonBlank = Annotated[str, pydantic.StringConstraints(strip_whitespace=True, min_length=1)]
+Fraction = Annotated[float, pydantic.Field(gt=0.0, le=1.0)]
+Fill = Annotated[float, pydantic.BeforeValidator(_thousands), pydantic.AfterValidator(share_or_tokens)]
 """Share of the window, or tokens where it is above 1."""
-Window = Annotated[int | Literal["auto"], PlainValidator(window_or_auto)]
-Bytes = Annotated[int, BeforeValidator(_in_units(_BYTES, "bytes"))]
+Window = Annotated[int | Literal["auto"], pydantic.PlainValidator(window_or_auto)]
+Bytes = Annotated[int, pydantic.BeforeValidator(_in_units(_BYTES, "bytes"))]
 """Bytes, as in `64MB`, which is 64 MiB here: nobody means the other."""
-Seconds = Annotated[float, BeforeValidator(_in_units({"s": 1, "m": 60, "h": 3600, "d": 86400}, "seconds"))]
+Seconds = Annotated[float, pydantic.BeforeValidator(_in_units({"s": 1, "m": 60, "h": 3600, "d": 86400}, "seconds"))]
 """Seconds, as in `15m`."""
-LogLevel = Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lowered)]
-SingleLimits = dict[Limit, Annotated[int, Field(ge=0)]]
-WordList = Annotated[tuple[NonBlank, ...], BeforeValidator(listed)]
-Permissions = Annotated[tuple[Permission, ...], BeforeValidator(listed)]
-StatusWords = Annotated[tuple[Literal[StatusForm, StatusDetail], ...], BeforeValidator(listed)]
-HostGlobs = Annotated[tuple[Annotated[NonBlank, AfterValidator(host_glob)], ...], BeforeValidator(listed)]
-OriginGlobs = Annotated[tuple[Annotated[NonBlank, AfterValidator(origin_glob)], ...], BeforeValidator(listed)]
+LogLevel = Annotated[Literal["debug", "info", "warning", "error"], pydantic.BeforeValidator(lowered)]
+SingleLimits = dict[Limit, Annotated[int, pydantic.Field(ge=0)]]
+WordList = Annotated[tuple[NonBlank, ...], pydantic.BeforeValidator(listed)]
+Permissions = Annotated[tuple[Permission, ...], pydantic.BeforeValidator(listed)]
+StatusWords = Annotated[tuple[Literal[StatusForm, StatusDetail], ...], pydantic.BeforeValidator(listed)]
+HostGlobs = Annotated[
+    tuple[Annotated[NonBlank, pydantic.AfterValidator(host_glob)], ...], pydantic.BeforeValidator(listed)
+]
+OriginGlobs = Annotated[
+    tuple[Annotated[NonBlank, pydantic.AfterValidator(origin_glob)], ...], pydantic.BeforeValidator(listed)
+]
 
 
-class BackendSetting(BaseModel):
+class BackendSetting(pydantic.BaseModel):
     """One backend. `url` is its root, with or without `/v1`; `name` defaults to its host and port.
 
     What is not `managed` passes through untouched.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     url: str
     name: str = ""
     kind: BackendKind = "auto"
-    api_key: NonBlank | None = Field(default=None, repr=False)
+    api_key: NonBlank | None = pydantic.Field(default=None, repr=False)
     managed: bool = True
-    _basic: str | None = PrivateAttr(None)
+    _basic: str | None = pydantic.PrivateAttr(None)
 
-    @field_validator("url")
+    @pydantic.field_validator("url")
     @classmethod
     def _root(cls, value: str) -> str:
         if not value.startswith(("http://", "https://")):
@@ -188,14 +181,14 @@ class BackendSetting(BaseModel):
             raise ValueError("must be a root such as http://127.0.0.1:1234, without query or spaces")
         return value.rstrip("/").removesuffix("/v1").rstrip("/")
 
-    @field_validator("name")
+    @pydantic.field_validator("name")
     @classmethod
     def _plain(cls, value: str) -> str:
         if not re.fullmatch(r"[\w.@ -]*", value, re.ASCII):
             raise ValueError("must be made of letters, digits, spaces and . _ - @")
         return value
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _user_and_name(self) -> Self:
         """Take user and password out of the URL, which is shown in many places, and give it a name."""
         parts = urlsplit(self.url)
