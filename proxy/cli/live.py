@@ -316,7 +316,7 @@ def _request_line(outcome: JsonObject) -> Text:
     line.append("".join(f" {_clean(outcome['backend'])}/{_clean(outcome['model'])}" if outcome["model"] else ""))
     if after is not None:
         shortened = f"{outcome['tokens_before']:,} → " if outcome["rungs"] and [*outcome["rungs"]] != ["answer"] else ""
-        line.append(f" {shortened}{_of_window(after, outcome['window'])}")
+        line.append(f" {shortened}{_of_window(after, outcome['window'])}{'' if outcome['window'] else ' tokens'}")
     for name, text in (
         ("recalled", ("passage", " recalled")),
         ("pauses", ("pause",)),

@@ -56,8 +56,13 @@ def test_the_first_visit_says_what_it_is_and_shows_a_pause_and_what_follows(brow
         chat = page.locator(".try")
         expect(chat.locator(".said")).to_contain_text("2999, 3000.")
         expect(chat.locator(".state")).to_have_text("idle")
+        page.get_by_role("textbox", name="Message").fill("Hello")
+        page.get_by_role("button", name="Send").click()
+        expect(chat.locator(".said")).to_contain_text("You wrote:")
+        expect(chat.locator(".state")).to_have_text("idle")
         chat.get_by_role("link", name="Open the conversation").click()
-        expect(page.locator(".turn")).to_contain_text("Paused once to compact while answering, resumed once.")
+        expect(page.locator(".turn").last).to_contain_text("Paused once to compact while answering, resumed once.")
+        expect(page.locator(".chart > svg .event.paused")).to_have_count(1)
 
 
 def test_the_base_url_can_be_copied(browser: Browser, stage: Stage) -> None:
@@ -71,7 +76,9 @@ def test_the_base_url_can_be_copied(browser: Browser, stage: Stage) -> None:
 
 def test_one_who_has_been_here_begins_with_the_conversations(browser: Browser, stage: Stage) -> None:
     with visiting(browser, stage.proxy.url) as visit:
-        expect(visit.open()).to_have_url(f"{stage.proxy.url}/#/conversations")
+        page = visit.open()
+        expect(page).to_have_url(f"{stage.proxy.url}/#/conversations")
+        expect(page.get_by_role("navigation").get_by_role("link").first).to_have_text("Start")
 
 
 @pytest.mark.parametrize("dark", [False, True])

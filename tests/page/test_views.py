@@ -14,6 +14,8 @@ from tests.fakes.waiting import wait_until
 from tests.page.stage import MODEL, Stage, Visit, staged, visiting
 from tests.proxying import running_proxy
 
+RED = "rgb(180, 35, 24)"
+
 
 @pytest.fixture(scope="module")
 def stage(browser: Browser) -> Iterator[Stage]:
@@ -49,6 +51,7 @@ def test_a_row_fills_while_an_answer_streams_and_a_button_ends_it(visit: Visit, 
     stage.holder.gate.release(40)
     expect(bar).not_to_have_accessible_name(before or "")
     expect(row).to_contain_text("tokens/s")
+    expect(page.locator(".totals")).to_contain_text(re.compile(r"1 active · 0 waiting · \d+ today"))
     expect(row).to_contain_text(f"{MODEL} · llamacpp")
     row.get_by_role("button", name="Stop").click()
     expect(row.locator(".state")).to_have_text("idle")
@@ -117,6 +120,7 @@ def test_a_failed_request_is_red_and_says_why_and_a_client_that_left_is_not(visi
     page = visit.open("conversations")
     row = page.locator(".rows > .row", has_text="iceberg")
     expect(row.locator(".state")).to_have_text("failed")
+    expect(row).to_have_css("border-top-color", RED)
     expect(row).to_contain_text("The last request failed: the prompt does not fit the window.")
     row.get_by_role("link").click()
     turn = page.locator(".turn.trouble")
@@ -132,6 +136,7 @@ def test_a_failed_request_is_red_and_says_why_and_a_client_that_left_is_not(visi
     page = visit.open("conversations")
     row = page.locator(".rows > .row", has_text="one who left")
     expect(row.locator(".state")).to_have_text("idle")
+    expect(row).not_to_have_css("border-top-color", RED)
     row.get_by_role("link").click()
     expect(page.locator(".turn")).to_contain_text("The client left.")
     expect(page.locator(".turn.trouble")).to_have_count(0)
@@ -141,10 +146,16 @@ def test_a_refused_prompt_is_shown_as_large_as_it_was_before_it_was_cut_in_vain(
     with staged(documents="off") as stage, visiting(browser, stage.proxy.url) as visit:
         lines = "\n".join(f"Line {number}: words of the sea, {number * 7} of them." for number in range(3000))
         question = {"role": "user", "content": f"{lines}\nWhat is the sea?"}
-        assert stage.proxy.chat({"model": MODEL, "messages": [question]}).status_code == 400
-        row = visit.open("conversations").locator(".rows > .row")
+        talk = stage.talk("refusals", 1)
+        head = {"authorization": f"Bearer {talk.key}"}
+        body = {"model": MODEL, "messages": [*talk.messages, question]}
+        assert stage.proxy.chat(body, **head).status_code == 400
+        page = visit.open("conversations")
+        row = page.locator(".rows > .row")
         expect(row).to_contain_text(re.compile(r"of 2,048 tokens \(\d,?\d{3}\s%\)"))
         expect(row.locator(".part.over")).to_be_visible()
+        row.get_by_role("link").click()
+        expect(page.locator(".chart > svg .event.trouble")).to_have_count(1)
 
 
 def test_the_difference_shows_what_became_of_each_message(visit: Visit, stage: Stage) -> None:
