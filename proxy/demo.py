@@ -67,7 +67,7 @@ _CREATED = 1_760_000_000
 """The demo has no clock: an answer depends on nothing but the request."""
 _GRACE = 1
 """Seconds that running answers get when the server is shut down."""
-_PROPERTIES = {
+_PROPS = {
     "default_generation_settings": {"params": {"max_tokens": -1, "stream": False}, "n_ctx": WINDOW},
     "total_slots": 1,
     "model_alias": MODEL,
@@ -90,13 +90,7 @@ _MODEL = {
     "info": {"meta": {"description": _DESCRIPTION, "capabilities": {"builtin_tools": False, "usage": True}}},
 }
 _MODELS = {"object": "list", "data": [_MODEL]}
-_FIXED = {
-    "/health": {"status": "ok"},
-    "/props": _PROPERTIES,
-    "/slots": [_SLOT],
-    "/models": _MODELS,
-    "/v1/models": _MODELS,
-}
+_FIXED = {"/health": {"status": "ok"}, "/props": _PROPS, "/slots": [_SLOT], "/models": _MODELS, "/v1/models": _MODELS}
 """What is served at a path, whatever the request."""
 
 

@@ -117,20 +117,14 @@ class Route:
         if rules is not None and "no_system" in rules.value:
             body = ChatBody(await offload_if(len(body.content) > 8 * HEAVY, _without_system, body.content))
         if backend.chat_dialect != OLLAMA:
-            drop: frozenset[bytes] = OF_ENCODING if body.wire is None else frozenset()
+            drop = OF_ENCODING if body.wire is None else frozenset()
             target, content = UPSTREAM_PATH + (b"?" + query if query else b""), body.wire or body.content
             return await self.upstream.send("POST", target, headers, content, drop=drop, plain=True, ahead=ahead)
         window = self.known.window_request.granted
         content, usage = await offload_if(len(body.content) > 8 * HEAVY, _translate, body.content, window)
-        response = await self.upstream.send(
-            "POST",
-            OLLAMA_PATH,
-            headers,
-            (not window and body.native) or content,
-            drop=OF_ENCODING,
-            plain=True,
-            ahead=ahead,
-        )
+        content = content if window or not body.native else body.native
+        drop = OF_ENCODING
+        response = await self.upstream.send("POST", OLLAMA_PATH, headers, content, drop=drop, plain=True, ahead=ahead)
         lines, kind, stream = LineReader(f"chatcmpl-{unique()}", usage=usage), AS_JSON, response.stream
         if response.status_code != 200:
             stream = httpx.ByteStream(error_body(response.status_code, await body_of(response, _LARGEST)))

@@ -19,13 +19,12 @@ from proxy.exchange import Exchange
 _log = logging.getLogger("spillway.live")
 
 LessonKind: TypeAlias = Literal["window", "tools", "streaming", "roles", "continuations", "all"]
-_LESSONS: dict[LessonKind, tuple[str, ...]] = {
-    "window": ("window",),
-    "tools": ("tools",),
-    "streaming": ("streams",),
-    "roles": ("template_rules",),
-    "continuations": ("refused_continuations",),
-    "all": ("window", "tools", "streams", "template_rules", "refused_continuations"),
+_LESSONS: dict[LessonKind, str] = {
+    "window": "window",
+    "tools": "tools",
+    "streaming": "streams",
+    "roles": "template_rules",
+    "continuations": "refused_continuations",
 }
 """Fields of a model's profile by what users call them."""
 TICK = 0.25
@@ -166,7 +165,7 @@ async def forget_lesson(on: On, view: View, backend: str, model: str, lesson: Le
     upstream = next((each for each in on.relay.router.upstreams if each.name == backend), None)
     if upstream is None:
         raise BadRequest("`backend` must be the name of a backend.", param="backend")
-    forgotten = upstream.prober.known(model).unlearn(*_LESSONS[lesson])
+    forgotten = upstream.prober.known(model).unlearn(*(_LESSONS.values() if lesson == "all" else (_LESSONS[lesson],)))
     if forgotten:
         _log.info("what was learned of %s/%s was forgotten: %s (%s)", backend, model, lesson, view.viewer.role)
     return as_json({"forgotten": forgotten})

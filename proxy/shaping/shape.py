@@ -30,14 +30,8 @@ TOOLS_FIRST = (
     *("*grep*", "*search*", "glob*", "list*", "ls"),
 )
 """What coding agents live by, in the order in which they use it: globs on names in small letters."""
-_WORDS: dict[str, Any] = {
-    "description": str,
-    "title": str,
-    "$comment": str,
-    "$schema": str,
-    "examples": list,
-    "example": str,
-}
+_TEXTS = ("description", "title", "$comment", "$schema", "example")
+_WORDS: dict[str, Any] = {**dict.fromkeys(_TEXTS, str), "examples": list}
 """Keywords that only explain, with the type that tells them from a parameter of that name in a sloppy schema."""
 _MAPS = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
 """Keywords whose values map names to schemas (JSON Schema 2020-12): a parameter may be called `title`."""

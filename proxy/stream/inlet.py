@@ -7,7 +7,7 @@ which has gone out already, such a call is left out, for the model to make in it
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from proxy.core import sse
 from proxy.core.jsontext import loads_or_none
@@ -20,6 +20,8 @@ from proxy.stream.watch import Watch
 if TYPE_CHECKING:
     from proxy.emulation.reader import WrittenCallReader
 
+MakeReader: TypeAlias = "Callable[[], WrittenCallReader | None]"
+"""Makes a reader of calls that are written as text, for the next attempt; None: there are none."""
 _COMPARED = 64
 """Calls of one name that another one is compared with: a model that writes more repeats itself for good."""
 
@@ -27,7 +29,7 @@ _COMPARED = 64
 class Inlet:
     """The way in. What a reader of calls still holds is counted in the answer as unseen."""
 
-    def __init__(self, watch: Watch, answer: Answer, make_reader: "Callable[[], WrittenCallReader | None]") -> None:
+    def __init__(self, watch: Watch, answer: Answer, make_reader: MakeReader) -> None:
         self._watch = watch
         self._answer = answer
         self._make_reader = make_reader

@@ -9,8 +9,8 @@ A finish reason is the end of an attempt whatever follows it, even a broken conn
 because a server that breaks down does not write it; a body that just ends is not, unless the window is full.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, assert_never
+from collections.abc import Iterable, Sequence
+from typing import assert_never
 
 from proxy.backends.refusals import TEMPLATE_RULES, Overflow, recognise, refused_feature
 from proxy.core import sse
@@ -19,13 +19,10 @@ from proxy.core.piece import Identity, Piece
 from proxy.dialects.chat.answers import read_frame
 from proxy.stream import events
 from proxy.stream.answer import Answer, Attempt
-from proxy.stream.inlet import Inlet
+from proxy.stream.inlet import Inlet, MakeReader
 from proxy.stream.outlet import Outlet
 from proxy.stream.seam import margin
 from proxy.stream.watch import UNBOUND, Watch
-
-if TYPE_CHECKING:
-    from proxy.emulation.reader import WrittenCallReader
 
 _EMPTY = "The backend answered nothing; most likely the prompt does not fit its context window."
 _EARLY = "The backend ended the answer early."
@@ -35,14 +32,8 @@ _NOTHING = "The backend ended its answer without having said anything."
 class StreamSession:
     """One answer. Feed events to `handle`: it returns what to send to the client, and what to do then."""
 
-    def __init__(
-        self,
-        watch: Watch,
-        answer: Answer,
-        writer: Writer,
-        calls: "Callable[[], WrittenCallReader | None]" = lambda: None,
-    ) -> None:
-        """`calls` makes a reader of calls that are written as text, for the next attempt; None: there are none."""
+    def __init__(self, watch: Watch, answer: Answer, writer: Writer, calls: MakeReader = lambda: None) -> None:
+        """Begin an answer, of which nothing came yet."""
         self.watch = watch
         self.answer = answer
         self.state = events.State.RELAYING

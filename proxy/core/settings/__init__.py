@@ -11,18 +11,8 @@ from typing_extensions import override
 from proxy.core.settings import entries
 from proxy.core.settings.entries import BackendSetting, Limit, Policy
 
-__all__ = [
-    "DEFAULT_TARGET",
-    "DEFAULT_TRIGGER",
-    "LOOPBACK",
-    "OFF",
-    "BackendSetting",
-    "Limit",
-    "ModelOverrides",
-    "ModelSettings",
-    "Policy",
-    "Settings",
-]
+__all__ = ["BackendSetting", "Limit", "Policy"]
+"""What is imported here for others, too."""
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 OFF = "off"
