@@ -56,8 +56,11 @@ class AddOn(Observer):
     def after_answer(self, job: Job) -> None:
         """Act after an answer has ended, whether it succeeded or not."""
 
-    async def forgotten(self, scope: str, links: Sequence[bytes]) -> None:
-        """Stop what would bring back a checkpoint, of a history of this chain, that a viewer deletes."""
+    async def forgotten(self, scope: str, links: Sequence[bytes], outcomes: Sequence[Outcome] = ()) -> None:
+        """Stop what would bring back a checkpoint, of a history of this chain, that a viewer deletes.
+
+        With the `outcomes` of a conversation's requests, delete all that is stored of it.
+        """
 
     def close(self) -> None:
         """Stop starting new work."""

@@ -141,7 +141,7 @@ class AheadCompactor(AddOn):
                 outcome.close(0)
 
     @override
-    async def forgotten(self, scope: str, links: Sequence[bytes]) -> None:
+    async def forgotten(self, scope: str, links: Sequence[bytes], outcomes: Sequence[Outcome] = ()) -> None:
         """Give up what is planned for a history of this chain, which would bring back what is deleted."""
         await self._compactor.stop(scope, links)
         for plan in list(self._plans.values()):

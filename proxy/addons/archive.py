@@ -3,14 +3,17 @@
 What is archived of a conversation is one document: its messages, oldest first, each with the digest by which it is recognised
 when it is sent again. What a client sends replaces everything from where it begins in that, so edits and deletions take effect.
 The document is found by pointers, documents too, from digests of the newest messages; those of a conversation that its client
-names stand apart. Without a name that is its alone more messages in a row have to be the same, because chats begin and go on alike.
+names stand apart. Without a name that is its alone several may be found, because chats begin and go on alike: one that begins
+as what is sent does is its own, else that which knows it farthest; where two do, nothing is brought back from either.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from hashlib import blake2b
-from itertools import accumulate, takewhile
+from itertools import accumulate, chain
 from secrets import token_hex
+from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 from typing_extensions import override
@@ -35,11 +38,15 @@ MOST_BYTES = 2**20
 _LONGEST = 200_000
 """Characters of one message that are archived."""
 _SHORT = 64
-"""Characters up to which a field of a message is archived too: it may tell a name, or a time."""
+"""Characters up to which a field of a message is archived too, which may tell a name, or a time."""
+_TELLING = 100
+"""Characters that are the same in two histories and no more than what is said in many."""
 RUN = 3
 """Messages in a row that have to be the same for a history without such a name to go on with what is archived."""
-_POINTERS = 256
-"""Newest messages by which an archive is looked for."""
+_POINTERS, _NEAR = 256, 8
+"""Newest messages by which an archive is looked for, and those of them that each may lead to another one."""
+_SHARED, _TURN = 4, 2
+"""Archives to which one pointer may lead, and messages for each that an archive lacks, but for those of the newest turn."""
 _NEWEST = "newest"
 """Name of the pointer to what was archived last under a client's name."""
 
@@ -58,12 +65,17 @@ class _Archive:
 
     owner: str
     name: str
-    pointers: Sequence[str]
+    pointers: Mapping[str, Sequence[str]]
+    """With the archives to which they led, the newest first."""
     entries: Sequence[_Entry]
     earlier: int
     """How many of these the client no longer sends."""
     added: int
     changed: bool
+
+
+_Fit: TypeAlias = tuple[str, Sequence[_Entry], tuple[int, int]]
+"""An archive's name, empty for a new one, its entries, and where what was sent begins in both (see `_overlap`)."""
 
 
 class Archivist(AddOn):
@@ -72,7 +84,7 @@ class Archivist(AddOn):
     def __init__(self, store: Store) -> None:
         self._store = store
         self._archives: WeakKeyDictionary[Outcome, _Archive] = WeakKeyDictionary()
-        """Of the requests that are being served."""
+        """Of the requests that are remembered; without entries once they are over."""
 
     @override
     async def enrich(self, job: Job, *, reserve: int = 0) -> None:
@@ -94,43 +106,62 @@ class Archivist(AddOn):
             return
         messages = [[entry.digest, entry.message] for entry in archive.entries]
         await self._store.put_document(archive.owner, archive.name, {"messages": messages})
-        for pointer in archive.pointers:
-            await self._store.put_document(archive.owner, pointer, {"archive": archive.name})
+        for pointer, led in archive.pointers.items():
+            names = list(dict.fromkeys((archive.name, *led)))[:_SHARED]
+            await self._store.put_document(archive.owner, pointer, {"archives": names})
         job.outcome.add("archived", messages=archive.added)
+
+    @override
+    def after_answer(self, job: Job) -> None:
+        """Remember no more than where it is archived."""
+        if (archive := self._archives.get(job.outcome)) is not None:
+            self._archives[job.outcome] = replace(archive, entries=())
+
+    @override
+    async def forgotten(self, scope: str, links: Sequence[bytes], outcomes: Sequence[Outcome] = ()) -> None:
+        """Delete the archives of these requests."""
+        for archive in filter(None, map(self._archives.get, outcomes)):
+            for name in (archive.name, *archive.pointers):
+                await self._store.drop_document(archive.owner, name)
 
     async def _found(self, job: Job) -> _Archive | None:
         """Find the archive that a request goes on with, or begin one; None: there is nothing to archive, or nowhere."""
         named = conversation_of(job.exchange, job.request)
         # A cache key may be that of all conversations of a client.
         exact = bool(named) and not job.request.conversation
-        heavy = is_heavy(job.request.messages)
-        sent = await offload_if(heavy, _entries, job)
+        sent = await offload_if(is_heavy(job.request.messages), _entries, job)
         owner = f"{job.exchange.tenant}|archive|{named}"
         pointers, newest = _pointers(sent), [_NEWEST] if exact else []
-        pointer = await self._store.document(owner, *pointers, *newest) if sent else None
-        name = "" if pointer is None else str(pointer["archive"])
-        document = await self._store.document(owner, name) if name else None
+        near = {each: await self._led(owner, each) for each in (*pointers[:_NEAR], *newest)}
+        led = [*chain.from_iterable(near.values()), *await self._led(owner, *pointers[_NEAR:])]
+        candidates = [
+            (name, [_Entry(*pair) for pair in document["messages"]])
+            for name in [*dict.fromkeys(led)][: 1 if exact else 2 * _SHARED]
+            if (document := await self._store.document(owner, name)) is not None
+        ]
         if not sent or not self._store.healthy:
             return None
-        archived = [] if document is None else [_Entry(*pair) for pair in document["messages"]]
-        place = await offload_if(heavy, _overlap, archived, sent, 1 if exact else RUN)
-        if place is None and exact and sent[0].message["role"] != "user":
-            place = len(archived), 0  # a conversation that went on elsewhere for a while
-        elif not exact and place is not None and not place[0] and len(archived) > len(sent):
-            place = None  # another chat may begin alike, and its own archive stays
-        earlier, begins = place or (0, 0)
+        fit = await offload_if(True, _best, candidates, sent, exact)
+        if fit is None:
+            return None
+        name, archived, (earlier, begins) = fit
         entries = _bounded([*archived[:earlier], *sent[begins:]])
         known = {entry.digest for entry in archived}
         return _Archive(
             owner=owner,
-            name=name if name and place is not None else token_hex(16),
+            name=name or token_hex(16),
             # The newest message may be edited, or rewritten by its client, then the one before it leads here.
-            pointers=[*pointers[:2], *newest],
+            pointers={each: near[each] for each in (*pointers[:2], *newest)},
             entries=entries,
             earlier=max(0, len(entries) - len(sent) + begins),
             added=sum(entry.digest not in known for entry in sent[begins:]),
-            changed=place is None or [entry.digest for entry in entries] != [entry.digest for entry in archived],
+            changed=not name or [entry.digest for entry in entries] != [entry.digest for entry in archived],
         )
+
+    async def _led(self, owner: str, *pointers: str) -> Sequence[str]:
+        """Names of the archives to which the first of these pointers leads that there is."""
+        found = await self._store.document(owner, *pointers)
+        return () if found is None else found.get("archives", ())
 
 
 def _entries(job: Job) -> list[_Entry]:
@@ -159,40 +190,40 @@ def _pointers(entries: Sequence[_Entry]) -> list[str]:
     return [blake2b(each.encode(), digest_size=16).hexdigest() for each in joined]
 
 
+def _best(candidates: Sequence[tuple[str, Sequence[_Entry]]], sent: Sequence[_Entry], exact: bool) -> _Fit | None:  # noqa: FBT001 - called in a thread
+    """Choose the archive that a history goes on with; `exact`: its name is the conversation's alone. None: it may be either of two."""
+    digests, fits = [entry.digest for entry in sent], list[tuple[tuple[bool, int], _Fit]]()
+    for name, archived in candidates:
+        old = [entry.digest for entry in archived]
+        own, known = old == digests[: len(old)], set(old)
+        place = (0, 0) if own else _overlap(archived, sent, 1 if exact else RUN)
+        if exact and place is None and sent[0].message["role"] != "user":
+            place = len(old), 0  # it went on elsewhere for a while
+        shared = [text_of(entry.message) for entry in sent if entry.digest in known]
+        new = sum(entry.digest not in known and entry.message["role"] != "tool" for entry in sent)
+        # Another chat may begin alike, and its own archive stays; or it has said the same somewhere.
+        alike = place is not None and not place[0] and len(old) > len(sent)
+        few = sum(map(len, {*shared})) < _TELLING or new - _TURN > len(shared) / _SHARED
+        if place is not None and (exact or own or not (alike or few)):
+            # What came since its last request, another chat may have had by chance.
+            fits.append(((own, len(old) if own else min(-new, -_TURN)), (name, archived, place)))
+    fits.sort(key=lambda fit: fit[0])
+    doubtful = len(fits) > 1 and fits[-1][0] == fits[-2][0] and not fits[-1][0][0]
+    return None if doubtful else fits[-1][1] if fits else ("", (), (0, 0))
+
+
 def _overlap(archived: Sequence[_Entry], sent: Sequence[_Entry], least: int) -> tuple[int, int] | None:
     """Find where a history that was sent begins in what is archived, and how many messages in front of that are not of it.
 
-    None: no `least` messages in a row are in both, or, if that is more than one, not even half of those that were sent.
+    None: no `least` messages in a row are in both.
     """
-    old, new = [entry.digest for entry in archived], [entry.digest for entry in sent]
-    places: dict[str, list[int]] = {}
-    for at, digest in enumerate(old):
-        places.setdefault(digest, []).append(at)
-    if least > 1 and 2 * sum(digest in places for digest in new) < len(new):
+    # From the end: what is said again and again is the newest of its kind.
+    old, new = ([entry.digest for entry in reversed(entries)] for entries in (archived, sent))
+    blocks = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()[:-1]
+    if max((size for _, _, size in blocks), default=0) < least:
         return None
-    found = next(filter(None, (_run(old, new, run) for run in range(RUN, least - 1, -1))), None)
-    if found is None:
-        return None
-    start, at = found
-    for begins in range(at + 1):
-        # As much has to lie between two messages as was sent between them, or more, of which the rest was deleted.
-        last = start - (at - begins)
-        before = [place for place in places.get(new[begins], ()) if place <= last]
-        if before:
-            return _with_edited(archived, sent, before[-1], begins)
-    return start, at
-
-
-def _run(old: Sequence[str], new: Sequence[str], length: int) -> tuple[int, int] | None:
-    """Find the beginnings in both of the newest run of so many that they share, and of what is the same before it."""
-    known = {tuple(old[at : at + length]): at for at in range(len(old) - length + 1)}
-    for at in range(len(new) - length, -1, -1):
-        start = known.get(tuple(new[at : at + length]))
-        if start is not None:
-            pairs = zip(reversed(old[:start]), reversed(new[:at]), strict=False)
-            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-            return start - same, at - same
-    return None
+    at, begins, size = blocks[-1]
+    return _with_edited(archived, sent, len(old) - at - size, len(new) - begins - size)
 
 
 def _with_edited(archived: Sequence[_Entry], sent: Sequence[_Entry], start: int, begins: int) -> tuple[int, int]:

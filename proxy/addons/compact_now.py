@@ -9,10 +9,11 @@ from starlette.types import Message as AsgiMessage
 from typing_extensions import override
 
 from proxy.addon import AddOn
+from proxy.addons.conversation_summary import check_idle
 from proxy.addons.history import Conversation
 from proxy.compaction.budget import NEXT
 from proxy.compaction.summary import focused
-from proxy.core.errors import ClientError, Conflict, NotFound
+from proxy.core.errors import ClientError, NotFound
 from proxy.core.request import CompactionRequest, Message, Request, is_text_part, text_of
 from proxy.core.settings import Settings
 from proxy.dialects.chat import CHAT
@@ -93,8 +94,7 @@ class CompactNow(AddOn):
             Conflict: a request of it is being served.
             NotFound: its messages are not kept any more.
         """
-        if conversation.running is not None:
-            raise Conflict("This conversation has a request in progress: try again when it has ended.", code="busy")
+        check_idle(conversation)
         record = next((each for each in reversed(conversation.records) if each.received and not each.background), None)
         if record is None:
             raise NotFound(

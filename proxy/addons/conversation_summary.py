@@ -1,4 +1,4 @@
-"""The checkpoint with which the next prompt of a conversation will begin: shown, and forgotten."""
+"""The checkpoint with which the next prompt of a conversation will begin, shown and forgotten, and all that is stored of it, deleted."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -43,19 +43,37 @@ class ConversationSummaries:
             Conflict: a request of the conversation is being served, which would store it again.
             StoreUnavailable: the store takes no changes.
         """
-        if conversation.running is not None:
-            raise Conflict("This conversation has a request in progress: try again when it has ended.", code="busy")
+        check_idle(conversation)
         current, newest = await self._current(conversation), conversation.newest
         for addon in self.addons:
             await addon.forgotten(current.scope, newest.links)
-        if not await self.store.drop(current.scope, current.digest):
-            raise StoreUnavailable("The store accepts no changes at the moment: try again later.")
+        await self._drop(current)
         conversation.checkpoints.pop(current.digest, None)
         previous = await self._find(conversation)
         newest.checkpoint = None if previous is None else describe(previous)
         self.history.changes += 1
         conversation.change = self.history.changes
         return {"rejected": True, "summary": None if previous is None else self._describe(conversation, previous)}
+
+    async def delete(self, conversation: Conversation) -> None:
+        """Delete what is stored of a conversation, and forget its requests.
+
+        Raises:
+            Conflict, StoreUnavailable: as `forget`.
+        """
+        check_idle(conversation)
+        outcomes = [record.outcome for record in conversation.records]
+        links = [*conversation.checkpoints, *conversation.newest.links]
+        for scope in {record.scope for record in conversation.records}:
+            for addon in self.addons:
+                await addon.forgotten(scope, links, outcomes)
+            while (found := await self.store.find(scope, links)) is not None:
+                await self._drop(found)
+        self.history.forget(conversation)
+
+    async def _drop(self, checkpoint: Checkpoint) -> None:
+        if not await self.store.drop(checkpoint.scope, checkpoint.digest):
+            raise StoreUnavailable("The store accepts no changes at the moment: try again later.")
 
     async def _current(self, conversation: Conversation) -> Checkpoint:
         found = await self._find(conversation)
@@ -92,6 +110,16 @@ class ConversationSummaries:
             "messages": list(checkpoint.replacement),
             "earlier": sum(known["covered"] < checkpoint.covered for known in conversation.checkpoints.values()),
         }
+
+
+def check_idle(conversation: Conversation) -> None:
+    """Refuse to change what is stored of a conversation whose request is being served.
+
+    Raises:
+        Conflict: it is.
+    """
+    if conversation.running is not None:
+        raise Conflict("This conversation has a request in progress: try again when it has ended.", code="busy")
 
 
 def _scope_and_links(record: RequestRecord) -> tuple[str, Sequence[bytes]]:

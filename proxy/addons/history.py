@@ -267,6 +267,11 @@ class RequestHistory(AddOn):
         title = _title(job)
         return Conversation(id=f"c_{unique()}", tenant=tenant, title=title, named=bool(name), first_at=record.at)
 
+    def forget(self, conversation: Conversation) -> None:
+        """Forget the requests of a conversation of which none runs."""
+        for record in [*conversation.records]:
+            self._forget(record)
+
     def _forget(self, record: RequestRecord) -> None:
         del self.records[record.outcome]
         self.bodies.remove(record.number)

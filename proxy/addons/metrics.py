@@ -108,6 +108,7 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler], ...] = (
     ("concluded_thoughts", "Thoughts ended to get an answer, by reason: their budget, or no answer.", ("why",), _events("concluded", "why")),
     ("malformed_tool_calls", "Tool calls that could not be made, by kind of backend and why.", ("provider", "reason"), _events("malformed_call", "provider", "reason")),
     ("mended_tool_calls", "Tool calls that leaked into text and were read back, or repeated and left out.", ("what",), _events("calls_mended", "what", by="number")),
+    ("signs_of_life", "Signs of life sent to clients that waited.", (), _events("kept_waiting", by="signs")),
     ("slots_restored_tokens", "Tokens of prompts that a llama-server restored from disk instead of reading them.", (), _events("slot_restored", by="tokens")),
     ("overflows", "Prompts refused by the backend for their size.", (), lambda o: (((), 1) for each in o.each("refused") if each["what"] == "overflow")),
     ("window_requests", "Windows that backends were asked to load models with, by what became of them.", ("became",), _events("window_requested", "became")),

@@ -1,14 +1,15 @@
 """Slots of llama.cpp's llama-server: a conversation stays in its own, and what gives way is saved to disk and restored.
 
 It works where the server was started with `--slot-save-path`, else the server chooses: a request that names its slot does
-without what the server moved to memory (`--cache-ram`; measured, b11549). The server can't delete files, so a bounded set of
-names is overwritten, and what was purged is overwritten with an empty slot when a slot changes hands.
+without what the server moved to memory (`--cache-ram`; measured, b11549). So it chooses too where its memory may hold what no
+slot and no file does. The server can't delete files: a bounded set of names is overwritten, and what was purged, with an
+empty slot.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -26,6 +27,7 @@ from proxy.core.piece import as_count
 from proxy.dialects.chat.request import SLOT
 from proxy.job import Job
 from proxy.net.tasks import spawn
+from proxy.outcome import Outcome
 from proxy.routing import Route
 from proxy.store import Store
 
@@ -96,6 +98,8 @@ class _Engine:
 
     name: str
     """Of the list of files in the store."""
+    route: Route
+    """By which it was reached last."""
     slots: list[_Slot]
     files: dict[str, dict[str, Any]]
     """By name, the longest unused first: scope, links in hexadecimal, checkpoint, bytes and the server's run."""
@@ -103,7 +107,7 @@ class _Engine:
     freed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a request has left its slot."""
     run: int = 0
-    """Counts the starts of the server that were noticed."""
+    """Counts the starts of the server that were noticed, and the times that its memory had lost what was saved."""
     newest: int = -1
     """Its newest task."""
     clears: bool = False
@@ -112,6 +116,11 @@ class _Engine:
     read_pace: float = 1.0
     restore_pace: float = 0.0
     """Seconds that a token takes to be read, or to be restored."""
+
+    async def act(self, action: SlotAction, slot: _Slot, file: str = "") -> SlotDone | None:
+        """Have the server act on a slot; None: it was refused."""
+        prober = self.route.prober
+        return await prober.runner.run(prober.known_backend.use_slot(self.route.model, action, slot.number, file))
 
     def compare(self, seen: Sequence[SlotState]) -> None:
         """Forget what slots do not hold any more."""
@@ -124,6 +133,15 @@ class _Engine:
             if not (slot.taken or each.busy) and abs(each.tokens - (slot.tokens or each.tokens or LEAST)) > CLOSE:
                 self.clears |= bool(slot.tokens) and not each.tokens and each.task >= 0
                 slot.stem, slot.saved = b"", True
+
+    def forget(self, scope: str, links: Container[bytes]) -> None:
+        """Neither save nor restore what belongs to this history any more."""
+        for slot in self.slots:
+            if slot.scope == scope and slot.stem in links:
+                slot.stem = b""
+        for each in self.files.values():
+            if each["scope"] == scope and any(bytes.fromhex(link) in links for link in each["links"]):
+                each["links"] = []
 
     def saved_prefix(self, job: Job) -> str | None:
         """Return the file with the longest beginning of a job's prompt."""
@@ -143,6 +161,15 @@ class _Engine:
         owner = blake2b(slot.scope.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
         names = (f"spillway-{owner}-{number}.slot" for number in count())
         return next(mine, "") or next(name for name in names if name not in self.files)
+
+    def surplus(self, *, bounded: bool) -> list[str]:
+        """List the files that are not to be restored any more, or, where that is asked, exceed the bound."""
+        size, number, surplus = sum(each["bytes"] for each in self.files.values()), len(self.files), list[str]()
+        for name, each in self.files.items():
+            if not each["links"] or (bounded and (size > MOST_BYTES or number > MOST_FILES)):
+                surplus.append(name)
+                size, number = size - each["bytes"], number - 1
+        return surplus
 
 
 class SlotKeeper(AddOn):
@@ -179,17 +206,16 @@ class SlotKeeper(AddOn):
             job.prompt.fields[SLOT] = slot.number
 
     @override
-    async def forgotten(self, scope: str, links: Sequence[bytes]) -> None:
-        """Neither save nor restore a conversation any more whose checkpoint a viewer deletes."""
-        gone = {link.hex() for link in links}
+    async def forgotten(self, scope: str, links: Sequence[bytes], outcomes: Sequence[Outcome] = ()) -> None:
+        """Empty the files of a conversation that a viewer deletes, now if a slot is free for that, and save it no more."""
         for engine in self._engines.values():
-            for slot in engine.slots:
-                if slot.scope == scope and slot.stem in links:
-                    slot.stem = b""
-            for each in engine.files.values():
-                if each["scope"] == scope and gone.intersection(each["links"]):
-                    each["links"] = []
-            await self._store.put_document(_OWNER, engine.name, engine.files)
+            async with engine.lock:
+                engine.forget(scope, frozenset(links))
+                await self._store.put_document(_OWNER, engine.name, engine.files)
+                if free := await self._free(engine, engine.route):
+                    slot = min(free, key=lambda each: (each.stem != b"", each.used))
+                    await self._save(engine, slot)
+                    await self._empty_surplus(engine, slot)
 
     def _vacate(self, job: Job, engine: _Engine) -> None:
         """Free the slot, and save it when it has been quiet."""
@@ -205,6 +231,8 @@ class SlotKeeper(AddOn):
             if slot.restored >= 2 * LEAST and lasts:
                 engine.vain = engine.vain + 1 if reused < LEAST else 0
             slot.restored = 0
+        elif lasts and reused < LEAST and engine.saved_prefix(job) is not None:
+            engine.run += 1  # its memory, which is bounded, holds less than the files
         if prompt - reused > LEAST and outcome.first_byte is not None:
             engine.read_pace = outcome.first_byte / (prompt - reused)
         if lasts and tokens >= LEAST and engine.vain < IN_VAIN:
@@ -213,7 +241,7 @@ class SlotKeeper(AddOn):
     async def _save_when_quiet(self, job: Job, engine: _Engine, slot: _Slot | None, tokens: int) -> None:
         if slot is None:  # the server chose it
             async with engine.lock:
-                seen = await self._look(job, engine)
+                seen = await self._look(engine, job.route)
                 number = next((at for at, each in enumerate(seen) if not each.busy and each.tokens == tokens), None)
                 if number is None or (slot := engine.slots[number]).taken:
                     return
@@ -225,46 +253,45 @@ class SlotKeeper(AddOn):
             busy = any(each.taken for each in engine.slots)
         async with engine.lock:
             if slot.used == used and not slot.taken and not self._closed:
-                await self._look(job, engine)
-                await self._save(job.route, engine, slot)
+                await self._look(engine, job.route)
+                await self._save(engine, slot)
+                await self._empty_surplus(engine, slot)
 
     # -- one engine; its lock is held
 
     async def _choose(self, engine: _Engine, job: Job) -> _Slot | None:
         """Return the slot that holds a job's conversation, else the longest unused one; None: the server chooses."""
-        seen = await self._look(job, engine)
-        free = [slot for slot, each in zip(engine.slots, seen, strict=False) if not (slot.taken or each.busy)]
-        job.state.waits_for = "" if free or not seen else FREE_SLOT
+        free = await self._free(engine, job.route)
+        job.state.waits_for = FREE_SLOT if free == [] else ""
         if not free:
             return None
         digest, going_on = _digest_of(job), [slot for slot in free if slot.continues_in(job)]
         # What was read ahead may be in another slot than the turn before it.
         own = max(going_on, key=lambda each: (each.checkpoint == digest, each.used), default=None)
-        for slot in free if engine.clears else ():
-            if slot is not own:
-                await self._save(job.route, engine, slot)
-        if own is not None:
-            return own
-        if purged := bool(engine.files) and await self._store.document(_OWNER, engine.name) is None:
-            engine.files = {name: each | {"links": []} for name, each in engine.files.items()}
         if (name := engine.saved_prefix(job)) is not None:
             engine.files[name] = engine.files.pop(name)  # it is used last
-        if engine.clears and not purged and (name is None or engine.files[name]["run"] == engine.run):
-            return None  # it is new, or the server has it in memory
+        # The server may have it in memory, or it is new where it would clear the slot all the same.
+        in_memory = engine.clears if name is None else engine.clears and engine.files[name]["run"] == engine.run
+        left = own is None and (in_memory or (name is None and bool(newest_user(job.prompt.sent))))
+        for slot in free if engine.clears or left else ():
+            if slot is not own:
+                await self._save(engine, slot)
+        if own is not None or left:
+            return own
         opening = _opening_of(job) if name is None else 0
         slot = min(free, key=lambda each: (not opening or each.opening != opening, each.used))
-        await self._save(job.route, engine, slot)
-        await self._empty_surplus(job.route, engine, slot)
+        await self._save(engine, slot)
+        await self._empty_surplus(engine, slot, stays=False)
         if name in engine.files and engine.restore_pace < engine.read_pace:
             await self._restore(job, engine, slot, name)
         return slot
 
-    async def _save(self, route: Route, engine: _Engine, slot: _Slot) -> None:
+    async def _save(self, engine: _Engine, slot: _Slot) -> None:
         """Save a slot, and note where it is."""
         if slot.saved or not slot.stem:
             return
         slot.saved, name = True, engine.file_for(slot)
-        done = await _act(route, "save", slot, name)
+        done = await engine.act("save", slot, name)
         engine.vain += done is None
         engine.files.pop(name, None)
         if done is not None:
@@ -274,37 +301,47 @@ class SlotKeeper(AddOn):
         elif engine.vain >= IN_VAIN:
             _log.warning(
                 "the slots of %s can't be saved, so they are left to the server: see its log, and the room in --slot-save-path",
-                route.model,
+                engine.route.model,
             )
         await self._store.put_document(_OWNER, engine.name, engine.files)
 
     async def _restore(self, job: Job, engine: _Engine, slot: _Slot, name: str) -> None:
-        done, found = await _act(job.route, "restore", slot, name), engine.files.pop(name)
+        done, found = await engine.act("restore", slot, name), engine.files.pop(name)
         if done is None or not done.tokens:
             return
         engine.files[name], slot.restored = found | {"run": engine.run}, done.tokens
         engine.restore_pace = done.seconds / done.tokens
         job.outcome.add("slot_restored", tokens=done.tokens)
 
-    async def _empty_surplus(self, route: Route, engine: _Engine, slot: _Slot) -> None:
-        """Overwrite the files that are not to be restored any more, or exceed the bound, with a slot that is erased."""
-        size, number = sum(each["bytes"] for each in engine.files.values()), len(engine.files)
-        surplus = list[str]()
-        for name, each in engine.files.items():
-            if not each["links"] or size > MOST_BYTES or number > MOST_FILES:
-                surplus.append(name)
-                size, number = size - each["bytes"], number - 1
-        if surplus and await _act(route, "erase", slot) is not None:
-            for name in surplus:
-                if await _act(route, "save", slot, name) is not None:
-                    del engine.files[name]
-            await self._store.put_document(_OWNER, engine.name, engine.files)
+    async def _empty_surplus(self, engine: _Engine, slot: _Slot, *, stays: bool = True) -> None:
+        """Overwrite files that are to go with a slot that is erased, and, if what was in it stays, restore that."""
+        surplus = engine.surplus(bounded=not stays)
+        if not surplus or await engine.act("erase", slot) is None:
+            return
+        for name in surplus:
+            if await engine.act("save", slot, name) is not None:
+                del engine.files[name]
+        if stays and slot.stem and await engine.act("restore", slot, engine.file_for(slot)) is None:
+            slot.stem = b""
+        await self._store.put_document(_OWNER, engine.name, engine.files)
 
-    async def _look(self, job: Job, engine: _Engine) -> Sequence[SlotState]:
-        """Read the slots; empty: they can't be read now."""
-        seen = await job.route.prober.runner.run(job.known_backend.slots(job.route.model))
+    async def _free(self, engine: _Engine, route: Route) -> list[_Slot] | None:
+        """List the slots in which nothing runs; None: they can't be read now."""
+        seen = await self._look(engine, route)
+        free = (slot for slot, each in zip(engine.slots, seen, strict=False) if not (slot.taken or each.busy))
+        return [*free] if seen else None
+
+    async def _look(self, engine: _Engine, route: Route) -> Sequence[SlotState]:
+        """Read the slots, and whether the store was purged; empty: they can't be read now."""
+        seen = await route.prober.runner.run(route.prober.known_backend.slots(route.model))
         if seen:
+            engine.route = route
             engine.compare(seen)
+        if await self._store.document(_OWNER, engine.name) is None and self._store.healthy:
+            for slot in engine.slots:
+                slot.saved = True
+            engine.files = {name: each | {"links": []} for name, each in engine.files.items()}
+            await self._store.put_document(_OWNER, engine.name, engine.files)
         return seen
 
     async def _engine(self, job: Job) -> _Engine | None:
@@ -315,16 +352,12 @@ class SlotKeeper(AddOn):
             job.route.known.has_places = saves is not False
             if saves and (seen := await runner.run(backend.slots(job.route.model))):
                 name = f"{job.route.upstream.name}|{job.route.model}"
-                files = await self._store.document(_OWNER, name) or {}
+                if (files := await self._store.document(_OWNER, name)) is None:
+                    await self._store.put_document(_OWNER, name, files := {})
                 known = {file: each | {"run": -1} for file, each in files.items()}
                 slots = [_Slot(number) for number in range(len(seen))]
-                engine = self._engines.setdefault(job.key, _Engine(name, slots, known))
+                engine = self._engines.setdefault(job.key, _Engine(name, job.route, slots, known))
         return engine if engine is not None and engine.vain < IN_VAIN else None
-
-
-async def _act(route: Route, action: SlotAction, slot: _Slot, file: str = "") -> SlotDone | None:
-    """Have the server act on a slot; None: it was refused."""
-    return await route.prober.runner.run(route.prober.known_backend.use_slot(route.model, action, slot.number, file))
 
 
 def _opening_of(job: Job) -> int:

@@ -32,6 +32,7 @@ from proxy.emulation.prompt import signature
 from proxy.emulation.values import Unreadable
 from proxy.job import Job
 from proxy.net.tasks import offload_if
+from proxy.outcome import Outcome
 from proxy.prompt import BuiltinTool, OfferedTools, may_offer
 from proxy.recall.block import NO_ROOM
 from proxy.recall.words import terms
@@ -90,6 +91,13 @@ class ToolsOnDemand(AddOn):
         if changed != tools:
             offered.request = request.changed(tools=changed)
             offered.parts.append(ShapedPart(kind, request, offered.request))
+
+    @override
+    async def forgotten(self, scope: str, links: Sequence[bytes], outcomes: Sequence[Outcome] = ()) -> None:
+        """Delete what was looked up in a conversation."""
+        while outcomes and (found := await self._store.find(f"{scope}|tools", links)) is not None:
+            if not await self._store.drop(found.scope, found.digest):
+                break
 
     async def _found(self, job: Job) -> "_Found":
         """Read what was looked up in the conversation, as far as its history is the same."""

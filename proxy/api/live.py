@@ -82,6 +82,15 @@ async def conversation(view: View, conversation: str) -> Response:
     return as_json(await view.timeline(view.conversation(conversation)))
 
 
+@router.delete("/spillway/conversations/{conversation}", responses=answers("Deleted"))
+async def delete_conversation(on: On, view: View, conversation: str) -> Response:
+    """Delete what is stored of a conversation: its checkpoints, its archive, its saved slots."""
+    found = view.conversation(conversation)
+    await on.summaries.delete(found)
+    _log.info("what was stored of %s was deleted (%s)", found.id, view.viewer.role)
+    return as_json({"id": found.id, "object": "conversation", "deleted": True})
+
+
 @router.get("/spillway/conversations/{conversation}/summary", responses=answers("Summary"))
 async def summary(on: On, view: View, conversation: str) -> Response:
     """Show what stands for the part of a conversation that no longer fits."""

@@ -76,7 +76,7 @@ class ClientStream:
         self._session: StreamSession | None = None
         self._heartbeat, self._loop = heartbeat, asyncio.get_running_loop()
         self._beating: asyncio.Task[None] | None = None
-        self._last = self._loop.time()
+        self._last, self.signs = self._loop.time(), 0  # of life
         self._timer = None if grace is None else self._loop.call_later(grace, self._tick)
 
     async def notify(self, notice: status.Notice) -> None:
@@ -197,6 +197,7 @@ class ClientStream:
         # The answer may have ended, or something else may own the response, since the timer went off.
         if self._timer is not None:
             self._last = self._loop.time()
+            self.signs += 1
             patient = not self.exchange.started
             await self._open()
             await self.exchange.write(self._sign_of_life(patient=patient))

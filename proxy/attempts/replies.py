@@ -107,6 +107,8 @@ class Replies:
             await client.end_with_error(failed.body())
         finally:
             client.stop()
+            if client.signs:
+                job.outcome.add("kept_waiting", signs=client.signs)
 
 
 class ClientReply:

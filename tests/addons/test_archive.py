@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.addons import archive
+from proxy.addons.archive import Archivist
 from proxy.cli import main
 from proxy.core.history.marks import RECALLED
-from proxy.core.request import text_of
+from proxy.core.request import Managed, text_of
 from proxy.core.settings import Settings
+from proxy.outcome import Telemetry
+from proxy.store import StoreLimits, open_store
 from tests.fakes import Brain, FakeModel, LlamaCppFake, Question, Reply, ToolCall
 from tests.pipeline.test_recalling import ASK, FACT, brain, talk
 from tests.proxying import Proxy, metric, running_proxy
@@ -203,6 +210,23 @@ def test_a_restart_loses_nothing_and_a_purge_all(
         assert client.recalled() == ""
 
 
+@pytest.mark.parametrize("name", NAMES, ids=str)
+def test_a_deleted_conversation_leaves_no_archive_and_others_alone(
+    name: dict[str, str], stored: Callable[[str], str], tmp_path: Path
+) -> None:
+    with staged(store=f"sqlite:///{tmp_path}/store") as proxy:
+        other = Windowed(proxy, {"Authorization": "Bearer two", **name}).tell(EDITED).chat(14)
+        client = Windowed(proxy, name).tell().chat(14)
+        assert FACT in (lines := stored("export"))
+        assert EDITED in lines
+        row = proxy.client.get("/spillway/conversations").json()["conversations"][0]
+        assert proxy.client.delete(f"/spillway/conversations/{row['id']}").status_code == 200
+        assert FACT not in (lines := stored("export"))
+        assert EDITED in lines
+        assert client.recalled() == ""
+        assert EDITED in other.recalled()
+
+
 @pytest.mark.parametrize("bound", ["MOST_MESSAGES", "MOST_BYTES"])
 def test_the_oldest_goes(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, bound, {"MOST_MESSAGES": 24, "MOST_BYTES": 2400}[bound])
@@ -235,3 +259,49 @@ def test_only_what_was_said_is_archived(stored: Callable[[str], str], tmp_path: 
         lines = stored("export")
     assert FACT in lines
     assert not any(words in lines for words in ("title", ASK, "o'clock"))
+
+
+TURN = st.tuples(
+    st.integers(0, 2), *[st.sampled_from(["", "", "", "ok", "hi", "Sure!", "Hello! How can I help you?"])] * 2
+)
+
+
+@given(turns=st.lists(TURN, min_size=12, max_size=60), most=st.sampled_from([5, 6, 9, 20]))
+def test_no_chat_gets_what_was_said_in_another(turns: list[tuple[int, str, str]], most: int) -> None:
+    """Three without names take turns, and say some of the same; what is their own names them."""
+
+    async def play() -> None:
+        archivist = Archivist(
+            open_store("memory://", StoreLimits(clock=lambda: 0.0, ttl=9e9, max_bytes=2**24, timeout=20))
+        )
+        chats: list[list[dict[str, Any]]] = [[], [], []]
+        for number, asked, answered in turns:
+            chat = chats[number]
+            chat.append(
+                {"role": "user", "content": asked or f"chat {number} asks about the matter that has number {len(chat)}"}
+            )
+            request = SimpleNamespace(messages=chat[-most:], restored=(), conversation="", compaction=None)
+            job: Any = SimpleNamespace(
+                exchange=SimpleNamespace(tenant="t", header=lambda _: None),
+                request=request,
+                settings=Settings(archive="on"),
+                background=False,
+                managed=Managed(),
+                outcome=Telemetry(lambda: 0.0).silent(),
+                prompt=SimpleNamespace(archived=[]),
+            )
+            await archivist.enrich(job)
+            await archivist.before_room(job)
+            brought = [text_of(message) for message in job.prompt.archived]
+            assert {text.partition(" asks")[0] for text in brought if " asks" in text} <= {f"chat {number}"}
+            assert {text.partition(" hears")[0] for text in brought if " hears" in text} <= {f"chat {number}"}
+            if not any(asked or answered for _, asked, answered in turns):
+                assert brought == [text_of(message) for message in chat[:-most]]
+            chat.append(
+                {
+                    "role": "assistant",
+                    "content": answered or f"chat {number} hears all about the matter of number {len(chat)}",
+                }
+            )
+
+    asyncio.run(play())

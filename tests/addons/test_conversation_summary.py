@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from proxy.core.history.marks import OPEN
+from proxy.store import Store
 from tests.fakes import LlamaCppFake, Question, Reply, qa, summariser
 from tests.fakes.waiting import Gate, wait_until
 from tests.pipeline.talk import MODEL, wait_ahead
@@ -137,6 +138,31 @@ def test_a_summary_is_forgotten_for_its_own_tenant_and_by_an_admin_who_does_not_
         assert rejected.json() == {"rejected": True, "summary": None}
         assert code(talk.act("GET")) == (404, "no_summary")
         assert GOOD in others.turn("And then?")
+
+
+def test_a_deleted_conversation_is_gone_for_its_own_tenant_alone() -> None:
+    settings = {"api_keys": ("anne-key-12345", "bert-key-12345"), "admin_keys": ("boss-key-12345",)}
+    with talking(ANNE, **settings) as talk:
+        others, path = Talk(talk.proxy, talk.fake, talk.model, BERT), f"/spillway/conversations/{talk.id}"
+        ask = talk.proxy.client.request
+        assert code(ask("DELETE", path, headers=BERT)) == (404, "not_found")
+        assert ask("DELETE", path, headers=ANNE).json() == {"id": talk.id, "object": "conversation", "deleted": True}
+        assert code(ask("GET", path, headers=ANNE)) == (404, "not_found")
+        talk.model.summary = "no"  # no other comes in its place
+        assert GOOD not in talk.turn("And now?")
+        assert GOOD in others.turn("And then?")
+
+
+def test_a_conversation_is_not_deleted_while_its_store_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with talking() as talk:
+
+        async def refuse(*_: object) -> bool:
+            return False
+
+        monkeypatch.setattr(Store, "drop", refuse)
+        path = f"/spillway/conversations/{talk.id}"
+        assert code(talk.proxy.client.delete(path))[0] == 503
+        assert talk.proxy.client.get(path).status_code == 200
 
 
 @pytest.mark.slow

@@ -127,18 +127,56 @@ def test_a_server_that_moves_idle_slots_to_memory_restores_only_after_its_restar
         assert actions(fake)[6] == f"restore {files[0]}"
 
 
+def purge(proxy: Proxy) -> None:
+    store = proxy.app.state.services.summaries.store
+    asyncio.run_coroutine_threadsafe(store.purge(), proxy.loop).result(20)
+
+
+def test_a_server_chooses_for_what_it_may_have_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And if it did not have it there (`--cache-ram` is bounded), the next one is restored."""
+    talks: list[Talk] = [[], []]
+    with engine(slots=2, saves=True, clears=True) as fake, running_proxy(fake) as proxy:
+        say(proxy, [{"role": "user", "content": WORDS}, {"role": "assistant", "content": "Yes."}], "from before")
+        assert "id_slot" not in fake.chats()[-1].json
+        saved(fake, 1)
+        for turn in range(2):
+            for number, talk in enumerate(talks):
+                say(proxy, talk, f"talk {number} turn {turn}")
+                saved(fake, 2 + 2 * turn + number)
+        monkeypatch.setattr(LlamaCppFake, "usage_details", lambda *_: {"prompt_tokens_details": {"cached_tokens": 0}})
+        for talk in talks:
+            assert not restores(fake)
+            say(proxy, talk, "turn 2")
+        assert len(restores(fake)) == 1
+
+
 def test_a_purged_store_restores_nothing_and_has_the_files_emptied() -> None:
     talk: Talk = []
     with engine(saves=True) as fake, running_proxy(fake) as proxy:
         say(proxy, talk, "secret")
         (name,) = saved(fake, 1)
-        store = proxy.app.state.services.summaries.store
-        asyncio.run_coroutine_threadsafe(store.purge(), proxy.loop).result(5)
+        purge(proxy)
         say(proxy, [], "something else")
         assert actions(fake)[1] == f"save {name}", "overwritten with an empty slot"
         wait_until(lambda: len(actions(fake)) == 3)
         say(proxy, talk, "again")
         assert not restores(fake)
+
+
+def test_what_was_purged_is_emptied_when_a_slot_that_stays_is_quiet() -> None:
+    talks: list[Talk] = [[], []]
+    files: list[str] = []
+    with engine(slots=2, saves=True) as fake, running_proxy(fake) as proxy:
+        for number, talk in enumerate(talks):
+            say(proxy, talk, f"talk {number}")
+            files = saved(fake, number + 1)
+        purge(proxy)
+        say(proxy, talks[0], "it goes on")
+        wait_until(lambda: len(restores(fake)) == 1)
+        assert [fake.saved[name] for name in files] == [0, 0]
+        assert fake.held[0][1] == max(fake.saved.values()) > slots.LEAST, (
+            "it is back in its slot, saved under a new name"
+        )
 
 
 @pytest.mark.parametrize(("bound", "most"), [("MOST_FILES", 1), ("MOST_BYTES", 1000)])
@@ -161,14 +199,15 @@ def test_the_longest_unused_files_are_emptied_beyond_the_bound(
         assert not [each for each in actions(fake)[sent:] if each.startswith("restore")]
 
 
-def test_what_a_viewer_has_forgotten_is_neither_saved_nor_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("what", ["", "/summary"])
+def test_what_a_viewer_has_deleted_is_neither_saved_nor_restored(what: str) -> None:
     with LlamaCppFake(brain=Model(), window=2048, saves=True) as fake, running_proxy(fake, recall="off") as proxy:
         talk = Summarised(proxy, fake, Model(), {})
         (name,) = saved(fake, 1)
-        assert talk.act("DELETE").status_code == 200
-        proxy.chat({"model": "m", "messages": [{"role": "user", "content": "else"}], "max_tokens": 8})
+        assert proxy.client.delete(f"/spillway/conversations/{talk.id}{what}").status_code == 200
         assert actions(fake)[1] == f"save {name}", "overwritten with an empty slot"
         assert fake.saved[name] == 0
+        proxy.chat({"model": "m", "messages": [{"role": "user", "content": "else"}], "max_tokens": 8})
         talk.turn("Again")
         assert not restores(fake)
 

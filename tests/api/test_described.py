@@ -140,6 +140,8 @@ def test_spillways_own_answers_are_as_described() -> None:
         answered(paths, "/spillway/conversations/{conversation}/compact", "post", compacted.json())
         forgotten = client.delete(f"/spillway/conversations/{row['id']}/summary")
         answered(paths, "/spillway/conversations/{conversation}/summary", "delete", forgotten.json())
+        deleted = client.delete(f"/spillway/conversations/{row['id']}")
+        answered(paths, "/spillway/conversations/{conversation}", "delete", deleted.json())
         error = client.get("/spillway/outcomes?limit=0")
         schema = paths["/spillway/outcomes"]["get"]["responses"]["4XX"]["content"]["application/json"]["schema"]
         assert (error.status_code, strays(error.json(), schema, "", own=True)) == (400, [])

@@ -65,6 +65,8 @@ class LlamaCppFake(FakeBackend):
         }
         self.routes |= {f"GET {path}": handler for path, handler in gets.items()}
         self.routes |= {f"POST {path}": handler for path, handler in posts.items()}
+        self.working: list[int] = []
+        """The slots that answers are made in."""
         self.held = [(0, 0)] * self.slots
         """Number of the newest task in each slot, 0 for none since the start, and the tokens there."""
         self.saved: dict[str, int] = {}
@@ -180,10 +182,9 @@ class LlamaCppFake(FakeBackend):
         await exchange.answer(200, {**done, "timings": {f"{action}_ms": 0.1}})
 
     async def slot_list(self, exchange: Exchange) -> None:
-        busy = self.active - 1
         window = self.models[0].window
         slots = [
-            wire.slot(number, window, busy=number < busy, task=task, tokens=held)
+            wire.slot(number, window, busy=number in self.working, task=task, tokens=held)
             for number, (task, held) in enumerate(self.held)
         ]
         await exchange.answer(200, slots)
@@ -254,7 +255,13 @@ class LlamaCppFake(FakeBackend):
     @override
     async def chat(self, exchange: Exchange) -> None:
         exchange.sticky = exchange.request.header("x-conversation-id") is not None
-        await super().chat(exchange)
+        free = next((number for number in range(self.slots) if number not in self.working), 0)
+        number = (exchange.request.json or {}).get("id_slot", free)
+        self.working.append(number)
+        try:
+            await super().chat(exchange)
+        finally:
+            self.working.remove(number)
 
     @override
     def content_beside_calls(self) -> str | None:

@@ -98,19 +98,36 @@ const VERDICTS = {
 const BY = { written: "written by the model", extract: "extracted by code" };
 
 /** A button that deletes, after a question. */
-function Forget({ question, busy, onDo }) {
+function Forget({ label = "Forget summary", word = "Forget", question, busy, onDo }) {
   const [open, setOpen] = useState(false);
-  if (!open) return html`<button class="quiet" disabled=${busy} onClick=${() => setOpen(true)}>Forget summary</button>`;
-  return html`<${Question} question=${question} busy=${busy} onDo=${onDo} onLeave=${() => setOpen(false)} />`;
+  if (!open) return html`<button class="quiet" disabled=${busy} onClick=${() => setOpen(true)}>${label}</button>`;
+  return html`<${Question} label=${label} word=${word} question=${question} busy=${busy} onDo=${onDo} onLeave=${() => setOpen(false)} />`;
 }
 
-function Question({ question, busy, onDo, onLeave }) {
+function Question({ label, word, question, busy, onDo, onLeave }) {
   const leave = useFocus();
-  return html`<span class="sure" role="group" aria-label="Forget summary">
+  return html`<span class="sure" role="group" aria-label=${label}>
     <span>${question}</span>
-    <button class="stop" disabled=${busy} onClick=${onDo}>Forget</button>
+    <button class="stop" disabled=${busy} onClick=${onDo}>${word}</button>
     <button class="quiet" ref=${leave} onClick=${onLeave}>Cancel</button>
   </span>`;
+}
+
+/** Deletes what is stored of a conversation, and leaves it. */
+function Delete({ row }) {
+  const [failed, setFailed] = useState(null);
+  const remove = async () => {
+    try {
+      await act("DELETE", `conversations/${encodeURIComponent(row.id)}`);
+      announce(`${titleOf(row)}: deleted`);
+      location.hash = "#/conversations";
+    } catch (problem) {
+      setFailed(problem);
+    }
+  };
+  return html`<p><${Forget} label="Delete conversation" word="Delete" busy=${row.state !== "idle"} onDo=${remove}
+      question="What Spillway has stored of it is deleted: summaries, its archive, its saved slots." /></p>
+    <${Problem} error=${failed} />`;
 }
 
 /** Compacts now, and shows the tokens before and after. */
@@ -208,5 +225,6 @@ export function Conversation({ argument: id }) {
     <p class="made">${held(row)}${row.not_sent_tokens > 0 && ` · ${number(row.not_sent_tokens)} tokens saved`}</p>
     <${Legend} row=${row} />
     <${Timeline} turns=${data?.timeline ?? []} row=${row} />
-    <${Summary} row=${row} />`;
+    <${Summary} row=${row} />
+    <${Delete} row=${row} />`;
 }

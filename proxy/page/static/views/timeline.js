@@ -36,10 +36,20 @@ function sent(turn) {
   return `Sent unchanged${full}.`;
 }
 
-/** How many tools were defined where that is done on demand. */
-function tools(turn) {
+/** The sum of a figure over the events of this name. */
+const sum = (turn, name, field) => (turn.events ?? []).reduce((all, { event, [field]: figure }) => all + (event === name ? (figure ?? 0) : 0), 0);
+
+/** What was done beside it, a sentence each. */
+function asides(turn) {
   const listed = turn.events?.findLast(({ event }) => event === "tools_on_demand");
-  return listed && `${listed.sent} of ${plural(listed.of, "tool")} sent in full, ${number(turn.shaped.on_demand)} tokens saved.`;
+  const [window, restored, archived, signs] = [["window_requested", "tokens"], ["slot_restored", "tokens"], ["archived", "messages"], ["kept_waiting", "signs"]].map(([name, field]) => sum(turn, name, field));
+  return [
+    window && `Loaded with a window of ${number(window)} tokens.`,
+    listed && `${listed.sent} of ${plural(listed.of, "tool")} sent in full, ${number(turn.shaped.on_demand)} tokens saved.`,
+    restored && `${number(restored)} tokens restored from disk.`,
+    archived && `${plural(archived, "message")} archived.`,
+    signs && `The client was told ${plural(signs, "time")} that it is not forgotten.`,
+  ];
 }
 
 /** What else happened, a sentence each. */
@@ -60,7 +70,7 @@ export function sentence(turn) {
     const size = turn.error === "context_length_exceeded" && turn.window && ` (${promptOf(turn)} of ${plural(turn.window, "token")})`;
     return [`${turn.status < 400 || turn.attempts > 0 ? "Failed" : "Refused"}: ${reasonOf(turn.error)}${size || ""}.`, ...extras(turn)].join(" ");
   }
-  return [sent(turn), tools(turn), ...extras(turn)].filter(Boolean).join(" ");
+  return [sent(turn), ...asides(turn), ...extras(turn)].filter(Boolean).join(" ");
 }
 
 /** How much of a prompt the backend had cached. */
