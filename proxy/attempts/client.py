@@ -212,11 +212,11 @@ class ClientStream:
         return self._begun() + self._written(status.Notice(waiting_for, done=False), self.beside)
 
     def _tick(self) -> None:
-        silent = not self.exchange.started or self._loop.time() - self._last >= self._heartbeat * 0.9
+        due = self._last + self._heartbeat - self._loop.time() if self.exchange.started else 0.0
         # One that waits until the client reads is enough, and the head comes first.
-        if silent and not self._opening and (self._beating is None or self._beating.done()):
+        if due <= 0 and not self._opening and (self._beating is None or self._beating.done()):
             self._beating = spawn(self._beat(), name="heartbeat")
-        self._timer = self._loop.call_later(self._heartbeat, self._tick)
+        self._timer = self._loop.call_later(due if due > 0 else self._heartbeat, self._tick)
 
 
 def final_notices(job: Job) -> list[status.Notice]:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import pytest
 from starlette.types import Message
 
+from proxy.app import Times
 from proxy.attempts.client import ClientStream
 from proxy.core.piece import Identity
 from proxy.dialects.chat.answers import ChatWriter
@@ -46,8 +47,8 @@ class Wire:
 
 
 @contextmanager
-def streaming(wire: Wire) -> Iterator[ClientStream]:
-    """An answer whose heartbeats come at every turn of the loop."""
+def streaming(wire: Wire, heartbeat: float = 0.0) -> Iterator[ClientStream]:
+    """An answer whose heartbeats come at every turn of the loop, or after so many seconds."""
     scope = {"method": "POST", "path": "/", "headers": [], "http_version": "1.1"}
     writer, own = ChatWriter(), Identity("", 0, "")
     client = ClientStream(
@@ -57,7 +58,7 @@ def streaming(wire: Wire) -> Iterator[ClientStream]:
         fallback=own,
         extra_headers=list,
         grace=0.0,
-        heartbeat=0.0,
+        heartbeat=heartbeat,
     )
     try:
         yield client
@@ -141,6 +142,22 @@ async def test_no_heartbeat_follows_an_error_that_came_just_as_it_was_due() -> N
         await client.exchange.reply(500, [], b"{}")
         await turns()
     assert wire.sent == [b"", b"{}"]
+
+
+@pytest.mark.anyio
+async def test_a_sign_comes_when_nothing_has_come_for_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, wire = asyncio.get_running_loop(), Wire()
+    now = [loop.time()]
+    monkeypatch.setattr(loop, "time", lambda: now[0])
+    beats_by_second = list[int]()
+    with streaming(wire, Times().heartbeat) as client:
+        for second in range(30):
+            await turns()
+            if second < 7:
+                await client.write(b"data: 1\n\n")
+            beats_by_second.append(wire.sent.count(BEAT))
+            now[0] += 1
+    assert [beats_by_second.index(count) for count in (1, 2, 3)] == [0, 16, 26]
 
 
 @pytest.mark.anyio

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.fakes import FakeModel, Gate, GenericFake, LlamaCppFake, Reply, scripted
 from tests.fakes.waiting import wait_until
 from tests.page.stage import MODEL, Stage, Visit, staged, visiting
-from tests.proxying import running_proxy
+from tests.proxying import metric, running_proxy
 
 RED = "rgb(180, 35, 24)"
 
@@ -99,6 +99,30 @@ def test_a_turn_says_how_many_tools_were_sent(visit: Visit, stage: Stage) -> Non
     stage.proxy.chat(body, authorization="Bearer a-key")
     turn = open_talk(visit, "tools0").locator(".turns > .turn").first
     expect(turn).to_contain_text(re.compile(r"0 of 60 tools sent in full, [\d.,\u202f\s]{5,7} tokens saved\."))
+
+
+def test_a_turn_says_what_add_ons_did_and_all_that_is_stored_of_it_can_be_deleted(browser: Browser) -> None:
+    gate, talk = Gate(2), [{"role": "user", "content": "Where do walruses sleep?"}]
+    with (
+        LlamaCppFake([FakeModel(MODEL)], scripted(["on ice, mostly"] * 2), gate=gate) as fake,
+        running_proxy(fake, archive="on", grace=0.01, heartbeat=0.01) as proxy,
+        visiting(browser, proxy.url) as visit,
+    ):
+        body = {"model": MODEL, "messages": talk, "stream": True}
+        with proxy.client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            parts, seen = answer.iter_bytes(), b""
+            while b'"delta":{},"finish_reason":null' not in seen:
+                seen += next(parts)
+            gate.open()
+            assert b"[DONE]" in b"".join(parts)
+        page = visit.open("conversations")
+        page.get_by_role("link", name="walruses").click()
+        turn = page.locator(".turns > .turn").first
+        expect(turn).to_contain_text(re.compile(r"1 message archived\. The client was told \d+ times that"))
+        assert sum(metric(proxy, "spillway_signs_of_life_total").values()) > 1
+        page.get_by_role("button", name="Delete conversation").click()
+        page.get_by_role("button", name="Delete", exact=True).click()
+        expect(page.get_by_text("No conversations yet")).to_be_visible()
 
 
 def test_a_button_compacts_with_a_focus_and_shows_before_and_after(visit: Visit, stage: Stage) -> None:

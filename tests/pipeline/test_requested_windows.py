@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,16 @@ def test_lm_studio_loads_a_model_once(case: str, caplog: pytest.LogCaptureFixtur
     assert [(one.path, one.json.get("context_length", 0)) for one in loads] == requests
     assert origin == f"setting ({setting}), loaded so"
     assert [words in line for line in caplog.messages if "lmstudio/m" in line] == [True]
+
+
+def test_requests_that_come_at_once_have_it_loaded_once() -> None:
+    with (
+        FAKES["lmstudio"]([model(loaded=False)], summariser(qa())) as fake,
+        running_proxy(fake, models={"m": {"window": 16_384}}) as proxy,
+        ThreadPoolExecutor(4) as threads,
+    ):
+        assert {*threads.map(lambda number: ask(proxy, number), range(4))} == {"16384"}
+        assert [one.path for one in fake.requests if one.path in (LOAD, UNLOAD)] == [LOAD]
 
 
 def test_a_model_that_only_summarises_is_loaded_with_its_window_too() -> None:
