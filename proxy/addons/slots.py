@@ -65,8 +65,6 @@ class _Slot:
     """Of its system messages and tools, which conversations of one program share; 0: none."""
     tokens: int | None = None
     """It holds; None: not known."""
-    restored: int = 0
-    """Tokens restored for the job."""
     used: float = 0.0
     saved: bool = True
 
@@ -74,10 +72,6 @@ class _Slot:
     def taken(self) -> bool:
         """Return whether a request runs in it; one that has left may have a summary written for others."""
         return self.job is not None and not self.job.outcome.seconds
-
-    def is_of(self, job: Job) -> bool:
-        """Return whether a job's request runs in it, or a summary for it."""
-        return self.job is not None and self.job.outcome is job.outcome
 
     def continues_in(self, job: Job) -> bool:
         """Return whether a job is of the conversation in it: resumed, repeated or edited."""
@@ -122,6 +116,10 @@ class _Engine:
         prober = self.route.prober
         return await prober.runner.run(prober.known_backend.use_slot(self.route.model, action, slot.number, file))
 
+    def slot_of(self, job: Job) -> _Slot | None:
+        """Return the slot in which a job's request runs, or a summary for it."""
+        return next((each for each in self.slots if each.job is not None and each.job.outcome is job.outcome), None)
+
     def compare(self, seen: Sequence[SlotState]) -> None:
         """Forget what slots do not hold any more."""
         newest = max((each.task for each in seen), default=-1)
@@ -143,16 +141,15 @@ class _Engine:
             if each["scope"] == scope and any(bytes.fromhex(link) in links for link in each["links"]):
                 each["links"] = []
 
-    def saved_prefix(self, job: Job) -> str | None:
-        """Return the file with the longest beginning of a job's prompt."""
+    def saved_prefix(self, job: Job) -> str:
+        """Return the file with the longest beginning of a job's prompt; empty: none has any."""
         places = {link.hex(): at for at, link in enumerate(job.prompt.links)}
         found = [
             (max(places.get(link, -1) for link in each["links"]), name)
             for name, each in self.files.items()
-            if each["scope"] == job.scope and each["links"] and each["checkpoint"] == _digest_of(job)
+            if each["scope"] == job.scope and each["checkpoint"] == _digest_of(job) and places.keys() & each["links"]
         ]
-        best, name = max(found, default=(-1, ""))
-        return name if best >= 0 else None
+        return max(found, default=(0, ""))[1]
 
     def file_for(self, slot: _Slot) -> str:
         """Return the file of the conversation in a slot, else the next one of its credential; it tells nobody whose it is."""
@@ -179,12 +176,6 @@ class SlotKeeper(AddOn):
         """`now` gives monotonic seconds."""
         self._store, self._now = store, now
         self._engines: dict[ModelKey, _Engine] = {}
-        self._closed = False
-
-    @override
-    def close(self) -> None:
-        """Save nothing more."""
-        self._closed = True
 
     @override
     async def place(self, job: Job) -> None:
@@ -195,7 +186,7 @@ class SlotKeeper(AddOn):
         while True:
             async with engine.lock:
                 engine.freed.clear()
-                slot = next((each for each in engine.slots if each.is_of(job)), None) or await self._choose(engine, job)
+                slot = engine.slot_of(job) or await self._choose(engine, job)
                 if slot is not None:
                     slot.take(job, self._now())
             if slot is not None or job.expected or not all(each.taken for each in engine.slots):
@@ -220,7 +211,7 @@ class SlotKeeper(AddOn):
     def _vacate(self, job: Job, engine: _Engine) -> None:
         """Free the slot, and save it when it has been quiet."""
         outcome, usage = job.outcome, job.outcome.usage or {}
-        slot = next((each for each in engine.slots if each.is_of(job)), None)
+        slot = engine.slot_of(job)
         engine.freed.set()
         prompt, reused = as_count(usage.get("prompt_tokens")), outcome.reused or 0
         tokens = prompt + as_count(usage.get("completion_tokens")) - 1
@@ -228,10 +219,9 @@ class SlotKeeper(AddOn):
         if slot is not None:
             slot.job, slot.used, slot.saved = None, 0.0 if job.background else self._now(), not lasts
             slot.tokens = tokens if lasts else None
-            if slot.restored >= 2 * LEAST and lasts:
+            if lasts and any(each["tokens"] >= 2 * LEAST for each in outcome.each("slot_restored")):
                 engine.vain = engine.vain + 1 if reused < LEAST else 0
-            slot.restored = 0
-        elif lasts and reused < LEAST and engine.saved_prefix(job) is not None:
+        elif lasts and reused < LEAST and engine.saved_prefix(job):
             engine.run += 1  # its memory, which is bounded, holds less than the files
         if prompt - reused > LEAST and outcome.first_byte is not None:
             engine.read_pace = outcome.first_byte / (prompt - reused)
@@ -252,7 +242,7 @@ class SlotKeeper(AddOn):
             await asyncio.sleep(QUIET)
             busy = any(each.taken for each in engine.slots)
         async with engine.lock:
-            if slot.used == used and not slot.taken and not self._closed:
+            if slot.used == used and not slot.taken:
                 await self._look(engine, job.route)
                 await self._save(engine, slot)
                 await self._empty_surplus(engine, slot)
@@ -268,17 +258,17 @@ class SlotKeeper(AddOn):
         digest, going_on = _digest_of(job), [slot for slot in free if slot.continues_in(job)]
         # What was read ahead may be in another slot than the turn before it.
         own = max(going_on, key=lambda each: (each.checkpoint == digest, each.used), default=None)
-        if (name := engine.saved_prefix(job)) is not None:
+        if name := engine.saved_prefix(job):
             engine.files[name] = engine.files.pop(name)  # it is used last
         # The server may have it in memory, or it is new where it would clear the slot all the same.
-        in_memory = engine.clears if name is None else engine.clears and engine.files[name]["run"] == engine.run
-        left = own is None and (in_memory or (name is None and bool(newest_user(job.prompt.sent))))
+        in_memory = engine.clears if name else engine.clears or bool(newest_user(job.prompt.sent))
+        left = own is None and in_memory and (not name or engine.files[name]["run"] == engine.run)
         for slot in free if engine.clears or left else ():
             if slot is not own:
                 await self._save(engine, slot)
         if own is not None or left:
             return own
-        opening = _opening_of(job) if name is None else 0
+        opening = 0 if name else _opening_of(job)
         slot = min(free, key=lambda each: (not opening or each.opening != opening, each.used))
         await self._save(engine, slot)
         await self._empty_surplus(engine, slot, stays=False)
@@ -309,7 +299,7 @@ class SlotKeeper(AddOn):
         done, found = await engine.act("restore", slot, name), engine.files.pop(name)
         if done is None or not done.tokens:
             return
-        engine.files[name], slot.restored = found | {"run": engine.run}, done.tokens
+        engine.files[name] = found | {"run": engine.run}
         engine.restore_pace = done.seconds / done.tokens
         job.outcome.add("slot_restored", tokens=done.tokens)
 
