@@ -109,7 +109,7 @@ def create_app(
     metrics, compact_now = Metrics(keyed=bool(settings.api_keys)), CompactNow(telemetry)
     history = RequestHistory(counting.meter.memory, clock, telemetry.clock, remembers=settings.cache_bytes > 0)
     _watch(metrics, store, history, counting.meter.memory)
-    addons = addons_of(telemetry, counting.meter, history, metrics, compact_now, store, clock)
+    addons = addons_of(telemetry, counting.meter, history, metrics, compact_now, store)
     if (spans := spans or _spans()) is not None:
         from proxy.addons.tracing import Tracing  # noqa: PLC0415 - an extra, loaded only where it is used
 
@@ -173,13 +173,7 @@ def _watch(metrics: Metrics, store: Store, history: RequestHistory, memory: Cach
 
 
 def addons_of(
-    telemetry: Telemetry,
-    meter: Meter,
-    history: RequestHistory,
-    metrics: Metrics,
-    compact_now: CompactNow,
-    store: Store,
-    clock: Callable[[], float],
+    telemetry: Telemetry, meter: Meter, history: RequestHistory, metrics: Metrics, compact_now: CompactNow, store: Store
 ) -> tuple[AddOn, ...]:
     """List the add-ons, in the order in which they are called."""
     return (
@@ -187,7 +181,7 @@ def addons_of(
         PromptPrefix(meter),
         Archivist(store),
         Recaller(),
-        ToolsOnDemand(store, clock),
+        ToolsOnDemand(store),
         ThinkingBudget(),
         DocumentReader(),
         AheadCompactor(telemetry),

@@ -7,11 +7,11 @@ names stand apart. Without a name that is its alone several may be found, becaus
 as what is sent does is its own, else that which knows it farthest; where two do, nothing is brought back from either.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from hashlib import blake2b
-from itertools import accumulate, chain
+from itertools import accumulate
 from secrets import token_hex
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
@@ -46,7 +46,7 @@ RUN = 3
 _POINTERS, _NEAR = 256, 8
 """Newest messages by which an archive is looked for, and those of them that each may lead to another one."""
 _SHARED, _TURN = 4, 2
-"""Archives to which one pointer may lead, and messages for each that an archive lacks, but for those of the newest turn."""
+"""Messages that are the same for each that an archive lacks, but for those of the newest turn."""
 _NEWEST = "newest"
 """Name of the pointer to what was archived last under a client's name."""
 
@@ -65,8 +65,7 @@ class _Archive:
 
     owner: str
     name: str
-    pointers: Mapping[str, Sequence[str]]
-    """With the archives to which they led, the newest first."""
+    pointers: Sequence[str]
     entries: Sequence[_Entry]
     earlier: int
     """How many of these the client no longer sends."""
@@ -106,9 +105,8 @@ class Archivist(AddOn):
             return
         messages = [[entry.digest, entry.message] for entry in archive.entries]
         await self._store.put_document(archive.owner, archive.name, {"messages": messages})
-        for pointer, led in archive.pointers.items():
-            names = list(dict.fromkeys((archive.name, *led)))[:_SHARED]
-            await self._store.put_document(archive.owner, pointer, {"archives": names})
+        for pointer in archive.pointers:
+            await self._store.put_document(archive.owner, pointer, {"archive": archive.name})
         job.outcome.add("archived", messages=archive.added)
 
     @override
@@ -132,11 +130,11 @@ class Archivist(AddOn):
         sent = await offload_if(is_heavy(job.request.messages), _entries, job)
         owner = f"{job.exchange.tenant}|archive|{named}"
         pointers, newest = _pointers(sent), [_NEWEST] if exact else []
-        near = {each: await self._led(owner, each) for each in (*pointers[:_NEAR], *newest)}
-        led = [*chain.from_iterable(near.values()), *await self._led(owner, *pointers[_NEAR:])]
+        places = *((each,) for each in pointers[:_NEAR]), (*pointers[_NEAR:], *newest)
+        led = [await self._store.document(owner, *place) for place in places]
         candidates = [
             (name, [_Entry(*pair) for pair in document["messages"]])
-            for name in [*dict.fromkeys(led)][: 1 if exact else 2 * _SHARED]
+            for name in dict.fromkeys(each["archive"] for each in led if each is not None)
             if (document := await self._store.document(owner, name)) is not None
         ]
         if not sent or not self._store.healthy:
@@ -151,17 +149,12 @@ class Archivist(AddOn):
             owner=owner,
             name=name or token_hex(16),
             # The newest message may be edited, or rewritten by its client, then the one before it leads here.
-            pointers={each: near[each] for each in (*pointers[:2], *newest)},
+            pointers=[*pointers[:2], *newest],
             entries=entries,
             earlier=max(0, len(entries) - len(sent) + begins),
             added=sum(entry.digest not in known for entry in sent[begins:]),
             changed=not name or [entry.digest for entry in entries] != [entry.digest for entry in archived],
         )
-
-    async def _led(self, owner: str, *pointers: str) -> Sequence[str]:
-        """Names of the archives to which the first of these pointers leads that there is."""
-        found = await self._store.document(owner, *pointers)
-        return () if found is None else found.get("archives", ())
 
 
 def _entries(job: Job) -> list[_Entry]:
@@ -208,7 +201,7 @@ def _best(candidates: Sequence[tuple[str, Sequence[_Entry]]], sent: Sequence[_En
             # What came since its last request, another chat may have had by chance.
             fits.append(((own, len(old) if own else min(-new, -_TURN)), (name, archived, place)))
     fits.sort(key=lambda fit: fit[0])
-    doubtful = len(fits) > 1 and fits[-1][0] == fits[-2][0] and not fits[-1][0][0]
+    doubtful = len(fits) > 1 and fits[-1][0] == fits[-2][0] and not (exact or fits[-1][0][0])
     return None if doubtful else fits[-1][1] if fits else ("", (), (0, 0))
 
 

@@ -9,7 +9,7 @@ empty slot.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -132,15 +132,6 @@ class _Engine:
                 self.clears |= bool(slot.tokens) and not each.tokens and each.task >= 0
                 slot.stem, slot.saved = b"", True
 
-    def forget(self, scope: str, links: Container[bytes]) -> None:
-        """Neither save nor restore what belongs to this history any more."""
-        for slot in self.slots:
-            if slot.scope == scope and slot.stem in links:
-                slot.stem = b""
-        for each in self.files.values():
-            if each["scope"] == scope and any(bytes.fromhex(link) in links for link in each["links"]):
-                each["links"] = []
-
     def saved_prefix(self, job: Job) -> str:
         """Return the file with the longest beginning of a job's prompt; empty: none has any."""
         places = {link.hex(): at for at, link in enumerate(job.prompt.links)}
@@ -158,15 +149,6 @@ class _Engine:
         owner = blake2b(slot.scope.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
         names = (f"spillway-{owner}-{number}.slot" for number in count())
         return next(mine, "") or next(name for name in names if name not in self.files)
-
-    def surplus(self, *, bounded: bool) -> list[str]:
-        """List the files that are not to be restored any more, or, where that is asked, exceed the bound."""
-        size, number, surplus = sum(each["bytes"] for each in self.files.values()), len(self.files), list[str]()
-        for name, each in self.files.items():
-            if not each["links"] or (bounded and (size > MOST_BYTES or number > MOST_FILES)):
-                surplus.append(name)
-                size, number = size - each["bytes"], number - 1
-        return surplus
 
 
 class SlotKeeper(AddOn):
@@ -201,7 +183,11 @@ class SlotKeeper(AddOn):
         """Empty the files of a conversation that a viewer deletes, now if a slot is free for that, and save it no more."""
         for engine in self._engines.values():
             async with engine.lock:
-                engine.forget(scope, frozenset(links))
+                for slot in engine.slots:
+                    slot.stem = b"" if slot.scope == scope and slot.stem in links else slot.stem
+                for each in engine.files.values():
+                    gone = each["scope"] == scope and not {link.hex() for link in links}.isdisjoint(each["links"])
+                    each["links"] = [] if gone else each["links"]
                 await self._store.put_document(_OWNER, engine.name, engine.files)
                 if free := await self._free(engine, engine.route):
                     slot = min(free, key=lambda each: (each.stem != b"", each.used))
@@ -305,7 +291,11 @@ class SlotKeeper(AddOn):
 
     async def _empty_surplus(self, engine: _Engine, slot: _Slot, *, stays: bool = True) -> None:
         """Overwrite files that are to go with a slot that is erased, and, if what was in it stays, restore that."""
-        surplus = engine.surplus(bounded=not stays)
+        size, number, surplus = sum(each["bytes"] for each in engine.files.values()), len(engine.files), list[str]()
+        for name, each in engine.files.items():
+            if not each["links"] or not (stays or (size <= MOST_BYTES and number <= MOST_FILES)):
+                surplus.append(name)
+                size, number = size - each["bytes"], number - 1
         if not surplus or await engine.act("erase", slot) is None:
             return
         for name in surplus:
@@ -342,8 +332,7 @@ class SlotKeeper(AddOn):
             job.route.known.has_places = saves is not False
             if saves and (seen := await runner.run(backend.slots(job.route.model))):
                 name = f"{job.route.upstream.name}|{job.route.model}"
-                if (files := await self._store.document(_OWNER, name)) is None:
-                    await self._store.put_document(_OWNER, name, files := {})
+                files = await self._store.document(_OWNER, name) or {}
                 known = {file: each | {"run": -1} for file, each in files.items()}
                 slots = [_Slot(number) for number in range(len(seen))]
                 engine = self._engines.setdefault(job.key, _Engine(name, job.route, slots, known))

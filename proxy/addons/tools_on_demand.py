@@ -12,7 +12,7 @@ This is on by itself: such definitions leave no room for a conversation, and eac
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from proxy.addon import AddOn
 from proxy.compaction.policy import BYTES_PER_TOKEN
-from proxy.core.history.checkpoint import DIGEST_BYTES, Checkpoint, chain
+from proxy.core.history.checkpoint import chain
 from proxy.core.history.turns import calls_of, newest_user
 from proxy.core.jsontext import dumps, is_heavy
 from proxy.core.piece import CallPart, arguments_of
@@ -65,10 +65,8 @@ _NAMES = re.compile(r"\w(?:[\w.:/-]*\w)?")
 class ToolsOnDemand(AddOn):
     """Offers few tools in full, and one that looks up the others."""
 
-    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
-        """`clock` gives seconds since the epoch."""
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._clock = clock
 
     @override
     async def offer(self, job: Job, offered: OfferedTools, *, emulate: bool) -> None:
@@ -95,39 +93,31 @@ class ToolsOnDemand(AddOn):
     @override
     async def forgotten(self, scope: str, links: Sequence[bytes], outcomes: Sequence[Outcome] = ()) -> None:
         """Delete what was looked up in a conversation."""
-        while outcomes and (found := await self._store.find(f"{scope}|tools", links)) is not None:
-            if not await self._store.drop(found.scope, found.digest):
-                break
+        for link in links if outcomes else ():
+            await self._store.drop_document(f"{scope}|tools", link.hex())
 
     async def _found(self, job: Job) -> "_Found":
         """Read what was looked up in the conversation, as far as its history is the same."""
-        messages = job.request.messages[leading_system(job.request.messages) :]
-        links = await offload_if(is_heavy(messages), chain, messages) or [bytes(DIGEST_BYTES)]
-        stored = await self._store.find(f"{job.scope}|tools", links[::-1])
+        messages, owner = job.request.messages[leading_system(job.request.messages) :], f"{job.scope}|tools"
+        links = [link.hex() for link in await offload_if(is_heavy(messages), chain, messages)] or [""]
+        stored = await self._store.document(owner, *links[::-1])
         # Not under the newest message, which clients rewrite later.
-        covered = newest_user(messages) or 1
-        names = [] if stored is None else stored.replacement[0]["names"]
-        return _Found(self._store, self._clock, f"{job.scope}|tools", links[covered - 1], covered, names)
+        link = links[(newest_user(messages) or 1) - 1]
+        return _Found(self._store, owner, link, [] if stored is None else stored["names"])
 
 
 @dataclass(slots=True)
 class _Found:
-    """Names of tools that a conversation has looked up, and where they are stored: as a checkpoint, which is found as those are."""
+    """Names of tools that a conversation has looked up, and where they are stored: under a link of its history."""
 
     store: Store
-    clock: Callable[[], float]
-    scope: str
-    digest: bytes
-    covered: int
+    owner: str
+    link: str
     names: Sequence[str]
 
-    async def keep(self, names: Sequence[str]) -> None:
+    async def put(self, names: Sequence[str]) -> None:
         """Store all names for the conversation's next request."""
-        figures: dict[str, Any] = {"tokens_before": 0, "tokens_after": 0, "kind": "tools", "created": self.clock()}
-        replacement = ({"names": list(names)},)
-        await self.store.put(
-            Checkpoint(scope=self.scope, digest=self.digest, covered=self.covered, replacement=replacement, **figures)
-        )
+        await self.store.put_document(self.owner, self.link, {"names": [*names]})
 
 
 class _Listing:
@@ -207,7 +197,7 @@ class _Listing:
             prompt.request = prompt.request.changed(tools=defined)
         job.outcome.add("tools_given", why=why, tools=len(names))
         self.record(job)
-        await self._found.keep(self._known)
+        await self._found.put(self._known)
 
     def record(self, job: Job) -> None:
         """Record how many of the tools are defined."""
