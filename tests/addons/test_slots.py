@@ -253,6 +253,16 @@ def test_a_request_that_finds_no_slot_free_says_that_it_waits_for_one() -> None:
         first.read()
 
 
+def test_what_takes_longer_to_restore_than_to_read_is_read() -> None:
+    talks: list[Talk] = [[], []]
+    with engine(saves=True, slot_ms=1e9) as fake, running_proxy(fake) as proxy:
+        for turn in range(3):
+            for number, talk in enumerate(talks):
+                say(proxy, talk, f"talk {number} turn {turn}")
+                wait_until(lambda: bool(actions(fake)))
+        assert len(restores(fake)) == 1, "that showed it"
+
+
 def test_slots_that_are_read_anew_all_the_same_are_left_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """As those of hybrid and recurrent models are, and of those with a sliding window (llama.cpp issue 27813)."""
     monkeypatch.setattr(LlamaCppFake, "usage_details", lambda *_: {"prompt_tokens_details": {"cached_tokens": 0}})

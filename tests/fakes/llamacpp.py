@@ -43,6 +43,8 @@ class LlamaCppFake(FakeBackend):
     """Started with `--slot-save-path`."""
     clears: bool = False
     """Moves idle slots to memory when a task begins (`--cache-idle-slots`, the default with `--kv-unified`)."""
+    slot_ms: float = 0.1
+    """What a slot takes to be saved or restored, by what is reported."""
     router: bool = False
     """Started without a model, it loads those that are asked for."""
 
@@ -179,7 +181,7 @@ class LlamaCppFake(FakeBackend):
         self.held[number] = task, (count := self.saved[name])
         verbs = ("saved", "written") if action == "save" else ("restored", "read")
         done |= {"filename": name, f"n_{verbs[0]}": count, f"n_{verbs[1]}": count + 40}
-        await exchange.answer(200, {**done, "timings": {f"{action}_ms": 0.1}})
+        await exchange.answer(200, {**done, "timings": {f"{action}_ms": self.slot_ms}})
 
     async def slot_list(self, exchange: Exchange) -> None:
         window = self.models[0].window
