@@ -101,13 +101,9 @@ class OpenRouter(Backend):
     @override
     def detect(self) -> Flow[bool]:
         """By the catalogue's entries, which no other list looks like."""
-        entries = openai_models((yield MODELS).json)
-        return any(
-            isinstance(entry.get("top_provider"), dict)
-            and isinstance(entry.get("supported_parameters"), list)
-            and "context_length" in entry
-            for entry in entries
-        )
+        known = [entry for entry in openai_models((yield MODELS).json) if "context_length" in entry]
+        shapes = ((entry.get("top_provider"), entry.get("supported_parameters")) for entry in known)
+        return any(isinstance(provider, dict) and isinstance(parameters, list) for provider, parameters in shapes)
 
     @override
     def profile(self, model: str) -> Flow[ModelProfile]:

@@ -210,21 +210,16 @@ def _of_backend(backend: SeenBackend) -> Iterator[Finding]:
     elif not backend.listed:
         cure = SERVERS.get(backend.kind, ANY_SERVER).load
         yield Finding("no_models", f"{place} lists no models.", cure, backend.name)
-    unknown, small = list[str](), list[str]()
+    unknown, small, smaller = list[str](), list[str](), list[str]()
     for model, profile in backend.models.items():
-        window, trained = profile.window, profile.trained_window
+        window, trained, loaded = profile.window, profile.trained_window, backend.loaded.get(model)
         if window is None and not profile.provisional:
             unknown.append(model)
         elif window and trained and window.value <= SMALL < trained.value:
             small.append(model)
-    smaller = [
-        f"{each} is loaded with {backend.loaded[each]:,} tokens, though a window of {window.value:,} is set"
-        for each, profile in backend.models.items()
-        if (window := profile.window)
-        and window.trust is Trust.USER
-        and profile.provisional
-        and backend.loaded.get(each, window.value) < window.value
-    ]
+        is_set = window is not None and window.trust is Trust.USER and profile.provisional
+        if is_set and window and loaded is not None and loaded < window.value:
+            smaller.append(f"{model} is loaded with {loaded:,} tokens, though a window of {window.value:,} is set")
     if smaller:
         cure = "send it a message through Spillway, which reloads it; if the window stays smaller, a larger one does not fit into memory"
         yield Finding("smaller_window", f"{'; '.join(smaller[:3])}.", cure, backend.name)
