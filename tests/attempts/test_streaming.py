@@ -24,6 +24,7 @@ from tests.fakes import (
     LmStudioFake,
     Question,
     Reply,
+    asks_summary,
     scripted,
     summariser,
     wait_until,
@@ -250,6 +251,26 @@ def test_a_long_wait_for_the_first_word_says_what_it_is_for(status: str) -> None
         streamed = read_stream(seen + b"".join(parts))
     assert (streamed.text, streamed.roles, len(streamed.ids), streamed.done) == ("hello", 1, 1, 1)
     assert [event["data"]["done"] for event in streamed.events] == ([False, True] if status == "auto" else [])
+
+
+def test_a_summary_that_is_waited_for_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.attempts.client.PROGRESS", 0.001)
+    gate, said = Gate(3), summariser(walk(last=5))
+    history = [{"role": "user" if n % 2 == 0 else "assistant", "content": "word " * 150} for n in range(9)]
+
+    def brain(question: Question) -> Reply:
+        return replace(said(question), gate=gate) if asks_summary(question) else said(question)
+
+    with (
+        LlamaCppFake([FakeModel("m", 1024)], brain) as fake,
+        running_proxy(fake, grace=0.0, heartbeat=0.05, strategy="summarize") as proxy,
+        proxy.client.stream("POST", CHAT, json={"model": "m", "stream": True, "messages": history}) as answer,
+    ):
+        parts, seen = answer.iter_bytes(), b""
+        while b"tokens of its summary written" not in seen:
+            seen += next(parts)
+        gate.open()
+        assert read_stream(seen + b"".join(parts)).done == 1
 
 
 def test_an_overflow_told_inside_the_stream_is_answered() -> None:

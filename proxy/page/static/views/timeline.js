@@ -48,7 +48,7 @@ function asides(turn) {
     listed && `${listed.sent} of ${plural(listed.of, "tool")} sent in full, ${number(turn.shaped.on_demand)} tokens saved.`,
     restored && `${number(restored)} tokens restored from disk.`,
     archived && `${plural(archived, "message")} archived.`,
-    signs && `The client was told ${plural(signs, "time")} that it is not forgotten.`,
+    signs && `${plural(signs, "sign")} of life sent while the client waited.`,
   ];
 }
 
