@@ -16,6 +16,7 @@ from proxy.tokens.meter import Meter
 
 _BLOCK = re.compile(f"{re.escape(OPEN)}\n(.*?)\n{re.escape(CLOSE)}", re.DOTALL)
 _MOST_VERDICTS = 20
+_NO_CHANGES = "The store accepts no changes at the moment: try again later."
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +70,13 @@ class ConversationSummaries:
                 await addon.forgotten(scope, links, outcomes)
             while (found := await self.store.find(scope, links)) is not None:
                 await self._drop(found)
+        if not self.store.healthy:  # what add-ons stored may be there still
+            raise StoreUnavailable(_NO_CHANGES)
         self.history.forget(conversation)
 
     async def _drop(self, checkpoint: Checkpoint) -> None:
         if not await self.store.drop(checkpoint.scope, checkpoint.digest):
-            raise StoreUnavailable("The store accepts no changes at the moment: try again later.")
+            raise StoreUnavailable(_NO_CHANGES)
 
     async def _current(self, conversation: Conversation) -> Checkpoint:
         found = await self._find(conversation)

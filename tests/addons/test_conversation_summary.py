@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from proxy.core.history.marks import OPEN
-from proxy.store import Store
+from proxy.store.sqlite import SqliteDriver
 from tests.fakes import LlamaCppFake, Question, Reply, qa, summariser
 from tests.fakes.waiting import Gate, wait_until
 from tests.pipeline.talk import MODEL, wait_ahead
@@ -153,14 +153,18 @@ def test_a_deleted_conversation_is_gone_for_its_own_tenant_alone() -> None:
         assert GOOD in others.turn("And then?")
 
 
-def test_a_conversation_is_not_deleted_while_its_store_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    with talking() as talk:
+@pytest.mark.parametrize("archive", ["off", "on"])
+def test_a_conversation_is_not_deleted_while_its_store_takes_nothing(
+    archive: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object) -> None:
+        raise OSError
 
-        async def refuse(*_: object) -> bool:
-            return False
-
-        monkeypatch.setattr(Store, "drop", refuse)
+    with talking(archive=archive) as talk:
         path = f"/spillway/conversations/{talk.id}"
+        if archive == "on":  # which is then all that is stored
+            assert talk.act("DELETE").status_code == 200
+        monkeypatch.setattr(SqliteDriver, "drop", refuse)
         assert code(talk.proxy.client.delete(path))[0] == 503
         assert talk.proxy.client.get(path).status_code == 200
 
