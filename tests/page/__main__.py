@@ -20,7 +20,7 @@ from tests.page.stage import Asking, demo_proxy, visiting
 from tests.proxying import Proxy, running_proxy
 
 PICTURES = Path(__file__).parents[2] / "docs" / "images"
-FRAME: FloatRect = {"x": 45, "y": 555, "width": 800, "height": 355}
+FRAME: FloatRect = {"x": 45, "y": 555, "width": 800, "height": 337}
 MODEL = FakeModel("qwen3-8b", 4096)
 SYSTEM = "You are a patient guide for people who travel by bicycle. Be brief, and never propose motorways."
 WAY = re.compile(r"Day (\d+)\. From (\w+) towards (\w+): (\d+) km\. On the way: ([^.\n]+)")
