@@ -34,7 +34,7 @@ from tests.proxying import metric, running_proxy
 PACKAGE = "r-cran-janeaustenr"
 ANSWER = 400
 """Tokens of an answer."""
-_BOUND = re.compile(r"of at most (\d+) words")
+_BOUND = re.compile(r"at most (\d+) words")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 
 

@@ -53,11 +53,12 @@ _LARGE = 4 * _EDGE
 _QUESTION = 4 * _EDGE
 """Characters of the request that stand beside each part, at most."""
 _TAG = "document_notes"
-_INSTRUCTION = """Between the marks stands part {part} of {parts} of a text that is too long to be read at once. This is asked about all of it:
+_INSTRUCTION = """Between the marks stands part {part} of {parts} of a text that is too long to be read at once. Do this for what stands in this part, in notes of at most {words} words, with names, numbers and exact words:
 
 {question}
 
-Do not answer it yet. Write notes on this part, of at most {words} words: whatever in it bears on the answer, in its order, with names, numbers and exact words. If nothing does, write: nothing. Write in the language of the request, nothing before or after the notes, and call no tools."""
+Leave out nothing that bears on it. Write in the language of the request, nothing before or after the notes, and call no tools. Only if this part has nothing to do with it, write: nothing."""
+"""Says at its end, and as the exception, that there may be nothing: a small model takes the first way out that it is offered."""
 _HEAD = (
     "The text that stood here is longer than the context window. It was read in {parts} parts, each with the request beside "
     "it. These are the notes on all of them:"
