@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.addons import archive
@@ -266,6 +266,13 @@ TURN = st.tuples(
 )
 
 
+@example(
+    turns=[
+        *((2, "Sure!", ""), (0, "", "hi"), (1, "Sure!", "Sure!"), (2, "", ""), (0, "Sure!", "Sure!"), (0, "ok", "")),
+        (1, "ok", ""),
+    ],
+    most=6,
+)
 @given(turns=st.lists(TURN, min_size=12, max_size=60), most=st.sampled_from([5, 6, 9, 20]))
 def test_no_chat_gets_what_was_said_in_another(turns: list[tuple[int, str, str]], most: int) -> None:
     """Three without names take turns, and say some of the same; what is their own names them."""
