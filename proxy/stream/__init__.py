@@ -1,1 +1,1 @@
-"""One streamed answer, watched, paused and resumed: events in, commands out, no I/O."""
+"""One streamed answer, watched, paused and resumed without I/O: events in, bytes and what to do next out."""
