@@ -190,11 +190,8 @@ class DocumentReader(AddOn):
         One that fails is read in halves: it was too long, or a model would only lose its way in it once more. Of one that
         fails again its beginning stands in the place of notes.
         """
-        tokens, failed, cost = (
-            max(_LEAST, min(by.tokens, int(room / len(pieces)))),
-            0,
-            partial(self._meter.costs, job.key),
-        )
+        tokens = max(_LEAST, min(by.tokens, int(room / len(pieces))))
+        failed, cost = 0, partial(self._meter.costs, job.key)
         notes: list[str] = []
         progress.parts = len(pieces)
 

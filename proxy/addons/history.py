@@ -285,14 +285,9 @@ class RequestHistory(AddOn):
                 del self.conversations[conversation.id]
 
 
-def describe(checkpoint: Checkpoint) -> dict[str, Any]:
+def describe(found: Checkpoint) -> dict[str, Any]:
     """Return what is shown of a checkpoint, without its messages."""
-    return {
-        "kind": checkpoint.kind,
-        "covered": checkpoint.covered,
-        "summary": checkpoint.by,
-        "created_at": checkpoint.created,
-    }
+    return {"kind": found.kind, "covered": found.covered, "summary": found.by, "created_at": found.created}
 
 
 def _is_newest(record: RequestRecord) -> bool:

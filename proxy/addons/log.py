@@ -125,9 +125,8 @@ def line(outcome: Outcome) -> str:
     parts += [plural(count, *what) for name, what in _COUNTS.items() if (count := getattr(outcome, name))]
     if outcome.repeated is not None:
         reused = "" if outcome.reused is None else f", {outcome.reused} reused"
-        parts.append(
-            f"{plural(outcome.repeated, 'token')} repeated{reused}{f' ({outcome.unlike})' if outcome.unlike else ''}"
-        )
+        why = f" ({outcome.unlike})" if outcome.unlike else ""
+        parts.append(f"{plural(outcome.repeated, 'token')} repeated{reused}{why}")
     reasons = {each["reason"] for each in outcome.each("out_of_room")}
     flags = {
         "extract in place of a summary": outcome.summary == "extract",

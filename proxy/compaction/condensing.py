@@ -153,9 +153,8 @@ class _Plan:
         messages, newest, zone = self.reduction.messages, self.reduction.newest, self.zone
         visible = [*self.head, *messages[self.start :], *messages[slice(newest, newest and newest + 1)]]
         covered = set(map(id, zone))
-        places = accumulate(
-            (id(message) in covered for message in messages[: self.start]), initial=len(self.folded[1:])
-        )
+        begins = (id(message) in covered for message in messages[: self.start])
+        places = accumulate(begins, initial=len(self.folded[1:]))
         asked = [(at, m) for at, m in zip(places, messages, strict=False) if is_user(m) and id(m) not in covered]
         return source_of(zone, visible, asked)
 

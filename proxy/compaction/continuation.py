@@ -3,6 +3,7 @@
 import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from proxy.backends.profile import Continuation
@@ -173,14 +174,8 @@ def shorten_partial(
 
 def _fitting(text: str, by: Summariser, cost: Cost) -> str:
     """The text, its middle left out if the summariser could not read it whole."""
-    room = by.window * 0.7 - by.tokens
-    return fit(
-        text,
-        len(text),
-        room,
-        make=lambda characters: cut_middle(text, characters),
-        count=lambda some: _tokens(some, cost),
-    )[0]
+    room, make = by.window * 0.7 - by.tokens, partial(cut_middle, text)
+    return fit(text, len(text), room, make=make, count=lambda some: _tokens(some, cost))[0]
 
 
 def _tokens(text: str, cost: Cost) -> float:

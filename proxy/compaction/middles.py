@@ -96,10 +96,8 @@ def _shortened(message: Message, pieces: Sequence[TextPiece], most: int, *, word
     texts = dict(texts_of(message))
     for part, group in groupby(zip(pieces, lengths, strict=True), key=lambda each: each[0].part):
         text = texts[part]
-        changes = [
-            ((piece.start, piece.end), cut_middle(text[piece.start : piece.end], length, edge="\n"))
-            for piece, length in group
-        ]
+        spans = (((piece.start, piece.end), length) for piece, length in group)
+        changes = [(span, cut_middle(text[slice(*span)], length, edge="\n")) for span, length in spans]
         texts[part] = replaced(text, changes)
     return with_parts(message, texts)
 

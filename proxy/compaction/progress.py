@@ -45,18 +45,13 @@ def progress(messages: Sequence[Message], source: Source, *, limit: int) -> str:
         todo = todos(result)
         remaining = open_items(todo) if todo else remaining
         for path in _changes(result):
-            changed = [
-                *(each for each in changed if not f"/{each}".endswith(f"/{path}") and not path.endswith(f"/{each}")),
-                path,
-            ]
-    remaining, changed = (
-        _first(remaining, int(limit * _OPEN_SHARE)),
-        newest_within(changed, limit=int(limit * _CHANGED)),
-    )
+            others = (each for each in changed if not f"/{each}".endswith(f"/{path}"))
+            changed = [*(each for each in others if not path.endswith(f"/{each}")), path]
+    remaining = _first(remaining, int(limit * _OPEN_SHARE))
+    changed = newest_within(changed, limit=int(limit * _CHANGED))
     room = limit - sum(len(line) + 3 for line in (*remaining, *changed))
-    done = _newest(
-        [*steps, *(line for line in _steps(results, source) if line not in steps or not line.startswith(TASK))], room
-    )
+    steps += [line for line in _steps(results, source) if line not in steps or not line.startswith(TASK)]
+    done = _newest(steps, room)
     sections = ((DONE, done), (CHANGED, changed), (OPEN_ITEMS, remaining))
     return "".join(f"\n{headed_list(title, lines)}" for title, lines in sections if lines)
 
@@ -118,11 +113,8 @@ def _changes(result: Result) -> list[str]:
     if patched := _PATCHED.findall(result.arguments.replace("\\n", "\n") if result.arguments else ""):
         return patched
     command = next((values[name] for name in _COMMANDS if name in values), None)
-    writes = (
-        _WRITES_BY_COMMAND.search(command)
-        if command
-        else _WRITES.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", result.name))
-    )
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", result.name)
+    writes = _WRITES_BY_COMMAND.search(command) if command else _WRITES.search(name)
     if writes is None:
         return []
     named = [value for name, value in values.items() if _NAMES_FILE.search(name)]

@@ -139,10 +139,8 @@ def shell_prompts(results: Iterable[Result]) -> Collection[str]:
 
 def note_for(result: Result, prompts: Collection[str] = ()) -> str:
     """Note in place of a result that is left out: name, size, first characters, and its error or last line, without tags."""
-    began, ended = (
-        " ".join(_TAG.sub(" ", text[:_READ]).split())[:_SHOWN]
-        for text in (result.text, telling_line(result.text, prompts))
-    )
+    texts = result.text, telling_line(result.text, prompts)
+    began, ended = (" ".join(_TAG.sub(" ", text[:_READ]).split())[:_SHOWN] for text in texts)
     ended = "" if ended in began else f"{ended} "
     return f"{NOTE} to save room: {result.name}, {len(result.text)} characters. It began: {began.rstrip()} … {ended}Call the tool again if you need it.]"
 

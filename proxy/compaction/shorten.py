@@ -42,11 +42,8 @@ def cut_middle(text: str, most: int, *, edge: str = "") -> str:
     # The mark for all of it is the longest that can be needed.
     mark = edge + _CHARACTERS_OUT.format(len(text) + characters_cut(text)) + edge
     room = max(0, most - len(mark))
-    head, gone, tail = (
-        text[: room - room // 2],
-        text[room - room // 2 : len(text) - room // 2],
-        text[len(text) - room // 2 :],
-    )
+    begin, end = room - room // 2, len(text) - room // 2
+    head, gone, tail = text[:begin], text[begin:end], text[end:]
     short = f"{head}{edge}{_CHARACTERS_OUT.format(_missing(gone)[1])}{edge}{tail}"
     return short if len(short) < len(text) else text
 
@@ -56,9 +53,8 @@ def telling_line(text: str, prompts: Collection[str] = ()) -> str:
 
     None without a word, and no line of `prompts`, with which shells end whatever they print, unless that is an error.
     """
-    lines = [
-        line for line in map(str.strip, text.split("\n")) if re.search(r"\w", line) and not _PROMPT.fullmatch(line)
-    ]
+    stripped = map(str.strip, text.split("\n"))
+    lines = [line for line in stripped if re.search(r"\w", line) and not _PROMPT.fullmatch(line)]
     lines = [line for line in lines if line not in prompts or GRAVE.search(line)]
     return next(filter(GRAVE.search, (*lines[: -_NEAR - 1 : -1], *lines[:2])), lines[-1] if lines else "")
 

@@ -272,11 +272,8 @@ def _weigh(known: dict[str, TextFact], facts: Iterable[TextFact], factor: float)
 
 
 def _assistants(messages: Sequence[Message]) -> list[str]:
-    return [
-        text
-        for message in messages
-        if message.get("role") == "assistant" and not is_summary(message) and (text := text_of(message))
-    ]
+    said = (each for each in messages if each.get("role") == "assistant" and not is_summary(each))
+    return [*filter(None, map(text_of, said))]
 
 
 def call_lines(message: Message) -> list[str]:

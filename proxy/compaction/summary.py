@@ -89,13 +89,11 @@ def block(text: str, covered: Sequence[Message], *, limit: int, source: Source |
     source = source_of(covered) if source is None else source
     extracted = text.startswith(EXTRACT)  # which has as many of the user's statements as there is room for
     done = defanged(progress(covered, source, limit=limit * (_OF_EXTRACT if extracted else 1)))
-    text = "\n".join(
-        line for line in text.split("\n") if not line.startswith("- ") or f"\n- {TASK}{line[2:]}" not in done
-    )
+    lines = text.split("\n")
+    text = "\n".join(line for line in lines if not line.startswith("- ") or f"\n- {TASK}{line[2:]}" not in done)
     written = (all_text(message) for message in covered if not is_result(message))
-    names = [
-        n for n in identifiers(written, limit=limit // 4) if n not in text and n not in done and n.upper() != n.lower()
-    ]
+    found = (name for name in identifiers(written, limit=limit // 4) if name.upper() != name.lower())
+    names = [name for name in found if name not in text and name not in done]
     listed = f"\n{NAMES}{defanged(', '.join(names))}" if names else ""
     room = limit // (2 if done else 1) - sum(len(name) + 2 for name in names)
     missing = [] if extracted else missing_statements(source, f"{text}{done}{listed}{rules}", limit=room)
@@ -107,9 +105,8 @@ def last_extract(content: str) -> tuple[str, str]:
     """Split a block into what stands in front of the extracts at its end, and these; each empty if there is none."""
     pieces = content.split(f"{OPEN}\n")[1:]
     written = next((n for n in range(len(pieces), 0, -1) if not pieces[n - 1].startswith(f"{EXTRACT}\n")), 0)
-    written_part, extracts = (
-        "".join(f"{OPEN}\n{piece}" for piece in part) for part in (pieces[:written], pieces[written:])
-    )
+    parts = pieces[:written], pieces[written:]
+    written_part, extracts = ("".join(f"{OPEN}\n{piece}" for piece in part) for part in parts)
     return written_part.rstrip("\n"), extracts
 
 
