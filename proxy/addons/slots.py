@@ -73,10 +73,6 @@ class _Slot:
         """Return whether a request runs in it; one that has left may have a summary written for others."""
         return self.job is not None and not self.job.outcome.seconds
 
-    def continues_in(self, job: Job) -> bool:
-        """Return whether a job is of the conversation in it: resumed, repeated or edited."""
-        return bool(self.stem) and self.scope == job.scope and self.stem in job.prompt.links
-
     def take(self, job: Job, now: float) -> None:
         """Have a job run in it; for one that is done ahead of its request, other jobs do not wait."""
         links = job.prompt.links
@@ -241,9 +237,9 @@ class SlotKeeper(AddOn):
         job.state.waits_for = FREE_SLOT if free == [] else ""
         if not free:
             return None
-        digest, going_on = _digest_of(job), [slot for slot in free if slot.continues_in(job)]
-        # What was read ahead may be in another slot than the turn before it.
-        own = max(going_on, key=lambda each: (each.checkpoint == digest, each.used), default=None)
+        going_on = [each for each in free if each.scope == job.scope and each.stem in job.prompt.links]
+        # It is resumed, repeated or edited; what was read ahead may be in another slot than the turn before it.
+        own = max(going_on, key=lambda each: (each.checkpoint == _digest_of(job), each.used), default=None)
         if name := engine.saved_prefix(job):
             engine.files[name] = engine.files.pop(name)  # it is used last
         # The server may have it in memory, or it is new where it would clear the slot all the same.
@@ -258,8 +254,12 @@ class SlotKeeper(AddOn):
         slot = min(free, key=lambda each: (not opening or each.opening != opening, each.used))
         await self._save(engine, slot)
         await self._empty_surplus(engine, slot, stays=False)
-        if name in engine.files and engine.restore_pace < engine.read_pace:
-            await self._restore(job, engine, slot, name)
+        if name not in engine.files or engine.restore_pace >= engine.read_pace:
+            return slot
+        done, found = await engine.act("restore", slot, name), engine.files.pop(name)
+        if done is not None and done.tokens:
+            engine.files[name], engine.restore_pace = found | {"run": engine.run}, done.seconds / done.tokens
+            job.outcome.add("slot_restored", tokens=done.tokens)
         return slot
 
     async def _save(self, engine: _Engine, slot: _Slot) -> None:
@@ -280,14 +280,6 @@ class SlotKeeper(AddOn):
                 engine.route.model,
             )
         await self._store.put_document(_OWNER, engine.name, engine.files)
-
-    async def _restore(self, job: Job, engine: _Engine, slot: _Slot, name: str) -> None:
-        done, found = await engine.act("restore", slot, name), engine.files.pop(name)
-        if done is None or not done.tokens:
-            return
-        engine.files[name] = found | {"run": engine.run}
-        engine.restore_pace = done.seconds / done.tokens
-        job.outcome.add("slot_restored", tokens=done.tokens)
 
     async def _empty_surplus(self, engine: _Engine, slot: _Slot, *, stays: bool = True) -> None:
         """Overwrite files that are to go with a slot that is erased, and, if what was in it stays, restore that."""
