@@ -209,7 +209,8 @@ class Recaller(AddOn):
         while fitting:
             text = block_of(job.prompt.conversation, fitting)
             block = Block(text, tuple(fitting), self._meter.count_text(job.key, text))
-            recalled = RecalledBlocks({**earlier, placed: block}, block, cramped=fitting[:1] != found[:1])
+            cramped = fitting[:1] != found[:1] or 2 * len(fitting) < len(found)
+            recalled = RecalledBlocks({**earlier, placed: block}, block, cramped=cramped)
             await self._insert(job, recalled)
             if job.room >= (0 if fitting == best else reserve):
                 return block
@@ -259,10 +260,9 @@ class Recaller(AddOn):
         replacement = () if checkpoint is None else checkpoint.replacement
         shown = {content for each in replacement if isinstance(content := each.get("content"), str)}
         texts = "\n".join(map(spoken_text, prompt.messages))
-        covered = (message.get("content") for message in messages[: prompt.lost])
         # What else is in the prompt all the same is found by its text.
-        lost = [not isinstance(content, str) or content not in shown for content in covered]
-        lost += [False] * (len(indexed) - len(lost))
+        contents = (message.get("content") for message in messages)
+        lost = [n < prompt.lost and not (isinstance(each, str) and each in shown) for n, each in enumerate(contents)]
         return choose(
             messages,
             indexed,
@@ -292,7 +292,7 @@ class Recaller(AddOn):
             await self._counting.recount(job)
 
     def _remember(self, key: tuple[str, bytes], turn: _Turn) -> None:
-        self._turns.put(key, turn, _TURN if turn.block is None else _TURN + 4 * len(turn.block.text))
+        self._turns.put(key, turn, _TURN + 4 * (len(turn.block.text) if turn.block else 0))
 
 
 def _digest(job: Job) -> bytes | None:
@@ -315,5 +315,5 @@ def _record(job: Job, seconds: float = 0.0) -> None:
 
 def _texts_of(messages: Sequence[Message], indexed: Sequence[MessagePassages]) -> list[str]:
     """List the text of each passage, in the order in which they are ranked."""
-    spoken = [spoken_text(message) if each.spans else "" for message, each in zip(messages, indexed, strict=True)]
-    return [text[start:end] for text, each in zip(spoken, indexed, strict=True) for start, end in each.spans]
+    spoken = ((spoken_text(message), each.spans) for message, each in zip(messages, indexed, strict=True))
+    return [text[start:end] for text, spans in spoken for start, end in spans]

@@ -243,7 +243,7 @@ def _room(reduction: Reduction, others: float) -> float:
 def _size(tokens: int, reduction: Reduction) -> int:
     """Tokens of a summary, so many if the newest turn leaves room: it must not take all that is left to what comes next."""
     room = reduction.goal - least_tail(reduction)
-    return max(min(tokens, _SMALLEST), min(tokens, int(room * _OF_THE_REST)))
+    return min(tokens, max(_SMALLEST, int(room * _OF_THE_REST)))
 
 
 def _merged(plan: _Plan, block: int, pruned: Reduction, by: Summariser) -> _Plan:

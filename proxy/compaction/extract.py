@@ -46,6 +46,8 @@ _QUESTION, _LIFE = 0.5, 4.0
 """What a question counts of a statement, and one on which a life may depend."""
 _DATA, _FACTS = 4, 4
 """Lines of data in a message from which on they are a dump that says less than prose, and facts of such a line that count."""
+_FEW = 3
+"""Statements with figures that have a word in common, up to which a later one may put its figure in the place of an earlier one."""
 _DATED = 13
 """Characters of the day in front of a statement."""
 
@@ -98,23 +100,35 @@ def _picked(statements: Sequence[Statement], room: int, mentioned: Iterable[str]
         if statement.facts and (statement.prose or not prose or data[statement.place] < _DATA)
     ]
     heapify(waiting)
-    chosen: list[int] = []
+    chosen: set[int] = set()
     days: set[date | None] = {None}
+    later = _later_values(lines)
     while waiting:
         before, number = waiting[0]
-        statement = lines[number]
-        now = -score(statement)
+        now = -score(lines[number])
         if now > before:
             heapreplace(waiting, (now, number))
             continue
         heappop(waiting)
-        size = len(statement.text) + 3 + _DATED * (statement.day not in days)
+        # What may have changed since never comes without what may have changed it.
+        both = {number, later.get(number, number)}
+        new = [lines[each] for each in both - chosen]
+        size = sum(len(each.text) + 3 + _DATED * (each.day not in days) for each in new)
         if size <= room:
             room -= size
-            chosen.append(number)
-            days.add(statement.day)
-            known.update(fact.key for fact in statement.facts)
+            chosen |= both
+            days.update(each.day for each in new)
+            known.update(fact.key for each in new for fact in each.facts)
     return [lines[number] for number in sorted(chosen)]
+
+
+def _later_values(lines: Sequence[Statement]) -> dict[int, int]:
+    """Find, for statements with a figure, the last one after it with another figure and a word that few of them have."""
+    having: dict[str, list[int]] = {}
+    for number, statement in enumerate(lines):
+        for key in {fact.key for fact in statement.facts} if any(map(str.isdecimal, statement.text)) else ():
+            having.setdefault(key, []).append(number)
+    return dict(sorted((number, few[-1]) for few in having.values() if len(few) <= _FEW for number in few[:-1]))
 
 
 def _dated(statements: Iterable[Statement]) -> list[str]:

@@ -52,7 +52,7 @@ class RecalledBlocks:
     newest: Block | None = None
     """Block of the newest turn, which is among them."""
     cramped: bool = False
-    """Whether the best passage that was found has no room."""
+    """Whether the best passage that was found, or more than half of them, have no room."""
 
     @property
     def tokens(self) -> int:
@@ -81,7 +81,7 @@ def block_of(messages: Sequence[Message], passages: Sequence[Passage]) -> str:
     Each message is an item of a list, for a weak model goes on with `user: …` as with a transcript; whatever is not the
     user's says so. Days stand in front where the history gives them.
     """
-    return "\n".join((RECALLED, *_lines(messages, passages), RECALLED_END))
+    return f"{RECALLED}\n{found_text(messages, passages)}\n{RECALLED_END}"
 
 
 def found_text(messages: Sequence[Message], passages: Sequence[Passage]) -> str:

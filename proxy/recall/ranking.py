@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
-from itertools import accumulate, chain, compress
+from itertools import accumulate, chain, compress, islice
 from math import inf, log, sqrt
 from operator import itemgetter, mul, not_
 
@@ -45,8 +45,8 @@ _SHARE_OF_BEST, _SHARE_OF_OTHERS = 0.2, 0.4
 """Share of the best passage's score that a passage needs: one that has words of the query which none before it has; others."""
 _SAME = 0.5
 """Share of a statement's terms that one later on has, which puts something else in its place."""
-_LINKED = 3
-"""Statements, of the best, with which a later one comes that shares a word with them alone."""
+_FEW = 3
+"""Messages of the user's that have a word, up to which a later one of them may put something else in the place of an earlier one."""
 _BAR = 0.35
 """Needed for anything to be recalled: by how much more of the query the lost passages have than those in the prompt, times the
 standard deviations by which the best lies above the mean. Who asks nothing, or of what is new, mostly needs nothing.
@@ -98,17 +98,17 @@ class Passage:
 def query_of(messages: Sequence[Message], newest: int) -> Query:
     """Derive the query of the turn that begins with the user message at `newest`."""
     text = authored_text(messages[newest])
-    text = text if len(text) <= 2 * _LONGEST else f"{text[:_LONGEST]}\n{text[-_LONGEST:]}"
+    text = f"{text[:_LONGEST]}\n{text[_LONGEST:][-_LONGEST:]}"
     questions = " ".join(_QUESTION.findall(text))
     weights, others = _weighted(questions), _weighted(text)
     share = min(_OTHER_TEXT, 2 * len(weights) / len(others)) if weights else 1.0
-    # The first terms are those that stay, each with the first weight that it got.
-    return Query(_first(weights | {term: weight * share for term, weight in others.items()} | weights))
+    # The first terms are those that count, each with the first weight that it got.
+    return Query(weights | {term: weight * share for term, weight in others.items()} | weights)
 
 
 def search_query(text: str) -> Query:
     """Derive the query from the words that a model searches for."""
-    return Query(_first(_weighted(text)), bar=-inf)
+    return Query(_weighted(text), bar=-inf)
 
 
 def asks_the_same(message: Message, query: Query) -> bool:
@@ -124,10 +124,6 @@ def _weighted(text: str) -> dict[str, float]:
     return {term: _NAMED_DAY if term.startswith(DAY) else 1.0 for term in terms_and_days(text)}
 
 
-def _first(weights: dict[str, float]) -> dict[str, float]:
-    return dict(list(weights.items())[:_MOST_TERMS])
-
-
 def rank(passages: Sequence[MessagePassages], query: Query, near: Sequence[float] | None = None) -> Ranking:
     """Rank the passages of each message by how well they fit a query; `near` as in `Ranking`."""
     days: list[date | None] = []
@@ -139,12 +135,12 @@ def rank(passages: Sequence[MessagePassages], query: Query, near: Sequence[float
     scores, covers, words, total = [0.0] * len(places), [0.0] * len(places), [0] * len(places), 0.0
     mean = max(1.0, sum(lengths) / max(1, len(lengths)))
     terms_of = [each.places for each in passages]
-    for bit, (term, weight) in enumerate(query.terms.items()):
+    for bit, (term, weight) in enumerate(islice(query.terms.items(), _MOST_TERMS)):
         # Asked of every message for every term: a look without a call takes half the time.
         having = [(start, terms[term]) for start, terms in zip(starts, terms_of, strict=False) if term in terms]
         found = {start + number: count for start, where in having for number, count in where}
         if term.startswith(DAY):  # a message's day is a term of all of its passages
-            written = [at for at, day in enumerate(days) if day is not None and day_term(day) == term]
+            written = (at for at, day in enumerate(days) if day and day_term(day) == term)
             found |= {place: 1 for at in written for place in range(starts[at], starts[at + 1])}
         idf = weight * log(1 + (len(places) - len(found) + 0.5) / (len(found) + 0.5))
         total += idf  # also of what nobody has ever said
@@ -202,7 +198,7 @@ def choose(
         weak = ranking.near is None and ranking.scores[at] < _SHARE_OF_OTHERS * ranking.scores[order[0]]
         if (weak and not ranking.words[at] & ~words) or statements.is_replaced(at, in_prompt):
             continue
-        for place in statements.with_later(at, linked=len(chosen) < _LINKED):
+        for place in statements.with_later(at):
             start, end, text = statements.span(*place)
             tokens = AROUND + cost(text)
             if tokens > room and not chosen:
@@ -224,7 +220,7 @@ def choose(
 def _telling(text: str, query: Query) -> str:
     """Return the sentence of a text that has most of a query."""
     found = sentences(text, longest=len(text))
-    return max(found, key=lambda each: sum(map(query.terms.__contains__, {*terms(each)})), default=text)
+    return max(found, key=lambda each: len(query.terms.keys() & terms(each)), default=text)
 
 
 @dataclass(frozen=True)
@@ -260,20 +256,26 @@ class _Statements:
             for other in self._later(at)
         )
 
-    def with_later(self, at: int, *, linked: bool) -> list[tuple[int, int]]:
+    def with_later(self, at: int) -> list[tuple[int, int]]:
         """Return the place of a statement, behind that of the newest lost one with all of its words of the query.
 
-        Else, if `linked`, before that of the newest with a word that the user has in these two messages alone: it may say
-        something else, but mostly it does not.
+        Before that of one with the rarest word that the user has in few messages: it may say something else, but mostly
+        it does not.
         """
         place = self.ranking.places[at]
         if self.messages[place[0]].get("role") == "assistant":
             return [place]
-        if found := self._later(at):
-            return [*[each for each in found if self.lost(each[0])][-1:], place]
-        uses = (self.used.get(term, []) for term in self.passages[place[0]].places) if linked else ()
-        linking = [use[1] for use in uses if len(use) == 2 and use[0] == place[0] and self.lost(use[1])]
-        return [place, *((index, 0) for index in sorted(linking)[-1:])]
+        found = [each for each in self._later(at) if self.lost(each[0])][-1:]
+        newest = (found or [place])[0][0]
+        uses = (self.used.get(term, []) for term in self.passages[newest].places)
+        linked = ((-len(use), index) for use in uses if len(use) <= _FEW for index in use if index > newest)
+        alike = [(i, 0) for _, i in sorted(linked) if self.lost(i) and self._value(i) == self._value(newest)]
+        return [*found, place, *alike[-1:]]
+
+    def _value(self, index: int) -> tuple[bool, bool]:
+        """Return whether a message tells a day, and whether a number: a value is replaced by one of its kind."""
+        terms = "\n".join(self.passages[index].places)
+        return DAY in terms, any(map(str.isdecimal, terms))
 
     def _later(self, at: int) -> list[tuple[int, int]]:
         """List the later passages of the same speaker that have all words of the query that one has, and fit as well."""

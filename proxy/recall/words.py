@@ -27,7 +27,7 @@ _SHORT = 32
 # Words that say nothing of what a text is about, folded, by language as the stemmers name those.
 _FUNCTION_WORDS = {
     "english": """a about all also am an and any are as at be been being both but by can could did do does each for from
-        had has have having he her here him his how i if in is it its just ll many may me might mine more most much must my
+        had has have having he her here him his how i if in is it its just ll many me might mine more most much must my
         no not of on only or other our own re s same shall she should so some such t than that the their them then
         there these they this those to too us ve very was we were what when where which who whom whose why will
         with would yes you your""",
@@ -90,10 +90,8 @@ def language_of(tokens: list[str]) -> str:
     return best if votes[best] >= _LEAST_VOTES and votes[best] > votes[_DEFAULT] else _DEFAULT
 
 
-@lru_cache(maxsize=16384)
-def _shared(pair: str) -> str:
-    """Return the same pair of characters as one object: each occurs in many messages."""
-    return pair
+_shared = lru_cache(maxsize=16384)(str)
+"""Returns the same pair of characters as one object: each occurs in many messages."""
 
 
 @lru_cache(maxsize=16384)

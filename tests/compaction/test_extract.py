@@ -117,6 +117,17 @@ def test_what_is_said_in_passing_gives_way_and_a_value_holds_until_it_is_changed
     assert marks.section(assistant(made), marks.QUOTES) == [said[2], said[6], said[8]]
 
 
+def test_a_figure_never_stands_without_a_later_one_that_may_have_changed_it() -> None:
+    old, new = (
+        "The editor Ida Quist wants it by 30 September 2026.",
+        "Quist gives me a little more time now, so by 15 October 2026.",
+    )
+    told = [old, *(each for each, _ in TOLD), new]
+    talked = [message for text in told for message in (user(text), assistant("All right."))]
+    made = [extracted(talked, limit) for limit in range(60, 500, 20)]
+    assert not [text for text in made if old in text and new not in text]
+
+
 def test_days_stand_before_what_was_said_on_them() -> None:
     said = ("(2024-05-03) Anna moved to Oslo.", "Ivo works in Bonn.", "(2024-05-09) Anna is in Rome now.")
     days = [user(f"[2024-05-03 10:00] {said[0][13:]}"), user(said[1]), user(f"[2024-05-09 11:00] {said[2][13:]}")]

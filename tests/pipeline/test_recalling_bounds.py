@@ -136,7 +136,7 @@ def test_for_every_history(texts: list[str], question: str, data: st.DataObject)
 @pytest.mark.anyio
 async def test_an_answer_has_as_much_room_as_without_what_is_recalled() -> None:
     """Else every answer to a turn that needs something would be paused soon after its first words."""
-    meter, recalled_some = Meter(), 0
+    meter, recalled_some, cramped = Meter(), 0, set[bool]()
     animal = "My sister Mathilda keeps animals, of which number {0} is called Pim{0}. {1}"
     facts = [{"role": "user", "content": animal.format(n, talk(9)[n]["content"] * 2)} for n in range(8)]
     covered = [*talk(150), *facts, *talk(150)]
@@ -149,7 +149,10 @@ async def test_an_answer_has_as_much_room_as_without_what_is_recalled() -> None:
         await recaller_of(meter).enrich(job)  # type: ignore[arg-type]
         assert job.prompt.estimate.tokens <= job.budget.window * job.budget.trigger
         recalled_some += bool(job.prompt.recalled.blocks)
-    assert recalled_some > 4
+        # Where there is room for hardly half of what is needed, a compaction may make some.
+        newest = job.prompt.recalled.newest
+        cramped |= {job.prompt.recalled.cramped} if newest is not None and len(newest.passages) < 3 else set()
+    assert (recalled_some > 4, cramped) == (True, {True})
 
 
 def neighbour(number: int) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -21,19 +22,8 @@ from proxy.recall.ranking import (
 )
 
 THINGS = [
-    "garden",
-    "kitchen",
-    "train",
-    "office",
-    "holiday",
-    "bicycle",
-    "window",
-    "winter",
-    "doctor",
-    "violin",
-    "river",
-    "pancake",
-    "museum",
+    *("garden", "kitchen", "train", "office", "holiday", "bicycle", "window"),
+    *("winter", "doctor", "violin", "river", "pancake", "museum"),
 ]
 FACT = {"role": "user", "content": "My sister Mathilda keeps two hedgehogs in Leipzig."}
 FILLER = [
@@ -66,8 +56,8 @@ def test_results_in_a_users_message_are_not_the_users_words() -> None:
 
 
 def test_a_long_paste_is_bounded() -> None:
-    query = query_of(said(" ".join(f"w{n}x" for n in range(5000))), 0)
-    assert len(query.terms) <= 48
+    pasted = said(" ".join(f"w{n}x" for n in range(5000)))
+    assert rank([passages_of(pasted[0])], query_of(pasted, 0)).words[0].bit_length() == 48
 
 
 def best(messages: list[dict[str, Any]], question: str) -> int:
@@ -220,9 +210,28 @@ def test_of_a_long_passage_the_sentence_that_answers_comes_where_there_is_no_mor
     assert found[0].text == FACT["content"]
 
 
+@pytest.mark.parametrize(
+    ("question", "statements"),
+    [
+        ("On what day do we leave?", "We leave on 12 May.|We only leave on 19 May.|Departure is 21 May!"),
+        (
+            "What is the deposit?",
+            "The deposit for that hall is 300.|The hall smells of paint.|They want 350 for the hall!",
+        ),
+        (
+            "What is the deposit?",
+            "The deposit for that hall is 300.|They want 350 for the hall!|The hall smells of paint.",
+        ),
+    ],
+)
+def test_a_value_comes_with_a_later_one_of_its_kind(question: str, statements: str) -> None:
+    found = recalled(stated_one_after_another(*statements.split("|")), question, lost=200)
+    assert [each.text[-1] for each in found if each.later][-1:] == ["!"]
+
+
 def stated_one_after_another(*statements: str) -> list[dict[str, Any]]:
-    first, second = ({"role": "user", "content": each} for each in statements)
-    return [*talk(40), first, *talk(60), second, *talk(40)]
+    stated = ([{"role": "user", "content": each}, *talk(60)] for each in statements)
+    return [*talk(40), *chain.from_iterable(stated)]
 
 
 def test_a_text_is_recalled_once() -> None:

@@ -105,8 +105,7 @@ def first_user(messages: Sequence[Message]) -> int | None:
 
     None where a summary stands in its place.
     """
-    first = next((i for i, message in enumerate(messages) if is_user(message)), None)
-    return None if first is None or is_summary(messages[first]) else first
+    return next((None if is_summary(message) else i for i, message in enumerate(messages) if is_user(message)), None)
 
 
 class Pending(Generic[T]):
