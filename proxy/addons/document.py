@@ -53,12 +53,13 @@ _LARGE = 4 * _EDGE
 _QUESTION = 4 * _EDGE
 """Characters of the request that stand beside each part, at most."""
 _TAG = "document_notes"
-_INSTRUCTION = """Between the marks stands part {part} of {parts} of a text that is too long to be read at once. Do this for what stands in this part, in notes of at most {words} words, with names, numbers and exact words:
+_INSTRUCTION = """Between the marks stands part {part} of {parts} of a text that is too long to be read at once. Do this for what stands in this part, in at most {words} words, with names, numbers and exact words:
 
 {question}
 
-Leave out nothing that bears on it. Write in the language of the request, nothing before or after the notes, and call no tools. Only if this part has nothing to do with it, write: nothing."""
-"""Says at its end, and as the exception, that there may be nothing: a small model takes the first way out that it is offered."""
+Of all that bears on it, leave out nothing. Write in the language of the request, and call no tools."""
+_NOTHING = " Only if this part has nothing to do with it, write: nothing."
+"""Not for what every part has something on: a small model takes such a way out at once."""
 _HEAD = (
     "The text that stood here is longer than the context window. It was read in {parts} parts, each with the request beside "
     "it. These are the notes on all of them:"
@@ -252,6 +253,7 @@ def with_notes(message: Message, document: Document, notes: str) -> Message:
 
 def _ask(piece: str, question: str, part: int, parts: int, tokens: int) -> Message:
     ask = _INSTRUCTION.format(part=part, parts=parts, question=plain(question), words=max(40, tokens * 3 // 5))
+    ask += "" if _WHOLE.search(question) else _NOTHING
     return {"role": "user", "content": f"{fence(piece)}\n\n{ask}"}
 
 
