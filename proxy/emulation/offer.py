@@ -202,7 +202,8 @@ class _Checker:
         properties, more, required = (schema.get(key) for key in ("properties", "additionalProperties", "required"))
         known = properties if isinstance(properties, Mapping) else {}
         inside = f' in "{path}"' if path else ""
-        if missing := [name for name in required if name not in value] if isinstance(required, list) else []:
+        names = required if isinstance(required, list) else []
+        if missing := [name for name in names if isinstance(name, str) and name not in value]:
             self.faults.append(f"{_names(missing)} missing{inside}")
         unknown = [name for name in value if name not in known]
         if more is False and unknown and "patternProperties" not in schema:

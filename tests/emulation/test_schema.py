@@ -28,6 +28,7 @@ EXOTIC: list[Any] = [
     {"type": 5},
     {"properties": []},
     {"required": "x"},
+    {"required": [["x"], {"x": 1}, 1]},
     {"$ref": "#/nowhere"},
     {"$ref": "http://127.0.0.1:9/schema.json"},
     {"$ref": "other.json"},
