@@ -186,10 +186,10 @@ def test_the_navigation_names_every_page_once() -> None:
     assert sorted(named) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 
 
-def test_the_readme_leads_to_every_page() -> None:
-    text = (ROOT / "README.md").read_text()
-    missing = {path.name for path in (ROOT / "docs").glob("*.md") if f"(docs/{path.name})" not in text}
-    assert missing <= {"api-live.md"}, "what only programs read"
+@pytest.mark.parametrize("index", ["README.md", "docs/llms.txt"])
+def test_an_index_leads_to_every_page(index: str) -> None:
+    links = set(re.findall(r"\((?:docs/)?([\w-]+\.md)\)", (ROOT / index).read_text()))
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} - links <= {"api-live.md"}, "what only programs read"
 
 
 # The architecture
