@@ -85,7 +85,7 @@ def test_what_can_not_fit_is_refused_with_one_count_and_what_would_make_it_fit(
         assert [*error["savings"]] == saving
         assert error["n_ctx_needed"] >= tokens
         figures = [error["excess"], *error["savings"].values(), error["n_ctx_needed"]]
-        assert [int(each) for each in re.findall(r"\d+", message.partition("At least ")[2])] == figures
+        assert [int(each) for each in re.findall(r"\d+", message.partition("Take out at least ")[2])] == figures
         for name, setting in (("policy_local", "SPILLWAY_POLICY=local"), ("tools", "SPILLWAY_TOOLS_ALLOWED")):
             assert (setting in message) == (name in saving)
         assert fake.chats() == []
