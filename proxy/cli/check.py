@@ -15,12 +15,13 @@ from proxy.app import open_wire, upstreams
 from proxy.backends.base import MODELS, UNKNOWN
 from proxy.backends.profile import ModelProfile, Trust
 from proxy.cli import say
+from proxy.cli.serve import NOTHING_FOUND, discovered
 from proxy.config import config_files, is_here
 from proxy.core.errors import printable
 from proxy.core.settings import BackendSetting, Settings
-from proxy.net.flows import DEFAULT_PORTS, discover, failure_at
+from proxy.net.flows import DEFAULT_PORTS, failure_at
 from proxy.net.loading import memory_here
-from proxy.net.transport import NO_HOST, UNTRUSTED, HttpTransport
+from proxy.net.transport import NO_HOST, NO_TLS, UNTRUSTED
 from proxy.net.upstream import Upstream
 from proxy.routing import Router, not_listed
 
@@ -31,6 +32,12 @@ MOST_MODELS = 40
 CONTAINERS = (Path("/.dockerenv"), Path("/run/.containerenv"))
 """Files that Docker and Podman put into containers."""
 _HEAD = ("BACKEND", "KIND", "MODEL", "WINDOW", "FROM", "TOOLS", "VISION")
+_CURES = {
+    NO_HOST: ("unknown_host", "look for a typo, or use the machine's IP address"),
+    UNTRUSTED: ("untrusted_certificate", "use the host name in it, and name its authority's file in SSL_CERT_FILE"),
+    NO_TLS: ("no_tls", "try an http:// URL"),
+}
+"""Codes and cures by what failures begin with."""
 _DOCKER_HOSTS = ("host.docker.internal", "host.containers.internal")
 
 
@@ -41,7 +48,7 @@ class KnownServer:
     name: str
     start: str
     listen: str = "start it with `--host 0.0.0.0`"
-    load: str = "have it load one"
+    load: str = "have it load one; if it is another program, correct the address"
 
 
 ANY_SERVER = KnownServer("the backend", "start it", "have it listen on all addresses (0.0.0.0)")
@@ -124,10 +131,7 @@ def _as_json(seen: SeenBackend) -> dict[str, Any]:
 
 async def _look(settings: Settings) -> tuple[list[SeenBackend], list[str]]:
     """Probe the backends; the second part warns of models in the settings that none of them lists."""
-    backends = settings.backends
-    if not backends:
-        async with HttpTransport(connect_timeout=5.0, read_timeout=10.0) as transport:
-            backends = tuple(await discover(transport, settings.discover))
+    backends = settings.backends or await discovered(settings)
     async with open_wire(backends, connect_timeout=5.0, read_timeout=10.0) as wire:
         known = upstreams(backends, settings, wire)
         seen = [await _seen(each, backend, wire) for each, backend in zip(known, backends, strict=True)]
@@ -164,7 +168,7 @@ async def _seen(upstream: Upstream, setting: BackendSetting, wire: httpx.AsyncBa
 
 def findings_of(settings: Settings, seen: Sequence[SeenBackend]) -> Iterator[Finding]:
     """Yield what is wrong with backends and models, what keeps them from working first."""
-    in_container = any(mark.exists() for mark in CONTAINERS)
+    in_container = any(map(Path.exists, CONTAINERS))
     if not seen and in_container:
         listen = "; ".join(f"{server.name}: {server.listen}" for server in SERVERS.values() if server.listen)
         yield Finding(
@@ -183,11 +187,9 @@ def _unreachable(backend: SeenBackend, *, in_container: bool) -> Finding:
     """Why one that is configured does not answer."""
     host, server = urlsplit(backend.url).hostname or "", SERVERS.get(backend.kind, ANY_SERVER)
     text = f"{backend.name} does not answer at {backend.url}{backend.failure and f': {backend.failure}'}"
-    if backend.failure.startswith(NO_HOST):
-        return Finding("unknown_host", f"{text}.", "look for a typo, or use the machine's IP address", backend.name)
-    if backend.failure == UNTRUSTED:
-        cure = "name a file with its authority's certificate in SSL_CERT_FILE, or use an http:// URL"
-        return Finding("untrusted_certificate", f"{text}.", cure, backend.name)
+    for failure, (code, cure) in _CURES.items():
+        if backend.failure.startswith(failure):
+            return Finding(code, f"{text}.", cure, backend.name)
     if host in _DOCKER_HOSTS:
         cure = (
             f"{server.listen}, so that it takes connections from containers; on Linux the container needs "
@@ -208,8 +210,8 @@ def _of_backend(backend: SeenBackend) -> Iterator[Finding]:
         cure = 'give it one: SPILLWAY_BACKENDS=[{"url": "…", "api_key": "…"}], or have clients send theirs'
         yield Finding("wants_a_key", f"{place} wants a key.", cure, backend.name)
     elif not backend.listed:
-        cure = SERVERS.get(backend.kind, ANY_SERVER).load
-        yield Finding("no_models", f"{place} lists no models.", cure, backend.name)
+        text, cure = f"{place} lists no models (status {backend.status}).", SERVERS.get(backend.kind, ANY_SERVER).load
+        yield Finding("no_models", text, cure, backend.name)
     unknown, small, smaller = list[str](), list[str](), list[str]()
     for model, profile in backend.models.items():
         window, trained, loaded = profile.window, profile.trained_window, backend.loaded.get(model)
@@ -247,14 +249,8 @@ def _print_all(
     for row in table:
         say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     say(f"\nSettings: {', '.join(map(str, files)) or 'from the environment alone (there is no spillway.toml)'}")
-    if not any(backend.answers for backend in seen):
-        ports = ", ".join(f"{host}:{port}" for host in settings.discover for port in DEFAULT_PORTS)
-        where = ", ".join(each.url for each in seen) or f"the usual ports ({ports})"
-        say(
-            f"\nNo backend answers at {where}.\n"
-            "Start LM Studio (and its server), Ollama, llama-server or vLLM, or name its address:\n"
-            "  spillway check --backend http://HOST:PORT"
-        )
+    if not seen:
+        say(f"\n{NOTHING_FOUND}. Looked at {', '.join(settings.discover)}.")
     for finding in findings:
         cure = finding.cure[0].upper() + finding.cure[1:]
         say(f"\n! {printable(finding.text)}\n  {printable(cure)}.")

@@ -24,9 +24,9 @@ from proxy.net.tasks import spawn
 from proxy.net.transport import HttpTransport
 from proxy.server import Server
 
-_NOTHING_FOUND = (
-    "no backend is configured and none answers on the usual ports (LM Studio 1234, Ollama 11434, llama.cpp 8080, "
-    "vLLM 8000); start one, or name one with --backend URL or SPILLWAY_BACKENDS"
+NOTHING_FOUND = (
+    "No backend is configured, and none answers on the usual ports (LM Studio 1234, Ollama 11434, llama.cpp 8080, "
+    "vLLM 8000): start one, or name one with --backend http://HOST:PORT or in SPILLWAY_BACKENDS"
 )
 
 _DEMO_NOTE = (
@@ -84,7 +84,7 @@ async def _serve(configured: Settings) -> int:
         async def replace_demo() -> None:
             """Look for backends until one answers, and serve those found in place of the demo, until cancelled."""
             nonlocal current
-            while not (found := await _discovered(configured)):  # noqa: ASYNC110 - a program that starts sets no event
+            while not (found := await discovered(configured)):  # noqa: ASYNC110 - a program that starts sets no event
                 await asyncio.sleep(DISCOVERY_INTERVAL)
             real = create_app(configured.model_copy(update={"backends": found}), page_token=token)
             async with real.router.lifespan_context(real):
@@ -138,10 +138,10 @@ async def with_backends(settings: Settings, stack: AsyncExitStack) -> tuple[Sett
     """
     if settings.backends:
         return settings, ""
-    if found := await _discovered(settings):
+    if found := await discovered(settings):
         return settings.model_copy(update={"backends": found}), _found_note(found)
     if not settings.demo:
-        raise SettingError(_NOTHING_FOUND)
+        raise SettingError(NOTHING_FOUND)
     from proxy.demo import create_demo, serve_on_loopback  # noqa: PLC0415 - only who has no backend needs it
 
     url = await stack.enter_async_context(serve_on_loopback(create_demo()))
@@ -149,7 +149,8 @@ async def with_backends(settings: Settings, stack: AsyncExitStack) -> tuple[Sett
     return settings.model_copy(update={"backends": (demo,)}), _DEMO_NOTE
 
 
-async def _discovered(settings: Settings) -> tuple[BackendSetting, ...]:
+async def discovered(settings: Settings) -> tuple[BackendSetting, ...]:
+    """Find the backends on the usual ports."""
     async with HttpTransport(connect_timeout=1.0, read_timeout=5.0) as transport:
         return tuple(await discover(transport, settings.discover))
 

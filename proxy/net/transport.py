@@ -21,7 +21,7 @@ from aiohttp.http_exceptions import BadHttpMessage
 from typing_extensions import override
 from yarl import URL
 
-from proxy.core.errors import UpstreamTimeout, UpstreamTooLarge, UpstreamUnavailable
+from proxy.core.errors import SettingError, UpstreamTimeout, UpstreamTooLarge, UpstreamUnavailable
 
 KEEP_ALIVE = 1.0
 """Seconds an idle connection is used again: below the 2 s of gunicorn and the 5 s of uvicorn, Node and llama-server."""
@@ -32,7 +32,8 @@ HEADER_BYTES = 65_536
 TURN_BYTES = 8192
 """Bytes of a response that are read before others get their turn: hundreds of busy streams let a new one in within a second."""
 NO_HOST = "there is no host "
-UNTRUSTED = "its certificate is not trusted"
+NO_TLS = "no TLS connection comes about: "
+UNTRUSTED = f"{NO_TLS}certificate verify failed"
 """Texts of errors that `spillway check` has a cure for."""
 ERROR_BYTES = 256 * 1024
 """An error's body is read up to here."""
@@ -63,6 +64,7 @@ class HttpTransport(httpx.AsyncBaseTransport):
 
     Raises:
         ValueError: a proxy's URL is none, or of another scheme than http and https.
+        SettingError: the file of certificates that the environment names can't be used.
     """
 
     def __init__(
@@ -74,7 +76,10 @@ class HttpTransport(httpx.AsyncBaseTransport):
         proxies: Mapping[str, str] | None = None,
     ) -> None:
         self._timeouts = {"connect": connect_timeout, "read": read_timeout}
-        self._ssl = ssl_context or httpx.create_ssl_context()
+        try:
+            self._ssl = ssl_context or httpx.create_ssl_context()
+        except OSError as error:
+            raise SettingError(f"SSL_CERT_FILE can't be used: {error.strerror or error}") from None
         self._proxies = {URL(origin).origin(): URL(proxy) for origin, proxy in (proxies or {}).items()}
         for proxy in self._proxies.values():
             if proxy.scheme not in {"http", "https"}:
@@ -239,14 +244,15 @@ class _Body(httpx.AsyncByteStream):
 
 def _translated(error: Exception, seconds: float) -> httpx.TransportError:
     """Return httpx's error for one of aiohttp's, or for a silence of so many seconds."""
-    text = str(error) or type(error).__name__
+    number = getattr(error, "errno", None)
+    text = os.strerror(number).lower() if number else str(error) or type(error).__name__
     match error:
         case aiohttp.ConnectionTimeoutError():
             return httpx.ConnectTimeout(text)
         case TimeoutError():
             return httpx.ReadTimeout(f"nothing came within {seconds:g} s")
         case aiohttp.ClientConnectorError():
-            return httpx.ConnectError(_connect_failure(error))
+            return httpx.ConnectError(_connect_failure(error) or text)
         case aiohttp.ClientResponseError():
             return InvalidResponse(error.message or text)
         case aiohttp.ClientError() | OSError():
@@ -258,9 +264,9 @@ def _translated(error: Exception, seconds: float) -> httpx.TransportError:
 def _connect_failure(error: aiohttp.ClientConnectorError) -> str:
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return f"{NO_HOST}{error.host}"
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return UNTRUSTED
-    return os.strerror(error.errno).lower() if error.errno else str(error)
+    if isinstance(error, aiohttp.ClientSSLError):  # [SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)
+        return NO_TLS + str(error.os_error).partition("] ")[2].partition(" (_ssl")[0].rstrip(".")
+    return ""
 
 
 # -- responses

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
+import subprocess
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -61,39 +65,41 @@ def test_names_of_models_can_not_drive_the_terminal(capsys: pytest.CaptureFixtur
     assert (row + found + cure).isprintable()
 
 
-def test_it_advises_when_nothing_answers(capsys: pytest.CaptureFixture[str]) -> None:
-    fake = FAKES["llamacpp"]()
-    url = fake.url
-    fake.stop()
-    assert main(["check", "--backend", url]) == 1
-    out = capsys.readouterr().out
-    assert "No backend answers" in out
-    assert "spillway check --backend" in out
+def test_what_is_wrong_with_https_is_found(checked: Any, home: Path) -> None:
+    with FAKES["llamacpp"]() as fake:
+        assert "http://" in checked(fake.url.replace("http:", "https:"), answers=False)["no_tls"]["cure"]
+    making = f"openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=other -keyout {home}/pem -out {home}/pem"
+    subprocess.run(making.split(), check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(home / "pem")
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        Thread(target=server.serve_forever).start()
+        found = checked(f"https://127.0.0.1:{server.server_port}", answers=False)["untrusted_certificate"]
+        server.shutdown()
+    assert "self-signed certificate" in found["text"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["serve", "--port", "70000"], ["SPILLWAY_PORT", "70000"]),
-        (["serve", "--backend", "localhost:8080"], ["localhost:8080", "http://"]),
-        (["serve", "--host", "0.0.0.0", "--backend", "http://x"], ["SPILLWAY_API_KEYS", "SPILLWAY_ALLOW=open"]),
-        (["check", "--config", "/nowhere.toml"], ["/nowhere.toml"]),
-        (["store", "stats"], ["no such file"]),
+        (["serve", "--port", "70000"], "SPILLWAY_PORT 70000"),
+        (["serve", "--backend", "localhost:8080"], "localhost:8080 http://"),
+        (["serve", "--host", "0.0.0.0", "--backend", "http://x"], "SPILLWAY_API_KEYS SPILLWAY_ALLOW=open"),
+        (["check", "--config", "/nowhere.toml"], "/nowhere.toml"),
+        (["check", "--backend", "https://x"], "SSL_CERT_FILE No such file"),
+        (["store", "stats"], "no such file"),
     ],
 )
 def test_a_wrong_setting_is_one_line(
-    arguments: list[str],
-    words: list[str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: object,
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
-    monkeypatch.setenv("SPILLWAY_STORE", f"sqlite:///{tmp_path}/absent.sqlite3")
+    monkeypatch.setenv("SPILLWAY_STORE", f"sqlite:///{home}/absent.sqlite3")
+    monkeypatch.setenv("SSL_CERT_FILE", f"{home}/absent.pem")
     assert main(arguments) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    for word in words:
-        assert word in error
+    assert all(word in error for word in words.split())
 
 
 def test_a_port_that_is_taken_is_one_line_with_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,29 +135,25 @@ def test_a_window_that_is_only_a_default_is_found(kind: str, checked: Any, capsy
         assert f"\n! {found['text']}\n  {found['cure'][0].upper()}" in capsys.readouterr().out
 
 
-def test_a_window_that_nobody_tells_is_found_with_the_setting_that_tells_it(checked: Any) -> None:
-    with FAKES["generic"]([FakeModel("m")]) as fake:
-        assert 'SPILLWAY_MODELS=\'{"m": {"window": 32768}}\'' in checked(fake)["unknown_window"]["cure"]
-
-
-def test_a_backend_that_wants_a_key_is_found(checked: Any) -> None:
-    with FAKES["vllm"]([FakeModel("m")], api_key="secret") as fake:
-        found = checked(fake)
-        assert "api_key" in found["wants_a_key"]["cure"]
-
-
-def test_a_backend_without_models_is_found(checked: Any) -> None:
-    with FAKES["lmstudio"]([]) as fake:
-        assert "lms get" in checked(fake)["no_models"]["cure"]
+@pytest.mark.parametrize(
+    ("kind", "models", "key", "code", "cure"),
+    [
+        ("generic", "m", None, "unknown_window", 'SPILLWAY_MODELS=\'{"m": {"window": 32768}}\''),
+        ("vllm", "m", "secret", "wants_a_key", "api_key"),
+        ("lmstudio", "", None, "no_models", "lms get"),
+    ],
+)
+def test_what_a_backend_lacks_is_found(kind: str, models: str, key: Any, code: str, cure: str, checked: Any) -> None:
+    with FAKES[kind](list(map(FakeModel, models)), api_key=key) as fake:
+        assert cure in checked(fake)[code]["cure"]
 
 
 def test_loopback_inside_of_a_container_is_found(checked: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = checked(gone(), answers=False)
     assert set(refused) == {"no_answer"}
     assert "connection refused" in refused["no_answer"]["text"]
-    monkeypatch.setenv(
-        "SPILLWAY_BACKENDS", json.dumps([{"url": gone(), "kind": "openrouter"}])
-    )  # a kind without an answer
+    # A kind without an answer.
+    monkeypatch.setenv("SPILLWAY_BACKENDS", json.dumps([{"url": gone(), "kind": "openrouter"}]))
     assert set(checked(answers=False)) == {"no_answer"}
     monkeypatch.delenv("SPILLWAY_BACKENDS")
     (home / "mark").touch()
@@ -165,8 +167,7 @@ def test_loopback_inside_of_a_container_is_found(checked: Any, home: Path, monke
 @pytest.mark.parametrize("kind", SERVERS)
 def test_a_backend_that_listens_on_its_own_loopback_only_is_found(kind: str) -> None:
     """Its name is looked up nowhere here: no test leaves this machine."""
-    silent = SeenBackend("b", "http://host.docker.internal:1", kind)
-    (found,) = findings_of(load_settings(), [silent])
+    (found,) = findings_of(load_settings(), [SeenBackend("b", "http://host.docker.internal:1", kind)])
     assert found.code == "host_out_of_reach"
     assert SERVERS[kind].listen in found.cure
     assert "extra_hosts" in found.cure
