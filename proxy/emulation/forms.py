@@ -16,7 +16,7 @@ DeepSeek and Granite; MiniMax-M2's and Gemma's guides to function calling.
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from string import ascii_lowercase
+from string import ascii_letters
 from typing import Any, NamedTuple
 
 import regex
@@ -37,9 +37,7 @@ _S = r"\s{0,200}"
 _COMMA = r"[\s,]{0,200}"
 _BETWEEN = r"[\s,}\]]{0,200}"
 """White space, commas, and closing brackets that are too many."""
-_LABEL = (
-    rf"""(?:["']type["']{_S}:{_S}["']function["']|["']id["']{_S}:{_S}["']?[^\s,{{}}\[\]"'`<\\]{{0,64}}["']?){_COMMA}"""
-)
+_LABEL = rf"""(?:["']type["']{_S}:{_S}["']function["']|["'](?:tool_call_)?id["']{_S}:{_S}["']?[^\s,{{}}\[\]"'`<\\]{{0,64}}["']?){_COMMA}"""
 _JSON = (
     rf"""(?P<value>(?:\[{_COMMA})?\{{{_COMMA}(?:{_LABEL}){{0,3}}(?:["']function["']{_S}:{_S}\{{{_COMMA}(?:{_LABEL}){{0,3}})?"""
     rf"""(?:["'](?:{"|".join(_ARGUMENTS)})["']{_S}:|["'](?:{"|".join(_NAMES)})["']{_S}:{_S}["'](?P<tool>[^"'\\\n]{{1,128}})["']))"""
@@ -109,12 +107,12 @@ FORMS = (
     # Hermes, Qwen 2.5 and 3; the form that the prompt asks for
     _json("tool_call", OPENING),
     _json("function_call", "<function_call>"),
-    # MiniMax-M1, Jamba
-    _json("tool_calls", "<tool_calls>"),
-    # Granite 3, Phi-4-mini
-    _json("tool_call_token", r"<\|tool_call\|>"),
-    # Qwen3-Coder, which forgets the outer tag at times, and Llama 3.1
-    *(form for name, tag in (("tool_call", f"{OPENING}{_S}"), ("function", "")) for form in (
+    # MiniMax-M1, Jamba, Nemotron
+    _json("tool_calls", "<(?:tool_calls|TOOLCALL)>"),
+    # Granite 3, Phi-4-mini, Command R7B and A
+    _json("tool_call_token", r"<\|(?:tool_call|START_ACTION)\|>"),
+    # Qwen3-Coder, which forgets the outer tag at times, Seed-OSS, and Llama 3.1
+    *(form for name, tag in (("tool_call", f"<(?:seed:)?tool_call>{_S}"), ("function", "")) for form in (
         _form(name, f"{tag}<function=", f"{_NAME}{_PARAMETERS}", closing=_FUNCTION_END, parameter=_PARAMETER),
         _form(name, f"{tag}<function=", f"{_NAME}>{_BEFORE_OBJECT}"))),
     # MiniMax-M2, Claude, DeepSeek-V3.2
@@ -151,13 +149,13 @@ FORMS = (
           more=rf"{_BETWEEN}(?:</tool_call>{_S}<tool_call>{_S})?(?=[{{\[])", end=rf"{_BETWEEN}(?:</tool_call>{_S})?`{{3,64}}(?=[^`])"),
 )  # fmt: skip
 BEHIND_CALL = regex.compile(
-    r"\s++|[;}\]]|</(?:tool_calls?|function_calls?|function|minimax:tool_call|(?:antml:|｜DSML｜)(?:function|tool)_calls|s)>"
+    r"\s++|[;}\]]|</(?:(?:seed:)?tool_calls?|TOOLCALL|function_calls?|function|minimax:tool_call|(?:antml:|｜DSML｜)(?:function|tool)_calls|s)>"
     r"|<([|｜])[\w▁/]{1,32}\1>|`{3,64}(?=\s{0,200}<[/|｜])"
 )
 """What models and backends leave over behind a call, piece by piece: white space, and marks that close and end."""
 _TAGGED = [form for form in FORMS if form.mark.match("<", partial=True)]
 _SECOND = "".join(
-    each for each in f"{ascii_lowercase}|｜" if any(f.mark.match(f"<{each}", partial=True) for f in _TAGGED)
+    each for each in f"{ascii_letters}|｜" if any(f.mark.match(f"<{each}", partial=True) for f in _TAGGED)
 )
 _TAGS = "|".join(dict.fromkeys(form.mark.pattern for form in _TAGGED))
 _OTHERS = "|".join(dict.fromkeys(form.mark.pattern for form in FORMS if form not in _TAGGED))
