@@ -167,13 +167,12 @@ def _ready(host: str, port: int, *, note: str, configured: Sequence[BackendSetti
     say(f"{LISTENING}{root}/v1")
     if note:
         say(note)
-    model = "" if note == _DEMO_NOTE else '"model": "ID", '
     page = f"http://127.0.0.1:{port}/#key={token}" if token else f"{root}/"
     say(
         f"Watch it work in a browser: {page}\n"
         f"Point any OpenAI client at {root}/v1, or try:\n"
         f"  curl {root}/v1/models\n"
         f"  curl -N {root}/v1/chat/completions -H 'content-type: application/json' "
-        f"""-d '{{{model}"stream": true, "messages": [{{"role": "user", "content": "Count to 3000"}}]}}'"""
+        """-d '{"stream": true, "messages": [{"role": "user", "content": "Count to 3000"}]}'"""
     )
     spawn(_warn_of_silent(configured), name="greeting")
