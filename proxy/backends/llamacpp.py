@@ -75,7 +75,7 @@ class LlamaCpp(Backend):
         window = fact(tokens(dig(props, "default_generation_settings", "n_ctx")), "llama.cpp, slot", Trust.LOADED)
         vision = switch(dig(props, "modalities", "vision"))
         path = nonblank(props.get("model_path"))
-        head = (yield Probe("FILE", path)).json if path is not None else None
+        head = nonblank((yield Probe("FILE", path)).json) if path is not None else None
         return replace(
             listed,
             window=window or listed.window,
