@@ -167,9 +167,10 @@ def _ready(host: str, port: int, *, note: str, configured: Sequence[BackendSetti
     say(f"{LISTENING}{root}/v1")
     if note:
         say(note)
-    page = f"http://127.0.0.1:{port}/#key={token}" if token else f"{root}/"
+    # What is listened at is no address of a browser or client then.
+    root = root.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     say(
-        f"Watch it work in a browser: {page}\n"
+        f"Watch it work in a browser: {root}/{token and f'#key={token}'}\n"
         f"Point any OpenAI client at {root}/v1, or try:\n"
         f"  curl {root}/v1/models\n"
         f"  curl -N {root}/v1/chat/completions -H 'content-type: application/json' "
