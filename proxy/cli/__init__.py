@@ -4,6 +4,7 @@ Each command is imported when it is run: `spillway --help` answers at once, and 
 """
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -31,6 +32,8 @@ COMMANDS = {
     "explain": "print, as JSON, what a running Spillway would do to a saved request, without asking a model",
 }
 """What each does, for its help."""
+_LIVE = ("top", "tail", "show", "explain")
+"""Those that look at the Spillway that runs."""
 
 # httpx has a command line, with rich and pygments, that takes as long to import as all the rest of it. It does without
 # where those are not installed.
@@ -53,9 +56,20 @@ def warn(text: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 0, 1 when nothing answered, 2 for a wrong setting or argument."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    end = arguments.index("--") if arguments[:1] == ["launch"] and "--" in arguments else len(arguments)
-    parser = _parser(help_on_settings=arguments[:1] == ["serve"])
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(arguments: list[str]) -> int:
+    command = next(iter(arguments), "")
+    end = arguments.index("--") if command == "launch" and "--" in arguments else len(arguments)
+    if serves := command == "serve":
+        # Until the server listens. The first process of a container would not be ended by SIGTERM otherwise.
+        for ending in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(ending, signal.default_int_handler)
+    parser = _parser(help_on_settings=serves)
     args = parser.parse_args(arguments[:end])
     if args.command is None:  # as `uvx spillway-proxy` runs it
         parser.print_help()
@@ -66,9 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(shtab.complete(parser, args.shell))
         return 0
     args.rest = arguments[end + 1 :]
-    module = "live" if args.command in ("top", "tail", "show", "explain") else args.command
+    module = "live" if args.command in _LIVE else args.command
     try:
-        status: int = import_module(f"proxy.cli.{module}").run(_settings(args), args)
+        return int(import_module(f"proxy.cli.{module}").run(_settings(args), args))
     except ModuleNotFoundError as error:
         if error.name != "rich":
             raise
@@ -77,9 +91,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (SettingError, CommandError) as error:
         warn(str(error))
         return 2 if isinstance(error, SettingError) else 1
-    except KeyboardInterrupt:
-        return 130
-    return status
 
 
 def _settings(args: argparse.Namespace) -> "Settings":
@@ -99,8 +110,7 @@ def _backend(url: str) -> "BackendSetting":
     try:
         return BackendSetting(url=url)
     except ValueError:
-        shown = without_user(repr(url))
-        raise SettingError(f"--backend={shown}: must start with http:// or https://") from None
+        raise SettingError(f"--backend={without_user(repr(url))}: must start with http:// or https://") from None
 
 
 def _parser(*, help_on_settings: bool) -> argparse.ArgumentParser:
@@ -134,7 +144,7 @@ def _parser(*, help_on_settings: bool) -> argparse.ArgumentParser:
     tail.add_argument("--no-follow", action="store_true", help="stop after these")
     named["show"].add_argument("id", help="req_… (x-request-id of an answer), or c_… of a conversation")
     named["explain"].add_argument("file", help="JSON of a request for chat completions; -: standard input")
-    for name in ("top", "tail", "show", "explain"):
+    for name in _LIVE:
         named[name].add_argument("--url", help="where Spillway runs (default: where `spillway serve` would listen)")
     for name in ("check", "top", "tail", "show"):
         named[name].add_argument("--json", action="store_true", help="print it as JSON, for programs")

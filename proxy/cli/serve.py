@@ -45,14 +45,11 @@ def run(settings: Settings, _: object) -> int:
     Raises:
         SettingError: no backend and no demo, a store that cannot be opened, an address that is taken.
     """
-    # Until the server listens. The first process of a container would not be ended by SIGTERM otherwise.
-    for ending in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ending, signal.default_int_handler)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine(FORMAT))
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
     # The server's own start-up lines say nothing that ours do not.
-    logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
+    logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.root.level))
     try:  # not on Windows
         import resource  # noqa: PLC0415 - see above
 
@@ -62,7 +59,7 @@ def run(settings: Settings, _: object) -> int:
     # A client takes two open files, and shells permit 1,024 (macOS: 256).
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    if 0 <= soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return uvloop.run(_serve(settings))
 

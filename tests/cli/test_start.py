@@ -18,18 +18,11 @@ from tests.fakes import FakeModel, LlamaCppFake, scripted
 from tests.fakes.waiting import wait_until
 
 LATER = {
-    "json_repair",
-    "opentelemetry.sdk",
-    "proxy.cli.check",
-    "proxy.cli.live",
-    "proxy.demo",
-    "pygments",
-    "redis",
-    "rich",
-    "snowballstemmer",
-    "tokenizers",
+    *("json_repair", "opentelemetry.sdk", "proxy.cli.check", "proxy.cli.live", "proxy.demo"),
+    *("pygments", "redis", "rich", "snowballstemmer", "tokenizers"),
 }
 """What takes long to import, or much memory, and only some requests or commands need."""
+SERVE = [sys.executable, "-X", "importtime", "-m", "proxy", "serve", "--port", "0", "--backend"]
 VOCABULARIES = "proxy.tokens.data"
 """The folder in which they lie is a package, imported when one is read."""
 _IMPORTED = re.compile(r"^import time:.*\|\s*(\S+)$", re.MULTILINE)
@@ -41,9 +34,8 @@ def imported(server: Running) -> set[str]:
 
 
 def test_what_not_every_request_needs_is_imported_when_one_does(tmp_path: Path) -> None:
-    serve = [sys.executable, "-X", "importtime", "-m", "proxy", "serve", "--port", "0", "--backend"]
     told = {"SPILLWAY_STORE": "memory://", "SPILLWAY_HOST": "0.0.0.0", "SPILLWAY_ALLOW": "open"}
-    with LlamaCppFake([FakeModel("m", 4096)]) as fake, running([*serve, fake.url], tmp_path / "log", told) as server:
+    with LlamaCppFake([FakeModel("m", 4096)]) as fake, running([*SERVE, fake.url], tmp_path / "log", told) as server:
         url = server.wait_for("#key=").partition("browser: ")[2].partition("/#key=")[0]
         at_ready = imported(server)
         asked = json.loads(server.wait_for("Count to").split("'")[-2]) | {"max_tokens": 9}
@@ -65,7 +57,7 @@ def test_a_backend_that_starts_later_takes_the_place_of_the_demo(tmp_path: Path)
     host = f"127.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.77"  # where nobody else listens
     options = {"SPILLWAY_DISCOVER": host, "SPILLWAY_STORE": "memory://"}
     hello = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 9}
-    with running([sys.executable, "-m", "proxy", "serve", "--port", "0"], tmp_path / "log", options) as server:
+    with running(SERVE[:-1], tmp_path / "log", options) as server:
         root = server.wait_for(LISTENING).rpartition(LISTENING)[2].strip().removesuffix("/v1")
         with httpx.Client(base_url=root, timeout=60, trust_env=False) as client:
 
@@ -87,14 +79,19 @@ def test_a_backend_that_starts_later_takes_the_place_of_the_demo(tmp_path: Path)
 def test_it_can_be_ended_while_it_starts(tmp_path: Path) -> None:
     with socket.create_server((f"127.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.78", 1234)) as silent:
         options = {"SPILLWAY_DISCOVER": silent.getsockname()[0], "SPILLWAY_STORE": "memory://"}
-        with running([sys.executable, "-m", "proxy", "serve", "--port", "0"], tmp_path / "log", options) as server:
+        with running(SERVE[:-1], tmp_path / "log", options) as server:
             with silent.accept()[0]:
                 server.process.terminate()
                 assert server.process.wait(20) == 130
             assert LISTENING not in server.log.read_text(encoding="utf-8")
+    with running(SERVE, tmp_path / "log") as server:
+        server.wait_for("annotated_types")
+        server.process.terminate()
+        assert server.process.wait(20) == 130
+        assert "Traceback" not in server.log.read_text(encoding="utf-8")
 
 
 def test_a_configured_backend_that_is_down_is_told_at_the_start(tmp_path: Path) -> None:
-    serve = [sys.executable, "-m", "proxy", "serve", "--port", "0", "--backend", "http://127.0.0.1:1"]
-    with running(serve, tmp_path / "log", {"SPILLWAY_STORE": "memory://"}) as server:
+    told = {"SPILLWAY_STORE": "memory://"}
+    with running([*SERVE, "http://127.0.0.1:1"], tmp_path / "log", told) as server:
         server.wait_for("Backend http://127.0.0.1:1 does not answer: connection refused. `spillway check` says")
