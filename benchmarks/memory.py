@@ -31,7 +31,7 @@ _ASKED = [
 ]
 _TURNS = [
     *("chats", "window", "recall", "turns"),
-    *("recalled %", "tokens/turn", "prefix kept %", "summ./100", "wrong"),
+    *("recalled %", "tokens/turn", "prefix kept %", "compactions/100", "summ./100", "wrong"),
 ]
 
 

@@ -42,6 +42,8 @@ _AGAIN = 0.1
 """Share of its weight that a fact has which another line tells already."""
 _PASSING, _FRAME = 0.5, 60
 """Weight that says nothing, and what a line costs besides its bytes: with them a few full statements win over many bare ones."""
+_NOTHING = 0.1
+"""Weight up to which a statement says nothing, however much room there is: one short word."""
 _QUESTION, _LIFE = 0.5, 4.0
 """What a question counts of a statement, and one on which a life may depend."""
 _DATA, _FACTS = 4, 4
@@ -97,7 +99,8 @@ def _picked(statements: Sequence[Statement], room: int, mentioned: Iterable[str]
     waiting = [
         (-score(statement), number)
         for number, statement in enumerate(lines)
-        if statement.facts and (statement.prose or not prose or data[statement.place] < _DATA)
+        if sum(fact.weight for fact in statement.facts) > _NOTHING
+        and (statement.prose or not prose or data[statement.place] < _DATA)
     ]
     heapify(waiting)
     chosen: set[int] = set()

@@ -91,18 +91,16 @@ def found_text(messages: Sequence[Message], passages: Sequence[Passage]) -> str:
 
 def with_block(message: Message, block: str) -> Message:
     """Put a block in front of the words of a user message, which stay as they are."""
-    content: Any = message.get("content")
-    if isinstance(content, list):
-        return {**message, "content": [{"type": "text", "text": block}, *content]}
-    return {**message, "content": f"{block}\n\n{content or ''}"}
+    content: Any = message.get("content") or ""
+    front = [{"type": "text", "text": block}] if isinstance(content, list) else f"{block}\n\n"
+    return {**message, "content": front + content}
 
 
 def _lines(messages: Sequence[Message], passages: Sequence[Passage]) -> Iterator[str]:
-    in_order = sorted(passages, key=attrgetter("index", "start"))
     day = None
-    for index, parts in groupby(in_order, key=attrgetter("index")):
+    for index, parts in groupby(sorted(passages, key=attrgetter("index", "start")), key=attrgetter("index")):
         pieces = list(parts)
-        if pieces[0].day is not None and pieces[0].day != day:
+        if pieces[0].day not in (None, day):
             day = pieces[0].day
             yield f"({day.isoformat()})"
         later = "later: " if any(each.later for each in pieces) else ""

@@ -85,10 +85,8 @@ NO_PASSAGES = MessagePassages((), (), {}, None)
 
 def passages_of(message: Message, *, only: Callable[[str], bool] = bool) -> MessagePassages:
     """Index the passages of a message whose text passes `only`; none of what the system says, nor of what Spillway wrote."""
-    day = written_on(message)
-    if message.get("role") in SYSTEM_ROLES or is_summary(message) or is_instruction(message):
-        return MessagePassages((), (), {}, day)
-    text = spoken_text(message)
+    hidden = message.get("role") in SYSTEM_ROLES or is_summary(message) or is_instruction(message)
+    text, day = "" if hidden else spoken_text(message), written_on(message)
     spans = tuple(span for span in spans_of(text) if only(text[slice(*span)]))
     lengths: list[int] = []
     places: dict[str, list[tuple[int, int]]] = {}
@@ -106,10 +104,9 @@ _shared = lru_cache(maxsize=4096)(tuple[tuple[int, int], ...])
 
 def spoken_text(message: Message) -> str:
     """The text in which the passages of a message lie: what it says, and the calls that it makes, a line each."""
-    text = text_of(message)[:_LONGEST]
     functions = [function for call in calls_of(message) if isinstance(function := call.get("function"), dict)]
-    lines = [f"{function.get('name')}: {function.get('arguments')}"[:_LONGEST] for function in functions]
-    return "\n".join(filter(None, (text, *lines))) if lines else text
+    lines = (f"{function.get('name')}: {function.get('arguments')}"[:_LONGEST] for function in functions)
+    return "\n".join(filter(None, (text_of(message)[:_LONGEST], *lines)))
 
 
 def terms_and_days(text: str) -> list[str]:
@@ -130,11 +127,9 @@ def spans_of(text: str) -> Iterator[tuple[int, int]]:
     """
     end = len(text.rstrip())
     at = len(text) - len(text.lstrip())
-    if at < end and end - at <= UNSPLIT and _units(text, at, end) <= UNSPLIT:
-        yield at, end
-        return
+    whole = end - at <= UNSPLIT and _units(text, at, end) <= UNSPLIT
     while at < end:
-        cut = _cut(text, at, end)
+        cut = end if whole else _cut(text, at, end)
         yield at, at + len(text[at:cut].rstrip())
         at = cut
         while at < end and text[at].isspace():
@@ -149,7 +144,7 @@ def _cut(text: str, at: int, end: int) -> int:
         cut += 1
     if end - cut < PIECE and _units(text, cut, end) < PIECE // 4:
         return end
-    half = at + (cut - at) // 2
+    half = (at + cut) // 2
     for mark in _ENDS:
         places = [found.end() for found in mark.finditer(text, half, cut)]
         if places:
@@ -166,7 +161,7 @@ def days_in(folded: str) -> Iterator[tuple[date | None, str]]:
     if not _SIGN.search(folded):
         return
     for found in _DATE.finditer(folded):
-        parts = {name[0]: value for name, value in found.groupdict().items() if value is not None}
+        parts = {name[0]: value for name, value in found.groupdict().items() if value}
         month = _MONTHS[parts["n"]] if "n" in parts else int(parts["m"])
         try:
             # A leap year stands for one that is not told.
@@ -179,16 +174,15 @@ def days_in(folded: str) -> Iterator[tuple[date | None, str]]:
 def written_on(message: Mapping[str, Any]) -> date | None:
     """The day that a message gives itself, in a field beside its content or at its beginning; None if it gives none."""
     for name, value in message.items():
-        may_be_time = name not in _NO_TIMES and not name.endswith("id")
-        if may_be_time and (day := _of_field(value)) is not None:
+        if name not in _NO_TIMES and not name.endswith("id") and (day := _of_field(value)):
             return day
     text = text_of(message)
     opening = _BRACKETED.match(text)
-    line = text[: opening.end()] if opening is not None else text.lstrip()[:200].split("\n", 1)[0]
-    alone = opening is not None or len(line) <= _OPENING
+    line = opening.group() if opening else text.lstrip()[:200].split("\n", 1)[0]
+    alone = opening or len(line) <= _OPENING
     for found in _DATE.finditer(line.lower()):
-        day = next((day for day, _ in days_in(found.group()) if day is not None), None)
-        if day is not None and (alone or not found.start()):
+        day = next((day for day, _ in days_in(found.group()) if day), None)
+        if day and (alone or not found.start()):
             return day
     return None
 

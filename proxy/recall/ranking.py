@@ -6,13 +6,14 @@ others: each alone decides what stands out, and reciprocal ranks (Cormack, Clark
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
-from itertools import accumulate, chain, compress, islice
+from itertools import accumulate, compress, islice
 from math import inf, log, sqrt
-from operator import itemgetter, mul, not_
+from operator import mul, not_
 
 from proxy.core.history.embedded import authored_text
 from proxy.core.history.sentences import sentences
@@ -93,14 +94,15 @@ class Passage:
     """With what names it in the block."""
     later: bool = False
     """Whether it may put something else in the place of another one."""
+    behind: str = ""
+    """Text of another one, without which it does not come."""
 
 
 def query_of(messages: Sequence[Message], newest: int) -> Query:
     """Derive the query of the turn that begins with the user message at `newest`."""
     text = authored_text(messages[newest])
     text = f"{text[:_LONGEST]}\n{text[_LONGEST:][-_LONGEST:]}"
-    questions = " ".join(_QUESTION.findall(text))
-    weights, others = _weighted(questions), _weighted(text)
+    weights, others = _weighted(" ".join(_QUESTION.findall(text))), _weighted(text)
     share = min(_OTHER_TEXT, 2 * len(weights) / len(others)) if weights else 1.0
     # The first terms are those that count, each with the first weight that it got.
     return Query(weights | {term: weight * share for term, weight in others.items()} | weights)
@@ -113,7 +115,7 @@ def search_query(text: str) -> Query:
 
 def asks_the_same(message: Message, query: Query) -> bool:
     """Return whether a user's message asks for at least half of what the query is about."""
-    if message.get("role") != "user" or _QUESTION.search(text := authored_text(message)) is None:
+    if message.get("role") != "user" or not _QUESTION.search(text := authored_text(message)):
         return False
     having = _weighted(text[-2 * _LONGEST :])
     shared = sum(weight for term, weight in query.terms.items() if term in having)
@@ -130,7 +132,7 @@ def rank(passages: Sequence[MessagePassages], query: Query, near: Sequence[float
     for each in passages:
         days.append(each.day or (days[-1] if days else None))
     places = [(index, number) for index, each in enumerate(passages) for number in range(len(each.spans))]
-    lengths = list(chain.from_iterable(each.lengths for each in passages))
+    lengths = [length for each in passages for length in each.lengths]
     starts = [0, *accumulate(len(each.spans) for each in passages)]
     scores, covers, words, total = [0.0] * len(places), [0.0] * len(places), [0] * len(places), 0.0
     mean = max(1.0, sum(lengths) / max(1, len(lengths)))
@@ -191,36 +193,36 @@ def choose(
     if ranking.near is not None:
         order = _fused((order, outstanding(_by_nearness(ranking, ranking.near), lost)), ranking.near)
     statements = _Statements(messages, passages, ranking, lost)
-    chosen: list[Passage] = []
-    seen = set[str]()
+    chosen: dict[str, Passage] = {}
     words = 0
     for at in order:
         weak = ranking.near is None and ranking.scores[at] < _SHARE_OF_OTHERS * ranking.scores[order[0]]
         if (weak and not ranking.words[at] & ~words) or statements.is_replaced(at, in_prompt):
             continue
+        behind = ""
         for place in statements.with_later(at):
             start, end, text = statements.span(*place)
             tokens = AROUND + cost(text)
             if tokens > room and not chosen:
                 start, text = start + text.find(told := _telling(text, ranking.query)), told
                 end, tokens = start + len(text), AROUND + cost(text)
-            if text in seen or in_prompt(text):
+            if in_prompt(text):
                 continue
-            if tokens > room:
-                break  # what is out of date never comes alone
-            seen.add(text)
-            words |= ranking.words[at]
-            room -= tokens
-            chosen.append(
-                Passage(place[0], start, end, text, ranking.days[place[0]], tokens, place != ranking.places[at])
-            )
-    return chosen
+            if text not in chosen:
+                if tokens > room:
+                    break  # what is out of date never comes alone
+                words |= ranking.words[at]
+                room -= tokens
+                chosen[text] = Passage(
+                    place[0], start, end, text, ranking.days[place[0]], tokens, place != ranking.places[at], behind
+                )
+            behind = text
+    return [*chosen.values()]
 
 
 def _telling(text: str, query: Query) -> str:
     """Return the sentence of a text that has most of a query."""
-    found = sentences(text, longest=len(text))
-    return max(found, key=lambda each: len(query.terms.keys() & terms(each)), default=text)
+    return max(sentences(text, longest=len(text)), key=lambda each: len(query.terms.keys() & terms(each)), default=text)
 
 
 @dataclass(frozen=True)
@@ -235,10 +237,10 @@ class _Statements:
     @cached_property
     def used(self) -> dict[str, list[int]]:
         """For each word of the user's short messages those that have it."""
-        found: dict[str, list[int]] = {}
+        found = defaultdict[str, list[int]](list)
         for index, each in enumerate(self.passages):
             for term in each.places if self.messages[index].get("role") == "user" and len(each.spans) == 1 else ():
-                found.setdefault(term, []).append(index)
+                found[term].append(index)
         return found
 
     def span(self, index: int, number: int) -> tuple[int, int, str]:
@@ -249,7 +251,7 @@ class _Statements:
     def is_replaced(self, at: int, in_prompt: Callable[[str], bool]) -> bool:
         """Return whether something that stands in the prompt was put in the place of a statement."""
         index, number = self.ranking.places[at]
-        terms = {term for term, where in self.passages[index].places.items() if number in map(itemgetter(0), where)}
+        terms = {term for term, where in self.passages[index].places.items() if number in dict(where)}
         return any(
             len(terms & self.passages[other[0]].places.keys()) > _SAME * len(terms)
             and (not self.lost(other[0]) or in_prompt(self.span(*other)[2]))
@@ -292,11 +294,8 @@ class _Statements:
 def within(passages: Sequence[Passage], room: float) -> list[Passage]:
     """Select passages, best first, that fit into `room` tokens together."""
     chosen: list[Passage] = []
-    alone = False
     for passage in passages:
-        fits = passage.tokens <= room and not alone
-        alone = passage.later and not fits  # what it takes the place of comes next
-        if fits:
+        if passage.tokens <= room and passage.behind in ("", *(each.text for each in chosen)):
             room -= passage.tokens
             chosen.append(passage)
     return chosen
@@ -315,7 +314,7 @@ def outstanding(ranking: Ranking, lost: Callable[[int], bool]) -> list[int]:
     more = max(compress(ranking.covers, gone)) - max(compress(ranking.covers, map(not_, gone)), default=0.0)
     if more * (best - mean) < ranking.query.bar * deviation:
         return []
-    found = [at for at, score in enumerate(scores) if gone[at] and score >= best * _SHARE_OF_BEST]
+    found = (at for at, score in enumerate(scores) if gone[at] and score >= best * _SHARE_OF_BEST)
     return sorted(found, key=lambda at: (-scores[at], -at))
 
 
@@ -329,8 +328,8 @@ def _by_nearness(ranking: Ranking, near: Sequence[float]) -> Ranking:
 
 def _fused(orders: Sequence[Sequence[int]], near: Sequence[float]) -> list[int]:
     """Join orders of places, each with the best first, into one; those without a vector count twice where they stand."""
-    scores = dict[int, float]()
+    scores = defaultdict[int, float](float)
     for order in orders:
         for position, at in enumerate(order):
-            scores[at] = scores.get(at, 0.0) + (1 if near[at] else 2) / (_RANKED + position)
-    return sorted(scores, key=lambda at: -scores[at])
+            scores[at] += (1 if near[at] else 2) / (_RANKED + position)
+    return sorted(scores, key=scores.__getitem__, reverse=True)

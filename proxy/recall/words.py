@@ -87,7 +87,7 @@ def language_of(tokens: list[str]) -> str:
     words = set(tokens) & ALL_FUNCTION_WORDS
     votes = {language: len(words & common) for language, common in FUNCTION_WORDS.items()}
     best = max(votes, key=votes.__getitem__)
-    return best if votes[best] >= _LEAST_VOTES and votes[best] > votes[_DEFAULT] else _DEFAULT
+    return best if votes[best] >= _LEAST_VOTES else _DEFAULT
 
 
 _shared = lru_cache(maxsize=16384)(str)

@@ -115,6 +115,7 @@ def test_what_is_said_in_passing_gives_way_and_a_value_holds_until_it_is_changed
     ]
     made = extracted([m for text in said for m in (user(text), assistant("All right, we can do that. " * 5))], 145)
     assert marks.section(assistant(made), marks.QUOTES) == [said[2], said[6], said[8]]
+    assert extracted([user("Oh, I see. My dog died.")], 900).endswith("\n- My dog died.")
 
 
 def test_a_figure_never_stands_without_a_later_one_that_may_have_changed_it() -> None:

@@ -53,7 +53,8 @@ NONE = {
         "Must I always wait so long? | He never told me about it. | It was at least a mile. | They always say that it "
         "is easy. | I avoid crowds. | My brother does not like cats. | She must have been very tired. | "
         "However, I still feel helpless and don't know what to do. | Sometimes one feels lost and doesn't know why. | "
-        "We are sorry, please don't worry."
+        "We are sorry, please don't worry. | Change of plans: the exam was moved, so we only leave on the 19th. | It is "
+        "tiring, as you have to prepare the fish. | Wow, you must be very talented. | However, I feel that it may not do."
     ),
     "german": (
         "Ihre Bilder geben mir immer viel Inspiration. | Ich trinke nie Kaffee. | Ich muss jetzt los. | Er war immer "
@@ -70,7 +71,10 @@ NONE = {
     "portuguese": "Os quadros dela sempre me dão inspiração. | Não sei o que dizer. | Nunca estive lá.",
     "italian": "I suoi quadri mi danno sempre ispirazione. | Non so cosa dire. | Io devo andare. | Non è mai venuta.",
     "russian": "Её картины всегда вдохновляют меня. | Я не знаю. | Всегда приятно поговорить. | Он никогда не приходил.",
-    "chinese": "她的画总是给我很多灵感。 | 我不要咖啡。 | 别人都说很好。 | 我必须走了。 | 你总是这样吗？",
+    "chinese": (
+        "她的画总是给我很多灵感。 | 我不要咖啡。 | 别人都说很好。 | 我必须走了。 | 你总是这样吗？ | 感谢你一直以来的支持。 | "
+        "我在思考要不要换工作。 | 每次都有人要求我做。"
+    ),
     "japanese": "彼女の絵はいつもたくさんの刺激をくれます。 | このファイルを読んでください。 | 私は必ず朝にコーヒーを飲みます。",
     "korean": "그녀의 그림은 항상 많은 영감을 줘요. | 나는 항상 아침에 커피를 마셔요. | 저는 꼭 가야 해요.",
 }

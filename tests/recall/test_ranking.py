@@ -250,6 +250,13 @@ def test_the_room_is_kept_and_the_texts_are_those_of_the_messages(room: float, l
     assert len({passage.text for passage in found}) == len(found)
 
 
+@pytest.mark.parametrize(("room", "kept"), [(50.0, ["new", "fact", "old"]), (20.0, ["fact"])])
+def test_what_was_replaced_needs_the_later_one_and_nothing_else_does(room: float, kept: list[str]) -> None:
+    found = [("new", 30.0, ""), ("fact", 5.0, ""), ("old", 5.0, "new")]
+    passages = [Passage(0, 0, 1, text, None, tokens, behind=behind) for text, tokens, behind in found]
+    assert [each.text for each in within(passages, room)] == kept
+
+
 @given(st.lists(st.floats(1, 50), max_size=12), st.floats(-10, 200))
 def test_the_best_that_fit_are_taken_first(tokens: list[float], room: float) -> None:
     passages = [Passage(n, 0, 1, "x", None, each) for n, each in enumerate(tokens)]
@@ -274,10 +281,11 @@ def chosen(near: list[float] | None, lost: int = 50) -> list[int]:
     return [passage.index for passage in found]
 
 
-def test_what_no_word_tells_is_found_by_its_vector() -> None:
-    assert chosen(None) == []
-    near = [1.0 + 0.001 * (at % 7) for at in range(60)]
+@pytest.mark.parametrize("without", [[], [20], [*range(5), *range(20, 60)]])
+def test_what_no_word_tells_is_found_by_its_vector_whatever_has_none(without: list[int]) -> None:
+    near = [0.0 if at in without else 1.0 + 0.001 * (at % 7) for at in range(60)]
     near[13] = 1.6
+    assert chosen(None) == []
     assert chosen(near)[0] == 13
 
 
@@ -285,16 +293,3 @@ def test_what_stands_out_in_the_prompt_more_than_elsewhere_needs_no_recalling() 
     near = [1.0 + 0.001 * (at % 7) for at in range(60)]
     near[13], near[55] = 1.5, 1.6
     assert chosen(near) == []
-
-
-def test_passages_without_a_vector_change_nothing_for_others() -> None:
-    near = [1.0 + 0.001 * (at % 7) for at in range(60)]
-    near[13], near[20] = 1.6, 0.0
-    assert chosen(near)[0] == 13
-
-
-def test_a_few_vectors_rank_the_passages_that_have_them() -> None:
-    near = [0.0] * 60
-    near[5:20] = [1.0 + 0.001 * (at % 7) for at in range(15)]
-    near[13] = 1.6
-    assert chosen(near)[0] == 13

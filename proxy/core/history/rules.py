@@ -20,12 +20,12 @@ _ENGLISH = (
         rf"{_S}(?:(?:please|also|and|but|so|then|ok(?:ay)?|remember(?: to)?|from now on|in (?:the )?future|when \w+ing|if [^,]{{1,60}})\W+){{0,3}}"
         r"(?:(?:always|never) (?!(?:been|mind|had|heard|seen|was|were|is|are|knew|thought|got|went|a|an|the|my|this|that|again|ever|in|on|at)\b)\w+(?<!ed)(?<!ing)\b"
         r"|(?:(?:do not|don['’]t)(?! (?:worry|mind|bother|mention it|you|be (?:sorry|shy|silly))\b)|avoid|make sure|ensure|be sure to|stick to|only (?:ever )?(?:use|write|answer|reply|respond|change|edit|touch|give|call)"
-        r"|(?:use|write|answer|reply|respond|speak|change|edit|touch|give|call)\b[^.]{0,40}\bonly|no more than|at most|at least|under no circumstances"
+        r"|(?:use|write|answer|reply|respond|speak|change|edit|touch|give|call)\b(?! of\b)[^.]{0,40}(?<!\bi )(?<!\bwe )(?<!\bthey )\bonly|no more than|at most|at least|under no circumstances"
         r"|refrain from|instead of \w+ing)\b)"
     ),
     rf"{_S}no [\w-]+(?: [\w-]+)?(?: or [\w-]+)?,? please[.!]?$",
-    r"^(?!\W*(?:he|she)\b)[^.!?]{0,120}?\b(?:must|shall)(?:n['’]t)?\b (?!have\b|be (?:kidding|joking|tired|nice|hard|fun)\b)",
-    r"\b(?:you|it|this|that|everything|nothing|all|each|every|any|the|these|those|no|[a-z]+s)\b(?: [\w'’-]+){0,5}? (?:may not|may only|(?:is|are) (?:not allowed|forbidden|required)(?: to)?|(?:has|have|needs?) to be|you (?:have|need) to|should (?:never|always|not|only))\b",
+    r"^(?!\W*(?:he|she)\b)[^.!?]{0,120}?\b(?:must|shall)(?:n['’]t)?\b (?!have\b|be (?:kidding|joking|tired|nice|hard|fun|very|so|really|quite|such)\b)",
+    r"\b(?:you|it|this|that|everything|nothing|all|each|every|any|the|these|those|no|[a-z]{2,}s)\b(?: [\w'’-]+){0,5}? (?:may not|may only|(?:is|are) (?:not allowed|forbidden|required)(?: to)?|(?:has|have|needs?) to be|you (?:have|need) to|should (?:never|always|not|only))\b",
     r"^(?!\W*(?:i|we|he|she|they|it|you|my|his|her|their|our|the|a|an)\b)[^.!?]{1,120}?(?:\band|\bbut|\bthen|,)\W+(?:please )?(?:(?:do not|don['’]t)(?! (?:know|feel|think|understand|remember|have)\b)|avoid|make sure|ensure|never|always)\b",
     rf"{_S}(?:please )?(?:use|write|keep|limit|give|answer|reply|respond|make|stay)\b[^.!?]{{0,60}}\b(?:at most|no more than|at least|fewer than|less than|under|below|within|without)\b",
     r"\b(?:answers?|repl(?:y|ies)|responses?|functions?|lines?|code|messages?|sentences?)\b[^.]{0,40}\b(?:at most|no more than|at least|without)\b",
@@ -88,9 +88,9 @@ _RUSSIAN = (
     rf"{_S}(?:не более|не больше|максимум|минимум|не менее|никаких) ",
 )
 _CHINESE = (
-    r"(?<![我他她它们俩家人])(?:不要(?!紧)|请勿|切勿|绝不(?!会)|不得(?!不|了|已)|禁止|不许|不准|严禁|务必|必须|不可以(?!吗)|只能|只用|只许|一律)",
-    r"^\W{0,4}(?:请\W?)?(?:别(?![人的处墅扭名致说])|永远不要|总是用|始终|一定要|每次都?|最多|至少|不超过|尽量不)",
-    r"(?:请|你)(?:要|得)?(?:始终|总是|一直|永远|每次|只|都|一定)(?:要|用|以|使用|回答|写|说)",
+    r"(?<![我他她它们俩家人要])(?:不要(?!紧)|请勿|切勿|绝不(?!会)|不得(?!不|了|已)|禁止|不许|不准|严禁|务必|必须|不可以(?!吗)|只能|只用|只许|一律)",
+    r"^\W{0,4}(?:请\W?)?(?:别(?![人的处墅扭名致说])|永远不要|总是用|始终|一定要|每次(?!都?有)|最多|至少|不超过|尽量不)",
+    r"(?:请|你)(?:要|得)?(?:始终|总是|一直|永远|每次|只|都|一定)(?:要|用|以(?!来)|使用|回答|写|说)",
     r"(?:从现在开始|从今以后|今后|以后)(?:请|都|要|不|只|你)",
     r"(?:不超过|不多于|最多|至少)\s?[\d一二三四五六七八九十百]+\s?(?:个|字|句|行|词|段|条)",
 )
@@ -106,7 +106,7 @@ _KOREAN = (
     r"(?:너는|당신은|답변은|코드는|모든)[^.!?]{0,60}(?:해야\s?(?:해|한다|합니다|돼|됩니다)|어야\s?(?:해|한다|합니다))[.!]?$",
 )
 _FIRST_PERSON = re.compile(
-    r"^\W{0,4}(?:i|we|ich|wir|je|j['’]|nous|yo|nosotros|eu|nós|io|noi|я|мы)\b(?! (?:want|need|expect|require|ask|insist|would like|will|möchte|will|brauche|veux|voudrais|quiero|necesito|quero|preciso|voglio|vorrei|хочу|прошу))"
+    r"^\W{0,4}(?:\w+, )?(?:i|we|ich|wir|je|j['’]|nous|yo|nosotros|eu|nós|io|noi|я|мы)\b(?! (?:want|need|expect|require|ask|insist|would like|will|möchte|will|brauche|veux|voudrais|quiero|necesito|quero|preciso|voglio|vorrei|хочу|прошу))"
     r"|^\W{0,4}(?:我|我们|他|她|私は|僕は|俺は|나는|저는|제가|내가)",
     re.IGNORECASE,
 )
