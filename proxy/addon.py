@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from proxy.core.jsontext import JsonObject
 from proxy.core.request import Request
 from proxy.core.settings import Settings
 from proxy.outcome import Observer, Outcome, overriding
@@ -47,8 +48,11 @@ class AddOn(Observer):
         """Take what was added out of a prompt that is due, or was refused; False if that makes no room."""
         return False
 
-    async def place(self, job: Job) -> None:
-        """Choose where in the backend a prompt is read, right before it is sent (see `KnownModel.has_places`)."""
+    async def place(self, job: Job, beside: JsonObject | None = None) -> None:
+        """Choose where in the backend a prompt is read, right before it is sent (see `KnownModel.has_places`).
+
+        `beside`: fields of a request that begins otherwise, and is not to take the place of the job's own prompt.
+        """
 
     def before_sending(self, job: Job, *, again: bool) -> None:
         """Take note of a prompt about to be sent; `again`: after a refusal."""

@@ -14,6 +14,7 @@ from proxy.backends.profile import Continuation, Fact, ModelKey, ModelProfile, T
 from proxy.backends.refusals import Spent
 from proxy.compaction.budget import ContextBudget, budget_for
 from proxy.core.dialect import Dialect, Writer
+from proxy.core.jsontext import JsonObject
 from proxy.core.piece import Piece
 from proxy.core.request import Managed, Request
 from proxy.core.settings import Settings
@@ -100,11 +101,11 @@ class Job:
         """Backend and model, the key of token counts."""
         return self.route.key
 
-    async def place(self) -> None:
-        """Have add-ons choose where in the backend its prompt is read."""
+    async def place(self, beside: JsonObject | None = None) -> None:
+        """Have add-ons choose where in the backend its prompt is read, or a request `beside` it, whose fields are given."""
         if self.route.known.has_places:
             for addon in overriding(self.addons, AddOn.place):
-                await addon.place(self)
+                await addon.place(self, beside)
 
     def writer(self) -> Writer:
         """Build the writer of the answer, in the client's dialect."""

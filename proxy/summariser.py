@@ -17,7 +17,7 @@ from proxy.compaction.summary import instruction
 from proxy.compaction.verification import LoopWatch, SummaryReply, checked
 from proxy.core import sse
 from proxy.core.errors import UpstreamUnavailable
-from proxy.core.jsontext import dig, omit
+from proxy.core.jsontext import JsonObject, dig, omit
 from proxy.core.piece import Piece, as_count
 from proxy.dialects.chat.answers import pieces_of, read_frame
 from proxy.dialects.chat.request import LOADING, SLOT, summarising
@@ -261,8 +261,10 @@ def instructions(job: Job) -> str:
 async def _content(job: Job, route: Route, ask: SummaryAsk, *, stream: bool) -> ChatBody:
     body = job.prompt.request.body
     if route.key == job.route.key:
-        await job.place()  # in the slot of its conversation it drives out no other one
-        body = {**body, **{name: value for name, value in job.prompt.fields.items() if name == SLOT}}
+        beside: JsonObject | None = None if ask.append else {}
+        await job.place(beside)  # what goes on with the live prompt is read where that is, a transcript elsewhere
+        fields = job.prompt.fields if beside is None else beside
+        body = {**body, **{name: value for name, value in fields.items() if name == SLOT}}
     else:
         body = omit(body, *LOADING, *(["think"] if body.get("think") is not False else []))
     content = summarising(

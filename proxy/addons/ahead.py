@@ -283,6 +283,7 @@ class AheadCompactor(AddOn):
             await self._have_read(shortened, rest)
             return result or "failed"
         self._note_digest(plan, job)
+        job.rewrites = False  # from here on it goes on with the summary
         await self._have_read(job, rest)
         return "done"
 

@@ -1,9 +1,8 @@
 """Slots of llama.cpp's llama-server: a conversation stays in its own, and what gives way is saved to disk and restored.
 
-It works where the server was started with `--slot-save-path`, else the server chooses: a request that names its slot does
-without what the server moved to memory (`--cache-ram`; measured, b11549). So it chooses too where its memory may hold what no
-slot and no file does. The server can't delete files: a bounded set of names is overwritten, and what was purged, with an
-empty slot.
+It works where the server was started with `--slot-save-path`, else the server chooses. One that holds something in memory too
+(`--cache-ram`) looks there before it reads into a slot that is named, unless that is empty (measured, b11549). The server can't
+delete files: a bounded set of names is overwritten, and what was purged, with an empty slot.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ from proxy.addon import AddOn
 from proxy.backends.base import SlotAction, SlotDone, SlotState
 from proxy.backends.profile import ModelKey
 from proxy.core.history.turns import newest_user
-from proxy.core.jsontext import dumps
+from proxy.core.jsontext import JsonObject, dumps
 from proxy.core.piece import as_count
 from proxy.dialects.chat.request import SLOT
 from proxy.job import Job
@@ -56,15 +55,15 @@ class _Slot:
     number: int
     job: Job | None = None
     """Which runs in it."""
-    scope: str = ""
-    links: Sequence[bytes] = ()
-    """Chain of the history in it, and the link where its newest turn begins; empty: it holds nothing that is known."""
-    stem: bytes = b""
+    keys: Sequence[str] = ()
+    """Of the history in it."""
+    stem: str = ""
+    """The key where its newest turn begins; empty: it holds nothing that is known."""
     checkpoint: str = ""
     opening: int = 0
     """Of its system messages and tools, which conversations of one program share; 0: none."""
-    tokens: int | None = None
-    """It holds; None: not known."""
+    tokens: int = 0
+    """It holds; 0: not known."""
     used: float = 0.0
     saved: bool = True
 
@@ -73,13 +72,13 @@ class _Slot:
         """Return whether a request runs in it; one that has left may have a summary written for others."""
         return self.job is not None and not self.job.outcome.seconds
 
-    def take(self, job: Job, now: float) -> None:
-        """Have a job run in it; for one that is done ahead of its request, other jobs do not wait."""
-        links = job.prompt.links
-        self.job, self.saved = (None, False) if job.expected else (job, True)
-        self.scope, self.links, self.tokens, self.used = job.scope, links, None, now
-        self.stem, self.checkpoint = links[(newest_user(job.prompt.sent) or 1) - 1], _digest_of(job)
-        self.opening = _opening_of(job)
+    def take(self, job: Job, now: float, keys: Sequence[str]) -> None:
+        """Have a job run in it; for one that is done ahead of its request, or beside it, other jobs do not wait."""
+        self.job, self.keys, self.tokens = None if job.expected or not keys else job, keys, 0
+        self.saved = not job.expected or (job.rewrites and self.saved)
+        self.used = now if keys and not job.rewrites else self.used
+        self.stem = keys[(newest_user(job.prompt.sent) or 1) - 1] if keys else ""
+        self.checkpoint, self.opening = _digest_of(job), _opening_of(job) if keys else 0
 
 
 @dataclass(slots=True)
@@ -90,16 +89,14 @@ class _Engine:
     """Of the list of files in the store."""
     route: Route
     """By which it was reached last."""
-    slots: list[_Slot]
     files: dict[str, dict[str, Any]]
-    """By name, the longest unused first: scope, links in hexadecimal, checkpoint, bytes and the server's run."""
+    """By name, the longest unused first: stem (empty: it is to be emptied), checkpoint and bytes."""
+    sweeps: bool
+    """Whether there may be files that are not listed: the list was purged or has expired while nobody ran."""
+    slots: list[_Slot] = field(default_factory=list)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     freed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a request has left its slot."""
-    run: int = 0
-    """Counts the starts of the server that were noticed, and the times that its memory had lost what was saved."""
-    newest: int = -1
-    """Its newest task."""
     clears: bool = False
     """Whether it moves idle slots to memory when another one begins to work (`--cache-idle-slots`, its default)."""
     vain: int = 0
@@ -113,38 +110,30 @@ class _Engine:
         return await prober.runner.run(prober.known_backend.use_slot(self.route.model, action, slot.number, file))
 
     def slot_of(self, job: Job) -> _Slot | None:
-        """Return the slot in which a job's request runs, or a summary for it."""
+        """Return the slot in which a job's request runs."""
         return next((each for each in self.slots if each.job is not None and each.job.outcome is job.outcome), None)
 
-    def compare(self, seen: Sequence[SlotState]) -> None:
-        """Forget what slots do not hold any more."""
-        newest = max((each.task for each in seen), default=-1)
-        self.run += newest < self.newest
-        self.newest = newest
+    def free(self, seen: Sequence[SlotState]) -> list[_Slot]:
+        """List the slots in which nothing runs, and forget what they do not hold any more."""
         if len(seen) != len(self.slots):
             self.slots = [_Slot(number) for number in range(len(seen))]
-        for slot, each in zip(self.slots, seen, strict=True):
-            if not (slot.taken or each.busy) and abs(each.tokens - (slot.tokens or each.tokens or LEAST)) > CLOSE:
-                self.clears |= bool(slot.tokens) and not each.tokens and each.task >= 0
-                slot.stem, slot.saved = b"", True
+        idle = [(slot, each) for slot, each in zip(self.slots, seen, strict=True) if not (slot.taken or each.busy)]
+        for slot, each in idle:
+            if abs(each.tokens - (slot.tokens or each.tokens or LEAST)) > CLOSE:
+                self.clears |= slot.tokens > each.tokens == 0 <= each.task
+                slot.stem, slot.saved = "", True
+            slot.tokens = each.tokens
+        return [slot for slot, _ in idle]
 
-    def saved_prefix(self, job: Job) -> str:
-        """Return the file with the longest beginning of a job's prompt; empty: none has any."""
-        places = {link.hex(): at for at, link in enumerate(job.prompt.links)}
-        found = [
-            (max(places.get(link, -1) for link in each["links"]), name)
-            for name, each in self.files.items()
-            if each["scope"] == job.scope and each["checkpoint"] == _digest_of(job) and places.keys() & each["links"]
-        ]
-        return max(found, default=(0, ""))[1]
+    def file_of(self, keys: Sequence[str], checkpoint: str) -> str:
+        """Return the file with the longest beginning of a history as a checkpoint has it; empty: none has any."""
+        stems = {each["stem"]: name for name, each in self.files.items() if each["checkpoint"] == checkpoint}
+        return next((stems[key] for key in reversed(keys) if key in stems), "")
 
-    def file_for(self, slot: _Slot) -> str:
-        """Return the file of the conversation in a slot, else the next one of its credential; it tells nobody whose it is."""
-        links = {link.hex() for link in slot.links}
-        mine = (name for name, each in self.files.items() if each["scope"] == slot.scope and links & {*each["links"]})
-        owner = blake2b(slot.scope.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-        names = (f"spillway-{owner}-{number}.slot" for number in count())
-        return next(mine, "") or next(name for name in names if name not in self.files)
+    def spare(self) -> str:
+        """Return the first name that is not listed."""
+        owner = blake2b(self.name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        return next(name for number in count() if (name := f"spillway-{owner}-{number}.slot") not in self.files)
 
 
 class SlotKeeper(AddOn):
@@ -156,136 +145,132 @@ class SlotKeeper(AddOn):
         self._engines: dict[ModelKey, _Engine] = {}
 
     @override
-    async def place(self, job: Job) -> None:
+    async def place(self, job: Job, beside: JsonObject | None = None) -> None:
         """Choose a slot, save what is in it, and restore what was saved of the job's conversation."""
         if not job.prompt.links or SLOT in job.request.body or (engine := await self._engine(job)) is None:
             return
-        job.state.waits_for, job.state.vacate = "", partial(self._vacate, job, engine)
+        keys, fields = ([], beside) if beside is not None else (_keys(job.scope, job.prompt.links), job.prompt.fields)
+        if keys:
+            job.state.waits_for, job.state.vacate = "", partial(self._vacate, job, engine)
         while True:
             async with engine.lock:
                 engine.freed.clear()
-                slot = engine.slot_of(job) or await self._choose(engine, job)
+                slot = (engine.slot_of(job) if keys else None) or await self._choose(engine, job, keys)
                 if slot is not None:
-                    slot.take(job, self._now())
-            if slot is not None or job.expected or not all(each.taken for each in engine.slots):
+                    slot.take(job, self._now(), keys)
+            if slot is not None or job.expected or not keys or not all(each.taken for each in engine.slots):
                 break
             await engine.freed.wait()  # the server would put it into any slot
-        job.prompt.fields.pop(SLOT, None)
+        fields.pop(SLOT, None)
         if slot is not None and len(engine.slots) > 1:
-            job.prompt.fields[SLOT] = slot.number
+            fields[SLOT] = slot.number
 
     @override
     async def forgotten(self, scope: str, links: Sequence[bytes], outcomes: Sequence[Outcome] = ()) -> None:
         """Empty the files of a conversation that a viewer deletes, now if a slot is free for that, and save it no more."""
+        keys = _keys(scope, links)
         for engine in self._engines.values():
             async with engine.lock:
                 for slot in engine.slots:
-                    slot.stem = b"" if slot.scope == scope and slot.stem in links else slot.stem
+                    slot.stem = "" if slot.stem in keys else slot.stem
                 for each in engine.files.values():
-                    gone = each["scope"] == scope and not {link.hex() for link in links}.isdisjoint(each["links"])
-                    each["links"] = [] if gone else each["links"]
+                    each["stem"] = "" if each["stem"] in keys else each["stem"]
                 await self._store.put_document(_OWNER, engine.name, engine.files)
                 if free := await self._free(engine, engine.route):
-                    slot = min(free, key=lambda each: (each.stem != b"", each.used))
+                    slot = min(free, key=lambda each: (each.stem != "", each.used))
                     await self._save(engine, slot)
                     await self._empty_surplus(engine, slot)
 
     def _vacate(self, job: Job, engine: _Engine) -> None:
         """Free the slot, and save it when it has been quiet."""
-        outcome, usage = job.outcome, job.outcome.usage or {}
-        slot = engine.slot_of(job)
+        outcome, usage, slot = job.outcome, job.outcome.usage or {}, engine.slot_of(job)
         engine.freed.set()
+        if slot is None:
+            return
         prompt, reused = as_count(usage.get("prompt_tokens")), outcome.reused or 0
         tokens = prompt + as_count(usage.get("completion_tokens")) - 1
         lasts = prompt > 0 and outcome.error is None and not job.background and not outcome.pauses
-        if slot is not None:
-            slot.job, slot.used, slot.saved = None, 0.0 if job.background else self._now(), not lasts
-            slot.tokens = tokens if lasts else None
-            if lasts and any(each["tokens"] >= 2 * LEAST for each in outcome.each("slot_restored")):
-                engine.vain = engine.vain + 1 if reused < LEAST else 0
-        elif lasts and reused < LEAST and engine.saved_prefix(job):
-            engine.run += 1  # its memory, which is bounded, holds less than the files
+        slot.job, slot.used, slot.saved = None, 0.0 if job.background else self._now(), not lasts
+        slot.tokens = tokens if lasts else 0
+        if lasts and any(each["tokens"] >= 2 * LEAST for each in outcome.each("slot_restored")):
+            engine.vain = engine.vain + 1 if reused < LEAST else 0
         if prompt - reused > LEAST and outcome.first_byte is not None:
             engine.read_pace = outcome.first_byte / (prompt - reused)
         if lasts and tokens >= LEAST and engine.vain < IN_VAIN:
-            spawn(self._save_when_quiet(job, engine, slot, tokens), name="slot")
+            spawn(self._save_when_quiet(engine, slot), name="slot")
 
-    async def _save_when_quiet(self, job: Job, engine: _Engine, slot: _Slot | None, tokens: int) -> None:
-        if slot is None:  # the server chose it
-            async with engine.lock:
-                seen = await self._look(engine, job.route)
-                number = next((at for at, each in enumerate(seen) if not each.busy and each.tokens == tokens), None)
-                if number is None or (slot := engine.slots[number]).taken:
-                    return
-                slot.take(job, self._now())
-                slot.job, slot.tokens, slot.saved = None, tokens, False
+    async def _save_when_quiet(self, engine: _Engine, slot: _Slot) -> None:
         used, busy = slot.used, True
         while busy:
             await asyncio.sleep(QUIET)
             busy = any(each.taken for each in engine.slots)
         async with engine.lock:
-            if slot.used == used and not slot.taken:
-                await self._look(engine, job.route)
+            if slot.used == used and slot in (await self._free(engine, engine.route) or ()):
                 await self._save(engine, slot)
                 await self._empty_surplus(engine, slot)
 
     # -- one engine; its lock is held
 
-    async def _choose(self, engine: _Engine, job: Job) -> _Slot | None:
-        """Return the slot that holds a job's conversation, else the longest unused one; None: the server chooses."""
-        free = await self._free(engine, job.route)
+    async def _choose(self, engine: _Engine, job: Job, keys: Sequence[str]) -> _Slot | None:
+        """Return the slot that holds a job's conversation, else the longest unused one; None: the server chooses.
+
+        Without keys it is for another prompt, such as a transcript to be summarised.
+        """
+        free, digest = await self._free(engine, job.route), _digest_of(job)
         job.state.waits_for = FREE_SLOT if free == [] else ""
         if not free:
             return None
-        going_on = [each for each in free if each.scope == job.scope and each.stem in job.prompt.links]
-        # It is resumed, repeated or edited; what was read ahead may be in another slot than the turn before it.
-        own = max(going_on, key=lambda each: (each.checkpoint == _digest_of(job), each.used), default=None)
-        if name := engine.saved_prefix(job):
+        if name := engine.file_of(keys, digest):
             engine.files[name] = engine.files.pop(name)  # it is used last
-        # The server may have it in memory, or it is new where it would clear the slot all the same.
-        in_memory = engine.clears if name else engine.clears or bool(newest_user(job.prompt.sent))
-        left = own is None and in_memory and (not name or engine.files[name]["run"] == engine.run)
-        for slot in free if engine.clears or left else ():
-            if slot is not own:
+        # It is resumed, repeated or edited; what was read ahead may be in another slot than the turn before it.
+        going_on = (each for each in free if each.stem in keys)
+        own = max(going_on, key=lambda each: (each.checkpoint == digest, each.used), default=None)
+        if own is not None and own.checkpoint != digest and (name or job.rewrites):
+            own = None
+        for slot in free:
+            # What a rewrite takes the place of is read once more for a summary.
+            if engine.clears if slot is not own else slot.checkpoint != digest and not job.expected:
                 await self._save(engine, slot)
-        if own is not None or left:
+        if own is not None:
             return own
-        opening = 0 if name else _opening_of(job)
-        slot = min(free, key=lambda each: (not opening or each.opening != opening, each.used))
+        opening = 0 if name or not keys else _opening_of(job)
+        # Where idle slots are cleared, for the one that is not the server looks into its memory, and there is the room.
+        slot = min(free, key=lambda at: (-at.tokens * engine.clears, not opening or at.opening != opening, at.used))
         await self._save(engine, slot)
         await self._empty_surplus(engine, slot, stays=False)
         if name not in engine.files or engine.restore_pace >= engine.read_pace:
             return slot
-        done, found = await engine.act("restore", slot, name), engine.files.pop(name)
-        if done is not None and done.tokens:
-            engine.files[name], engine.restore_pace = found | {"run": engine.run}, done.seconds / done.tokens
-            job.outcome.add("slot_restored", tokens=done.tokens)
+        done = await engine.act("restore", slot, name)
+        if done is None or not done.tokens:
+            engine.files[name]["stem"] = ""
+            return slot
+        engine.restore_pace = done.seconds / done.tokens
+        job.outcome.add("slot_restored", tokens=done.tokens)
         return slot
 
     async def _save(self, engine: _Engine, slot: _Slot) -> None:
         """Save a slot, and note where it is."""
         if slot.saved or not slot.stem:
             return
-        slot.saved, name = True, engine.file_for(slot)
-        done = await engine.act("save", slot, name)
-        engine.vain += done is None
+        older = [name for name, each in engine.files.items() if each["stem"] in slot.keys]
+        name = engine.file_of(slot.keys, slot.checkpoint) or (older[0] if older[1:] else engine.spare())
+        slot.saved, done = True, await engine.act("save", slot, name)
         engine.files.pop(name, None)
         if done is not None:
-            links = [slot.stem.hex(), slot.links[-1].hex()]
-            place: dict[str, Any] = {"scope": slot.scope, "links": links, "checkpoint": slot.checkpoint}
-            engine.files[name] = {**place, "bytes": done.bytes, "run": engine.run}
-        elif engine.vain >= IN_VAIN:
-            _log.warning(
-                "the slots of %s can't be saved, so they are left to the server: see its log, and the room in --slot-save-path",
-                engine.route.model,
-            )
+            engine.files[name] = {"stem": slot.stem, "checkpoint": slot.checkpoint, "bytes": done.bytes}
+        else:
+            engine.vain += 1
+            _log.warning("a slot of %s can't be saved: see its log, and the room in --slot-save-path", engine.name)
         await self._store.put_document(_OWNER, engine.name, engine.files)
 
     async def _empty_surplus(self, engine: _Engine, slot: _Slot, *, stays: bool = True) -> None:
         """Overwrite files that are to go with a slot that is erased, and, if what was in it stays, restore that."""
+        while engine.sweeps and not stays and await engine.act("restore", slot, name := engine.spare()) is not None:
+            engine.files[name] = {"stem": "", "checkpoint": "", "bytes": 0}
+        engine.sweeps &= stays
         size, number, surplus = sum(each["bytes"] for each in engine.files.values()), len(engine.files), list[str]()
         for name, each in engine.files.items():
-            if not each["links"] or not (stays or (size <= MOST_BYTES and number <= MOST_FILES)):
+            if not each["stem"] or not (stays or (size <= MOST_BYTES and number <= MOST_FILES)):
                 surplus.append(name)
                 size, number = size - each["bytes"], number - 1
         if not surplus or await engine.act("erase", slot) is None:
@@ -293,28 +278,21 @@ class SlotKeeper(AddOn):
         for name in surplus:
             if await engine.act("save", slot, name) is not None:
                 del engine.files[name]
-        if stays and slot.stem and await engine.act("restore", slot, engine.file_for(slot)) is None:
-            slot.stem = b""
+        name = engine.file_of(slot.keys, slot.checkpoint)
+        if stays and slot.stem and await engine.act("restore", slot, name) is None:
+            slot.stem = ""
         await self._store.put_document(_OWNER, engine.name, engine.files)
 
     async def _free(self, engine: _Engine, route: Route) -> list[_Slot] | None:
-        """List the slots in which nothing runs; None: they can't be read now."""
-        seen = await self._look(engine, route)
-        free = (slot for slot, each in zip(engine.slots, seen, strict=False) if not (slot.taken or each.busy))
-        return [*free] if seen else None
-
-    async def _look(self, engine: _Engine, route: Route) -> Sequence[SlotState]:
-        """Read the slots, and whether the store was purged; empty: they can't be read now."""
+        """List the slots in which nothing runs, and see whether the store was purged; None: they can't be read now."""
         seen = await route.prober.runner.run(route.prober.known_backend.slots(route.model))
-        if seen:
-            engine.route = route
-            engine.compare(seen)
         if await self._store.document(_OWNER, engine.name) is None and self._store.healthy:
             for slot in engine.slots:
                 slot.saved = True
-            engine.files = {name: each | {"links": []} for name, each in engine.files.items()}
+            engine.files = {name: each | {"stem": ""} for name, each in engine.files.items()}
             await self._store.put_document(_OWNER, engine.name, engine.files)
-        return seen
+        engine.route = route if seen else engine.route
+        return engine.free(seen) if seen else None
 
     async def _engine(self, job: Job) -> _Engine | None:
         """Return the slots of the job's model; None: it saves none, or they can't be read now."""
@@ -322,13 +300,16 @@ class SlotKeeper(AddOn):
         if engine is None:
             saves = await runner.run(backend.saves_slots(job.route.model))
             job.route.known.has_places = saves is not False
-            if saves and (seen := await runner.run(backend.slots(job.route.model))):
+            if saves:
                 name = f"{job.route.upstream.name}|{job.route.model}"
-                files = await self._store.document(_OWNER, name) or {}
-                known = {file: each | {"run": -1} for file, each in files.items()}
-                slots = [_Slot(number) for number in range(len(seen))]
-                engine = self._engines.setdefault(job.key, _Engine(name, job.route, slots, known))
+                files = await self._store.document(_OWNER, name)
+                engine = self._engines.setdefault(job.key, _Engine(name, job.route, files or {}, sweeps=files is None))
         return engine if engine is not None and engine.vain < IN_VAIN else None
+
+
+def _keys(scope: str, links: Sequence[bytes]) -> list[str]:
+    """Name the links of a history for its credential alone."""
+    return [f"{scope} {link.hex()}" for link in links]
 
 
 def _opening_of(job: Job) -> int:

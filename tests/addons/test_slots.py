@@ -17,8 +17,10 @@ from tests.addons.test_conversation_summary import Talk as Summarised
 from tests.engine.cache import cached_model
 from tests.engine.server import llama_server
 from tests.engine.spec import ModelSpec
-from tests.fakes import FakeModel, LlamaCppFake, Reply
+from tests.fakes import FakeModel, LlamaCppFake, Question, Reply, asks_summary
 from tests.fakes.waiting import HEADERS, Gate, wait_until
+from tests.pipeline.talk import MODEL, readings, summaries
+from tests.pipeline.talk import Talk as Due
 from tests.proxying import Proxy, metric, running_proxy
 
 WORDS = " ".join(f"word{number}" for number in range(300))
@@ -34,20 +36,24 @@ def say(proxy: Proxy, talk: Talk, text: str, key: str = "a", **fields: Any) -> i
     return int(answer["usage"]["prompt_tokens"])
 
 
-def actions(fake: LlamaCppFake) -> list[str]:
-    """What was done to slots, with its file, without the look whether any may be saved."""
-    sent = [each for each in fake.requests if each.path.startswith("/slots/") and each.params["action"] != "erase"]
-    return [f"{each.params['action']} {each.json['filename']}" for each in sent if "filename" in each.json]
-
-
 def saved(fake: LlamaCppFake, count: int) -> list[str]:
     """The files of so many saves, once they are made."""
-    wait_until(lambda: len(actions(fake)) == count)
-    return [each.removeprefix("save ") for each in actions(fake)]
+    wait_until(lambda: len(fake.acted) == count)
+    return [each.removeprefix("save ") for each in fake.acted]
+
+
+def save_each(proxy: Proxy, fake: LlamaCppFake, talks: list[Talk]) -> list[str]:
+    """Take a turn of each; the files in which they are saved."""
+    return [saved(fake, at + 1)[at] for at, talk in enumerate(talks) if say(proxy, talk, f"talk {at}")]
+
+
+def take_turns(proxy: Proxy, talks: list[Talk], turns: int = 3) -> int:
+    """Have conversations take turns; the tokens of their prompts."""
+    return sum(say(proxy, talk, f"talk {at} turn {turn}") for turn in range(turns) for at, talk in enumerate(talks))
 
 
 def restores(fake: LlamaCppFake) -> list[str]:
-    return [each for each in actions(fake) if each.startswith("restore")]
+    return [each for each in fake.acted if each.startswith("restore")]
 
 
 def engine(**options: Any) -> LlamaCppFake:
@@ -72,9 +78,7 @@ def test_a_server_that_saves_no_slots_chooses_them_itself_and_is_asked_once() ->
 def test_conversations_take_turns_in_slots_of_their_own() -> None:
     talks: list[Talk] = [[], []]
     with engine(slots=2, saves=True) as fake, running_proxy(fake) as proxy:
-        for turn in range(3):
-            for number, talk in enumerate(talks):
-                say(proxy, talk, f"talk {number} turn {turn}")
+        take_turns(proxy, talks)
         assert [chat.json["id_slot"] for chat in fake.chats()] == [0, 1] * 3
         assert not restores(fake)
         raw = b'{ "id": 1,  "model":"m", "max_tokens": 8, "messages": [{"role": "user", "content": "spaces"} ] }'
@@ -92,62 +96,36 @@ def test_a_new_conversation_takes_the_slot_that_begins_like_it() -> None:
 
 def test_what_gives_way_is_restored_for_its_own_credential_alone(tmp_path: Path) -> None:
     talks: list[Talk] = [[], [], []]
-    files: list[str] = []
     store = f"sqlite:///{tmp_path}/store.db"
     with engine(slots=2, saves=True) as fake:
         with running_proxy(fake, store=store) as proxy:
-            for number, talk in enumerate(talks):
-                say(proxy, talk, f"talk {number}")
-                files = saved(fake, number + 1)
+            files = save_each(proxy, fake, talks)
             other = [dict(each) for each in talks[0]]
             say(proxy, other, "of another", key="b")
             assert not restores(fake)
             saved(fake, 4)
             say(proxy, talks[0], "again")
-            assert f"restore {files[0]}" in actions(fake)
+            assert f"restore {files[0]}" in fake.acted
             assert sum(metric(proxy, "spillway_slots_restored_tokens_total").values()) > slots.LEAST
             saved(fake, 6)
         fake.held = [(0, 0)] * 2  # both are started again
         with running_proxy(fake, store=store) as proxy:
             say(proxy, talks[1], "after a restart")
-            assert actions(fake).count(f"restore {files[1]}") == 1
+            assert fake.acted.count(f"restore {files[1]}") == 1
 
 
-def test_a_server_that_moves_idle_slots_to_memory_restores_only_after_its_restart() -> None:
+def test_what_a_server_moves_to_memory_is_saved_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "QUIET", 60.0)
     talks: list[Talk] = [[], []]
-    files: list[str] = []
     with engine(slots=2, saves=True, clears=True) as fake, running_proxy(fake) as proxy:
-        for turn in range(3):
-            for number, talk in enumerate(talks):
-                say(proxy, talk, f"talk {number} turn {turn}")
-                files = saved(fake, 2 * turn + number + 1)
-        assert ["id_slot" in chat.json for chat in fake.chats()] == [True, True, False, False, False, False]
-        fake.held = [(0, 0)] * 2
-        say(proxy, talks[0], "after a restart")
-        assert actions(fake)[6] == f"restore {files[0]}"
+        take_turns(proxy, talks)
+        done = [each.partition(" spillway-")[0] + each[-6] for each in fake.acted]
+        assert done == ["save0", "save1", "restore0", "save0", "restore1", "save1", "restore0"]
 
 
 def purge(proxy: Proxy) -> None:
     store = proxy.app.state.services.summaries.store
     asyncio.run_coroutine_threadsafe(store.purge(), proxy.loop).result(20)
-
-
-def test_a_server_chooses_for_what_it_may_have_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And if it did not have it there (`--cache-ram` is bounded), the next one is restored."""
-    talks: list[Talk] = [[], []]
-    with engine(slots=2, saves=True, clears=True) as fake, running_proxy(fake) as proxy:
-        say(proxy, [{"role": "user", "content": WORDS}, {"role": "assistant", "content": "Yes."}], "from before")
-        assert "id_slot" not in fake.chats()[-1].json
-        saved(fake, 1)
-        for turn in range(2):
-            for number, talk in enumerate(talks):
-                say(proxy, talk, f"talk {number} turn {turn}")
-                saved(fake, 2 + 2 * turn + number)
-        monkeypatch.setattr(LlamaCppFake, "usage_details", lambda *_: {"prompt_tokens_details": {"cached_tokens": 0}})
-        for talk in talks:
-            assert not restores(fake)
-            say(proxy, talk, "turn 2")
-        assert len(restores(fake)) == 1
 
 
 def test_a_purged_store_restores_nothing_and_has_the_files_emptied() -> None:
@@ -157,26 +135,49 @@ def test_a_purged_store_restores_nothing_and_has_the_files_emptied() -> None:
         (name,) = saved(fake, 1)
         purge(proxy)
         say(proxy, [], "something else")
-        assert actions(fake)[1] == f"save {name}", "overwritten with an empty slot"
-        wait_until(lambda: len(actions(fake)) == 3)
+        assert fake.acted[1] == f"save {name}", "overwritten with an empty slot"
+        wait_until(lambda: len(fake.acted) == 3)
         say(proxy, talk, "again")
         assert not restores(fake)
 
 
+def test_files_that_nobody_knows_any_more_are_emptied() -> None:
+    """The store was purged, or the list has expired, while Spillway was off."""
+    with engine(saves=True) as fake:
+        with running_proxy(fake) as proxy:
+            say(proxy, [], "secret")
+            (name,) = saved(fake, 1)
+        with running_proxy(fake) as proxy:
+            say(proxy, [], "something else")
+            assert fake.acted[1:3] == [f"restore {name}", f"save {name}"]
+
+
+def refusing(question: Question) -> Reply:
+    return Reply(text="No." if asks_summary(question) else "Noted.")
+
+
+@pytest.mark.parametrize(("words", "placed", "restored"), [(100, [0, 1, 0], 0), (300, [1, 1, 0], 1)])
+def test_a_refused_summary_leaves_the_conversation_in_its_slot(
+    monkeypatch: pytest.MonkeyPatch, words: int, placed: list[int], restored: int
+) -> None:
+    """It is asked for at the prompt's end, restored if an extract took its place meanwhile, then with a transcript."""
+    monkeypatch.setattr(slots, "QUIET", 60.0)
+    with LlamaCppFake([MODEL], refusing, slots=2, saves=True) as fake, running_proxy(fake, ahead="on") as proxy:
+        Due(proxy).ask({"role": "user", "content": "word " * words})
+        wait_until(lambda: readings(fake))
+        assert [request.json["id_slot"] for request in (*summaries(fake), *readings(fake))] == placed
+        assert len(restores(fake)) == restored
+
+
 def test_what_was_purged_is_emptied_when_a_slot_that_stays_is_quiet() -> None:
     talks: list[Talk] = [[], []]
-    files: list[str] = []
     with engine(slots=2, saves=True) as fake, running_proxy(fake) as proxy:
-        for number, talk in enumerate(talks):
-            say(proxy, talk, f"talk {number}")
-            files = saved(fake, number + 1)
+        files = save_each(proxy, fake, talks)
         purge(proxy)
         say(proxy, talks[0], "it goes on")
         wait_until(lambda: len(restores(fake)) == 1)
         assert [fake.saved[name] for name in files] == [0, 0]
-        assert fake.held[0][1] == max(fake.saved.values()) > slots.LEAST, (
-            "it is back in its slot, saved under a new name"
-        )
+        assert fake.held[0][1] == max(fake.saved.values()) > slots.LEAST, "it is back, saved under a new name"
 
 
 @pytest.mark.parametrize(("bound", "most"), [("MOST_FILES", 1), ("MOST_BYTES", 1000)])
@@ -185,18 +186,14 @@ def test_the_longest_unused_files_are_emptied_beyond_the_bound(
 ) -> None:
     monkeypatch.setattr(slots, bound, most)
     talks: list[Talk] = [[], [], []]
-    files: list[str] = []
     with engine(saves=True) as fake, running_proxy(fake) as proxy:
-        for number, talk in enumerate(talks[:2]):
-            say(proxy, talk, f"talk {number}")
-            files = saved(fake, number + 1)
+        files = save_each(proxy, fake, talks[:2])
         say(proxy, talks[2], "talk 2")
         wait_until(lambda: fake.saved[files[0]] != 0)  # the name is free, so it is the third one's
         say(proxy, talks[1], "again")
         assert restores(fake) == [f"restore {files[1]}"], "the one that was used last stays"
-        sent = len(actions(fake))
         say(proxy, talks[0], "again")
-        assert not [each for each in actions(fake)[sent:] if each.startswith("restore")]
+        assert len(restores(fake)) == 1
 
 
 @pytest.mark.parametrize("what", ["", "/summary"])
@@ -205,7 +202,7 @@ def test_what_a_viewer_has_deleted_is_neither_saved_nor_restored(what: str) -> N
         talk = Summarised(proxy, fake, Model(), {})
         (name,) = saved(fake, 1)
         assert proxy.client.delete(f"/spillway/conversations/{talk.id}{what}").status_code == 200
-        assert actions(fake)[1] == f"save {name}", "overwritten with an empty slot"
+        assert fake.acted[1] == f"save {name}", "overwritten with an empty slot"
         assert fake.saved[name] == 0
         proxy.chat({"model": "m", "messages": [{"role": "user", "content": "else"}], "max_tokens": 8})
         talk.turn("Again")
@@ -256,10 +253,7 @@ def test_a_request_that_finds_no_slot_free_says_that_it_waits_for_one() -> None:
 def test_what_takes_longer_to_restore_than_to_read_is_read() -> None:
     talks: list[Talk] = [[], []]
     with engine(saves=True, slot_ms=1e9) as fake, running_proxy(fake) as proxy:
-        for turn in range(3):
-            for number, talk in enumerate(talks):
-                say(proxy, talk, f"talk {number} turn {turn}")
-                wait_until(lambda: bool(actions(fake)))
+        take_turns(proxy, talks)
         assert len(restores(fake)) == 1, "that showed it"
 
 
@@ -268,16 +262,12 @@ def test_slots_that_are_read_anew_all_the_same_are_left_to_the_server(monkeypatc
     monkeypatch.setattr(LlamaCppFake, "usage_details", lambda *_: {"prompt_tokens_details": {"cached_tokens": 0}})
     talks: list[Talk] = [[], []]
     with engine(saves=True) as fake, running_proxy(fake) as proxy:
-        for turn in range(3):
-            for number, talk in enumerate(talks):
-                say(proxy, talk, f"talk {number} turn {turn}")
-                wait_until(lambda: bool(actions(fake)))
+        take_turns(proxy, talks)
         assert len(restores(fake)) == slots.IN_VAIN
 
 
 def test_the_real_server_reads_nothing_again_that_gave_way(tmp_path: Path) -> None:
     model, talks = cached_model(ModelSpec(mode="walk")), [Talk(), Talk()]
-    prompts = 0
     (tmp_path / "slots").mkdir()
     with (
         llama_server(
@@ -285,9 +275,7 @@ def test_the_real_server_reads_nothing_again_that_gave_way(tmp_path: Path) -> No
         ) as server,
         running_proxy(BackendSetting(url=server.url, name="llamacpp")) as proxy,
     ):
-        for turn in range(2):
-            for number, talk in enumerate(talks):
-                prompts += say(proxy, talk, f"talk {number} turn {turn}")
+        prompts = take_turns(proxy, talks, 2)
         assert sum(metric(proxy, "spillway_slots_restored_tokens_total").values()) > 2 * slots.LEAST
         read = httpx.get(f"{server.url}/metrics", trust_env=False).text.partition("\nllamacpp:prompt_tokens_total ")[2]
         assert float(read.split()[0]) < 0.8 * prompts, "a prompt was read twice"

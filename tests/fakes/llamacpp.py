@@ -73,6 +73,8 @@ class LlamaCppFake(FakeBackend):
         """Number of the newest task in each slot, 0 for none since the start, and the tokens there."""
         self.saved: dict[str, int] = {}
         """Tokens in each file."""
+        self.acted: list[str] = []
+        """What was done to slots, with its file."""
         for number in range(self.slots):
             self.routes[f"POST /slots/{number}"] = self.slot_action
         if self.router:
@@ -179,6 +181,7 @@ class LlamaCppFake(FakeBackend):
         if action == "save":
             self.saved[name] = held
         self.held[number] = task, (count := self.saved[name])
+        self.acted.append(f"{action} {name}")
         verbs = ("saved", "written") if action == "save" else ("restored", "read")
         done |= {"filename": name, f"n_{verbs[0]}": count, f"n_{verbs[1]}": count + 40}
         await exchange.answer(200, {**done, "timings": {f"{action}_ms": self.slot_ms}})
