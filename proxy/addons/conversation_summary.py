@@ -70,6 +70,8 @@ class ConversationSummaries:
                 await addon.forgotten(scope, links, outcomes)
             while (found := await self.store.find(scope, links)) is not None:
                 await self._drop(found)
+        for name in {record.response for record in conversation.records} - {""}:
+            await self.store.drop_document(conversation.tenant, name)
         if not self.store.healthy:  # what add-ons stored may be there still
             raise StoreUnavailable(_NO_CHANGES)
         self.history.forget(conversation)

@@ -79,6 +79,8 @@ class RequestRecord:
     """Breakdown of a forwarded body's prompt, once somebody has asked for it."""
     change: int = 0
     """Number of the change with which it ended."""
+    response: str = ""
+    """Name of its answer in the store; empty: it is not to be stored."""
 
     @property
     def body_size(self) -> int:
@@ -229,6 +231,8 @@ class RequestHistory(AddOn):
         """Take in a request as soon as it is read: `request` is as the client sent it, in `size` bytes."""
         record.job, record.messages, record.background = job, len(request.messages), job.background
         record.streamed = job.prompt.request.stream
+        if request.keeping is not None:
+            record.response = f"resp_{job.state.unique}"
         record.received, record.received_size, record.headers = request, _PARSED * size, job.exchange.headers
         if request.raw is not None:
             record.received, record.received_size = request.raw, len(request.raw)

@@ -84,7 +84,7 @@ async def conversation(view: View, conversation: str) -> Response:
 
 @router.delete("/spillway/conversations/{conversation}", responses=answers("Deleted"))
 async def delete_conversation(on: On, view: View, conversation: str) -> Response:
-    """Delete what is stored of a conversation: its checkpoints, its archive, its saved slots."""
+    """Delete what is stored of a conversation: its checkpoints, archive, responses and saved slots."""
     found = view.conversation(conversation)
     await on.summaries.delete(found)
     _log.info("what was stored of %s was deleted (%s)", found.id, view.viewer.role)

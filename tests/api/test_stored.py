@@ -78,12 +78,17 @@ def test_calls_and_their_results_go_on_from_one_another(streamed: bool) -> None:
 
 @both
 def test_a_response_is_given_again_and_deleted(streamed: bool) -> None:
-    with talking("Blue.") as (_, proxy):
+    with talking("Blue.", "Red.") as (_, proxy):
         client = sdk(proxy)
+        with_its_conversation = ask(client, "rose?", streamed=streamed)
+        (row,) = proxy.client.get("/spillway/conversations").json()["conversations"]
+        assert proxy.client.delete(f"/spillway/conversations/{row['id']}").status_code == 200
+        with pytest.raises(openai.NotFoundError):
+            client.responses.retrieve(with_its_conversation.id)
         made = ask(client, "sky?", streamed=streamed, metadata={"a": "b"})
         again = client.responses.retrieve(made.id)
         assert again.model_dump(exclude={"output"}) == made.model_dump(exclude={"output"}) | {"object": "response"}
-        assert again.output_text == "Blue."
+        assert again.output_text == "Red."
         with pytest.raises(openai.BadRequestError, match="close its connection"):
             client.responses.cancel(made.id)
         client.responses.delete(made.id)

@@ -104,7 +104,7 @@ def test_a_turn_says_how_many_tools_were_sent(visit: Visit, stage: Stage) -> Non
 def test_a_turn_says_what_add_ons_did_and_all_that_is_stored_of_it_can_be_deleted(browser: Browser) -> None:
     gate, talk = Gate(2), [{"role": "user", "content": "Where do walruses sleep?"}]
     with (
-        LlamaCppFake([FakeModel(MODEL)], scripted(["on ice, mostly"] * 2), gate=gate) as fake,
+        LlamaCppFake([FakeModel(MODEL)], scripted(["on ice, mostly"] * 3), gate=gate, saves=True) as fake,
         running_proxy(fake, archive="on", grace=0.01, heartbeat=0.01) as proxy,
         visiting(browser, proxy.url) as visit,
     ):
@@ -115,14 +115,18 @@ def test_a_turn_says_what_add_ons_did_and_all_that_is_stored_of_it_can_be_delete
                 seen += next(parts)
             gate.open()
             assert b"[DONE]" in b"".join(parts)
+        on = [{"role": "assistant", "content": "on ice, mostly"}, {"role": "user", "content": "Why?"}]
+        for messages in ([{"role": "user", "content": "In between?"}], [*talk, *on]):
+            proxy.chat({"model": MODEL, "messages": messages})
         page = visit.open("conversations")
         page.get_by_role("link", name="walruses").click()
-        turn = page.locator(".turns > .turn").first
-        expect(turn).to_contain_text(re.compile(r"1 message archived\. \d+ signs? of life sent while"))
+        turns = page.locator(".turns > .turn")
+        expect(turns.last).to_contain_text(re.compile(r"1 message archived\. \d+ signs? of life sent while"))
+        expect(turns.first).to_contain_text(re.compile(r"\d+ tokens restored from disk\."))
         assert sum(metric(proxy, "spillway_signs_of_life_total").values()) >= 1
         page.get_by_role("button", name="Delete conversation").click()
         page.get_by_role("button", name="Delete", exact=True).click()
-        expect(page.get_by_text("No conversations yet")).to_be_visible()
+        expect(page.get_by_role("link", name=re.compile("walruses|between"))).to_have_count(1)
 
 
 def test_a_button_compacts_with_a_focus_and_shows_before_and_after(visit: Visit, stage: Stage) -> None:

@@ -126,7 +126,7 @@ function Delete({ row }) {
     }
   };
   return html`<p><${Forget} label="Delete conversation" word="Delete" busy=${row.state !== "idle"} onDo=${remove}
-      question="What Spillway has stored of it is deleted: summaries, its archive, its saved slots." /></p>
+      question="What Spillway has stored of it is deleted: summaries, its archive, stored responses, saved slots." /></p>
     <${Problem} error=${failed} />`;
 }
 
