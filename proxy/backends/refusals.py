@@ -168,11 +168,11 @@ _STREAMS = _compiled(
     # Servers in Go whose connection can't be flushed say "Streaming unsupported!".
     (
         "gateway",
-        rf"\bstream(?:ing)?(?: mode| responses?)?['`\"]? (?:is |are )?(?:not (?:yet )?supported|unsupported)(?: yet)?{_OF_MODEL}",
+        rf"\bstream(?:ing)?(?: mode| responses?|=true)?['`\"]? (?:is |are )?(?:not (?:yet )?(?:supported|implemented|allowed|enabled)|unsupported|disabled)(?: yet)?{_OF_MODEL}",
     ),
     (
         "gateway",
-        rf"\b(?:does|do)(?: not|n't) support stream(?:ing|ed)?(?: mode| responses?| requests?)?['`\"]?(?: yet)?{_OF_MODEL}",
+        rf"\b(?:does|do)(?: not|n't) support (?:the )?['`\"]?stream(?:ing|ed)?(?: mode| responses?| requests?)?['`\"]?(?: parameter| option)?(?: yet)?{_OF_MODEL}",
     ),
     ("Bedrock", rf"\bmodel is (?:not supported|unsupported) for streaming{_OF_MODEL}"),
 )

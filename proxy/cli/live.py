@@ -293,7 +293,7 @@ def _conversations(rows: Sequence[JsonObject], width: int) -> Table:
     cells = (
         (
             Text(row["state"], style="" if row["state"] == "idle" else "bold green"),
-            _clean(f"{row['backend']}/{row['model']}", min(40, width // 5)),
+            _clean(f"{row['model']}@{row['backend']}", min(40, width // 5)),
             _bar(row, min(_BAR, width // 6)),
             _of_window((row["prompt"] or 0) + (row["answer"] or 0), row["window"]),
             row["tokens_per_second"] or "",

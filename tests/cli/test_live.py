@@ -70,7 +70,7 @@ def test_conversations_are_rows_with_the_window_as_a_bar(busy: Any, said: Any) -
     assert head.split() == ["STATE", "MODEL", "WINDOW", "TOKENS", "TOK/S", "TURNS", "COMPACTED", "CONVERSATION"]
     assert conversation in older
     assert "idle" in older
-    assert "llamacpp/m" in older
+    assert "m@llamacpp" in older
     row = proxy.client.get(f"/spillway/conversations/{conversation}").json()
     drawn = older.split()[2]
     assert len(drawn) == 30
