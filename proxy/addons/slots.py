@@ -44,7 +44,7 @@ CLOSE = 16
 IN_VAIN = 2
 """Saves refused, or prompts restored and read anew all the same, after which the server is left alone."""
 FREE_SLOT = "⏳ Waiting for a free slot"
-_OWNER = "slots"
+_OWNER = "slot files"
 """Owner of the list of files in the store."""
 
 
@@ -158,7 +158,7 @@ class SlotKeeper(AddOn):
                 slot = (engine.slot_of(job) if keys else None) or await self._choose(engine, job, keys)
                 if slot is not None:
                     slot.take(job, self._now(), keys)
-            if slot is not None or job.expected or not keys or not all(each.taken for each in engine.slots):
+            if slot is not None or job.expected or not (keys and engine.slots and all(at.taken for at in engine.slots)):
                 break
             await engine.freed.wait()  # the server would put it into any slot
         fields.pop(SLOT, None)

@@ -65,14 +65,16 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "QUIET", 0.0)
 
 
-def test_a_server_that_saves_no_slots_chooses_them_itself_and_is_asked_once() -> None:
+@pytest.mark.parametrize(("saves", "asked"), [(False, []), (True, ["/slots"])])
+def test_a_server_that_saves_or_shows_no_slots_chooses_them_itself(saves: bool, asked: list[str]) -> None:
     talk: Talk = []
-    with engine(slots=2) as fake, running_proxy(fake) as proxy:
+    with engine(slots=2, saves=saves) as fake, running_proxy(fake) as proxy:
+        del fake.routes["GET /slots"]
         say(proxy, talk, "first")
         sent = len(fake.requests)
         say(proxy, talk, "second")
         assert "id_slot" not in fake.chats()[-1].json
-        assert [each.path for each in fake.requests[sent:]] == ["/v1/chat/completions"]
+        assert [each.path for each in fake.requests[sent:]] == [*asked, "/v1/chat/completions"]
 
 
 def test_conversations_take_turns_in_slots_of_their_own() -> None:
