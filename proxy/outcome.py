@@ -207,7 +207,9 @@ class Outcome:
         """Record the prompt as it stands; `window` None: it is not known."""
         self.window, self.tokens_after, self.tools = window, tokens, tools
         if self.tokens_before is None:
-            self.tokens_before, self.action = tokens, "forwarded"
+            self.action = "forwarded"
+        if not self.compactions:  # the backend may have counted by now what was estimated
+            self.tokens_before = tokens
         self.add("measured", tokens=tokens, window=window, tools=tools)
 
     def record_compacted(self, **result: Any) -> None:

@@ -129,10 +129,11 @@ class Pipeline:
         if gained:
             self.counting.compacted(job)
             await client.notify(COMPACTING)  # ignored where one was shown before
-        after, extract = job.prompt.estimate.tokens, job.outcome.summary == "extract"
         omitted = await record_message_cut(job, self.counting.meter) or job.outcome.cut_earlier[0]
         follows = self.compactor.summaries.follows(job)
-        done = compacted(before, after, extract=extract, follows=follows, omitted=omitted > 0)
+        after, outcome = job.prompt.estimate.tokens, job.outcome
+        before = outcome.tokens_before or before  # it may have been counted meanwhile
+        done = compacted(before, after, extract=outcome.summary == "extract", follows=follows, omitted=omitted > 0)
         await client.notify(done if gained else IN_VAIN)
         if wanted is not None and wanted.now:
             return  # nothing of it is sent

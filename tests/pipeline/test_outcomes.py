@@ -161,12 +161,7 @@ SUMMARISED = summariser(walk(last=700))
         (SUMMARISED, [USER], {}, ["200 compacted, "]),
         (summarises_briefly, [*LONG, USER], {}, ["200 compacted, "]),
         (summariser(walk()), [USER], {}, ["ended for its length"]),
-        (
-            begins_anew,
-            [USER],
-            {},
-            ["answer (it said the same again) when it was asked to continue (user_turn)", "no room was left"],
-        ),
+        (begins_anew, [USER], {}, ["answer (it said the same again) when it was asked", "no room was left"]),
         (fails_to_summarise, [USER], {}, ["summary by m failed in its stream: ", "extract in place of a summary"]),
     ],
     ids=["the answer", "and the history", "by its length", "anew", "failed summary"],
@@ -198,10 +193,16 @@ def test_what_was_done_in_the_middle_of_an_answer_is_told_with_the_same_figures_
             assert line in text
         events = proxy.client.get(f"/spillway/conversations/{outcome['conversation']}").json()["timeline"][0]["events"]
         names = [event["event"] for event in events]
-        assert (names.count("restarted"), "backend_failed" in names) == (
-            3 if brain is begins_anew else 0,
-            brain is fails_to_summarise,
-        )
+        assert names.count("restarted") == (3 if brain is begins_anew else 0)
+        assert ("backend_failed" in names) is (brain is fails_to_summarise)
+
+
+def test_what_was_shortened_is_told_as_the_backend_counts_it() -> None:
+    body = {"model": "m", "messages": [*LONG, USER]}
+    with LlamaCppFake([FakeModel("m", 1000, letters=3)]) as fake, running_proxy(fake) as proxy:
+        proxy.chat(body)
+        (outcome,) = proxy.client.get("/spillway/outcomes").json()["outcomes"]
+        assert outcome["tokens_before"] == fake.count(body) > outcome["tokens_after"] > 0
 
 
 ONE = {"model": "fake-model", "messages": [USER]}
