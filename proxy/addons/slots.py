@@ -155,7 +155,9 @@ class SlotKeeper(AddOn):
         while True:
             async with engine.lock:
                 engine.freed.clear()
-                slot = (engine.slot_of(job) if keys else None) or await self._choose(engine, job, keys)
+                if keys and (slot := engine.slot_of(job)) is not None:
+                    slot.job = None  # it is sent again; the slot may have been cleared
+                slot = await self._choose(engine, job, keys)
                 if slot is not None:
                     slot.take(job, self._now(), keys)
             if slot is not None or job.expected or not (keys and engine.slots and all(at.taken for at in engine.slots)):
@@ -242,8 +244,8 @@ class SlotKeeper(AddOn):
             return slot
         done = await engine.act("restore", slot, name)
         if done is None or not done.tokens:
-            engine.files[name]["stem"] = ""
-            return slot
+            engine.files[name]["checkpoint"], slot.stem, slot.tokens = "lost", "", 0
+            return None  # it is looked for in the server's memory, for which no empty slot may be named
         engine.restore_pace = done.seconds / done.tokens
         job.outcome.add("slot_restored", tokens=done.tokens)
         return slot
