@@ -67,6 +67,8 @@ class Route:
     prober: Prober
     model: str
     listed: Listed | None = None
+    candidates: tuple[str, ...] = ()
+    """Names of several backends of which none lists the model; it is the first."""
 
     @property
     def key(self) -> ModelKey:
@@ -233,7 +235,9 @@ class Router:
             # Ollama lists `name:latest` and answers to `name` as well.
             alias = table.get(f"{model}:latest")
             upstream = alias.upstream if alias is not None else self.upstreams[0]
-            found = Route(upstream, upstream.prober, model)
+            several = alias is None and len(self.upstreams) > 1
+            candidates = tuple(each.name for each in self.upstreams if several)
+            found = Route(upstream, upstream.prober, model, candidates=candidates)
         return found
 
     async def routed(self, request: Request) -> tuple[Request, Route]:

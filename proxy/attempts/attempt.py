@@ -20,7 +20,7 @@ from proxy.backends.profile import Continuation, Fact, ModelKey, Trust
 from proxy.backends.refusals import Overflow, Refusal, Remedy
 from proxy.compaction.continuation import ContinuationRequest
 from proxy.compactor import Compactor
-from proxy.core.errors import UpstreamRefused, UpstreamTimeout, UpstreamUnavailable
+from proxy.core.errors import ModelNotFound, UpstreamRefused, UpstreamTimeout, UpstreamUnavailable
 from proxy.core.jsontext import dumps, is_heavy
 from proxy.core.piece import Piece
 from proxy.dialects.chat.answers import pieces_of
@@ -94,6 +94,11 @@ class Attempts:
                 return response, body
             refusal = await self.refusal(job, response.status_code, body, streamed=streamed)
             if refusal.overflow is None and refusal.feature is None:
+                if response.status_code == 404 and job.route.candidates:
+                    raise ModelNotFound(
+                        f"None of the backends {', '.join(job.route.candidates)} lists the model {job.route.model!r}, and the "
+                        "first of them, which was asked, answered 404: GET /v1/models shows what there is."
+                    )
                 return response, body
             done = await self.mend(job, refusal)
             if done is Remedy.GIVE_UP:

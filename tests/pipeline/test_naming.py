@@ -86,8 +86,14 @@ def test_a_model_goes_by_the_name_that_its_backend_knows(encoding: str) -> None:
         assert json.loads(embedded.body) == {"input": "", "f": 1.0, "model": "shared"}
         assert [json.loads(each.body) for each in chats] == [{**chat, "model": "shared"}] * 2
         for each in (embedded, *chats):
-            assert each.header("content-encoding") is None
-            assert each.header("content-length") == str(len(each.body))
+            assert (each.header("content-encoding"), each.header("content-length")) == (None, str(len(each.body)))
+
+
+def test_where_no_backend_lists_a_model_the_answer_names_all_of_them() -> None:
+    with LmStudioFake([SHARED]) as first, OllamaFake([SHARED]) as second, running_proxy(first, second) as proxy:
+        refused = proxy.chat({"model": "sharde", "messages": [{"role": "user", "content": "hi"}]})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
+        assert "lmstudio, ollama" in refused.json()["error"]["message"]
 
 
 def form(model: str, *, first: bool = True) -> bytes:
