@@ -153,7 +153,7 @@ class AccessControl:
         if tenant is not None:
             return Viewer("key", tenant, content=True)
         if self._open_to_viewers and (_is_local(exchange) or _holder(self._page_tokens, exchange.headers) is not None):
-            check_page(exchange)  # pages that may ask models (SPILLWAY_CORS) may not read what others asked
+            check_page(exchange, looks=True)  # pages that may ask models (SPILLWAY_CORS) may not read what others asked
             return Viewer("open", content=True)
         return None
 
@@ -182,8 +182,8 @@ def _is_local(exchange: Exchange) -> bool:
     )
 
 
-def check_page(exchange: Exchange) -> None:
-    """Refuse what another page than Spillway's own sent; browsers say so in one of two headers.
+def check_page(exchange: Exchange, *, looks: bool = False) -> None:
+    """Refuse what another page than Spillway's own sent; browsers say so in one of two headers. `looks`: at conversations.
 
     Raises:
         Forbidden: another page did.
@@ -194,15 +194,14 @@ def check_page(exchange: Exchange) -> None:
         foreign = len(origins) > 1 or page.rpartition("://")[2].lower() != (exchange.header(b"host") or "").lower()
     else:
         # Images and scripts send no origin. That a person followed a link does no harm.
-        page = "another page"
+        page = "its origin"
         site, mode = exchange.header(b"sec-fetch-site"), exchange.header(b"sec-fetch-mode")
         foreign = site in ("cross-site", "same-site") and mode != "navigate"
     if foreign:
-        raise Forbidden(
-            f"This web page may not use Spillway: add {page[:200]!r} to SPILLWAY_CORS, or give clients keys "
-            "(SPILLWAY_API_KEYS).",
-            code="origin_not_allowed",
-        )
+        what, cure = "use Spillway", f"add {page[:200]} to SPILLWAY_CORS, or give clients keys (SPILLWAY_API_KEYS)"
+        if looks:
+            what, cure = "look at conversations", "that takes a key (SPILLWAY_API_KEYS)"
+        raise Forbidden(f"This web page may not {what}: {cure}.", code="origin_not_allowed")
 
 
 def globs_pattern(globs: Sequence[str]) -> str:

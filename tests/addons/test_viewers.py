@@ -184,7 +184,9 @@ def test_pages_that_may_ask_models_may_not_look(fake: LlamaCppFake) -> None:
         page = {"origin": "https://chat.example.com"}
         assert proxy.chat(SAID, **page).status_code == 200
         for path in READS:
-            assert code(proxy.client.get(path, headers=page)) == (403, "origin_not_allowed")
+            refused = proxy.client.get(path, headers=page)
+            assert code(refused) == (403, "origin_not_allowed")
+            assert "SPILLWAY_CORS" not in refused.text  # it stands there already
 
 
 @pytest.mark.parametrize("path", [*READS, "/spillway/session", "/ui/app.js"])
