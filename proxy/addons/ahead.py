@@ -34,6 +34,8 @@ from proxy.tokens.cache import Cache
 
 QUIET = 0.5
 """Seconds without a request after which a backend is taken to have nothing to do: chores and the next step of a loop come sooner."""
+LONGEST_QUIET = 10.0
+"""The most of them, where such pauses were too short lately: what is broken off was read for nothing."""
 BUSY = 2.0
 """Seconds after which a backend that is at work for others is looked at again. llama.cpp (b11549) does not see that a client has
 left as long as it is asked more often than every 1.5 s."""
@@ -87,6 +89,8 @@ class AheadCompactor(AddOn):
         self._ended = asyncio.Event()
         self._plans: OrderedDict[tuple[str, bytes], _Plan] = OrderedDict()
         """By scope and link, the oldest first."""
+        self._quiet = defaultdict[str, float](lambda: QUIET)
+        """Seconds without a request that are waited for, by backend."""
         self._turns = defaultdict[str, asyncio.Lock](asyncio.Lock)
         """Held by the plan that a backend works for."""
         self._closed = False
@@ -225,7 +229,7 @@ class AheadCompactor(AddOn):
                 self._ended.clear()
                 await self._ended.wait()
             before = self._arrivals
-            await asyncio.sleep(QUIET)
+            await asyncio.sleep(self._quiet[job.route.upstream.name])
             if before == self._arrivals and not self._is_serving(upstreams):
                 if await job.route.known.is_busy():
                     await asyncio.sleep(BUSY)
@@ -257,7 +261,9 @@ class AheadCompactor(AddOn):
                 "cancelled" if run.cancelled() else "failed" if run.exception() else run.result()
             )
             if result is not None:
-                outcome.add("compacted_ahead", became=result, seconds=outcome.clock() - outcome.since)
+                seconds, name = outcome.clock() - outcome.since, job.route.upstream.name
+                self._quiet[name] = min(LONGEST_QUIET, self._quiet[name] + seconds) if result == "cancelled" else QUIET
+                outcome.add("compacted_ahead", became=result, seconds=seconds)
             outcome.close(0)
         return result
 

@@ -17,9 +17,9 @@ from tests.addons.test_conversation_summary import Talk as Summarised
 from tests.engine.cache import cached_model
 from tests.engine.server import llama_server
 from tests.engine.spec import ModelSpec
-from tests.fakes import FakeModel, LlamaCppFake, Question, Reply, asks_summary
+from tests.fakes import FakeModel, LlamaCppFake, Reply
 from tests.fakes.waiting import HEADERS, Gate, wait_until
-from tests.pipeline.talk import MODEL, readings, summaries
+from tests.pipeline.talk import MODEL, long_winded, readings, summaries
 from tests.pipeline.talk import Talk as Due
 from tests.proxying import Proxy, metric, running_proxy
 
@@ -154,17 +154,13 @@ def test_files_that_nobody_knows_any_more_are_emptied() -> None:
             assert fake.acted[1:3] == [f"restore {name}", f"save {name}"]
 
 
-def refusing(question: Question) -> Reply:
-    return Reply(text="No." if asks_summary(question) else "Noted.")
-
-
 @pytest.mark.parametrize(("words", "placed", "restored"), [(100, [0, 1, 0], 0), (300, [1, 1, 0], 1)])
 def test_a_refused_summary_leaves_the_conversation_in_its_slot(
     monkeypatch: pytest.MonkeyPatch, words: int, placed: list[int], restored: int
 ) -> None:
     """It is asked for at the prompt's end, restored if an extract took its place meanwhile, then with a transcript."""
     monkeypatch.setattr(slots, "QUIET", 60.0)
-    with LlamaCppFake([MODEL], refusing, slots=2, saves=True) as fake, running_proxy(fake, ahead="on") as proxy:
+    with LlamaCppFake([MODEL], long_winded, slots=2, saves=True) as fake, running_proxy(fake, ahead="on") as proxy:
         Due(proxy).ask({"role": "user", "content": "word " * words})
         wait_until(lambda: readings(fake))
         assert [request.json["id_slot"] for request in (*summaries(fake), *readings(fake))] == placed
