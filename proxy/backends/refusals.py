@@ -193,6 +193,7 @@ _FEATURES: dict[Feature, _Rows] = {
     "no_developer": _compiled(
         (_TEMPLATE, r"\b(?:unexpected|unknown|unsupported|invalid) (?:message )?role\b"),
         ("DeepSeek", r"unknown variant .?developer"),
+        ("pydantic", r"input tag .?developer|input should be [^\n]{0,20}'system'[^\n]{0,40}'user'"),
     ),
     "streams": _STREAMS,
     # The second wording is proposed (vllm-project/vllm#57830).

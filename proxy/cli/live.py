@@ -215,7 +215,9 @@ def _show(client: httpx.Client, args: argparse.Namespace) -> None:
     if diff is not None:
         counts = ", ".join(f"{number} {change}" for change, number in diff["counts"].items())
         tokens = diff["tokens"]
-        parts.append(f"\n{tokens['sent']:,} tokens were sent, {tokens['forwarded']:,} forwarded: {counts}.")
+        parts.append(
+            f"\n{tokens['sent']:,} tokens were sent, {tokens['forwarded']:,} forwarded; of the messages {counts}."
+        )
     _print(args, {"request": turn, "diff": diff}, parts)
 
 

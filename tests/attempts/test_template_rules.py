@@ -18,11 +18,13 @@ from tests.proxying import Proxy, running_proxy
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 ONE = "System message must be at the beginning."
 UNKNOWN = "Unexpected message role."
+LITERAL = "Input should be 'system', 'user', 'assistant' or 'tool'"
+TAG = "Input tag 'developer' found using 'role' does not match any of the expected tags: 'system', 'user'"
 ALTERNATE = "Conversation roles must alternate user/assistant/user/assistant/..."
 NO_SYSTEM = "System role not supported"
 REASONS: dict[str, Callable[[Sequence[str]], bool]] = {
     ONE: lambda roles: "system" in roles[1:],
-    UNKNOWN: lambda roles: "developer" in roles,
+    **dict.fromkeys((UNKNOWN, LITERAL, TAG), lambda roles: "developer" in roles),
     ALTERNATE: lambda roles: [role for role in roles if role != "system"] != (["user", "assistant"] * 9)[: len(roles) - roles.count("system")],
     NO_SYSTEM: lambda roles: "system" in roles,
 }  # fmt: skip
@@ -87,7 +89,10 @@ def test_a_template_that_llama_cpp_reports_is_obeyed_at_once(path: str) -> None:
     [
         (RESPONSES, [ONE], {"one_system"}, [("system", JOINED), *CODEX[2:]]),
         (CHAT, [UNKNOWN, ONE], {"no_developer", "one_system"}, [("system", JOINED), *CODEX[2:]]),
-        (CHAT, [UNKNOWN], {"no_developer"}, [("system", "rules"), ("system", "sandbox"), *CODEX[2:]]),
+        *(
+            (CHAT, [reason], {"no_developer"}, [("system", "rules"), ("system", "sandbox"), *CODEX[2:]])
+            for reason in (UNKNOWN, LITERAL, TAG)
+        ),
         (
             CHAT,
             [NO_SYSTEM, UNKNOWN, ALTERNATE],
