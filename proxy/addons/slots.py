@@ -244,7 +244,9 @@ class SlotKeeper(AddOn):
             return slot
         done = await engine.act("restore", slot, name)
         if done is None or not done.tokens:
-            engine.files[name]["checkpoint"], slot.stem, slot.tokens = "lost", "", 0
+            slot.stem, slot.tokens = "", 0
+            if len(free) == len(engine.slots):  # else what runs may take the room that it needs
+                engine.files[name]["checkpoint"] = "lost"
             return None  # it is looked for in the server's memory, for which no empty slot may be named
         engine.restore_pace = done.seconds / done.tokens
         job.outcome.add("slot_restored", tokens=done.tokens)

@@ -78,9 +78,8 @@ def test_a_server_that_saves_or_shows_no_slots_chooses_them_itself(saves: bool, 
 
 
 def test_conversations_take_turns_in_slots_of_their_own() -> None:
-    talks: list[Talk] = [[], []]
     with engine(slots=2, saves=True) as fake, running_proxy(fake) as proxy:
-        take_turns(proxy, talks)
+        take_turns(proxy, [[], []])
         assert [chat.json["id_slot"] for chat in fake.chats()] == [0, 1] * 3
         assert not restores(fake)
         raw = b'{ "id": 1,  "model":"m", "max_tokens": 8, "messages": [{"role": "user", "content": "spaces"} ] }'
@@ -117,12 +116,16 @@ def test_what_gives_way_is_restored_for_its_own_credential_alone(tmp_path: Path)
 
 
 def test_what_a_server_moves_to_memory_is_saved_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a file is lost the server chooses, once, for it may have it in memory."""
     monkeypatch.setattr(slots, "QUIET", 60.0)
     talks: list[Talk] = [[], []]
     with engine(slots=2, saves=True, clears=True) as fake, running_proxy(fake) as proxy:
         take_turns(proxy, talks)
         done = [each.partition(" spillway-")[0] + each[-6] for each in fake.acted]
         assert done == ["save0", "save1", "restore0", "save0", "restore1", "save1", "restore0"]
+        fake.saved.clear()
+        take_turns(proxy, talks[:1], 2)
+        assert ["id_slot" in chat.json for chat in fake.chats()] == [*[True] * 6, False, True]
 
 
 def purge(proxy: Proxy) -> None:
@@ -249,18 +252,16 @@ def test_a_request_that_finds_no_slot_free_says_that_it_waits_for_one() -> None:
 
 
 def test_what_takes_longer_to_restore_than_to_read_is_read() -> None:
-    talks: list[Talk] = [[], []]
     with engine(saves=True, slot_ms=1e9) as fake, running_proxy(fake) as proxy:
-        take_turns(proxy, talks)
+        take_turns(proxy, [[], []])
         assert len(restores(fake)) == 1, "that showed it"
 
 
 def test_slots_that_are_read_anew_all_the_same_are_left_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """As those of hybrid and recurrent models are, and of those with a sliding window (llama.cpp issue 27813)."""
     monkeypatch.setattr(LlamaCppFake, "usage_details", lambda *_: {"prompt_tokens_details": {"cached_tokens": 0}})
-    talks: list[Talk] = [[], []]
     with engine(saves=True) as fake, running_proxy(fake) as proxy:
-        take_turns(proxy, talks)
+        take_turns(proxy, [[], []])
         assert len(restores(fake)) == slots.IN_VAIN
 
 
