@@ -108,12 +108,9 @@ class Compactor:
         """Return the prompt tokens to come down to. What tools return is cleaned step by step, and may be asked for again."""
         if for_results(job, budget):
             return budget.goal
-        history, grown = job.prompt.history, self.growth(job, budget)
-        first = first_user(history)
-        opening = 0 if first is None else sum(self._counting.meter.costs(job.key, [history[first]]))
-        # What a user has begun with, such as a paper, is not cut to save compactions.
-        beside = grown.requested + grown.answered + budget.window // 8
-        return max(budget.goal_for(grown), min(budget.goal, int(budget.fixed + opening + beside)))
+        history, first = job.prompt.history, first_user(job.prompt.history)
+        opening = 0.0 if first is None else sum(self._counting.meter.costs(job.key, [history[first]]))
+        return budget.goal_for(self.growth(job, budget), opening)
 
     async def _shorten(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> RunResult:
         """Have the history shortened, apply the checkpoint and record what it gained."""

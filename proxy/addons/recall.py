@@ -57,6 +57,8 @@ _TELLING = 50
 """Tokens that tell how fast they are read; fewer are read while other things are done."""
 _LEAST = 128
 """Tokens that may be recalled however slow a backend is."""
+_WORTH = 4
+"""Times the tokens of a block that have to stand behind it, for it to stay when its turn is over."""
 _LEAST_ROOM = 64
 """Tokens; in fewer nothing is searched for."""
 _MARKS = 48
@@ -126,10 +128,7 @@ class Recaller(AddOn):
             newest = newest_user(prompt.sent)
             if refused or block is None or job.budget is None or newest is None or _reads_anew(job):
                 return False
-            # The next call and its results will take about as much as the newest.
-            answers = (at for at in reversed(range(len(prompt.sent))) if prompt.sent[at].get("role") == "assistant")
-            step = sum(self._meter.costs(job.key, prompt.sent[next(answers, len(prompt.sent)) :]))
-            more = round(step - block.tokens)
+            more = round(self._step(job) - block.tokens)
             if job.budget.needs_compaction(prompt.estimate.tokens + more, prompt.estimate.upper + more):
                 return False
             self._remember((job.scope, prompt.links[newest]), _Turn(_digest(job), None))
@@ -174,15 +173,20 @@ class Recaller(AddOn):
         job.outcome.add("searched", passages=len(passages))
         return found_text(job.prompt.conversation, passages) if passages else NOTHING_FOUND
 
+    def _step(self, job: Job) -> float:
+        """Return the tokens of the newest answer and of what came after it: the next will take about as many."""
+        sent = job.prompt.sent
+        answers = (at for at in reversed(range(len(sent))) if sent[at].get("role") == "assistant")
+        return sum(self._meter.costs(job.key, sent[next(answers, len(sent)) :]))
+
     def _staying(self, job: Job, newest: int) -> dict[int, Block]:
         """Find the blocks of earlier turns that stay, by their places in the prompt's history.
 
-        A block stays where that costs the backend less to read. Taken out, the tokens that follow it are read once more.
-        Left, its own bring the next compaction nearer, after which `target` of the window is read anew for every
-        `trigger - target` that it grew. A cache that can't be cut back is read anew whatever is taken out.
+        A block stays where that costs less. Taken out, the tokens that follow it are read once more. Left, its own bring the
+        next compaction nearer, and some of these a whole turn, after which all is read anew and words are lost. A cache that
+        can't be cut back is read anew whatever is taken out.
         """
-        prompt, budget, moved = job.prompt, job.budget, len(job.prompt.history) - len(job.prompt.sent)
-        assert budget is not None  # or nothing was recalled
+        prompt, moved = job.prompt, len(job.prompt.history) - len(job.prompt.sent)
         found: dict[int, Block] = {}
         for index in range(prompt.lost - len(prompt.archived), newest):
             turn = self._turns.get((job.scope, prompt.links[index]))
@@ -190,9 +194,7 @@ class Recaller(AddOn):
                 continue
             if turn.stays is None:
                 behind = sum(self._meter.costs(job.key, prompt.sent[index:newest]))
-                turn.stays = (
-                    _reads_anew(job) or turn.block.tokens * budget.target / (budget.trigger - budget.target) <= behind
-                )
+                turn.stays = _reads_anew(job) or turn.block.tokens * _WORTH <= behind
             if turn.stays:
                 found[index + moved] = turn.block
         return found
@@ -206,10 +208,12 @@ class Recaller(AddOn):
         best = within(found[:1], room)
         fitting = within(found, room - reserve)
         fitting = fitting if fitting[:1] == best else best or fitting
+        is_last = job.budget is None or job.prompt.estimate.tokens + self._step(job) >= job.budget.due
         while fitting:
             text = block_of(job.prompt.conversation, fitting)
             block = Block(text, tuple(fitting), self._meter.count_text(job.key, text))
-            cramped = fitting[:1] != found[:1] or 2 * len(fitting) < len(found)
+            # Not for the half of them where the next turn is due all the same.
+            cramped = fitting[:1] != found[:1] or (2 * len(fitting) < len(found) and not is_last)
             recalled = RecalledBlocks({**earlier, placed: block}, block, cramped=cramped)
             await self._insert(job, recalled)
             if job.room >= (0 if fitting == best else reserve):

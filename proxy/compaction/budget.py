@@ -110,13 +110,16 @@ class ContextBudget:
         """Prompt tokens up to which a prompt that was filled for one turn may grow in it."""
         return int(self.zone * (self.trigger + self.pause) / 2)
 
-    def goal_for(self, grown: "Growth") -> int:
-        """Prompt tokens to come down to for some turns to pass before the next compaction, where that leaves enough."""
+    def goal_for(self, grown: "Growth", opening: float) -> int:
+        """Prompt tokens to come down to for some turns to pass before the next compaction, where that leaves enough.
+
+        What a user has begun with is not cut for that: `opening` are its tokens.
+        """
         # A program's files and a user's papers stay rather than make room: only answers let a conversation grow so.
         turn = grown.answered + min(grown.requested, grown.answered)
         last = min(self.due, self.pause_point - grown.answered)
-        least = self.fixed + max((self.zone - self.fixed) * _LEAST, turn + _BESIDE)
-        return min(self.goal, int(max(least, last - TURNS * turn)))
+        least = max((self.zone - self.fixed) * _LEAST, opening + grown.requested + grown.answered + _BESIDE)
+        return min(self.goal, int(max(self.fixed + least, last - TURNS * turn)))
 
     def fill(self, tokens: float) -> float:
         """Tokens as a fraction of the window."""

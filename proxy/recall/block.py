@@ -52,7 +52,7 @@ class RecalledBlocks:
     newest: Block | None = None
     """Block of the newest turn, which is among them."""
     cramped: bool = False
-    """Whether the best passage that was found, or more than half of them, have no room."""
+    """Whether the best passage that was found has no room, or more than half of them, and a compaction is worth it."""
 
     @property
     def tokens(self) -> int:
