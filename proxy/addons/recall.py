@@ -187,7 +187,7 @@ class Recaller(AddOn):
         can't be cut back is read anew whatever is taken out.
         """
         prompt, moved = job.prompt, len(job.prompt.history) - len(job.prompt.sent)
-        found: dict[int, Block] = {}
+        found = dict[int, Block]()
         for index in range(prompt.lost - len(prompt.archived), newest):
             turn = self._turns.get((job.scope, prompt.links[index]))
             if turn is None or turn.block is None or turn.checkpoint != _digest(job):

@@ -180,12 +180,9 @@ def summarise(
         new = _new(plan)
     if new - by.tokens < reduction.limits.minimum_gain:
         return None, ()
-    text, size, source = "", by.tokens, plan.source
-    if asks:
-        text = yield from request_summary(plan.reduction, by, plan.start, source)
-        size = size if text else int(min(size * _VERBATIM, new * _FOLDED))
-    else:
-        size = min(size, int(new * _FOLDED))
+    source = plan.source
+    text = (yield from request_summary(plan.reduction, by, plan.start, source)) if asks else ""
+    size = by.tokens if text else int(min(by.tokens * (_VERBATIM if asks else 1), new * _FOLDED))
     compacted = _condensed(plan, pruned, text, size, source)
     for smaller in _reductions(plan, compacted, extracts=not asks):
         if compacted.total > compacted.goal:
@@ -208,9 +205,9 @@ def _reductions(plan: _Plan, compacted: Reduction, *, extracts: bool) -> Iterato
 def _condensed(plan: _Plan, pruned: Reduction, text: str, size: int, source: Source | None = None) -> Reduction:
     """The history with its block: this text, or what code makes of it in as many tokens."""
     zone = plan.zone
-    source = plan.source if source is None else source
+    source = source or plan.source
     written = _within(text or _extract(zone, source, plan.reduction, size), plan.reduction, size)
-    return _filled(plan, pruned, summary.block(written, zone, limit=size, source=source))
+    return _filled(plan, pruned, summary.block(written, zone, limit=size, source=source, before=plan.head))
 
 
 def _planned(reduction: Reduction, pruned: Reduction, by: Summariser) -> _Plan | None:

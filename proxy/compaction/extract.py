@@ -138,7 +138,7 @@ def _dated(statements: Iterable[Statement]) -> list[str]:
     """Their lines, each with its day where that is another than before."""
     lines, day = list[str](), None
     for statement in statements:
-        new = statement.day is not None and statement.day != day
+        new = statement.day not in (None, day)
         lines.append(f"({statement.day}) {statement.text}" if new else statement.text)
         day = statement.day or day
     return lines
@@ -163,8 +163,8 @@ def _earlier(messages: Sequence[Message]) -> list[Statement]:
             continue
         lines = section(message, _BEFORE)
         for written in text_of(message).split(f"{OPEN}\n")[1:] if not is_extract(message) else ():
-            body = written.split(f"\n{CLOSE}")[0]
-            for mark in APPENDED:
+            body = written
+            for mark in (CLOSE, *APPENDED):
                 body = body.split(f"\n{mark}")[0]
             lines += sentences(body, longest=_LINE)
         found += (statement_of(" ".join(line.split())) for line in lines)

@@ -200,15 +200,15 @@ def _spoken(messages: Sequence[Message]) -> list[_Spoken]:
         if is_summary(message):
             for number, line in enumerate(carried_statements(message), 1):
                 dated = _DAY.match(line)
-                day = date.fromisoformat(dated[1]) if dated is not None else day
-                spoken.append((-number, line[dated.end() :] if dated is not None else line, day))
+                day = date.fromisoformat(dated[1]) if dated else day
+                spoken.append((-number, line[dated.end() :] if dated else line, day))
         elif is_user(message) and message.get("content") != BRIDGE:
-            text = CUT_MARK.sub("\n", typed_text(message))
+            text = CUT_MARK.sub("\0", typed_text(message))  # a sentence with something left out is none
             stamp = _STAMP.match(text)
-            day = written_on({**message, "content": stamp.group() if stamp is not None else ""})
-            text = text if stamp is None or day is None else text[stamp.end() :]
+            day = written_on({**message, "content": stamp.group() if stamp else ""})
+            text = text[stamp.end() :] if stamp and day else text
             today = day or today  # many clients tell only where a day begins
-            spoken += ((index, sentence, today) for sentence in sentences(text, longest=_LONGEST))
+            spoken += ((index, said, today) for said in sentences(text, longest=_LONGEST) if "\0" not in said)
     return spoken[-_MOST_SENTENCES:]
 
 

@@ -16,6 +16,7 @@ from proxy.core.history.marks import (
     MORE_QUOTES,
     NAMES,
     OPEN,
+    carried_rules,
     defanged,
     headed_list,
     is_summary,
@@ -79,21 +80,25 @@ def focused(focus: str) -> str:
     return _FOCUSED.format(focus=defanged(focus)) if focus else ""
 
 
-def block(text: str, covered: Sequence[Message], *, limit: int, source: Source | None = None) -> str:
+def block(
+    text: str, covered: Sequence[Message], *, limit: int, source: Source | None = None, before: Sequence[Message] = ()
+) -> str:
     """A summary as it stands in the history, marked. What it leaves out of what the user said is appended by code, and so are identifiers and, at its end, the user's rules.
 
     `limit` bounds the rules, and all else that is appended, in characters. The rules are told whether or not the summary
-    has them: the next one takes them from there.
+    has them: the next one takes them from there. But not once more what blocks `before` it tell.
     """
-    text, rules = plain(text), rules_section(constraints(covered, limit=limit))
-    source = source_of(covered) if source is None else source
+    text, told = plain(text), {rule for message in before for rule in carried_rules(message)}
+    rules = rules_section([rule for rule in constraints(covered, limit=limit) if rule not in told])
+    source = source or source_of(covered)
     extracted = text.startswith(EXTRACT)  # which has as many of the user's statements as there is room for
     done = defanged(progress(covered, source, limit=limit * (_OF_EXTRACT if extracted else 1)))
-    lines = text.split("\n")
-    text = "\n".join(line for line in lines if not line.startswith("- ") or f"\n- {TASK}{line[2:]}" not in done)
+    text = "\n".join(
+        line for line in text.split("\n") if not line.startswith("- ") or f"\n- {TASK}{line[2:]}" not in done
+    )
     written = (all_text(message) for message in covered if not is_result(message))
-    found = (name for name in identifiers(written, limit=limit // 4) if name.upper() != name.lower())
-    names = [name for name in found if name not in text and name not in done]
+    found = (name for name in identifiers(written, limit=limit // 4) if name not in text and name not in done)
+    names = [name for name in found if name.upper() != name.lower()]
     listed = f"\n{NAMES}{defanged(', '.join(names))}" if names else ""
     room = limit // (2 if done else 1) - sum(len(name) + 2 for name in names)
     missing = [] if extracted else missing_statements(source, f"{text}{done}{listed}{rules}", limit=room)

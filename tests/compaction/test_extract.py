@@ -72,8 +72,8 @@ def test_it_keeps_its_bound(limit: int) -> None:
 @pytest.mark.no_cover
 @given(histories(), st.integers(0, 3000))
 def test_an_extract_of_an_extract_is_the_same_again(messages: list[Message], limit: int) -> None:
-    made = extracted(messages, limit)
-    assert made == extracted(messages, limit)
+    made = marks.defanged(extracted(messages, limit))
+    assert made == marks.defanged(extracted(messages, limit))
     if made:
         again = [assistant(block(made, [], limit=0))]
         assert extracted(again, limit) == made
@@ -195,7 +195,7 @@ def test_each_step_stands_under_its_task_though_that_stays_and_nothing_empty_is_
 
 def test_a_cut_is_no_statement() -> None:
     words = user(cut_middle("My cat is Ada. " + "word " * 200 + "She lives in Oslo.", 300))
-    assert "left out" not in extracted([words, assistant("Nice.")], 900)
+    assert extracted([words], 900) == f"{marks.EXTRACT}\n{marks.QUOTES}\n- My cat is Ada."
 
 
 def test_a_dump_of_data_does_not_crowd_out_what_was_said() -> None:

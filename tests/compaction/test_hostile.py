@@ -205,10 +205,10 @@ def test_no_line_of_a_result_reads_like_another_speaker() -> None:
 
 def test_the_users_rules_are_told_again_though_the_summary_has_them() -> None:
     """Else the next summary, which takes them from there, would not have them."""
-    made = block(
-        "It is said that the port must be 9000. The port must be 9000.", [user("The port must be 9000.")], limit=400
-    )
-    assert constraints([assistant(made)], limit=400) == ["The port must be 9000."]
+    rule = user("The port must be 9000.")
+    made = assistant(block("It is said that the port must be 9000. The port must be 9000.", [rule], limit=400))
+    assert constraints([made], limit=400) == ["The port must be 9000."]
+    assert "9000" not in block("But not once more than the block in front.", [rule], limit=400, before=[made])
 
 
 def test_a_rule_that_was_cut_in_half_is_none() -> None:

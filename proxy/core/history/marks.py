@@ -88,8 +88,6 @@ def carried_rules(message: Message) -> list[str]:
 
 def carried_statements(message: Message) -> list[str]:
     """Return the user's statements that code, not a model, put into a summary."""
-    if not is_summary(message):
-        return []
     return section(message, QUOTES) + section(message, MORE_QUOTES)
 
 
