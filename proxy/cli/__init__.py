@@ -4,6 +4,7 @@ Each command is imported when it is run: `spillway --help` answers at once, and 
 """
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -66,9 +67,9 @@ def _run(arguments: list[str]) -> int:
     command = next(iter(arguments), "")
     end = arguments.index("--") if command == "launch" and "--" in arguments else len(arguments)
     if serves := command == "serve":
-        # Until the server listens. The first process of a container would not be ended by SIGTERM otherwise.
-        for ending in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(ending, signal.default_int_handler)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        # Until the loop runs. The first process of a container would not be ended otherwise, and imports swallow exceptions.
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(130))
     parser = _parser(help_on_settings=serves)
     args = parser.parse_args(arguments[:end])
     if args.command is None:  # as `uvx spillway-proxy` runs it
@@ -96,8 +97,7 @@ def _run(arguments: list[str]) -> int:
 def _settings(args: argparse.Namespace) -> "Settings":
     from proxy.config import load_settings
 
-    urls = getattr(args, "backend", None)
-    backends = tuple(map(_backend, urls)) if urls else None
+    backends = tuple(map(_backend, getattr(args, "backend", None) or ())) or None
     address = {name: getattr(args, name, None) for name in ("host", "port")}
     # `launch` runs in the folders of projects, some of which are other people's: their settings are not taken.
     return load_settings(args.config, here=args.command != "launch", backends=backends, **address)

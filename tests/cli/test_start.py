@@ -84,11 +84,11 @@ def test_it_can_be_ended_while_it_starts(tmp_path: Path) -> None:
                 server.process.terminate()
                 assert server.process.wait(20) == 130
             assert LISTENING not in server.log.read_text(encoding="utf-8")
-    with running(SERVE, tmp_path / "log") as server:
-        server.wait_for("annotated_types")
-        server.process.terminate()
-        assert server.process.wait(20) == 130
-        assert "Traceback" not in server.log.read_text(encoding="utf-8")
+        with running(SERVE[:-1], tmp_path / "log", options) as server:
+            server.wait_for("annotated_types")
+            server.process.terminate()
+            assert server.process.wait(20) == 130
+            assert "Traceback" not in server.log.read_text(encoding="utf-8")
 
 
 def test_a_configured_backend_that_is_down_is_told_at_the_start(tmp_path: Path) -> None:
