@@ -121,8 +121,9 @@ class DocumentReader(AddOn):
             return
         message, room = job.prompt.history[placed], budget.limit - budget.fixed
         cost = partial(self._meter.costs, job.key)
-        tokens = 0 if job.prompt.estimate.tokens < room else sum(await offload_if(True, cost, [message]))
-        found = await offload_if(True, document_in, message) if tokens > room else None
+        if job.prompt.estimate.tokens < room or sum(await offload_if(True, cost, [message])) <= room:
+            return
+        found = await offload_if(True, document_in, message)
         if found is None:
             return
         # Where less of the user's words would stay, the request would be refused; blocks of programs are cut instead.
@@ -170,7 +171,7 @@ class DocumentReader(AddOn):
         room = (budget.enough - budget.fixed - shell) * _NOTES
         while by.available and size > by.tokens and room > _LEAST:
             part = sum(await offload_if(True, cost, [{"role": "user", "content": text}]))
-            part /= min(room / _LEAST / 2, max(1, MOST_REQUESTS - requests) * 0.75)
+            part /= min(room / _LEAST / 2, (MOST_REQUESTS + 1 - requests) * 0.75)
             pieces = await offload_if(True, list, in_pieces(text, min(size, max(_PART, part)), cost))
             requests += len(pieces)
             if requests > MOST_REQUESTS:
@@ -192,7 +193,7 @@ class DocumentReader(AddOn):
         """
         tokens = max(_LEAST, min(by.tokens, int(room / len(pieces))))
         failed, cost = 0, partial(self._meter.costs, job.key)
-        notes: list[str] = []
+        notes = list[str]()
         progress.parts = len(pieces)
 
         async def note_on(text: str, most: int) -> str:
@@ -202,9 +203,8 @@ class DocumentReader(AddOn):
         for progress.part, piece in enumerate(pieces, 1):
             note = await note_on(piece, tokens)
             if not note:
-                half = sum(cost([{"role": "user", "content": piece}])) * 0.6
-                halves = [await note_on(each, tokens // 2) for each in in_pieces(piece, half, cost)]
-                note = "\n".join(filter(None, halves))
+                halves = in_pieces(piece, sum(cost([{"role": "user", "content": piece}])) * 0.6, cost)
+                note = "\n".join(filter(None, [await note_on(each, tokens // 2) for each in halves]))
             job.state.unsummarised = 0
             job.outcome.add("document_part", became="read" if note else "failed")
             failed += not note
