@@ -51,7 +51,7 @@ def test_the_first_visit_says_what_it_is_and_shows_a_pause_and_what_follows(brow
         expect(page.get_by_role("main")).to_contain_text(f"{proxy.url}/v1")
         expect(page.get_by_role("main")).to_contain_text("built-in demo answers")
         expect(page.locator(".found")).to_contain_text("spillway-demo 4,096 tokens")
-        assert page.get_by_label("Message").input_value() == "Count to 3000"
+        assert page.get_by_label("Message", exact=True).input_value() == "Count to 3000"
         page.get_by_role("button", name="Send").click()
         chat = page.locator(".try")
         expect(chat.locator(".said")).to_contain_text("2999, 3000.")
@@ -254,7 +254,7 @@ def test_who_has_shown_a_key_asks_a_model_with_it(browser: Browser, keyed: Stage
     with visiting(browser, keyed.proxy.url) as visit:
         page = sign_in(visit, "one-key")
         page.get_by_role("link", name="Start").click()
-        page.get_by_label("Message").fill("Remember: the code of asking is c1.")
+        page.get_by_label("Message", exact=True).fill("Remember: the code of asking is c1.")
         page.get_by_role("button", name="Send").click()
         expect(page.locator(".said")).to_contain_text("Noted.")
         expect(page.locator(".try .state")).to_have_text("idle")
