@@ -251,7 +251,8 @@ class CallScanner:
     def _skip_from(self, opening: regex.Match[str]) -> None:
         ticks = 0 if opening.re is _THINK else len(opening.group())
         self._pass(opening.end(), thought=not ticks)
-        self._closing = regex.compile(rf"(?<!`)`{{{ticks}}}(?=[^`])|(?=\n)" if ticks else rf"</{opening[1]}>|<\|end\|>")
+        ticked = rf"(?<!`)`{{{ticks}}}(?=[^`])|(?=\n)"
+        self._closing = regex.compile(ticked if ticks else f"</{opening[1]}>" if opening[1] else r"<\|end\|>")
         self._state = partial(self._skip, ticks)
 
     def _begin(self, form: forms.CallForm, found: regex.Match[str]) -> bool:
