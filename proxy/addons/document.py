@@ -121,9 +121,8 @@ class DocumentReader(AddOn):
             return
         message, room = job.prompt.history[placed], budget.limit - budget.fixed
         cost = partial(self._meter.costs, job.key)
-        if job.prompt.estimate.tokens < room or sum(await offload_if(True, cost, [message])) <= room:
-            return
-        found = await offload_if(True, document_in, message)
+        tokens = 0.0 if job.prompt.estimate.tokens < room else sum(await offload_if(True, cost, [message]))
+        found = await offload_if(True, document_in, message) if tokens > room else None
         if found is None:
             return
         # Where less of the user's words would stay, the request would be refused; blocks of programs are cut instead.
@@ -138,7 +137,7 @@ class DocumentReader(AddOn):
         progress = _Progress()
         await client.notify(READING)
         async with client.progress(lambda: reading_part(progress.part, progress.parts)):
-            notes = await self._read(job, budget, found, cost, progress)
+            notes = await self._read(job, budget, found, tokens, cost, progress)
         if notes:
             history = [*job.prompt.history]
             history[placed] = with_notes(message, found, notes)
@@ -163,15 +162,16 @@ class DocumentReader(AddOn):
             return False
         return wanted == "on" or self._summaries.is_free((await self._summaries.route(job)).upstream)
 
-    async def _read(self, job: Job, budget: ContextBudget, document: Document, cost: Cost, progress: _Progress) -> str:
-        """Read a document, and the notes on it as long as they are too long themselves; empty if the model does not serve."""
+    async def _read(
+        self, job: Job, budget: ContextBudget, document: Document, tokens: float, cost: Cost, progress: _Progress
+    ) -> str:
+        """Read a document of so many tokens, and the notes on it while they are too long; empty if the model does not serve."""
         by, text, requests = await self._summaries.summariser(job), document.text, 0
         shell = sum(cost([_ask("", document.question, 0, 0, by.tokens)]))
         size = (by.window * 0.98 - shell - by.tokens) * by.trust
         room = (budget.enough - budget.fixed - shell) * _NOTES
         while by.available and size > by.tokens and room > _LEAST:
-            part = sum(await offload_if(True, cost, [{"role": "user", "content": text}]))
-            part /= min(room / _LEAST / 2, (MOST_REQUESTS + 1 - requests) * 0.75)
+            part = tokens / min(room / _LEAST / 2, (MOST_REQUESTS + 1 - requests) * 0.75)
             pieces = await offload_if(True, list, in_pieces(text, min(size, max(_PART, part)), cost))
             requests += len(pieces)
             if requests > MOST_REQUESTS:
@@ -179,7 +179,8 @@ class DocumentReader(AddOn):
                 raise await too_long(job, self._meter, why=why)
             notes = await self._notes(job, pieces, document.question, by, room, progress)
             text = "\n\n".join(f"Part {number} of {len(pieces)}:\n{note}" for number, note in enumerate(notes, 1))
-            if sum(cost([{"role": "user", "content": text}])) <= room:
+            tokens = sum(cost([{"role": "user", "content": text}]))
+            if tokens <= room:
                 return f"{_HEAD.format(parts=len(pieces))}\n\n{text}" if notes else ""
         return ""
 
