@@ -55,7 +55,7 @@ def brain(question: Question) -> Reply:
 def staged(kind: str = "llamacpp", **settings: Any) -> Iterator[tuple[FakeBackend, Proxy]]:
     known = {"models": {"m": {"window": WINDOW}}} if kind == "generic" else {}
     fake = FAKES[kind]([FakeModel("m", WINDOW)], brain)
-    with fake, running_proxy(fake, **{**known, **settings}) as proxy:
+    with fake, running_proxy(fake, **{"ahead": "off", **known, **settings}) as proxy:
         yield fake, proxy
 
 
