@@ -24,54 +24,40 @@ WISHES: dict[str, tuple[str, dict[str, Any]]] = {
     "odd": ("/v1/messages", {**ANTHROPIC, "thinking": 5, "output_config": {"effort": "absurd"}}),
 }
 ON, OFF = ({"chat_template_kwargs": {"enable_thinking": switch}} for switch in (True, False))
+NEVER = ("disabled", "none", "off")
 TOLD: dict[str, dict[str, dict[str, Any]]] = {
-    "llamacpp": {
+    "llamacpp": dict.fromkeys(NEVER, OFF)
+    | {
         "budget": {**ON, "thinking_budget_tokens": 2048},
-        "disabled": OFF,
         "adaptive": {"reasoning_effort": "xhigh"},
         "effort": {"reasoning_effort": "minimal"},
-        "none": OFF,
         "on": ON,
-        "off": OFF,
         "low": {"reasoning_effort": "low"},
     },
-    "vllm": {
+    "vllm": dict.fromkeys(NEVER, OFF)
+    | {
         "budget": ON,
-        "disabled": OFF,
         "adaptive": {"reasoning_effort": "high"},
         "effort": {"reasoning_effort": "low"},
-        "none": OFF,
         "on": ON,
-        "off": OFF,
         "low": {"reasoning_effort": "low"},
     },
-    "ollama": {
-        "disabled": {"think": False},
-        "adaptive": {"think": "high"},
-        "effort": {"think": "low"},
-        "none": {"think": False},
-        "on": {"think": True},
-        "off": {"think": False},
-        "low": {"think": "low"},
-    },
-    "lmstudio": {
+    "ollama": {key: {"think": False} for key in NEVER}
+    | {"adaptive": {"think": "high"}, "effort": {"think": "low"}, "on": {"think": True}, "low": {"think": "low"}},
+    "lmstudio": {key: {"reasoning_effort": "none"} for key in NEVER}
+    | {
         "budget": {"reasoning_effort": "medium"},
-        "disabled": {"reasoning_effort": "none"},
         "adaptive": {"reasoning_effort": "high"},
         "effort": {"reasoning_effort": "low"},
-        "none": {"reasoning_effort": "none"},
         "on": {"reasoning_effort": "medium"},
-        "off": {"reasoning_effort": "none"},
         "low": {"reasoning_effort": "low"},
     },
-    "openrouter": {
+    "openrouter": {key: {"reasoning": {"effort": "none"}} for key in NEVER}
+    | {
         "budget": {"reasoning": {"max_tokens": 2048}},
-        "disabled": {"reasoning": {"effort": "none"}},
         "adaptive": {"reasoning": {"effort": "xhigh"}},
         "effort": {"reasoning": {"effort": "minimal"}},
-        "none": {"reasoning": {"effort": "none"}},
         "on": {"reasoning": {"enabled": True}},
-        "off": {"reasoning": {"effort": "none"}},
         "low": {"reasoning": {"effort": "low"}},
     },
     "generic": {"effort": {"reasoning_effort": "minimal"}, "none": {"reasoning_effort": "none"}},
@@ -106,8 +92,7 @@ def test_a_model_that_does_not_think_is_asked_for_nothing_that_is_refused(kind: 
         for path, body in wishes.values():
             sent(proxy, path, body)
         told = [{name: chat.json[name] for name in FIELDS if name in chat.json} for chat in fake.chats()]
-    off = {"disabled", "none", "off"}
-    assert dict(zip(wishes, told, strict=True)) == {name: UNABLE[kind] if name in off else {} for name in wishes}
+    assert dict(zip(wishes, told, strict=True)) == {name: UNABLE[kind] if name in NEVER else {} for name in wishes}
 
 
 @pytest.mark.parametrize("kind", FAKES)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.fakes import FakeModel, Gate, GenericFake, LlamaCppFake, Reply, scripted
+from tests.fakes import FakeModel, Gate, GenericFake, LlamaCppFake, OllamaFake, Reply, scripted
 from tests.fakes.waiting import wait_until
 from tests.page.stage import MODEL, Stage, Visit, staged, visiting
 from tests.proxying import metric, running_proxy
@@ -127,6 +127,15 @@ def test_a_turn_says_what_add_ons_did_and_all_that_is_stored_of_it_can_be_delete
         page.get_by_role("button", name="Delete conversation").click()
         page.get_by_role("button", name="Delete", exact=True).click()
         expect(page.get_by_role("link", name=re.compile("walruses|between"))).to_have_count(1)
+
+
+def test_a_turn_says_with_which_window_its_model_was_loaded(browser: Browser) -> None:
+    fake = OllamaFake([FakeModel(MODEL, trained_window=131_072)], scripted(["on ice"]))
+    with fake, running_proxy(fake, models={"*": {"window": 16_384}}) as proxy, visiting(browser, proxy.url) as visit:
+        proxy.chat({"model": MODEL, "messages": [{"role": "user", "content": "Where do walruses sleep?"}]})
+        page = visit.open("conversations")
+        page.get_by_role("link", name="walruses").click()
+        expect(page.locator(".turns > .turn")).to_contain_text("Loaded with a window of 16,384 tokens.")
 
 
 def test_a_button_compacts_with_a_focus_and_shows_before_and_after(visit: Visit, stage: Stage) -> None:
