@@ -199,7 +199,7 @@ def test_who_asks_once_more_gets_the_same_again() -> None:
 
 
 def test_a_small_block_stays_so_that_the_prompt_only_grows() -> None:
-    with staged(limits={"recall": int(WINDOW * 0.06)}) as (fake, proxy):
+    with staged(limits={"recall": int(WINDOW * 0.06)}, trigger=0.88) as (fake, proxy):
         said = "They are called Pim and Pam, if I remember it rightly. " * 20
         messages = [*long_chat(), {"role": "assistant", "content": said}]
         ask(proxy, messages[:-1])
