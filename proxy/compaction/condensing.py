@@ -31,7 +31,7 @@ _OF_THE_REST = 1 / 2
 """Share of what the newest turn leaves of the room, that a summary may take."""
 _SMALLEST = 96
 """Tokens of a summary that says anything."""
-_VERBATIM = 1.6
+_VERBATIM = 1.45
 """Times the room of a summary that an extract may have: it takes the user's words as they are."""
 _UNUSED = 0.15
 """Share of the room that may be left unused; more is filled from the beginning."""
