@@ -21,7 +21,7 @@ from proxy.core.request import Message
 from proxy.recall.passages import DAY, MessagePassages, day_term, spoken_text, terms_and_days
 from proxy.recall.words import terms
 
-_NAMED_DAY = 2.0
+_NAMED_DAY = 6.0
 """Weight of a day that is named: nobody names one in passing."""
 _MOST_TERMS = 48
 _LONGEST = 2_000
