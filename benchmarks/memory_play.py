@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -30,6 +30,8 @@ _COUNT = FakeTokenizer().count
 _FIRST = 5
 """Words of each line that the scripted summary takes."""
 _PER_MESSAGE = 6
+_SPREAD = 10
+"""Turns at the end, after each of which a share of the questions is asked: the room in one prompt would be luck."""
 _Piece: TypeAlias = tuple[int, str, "Counter[str]", int]
 """A passage: the index of its message, its text, how often it has each term, its tokens."""
 
@@ -113,7 +115,7 @@ class Front(Protocol):
 
 
 def play(dialogue: Dialogue, window: int, **settings: Any) -> Played:
-    """Play a chat turn by turn through Spillway, then ask every question at its end; `settings` are Spillway's."""
+    """Play a chat turn by turn through Spillway, and ask each question after one of its last turns; `settings` are Spillway's."""
     return _play(dialogue, window, lambda fake: running_proxy(fake, **settings), searches=False)
 
 
@@ -128,22 +130,33 @@ def _play(
     logging.getLogger("spillway").addHandler(logging.NullHandler())
     script, played = _Script(), Played()
     fake = LlamaCppFake([FakeModel("m", window)], script.brain, tokens_per_chunk=16)
+    places = [at for at, message in enumerate(dialogue.messages) if message["role"] in ("user", "tool")]
     with fake, front(fake) as proxy:
-        before = b""
-        for at, message in enumerate(dialogue.messages):
-            if message["role"] in ("user", "tool"):
-                script.text = text_of(dialogue.messages[at + 1]) or "Let me look."
-                before = _turn(played, _ask(fake, proxy, played, dialogue.messages[: at + 1]), before)
-        turns = played.compacted
-        script.text, script.searches = "I see.", searches
-        pieces = _pieces(dialogue)
-        for asked in dialogue.questions:
-            question: Message = {"role": "user", "content": asked.question}
-            sent = _ask(fake, proxy, played, [*dialogue.messages, question])
-            _judge(played, dialogue, pieces, asked, sent)
-    played.summaries, played.compacted = script.summaries, turns
+        before, pieces, turns = b"", _pieces(dialogue), 0
+        for at, left in zip(places, reversed(range(len(places))), strict=True):
+            script.text = text_of(dialogue.messages[at + 1]) or "Let me look."
+            sent = _ask(fake, proxy, played, dialogue.messages[: at + 1])
+            if left >= _SPREAD:
+                before, played.summaries = _turn(played, sent, before), script.summaries
+                turns = played.compacted
+                continue
+            script.text, script.searches = "I see.", searches
+            said = dialogue.messages[: at + 2]
+            for asked in dialogue.questions[left::_SPREAD]:
+                if known := _known(asked, said):
+                    question: Message = {"role": "user", "content": asked.question}
+                    _judge(played, said, pieces, known, _ask(fake, proxy, played, [*said, question]))
+            script.searches = False
+    played.compacted = turns
     played.wrong += fake.overflows + fake.cuts + len(fake.invalid_histories)
     return played
+
+
+def _known(asked: Asked, said: Sequence[Message]) -> Asked | None:
+    """The question with what of its evidence has been said; None if nothing was yet."""
+    text = " ".join(" ".join(map(text_of, said)).split())
+    evidence = tuple(each for each in asked.evidence if " ".join(each.split()) in text)
+    return replace(asked, evidence=evidence) if evidence or not asked.evidence else None
 
 
 def _ask(fake: LlamaCppFake, proxy: Front, played: Played, messages: Sequence[Message]) -> list[Message]:
@@ -174,12 +187,13 @@ def _recalled(sent: Sequence[Message]) -> int:
     return _COUNT(text.partition(RECALLED_END)[0]) if text.startswith(RECALLED) else 0
 
 
-def _judge(played: Played, dialogue: Dialogue, pieces: Sequence[_Piece], asked: Asked, sent: Sequence[Message]) -> None:
+def _judge(
+    played: Played, messages: Sequence[Message], pieces: Sequence[_Piece], asked: Asked, sent: Sequence[Message]
+) -> None:
     texts = [text_of(message) for message in sent]
     place = max(at for at, text in enumerate(texts) if asked.question in text)
     texts[place] = texts[place].replace(asked.question, "")
     room = sum(_COUNT(text) + _PER_MESSAGE for text in texts)
-    messages = dialogue.messages
     tail = _newest(messages, room / 2)
     best = _best(pieces, len(messages) - len(tail), asked.question, room / 2)
     prompts = {
