@@ -144,7 +144,7 @@ def ask(text: str, asked: Asked, options: argparse.Namespace, mode: str) -> Resu
                 llama_server(options.model, log=log, alias="m", ctx=options.window, threads=options.threads)
             )
             backend = BackendSetting(name="local", url=engine.url)
-            proxy = stack.enter_context(running_proxy(backend, documents=mode, summary_timeout=3600.0))
+            proxy = stack.enter_context(running_proxy(backend, documents=mode, read_timeout=3600.0))
         body = {
             "model": "m",
             "messages": [{"role": "user", "content": f"{text}\n\n{asked.text}"}],
