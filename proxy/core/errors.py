@@ -153,7 +153,7 @@ class UpstreamUnavailable(ClientError, status=502, type="upstream_error", code="
 
 
 class UpstreamTimeout(UpstreamUnavailable, status=504, code="upstream_timeout"):
-    """The backend said nothing for `SPILLWAY_READ_TIMEOUT`, or took nothing of the request for `SPILLWAY_SEND_TIMEOUT`."""
+    """The backend said nothing for `SPILLWAY_READ_TIMEOUT`, or took nothing of the request for as long."""
 
 
 class UpstreamRefused(UpstreamUnavailable, code="upstream_refused"):
