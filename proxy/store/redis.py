@@ -99,10 +99,9 @@ class RedisDriver:
 
     async def lease(self, key: str, seconds: float) -> bool:
         """See `Driver.lease`."""
-        name = f"{PREFIX}cl:{key}"
-        if not seconds:
-            return bool(await self._call("DEL", name))
-        return bool(await self._call("SET", name, b"", "NX", "PX", _milliseconds(seconds)))
+        # Given up by a write as well: a full server takes a DEL, as if it took writes again.
+        only_new = ["NX"] if seconds else []
+        return bool(await self._call("SET", f"{PREFIX}cl:{key}", b"", *only_new, "PX", _milliseconds(seconds)))
 
     async def export(self) -> list[bytes]:
         """See `Driver.export`."""

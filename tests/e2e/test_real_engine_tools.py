@@ -210,6 +210,7 @@ def test_a_tool_is_looked_up_and_called_inside_one_answer(
             completion = client.chat.completions.create(**asked)
     (made,) = completion.choices[0].message.tool_calls
     assert (made.function.name, json.loads(made.function.arguments)) == ("fetch", arguments(1))
+    echo_tap.wait_for(2)
     first, second = (json.loads(exchange.asked)["tools"] for exchange in echo_tap.chats())
     assert [each["function"]["name"] for each in second] == ["find_tools", "fetch"]
     assert first == second[:1]
