@@ -2,9 +2,9 @@
 
 What a conversation that outgrew its window still knows: chats are played turn by turn through the real proxy to a scripted
 backend with a real window, whose summaries are the first words of each line; after each of the last ten turns some of the
-questions are asked, and the prompts that reach the backend are searched for the evidence. The kinds: recorded `dialogues` with annotated questions;
-`chats` with long answers, in which facts are said in passing, and changed; `lists` that a tool prints. `--held-out` takes
-other chats and lists than rules were made with. The aims are reported, never asserted.
+questions are asked, and the prompts that reach the backend are searched for the evidence. The kinds: recorded `dialogues`
+with annotated questions; `chats` with long answers, in which facts are said in passing, and changed; `lists` that a tool
+prints. `--held-out` takes other chats and lists than rules were made with. The aims are reported, never asserted.
 """
 
 from __future__ import annotations

@@ -142,8 +142,9 @@ def _play(
                 continue
             script.text, script.searches = "I see.", searches
             said = dialogue.messages[: at + 2]
+            text = " ".join(" ".join(map(text_of, said)).split())
             for asked in dialogue.questions[left::_SPREAD]:
-                if known := _known(asked, said):
+                if known := _known(asked, text):
                     question: Message = {"role": "user", "content": asked.question}
                     _judge(played, said, pieces, known, _ask(fake, proxy, played, [*said, question]))
             script.searches = False
@@ -152,9 +153,8 @@ def _play(
     return played
 
 
-def _known(asked: Asked, said: Sequence[Message]) -> Asked | None:
-    """The question with what of its evidence has been said; None if nothing was yet."""
-    text = " ".join(" ".join(map(text_of, said)).split())
+def _known(asked: Asked, text: str) -> Asked | None:
+    """The question with what of its evidence is in the text of what was said; None if nothing is yet."""
     evidence = tuple(each for each in asked.evidence if " ".join(each.split()) in text)
     return replace(asked, evidence=evidence) if evidence or not asked.evidence else None
 

@@ -94,7 +94,7 @@ def docstring_lines(tree: ast.Module) -> Iterator[int]:
 
 def functions_entered() -> set[tuple[str, str]]:
     """Functions of `proxy/` that each of three short streamed requests enters, by file and name: none by chance."""
-    entered: list[set[tuple[str, str]]] = [set()]
+    entered: list[set[tuple[str, str]]] = []
     recording = threading.Event()
     folder = f"{ROOT / 'proxy'}/"
 
@@ -109,9 +109,9 @@ def functions_entered() -> set[tuple[str, str]]:
             threading.setprofile(None)
             for i in range(11):
                 if i > 7:  # all is warm
-                    recording.set()
                     entered.append(set())
+                    recording.set()
                 body = {"model": "m", "messages": [{"role": "user", "content": f"Hello, friend {i}"}], "stream": True}
                 assert proxy.chat(body).content.endswith(b"data: [DONE]\n\n")
             recording.clear()
-    return set.intersection(*entered[1:])
+    return set.intersection(*entered)
