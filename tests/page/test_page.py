@@ -235,9 +235,8 @@ def sign_in(visit: Visit, key: str) -> Page:
 
 def test_a_key_shows_its_own_conversations_and_no_others(browser: Browser, keyed: Stage) -> None:
     with visiting(browser, keyed.proxy.url) as visit:
-        page = sign_in(visit, "no-key")
-        expect(page.get_by_role("alert")).to_be_visible()
-        sign_in(visit, "one-key")
+        expect(sign_in(visit, "no-key").get_by_role("alert")).to_be_visible()
+        page = sign_in(visit, "one-key")
         expect(page.locator(".rows")).to_contain_text("mine0")
         expect(page.locator(".rows")).not_to_contain_text("theirs")
         keyed.talk("mine-later", 1, key="one-key")
@@ -261,6 +260,16 @@ def test_who_has_shown_a_key_asks_a_model_with_it(browser: Browser, keyed: Stage
         page.get_by_role("button", name="New chat").click()
         expect(page.locator(".said")).to_have_count(0)
     assert keyed.rows("asking", "another-key") == []
+
+
+def test_a_link_that_is_followed_as_soon_as_the_key_is_known_is_where_one_stays(browser: Browser, keyed: Stage) -> None:
+    with visiting(browser, keyed.proxy.url) as visit:
+        known = 'document.querySelector("header button + button") && !location.hash'  # the button to sign out
+        seen = f"new MutationObserver(() => {{ if ({known}) location.hash = '#/log' }})"
+        visit.page.add_init_script(f"{seen}.observe(document, {{ subtree: true, childList: true }})")
+        expect(page := sign_in(visit, "one-key")).to_have_url(f"{keyed.proxy.url}/#/log")
+        page.evaluate("new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)))")
+        assert page.url.endswith("#/log")
 
 
 def test_an_admin_key_shows_all_of_them_and_not_what_was_said(browser: Browser, keyed: Stage) -> None:

@@ -138,14 +138,11 @@ def test_a_stream_that_tells_of_the_loading(swap: LlamaSwapFake) -> None:
     swap.send_loading_state = True
     with running_proxy(swap) as proxy:
         answer = proxy.chat({"model": "small", "stream": True, "messages": [{"role": "user", "content": "hi"}]})
-        deltas = [delta for frame in frames_of(answer.content)[0] for delta in deltas_of(frame)]
+        frames = frames_of(answer.content)[0]
+        deltas = [choice["delta"] for frame in frames for choice in frame.get("choices", ())]
         thought = "".join(delta.get("reasoning_content") or "" for delta in deltas)
         assert "llama-swap loading model: small" in thought
         assert "".join(delta.get("content") or "" for delta in deltas) == words(1, 30)
-
-
-def deltas_of(frame: dict[str, Any]) -> list[dict[str, Any]]:
-    return [choice["delta"] for choice in frame.get("choices", ())]
 
 
 def test_a_model_that_is_unloaded_in_the_middle_of_an_answer(swap: LlamaSwapFake) -> None:

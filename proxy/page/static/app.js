@@ -106,8 +106,8 @@ function App() {
   useEffect(() => void open(), []);
   const { view, current, argument } = chosen(at) ?? {};
   useEffect(() => {
-    // Where nothing was seen yet, what Spillway is comes first.
-    if (!view && told.link === "open") location.replace(`#/${told.rows.size ? "conversations" : "start"}`);
+    // Where nothing was seen yet, what Spillway is comes first; unless a link was followed before this runs.
+    if (!chosen(place()) && told.link === "open") location.replace(`#/${told.rows.size ? "conversations" : "start"}`);
   }, [view, told.link]);
   const closed = told.session && told.session.role == null;
   // A link to the part behind the header would be taken for a place of the page.
