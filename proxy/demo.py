@@ -10,7 +10,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 from uuid import uuid4
 
 import orjson
@@ -105,12 +105,11 @@ class RequestRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DemoAnswer:
-    """Tokens of the prompt, the partial answer that it ends in, and the new tokens."""
+    """Tokens of the prompt, and the new tokens."""
 
     prompt: int
-    prefill: str
     tokens: Sequence[str]
-    finish_reason: Literal["stop", "length"]
+    finish_reason: str
 
     @property
     def usage(self) -> dict[str, int]:
@@ -153,13 +152,7 @@ def generate(body: Mapping[str, Any]) -> DemoAnswer:
     tokens = tokens_of(reply(messages, prompt))
     limit = next((body[name] for name in _LIMITS if isinstance(body.get(name), int)), -1)
     room = WINDOW - prompt if limit < 0 else min(WINDOW - prompt, max(1, limit))
-    last = messages[-1] if messages else {}
-    return DemoAnswer(
-        prompt=prompt,
-        prefill=text_of(last) if last.get("role") == "assistant" else "",
-        tokens=tokens[:room],
-        finish_reason="length" if len(tokens) > room else "stop",
-    )
+    return DemoAnswer(prompt, tokens[:room], "length" if len(tokens) > room else "stop")
 
 
 def reply(messages: Sequence[Message], used: int) -> str:
@@ -242,11 +235,13 @@ def create_demo(*, pace: float = PACE) -> Starlette:
 
     async def chat(request: Request) -> Response:
         body = await _body(request)
-        if body.get("model") not in (None, "", MODEL):
+        if body.get("model", MODEL) != MODEL:
             raise RequestRefused(404, _OTHER_MODEL, code="model_not_found")
         answer = generate(body)
         if body.get("stream") is not True:
-            return JSONResponse(_completion(answer))
+            message = {"role": "assistant", "content": "".join(answer.tokens)}
+            choice = {"index": 0, "message": message, "finish_reason": answer.finish_reason}
+            return JSONResponse({**_head("chat.completion"), "choices": [choice], "usage": answer.usage})
         stream = _paced(_frames(answer, body), pace)
         return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-cache"})
 
@@ -281,13 +276,6 @@ async def serve_on_loopback(app: Any) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         await server.shutdown(sockets=[listener])
-
-
-def _completion(answer: DemoAnswer) -> dict[str, Any]:
-    """Return a whole answer. As on llama-server it repeats the partial answer that it goes on with."""
-    message = {"role": "assistant", "content": answer.prefill + "".join(answer.tokens)}
-    choice = {"index": 0, "message": message, "finish_reason": answer.finish_reason}
-    return {**_head("chat.completion"), "choices": [choice], "usage": answer.usage}
 
 
 def _frames(answer: DemoAnswer, body: Mapping[str, Any]) -> Iterator[bytes]:

@@ -284,7 +284,7 @@ async def _read(job: Job, route: Route, ask: SummaryAsk, response: httpx.Respons
 
     The caller closes the connection, so that a model that loops, or does not end, is stopped there.
     """
-    answer, progress = Answer(0, _roughly), job.state.progress
+    answer, progress = Answer(0, lambda text: len(text) // 6), job.state.progress
     limit, size, before = SMALLEST_BOUND + ask.max_tokens * BYTES_PER_TOKEN, 0, progress.written
     streams, body, splitter = is_event_stream(response), bytearray(), sse.FrameSplitter(limit)
     watches, errors = (LoopWatch(), LoopWatch()), list[str]()
@@ -341,8 +341,3 @@ def _error_code(error: Any) -> str:
     """Return what an error in a stream calls itself; its message may quote the prompt."""
     named = dig(error, "code") or dig(error, "type")
     return str(named)[:80] if named and isinstance(named, str | int) else "upstream_error"
-
-
-def _roughly(text: str) -> int:
-    """Tokens of a text that came in one piece, at least."""
-    return len(text) // 6

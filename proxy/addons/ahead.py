@@ -73,10 +73,6 @@ class _Plan:
     digest: bytes = b""
     """Digest of the checkpoint that was made."""
 
-    def is_replaced_by(self, job: Job) -> bool:
-        """Return whether a job is of the same conversation: resumed, repeated or edited."""
-        return self.scope == job.scope and self.stem in job.prompt.links
-
 
 class AheadCompactor(AddOn):
     """Plans after answers, and works when it is quiet. It observes requests, to know when."""
@@ -132,8 +128,8 @@ class AheadCompactor(AddOn):
         if job.background:
             return
         for key, plan in list(self._plans.items()):
-            if not plan.is_replaced_by(job):
-                continue
+            if plan.scope != job.scope or plan.stem not in job.prompt.links:
+                continue  # of another conversation
             del self._plans[key]
             found = job.prompt.checkpoint
             joins = plan.running and not plan.digest and plan.expected in job.prompt.links[:-1]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.addon import AddOn
-from proxy.addons.history import Conversation, RequestHistory, RequestRecord, describe
+from proxy.addons.history import Conversation, RequestHistory, describe
 from proxy.core.errors import Conflict, NotFound, StoreUnavailable
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.history.marks import APPENDED, CLOSE, EXTRACT, OPEN, carried_rules, is_summary
@@ -88,12 +88,15 @@ class ConversationSummaries:
 
     async def _find(self, conversation: Conversation) -> Checkpoint | None:
         """Find the checkpoint with which the next prompt will begin, as far as that is known before it comes."""
-        scope, links = _scope_and_links(conversation.newest)
+        newest = conversation.newest
+        scope, links = (
+            (newest.scope, newest.links) if newest.job is None else (newest.job.scope, newest.job.prompt.links)
+        )
         # One that was made ahead may cover the answer too, which is in no request yet.
         ahead = [
             digest
             for digest, known in reversed(conversation.checkpoints.items())
-            if known["created_at"] >= conversation.newest.at and digest not in links
+            if known["created_at"] >= newest.at and digest not in links
         ]
         return await self.store.find(scope, [*ahead, *reversed(links)])
 
@@ -125,10 +128,6 @@ def check_idle(conversation: Conversation) -> None:
     """
     if conversation.running is not None:
         raise Conflict("This conversation has a request in progress: try again when it has ended.", code="busy")
-
-
-def _scope_and_links(record: RequestRecord) -> tuple[str, Sequence[bytes]]:
-    return (record.scope, record.links) if record.job is None else (record.job.scope, record.job.prompt.links)
 
 
 def _blocks(messages: Sequence[Message], count: Callable[[str], int]) -> Iterator[dict[str, Any]]:

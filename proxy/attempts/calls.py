@@ -102,6 +102,8 @@ class AnswerCalls:
         self._recorded += len(calls)
         if calls and (offer := _native_offer(job)) is not None:
             _record_faults(job, faults_of(calls, offer, cut=finish == "length"))
+        elif reader is not None and not (answer.calls or job.outcome.malformed_calls):
+            _record_faults(job, reader.unread(answer.text))
 
     def attempt_over(self) -> None:
         """Record the calls of an attempt, and count them."""

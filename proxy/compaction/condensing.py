@@ -45,11 +45,9 @@ def head_end(messages: Sequence[Message]) -> int:
     first, block = first_user(messages), next((i for i, m in enumerate(messages) if is_summary(m)), None)
     if block is not None:
         return block + 1 + summary.is_bridge(messages, block + 1)
-    return 0 if first is None or _lacks_beginning(messages[:first]) else first + 1
-
-
-def _lacks_beginning(before: Sequence[Message]) -> bool:
-    return any(map(is_result, before)) and len(cut_points(before)) > 2
+    if first is None or (any(map(is_result, messages[:first])) and len(cut_points(messages[:first])) > 2):
+        return 0  # its beginning is lacking
+    return first + 1
 
 
 def _tail_start(reduction: Reduction, room: float) -> int | None:

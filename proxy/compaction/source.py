@@ -151,9 +151,9 @@ def source_of(
     results = (all_text(message)[:_LONGEST_TEXT] for message in (*messages, *visible) if is_result(message))
     printed = {s for text in results for s in sentences(text, longest=_LONGEST)}
     printed.update(constraints(messages, limit=_LONGEST_TEXT))  # rules are carried by themselves
-    statements = _statements(_without_templates(spoken, shown, printed), facts_of)
-    users: dict[str, TextFact] = {}
     worked = any(map(is_result, messages))
+    statements = _statements(_without_templates(spoken, shown, printed, worked=worked), facts_of)
+    users: dict[str, TextFact] = {}
     for statement in statements if not worked else [each for each in statements if each.place >= 0]:
         _weigh(users, statement.facts, _USERS * (1 if statement.prose else _DATA))
     everybody = dict(users)
@@ -212,16 +212,25 @@ def _spoken(messages: Sequence[Message]) -> list[_Spoken]:
     return spoken[-_MOST_SENTENCES:]
 
 
-def _without_templates(spoken: Sequence[_Spoken], shown: set[str], printed: set[str]) -> Iterator[_Spoken]:
-    """Leave out what the prompt shows or tools print as well, headings, and what programs put into several messages."""
+def _without_templates(
+    spoken: Sequence[_Spoken], shown: set[str], printed: set[str], *, worked: bool = False
+) -> Iterator[_Spoken]:
+    """Leave out what the prompt shows or tools print as well, headings, and what programs put into several messages.
+
+    Where tools have `worked` on messages of the last kind, these are tasks: only the newest of them is not done yet.
+    """
     keys = [_ITEM.sub("", text) for _, text, _ in spoken]
     gone = {_ITEM.sub("", text) for text in (*shown, *printed)}
     once = {(place, key) for (place, _, _), key in zip(spoken, keys, strict=True)}
     times = Counter((*(key for _, key in once), *gone))
     shared = Counter(place for place, key in once if times[key] > 1)
-    gone |= {key for place, key in once if times[key] > 1 and shared[place] >= _TEMPLATE}
+    tasks = sorted(place for place, number in shared.items() if number >= _TEMPLATE)
+    under_way = tasks[-1:] if sum(times[key] > 1 for key in gone) < _TEMPLATE else []  # else it is shown
+    gone |= {key for place, key in once if times[key] > 1 and place in tasks}
+    done = set(tasks).difference(under_way) if worked else ()
     ends = (":", "：")  # noqa: RUF001 - the same in Chinese
-    return (each for each, key in zip(spoken, keys, strict=True) if key not in gone and not key.endswith(ends))
+    told = zip(spoken, keys, strict=True)
+    return (each for each, key in told if each[0] not in done and key not in gone and not key.endswith(ends))
 
 
 def _tasks(asked: Sequence[tuple[int, Message]], printed: set[str]) -> Iterator[tuple[int, str]]:

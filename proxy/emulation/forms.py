@@ -259,7 +259,7 @@ class CallFault:
     """A call that can't be made, for counters and logs: never what the model wrote, but for a tool's name that looks like one."""
 
     reason: str
-    """`cut`, `not_json`, `unknown_tool`, `wrong_arguments`, or `no_call` where one had to be."""
+    """`cut`, `not_json`, `unknown_tool`, `wrong_arguments`, `unread`, or `no_call` where one had to be."""
     tool: str
     form: str
     """In which it was written, or `native`."""

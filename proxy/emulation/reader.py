@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from proxy.core.piece import CallPart, Piece
-from proxy.emulation.forms import FORMS, Call, CallFault, CallSpan
+from proxy.emulation.forms import FORMS, Call, CallFault, CallSpan, fault
 from proxy.emulation.offer import Offer
 from proxy.emulation.prompt import call_text, complaint
 from proxy.emulation.scanner import CallScanner
@@ -41,6 +41,8 @@ _SHOWS = re.compile(
     re.IGNORECASE,
 )
 """Words of those who show something."""
+_BEGUN = re.compile(r"[<\[]\W?\w{0,20}(?:tool|function|invoke|call)[\s\S]{0,80}")
+"""What calls look like in most forms, with as much behind their beginning as a tool's name may be away."""
 _ANNOUNCES = re.compile(
     r"\b(?:I['\u2019]ll|I will|I['\u2019]m going to|I am going to|I need to|I have to|I['\u2019]m \w+ing|let me|let['\u2019]s|now I|first, I"
     r"|(?:calling|checking|looking|searching|reading|running|fetching|opening|writing|creating|updating)\b"
@@ -152,6 +154,13 @@ class WrittenCallReader:
             return None
         written = "\n".join((*self._made, *filter(None, ["".join(piece.text for piece in self._tail)])))
         return Correct(written, complaint(self._malformed), tuple(call.form for call in self._malformed))
+
+    def unread(self, text: str) -> list[CallFault]:
+        """Return the fault of an answer that names a tool behind the beginning of a call, in a form that is not known."""
+        begun = _BEGUN.search(text)
+        if begun is None or _SHOWS.search(text, max(0, begun.start() - _BEFORE), begun.start()):
+            return []
+        return [fault("unread", tool, "unknown") for tool in self._offer.callable if tool in begun[0]][:1]
 
     def give_up(self) -> Sequence[Piece]:
         """Release what was held back: calls that can't be made as the text that they were written in."""

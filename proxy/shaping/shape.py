@@ -80,10 +80,12 @@ def steps(request: Request, settings: Settings, window: int | None) -> list[Shap
     limits = None if window is None else prune_limits(settings, window)
     guide = None if limits is None else limits.guide
     if guide is not None or settings.policy == "local":  # no other has a prompt of its own, or a guide
-        if (guided := _guided(request, guide)) is not request:
-            parts.append(ShapedPart("guide", request, guided))
-        if (prompted := _prompted(guided, settings, window)) is not guided:
-            parts.append(ShapedPart("system", guided, prompted))
+        before, messages = request, guided(request.messages, guide)
+        if messages is not request.messages:
+            request = request.changed(messages=messages)
+            parts.append(ShapedPart("guide", before, request))
+        if (prompted := _prompted(request, settings, window)) is not request:
+            parts.append(ShapedPart("system", request, prompted))
         request = prompted
     if fields := _tools(request, settings, None if limits is None else limits.tools):
         parts.append(ShapedPart("tools", request, request.changed(**fields)))
@@ -97,11 +99,6 @@ def _unlike(request: Request, other: Request) -> list[Message]:
     if tools and tools != other.body.get("tools"):
         messages.append({"role": "system", "content": dumps(tools).decode()})
     return messages
-
-
-def _guided(request: Request, tokens: int | None) -> Request:
-    messages = guided(request.messages, tokens)
-    return request if messages is request.messages else request.changed(messages=messages)
 
 
 def _prompted(request: Request, settings: Settings, window: int | None) -> Request:

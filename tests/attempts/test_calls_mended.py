@@ -43,6 +43,7 @@ REPLIES = {
     "wrong arguments": Reply(tool_calls=[ToolCall("get_weather", json.dumps({"town": SECRET}))]),
     "not json": Reply(tool_calls=[ToolCall("get_weather", SECRET)]),
     "leaked unknown tool": Reply(text=CALL.replace("get_weather", "fly")),
+    "in no known form": Reply(text="I look.\n<|plugin_call|>get_weather<|args|>city=Paris<|end|>"),
     "leaked wrong arguments": Reply(text=CALL.replace('"city"', '"town"')),
 }
 
@@ -208,6 +209,7 @@ FAULTS = [
     ("leaked unknown tool", "unknown_tool", "fly", "tool_call"),
     ("leaked wrong arguments", "wrong_arguments", "get_weather", "tool_call"),
     ("cut", "cut", "get_weather", "tool_call"),
+    ("in no known form", "unread", "get_weather", "unknown"),
 ]
 
 

@@ -144,9 +144,10 @@ def test_program_text_around_tasks_is_no_statement_nor_is_what_the_prompt_shows(
     tasks = [user(f"{TEMPLATE}\nThe task is called {name}.\n(Current directory: /srv)") for name in ("Rock", "Katy")]
     done = [assistant(None, tool_calls=[call(1)]), tool(1, "Flag found.\n(Current directory: /srv)")]
     bridge = [assistant(block("They did it.", [], limit=0)), user(marks.BRIDGE)]
-    messages = [*bridge, tasks[0], *done, tasks[1], *done]
-    made = extract(messages, source_of(messages, [user("The task is called Rock.")]), limit=900)
-    assert marks.section(assistant(made), marks.QUOTES) == ["The task is called Katy."]
+    messages = [*bridge, user("Ivo's port is 5433."), tasks[0], *done, tasks[1], *done]
+    for shown, task in (user("The task is called Rock."), ["The task is called Katy."]), (tasks[0], []):
+        made = extract(messages, source_of(messages, [shown]), limit=900)
+        assert marks.section(assistant(made), marks.QUOTES) == ["Ivo's port is 5433.", *task]
 
 
 def test_what_an_agent_did_changed_and_has_left_is_told_and_carried_on() -> None:

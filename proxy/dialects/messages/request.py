@@ -220,7 +220,7 @@ def _tools(form: Mapping[str, Any]) -> dict[str, Any]:
     tools = {
         text_in(tool, "name"): function_of(text_in(tool, "name"), tool, tool.get("input_schema"))
         for tool in offered
-        if _is_function(tool)
+        if text_in(tool, "type") in ("", "custom")  # what Anthropic's servers run has a type of its own
     }
     if not tools:
         if offered:
@@ -239,11 +239,6 @@ def _tools(form: Mapping[str, Any]) -> dict[str, Any]:
     if choice.get("disable_parallel_tool_use") is True:
         fields["parallel_tool_calls"] = False
     return fields
-
-
-def _is_function(tool: JsonObject) -> bool:
-    """Return whether the client runs a tool and says what its parameters are; Anthropic's own have a type of their own."""
-    return text_in(tool, "type") in ("", "custom")
 
 
 def _offered_in(form: Mapping[str, Any]) -> list[JsonObject]:
