@@ -152,8 +152,9 @@ class _Plan:
         visible = [*self.head, *messages[self.start :], *messages[slice(newest, newest and newest + 1)]]
         covered = set(map(id, zone))
         begins = (id(message) in covered for message in messages[: self.start])
-        places = accumulate(begins, initial=len(self.folded[1:]))
-        asked = [(at, m) for at, m in zip(places, messages, strict=False) if is_user(m) and id(m) not in covered]
+        places = zip(accumulate(begins, initial=len(self.folded[1:])), messages, strict=False)
+        told = next((at for at, m in enumerate(messages) if is_summary(m)), 0)  # what was asked before it is told there
+        asked = [(at, m) for at, m in [*places][told:] if is_user(m) and id(m) not in covered]
         return source_of(zone, visible, asked)
 
 

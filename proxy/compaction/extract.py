@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from heapq import heapify, heappop, heapreplace
+from itertools import islice
 
 from proxy.compaction.source import (
     HARD,
@@ -27,7 +28,7 @@ from proxy.core.history.marks import (
     is_summary,
     section,
 )
-from proxy.core.history.sentences import sentences
+from proxy.core.history.sentences import newest_within, sentences
 from proxy.core.request import Message, text_of
 from proxy.recall.words import folded
 from proxy.stream.watch import repeats_itself
@@ -37,7 +38,8 @@ _SHARES = {_BEFORE: 0.25, _ANSWERED: 0.15}
 """Of the room that each may take; the rest is for what the user said."""
 _TASKS = 0.4
 """Of the room, what the user said may take where it is tasks: then what was done matters as much."""
-_LINE, _ANSWER_READ = 240, 2_000
+_LINE, _ANSWER_READ, _ANSWERS = 240, 2_000, 8
+"""Characters of a line and of an answer that is read for one, and the answers that are."""
 _AGAIN = 0.1
 """Share of its weight that a fact has which another line tells already."""
 _PASSING, _FRAME = 0.5, 60
@@ -60,7 +62,8 @@ def extract(messages: Sequence[Message], source: Source, *, limit: int) -> str:
     What an extract before it kept counts as it did then, so that an extract of an extract is the same again.
     """
     before = _dated(_picked(_earlier(messages), int(limit * _SHARES[_BEFORE])))
-    answered = _newest(_answers(messages), int(limit * _SHARES[_ANSWERED]))
+    newest = islice(filter(None, _answers(messages)), _ANSWERS)
+    answered = newest_within([*newest][::-1], limit=int(limit * _SHARES[_ANSWERED]))
     spare = limit - sum(len(line) + 3 for line in (*before, *answered))
     spare = min(spare, int(limit * _TASKS)) if source.worked else spare
     lines = {_BEFORE: before, QUOTES: _dated(_picked(source.statements, spare)), _ANSWERED: answered}
@@ -142,17 +145,6 @@ def _dated(statements: Iterable[Statement]) -> list[str]:
         lines.append(f"({statement.day}) {statement.text}" if new else statement.text)
         day = statement.day or day
     return lines
-
-
-def _newest(texts: Iterable[str], room: int) -> list[str]:
-    """Lines for the first of these, the newest, that there is room for; the oldest of them first."""
-    chosen: list[str] = []
-    for text in filter(None, texts):
-        if len(text) + 3 > room:
-            break
-        room -= len(text) + 3
-        chosen.append(text)
-    return chosen[::-1]
 
 
 def _earlier(messages: Sequence[Message]) -> list[Statement]:

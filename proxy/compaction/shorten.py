@@ -22,8 +22,8 @@ _NEAR = 10
 _SCANNED = 50_000
 """Lines that are searched for errors."""
 GRAVE = re.compile(r"error|exception|traceback|fail(?:ed|ure)|panic|fatal|abort|denied", re.IGNORECASE)
-_PROMPT = re.compile(r"\S{0,40}[$#%>]")
-"""What a shell prints behind the output of a command, also where it prints nothing else."""
+_PROMPT = re.compile(r"\S{0,40}[$#%>]|\d+[:|]")
+"""What a shell prints behind the output of a command, also where it prints nothing else, and the number of an empty line."""
 _LESS_GRAVE = re.compile(r"warn|not found|cannot|unable|timed? ?out", re.IGNORECASE)
 
 

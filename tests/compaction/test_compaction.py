@@ -171,6 +171,15 @@ def test_an_earlier_block_stays_frozen() -> None:
     assert content.count(marks.OPEN) == 2
 
 
+def test_what_was_done_for_a_later_task_does_not_stand_under_the_first() -> None:
+    by = replace(BY, tokens=400)
+    first, _ = run(reduction_of(agent(30), total(agent(30)) * 0.5), by=by)
+    grown = [*first.messages, user("Write docs."), *agent(30)[1:]]
+    second, _ = run(reduction_of(grown, total(grown) * 0.6), by=by)
+    content = text_of(second.messages[1])
+    assert (content.count(marks.OPEN), content.count("Task: Fix the bug in a.py")) == (2, 1)
+
+
 def test_blocks_that_outgrow_their_budget_are_summarised_with_the_rest() -> None:
     block = assistant(summary.block("fact " * 200, [], limit=0))
     messages = [user("Task"), block, user(marks.BRIDGE), *chat(6)[1:]]

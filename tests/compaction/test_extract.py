@@ -184,7 +184,7 @@ def test_each_step_stands_under_its_task_though_that_stays_and_nothing_empty_is_
     note = f"{NOTE} to save room: bash, 9 characters. It began: % Total … Call the tool again if you need it.]"
     steps = [
         [assistant(None, tool_calls=[call(n, "bash", f'{{"command":"run {n}"}}')]), tool(n, text)]
-        for n, text in enumerate(("flag{x}\n}\n~/src$", "box:/#", note))
+        for n, text in enumerate(("flag{x}\n}\n12:\n~/src$", "box:/#", note))
     ]
     old, new = user("Please help. The task is called Rock."), user("The task is called Katy. Be quick.")
     zone = [old, *steps[0], *steps[1], *steps[2]]
