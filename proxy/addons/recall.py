@@ -61,6 +61,8 @@ _WORTH = 4
 """Times the tokens of a block that have to stand behind it, for it to stay when its turn is over."""
 _LEAST_ROOM = 64
 """Tokens; in fewer nothing is searched for."""
+_END = 80
+"""Characters at the end of a passage by which it stands in what is left of a message: the question mostly does."""
 _MARKS = 48
 """Tokens of the marks around a block, and of its days."""
 
@@ -248,7 +250,7 @@ class Recaller(AddOn):
                 indexed[index] = NO_PASSAGES
         if (both := newest_cut(prompt.sent, prompt.history)) is not None:
             remaining = spoken_text(both[1])
-            indexed[newest] = passages_of(messages[newest], only=lambda passage: passage not in remaining)
+            indexed[newest] = passages_of(messages[newest], only=lambda passage: passage[-_END:] not in remaining)
         heavy = sum(len(each.spans) for each in indexed) > _MANY or is_heavy(messages)
         near = None
         if job.settings.recall_model is not None:

@@ -4,11 +4,9 @@ import argparse
 import asyncio
 import math
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from proxy.core.errors import plural
-from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.settings import Settings
 from proxy.store import StoreLimits, open_store
 from proxy.store.driver import encode, refusal
@@ -50,15 +48,13 @@ async def _lines(settings: Settings, action: str, days: float | None) -> list[st
             lines = [f"purged {plural(count, 'checkpoint')}"]
         else:
             found = await opened.export()
-            lines = _statistics(found) if action == "stats" else [encode(item).decode() for item in found]
+            lines = [encode(item).decode() for item in found]
+            if action == "stats":
+                oldest = datetime.fromtimestamp(found[0].created, UTC).isoformat("T", "seconds") if found else "-"
+                size = sum(len(line.encode()) for line in lines)
+                lines = [f"checkpoints {len(found)}", f"bytes {size}", f"oldest {oldest}"]
         if not opened.healthy:
             raise refusal(url, "the store can't be reached")
     finally:
         await opened.close()
     return lines
-
-
-def _statistics(found: Sequence[Checkpoint]) -> list[str]:
-    size = sum(len(encode(item)) for item in found)
-    oldest = datetime.fromtimestamp(found[0].created, UTC).isoformat("T", "seconds") if found else "-"
-    return [f"checkpoints {len(found)}", f"bytes {size}", f"oldest {oldest}"]

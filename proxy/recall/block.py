@@ -65,10 +65,12 @@ class RecalledBlocks:
         return 0 if self.newest is None else round(self.newest.tokens)
 
     def put(self, history: Sequence[Message]) -> list[Message]:
-        """Return a history with the blocks in their places."""
+        """Return a history with the blocks in front of the words of their user messages, which stay as they are."""
         messages = list(history)
         for index, block in self.blocks.items():
-            messages[index] = with_block(messages[index], block.text)
+            content: Any = messages[index].get("content") or ""
+            front = [{"type": "text", "text": block.text}] if isinstance(content, list) else f"{block.text}\n\n"
+            messages[index] = {**messages[index], "content": front + content}
         return messages
 
 
@@ -87,13 +89,6 @@ def block_of(messages: Sequence[Message], passages: Sequence[Passage]) -> str:
 def found_text(messages: Sequence[Message], passages: Sequence[Passage]) -> str:
     """Format passages as the result of a search."""
     return "\n".join(_lines(messages, passages))
-
-
-def with_block(message: Message, block: str) -> Message:
-    """Put a block in front of the words of a user message, which stay as they are."""
-    content: Any = message.get("content") or ""
-    front = [{"type": "text", "text": block}] if isinstance(content, list) else f"{block}\n\n"
-    return {**message, "content": front + content}
 
 
 def _lines(messages: Sequence[Message], passages: Sequence[Passage]) -> Iterator[str]:

@@ -72,7 +72,7 @@ class Ranking:
     covers: Sequence[float]
     """Share of the weight of all of the query's terms that each passage itself has."""
     words: Sequence[int]
-    """The query's terms that each passage has, a bit for each."""
+    """The terms of the question itself that each passage has, a bit for each."""
     places: Sequence[tuple[int, int]]
     """Of each passage the index of its message, and its number there."""
     days: Sequence[date | None]
@@ -150,7 +150,7 @@ def rank(passages: Sequence[MessagePassages], query: Query, near: Sequence[float
             norm = _K1 * (1 - _B + _B * lengths[at] / mean)
             scores[at] += idf * count * (_K1 + 1) / (count + norm)
             covers[at] += idf
-            words[at] |= 1 << bit
+            words[at] |= (weight >= 1) << bit
     covers = [each / (total or 1.0) for each in covers]
     # A piece of a long message counts as part of it, unless it answers the query by itself.
     scores = [
@@ -204,9 +204,11 @@ def choose(
             start, end, text = statements.span(*place)
             tokens = AROUND + cost(text)
             if tokens > room and not chosen:
-                start, text = start + text.find(told := _telling(text, ranking.query)), told
+                asked, whole = ranking.query.terms.keys(), text
+                text = max(sentences(whole, longest=len(text)), key=lambda each: len(asked & terms(each)), default=text)
+                start += whole.find(text)
                 end, tokens = start + len(text), AROUND + cost(text)
-            if in_prompt(text):
+            if lost(place[0]) and in_prompt(text):
                 continue
             if text not in chosen:
                 if tokens > room:
@@ -218,11 +220,6 @@ def choose(
                 )
             behind = text
     return [*chosen.values()]
-
-
-def _telling(text: str, query: Query) -> str:
-    """Return the sentence of a text that has most of a query."""
-    return max(sentences(text, longest=len(text)), key=lambda each: len(query.terms.keys() & terms(each)), default=text)
 
 
 @dataclass(frozen=True)
@@ -264,10 +261,11 @@ class _Statements:
         Before that of one with the rarest word that the user has in few messages: it may say something else, but mostly
         it does not.
         """
-        place = self.ranking.places[at]
+        by, place = self.ranking, self.ranking.places[at]
         if self.messages[place[0]].get("role") == "assistant":
             return [place]
-        found = [each for each in self._later(at) if self.lost(each[0])][-1:]
+        best = by.words[at] == max(by.words)
+        found = [each for each in self._later(at) if best or self.lost(each[0])][-1:]
         newest = (found or [place])[0][0]
         uses = (self.used.get(term, []) for term in self.passages[newest].places)
         linked = ((-len(use), index) for use in uses if len(use) <= _FEW for index in use if index > newest)

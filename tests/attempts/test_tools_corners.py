@@ -82,7 +82,6 @@ def test_a_whole_call_survives_a_model_that_talks_on_until_the_window_is_full(st
         '<tool_call>\n{"name": "get_time", "input": {"zone": "UTC"}}\n</tool_call>',
         '<tool_call>\n{"name": "get_time", "params": {"zone": "UTC"}}\n</tool_call>',
     ],
-    ids=["flat", "input", "params"],
 )
 def test_arguments_in_another_place_are_not_dropped_in_silence(written: str, stream: bool) -> None:
     """Understood, asked for again or delivered as text; but never a call without what was written."""
@@ -99,7 +98,6 @@ def test_arguments_in_another_place_are_not_dropped_in_silence(written: str, str
         '[\n  {"id": 1, "name": "home"},\n  {"id": 2, "name": "get_time"}\n]',
         '{"plan":\n  {"name": "get_time", "arguments": {}}\n}',
     ],
-    ids=["record", "list", "nested"],
 )
 def test_json_that_only_names_a_tool_stays_text(record: str, stream: bool) -> None:
     with LlamaCppFake([FakeModel("m", 8192)], says(record)) as fake, running_proxy(fake, **EMULATED) as proxy:

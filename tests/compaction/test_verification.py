@@ -73,16 +73,6 @@ def test_what_is_no_summary(text: str, found: str) -> None:
         f"{SAYS}\n<think>Is that all? I could go on",
         f"<|channel|>analysis<|message|>They want this.<|channel|>final<|message|>{SAYS}<|im_end|>",
         f'<tool_call>{{"name": "read", "arguments": {{}}}}</tool_call>{SAYS}',
-    ],
-)
-def test_reasoning_and_calls_are_taken_out(text: str) -> None:
-    assert verdict(text) == "mended"
-    assert text_of(text) == SAYS
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
         f"Here is a summary of the conversation so far:\n\n{SAYS}",
         f"Sure! Here's the summary:\n{SAYS}",
         f"**Summary:**\n\n{SAYS}",
@@ -99,7 +89,7 @@ def test_reasoning_and_calls_are_taken_out(text: str) -> None:
         f"```text\n{SAYS}\n```",
     ],
 )
-def test_what_stands_around_a_summary_is_cut(text: str) -> None:
+def test_reasoning_and_calls_and_what_stands_around_a_summary_are_cut(text: str) -> None:
     assert verdict(text) == "mended"
     assert text_of(text) == SAYS
 

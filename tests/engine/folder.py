@@ -94,10 +94,7 @@ def _tokenizer(made: Made) -> dict[str, Any]:
         {
             "id": number,
             "content": token,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
+            **dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False),
             "special": vocab.types[number] == TokenType.CONTROL,
         }
         for number, token in enumerate(vocab.tokens)
@@ -106,19 +103,13 @@ def _tokenizer(made: Made) -> dict[str, Any]:
     bytelevel = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     return {
         "version": "1.0",
-        "truncation": None,
-        "padding": None,
+        **dict.fromkeys(("truncation", "padding", "normalizer", "post_processor")),
         "added_tokens": added,
-        "normalizer": None,
         "pre_tokenizer": bytelevel,
-        "post_processor": None,
         "decoder": bytelevel,
         "model": {
             "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
+            **dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix")),
             "fuse_unk": False,
             "byte_fallback": False,
             "vocab": vocab.index,

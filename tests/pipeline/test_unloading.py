@@ -79,11 +79,6 @@ def ask(proxy: Proxy, messages: list[dict[str, Any]], model: str = "m") -> httpx
     return answer
 
 
-def _count_checkpoints(path: Path) -> int:
-    with sqlite3.connect(path) as db:
-        return int(db.execute("SELECT count(*) FROM checkpoints").fetchone()[0])
-
-
 @pytest.mark.parametrize("when", ["first request", "idle", "restart"])
 @pytest.mark.parametrize("kind", ["ollama", "lmstudio", "llamacpp", "llamaswap"])
 def test_a_chat_that_fits_is_sent_as_it_is_to_a_model_that_is_not_loaded(kind: str, when: str, tmp_path: Path) -> None:
@@ -104,7 +99,8 @@ def test_a_chat_that_fits_is_sent_as_it_is_to_a_model_that_is_not_loaded(kind: s
         assert there.server.chats()[-1].json["messages"] == LONG
         assert 9_000 < there.server.count({"model": "m", "messages": LONG}) < 10_000
         assert (there.summaries, there.server.cuts) == (0, 0)
-    assert _count_checkpoints(path) == 0
+    with sqlite3.connect(path) as db:
+        assert db.execute("SELECT count(*) FROM checkpoints").fetchone() == (0,)
 
 
 def test_the_window_that_a_model_was_last_loaded_with_outlasts_a_restart(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.core.history.marks import CLOSE, FENCE, OPEN, RECALLED, RECALLED_END, is_summary
 from proxy.core.history.rules import constraints
-from proxy.recall.block import Block, RecalledBlocks, block_of, with_block
+from proxy.recall.block import Block, RecalledBlocks, block_of
 from proxy.recall.ranking import Passage
 
 
@@ -97,7 +97,7 @@ CONTENTS = st.one_of(
 @given(CONTENTS, st.text(max_size=30))
 def test_the_users_own_words_stay_as_they_are(content: Any, text: str) -> None:
     message = {"role": "user", "content": content, "name": "ann"}
-    put = with_block(message, text)
+    (put,) = RecalledBlocks({0: Block(text, (), 0)}).put([message])
     assert {**put, "content": content} == message
     assert put["content"][-len(content) :] == content if content else True
     assert put["content"] != content or not isinstance(content, str)

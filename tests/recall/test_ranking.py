@@ -187,6 +187,16 @@ def test_a_value_that_was_replaced_stays_out_where_the_new_one_is_in_the_prompt(
     assert recalled([*filler, *talk(2)], "ASK key-2", lost=100)[0].text == old["content"]
 
 
+def test_the_value_that_holds_stands_last_though_it_is_in_the_prompt() -> None:
+    """Where the turn says more than its question, a passage with words of that is recalled."""
+    walk = "The weather was nice, and we went for a walk by the river."
+    old, new = (
+        {"role": "user", "content": f"The code of item2 is {text}"} for text in (f"red2. {walk}", "blue13 now.")
+    )
+    found = recalled([*talk(60), old, *talk(40), new, *talk(2)], f"What is the code of item2? {walk}", lost=100)
+    assert [(each.text, each.later) for each in found[:2]] == [(new["content"], True), (old["content"], False)]
+
+
 @pytest.mark.parametrize("room", [30.0, 400.0])
 def test_what_was_replaced_never_comes_alone(room: float) -> None:
     old, new = "key-2 := v849901", "From today on, and for all of us in the new office, key-2 := v887345"
