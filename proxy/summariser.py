@@ -284,6 +284,7 @@ async def _read(job: Job, route: Route, ask: SummaryAsk, response: httpx.Respons
 
     The caller closes the connection, so that a model that loops, or does not end, is stopped there.
     """
+    # What came in one piece has at least so many tokens.
     answer, progress = Answer(0, lambda text: len(text) // 6), job.state.progress
     limit, size, before = SMALLEST_BOUND + ask.max_tokens * BYTES_PER_TOKEN, 0, progress.written
     streams, body, splitter = is_event_stream(response), bytearray(), sse.FrameSplitter(limit)

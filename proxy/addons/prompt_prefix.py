@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from proxy.addon import AddOn
 from proxy.core.history.checkpoint import CACHE_MARK, without_cache_marks
-from proxy.core.request import SYSTEM_ROLES, Message, Request, text_of
+from proxy.core.request import SYSTEM_ROLES, Message, Request
 from proxy.core.settings import Settings
 from proxy.job import Job
 from proxy.outcome import Outcome
@@ -96,10 +96,14 @@ def _without_billing(messages: list[Message]) -> list[Message] | None:
     content: Any = first.get("content")
     if isinstance(content, str) and content.startswith(_BILLING_HEADER):
         content = content.partition("\n")[2].lstrip("\n")
-    elif isinstance(content, list) and (line := text_of({"content": content[:1]}).strip()).startswith(_BILLING_HEADER):
-        if "\n" in line:
-            return None
+    elif isinstance(content, list) and content and _is_billing(content[0]):
         content = content[1:]
     else:
         return None
     return [{**first, "content": content}, *messages[1:]] if content else messages[1:]
+
+
+def _is_billing(part: Any) -> bool:
+    """Return whether a part of a message holds a billing line and nothing else."""
+    text = part.get("text") if isinstance(part, dict) else None
+    return isinstance(text, str) and text.startswith(_BILLING_HEADER) and "\n" not in text.strip()

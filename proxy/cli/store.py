@@ -48,11 +48,11 @@ async def _lines(settings: Settings, action: str, days: float | None) -> list[st
             lines = [f"purged {plural(count, 'checkpoint')}"]
         else:
             found = await opened.export()
-            lines = [encode(item).decode() for item in found]
+            encoded = [*map(encode, found)]
+            lines = [each.decode() for each in encoded]
             if action == "stats":
                 oldest = datetime.fromtimestamp(found[0].created, UTC).isoformat("T", "seconds") if found else "-"
-                size = sum(len(line.encode()) for line in lines)
-                lines = [f"checkpoints {len(found)}", f"bytes {size}", f"oldest {oldest}"]
+                lines = [f"checkpoints {len(found)}", f"bytes {sum(map(len, encoded))}", f"oldest {oldest}"]
         if not opened.healthy:
             raise refusal(url, "the store can't be reached")
     finally:

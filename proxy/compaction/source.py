@@ -226,7 +226,7 @@ def _without_templates(
     shared = Counter(place for place, key in once if times[key] > 1)
     tasks = sorted(place for place, number in shared.items() if number >= _TEMPLATE)
     under_way = tasks[-1:] if sum(times[key] > 1 for key in gone) < _TEMPLATE else []  # else it is shown
-    gone |= {key for place, key in once if times[key] > 1 and place in tasks}
+    gone |= {key for place, key in once if times[key] > 1 and shared[place] >= _TEMPLATE}
     done = set(tasks).difference(under_way) if worked else ()
     ends = (":", "：")  # noqa: RUF001 - the same in Chinese
     told = zip(spoken, keys, strict=True)

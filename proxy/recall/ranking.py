@@ -256,7 +256,9 @@ class _Statements:
         )
 
     def with_later(self, at: int) -> list[tuple[int, int]]:
-        """Return the place of a statement, behind that of the newest lost one with all of its words of the query.
+        """Return the place of a statement, behind that of the newest lost one with all of its words of the question.
+
+        One in the prompt counts, too, where no passage has more of the question: what holds has to stand last.
 
         Before that of one with the rarest word that the user has in few messages: it may say something else, but mostly
         it does not.
