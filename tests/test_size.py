@@ -34,11 +34,11 @@ class Bound(NamedTuple):
 
 
 BOUNDS = {
-    "files": Bound(174, 160),
-    "lines of code": Bound(22_970, 18_500),
-    "Python tokens": Bound(238_000, 175_000),
+    "files": Bound(178, 160),
+    "lines of code": Bound(24_070, 18_500),
+    "Python tokens": Bound(250_000, 175_000),
     "settings": Bound(40, 40),
-    "lines of tests": Bound(53_300, 40_000),
+    "lines of tests": Bound(57_000, 40_000),
     "functions entered by a short streamed request": Bound(357, 250),
     "files entered by a short streamed request": Bound(66, 45),
 }
