@@ -1,6 +1,5 @@
 """Compaction on demand: a user message that is `/compact` alone, and the same by the conversation's id; each may name a focus."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +25,9 @@ from proxy.routing import Route
 if TYPE_CHECKING:
     from proxy.pipeline import Pipeline
 
-_COMMAND = re.compile(r"\s*/compact(?:\s+(.{0,2000}?))?\s*\Z", re.DOTALL)
+_COMMAND: Final = "/compact"
+_LONGEST_FOCUS: Final = 2_000
+"""Characters."""
 _DONE, _IN_VAIN = "Conversation compacted:", "Nothing was compacted:"
 """By which an answer is recognised when its client sends it back."""
 _WRITTEN = "A summary by the model stands for what came before."
@@ -165,11 +166,17 @@ def _compacting(request: Request, history: Sequence[Message], focus: str) -> Req
 
 
 def _focus_of(message: Message) -> str | None:
-    """Return the focus of a command, which may be empty; None: it is none."""
+    """Return the focus of a command, which may be empty, or None for any other message.
+
+    A command is the whole message and one line: lines pasted from a log may begin with one.
+    """
     content = message.get("content")
     if isinstance(content, list) and len(content) == 1 and is_text_part(content[0]):
         content = content[0]["text"]
     if message.get("role") != "user" or not isinstance(content, str):
         return None
-    found = _COMMAND.match(content)
-    return None if found is None else found[1] or ""
+    text = content.strip()
+    command, focus = text[: len(_COMMAND)], text[len(_COMMAND) :]
+    if command != _COMMAND or len(focus) > _LONGEST_FOCUS or focus[:1].strip() or not {"\n", "\r"}.isdisjoint(focus):
+        return None
+    return focus.strip()

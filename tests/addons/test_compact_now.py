@@ -57,6 +57,9 @@ def test_a_command_is_answered_by_spillway_and_holds_for_the_next_request(path: 
         ([*history(1), {"role": "user", "content": [{"type": "text", "text": " /compact\n"}]}], "⚠️ Nothing was "),
         ([{"role": "user", "content": "/compaction of soil"}], "Noted."),
         ([{"role": "user", "content": "What does /compact do?"}], "Noted."),
+        ([{"role": "user", "content": "/compact: failed at 10:02\n/compact: failed at 10:03"}], "Noted."),
+        ([{"role": "user", "content": "/compact the log\nand tell me what it says"}], "Noted."),
+        ([{"role": "user", "content": " " * 300 + "/compact" + " \n" * 700 + "y" * 2_100}], "Noted."),
     ],
 )
 def test_what_is_no_command_or_finds_nothing_to_do(messages: list[dict[str, Any]], says: str) -> None:
