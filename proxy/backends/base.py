@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from typing_extensions import override
 
-from proxy.backends.fields import entry_of, fact, mapping, openai_models, smallest, tokens
+from proxy.backends.fields import entries_by_name, fact, mapping, openai_models, smallest, tokens
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.core.jsontext import JsonObject, dig
 from proxy.core.request import Thinking
@@ -144,18 +144,19 @@ class Backend:
     def models(self) -> Flow[list[Listed]]:
         """List the models; empty when the server has none or does not answer in a known shape."""
         entries = openai_models((yield MODELS).json)
-        return [Listed(entry["id"], entry, self.listed_profile(entry, entries)) for entry in entries]
+        named = entries_by_name(entries)
+        return [Listed(entry["id"], entry, self.listed_profile(entry, named)) for entry in entries]
 
     def profile(self, model: str) -> Flow[ModelProfile]:
         """Read all there is to know of one model, without loading it.
 
         A model that is not loaded has `provisional` set; a window that nothing reports is None: then requests are not managed.
         """
-        entries = openai_models((yield MODELS).json)
-        return self.listed_profile(entry_of(entries, model) or {}, entries)
+        named = entries_by_name(openai_models((yield MODELS).json))
+        return self.listed_profile(named.get(model, {}), named)
 
-    def listed_profile(self, entry: JsonObject, entries: list[JsonObject]) -> ModelProfile:
-        """Read an entry of the list of models: the least of several windows, one of which may be the trained one."""
+    def listed_profile(self, entry: JsonObject, named: Mapping[str, JsonObject]) -> ModelProfile:
+        """Read an entry of the list of models, which `named` has whole: the least of several windows, one of which may be the trained one."""
         windows = [tokens(dig(entry, *path)) for path in _WINDOWS]
         return ModelProfile(
             window=fact(smallest(windows), "model list", Trust.LISTED),

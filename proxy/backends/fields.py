@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any, TypeVar
 
 from proxy.backends.profile import Fact, Trust
@@ -79,13 +80,22 @@ def openai_models(value: object) -> list[dict[str, Any]]:
     return [entry for entry in objects(mapping(value).get("data")) if nonblank(entry.get("id")) is not None]
 
 
-def entry_of(entries: Iterable[dict[str, Any]], model: str) -> dict[str, Any] | None:
-    """The entry whose id, or one of whose aliases, is `model`; ids go before aliases."""
-    known = list(entries)
-    for entry in known:
-        if entry.get("id") == model:
-            return entry
-    return next((entry for entry in known if contains(entry.get("aliases"), model)), None)
+def by_name(named: Iterable[tuple[object, T]]) -> dict[str, T]:
+    """Index values by name, so that a list need not be searched once for each of its entries.
+
+    The first of several with one name wins; names that are empty or no strings are left out.
+    """
+    found: dict[str, T] = {}
+    for name, value in named:
+        if isinstance(name, str) and name:
+            found.setdefault(name, value)
+    return found
+
+
+def entries_by_name(entries: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Index the entries of an OpenAI model list by id, and by alias where no id is the same."""
+    aliases = ((alias, entry) for entry in entries for alias in items(entry.get("aliases")))
+    return by_name(chain(((entry.get("id"), entry) for entry in entries), aliases))
 
 
 def rolls_back(metadata: Mapping[str, Any] | str, origin: str) -> Fact[bool] | None:

@@ -14,7 +14,7 @@ from typing_extensions import override
 from proxy.backends.base import MODELS, Backend, Flow, Probe, SlotAction, SlotDone, SlotState
 from proxy.backends.fields import (
     contains,
-    entry_of,
+    entries_by_name,
     fact,
     mapping,
     nonblank,
@@ -68,10 +68,10 @@ class LlamaCpp(Backend):
         """The slot's limit: with a unified KV cache all slots together hold no more than that."""
         props = mapping((yield _props(model)).json)
         entries = openai_models((yield MODELS).json)
-        entry = entry_of(entries, model)
+        entry = entries_by_name(entries).get(model)
         if entry is None and len(entries) == 1 and "status" not in entries[0]:
             entry = entries[0]  # a server with one model answers to any name
-        listed, caps = self.listed_profile(entry or {}, entries), mapping(props.get("chat_template_caps"))
+        listed, caps = self.listed_profile(entry or {}, {}), mapping(props.get("chat_template_caps"))
         window = fact(tokens(dig(props, "default_generation_settings", "n_ctx")), "llama.cpp, slot", Trust.LOADED)
         vision = switch(dig(props, "modalities", "vision"))
         path = nonblank(props.get("model_path"))
@@ -88,7 +88,7 @@ class LlamaCpp(Backend):
         )
 
     @override
-    def listed_profile(self, entry: JsonObject, entries: list[JsonObject]) -> ModelProfile:
+    def listed_profile(self, entry: JsonObject, named: Mapping[str, JsonObject]) -> ModelProfile:
         """A router names the models that are not loaded too."""
         status = nonblank(dig(entry, "status", "value"))
         running = status is None or status in _RUNNING

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from typing_extensions import override
 
 from proxy.backends.base import MODELS, Backend, Flow, Probe
-from proxy.backends.fields import contains, entry_of, fact, nonblank, objects, openai_models, tokens
+from proxy.backends.fields import contains, entries_by_name, fact, nonblank, objects, openai_models, tokens
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.core.jsontext import JsonObject, dig
 
@@ -43,9 +43,8 @@ class LlamaSwap(Backend):
     @override
     def profile(self, model: str) -> Flow[ModelProfile]:
         """Read the command line of a running server; for one that does not run, the configuration."""
-        entries = openai_models((yield MODELS).json)
-        entry = _entry(entries, model)
-        listed = self.listed_profile(entry, entries)
+        entry = _entry(openai_models((yield MODELS).json), model)
+        listed = self.listed_profile(entry, {})
         if listed.provisional:
             return listed
         running = objects(dig((yield _RUNNING).json, "running"))
@@ -53,7 +52,7 @@ class LlamaSwap(Backend):
         return _started(listed, nonblank(command) or "")
 
     @override
-    def listed_profile(self, entry: JsonObject, entries: list[JsonObject]) -> ModelProfile:
+    def listed_profile(self, entry: JsonObject, named: Mapping[str, JsonObject]) -> ModelProfile:
         """All that are configured are listed, running or not."""
         window = tokens(entry.get("context_length")) or tokens(dig(entry, "meta", "n_ctx"))
         return ModelProfile(
@@ -81,7 +80,7 @@ class LlamaSwap(Backend):
 def _entry(entries: list[JsonObject], model: str) -> JsonObject:
     """The entry of a model by its name, or by one of its aliases."""
     aliased = (one for one in entries if contains(dig(one, "meta", "llamaswap", "aliases"), model))
-    return entry_of(entries, model) or next(aliased, {})
+    return entries_by_name(entries).get(model) or next(aliased, {})
 
 
 def _started(listed: ModelProfile, command: str) -> ModelProfile:

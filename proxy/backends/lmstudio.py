@@ -5,17 +5,31 @@ Version 0.4 has `/api/v1/models`, 0.3.6 and later `/api/v0/models`. Unknown path
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from typing_extensions import override
 
 from proxy.backends.base import MODELS, Backend, Flow, Listed, Probe
-from proxy.backends.fields import contains, fact, nonblank, objects, openai_models, smallest, switch, tokens
+from proxy.backends.fields import (
+    by_name,
+    contains,
+    fact,
+    items,
+    nonblank,
+    objects,
+    openai_models,
+    smallest,
+    switch,
+    tokens,
+)
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust, value_of
 from proxy.core.jsontext import JsonObject, dig
 from proxy.core.request import NONE, Thinking
 
 _EFFORTS = ("low", "medium", "high")
+_Entry: TypeAlias = tuple[JsonObject, list[JsonObject]]
+"""An entry of the native list, and those of its loaded instances that a name means."""
+_UNKNOWN: _Entry = {}, []
 
 
 class LmStudio(Backend):
@@ -46,13 +60,13 @@ class LmStudio(Backend):
     def models(self) -> Flow[list[Listed]]:
         """List the models that can be requested (`/v1/models`), with details from the native list."""
         entries = openai_models((yield MODELS).json)
-        native = (yield from _native_list()) or []
+        native = _by_name((yield from _native_list()) or [])
         return [Listed(entry["id"], entry, _profile(native, entry["id"])) for entry in entries]
 
     @override
     def profile(self, model: str) -> Flow[ModelProfile]:
         """Take the loaded instance's length; the least of several when the model id names them all."""
-        return _profile((yield from _native_list()) or [], model)
+        return _profile(_by_name((yield from _native_list()) or []), model)
 
     @override
     def load(self, model: str, body: Mapping[str, Any]) -> Flow[None]:
@@ -72,7 +86,7 @@ class LmStudio(Backend):
         That makes one more instance, and is refused where there is no memory for two: so those with less are unloaded
         first (nugget/thane-ai-agent, #1397).
         """
-        entry, instances = _find((yield from _native_list()) or [], model)
+        entry, instances = _by_name((yield from _native_list()) or []).get(model, _UNKNOWN)
         previous = smallest(tokens(dig(each, "config", "context_length")) for each in instances) or 0
         if previous >= windows[0]:
             return windows[0]
@@ -122,23 +136,21 @@ def _converted(entry: JsonObject) -> JsonObject:
     }
 
 
-def _find(entries: list[JsonObject], model: str) -> tuple[JsonObject, list[JsonObject]]:
-    """The entry that `model` names, and its loaded instances: all of them, or the one named by instance id."""
-    for entry in entries:
-        if entry["key"] == model:
-            return entry, objects(entry.get("loaded_instances"))
-    for entry in entries:
-        instances = objects(entry.get("loaded_instances"))
-        named = [instance for instance in instances if instance.get("id") == model]
-        if named:
-            return entry, named
-        if entry.get("selected_variant") == model or contains(entry.get("variants"), model):
-            return entry, instances
-    return {}, []
+def _by_name(entries: list[JsonObject]) -> dict[str, _Entry]:
+    """Index the entries with their loaded instances: all of them, or the one that is named by instance id."""
+    loaded = [(entry, objects(entry.get("loaded_instances"))) for entry in entries]
+    return by_name(
+        [
+            *((entry["key"], (entry, instances)) for entry, instances in loaded),
+            *((one.get("id"), (entry, [one])) for entry, instances in loaded for one in instances),
+            *((each[0].get("selected_variant"), each) for each in loaded),
+            *((variant, each) for each in loaded for variant in items(each[0].get("variants"))),
+        ]
+    )
 
 
-def _profile(entries: list[JsonObject], model: str) -> ModelProfile:
-    entry, instances = _find(entries, model)
+def _profile(named: Mapping[str, _Entry], model: str) -> ModelProfile:
+    entry, instances = named.get(model, _UNKNOWN)
     length = smallest(tokens(dig(instance, "config", "context_length")) for instance in instances)
     capabilities = entry.get("capabilities")
     return ModelProfile(

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from proxy.backends.base import MODELS, Backend, Flow, Listed, Memory, Probe
 from proxy.backends.fields import (
+    by_name,
     contains,
     fact,
     mapping,
@@ -75,12 +76,10 @@ class Ollama(Backend):
     def models(self) -> Flow[list[Listed]]:
         """List the models that can be requested (`/v1/models`), with details from tags and loaded models."""
         entries = openai_models((yield MODELS).json)
-        tags = objects(dig((yield _TAGS).json, "models"))
-        loaded = objects(dig((yield _PS).json, "models"))
-        return [
-            Listed(entry["id"], entry, _profile(_named(tags, entry["id"]) or {}, _named(loaded, entry["id"])))
-            for entry in entries
-        ]
+        tags = _by_name(objects(dig((yield _TAGS).json, "models")))
+        loaded = _by_name(objects(dig((yield _PS).json, "models")))
+        named = [(entry, _canonical(entry["id"])) for entry in entries]
+        return [Listed(entry["id"], entry, _profile(tags.get(name, {}), loaded.get(name))) for entry, name in named]
 
     @override
     def profile(self, model: str) -> Flow[ModelProfile]:
@@ -152,16 +151,12 @@ def _canonical(name: str) -> str:
 
 def _find(listing: Probe, model: str) -> Flow[JsonObject | None]:
     """Find the entry of a model in one of Ollama's lists."""
-    return _named(objects(dig((yield listing).json, "models")), model)
+    return _by_name(objects(dig((yield listing).json, "models"))).get(_canonical(model))
 
 
-def _named(entries: list[JsonObject], model: str) -> JsonObject | None:
-    wanted = _canonical(model)
-    for entry in entries:
-        names = (nonblank(entry.get("model")), nonblank(entry.get("name")))
-        if any(name is not None and _canonical(name) == wanted for name in names):
-            return entry
-    return None
+def _by_name(entries: list[JsonObject]) -> dict[str, JsonObject]:
+    names = ((nonblank(name), entry) for entry in entries for name in (entry.get("model"), entry.get("name")))
+    return by_name((_canonical(name), entry) for name, entry in names if name is not None)
 
 
 def _profile(shown: JsonObject, loaded: JsonObject | None) -> ModelProfile:

@@ -15,7 +15,7 @@ from typing_extensions import override
 from proxy.backends.base import MODELS, Backend, Flow, Probe
 from proxy.backends.fields import (
     contains,
-    entry_of,
+    entries_by_name,
     fact,
     items,
     mapping,
@@ -114,12 +114,12 @@ class OpenRouter(Backend):
             serving = mapping(dig((yield Probe("GET", f"/v1/models/{model}/endpoints")).json, "data"))
             entry = mapping(dig((yield Probe("GET", f"/v1/model/{model}")).json, "data"))
         if entry.get("id") is None or "context_length" not in entry:
-            entries = openai_models((yield MODELS).json)
-            entry = entry_of(entries, model) or entry_of(entries, model.rsplit(":", 1)[0]) or {}
+            named = entries_by_name(openai_models((yield MODELS).json))
+            entry = named.get(model) or named.get(model.rsplit(":", 1)[0], {})
         return _profile(model, entry, serving)
 
     @override
-    def listed_profile(self, entry: JsonObject, entries: list[JsonObject]) -> ModelProfile:
+    def listed_profile(self, entry: JsonObject, named: Mapping[str, JsonObject]) -> ModelProfile:
         """Read an entry of the catalogue."""
         return _profile(entry.get("id", ""), entry, {})
 

@@ -6,7 +6,7 @@ from typing import Any
 from typing_extensions import override
 
 from proxy.backends.base import Backend, Flow, Probe
-from proxy.backends.fields import entry_of, fact, nonblank, tokens
+from proxy.backends.fields import fact, nonblank, tokens
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust, value_of
 from proxy.core.jsontext import JsonObject, dig
 from proxy.core.request import Thinking
@@ -42,9 +42,9 @@ class Vllm(Backend):
     )
 
     @override
-    def listed_profile(self, entry: JsonObject, entries: list[JsonObject]) -> ModelProfile:
+    def listed_profile(self, entry: JsonObject, named: Mapping[str, JsonObject]) -> ModelProfile:
         """A base model or a LoRA adapter, which has no length of its own: `parent` names the model that has."""
-        base = entry_of(entries, nonblank(entry.get("parent")) or "") or {}
+        base = named.get(nonblank(entry.get("parent")) or "", {})
         length = tokens(entry.get("max_model_len")) or tokens(base.get("max_model_len"))
         root = nonblank(base.get("root")) or nonblank(entry.get("root"))
         return ModelProfile(

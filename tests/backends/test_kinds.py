@@ -550,6 +550,5 @@ def test_what_has_another_shape_is_nothing() -> None:
 
 def test_ids_go_before_aliases() -> None:
     entries: list[dict[str, Any]] = [{"id": "a", "aliases": ["b"]}, {"id": "b"}]
-    assert fields.entry_of(entries, "b") == {"id": "b"}
-    assert fields.entry_of(entries[:1], "b") == entries[0]
-    assert fields.entry_of(entries, "c") is None
+    assert fields.entries_by_name(entries) == {"a": entries[0], "b": {"id": "b"}}
+    assert fields.entries_by_name(entries[:1])["b"] == entries[0]
