@@ -160,7 +160,7 @@ class Archivist(AddOn):
 def _entries(job: Job) -> list[_Entry]:
     """List what user, assistant and tools said in a request, without what a client or Spillway put between."""
     request = job.request
-    messages = clean_history([*request.restored, *request.messages[leading_system(request.messages) :]])
+    messages = [*request.restored, *clean_history(request.messages[leading_system(request.messages) :])]
     spoken = [message for message in messages if not (is_system(message) or is_summary(message))]
     return [_Entry(message_digest(message).hex(), _archived(message)) for message in spoken]
 

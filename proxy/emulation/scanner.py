@@ -326,7 +326,8 @@ class CallScanner:
                 return
             calls = () if surplus else tuple(self._call(form, each) for each in (found[:1] if single else found))
         except Unreadable as wrong:
-            if not (reading.tool or form.marked):
+            quoted = wrong.kind != CUT and self._offer.quotes(self._text[reading.start : self._cursor])
+            if quoted or not (reading.tool or form.marked):
                 self._reject(reading)
                 return
             if not surplus:
@@ -334,6 +335,9 @@ class CallScanner:
                 self._fail(reading, wrong)
                 return
             calls = ()
+        if self._offer.quotes(self._text[reading.start : self._cursor], calls):
+            self._reject(reading)
+            return
         self._calls += max(1, len(calls))
         self._end_form(reading, calls)
 

@@ -5,9 +5,11 @@ a call that was cut off. Its results count only where they fit the schema of the
 """
 
 import ast
+import html
 import json
 import re
 import warnings
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import regex
@@ -38,6 +40,14 @@ _LITERALS = re.compile(
 )
 """Literals and names without operators, attributes and formatted strings: nothing nests but brackets, of which there are few, so
 that Python's parser can't be brought down by what a model writes (the warning at `ast.literal_eval`)."""
+_ESCAPED = re.compile(r"\\u([0-9A-Fa-f]{4})|\\+[nrt]")
+_BESIDE = 120
+"""Characters of a call, of a text as `bare` makes it, beside its tool's name and its arguments."""
+_NAMED = r"(?:(?<=[:<|\].,\[]){0}|{0}(?=[({{]))"
+_NO_ARGUMENTS = r"(?:,(?:arguments|args|parameters|input|params):|\[args\])?(?:\{\}|\(\)|\}|:</)"
+"""What follows the name in a call without arguments."""
+_ARGUMENT_ENDS = re.compile(r"[})\]<|]|,[^,:{}()<>\[\]]{1,80}:|\Z")
+"""What follows an argument: a bracket, or the next one's key."""
 _JSON_WORDS = {"true": True, "false": False, "null": None}
 
 
@@ -173,3 +183,47 @@ def json_text(value: Any) -> str:
     except (TypeError, ValueError, RecursionError):
         raise Unreadable(_INVALID) from None
     return text
+
+
+def bare(text: str) -> str:
+    """Reduce a text to what all ways to write a call have in common.
+
+    Left out are white space, quotes and escapes; a colon is what parts a key from its value.
+    """
+    text = html.unescape(_ESCAPED.sub(lambda code: chr(int(code[1], 16)) if code[1] else "", text))
+    text = "".join(text.lower().split())
+    for sign in "\"'`\\":
+        text = text.replace(sign, "")
+    return text.replace("</arg_key><arg_value>", ":").replace("=", ":").replace(">", ":")
+
+
+def holds_call(text: str, name: str, arguments: Mapping[str, Any]) -> bool:
+    """Return whether a bare text holds a call with these arguments, in whatever form and order.
+
+    The longest argument is looked for, and the others and the tool's name near it, all of them as code has them and not
+    prose. The time is linear in the text.
+    """
+    named = _NAMED.format(re.escape(bare(name)))
+    values = {key: value if isinstance(value, str) else json_text(value) for key, value in arguments.items()}
+    wanted = sorted((f"{bare(key)}:{bare(value)}" for key, value in values.items()), key=len)
+    if not wanted:
+        return re.search(named + _NO_ARGUMENTS, text) is not None
+    reach, looked_at = sum(map(len, wanted)) + len(name) + _BESIDE, 0
+    for end in _ends(text, wanted[-1]):
+        if end >= looked_at:
+            looked_at = end + reach
+            near = text[max(0, end - reach) : looked_at + reach]
+            code = re.search(r"[{(<]", near) and re.search(named, near)
+            if code and all(any(_ends(near, argument)) for argument in wanted):
+                return True
+    return False
+
+
+def _ends(text: str, argument: str) -> Iterator[int]:
+    """Yield the index behind each occurrence of an argument that begins and ends as one."""
+    at = text.find(argument)
+    while at >= 0:
+        end = at + len(argument)
+        if text[max(0, at - 1) : at] in "{(,:[" and _ARGUMENT_ENDS.match(text, end):
+            yield end
+        at = text.find(argument, end)

@@ -1,7 +1,7 @@
 """Cleaning and repair of histories: what is valid comes back as the same object.
 
-Taken out are Spillway's own status text, and marks that only Spillway may set: a client never gets a block of Spillway's, so one in an
-answer that it sends back is a quotation, or a forgery. Repaired is what a backend would refuse.
+Taken out are Spillway's own status text in answers, and in all messages the marks that only Spillway may set: a client never gets a
+block of Spillway's, so one that it sends is a quotation, or a forgery. Repaired is what a backend would refuse.
 
 Every step looks at what came before a message, not at what comes later, so that a history which extends
 another is repaired in the same way as far as that went: the backend's prefix cache and stored prefix rewrites
@@ -16,7 +16,7 @@ from functools import lru_cache
 from operator import is_not
 from typing import Any
 
-from proxy.core.history.marks import INSTRUCTION, defanged, forges_block, is_instruction
+from proxy.core.history.marks import BRACKET, INSTRUCTION, defanged, forges_block, is_instruction
 from proxy.core.history.turns import Pending, calls_of, is_result
 from proxy.core.jsontext import dig, dumps, loads
 from proxy.core.request import SYSTEM_ROLES, THOUGHT_FIELDS, Message, is_text_part, leading_system, text_of
@@ -90,22 +90,27 @@ def tidied(messages: Sequence[Message], rules: RepairRules) -> tuple[Sequence[Me
 
 
 def clean_history(messages: Sequence[Message]) -> list[Message]:
-    """The same messages without status text and without marks in answers; messages that carry none are the same objects."""
-    return [_clean(message) if message.get("role") == "assistant" else message for message in messages]
+    """The same messages without marks, and answers without status text; messages that carry none are the same objects."""
+    return [
+        _clean(message) if message.get("role") == "assistant" or BRACKET in str(message.get("content")) else message
+        for message in messages
+    ]
 
 
 def _clean(message: Message) -> Message:
     fields = {name: message[name] for name in ("content", *THOUGHT_FIELDS) if message.get(name)}
-    clean = {name: _clean_content(value) for name, value in fields.items()}
+    answer = message.get("role") == "assistant"
+    clean = {name: _clean_content(value, answer=answer) for name, value in fields.items()}
     return message if clean == fields else {**message, **clean}
 
 
-def _clean_content(value: Any) -> Any:
+def _clean_content(value: Any, *, answer: bool) -> Any:
     if isinstance(value, list):
-        return [{**part, "text": _clean_content(part["text"])} if is_text_part(part) else part for part in value]
+        cleaned = (_clean_content(part["text"], answer=answer) if is_text_part(part) else None for part in value)
+        return [part if text is None else {**part, "text": text} for part, text in zip(value, cleaned, strict=True)]
     if not isinstance(value, str):
         return value
-    text = strip_status(value)
+    text = strip_status(value) if answer else value
     return defanged(text) if forges_block(text) else text
 
 

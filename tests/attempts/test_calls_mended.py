@@ -100,6 +100,27 @@ def test_a_leaked_call_becomes_a_call(proxy: Proxy, name: str, text: str, *, str
 
 
 @both
+@pytest.mark.parametrize("mode", ["auto", "emulated"])
+@pytest.mark.parametrize("name", ["leaked", "leaked in a block", "leaked in python"])
+def test_a_call_that_a_result_holds_stays_text(mode: str, name: str, *, stream: bool) -> None:
+    text = REPLIES[name].text
+    messages = [
+        {"role": "user", "content": "What does the page say?"},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": PARIS}]},
+        {"role": "tool", "tool_call_id": "c", "content": json.dumps({"page": f"Welcome.\n{text}"})},
+    ]
+    with (
+        LlamaCppFake([FakeModel("m", 8192)], lambda _: Reply(text=text)) as fake,
+        running_proxy(fake, tool_mode=mode) as running,
+    ):
+        answer = running.chat(asked(name, stream=stream, messages=messages))
+    assert answer.status_code == 200, answer.text
+    assert b'"tool_calls":[' not in answer.content
+    whole = read_stream(answer.content).text if stream else answer.json()["choices"][0]["message"]["content"]
+    assert whole == text
+
+
+@both
 def test_a_call_in_python_becomes_a_call(proxy: Proxy, *, stream: bool) -> None:
     assert said(proxy, "leaked in python", stream=stream) == ("", [PARIS], "tool_calls")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -66,19 +67,20 @@ def test_a_loop_that_goes_back_keeps_its_newest_result(summaries: bool) -> None:
     """The same calls once more, without ids to tell them apart: an older checkpoint must not cover all of it."""
 
     def brain(question: Question) -> Reply:
-        return Reply(text=str(question.messages[-1]["content"]).removeprefix(question.prefix))
+        said, next_city, number = str(question.messages[-1]["content"]).removeprefix(question.prefix).partition("city ")
+        return Reply(text=f"{said}{_call(int(re.findall(r'[0-9]+', number)[0]))}" if next_city else said)
 
     with (
         LlamaCppFake([FakeModel("m", 2048)], summariser(brain) if summaries else brain) as fake,
         running_proxy(fake, recall="off", **EMULATED) as proxy,  # the model says what stands in its last message
     ):
-        messages: list[dict[str, Any]] = [{"role": "user", "content": f"Go. {_call(1)}"}]
+        messages: list[dict[str, Any]] = [{"role": "user", "content": "Go to city 1"}]
         histories = []
         for number in range(1, 26):
             histories.append(list(messages))
             text, made, _ = calls_of(proxy, stream=True, messages=messages)
             filler = " ".join(f"n{number * 60 + n}" for n in range(40))
-            messages += loop_turn(made, f"round {number} {filler}{_call(number + 1)}")
+            messages += loop_turn(made, f"round {number} {filler} city {number + 1}")
             messages[-2]["content"] = text
         for number, history in enumerate(histories[1:], start=1):
             before = len(fake.chats())

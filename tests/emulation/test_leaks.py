@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import html
+import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -116,9 +118,9 @@ def outcome(pieces: list[Piece]) -> tuple[str, list[tuple[str, str]], list[str]]
     return text, [(call.name, call.arguments) for call in calls], [p.finish for p in pieces if p.finish]
 
 
-def reader_of(of: Offer = OFFER, said: str = "") -> WrittenCallReader:
+def reader_of(of: Offer = OFFER, said: str = "", *, emulated: bool = False) -> WrittenCallReader:
     ids = iter(range(99))
-    return WrittenCallReader(of, lambda: f"id{next(ids)}", emulated=False, text_before=said)
+    return WrittenCallReader(of, lambda: f"id{next(ids)}", emulated=emulated, text_before=said)
 
 
 @pytest.mark.parametrize("name", LEAKED)
@@ -141,6 +143,66 @@ def test_what_is_shown_stays_text_piece_by_piece(name: str, *, seeing_all: bool)
         out = list(through(reader_of(), given_in, "stop", seeing_all=seeing_all))
         assert [id(piece) for piece in out[:-1]] == [id(piece) for piece in given_in], size
         assert out[-1].finish == "stop"
+
+
+PAGES: dict[str, Callable[[str], str]] = {
+    # how the text of a call reaches a model before it writes that text again
+    "as it is": lambda text: f"Welcome.\n{text}\nGoodbye.",
+    "in JSON": lambda text: json.dumps([{"content": f"Welcome.\n{text}"}]),
+    "in JSON by Go": lambda text: json.dumps(text).replace("<", "\\u003c").replace(">", "\\u003e"),
+    "in HTML": lambda text: f"<p>{html.escape(text)}</p>",
+    "in other white space": lambda text: text.replace(": ", ":\n\t"),
+    "in another form": lambda _: (
+        '[{"parameters":{"city":"Paris"},"name":"get_weather"}], now(), `get_weather(city=\'Lisbon\')`'
+    ),
+}
+
+
+@pytest.mark.parametrize("emulated", [False, True])
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("name", LEAKED)
+def test_a_call_that_a_page_holds_is_quoted(name: str, page: str, *, emulated: bool) -> None:
+    text, shown = LEAKED[name][0], PAGES[page](LEAKED[name][0])
+    result = {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": shown}]}
+    asked = {"role": "user", "content": "What does the page say?"}
+    as_text = {"role": "user", "content": f"<tool_result tool_name='get_weather'>{shown}</tool_result>"}
+    for messages in ([asked, result, asked], [asked, {"role": "user", "content": shown}], [as_text, asked]):
+        reader = reader_of(offer(messages=messages), emulated=emulated)
+        out = list(through(reader, pieces_of(text, 7), "stop", seeing_all=True))
+        assert outcome(out) == (text, [], ["stop"])
+
+
+@pytest.mark.parametrize(
+    "around", ["It says:\n```\n{}\n```\nI do not.", "> {}\nI do not.", 'It says "{}", so.', "`{}`", "{}"]
+)
+@pytest.mark.parametrize("broken", [False, True])
+def test_what_is_quoted_is_never_corrected_into_a_call(around: str, *, broken: bool) -> None:
+    call = TAGGED.replace('"city"', "city'") if broken else TAGGED.replace("city", "town")
+    messages = [{"role": "tool", "content": f"Welcome.\n{call}"}, {"role": "user", "content": "What does it say?"}]
+    reader, text = reader_of(offer(messages=messages), emulated=True), around.format(call)
+    assert outcome(list(through(reader, pieces_of(text, 7), "stop", seeing_all=True))) == (text, [], ["stop"])
+    assert reader.correction() is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "What is the weather in Paris? Use get_weather with city: Paris",
+        "Call get_weather for me. The arguments: city = Paris.",
+        "The tool: get_weather, city: Paris",
+        'The city is {"city": "Paris"}.',
+        TAGGED.replace("Paris", "Paris, Texas"),
+        TAGGED.replace("Paris", "Par"),
+        TAGGED.replace("get_weather", "get_forecast"),
+        '{"name": "get_weather", "description": "The weather."}' + " " * 9 + "x" * 600 + '{"city": "Paris"}',
+    ],
+)
+@pytest.mark.parametrize("role", ["user", "tool"])
+def test_a_call_that_was_merely_spoken_of_is_made(said: str, role: str) -> None:
+    earlier = [{"role": "user", "content": TAGGED}, {"role": "assistant", "content": TAGGED}]
+    messages = [*earlier, {"role": "user", "content": "Go on."}, {"role": role, "content": said}]
+    out = list(through(reader_of(offer(messages=messages)), pieces_of(TAGGED, 7), "stop", seeing_all=True))
+    assert outcome(out) == ("", [PARIS], ["tool_calls"])
 
 
 @pytest.mark.parametrize("name", LEAKED)

@@ -1,8 +1,8 @@
 """The marks around what Spillway writes into a history, and what stands between them.
 
-Whose words a text holds is told by structure alone: a block is one that Spillway wrote if an assistant or user message
-begins with its mark, and no client's answer does, because marks are taken out of those when they come in
-(`proxy.shaping.repair`). Between its marks a block holds none, so that nothing it quotes closes it or opens another.
+A block that begins with a mark is one that Spillway wrote, because marks are taken out of every message that comes in,
+whoever speaks in it (`proxy.shaping.repair`): blocks are put in afterwards, from the store or from a seal. Between its
+marks a block holds none, so that nothing it quotes closes it or opens another.
 """
 
 import re
@@ -46,7 +46,7 @@ _MARKS = (OPEN, CLOSE, FENCE, FENCE_END, SHORTENED, CONTINUED, INSTRUCTION, RECA
 _MARK = re.compile("|".join(r"\s{1,4}".join(map(re.escape, mark.split())) for mark in _MARKS), re.IGNORECASE)
 _HEADING = re.compile(r"rules\s{1,4}in\s{1,4}the\s{1,4}user['\u2019]s\s{1,4}own\s{1,4}words", re.IGNORECASE)
 _RULE = "- "
-_BRACKET = "["
+BRACKET = "["
 """Which they all begin with: one character is found a hundred times as fast as four texts."""
 
 
@@ -57,8 +57,8 @@ def defanged(text: str) -> str:
 
 
 def forges_block(text: str) -> bool:
-    """Return whether a text contains a mark of a block that Spillway writes."""
-    return _BRACKET in text and any(mark in text for mark in (OPEN, CLOSE, RECALLED, RECALLED_END))
+    """Return whether a text contains a mark of a block that Spillway writes, or of what the system says."""
+    return BRACKET in text and any(mark in text for mark in (OPEN, CLOSE, RECALLED, RECALLED_END, INSTRUCTION))
 
 
 def is_summary(message: Message) -> bool:
