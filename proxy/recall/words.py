@@ -19,6 +19,15 @@ UNSPACED = f"\u3040-\u30ff{HAN}\uac00-\ud7a3\u0e00-\u0e7f"
 _RUN = re.compile(f"[{UNSPACED}]+|[^{UNSPACED}]+")
 _IS_UNSPACED = re.compile(f"[{UNSPACED}]")
 _APOSTROPHE = re.compile("['\u2019]")
+HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+"""Chinese characters, as a range for a pattern."""
+UNSPACED = f"\u3040-\u30ff{HAN}\uac00-\ud7a3\u0e00-\u0e7f"
+"""The same for all that is written without spaces: kana, Chinese characters, Thai; and Korean syllables, whose endings change."""
+_RUN = re.compile(f"[{UNSPACED}]+|[^{UNSPACED}]+")
+_IS_UNSPACED = re.compile(f"[{UNSPACED}]")
+_APOSTROPHE = re.compile("['\u2019]")
+_ID = re.compile(r"\d[^\W\d]{1,64}\d")
+"""Figures on both sides of letters: of a hash, an id or base64, which no word has."""
 _DEFAULT = "english"
 _LEAST_VOTES = 2
 _SHORT = 32
@@ -99,14 +108,23 @@ def _terms_of(token: str, language: str) -> tuple[str, ...]:
     parts = _PART.findall(_APOSTROPHE.sub(" ", token))
     found = [token] if len(parts) > 1 and not _APOSTROPHE.search(token) else []
     for part in parts:
-        if _IS_UNSPACED.search(part):
+        if not part.isascii() and _IS_UNSPACED.search(part):
             for run in _RUN.findall(part):
                 spaced = len(run) == 1 or not _IS_UNSPACED.match(run)
                 found += [run] if spaced else [_shared(run[at : at + 2]) for at in range(len(run) - 1)]
         elif part not in FUNCTION_WORDS[language]:
-            # One stemmer used by two threads at a time mixes up their words; a new one costs half a microsecond.
-            found.append(_stemmer()(language).stemWord(part))
+            found.append((_stem if len(part) <= _SHORT else _stem.__wrapped__)(part, language))
     return tuple(found)
+
+
+@lru_cache(maxsize=16384)
+def _stem(part: str, language: str) -> str:
+    """Return the stem of a word. Paths and identifiers are made of few words, in many orders."""
+    if part[-1].isdecimal():  # all endings that the stemmers know are letters
+        return part
+    # One stemmer used by two threads at a time mixes up their words; a new one costs half a microsecond.
+    stem: str = _stemmer()(language).stemWord(part)
+    return stem
 
 
 @cache
