@@ -138,8 +138,10 @@ def spans_of(text: str) -> Iterator[tuple[int, int]]:
 
 def _cut(text: str, at: int, end: int) -> int:
     """The end of the piece that begins at `at`, behind the last good place in its second half."""
-    cut, units = at, 0
-    while cut < end and units < PIECE:
+    cut, units = min(at + PIECE, end), 0
+    if not text[at:cut].isascii():  # else each is a unit
+        cut = at
+    while cut < end and units < PIECE and cut < at + PIECE:
         units += _units(text, cut, cut + 1)
         cut += 1
     if end - cut < PIECE and _units(text, cut, end) < PIECE // 4:

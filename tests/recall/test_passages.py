@@ -4,12 +4,13 @@ from datetime import date
 from typing import Any
 
 import pytest
+import snowballstemmer
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.core.history.marks import INSTRUCTION, OPEN
 from proxy.recall.passages import PIECE, UNSPLIT, day_term, days_in, passages_of, spans_of, spoken_text, written_on
-from proxy.recall.words import folded, language_of, terms
+from proxy.recall.words import FUNCTION_WORDS, folded, language_of, terms
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,16 @@ from proxy.recall.words import folded, language_of, terms
 )
 def test_terms_are_stems_without_function_words_and_identifiers_whole_and_in_parts(text: str, found: list[str]) -> None:
     assert terms(text) == found
+
+
+@given(st.from_regex(r"[a-z0-9]{2,40}", fullmatch=True).filter(lambda word: word not in FUNCTION_WORDS["english"]))
+@example("utf8s")
+@example("a1b2c3d4")
+@example("running9")
+def test_a_part_of_a_path_has_the_stem_that_the_stemmer_gives_it(word: str) -> None:
+    stem = snowballstemmer.stemmer("english").stemWord(word)
+    assert terms(word) == [stem]
+    assert terms(f"src/{word}")[1:] == ["src", stem]
 
 
 def test_the_language_is_that_of_the_function_words() -> None:
