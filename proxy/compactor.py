@@ -172,7 +172,7 @@ class Compactor:
             return await self._alone(job, budget, goal, limit)
         # A run that was started ahead of time, before this client's newest message came, may be enough.
         ahead = (flight for flight in self._flights.values() if _continues(job, flight.job))
-        running = None if job.managed.hands_over else next(ahead, None)
+        running = next(ahead, None)
         if running is not None:
             _, checkpoint = await self._waited(running, job, wait) or (None, None)
             if checkpoint is not None and _is_longer(checkpoint, job):
@@ -224,11 +224,9 @@ class Compactor:
         """Ask a model here, unless another replica does, or did since the job was prepared: then adopt its checkpoint."""
         answered = _answered(job.prompt) if not job.expected else job.expected
         async with self._store.claim(f"{job.scope}|{answered.hex()}", CLAIM):
-            # A client's own compaction is filled to the brim, for one answer: it is neither adopted nor stored.
-            if not job.managed.hands_over:
-                stored = await self._store.find(job.scope, job.prompt.links[-2::-1])
-                if stored is not None and _is_longer(stored, job):
-                    return None, stored
+            stored = await self._store.find(job.scope, job.prompt.links[-2::-1])
+            if stored is not None and _is_longer(stored, job):
+                return None, stored
             try:
                 return await self._alone(job, budget, goal, limit, asks=True)
             except NotWritten:
@@ -243,7 +241,7 @@ class Compactor:
 
     async def _stored(self, job: Job, budget: ContextBudget, done: Compaction) -> Checkpoint:
         checkpoint = _checkpoint_of(job, budget, done, self._clock())
-        if job.window_is_known and not job.managed.hands_over:
+        if job.window_is_known:
             await self._store.put(checkpoint)
         return checkpoint
 
@@ -256,7 +254,7 @@ class Compactor:
             reduction,
             await self.summaries.summariser(job, overhead, goal=goal, asks=asks),
             limit=max(1.0, limit - overhead),
-            summarised=job.request.compaction is not None or job.managed.hands_over,
+            summarised=job.request.compaction is not None,
             strategy=STRATEGIES[job.settings.strategy],
         )
         return await self.summaries.drive(job, flow, job.settings.read_timeout, heavy=heavy)

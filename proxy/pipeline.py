@@ -118,7 +118,7 @@ class Pipeline:
         client, budget, wanted, before = reply.client, job.budget, job.request.compaction, job.prompt.estimate.tokens
         if budget is None:
             return
-        goal = budget.requested_goal(before, wanted, hands_over=job.managed.hands_over and job.is_due)
+        goal = budget.requested_goal(before, wanted)
         due = job.is_due and not await make_way(job, refused=False)
         if not due and goal is None and not self.counting.was_cut(job):
             return

@@ -14,7 +14,6 @@ from proxy.compaction.ladder import within_limits
 from proxy.compaction.policy import prune_limits
 from proxy.conversation_state import ConversationState
 from proxy.core.history.checkpoint import Checkpoint, chain
-from proxy.core.history.client_compaction import unfolded
 from proxy.core.jsontext import HEAVY, is_heavy
 from proxy.core.piece import CallPart
 from proxy.core.request import Message, Request, leading_system
@@ -213,7 +212,7 @@ class Preparer:
             # What the policy makes of the rest hangs on the tools.
             parts = steps(request, job.settings, job.window)
             front = parts[-1].after if parts else request
-            job.request = request.changed(**less, messages=unfolded(front.messages))
+            job.request = request.changed(**less, messages=front.messages)
             await self.prepare_again(job)
 
     async def load(self, job: Job) -> None:

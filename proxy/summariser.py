@@ -123,7 +123,7 @@ class Summaries:
     def wait(self, job: Job) -> float:
         """Seconds that a job may wait for its summary: none where it is written afterwards, unless the user says otherwise."""
         settings = job.settings
-        wanted = job.request.compaction is not None or job.managed.hands_over or settings.strategy == "summarize"
+        wanted = job.request.compaction is not None or settings.strategy == "summarize"
         if wanted or job.rewrites:
             return settings.read_timeout
         if job.expected:

@@ -3,13 +3,18 @@
 Where the newest user message alone exceeds the window and all of it is asked about, no cut leaves what the answer needs. So
 each part is read with the question beside it, in a request like one for a summary, and the notes stand in the document's
 place. They are stored as a checkpoint: later turns, and the same request once more, begin with them. Where passages stand out
-instead, the message is cut and these are recalled, as without this, if a tenth of the user's words has room.
+instead, the message is cut and these are recalled, as without this.
+
+A client's own request to compact its history (`proxy.core.history.client_compaction`) is read in the same way, wherever the
+history is: what its answer leaves out, the client has thrown away for good.
 """
 
+import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
 from typing_extensions import override
@@ -17,21 +22,24 @@ from typing_extensions import override
 from proxy.addon import AddOn
 from proxy.attempts.client import ClientStream
 from proxy.attempts.room import too_long
-from proxy.compaction.asking import Summariser, SummaryAsk, in_pieces
-from proxy.compaction.budget import ContextBudget
+from proxy.compaction.asking import Summariser, SummaryAsk, in_pieces, transcripts
+from proxy.compaction.budget import budget_for
 from proxy.compaction.compaction import STRATEGIES, Compaction
 from proxy.compaction.ladder import LEAST_SHARE
 from proxy.compaction.middles import cut_text, pieces_of, user_words
-from proxy.compaction.results import Cost
+from proxy.compaction.shorten import cut_middle
 from proxy.compaction.summary import fence, plain
+from proxy.core.history.client_compaction import Apart, taken_apart
 from proxy.core.history.embedded import authored_text, replaced, texts_of, with_parts
 from proxy.core.history.turns import newest_user
-from proxy.core.request import Message
+from proxy.core.request import Message, text_of
 from proxy.job import Job
 from proxy.net.tasks import offload_if
 from proxy.recall.passages import passages_of
 from proxy.recall.ranking import outstanding, query_of, rank
 from proxy.stream.status import READING, read_in_parts, reading_part
+from proxy.tokens.cache import Cache
+from proxy.tokens.meter import digest_of
 
 if TYPE_CHECKING:
     from proxy.pipeline import Pipeline
@@ -71,7 +79,7 @@ _WHOLE = re.compile(
     r"|(?:list|name|find|give|count|extract|enumerate|mention)\s(?:\w+\s){0,2}?(?:all|every|each)\b|how many (?:times|different)"
     r"|(?:main|key|central|major|recurring) (?:\w+\s)?(?:points?|ideas?|themes?|topics?|arguments?|events?|characters?|figures?|findings?|messages?)"
     r"|(?:whole|entire|complete) (?:text|book|document|story|novel|paper|file|transcript|article|thing)|from (?:beginning|start) to (?:end|finish)"
-    r"|throughout|as a whole|overall|what(?:'s| is) (?:it|this|that|(?:the|this) \w+) about"
+    r"|throughout|as a whole|(?:condens|compress|consolidat|distil)\w*|takeaways?|hand-?off|overall|what(?:'s| is) (?:it|this|that|(?:the|this) \w+) about"
     r"|zusammenfass\w*|fass\w*\s.{0,80}\bzusammen|übersetz\w*|überblick|inhaltsangabe|(?:liste|nenne|zähle)\s.{0,40}\balle\w*"
     r"|résum\w+|tradui\w+|aperçu|(?:liste|énumère|cite)\w*\s.{0,20}\btou(?:s|tes)"
     r"|resum\w+|traduc\w+|traduz\w*|(?:enumera|lista|liste|nombra|cite)\w*\s.{0,20}\btod[oa]s|panorama"
@@ -108,6 +116,9 @@ class DocumentReader(AddOn):
         """Count, ask and store as the pipeline does."""
         self._counting, self._compactor = pipeline.counting, pipeline.compactor
         self._summaries, self._meter = pipeline.compactor.summaries, pipeline.counting.meter
+        self._preparer = pipeline.preparer
+        self._known = Cache[tuple[str, bytes], str](self._meter.memory)
+        """Notes on the histories of the latest requests to compact: a client that gives up waiting asks once more."""
 
     @override
     async def before_compaction(self, job: Job, client: ClientStream) -> None:
@@ -116,6 +127,9 @@ class DocumentReader(AddOn):
         Raises:
             ContextOverflow: it is longer than what is read.
         """
+        if job.managed.hands_over:
+            await self._hand_over(job, client)
+            return
         budget, newest, placed = job.budget, newest_user(job.prompt.sent), newest_user(job.prompt.history)
         if budget is None or newest is None or placed is None or not await self._may_read(job):
             return
@@ -137,7 +151,7 @@ class DocumentReader(AddOn):
         progress = _Progress()
         await client.notify(READING)
         async with client.progress(lambda: reading_part(progress.part, progress.parts)):
-            notes = await self._read(job, budget, found, tokens, cost, progress)
+            notes = await self._read(job, found, budget.enough - budget.fixed, tokens, progress)
         if notes:
             history = [*job.prompt.history]
             history[placed] = with_notes(message, found, notes)
@@ -157,32 +171,86 @@ class DocumentReader(AddOn):
 
     async def _may_read(self, job: Job) -> bool:
         """Return whether a model may be asked that often: not for background tasks, and by default only where tokens are free."""
-        wanted, unasked = job.settings.documents, job.background or job.request.compaction or job.managed.hands_over
+        wanted, unasked = job.settings.documents, job.background or job.request.compaction
         if wanted == "off" or unasked or not STRATEGIES[job.settings.strategy].asks:
             return False
         return wanted == "on" or self._summaries.is_free((await self._summaries.route(job)).upstream)
 
-    async def _read(
-        self, job: Job, budget: ContextBudget, document: Document, tokens: float, cost: Cost, progress: _Progress
-    ) -> str:
-        """Read a document of so many tokens, and the notes on it while they are too long; empty if the model does not serve."""
-        by, text, requests = await self._summaries.summariser(job), document.text, 0
+    async def _hand_over(self, job: Job, client: ClientStream) -> None:
+        """Put notes in the place of the history that a client wants compacted, in its request: what is sent later is made of that."""
+        cost, before, since = (
+            partial(self._meter.costs, job.key),
+            job.prompt.estimate.tokens,
+            self._compactor.begin(job),
+        )
+        apart = await offload_if(True, taken_apart, [*job.prompt.system, *job.prompt.sent])
+        found = await offload_if(True, _history_in, apart)
+        fixed, tokens = sum(cost(apart.with_notes(""))), sum(await offload_if(True, cost, [_said(found.text)]))
+        room, progress = budget_for(job.settings, job.window or 0, round(fixed)).enough - fixed, _Progress()
+        await client.notify(READING)
+        key = (job.scope, sha256(b"".join(map(digest_of, apart.messages))).digest())
+        async with client.progress(lambda: reading_part(progress.part, progress.parts)):
+            notes = self._known.get(key) or await self._read(job, found, room, tokens, progress)
+        if not notes:
+            self._record_unread(job, tokens - max(0, room), tokens)
+            return  # the history is shortened as any other
+        self._known.put(key, notes, len(notes))
+        messages = apart.with_notes(f"<{_TAG}>\n{notes}\n</{_TAG}>")
+        job.outcome.record_compacted(
+            kind="read",
+            results_cleaned=0,
+            messages_before=len(apart.messages),
+            messages_after=len(messages),
+            tokens_before=before,
+            tokens_after=round(sum(cost(messages))),
+            ratio=round(sum(cost(messages)) / before, 4),
+            seconds=round(job.outcome.clock() - since, 3),
+            summary="written",
+            rungs=("read in parts",),
+            cut=(0, 0),
+        )
+        job.request = replace(job.request.changed(messages=messages), restored=(), edits=())
+        await self._preparer.prepare_again(job)
+        await client.notify(read_in_parts(before, job.prompt.estimate.tokens))
+
+    async def _read(self, job: Job, document: Document, room: float, tokens: float, progress: _Progress) -> str:
+        """Read a document of so many tokens, and the notes on it while they are too long; empty if the model does not serve.
+
+        `room`: tokens that notes and their frame may take.
+        """
+        asks, text, requests = STRATEGIES[job.settings.strategy].asks, document.text, 0
+        by, cost = await self._summaries.summariser(job, asks=asks), partial(self._meter.costs, job.key)
         shell = sum(cost([_ask("", document.question, 0, 0, by.tokens)]))
         size = (by.window * 0.98 - shell - by.tokens) * by.trust
-        room = (budget.enough - budget.fixed - shell) * _NOTES
+        room = (room - shell) * _NOTES
         while by.available and size > by.tokens and room > _LEAST:
             part = tokens / min(room / _LEAST / 2, (MOST_REQUESTS + 1 - requests) * 0.75)
             pieces = await offload_if(True, list, in_pieces(text, min(size, max(_PART, part)), cost))
-            requests += len(pieces)
-            if requests > MOST_REQUESTS:
+            if requests + len(pieces) > MOST_REQUESTS and not (requests or job.managed.hands_over):
                 why = f"What is asked needs all of the newest message, of which {MOST_REQUESTS} parts are read: about {int(MOST_REQUESTS * size)} tokens."
                 raise await too_long(job, self._meter, why=why)
+            if requests + len(pieces) > MOST_REQUESTS:
+                share = room / tokens if requests else MOST_REQUESTS / len(pieces)
+                text = cut_middle(text, int(len(text) * share * _NOTES), edge="\n")
+                tokens, whole = sum(cost([_said(text)])), tokens
+                self._record_unread(job, whole - tokens, whole)
+                if requests:
+                    return text
+                continue
+            requests += len(pieces)
             notes = await self._notes(job, pieces, document.question, by, room, progress)
+            if not notes:
+                return ""
             text = "\n\n".join(f"Part {number} of {len(pieces)}:\n{note}" for number, note in enumerate(notes, 1))
-            tokens = sum(cost([{"role": "user", "content": text}]))
+            text, tokens = f"{_HEAD.format(parts=len(pieces))}\n\n{text}", sum(cost([_said(text)]))
             if tokens <= room:
-                return f"{_HEAD.format(parts=len(pieces))}\n\n{text}" if notes else ""
+                return text
         return ""
+
+    def _record_unread(self, job: Job, tokens: float, whole: float) -> None:
+        """Record tokens that were not read, of so many: the answer's headers, its usage and a notice tell of them."""
+        job.outcome.left_out += max(0, math.ceil(tokens))
+        job.outcome.left_out_of = max(job.outcome.left_out_of, math.ceil(whole))
 
     async def _notes(
         self, job: Job, pieces: Sequence[str], question: str, by: Summariser, room: float, progress: _Progress
@@ -204,11 +272,13 @@ class DocumentReader(AddOn):
         for progress.part, piece in enumerate(pieces, 1):
             note = await note_on(piece, tokens)
             if not note:
-                halves = in_pieces(piece, sum(cost([{"role": "user", "content": piece}])) * 0.6, cost)
+                halves = in_pieces(piece, sum(cost([_said(piece)])) * 0.6, cost)
                 note = "\n".join(filter(None, [await note_on(each, tokens // 2) for each in halves]))
             job.state.unsummarised = 0
             job.outcome.add("document_part", became="read" if note else "failed")
             failed += not note
+            if not note:
+                self._record_unread(job, sum(cost([_said(piece)])), sum(cost([*map(_said, pieces)])))
             if failed > _FAILED * min(len(pieces), max(progress.part, _TRIED)):
                 return []
             notes.append(
@@ -249,6 +319,17 @@ def with_notes(message: Message, document: Document, notes: str) -> Message:
     """The message with notes in the place of the document; all else in it stays."""
     block = f"\n<{_TAG}>\n{notes}\n</{_TAG}>\n"
     return _with(message, document.spans, [block, *("[…]" for _ in document.spans[1:])])
+
+
+def _history_in(apart: Apart) -> Document:
+    """The conversation as one text, and what is asked for."""
+    pieces = [text_of(apart.messages[at])[start:end] for at, (start, end) in apart.spans.items()]
+    pieces += transcripts([apart.messages[at] for at in apart.history], (math.inf,))
+    return Document((), "\n\n".join(pieces), cut_text(apart.question, _QUESTION), pasted=False)
+
+
+def _said(text: str) -> Message:
+    return {"role": "user", "content": text}
 
 
 def _ask(piece: str, question: str, part: int, parts: int, tokens: int) -> Message:

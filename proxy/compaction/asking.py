@@ -119,15 +119,15 @@ def _fitting(reduction: Reduction, by: Summariser, start: int, share: float) -> 
     return best if len(best) <= _MOST_PIECES else []
 
 
-def transcripts(messages: Sequence[Message]) -> Iterator[str]:
-    """Transcripts of the same conversation, each much shorter than the one before it: less is kept of long messages.
+def transcripts(messages: Sequence[Message], limits: Sequence[float] = _ENTRIES) -> Iterator[str]:
+    """Transcripts of the same conversation, each much shorter than the one before it: of long messages so many characters stay.
 
     Tool calls and results look the same in either form. What the user says itself, and earlier summaries, are kept as in
     the first one.
     """
     entries = [(message, _speaker(message), all_text(message)) for message in messages]
     length = 0
-    for most in _ENTRIES:
+    for most in limits:
         lines = [f"{speaker}: {summary.unlabelled(_entry(message, text, most))}" for message, speaker, text in entries]
         text = "\n\n".join(lines)
         if not length or len(text) < 0.9 * length:
@@ -135,10 +135,10 @@ def transcripts(messages: Sequence[Message]) -> Iterator[str]:
             yield text
 
 
-def _entry(message: Message, text: str, most: int) -> str:
+def _entry(message: Message, text: str, most: float) -> str:
     if is_summary(message) or len(text) <= most:
         return text
-    return cut_text(text, _ENTRIES[0]) if is_user(message) else cut_middle(text, most, edge="\n")
+    return cut_text(text, _ENTRIES[0]) if is_user(message) else cut_middle(text, int(most), edge="\n")
 
 
 def _speaker(message: Message) -> str:

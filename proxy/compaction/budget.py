@@ -146,14 +146,8 @@ class ContextBudget:
         """
         return tokens >= self.window if counted else cuts and 2 * tokens - upper >= self.window
 
-    def requested_goal(self, tokens: int, wanted: CompactionRequest | None, *, hands_over: bool) -> int | None:
-        """Return the prompt tokens to compact a prompt of `tokens` to on the client's request; None: not, or not yet.
-
-        `hands_over`: the client asks for a compaction of its own, of a history that is due.
-        """
-        if hands_over:
-            # As much as may be is read as it is, and room is left for a long answer.
-            return int(self.zone * (self.target + self.trigger) / 2)
+    def requested_goal(self, tokens: int, wanted: CompactionRequest | None) -> int | None:
+        """Return the prompt tokens to compact a prompt of `tokens` to on the client's request; None: not, or not yet."""
         if wanted is None:
             return None
         if wanted.now:

@@ -124,7 +124,7 @@ class Managed:
     spent: tuple[int, int] = (0, 0)
     """Prompt and completion tokens of the summaries for it."""
     hands_over: bool = False
-    """Whether the client asks for a compaction of its own."""
+    """Whether the client asks for a summary of its own history, which it throws away afterwards."""
 
 
 # -- requests

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.history.client_compaction import asks_to_compact, brought_from, unfolded
+from proxy.core.history.client_compaction import asks_to_compact, brought_from, taken_apart
 from proxy.core.history.rules import constraints
 from proxy.core.request import text_of
+from tests.agent_prompts import PROMPT
+from tests.compacting import CLIENTS, OTHERS, history
 
 CODEX = (
     "You are performing a CONTEXT CHECKPOINT COMPACTION. Create a handoff summary for another LLM that will resume "
@@ -118,17 +120,40 @@ def test_a_summary_is_known_where_a_client_puts_it_into_other_words(wrapped: str
     assert brought_from("Build a shed.") == len("Build a shed.")
 
 
-@given(st.integers(0, 40_000), st.booleans())
-def test_a_transcript_in_one_message_is_unfolded_without_losing_a_character(size: int, lines: bool) -> None:
-    said = (("a line of it\n" if lines else "word ") * (size // 8))[:size]
-    text = f"<conversation>\n{said}\n</conversation>\n\n{OPENCODE_ASKS}"
-    messages = [*BEFORE, {"role": "user", "content": text}]
-    done = unfolded(messages)
-    assert done[:3] == messages[:3]
-    assert "".join(map(text_of, done[3:])) == text
-    assert asks_to_compact(done)
-    if len(text) > 12_000:
-        assert done[-1]["content"].startswith("Create a new anchored summary")
-        assert max(len(text_of(message)) for message in done[3:]) <= 1_600
-    else:
-        assert done == messages
+TALK = [(f"The code of c{n} is K-{n}." + " There is more." * 20, "Noted. " * 12) for n in range(40)]
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_what_is_asked_is_told_from_what_it_is_asked_about(name: str) -> None:
+    messages = CLIENTS[name](TALK)
+    assert asks_to_compact(messages)
+    apart = taken_apart(messages)
+    rest = apart.with_notes("NOTES")
+    inside = [text_of(messages[at])[start:end] for at, (start, end) in apart.spans.items()]
+    inside += [text_of(messages[at]) for at in apart.history]
+    for n in range(40):
+        assert f"K-{n}." in str(inside)
+        assert f"K-{n}." not in str(rest)
+    assert str(rest).count("NOTES") == 1
+    assert any(message["role"] == "user" for message in rest)
+    # What is asked comes from the request itself, and no word of it is lost.
+    bare = " ".join(text_of(message) for message in rest).replace("NOTES", " ").split()
+    assert set(apart.question.split()) <= set(bare)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_only_looks_like_it(name: str) -> None:
+    assert not asks_to_compact(OTHERS[name](TALK))
+    system = [{"role": "system", "content": PROMPT}]
+    assert not asks_to_compact([*system, *history(TALK), {"role": "user", "content": "Summarise what you changed."}])
+
+
+@given(st.lists(st.sampled_from([*"ab:\n<>#*[]\"'", "user", "assistant", "\n\n", "summary of the chat "])).map("".join))
+def test_any_text_is_taken_apart_without_losing_a_character(text: str) -> None:
+    messages = [{"role": "user", "content": text * 400}]
+    asks_to_compact(messages)
+    apart = taken_apart(messages)
+    (made,) = apart.with_notes("N")
+    for start, end in apart.spans.values():
+        assert made["content"] == f"{messages[0]['content'][:start]}\nN\n{messages[0]['content'][end:]}"
+        assert 0 <= start <= end

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from proxy.core.history.marks import EXTRACT
+from tests.compacting import CLIENTS as PROGRAMS
 from tests.core.test_client_compaction import CLAUDE, CODEX, OPENCODE, QWEN, QWEN_SYSTEM
+from tests.dialects.asking import PATHS, question, read
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply, qa, summariser
 from tests.fakes.brains import facts
 from tests.proxying import Proxy, read_stream, running_proxy
@@ -152,3 +154,59 @@ def test_one_that_fits_is_sent_as_it_is() -> None:
         (only,) = fake.chats()
         assert len(only.json["messages"]) == 26
         assert only.json["tools"]
+
+
+TURNS = [
+    (f"Remember: the code of c{n} is K-{n}. " + "There is more to be said. " * 30, "Noted. " * 40) for n in range(30)
+]
+
+
+def sent_by(proxy: Proxy, path: str, given: list[dict[str, Any]], *, stream: bool) -> Any:
+    """Send a request in a dialect; what leads a Messages request is a field of its own."""
+    lead = {"system": given[0]["content"]} if path == "/v1/messages" and given[0]["role"] == "system" else {}
+    body = question(path, stream=stream, messages=given[len(lead) :], **lead)
+    return proxy.client.post(path, json=body)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "stream"),
+    [
+        *((name, PATHS[n % 4], n % 8 < 4) for n, name in enumerate(PROGRAMS)),
+        *(("goose", path, stream) for path in PATHS for stream in (True, False)),
+    ],
+)
+def test_all_of_it_is_answered_from_wherever_it_is(name: str, path: str, stream: bool) -> None:
+    given = PROGRAMS[name](TURNS)
+    path = path if given[-1]["role"] == "user" else PATHS[0]  # Messages has no system's words at its end
+    model = FakeModel("m", window=WINDOW)
+    with LlamaCppFake([model], brain=summariser(qa(), lambda _: True)) as fake, running_proxy(fake) as proxy:
+        answer = sent_by(proxy, path, given, stream=stream)
+        assert answer.status_code == 200, answer.text
+        seen = read(path, answer.content, stream=stream)
+        assert seen.error is None
+        assert facts([{"role": "assistant", "content": seen.text}]) == {f"c{n}": f"K-{n}" for n in range(30)}
+        assert "x-spillway-left-out" not in answer.headers
+        assert (fake.overflows, fake.invalid_histories) == (0, [])
+        before = len(fake.chats())
+        sent_by(proxy, path, given, stream=stream)
+        assert len(fake.chats()) == before + 1, "who gives up waiting asks once more, and it is not read again"
+
+
+@pytest.mark.parametrize("name", ["goose", "langchain memory", "roo"])
+def test_what_can_not_be_read_whole_is_told(name: str) -> None:
+    """A model that breaks off in one part, and a history longer than all that is read."""
+    broken = [Reply(error="out of memory")]
+    inner = summariser(qa(), lambda _: True)
+
+    def brain(asked: Question) -> Reply:
+        return broken[0] if "stands part 2 " in asked.last_user else inner(asked)
+
+    with LlamaCppFake([FakeModel("m", window=WINDOW)], brain=brain) as fake, running_proxy(fake) as proxy:
+        body = {"model": "m", "messages": PROGRAMS[name](TURNS)}
+        told = proxy.chat(body).json()["usage"]["spillway"]["left_out"]
+        assert 0 < told["tokens"] < told["of"]
+        broken[0] = Reply(text="nothing")
+        body["messages"] = PROGRAMS[name](TURNS * 12)
+        answer = proxy.chat(body)
+        assert answer.status_code == 200
+        assert int(answer.headers["x-spillway-left-out"]) > WINDOW

@@ -1,41 +1,116 @@
 """Compactions that clients make themselves: how they ask a model for one, and how what it wrote comes back.
 
-They are known by what they say, because none marks them otherwise, in words that were the same over many versions. Seen:
-Codex 0.169, Claude Code 2.1, opencode 1.18, Qwen Code 0.15 and Gemini CLI, aider, Cline and its kin, and the tool runner
-of Anthropic's SDK.
+No client marks such a request, so it is known by its purpose: a summary of a conversation. The instruction is in the system
+prompt, in the first or the newest message; the conversation is in messages of its own, or written out in one of these.
+Played: the requests of Codex, Claude Code, opencode, Qwen Code, Gemini CLI, aider, Cline, Roo, goose, Copilot, Open WebUI,
+LobeChat, NextChat, SillyTavern, OpenHands, Letta, LangChain, LangGraph, LlamaIndex, Semantic Kernel, AutoGen, eino, Agent
+Zero and the tool runner of Anthropic's SDK.
 """
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from proxy.core.request import SYSTEM_ROLES, Message, text_of
+from proxy.core.request import SYSTEM_ROLES, Message, leading_system, text_of
 
-_WRITES = r"(?:create|write|provide|produce|generate|give|prepare|update)"
-_CONVERSATION = r"(?:conversation|chat|session|dialogue|history|transcript)"
+_STEMS = (
+    *("summar", "compact", "condens", "compress", "consolidat", "recap", "handoff", "hand-off", "distil", "takeaway"),
+    *("snapshot", "prompt for continuing", "extract", "zusammen", "résum", "resum", "riassu", "samenvat", "sammanf"),
+    *(
+        "podsum",
+        "streszcz",
+        "özet",
+        "резюм",
+        "кратк",
+        "сожм",
+        "总结",
+        "總結",
+        "摘要",
+        "概括",
+        "概述",
+        "压缩",
+        "壓縮",
+        "要約",
+    ),
+    *("まとめ", "圧縮", "요약", "압축", "لخ", "tóm tắt", "ringkas"),
+)
+"""One is in every such request. They are looked for first because every request is checked."""
+_CONVERSATION = (
+    r"(?:the|this|that|our|your|an?|these|all|internal|partial|lines? of|earlier|older|previous|prior)\s(?:\w+\s){0,3}(?:conversation|chat|dialog(?:ue)?|transcript|discussion|exchange"
+    r"|session|history|messages|turns|thread|trajectory|role-?play|scene)s?\b(?!\s(?:module|component|page|files?|class|function|feature"
+    r"|table|app|ui|api|endpoint|store|logic|handler|service|view|panel|screen|widget|bot|model|code|tests?)\b)"
+    r"|\b(?:of|from|between)\s(?:\w+\s){0,2}conversations?\b|(?:story|everything|events|work|things) so far|interactive (?:\w+ )?agent"
+)
+_SUMMARY = r"(?:(?:summar|recap|condens|compact|compress|consolidat|distil)\w{0,12}|takeaways?|hand-?off|extract\w{0,5}[^.\n]{0,60}\bcontext)"
+_OTHER_SUMMARY = (
+    r"(?:(?:zusammenf|zusammengef|samenvat|sammanf|résum|resum|riassu|podsum|streszcz|özet|резюм|кратк|сожм|ringkas)\w*|zusammen\b"
+    r"|总结|總結|摘要|概括|概述|压缩|壓縮|要約|まとめ|圧縮|요약|압축|لخ|tóm tắt)"
+)
+_OTHER_CONVERSATION = (
+    r"(?:gespräch|unterhaltung|verlauf|échange|discussion|conversa|historique|historial|charla|cronologia|histórico|gesprek|samtal|rozmow"
+    r"|konuşma|sohbet|разговор|диалог|бесед|переписк|истори[июя]|对话|對話|会话|會話|聊天|历史|歷史|会話|対話|履歴|チャット|やり取り|대화|채팅"
+    r"|محادث|حوار|hội thoại|trò chuyện|percakapan|obrolan)"
+)
 _ASKS = re.compile(
-    r"context checkpoint compaction|continuation summary|anchored summary"
-    rf"|\b{_WRITES}\b[^.\n]{{0,60}}\bsummary\b[^.\n]{{0,40}}\b(?:of|from)\b[^.\n]{{0,40}}\b{_CONVERSATION}\b"
-    rf"|\bsummari[sz]es?\b[^.\n]{{0,60}}\b{_CONVERSATION}\b"
-    r"|\bprompt for continuing (?:our|the|this) conversation"
-    r"|<state_snapshot>",
+    rf"\b{_SUMMARY}[^\n]{{0,100}}?\b(?:{_CONVERSATION})|(?:{_CONVERSATION})(?s:.){{0,160}}?\b(?:summar(?:y|ies|i[sz](?:es?|ing))|compact|compress|condense)\b"
+    rf"|{_OTHER_SUMMARY}[^\n]{{0,60}}?{_OTHER_CONVERSATION}|{_OTHER_CONVERSATION}[^\n]{{0,60}}?{_OTHER_SUMMARY}"
+    r"|\b(?:conversation|chat|dialogue|history|context)(?: history)? (?:summar|compact|compress|condens)\w+|\b(?:continuation|anchored|hand-?off) summary"
+    r"|\bprompt for continuing (?:our|the|this) conversation|<state_snapshot>",
     re.IGNORECASE,
 )
-"""What is asked for."""
-_WITH_SYSTEM = 2
+"""What is asked for: a summary, and the conversation near it, in either order."""
+_LABEL_CHORE = re.compile(
+    r"\b(?:title|headline|subject line|(?<!> )tags|follow-?ups?|emoji|titel|titre|título)\b|标题|標題|タイトル|제목",
+    re.IGNORECASE,
+)
+"""What other chores want, which name a summary only as the way to it."""
+_NEAR = 80
+"""Characters around what is asked for in which that is named."""
 _HANDS_OVER = re.compile(
-    r"</?(?:summary|analysis|state_snapshot|scratchpad|conversation)>|\btext only\b"
+    r"</?(?:summary|analysis|state_snapshot|scratchpad|conversation|context|messages|chat_history)>|\btext only\b"
     r"|\bnot (?:call|use|invoke) any (?:other )?(?:tools?|functions?)"
-    r"|\b(?:another|next|new|other) (?:instance|llm|(?:language |coding )?(?:model|agent|assistant|session))\b"
+    r"|\b(?:another|next|new|other) (?:instance|llm|(?:language |coding )?(?:model|agent|assistant|session|chat|conversation))\b"
     r"|\bhand-?off\b|\bcontinuing session\b|\b(?:resume|continue) (?:the |our |this )?(?:task|work|conversation)"
-    r"|\bpartial conversation\b|\bwill (?:not|no longer) have access\b",
+    r"|\bpartial conversation\b|\bwill (?:not|no longer) have access\b|\b(?:will|to) (?:replace|be (?:replaced|removed|discarded|used as))\b"
+    r"|\bignore (?:all )?previous instructions|\bnothing but the summary|\bfuture context\b|\b(?:triggered|triggers) (?:this|the) summar"
+    r"|übergabe|weiterführ|fortsetz|poursuiv|reprendre|passation|continuar|retomar|proseguire|продолж|передач|继续|接续|新对话|新会话|后续"
+    r"|引き継|続け|이어|계속",
     re.IGNORECASE,
 )
 """And that somebody who has nothing else is to go on with it: who merely wants to read a summary does not say that."""
-_REQUEST_SPAN = 8_000
-"""Characters at the end of the newest message in which that stands: behind what a client puts in front of it."""
-_SYSTEM_SAYS = 2_000
+_SO_FAR = re.compile(
+    r"so far|above|to date|until now|conversation history|(?:entire|whole) conversation|bisher|jusqu|hasta ahora|finora|até agora"
+    r"|до сих пор|以上|上述|目前为止|これまで|지금까지",
+    re.IGNORECASE,
+)
+_SECTION = re.compile(r"^[ \t]{0,8}(?:[-*•#]|\d{1,2}[.)、])", re.MULTILINE)
+_ASSIGNED = re.compile(
+    r"\byour (?:task|job|role|sole objective)\b[^.\n]{0,40}\bis to\b|\bnot add any introductory", re.IGNORECASE
+)
+_SECTIONS = 3
+_ASK = 4_000
+"""Characters at either end of a message in which the instruction is looked for."""
+_OPENING = 700
+"""Characters of a system prompt that say what it is for: later ones speak of summaries that others make."""
 _SHORT = 600
 """Characters of a message that only says to begin with what the system prompt asks for."""
+_FEW = 3
+"""Messages besides the system's up to which the conversation is in none of its own: an instruction, a yes, a transcript."""
+_TRANSCRIPT = 6_000
+"""Characters of a text from which it may be a transcript."""
+_LOOKED_AT = 20_000
+"""Characters in which turns are looked for to see whether it is one."""
+_EDGE = 1_000
+"""Characters at either end of one in which no turns are marked that are left outside: the instruction is there."""
+_TURN = re.compile(
+    r"""\b(?:role|type|from|speaker|author)["']?\s?[:=]\s?["'](\w{1,20})["']"""
+    r"|^(?![ \t]*</|\W{0,4}(?:role|type|from)\b)[^\w\n]{0,4}(?:\d{1,4}\W{1,2})?([^\W\d_][\w'.-]{0,20}(?: [\w'.-]{1,20}){0,2})(?: ?\([^()\n]{1,30}\)| \w{1,12}=[^>\n]{1,30})?[\"'*\])|]{0,4}(?:[:\uff1a>]|$)",
+    re.MULTILINE,
+)
+"""A turn of a transcript: a field of JSON or of a tag, or who speaks at the beginning of a line."""
+_TURNS = 4
+"""Turns of the two who speak most, from which a text is a transcript."""
 _COMES_BACK = (
     "Another language model started to solve this problem and produced a summary",
     "This session is being continued from a previous conversation",
@@ -43,28 +118,95 @@ _COMES_BACK = (
     "<conversation-summary>",
     "<context-summary>",
 )
-_LONGEST_UNSPLIT = 12_000
-"""Characters of a message from which it may be a transcript."""
-_PIECE = 1_500
-"""Characters of a piece of a transcript: none so long that less than all of it is read."""
+
+
+class Apart(NamedTuple):
+    """A request to compact, taken apart into what is to be summarised and what is asked for."""
+
+    messages: Sequence[Message]
+    spans: Mapping[int, tuple[int, int]]
+    """Transcripts in messages, by the index of each."""
+    history: Sequence[int]
+    """Indices of the messages that are the conversation themselves."""
+
+    @property
+    def question(self) -> str:
+        """The instruction, wherever it is."""
+        texts = (
+            (message, self._outside(at, " ")) for at, message in enumerate(self.messages) if at not in self.history
+        )
+        return "\n\n".join(
+            text
+            for message, text in texts
+            if message.get("role") not in SYSTEM_ROLES
+            or message is self.messages[-1]
+            or _ASKS.search(text, 0, _OPENING)
+        )
+
+    def with_notes(self, notes: str) -> list[Message]:
+        """The request with notes in the place of the conversation."""
+        first = min(self.spans, default=-1)
+        made = [
+            {**message, "content": self._outside(at, f"\n{notes}\n" if at == first else "\n")}
+            if at in self.spans
+            else message
+            for at, message in enumerate(self.messages)
+            if at not in self.history
+        ]
+        if first < 0:
+            last = made[-1] if made and made[-1].get("role") == "user" else None
+            words = notes if last is None else f"{notes}\n\n{text_of(last)}"
+            # In front of an instruction of the system's, in one message with a user's.
+            end = len(made) - (self.messages[-1] in made)
+            made[end : end + (last is not None)] = [{**(last or {"role": "user"}), "content": words}]
+        return made
+
+    def _outside(self, at: int, between: str) -> str:
+        text, (start, end) = text_of(self.messages[at]), self.spans.get(at, (0, 0))
+        return f"{text[:start]}{between}{text[end:]}" if end else text
 
 
 def asks_to_compact(messages: Sequence[Message]) -> bool:
-    """Return whether the newest message is a client's own request to compact the history before it, or inside it."""
-    if not messages or messages[-1].get("role") != "user":
+    """Return whether a request is a client's own for a summary of its history: of earlier messages, or of a transcript in one."""
+    lead = leading_system(messages)
+    if not messages or lead == len(messages):
         return False
-    newest = text_of(messages[-1])
-    may = _may_ask(newest[-_REQUEST_SPAN:])
-    if not may and len(messages) != _WITH_SYSTEM:
+    newest, system = text_of(messages[-1]), text_of(messages[0]) if lead else ""
+    few = len(messages) - lead <= _FEW
+    ask = "\n".join([_edges(text_of(each)) for each in messages[lead:]]) if few else _edges(newest)
+    lower = f"{system[:_OPENING]}\n{ask}".lower()
+    if not any(stem in lower for stem in _STEMS):
         return False
-    if may and _asks(newest[-_REQUEST_SPAN:]):
-        return True
-    system = "\n".join(text_of(message)[:_SYSTEM_SAYS] for message in messages if message.get("role") in SYSTEM_ROLES)
-    if not _may_ask(system) or not _asks(system):
+    found = _ASKS.search(ask)
+    if found is not None:
+        return not _LABEL_CHORE.search(ask, max(0, found.start() - _NEAR), found.end() + _NEAR) and _by_program(
+            messages, ask
+        )
+    if (task := _ASKS.search(system, 0, _OPENING)) is None:
         return False
-    if len(newest) > _SHORT:
-        return len(messages) <= _WITH_SYSTEM
-    return _HANDS_OVER.search(newest) is not None
+    begins = len(newest) <= _SHORT and _HANDS_OVER.search(newest) is not None
+    if few:
+        longest = max(map(text_of, messages), key=len)
+        return begins or is_transcript(longest) or (len(newest) > _SHORT and _HANDS_OVER.search(system) is not None)
+    # The whole system prompt is the instruction, and nothing but the history follows.
+    return begins or (len(system) <= _OPENING and task.start() < _NEAR)
+
+
+def taken_apart(messages: Sequence[Message]) -> Apart:
+    """Take a request to compact apart. Transcripts are in one of few messages, else the messages are the conversation."""
+    lead, last = leading_system(messages), len(messages) - 1
+    if len(messages) - lead <= _FEW:
+        texts = enumerate(map(text_of, messages))
+        long = ((at, text) for at, text in texts if len(text) > _TRANSCRIPT and (at >= lead or is_transcript(text)))
+        return Apart(messages, {at: _transcript(text) for at, text in long}, ())
+    ask = _edges(text_of(messages[last]))
+    asks = _ASKS.search(ask) is not None or _HANDS_OVER.search(ask) is not None
+    return Apart(messages, {}, range(lead, last + (not asks)))
+
+
+def is_transcript(text: str) -> bool:
+    """Return whether a text is a conversation, by who speaks in it and how often."""
+    return len(text) > _SHORT and bool(_speakers(text[:_LOOKED_AT]))
 
 
 def brought_from(text: str) -> int:
@@ -72,34 +214,38 @@ def brought_from(text: str) -> int:
     return min((at for words in _COMES_BACK if (at := text.find(words)) >= 0), default=len(text))
 
 
-def unfolded(messages: Sequence[Message]) -> list[Message]:
-    """The same messages, the newest in pieces if it is a whole transcript, so that it can be read piece by piece."""
-    *before, newest = messages
-    text = newest.get("content")
-    if not isinstance(text, str) or len(text) <= _LONGEST_UNSPLIT:
-        return list(messages)
-    asks = _last_asking(text)
-    pieces: list[str] = []
-    at = 0
-    while at < asks:
-        end = asks if asks - at <= _PIECE else text.rfind("\n", at + _PIECE // 2, at + _PIECE) + 1 or at + _PIECE
-        pieces.append(text[at:end])
-        at = end
-    return [*before, *({**newest, "content": piece} for piece in (*pieces, text[asks:]) if piece)]
+def _by_program(messages: Sequence[Message], ask: str) -> bool:
+    """Return whether what asks for a summary is a client's, and not its user, who merely wants to read one."""
+    lead, role = leading_system(messages), messages[-1].get("role")
+    if role != "user":
+        return role in SYSTEM_ROLES
+    if lead and _ASKS.search(text_of(messages[0]), 0, _OPENING):
+        return True
+    if len(messages) - lead <= _FEW and max(map(len, map(text_of, messages))) > _TRANSCRIPT:
+        return True
+    in_form = ask.rstrip().endswith((":", "\uff1a")) or len(_SECTION.findall(ask)) >= _SECTIONS
+    return bool(_HANDS_OVER.search(ask) or _ASSIGNED.search(ask) or (in_form and _SO_FAR.search(ask)))
 
 
-def _may_ask(text: str) -> bool:
-    """Return whether a word occurs that every such request has: far cheaper than the patterns, and every request is checked."""
-    lower = text.lower()
-    return "summar" in lower or "compact" in lower or "snapshot" in lower or "prompt for continuing" in lower
+def _edges(text: str) -> str:
+    return text if len(text) <= 2 * _ASK else f"{text[:_ASK]}\n{text[-_ASK:]}"
 
 
-def _asks(text: str) -> bool:
-    return _ASKS.search(text) is not None and _HANDS_OVER.search(text) is not None
+def _speakers(text: str) -> frozenset[str]:
+    """Who takes turns in a text, in lower case; empty: nobody."""
+    turns = Counter(str(turn[turn.lastindex or 0]).casefold() for turn in _TURN.finditer(text))
+    often = frozenset(name for name, number in turns.items() if number > 1)
+    most = sum(number for _, number in turns.most_common(2))
+    return often if most >= _TURNS and (len(often) > 1 or turns.keys() & {"event", "message", "turn"}) else frozenset()
 
 
-def _last_asking(text: str) -> int:
-    """Find the start of a request at the end of a transcript; one in front of the transcript stays in the text."""
-    found = _ASKS.search(text, max(0, len(text) - _REQUEST_SPAN))
-    at = len(text) if found is None else text.rfind("\n", 0, found.start()) + 1
-    return at or len(text)
+def _transcript(text: str) -> tuple[int, int]:
+    """Find where the transcript in a text begins and ends."""
+    speakers = _speakers(text)
+    turns = [turn for turn in _TURN.finditer(text) if str(turn[turn.lastindex or 0]).casefold() in speakers]
+    start, end = (turns[0].start(), turns[-1].end()) if turns else (_EDGE, len(text) - _EDGE)
+    if turns:
+        end = text.find("\n\n", end)
+        end = len(text) if end < 0 else max(end, len(text) - _ASK)
+    start = min(start, _ASK)
+    return text.rfind("\n", 0, start) + 1 or start, end
