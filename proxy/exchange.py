@@ -35,7 +35,8 @@ class Exchange:
         self.query: bytes = scope.get("query_string", b"")
         if self.query:
             self.target += b"?" + self.query
-        self.headers: list[tuple[bytes, bytes]] = [*map(tuple, scope["headers"])]  # some servers' are lists
+        # llhttp leaves white space at the end, which is no part of a value (RFC 9110, section 5.5).
+        self.headers: list[tuple[bytes, bytes]] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         self._first = dict(reversed(self.headers))
         presented = self._first.get(_ID, b"")
         self.id = presented.decode() if _VALID_ID.fullmatch(presented) else f"req_{unique()}"

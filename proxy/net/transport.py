@@ -5,7 +5,9 @@ Bodies of responses are read to their end within bounds.
 """
 
 import asyncio
+import logging
 import os
+import re
 import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import suppress
@@ -22,6 +24,8 @@ from typing_extensions import override
 from yarl import URL
 
 from proxy.core.errors import SettingError, UpstreamTimeout, UpstreamTooLarge, UpstreamUnavailable
+
+_log = logging.getLogger("spillway")
 
 KEEP_ALIVE = 1.0
 """Seconds an idle connection is used again: below the 2 s of gunicorn and the 5 s of uvicorn, Node and llama-server."""
@@ -41,6 +45,10 @@ ERROR_SECONDS = 30.0
 """Seconds that an error's body may take."""
 QUOTED = 2000
 """Characters of a backend's own words in an error of Spillway's."""
+MOST_INTERIM = 100
+"""Responses of the kind 1xx before the one that counts."""
+_SENDABLE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\x00-\x08\x0a-\x1f\x7f]*")
+"""A header as RFC 9110, section 5, has it; aiohttp is more lenient, and whoever gets it from here is not."""
 _ADDED_BY_AIOHTTP = ("accept", "accept-encoding", "content-type", "user-agent")
 
 
@@ -86,6 +94,8 @@ class HttpTransport(httpx.AsyncBaseTransport):
                 raise ValueError(f"a proxy is reached by http or https, not by {proxy.scheme or 'nothing'}")
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
+        self._malformed: set[URL] = set()
+        """Origins that sent malformed headers."""
 
     def _open(self) -> aiohttp.ClientSession:
         if self._closed:
@@ -114,7 +124,9 @@ class HttpTransport(httpx.AsyncBaseTransport):
         Raises:
             httpx.ConnectError, httpx.ConnectTimeout: no connection; the text says why.
             httpx.ReadTimeout, httpx.ReadError, InvalidResponse: no response.
-            httpx.LocalProtocolError: a header contains a line break.
+            httpx.LocalProtocolError: the request can't be sent: it was made from one that is malformed.
+
+        What the producer of a body raises is raised here.
         """
         timeouts = request.extensions.get("timeout", self._timeouts)
         now = asyncio.get_running_loop().time
@@ -148,9 +160,14 @@ class HttpTransport(httpx.AsyncBaseTransport):
                     trace_request_ctx=sending,
                 )
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise _translated(error, sending.seconds) from error
+            raise sending.failure or _translated(error, sending.seconds) from error
+        passing = [each for each in response.raw_headers if _SENDABLE.fullmatch(b":".join(each))]
+        if len(passing) < len(response.raw_headers) and (origin := url.origin()) not in self._malformed:
+            self._malformed.add(origin)
+            names = b", ".join(name for name, value in response.raw_headers if (name, value) not in passing)
+            _log.warning("%s sends malformed headers, which are left out: %.80r", origin, names)
         body = _Body(response, sending.seconds)
-        return httpx.Response(response.status, headers=response.raw_headers, stream=body, request=request)
+        return httpx.Response(response.status, headers=passing, stream=body, request=request)
 
     @override
     async def aclose(self) -> None:
@@ -168,6 +185,8 @@ class _Sending:
     deadline: asyncio.Timeout = field(default_factory=partial(asyncio.timeout, None))
     reused: bool = False
     """Whether the connection was used before."""
+    failure: BaseException | None = None
+    """What the producer of the body raised: the server only sees a request that ends too early."""
 
     def extend(self) -> None:
         """Give the server the full time from now on."""
@@ -176,11 +195,17 @@ class _Sending:
     async def pieces(self, request: httpx.Request) -> AsyncIterator[bytes]:
         """Yield a large body, or one that is produced meanwhile."""
         assert isinstance(request.stream, httpx.AsyncByteStream)
-        async for data in request.stream:
-            for at in range(0, len(data), PIECE):
-                await asyncio.sleep(0)  # a connection that ends tells so before the next write fails
-                self.extend()
-                yield data[at : at + PIECE]
+        task = asyncio.current_task()
+        try:
+            async for data in request.stream:
+                for at in range(0, len(data), PIECE):
+                    await asyncio.sleep(0)  # a connection that ends tells so before the next write fails
+                    self.extend()
+                    yield data[at : at + PIECE]
+        except (Exception, asyncio.CancelledError) as error:
+            if task is not None and not task.cancelling():  # aiohttp cancels it once the server has answered
+                self.failure = error
+            raise
 
 
 async def _note_connected(session: object, context: SimpleNamespace, params: object) -> None:
@@ -193,13 +218,26 @@ async def _note_connected(session: object, context: SimpleNamespace, params: obj
 class _Connection(ResponseHandler):
     """A connection whose server may refuse a request and hang up before it has read all of it."""
 
+    _interim = 0
+
     @override
     async def read(self) -> Any:
         """Read the head of a response; an error keeps the connection out of the pool."""
         head, body = await super().read()
         if not 100 <= head.code < 600 or head.code == 101:
             raise BadHttpMessage(f"a status of {head.code:03}")
+        self._interim = self._interim + 1 if head.code < 200 else 0
+        if self._interim > MOST_INTERIM:
+            raise BadHttpMessage(f"more than {MOST_INTERIM} responses before the final one")
         return head, body
+
+    @override
+    def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
+        """End the body that is being read as well: of broken chunks aiohttp (3.14) tells only the reader of the next head."""
+        body = self._payload
+        if body is not None and not body.is_eof() and body.exception() is None:
+            body.set_exception(aiohttp.ClientPayloadError(str(exc)))
+        super().set_exception(exc, *cause)
 
     @override
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -214,10 +252,7 @@ class _Connection(ResponseHandler):
 
 @dataclass(slots=True)
 class _Body(httpx.AsyncByteStream):
-    """The body of a response, in pieces as they arrive. Closing it before its end closes the connection.
-
-    Silence is timed here: where chunks are broken, aiohttp 3.14 closes the connection and never wakes the reader.
-    """
+    """The body of a response, in pieces as they arrive, and no longer silent than `seconds`. Closing it before its end closes the connection."""
 
     response: aiohttp.ClientResponse
     seconds: float

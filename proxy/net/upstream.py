@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import httpx
 
 from proxy.backends.base import UNKNOWN, Backend
-from proxy.core.errors import ClientError, UpstreamInvalid, UpstreamTimeout, UpstreamUnavailable
+from proxy.core.errors import BadRequest, ClientError, UpstreamInvalid, UpstreamTimeout, UpstreamUnavailable
 from proxy.net.headers import (
     BODILESS,
     Header,
@@ -35,6 +35,8 @@ PATIENCE = 3.0
 _AWAY = frozenset({502, 503, 504})
 """Statuses of something in front of the server, or of a server that is still loading; any other is an answer."""
 _ACCEPT_ENCODING = b"accept-encoding"
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that only look (RFC 9110, section 9.2.1)."""
 _MOST_CLIENTS = 64
 """Credentials whose knowledge of one backend is remembered."""
 
@@ -127,11 +129,12 @@ class Upstream:
         sent has the length that the client's headers tell.
 
         Raises:
+            BadRequest: the client's request can't be sent on.
             UpstreamUnavailable: no connection, or it broke before the response.
             UpstreamInvalid: it is no response of HTTP/1.1, or not `plain`.
             UpstreamTimeout: it took nothing of the request, or said nothing, for the read timeout.
         """
-        if not ahead and method != "GET":  # a look at something does not need the room
+        if not ahead and method not in SAFE:  # a look at something does not need the room
             for task in self.ahead:
                 task.cancel()
         if plain:
@@ -145,6 +148,8 @@ class Upstream:
         try:
             request = httpx.Request(method, _url(self._root, target), headers=passing, content=body)
             response = await self._transport.handle_async_request(request)
+        except (httpx.LocalProtocolError, httpx.InvalidURL, UnicodeError) as error:
+            raise BadRequest(f"The request can't be sent to a backend as it is: {error}.") from None
         except httpx.TransportError as error:
             raise self._failed(error) from None
         if plain and response.headers.get("content-encoding", "identity").lower() != "identity":

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.fakes import Gate, GenericFake, scripted, wait_until
+from tests.fakes import Gate, GenericFake, VllmFake, scripted, wait_until
 from tests.fakes.model import Reply
 from tests.proxying import running_proxy
 from tests.raw import chat, connected
@@ -75,6 +75,45 @@ def test_a_request_whose_end_can_be_read_in_two_ways_is_refused(headers: str) ->
         assert status in (400, 501)
         assert client.rest() == b""
         assert [each.path for each in fake.requests if each.path.startswith("/v1/smuggled")] == []
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "status"),
+    [
+        ("content-length: 4 ", b"AAAA", 404),
+        ("content-length: 0004\t", b"AAAA", 404),
+        ("content-length: 18446744073709551615", b"AAAA", None),
+        ("content-length: 400", b"AAAA", None),
+        ("transfer-encoding: chunked", b"4\r\nAA", None),
+        ("transfer-encoding: chunked", b"4\r\nAAAA\r\nzz\r\n", 400),
+        ("content-length: 400\r\nexpect: 100-continue", b"", None),
+    ],
+)
+@pytest.mark.parametrize("target", ["/v1/files", "/v1/chat/completions"])
+def test_what_a_client_does_wrong_changes_no_belief_about_the_backend(
+    target: str, head: str, body: bytes, status: int | None
+) -> None:
+    """It sends a malformed request, or leaves in the middle of it."""
+    with VllmFake(brain=scripted(["one", "two"])) as fake, running_proxy(fake) as proxy:
+        question = {"model": "fake-model", "messages": [{"role": "user", "content": "hello"}]}
+        assert proxy.chat(question).status_code == 200
+        with connected(proxy.url) as client:
+            client.send(f"POST {target} HTTP/1.1\r\nhost: localhost\r\n{head}\r\n\r\n".encode() + body)
+            if status is not None:
+                assert client.answer("POST")[0].status in (status, 400)
+            elif target == "/v1/files":
+                wait_until(lambda: bool(proxy.server.server_state.tasks))
+        wait_until(lambda: not proxy.server.server_state.tasks)
+        del fake.requests[:]
+        assert proxy.chat(question).status_code == 200
+        assert [each.path for each in fake.requests] == ["/v1/chat/completions"]
+
+
+@pytest.mark.parametrize("target", [b"/\xc3\xa9", b"/e?\xff", b"/" + b"a" * 65_400], ids=["path", "query", "long"])
+def test_a_target_that_no_server_is_sent_is_the_clients_fault(target: bytes) -> None:
+    with GenericFake() as fake, running_proxy(fake) as proxy, connected(proxy.url) as client:
+        client.send(b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n" % target)
+        assert client.answer("GET")[0].status in (400, 404)
 
 
 def test_transfer_encoding_in_http_1_0_is_refused() -> None:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from proxy.net.tasks import spawn
-from proxy.net.transport import PIECE, TURN_BYTES, InvalidResponse, body_of
+from proxy.net.transport import HEADER_BYTES, MOST_INTERIM, PIECE, TURN_BYTES, InvalidResponse, body_of
 from tests.connections import in_use
 from tests.net.peer import CHUNKED, END, OK, Peer, Served, chunk, get, opened, post, serving
 
@@ -26,6 +26,10 @@ BROKEN = {
     "half a body": ([b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", b"half"], httpx.ReadError),
     "half a chunk": ([CHUNKED, b"9\r\nhalf"], httpx.ReadError),
     "no last chunk": ([CHUNKED, chunk(b"a")], httpx.ReadError),
+    "broken chunks from the first on": ([CHUNKED + b"zz\r\n"], InvalidResponse),
+    "a header without a colon": ([b"HTTP/1.1 200 OK\r\nnocolon\r\n\r\n"], InvalidResponse),
+    "a length and chunks": ([CHUNKED.replace(b"\r\n\r\n", b"\r\nContent-Length: 1\r\n\r\n"), END], InvalidResponse),
+    "nothing but interim responses": ([b"HTTP/1.1 102 Processing\r\n\r\n" * 2 * MOST_INTERIM], InvalidResponse),
 }
 
 
@@ -43,6 +47,74 @@ async def test_broken_responses_are_errors(name: str) -> None:
             await read(transport, post(served))
     assert served.connections == 1, "a POST is not sent twice"
     assert not in_use(transport)
+
+
+NO_CHUNKS = (
+    *(b"zz\r\nab\r\n", b"<html>502</html>", b"-5\r\nab\r\n", b"+2\r\nab\r\n", b"0x2\r\nab\r\n", b"\r\nab\r\n"),
+    *(b"1\r\nab\r\n", b"2\nab\n", b"2 2\r\nab\r\n", b"9" * 20, b"0\r\nno colon\r\n\r\n", b"HTTP/1.1 500 No\r\n\r\n"),
+    *(b"0\r\nx: " + b"a" * 2 * HEADER_BYTES, b"\0", b"2;\x01\r\nab\r\n"),
+)
+
+
+@pytest.mark.parametrize("bad", NO_CHUNKS, ids=lambda bad: repr(bad[:12]))
+async def test_chunks_that_break_in_the_middle_end_the_body_at_once(bad: bytes) -> None:
+    began = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(CHUNKED, chunk(b"a"))
+        await began.wait()
+        await peer.send(bad)
+        await peer.gone()  # not even that it hangs up is waited for
+
+    async with serving(script) as served, opened() as transport:
+        response = await transport.handle_async_request(post(served))
+        pieces = response.aiter_raw()
+        assert await anext(pieces) == b"a"
+        began.set()
+        with pytest.raises(httpx.ReadError):
+            async for _ in pieces:
+                pass
+        await response.aclose()
+        assert not in_use(transport)
+
+
+async def test_malformed_headers_are_left_out_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    bad = [b"x-a: a%cb" % each for each in (*range(1, 9), 11, 12, *range(14, 32), 127)]
+    bad += [b"x%cb: a" % each for each in b'"(),/;<=>?@[\\]{}\x7f']
+    waiting = [*bad, *bad]
+
+    async def script(peer: Peer) -> None:
+        while (await peer.request())[0]:
+            await peer.send(OK.replace(b"\r\n", b"\r\nx-good: \xc3\xbc\t1\r\n%b\r\n" % waiting.pop(), 1))
+
+    async with serving(script) as served, opened() as transport:
+        while waiting:
+            try:
+                response = await transport.handle_async_request(get(served))
+            except InvalidResponse:  # the parser takes none of these
+                continue
+            assert [name for name, _ in response.headers.raw] == [b"x-good", b"Content-Length"]
+            await body_of(response, 9)
+    assert len(caplog.messages) == 1
+    assert "malformed" in caplog.text
+
+
+async def test_what_the_producer_of_a_body_raises_is_no_failure_of_the_server() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.head()
+        await peer.gone()
+
+    async def produced() -> AsyncIterator[bytes]:
+        yield b"he"
+        await asyncio.sleep(0)
+        raise asyncio.CancelledError  # as of a client that leaves
+
+    async with serving(script) as served, opened() as transport:
+        request = httpx.Request("POST", post(served).url, headers={"content-length": "5"}, content=produced())
+        with pytest.raises(asyncio.CancelledError):
+            await read(transport, request)
+        assert not in_use(transport)
 
 
 async def test_refused_connections_are_connect_errors() -> None:
