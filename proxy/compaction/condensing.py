@@ -111,11 +111,15 @@ class _Plan:
         last = next((m for m in reversed(questions) if m.get("content") != BRIDGE), None)
         head: list[Message] = []
         stays = True
-        for message in self.head:
+        for message, following in zip(self.head, [*self.head[1:], {}], strict=False):
             if message is last or is_summary(message) or message.get("content") == BRIDGE:
                 stays = True
                 head.append(message)
-            elif message.get("role") == "assistant":
+            elif message.get("role") == "assistant" or is_result(message):
+                if is_result(following):
+                    rest = sum(self.reduction.cost([message, following]))
+                    stays = rest <= room
+                    room -= rest if stays else 0.0
                 head += [message] if stays else []
             else:
                 cost = sum(self.reduction.cost([message]))
@@ -125,6 +129,15 @@ class _Plan:
                 room -= rest if stays else 0.0
         same = len(head) == len(self.head) and all(map(is_, head, self.head))
         return self if same else replace(self, head=head, parts=None)
+
+    @property
+    def with_instructions(self) -> "_Plan":
+        """The same, with the instructions that the block would cover in front of it, and without those that are replaced."""
+        old, end = self.reduction, next((i for i, m in enumerate(self.head) if is_summary(m)), len(self.head))
+        stale = [i for i, group in old.results.items() if i < old.floor and old.kept.keys().isdisjoint(group)]
+        gone = {id(old.messages[each]) for at in stale for each in (at - 1, at)}
+        front = [message for message in self.head[:end] if id(message) not in gone]
+        return replace(self, head=[*front, *old.instructions(old.floor, self.start), *self.head[end:]])
 
     @property
     def without_extracts(self) -> "_Plan":
@@ -212,22 +225,23 @@ def _condensed(plan: _Plan, pruned: Reduction, text: str, size: int, source: Sou
 def _planned(reduction: Reduction, pruned: Reduction, by: Summariser) -> _Plan | None:
     """Choose what stays; None if there is no place to cut."""
     newest = reduction.newest
+    brought = sum(reduction.cost(reduction.instructions(reduction.floor, len(reduction.messages))))
     if _block(reduction) is not None or not reduction.floor:
         head = reduction.messages[: reduction.floor]
-        start = _tail_start(pruned, _room(pruned, sum(reduction.costs[: reduction.floor]) + by.tokens))
-        return None if start is None else _Plan(reduction, head, start)
+        start = _tail_start(pruned, _room(pruned, sum(reduction.costs[: reduction.floor]) + by.tokens + brought))
+        return None if start is None else _Plan(reduction, head, start).with_instructions
     reduction, pruned = replace(reduction, floor=0), replace(pruned, floor=0)
     begins = newest if newest is not None and newest < beginning(reduction.messages) else None
-    room = max(reduction.budget * _LEAST, reduction.budget - by.tokens / 2 - least_tail(pruned))
+    room = max(reduction.budget * _LEAST, reduction.budget - by.tokens / 2 - least_tail(pruned) - brought)
     end = len(reduction.messages) if newest is None else newest
     parts = parts_of(reduction.messages, end)
     head = opening(reduction, parts, end, room, forced=begins)
-    start = _tail_start(pruned, _room(pruned, _pinned(reduction, head, begins) + by.tokens))
+    start = _tail_start(pruned, _room(pruned, _pinned(reduction, head, begins) + by.tokens + brought))
     if start is None:
         return None
     begins = begins if begins is not None and begins < start else None
     head = opening(reduction, parts, min(end, start), room, forced=begins)
-    return _Plan(reduction, head, start, begins, parts)
+    return _Plan(reduction, head, start, begins, parts).with_instructions
 
 
 def _room(reduction: Reduction, others: float) -> float:
@@ -250,7 +264,8 @@ def _merged(plan: _Plan, block: int, pruned: Reduction, by: Summariser) -> _Plan
     merged, start = replace(plan.reduction, floor=block), None
     if not any(map(is_result, merged.messages[plan.reduction.floor : plan.start])):
         start = _tail_start(pruned, _room(pruned, sum(merged.costs[:block]) + by.tokens))
-    return replace(plan, reduction=merged, head=unfinished(merged.messages, block), start=start or plan.start)
+    head = unfinished(merged.messages, block)
+    return replace(plan, reduction=merged, head=head, start=start or plan.start).with_instructions
 
 
 def _pinned(reduction: Reduction, head: Sequence[Message], newest: int | None) -> float:
@@ -284,8 +299,9 @@ def _filled(plan: _Plan, pruned: Reduction, block: str) -> Reduction:
         return compacted
     end = plan.start if old.newest is None else min(plan.start, old.newest)
     pinned = _pinned(old, plan.head, plan.newest)
+    pinned -= sum(old.cost(old.instructions(0, plan.start)))
     head = opening(old, plan.parts, end, pinned + spare, forced=plan.newest, others=True)
-    fuller = _with_summary(uncovered, replace(plan, head=head), block)
+    fuller = _with_summary(uncovered, replace(plan, head=head).with_instructions, block)
     return fuller if fuller.total <= fuller.budget else compacted
 
 
@@ -294,7 +310,8 @@ def _new(plan: _Plan) -> float:
     old, newest = plan.reduction, plan.reduction.newest
     stays = newest is not None and old.floor <= newest < plan.start
     between = sum(old.costs[old.floor : plan.start]) - (old.costs[newest or 0] if stays else 0.0)
-    return between - (_pinned(old, plan.head, plan.newest) if plan.parts is not None else 0.0)
+    known = 0.0 if plan.parts is not None else sum(old.costs[: old.floor])
+    return between - max(0.0, _pinned(old, plan.head, plan.newest) - known)
 
 
 def _block(reduction: Reduction) -> int | None:
@@ -325,7 +342,7 @@ def _with_summary(reduction: Reduction, plan: _Plan, block: str) -> Reduction:
     if newest is not None and plan.newest is None and reduction.floor <= newest < plan.start:
         rest.insert(0, messages[newest])
     speaker = next((m.get("role") for m in reversed(head) if m.get("role") not in SYSTEM_ROLES), "assistant")
-    summarised: Message = {"role": "assistant" if speaker == "user" else "user", "content": block}
+    summarised: Message = {"role": "user" if speaker == "assistant" else "assistant", "content": block}
     role = bridge_needed(summarised, rest)
     bridge = [{"role": role, "content": BRIDGE if role == "user" else NOTED}] if role else []
     shorter = [*head, summarised, *bridge, *rest]

@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
+from proxy.compaction.instructions import carried, kept_texts
 from proxy.compaction.middles import cut_message
 from proxy.compaction.policy import BYTES_PER_TOKEN, PruneLimits
 from proxy.compaction.results import (
@@ -40,22 +41,7 @@ _STALE = 1 / 4
 """What is left of a system message behind which another stands, as a share of what is left of others."""
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _COMMANDS = frozenset(
-    [
-        "bash",
-        "sh",
-        "shell",
-        "zsh",
-        "cmd",
-        "command",
-        "commands",
-        "terminal",
-        "console",
-        "exec",
-        "execute",
-        "run",
-        "powershell",
-        "python",
-    ]
+    re.findall(r"\w+", "bash sh shell zsh cmd command commands terminal console exec execute run powershell python")
 )
 _LISTINGS = frozenset(["ls", "dir", "directory", "tree", "glob", "folder"])
 _SEARCHES = frozenset({"search", "grep"})
@@ -104,6 +90,16 @@ class Reduction:
         return by_message(results_of(self.messages))
 
     @cached_property
+    def kept(self) -> dict[Result, str]:
+        """What stays of results that hold instructions, or that are never to be shortened."""
+        return kept_texts([result for group in self.results.values() for result in group], self.limits)
+
+    def instructions(self, start: int, end: int) -> list[Message]:
+        """What stays of the instructions between two indexes, with the calls that brought them."""
+        groups = {index: group for index, group in self.results.items() if start <= index < end}
+        return carried(self.messages, groups, self.kept)
+
+    @cached_property
     def read(self) -> int:
         """Index from which on there are only results that the model has not read yet."""
         return unread_from(self.messages)
@@ -133,8 +129,12 @@ def cap_results(reduction: Reduction, tail: int) -> Reduction:
     """Cap oversize results between `floor` and `tail` until the budget is kept; never what the model has not read yet."""
     end, groups = min(tail, reduction.read), reduction.results.items()
     results = [result for index, group in groups if reduction.may_change(index, end) for result in group]
-    limits, excess = reduction.limits, reduction.total - reduction.budget
-    return _cap_in_turn(reduction, results, excess, lambda result, over: _capped(result, limits, over, reduction.count))
+    limits, excess, kept = reduction.limits, reduction.total - reduction.budget, reduction.kept
+
+    def cap(result: Result, over: float) -> str:
+        return kept[result] if result in kept else _capped(result, limits, over, reduction.count)
+
+    return _cap_in_turn(reduction, results, excess, cap)
 
 
 def _cap_in_turn(
@@ -166,7 +166,8 @@ def within_limits(messages: Sequence[Message], limits: PruneLimits) -> Sequence[
     done = list(messages)
     for index, results in by_message(results_of(messages)).items():
         if is_result(messages[index]):
-            done[index] = with_texts(messages[index], {r: _capped(r, limits, math.inf, tokens) for r in results})
+            texts = {r: kept_texts([r], limits).get(r) or _capped(r, limits, math.inf, tokens) for r in results}
+            done[index] = with_texts(messages[index], texts)
     return messages if all(new is old for new, old in zip(done, messages, strict=True)) else done
 
 
@@ -225,7 +226,8 @@ def mask_results(reduction: Reduction, tail: int, protect: float | None = None) 
     changed: dict[int, Message] = {}
     saved, wanted = 0.0, max(reduction.total - reduction.budget, limits.minimum_gain)
     for index, group in reversed(old.items()):
-        masked = with_texts(reduction.messages[index], {r: note_for(r, prompts) for r in group if r.is_long})
+        long = [result for result in group if result.is_long and result not in reduction.kept]
+        masked = with_texts(reduction.messages[index], {result: note_for(result, prompts) for result in long})
         if (gain := reduction.costs[index] - sum(reduction.cost([masked]))) > 0:
             changed[index] = masked
             saved += gain
@@ -237,7 +239,8 @@ def mask_results(reduction: Reduction, tail: int, protect: float | None = None) 
 def drop_duplicates(reduction: Reduction, tail: int) -> Reduction:
     """Replace what a later message makes needless: repeated results, superseded reads, stale images."""
     leans, changed = dict(reduction.leans), dict[int, Message]()
-    pointers = _pointers([r for group in reduction.results.values() for r in group], reduction.read)
+    found = _pointers([r for group in reduction.results.values() for r in group], reduction.read)
+    pointers = {result: pointer for result, pointer in found.items() if result not in reduction.kept}
     for index, group in by_message(list(pointers)).items():
         message = with_texts(reduction.messages[index], {result: pointers[result][0] for result in group})
         if reduction.may_change(index, tail) and sum(reduction.cost([message])) < reduction.costs[index]:
@@ -342,6 +345,8 @@ def cap_unread(reduction: Reduction) -> Reduction:
     least = water_level(sizes, sum(sizes) - excess) * _LEAST_OF_UNREAD
 
     def cap(result: Result, over: float) -> str:
+        if result in reduction.kept:
+            return reduction.kept[result]
         return _fitted(result.text, max(least, reduction.count(result.text) - over), reduction.count)
 
     return _cap_in_turn(reduction, unread, excess, cap)

@@ -156,7 +156,8 @@ def unfinished(messages: Sequence[Message], end: int) -> list[Message]:
     later = max((len(text_of(m)) for m in messages[end:] if is_user(m) and not is_summary(m)), default=0)
     tasks = (part.place for part in parts_of(messages, end) if part.rank is _Rank.TASK)
     finished = {place for place in tasks if len(text_of(messages[place])) <= later * _AS_LARGE}
-    answered = {place + 1 for place in finished if _after(messages, place).get("role") == "assistant"}
+    answered = {n + 1 for n in finished if _after(messages, n).get("role") == "assistant"}
+    answered -= {n for n in answered if is_result(_after(messages, n))}  # that is a call
     return [message for place, message in enumerate(messages[:end]) if place not in finished | answered]
 
 

@@ -38,6 +38,10 @@ class PruneLimits:
     """Of tool definitions up to which tools say more than how they are called; None: all do."""
     answer_cap: int | None = None
     """Completion tokens of an answer whose client sets no bound; None or 0: no cap."""
+    instructions: int = 0
+    """Of the instructions that one tool brought, which stay word for word; of longer ones their rules do."""
+    keep: tuple[str, ...] = ()
+    """Tools, or globs, whose results are never shortened."""
     recall: int = 0
     """That recalled passages may take."""
     message: float = math.inf
@@ -71,6 +75,7 @@ _FIGURES: dict[Limit, _Figure] = {
 }
 _MESSAGE_SHARE = 1 / 6
 _WORTH_SHARE = 1 / 5
+_INSTRUCTIONS_SHARE = 1 / 8
 
 
 def prune_limits(settings: Settings, window: int) -> PruneLimits:
@@ -101,6 +106,7 @@ def limit_origins(settings: Settings, model: str, window: int) -> dict[str, str]
 def _limits(policy: Policy, window: int, chosen: tuple[tuple[Limit, int], ...]) -> PruneLimits:
     figures: dict[str, Any] = {name: _figure(name, policy, window)[0] for name in _FIGURES}
     figures |= {"message": window * _MESSAGE_SHARE, "worth": window * _WORTH_SHARE}
+    figures["instructions"] = int(window * _INSTRUCTIONS_SHARE)
     figures |= {str(name): limit for name, limit in chosen}
     return PruneLimits(**figures, from_the_first=policy == "local")
 

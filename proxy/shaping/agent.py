@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from proxy.compaction.instructions import LEAST, rules_first
 from proxy.compaction.policy import BYTES_PER_TOKEN
 from proxy.compaction.shorten import water_level
 from proxy.core.history.embedded import blocks_in
-from proxy.core.history.rules import is_rule
 from proxy.core.history.sentences import sentences
 from proxy.core.request import SYSTEM_ROLES, Message, is_text_part
 
@@ -36,13 +36,6 @@ _FORMS = (
 )
 """What opens a guide, and what ends it."""
 _COMPILED = [(re.compile(opening, re.MULTILINE), re.compile(closing)) for opening, closing in _FORMS]
-_SHORTENED = "[{} of {} lines of this guide are left out here. Read {} where you need them.]"
-_LEAST = 600
-"""Bytes that are left of a guide: the note that tells how to get the rest takes most of that."""
-_LONGEST = 200_000
-"""Characters of a guide that are looked at line by line; a longer one keeps its beginning."""
-_STRONG = re.compile(r"\b(?:MUST|NEVER|ALWAYS|DO NOT|DON'T|IMPORTANT|CRITICAL)\b")
-
 SHORT = """\
 You are {name}a coding agent that works in the user's terminal and workspace.
 
@@ -132,14 +125,17 @@ def guided(messages: Sequence[Message], tokens: int | None) -> Sequence[Message]
         return messages
     places = list(_places(messages))
     sizes = [_size(text[guide.begins : guide.ends]) for _, _, text, guides in places for guide in guides]
-    room = max(_LEAST, int(water_level(sizes, tokens * BYTES_PER_TOKEN))) if sizes else 0
+    room = max(LEAST, int(water_level(sizes, tokens * BYTES_PER_TOKEN))) if sizes else 0
     if not any(size > room for size in sizes):
         return messages
     changed = list(messages)
     for index, part, text, guides in places:
         pieces, after = [], 0
         for guide in guides:
-            pieces += [text[after : guide.begins], _within(text[guide.begins : guide.ends], room, guide.path)]
+            pieces += [
+                text[after : guide.begins],
+                rules_first(text[guide.begins : guide.ends], room, f"Read {guide.path}"),
+            ]
             after = guide.ends
         content: Any = "".join((*pieces, text[after:]))
         if part is not None:
@@ -174,28 +170,6 @@ def _places(messages: Sequence[Message]) -> Iterator[tuple[int, int | None, str,
 
 def _size(text: str) -> int:
     return len(text.encode(errors="surrogatepass"))
-
-
-@lru_cache(maxsize=16)
-def _within(guide: str, room: int, path: str) -> str:
-    """A guide in so many bytes: its rules first, then the rest from the beginning, in the old order."""
-    if _size(guide) <= room:
-        return guide
-    lines, total = guide[:_LONGEST].split("\n"), guide.count("\n") + 1
-    spare = room - _size(_SHORTENED.format(total, total, path)) - 1
-    chosen: set[int] = set()
-    for index in sorted(range(len(lines)), key=lambda at: not _demands(lines[at])):
-        size = _size(lines[index]) + 1
-        if lines[index].strip() and size <= spare:
-            chosen.add(index)
-            spare -= size
-    note = _SHORTENED.format(total - len(chosen), total, path)
-    return "\n".join((*(lines[index] for index in sorted(chosen)), note))
-
-
-def _demands(line: str) -> bool:
-    """Return whether a line holds a rule."""
-    return _STRONG.search(line) is not None or is_rule(line[:300].lstrip("-*• \t"))
 
 
 # A short prompt in place of an agent's own

@@ -42,8 +42,15 @@ _DECODER = json.JSONDecoder()
 
 # Nothing here can run over a `<` or a bracket, so that no text is read twice.
 _RESULT_MARK = re.compile(r"\[/?TOOL_RESULT\]|<tool_result(?P<fields>\s[^<>]*)?>|</tool_result>")
-_RESULT_WORDS = ("tool_result", "TOOL_RESULT")
+_RESULT_WORDS = ("tool_result", "TOOL_RESULT", "Base directory for this skill", "skill>", "<skill_", "<activated_skill")
 """One of them is in every mark: looking for them is many times faster than looking for marks."""
+_SKILL = re.compile(
+    r"(?:\A\s*|\n\n)(?P<skill>Base directory for this skill: .*?(?=\n\n(?:ARGUMENTS|Base directory for this skill): |\n\n<system-reminder>|\Z))"
+    r"|\A\s*(?P<element><(?P<tag>skill|skill_content|activated_skill)(?:\s[^<>\n]{0,200})?>\n.*?</(?P=tag)>)",
+    re.DOTALL | re.IGNORECASE,
+)
+"""Instructions of a skill; before them may be the command that brought them, and after them what the user typed with that."""
+SKILL = "Skill"
 _RESULT_BEGINS = re.compile(r"\s*(?:\[TOOL_RESULT\]|<tool_result[\s>])")
 _NAME_FIELD = re.compile(r"""\b(?:tool_name|name)=(?:'([^'<>]*)'|"([^"<>]*)")""")
 _ARGUMENTS_FIELD = re.compile(r"""\b(?:arguments|args|parameters)=(?:'([^'<>]*)'|"([^"<>]*)")""")
@@ -157,7 +164,8 @@ def results_in(text: str) -> list[WrittenResult]:
     """Results between marks. Of several openings the last one counts: what is before it may be the user's words."""
     found: list[WrittenResult] = []
     opened: dict[str, re.Match[str]] = {}
-    for mark in _result_marks(text):
+    skills = _skills_in(text)
+    for mark in _result_marks(replaced(text, (((start, end), " " * (end - start)) for start, end in skills))):
         if not _closes(mark):
             opened[_kind(mark)] = mark
         elif (opening := opened.get(_kind(mark))) is not None:
@@ -166,7 +174,7 @@ def results_in(text: str) -> list[WrittenResult]:
             span, inside = (opening.start(), mark.end()), (opening.end(), mark.start())
             found.append(WrittenResult(span, inside, name, arguments))
             opened.clear()
-    return found
+    return sorted([*found, *(WrittenResult(span, span, SKILL, None) for span in skills)], key=lambda r: r.span)
 
 
 def only_results(message: Message) -> bool:
@@ -178,7 +186,8 @@ def only_results(message: Message) -> bool:
     for _, text in texts_of(message):
         if _NO_WORDS.fullmatch(text):
             continue
-        results = [result.span for result in results_in(text)] if _RESULT_BEGINS.match(text) else []
+        begins = _RESULT_BEGINS.match(text) or _skills_in(text)
+        results = [result.span for result in results_in(text)] if begins else []
         if not results or not _NO_WORDS.fullmatch(without(text, results)):
             return False
         found = True
@@ -192,7 +201,8 @@ def authored_text(message: Message) -> str:
     Neither is what the system says there, nor what Spillway wrote, nor the summary with which a client goes on, nor what a
     program puts around the user's words.
     """
-    text = text_of(message)
+    around = {part: without(text, found) for part, text in texts_of(message) if (found := _skills_in(text))}
+    text = text_of(with_parts(message, around))
     if text.startswith(INSTRUCTION):
         return ""
     text = _WRITTEN_HERE.sub("", text.split(f"\n{INSTRUCTION}", 1)[0])
@@ -313,6 +323,12 @@ def _call_at(text: str, at: int) -> tuple[str, str, int] | None:
 
 def _result_marks(text: str) -> list[re.Match[str]]:
     return list(_RESULT_MARK.finditer(text)) if any(word in text for word in _RESULT_WORDS) else []
+
+
+def _skills_in(text: str) -> list[Span]:
+    """Spans of the instructions that skills brought into a user's message, in order."""
+    known = any(word in text for word in _RESULT_WORDS[2:])
+    return [found.span("skill" if found["skill"] else "element") for found in _SKILL.finditer(text)] if known else []
 
 
 def _kind(mark: re.Match[str]) -> str:

@@ -143,8 +143,19 @@ Bytes = Annotated[int, pydantic.BeforeValidator(_in_units(_BYTES, "bytes"))]
 Seconds = Annotated[float, pydantic.BeforeValidator(_in_units({"s": 1, "m": 60, "h": 3600, "d": 86400}, "seconds"))]
 """Seconds, as in `15m`."""
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], pydantic.BeforeValidator(lowered)]
-SingleLimits = dict[Limit, Annotated[int, pydantic.Field(ge=0)]]
 WordList = Annotated[tuple[NonBlank, ...], pydantic.BeforeValidator(listed)]
+
+
+def single_limits(value: Any, validate: pydantic.ValidatorFunctionWrapHandler) -> Any:
+    """Read single limits, of which `keep` is a list of words and all others are numbers."""
+    words = value.get("keep") if isinstance(value, dict) else None
+    if words is None:
+        return validate(value)
+    rest = validate({name: limit for name, limit in value.items() if name != "keep"})
+    return {**rest, "keep": pydantic.TypeAdapter(WordList).validate_python(words)}
+
+
+SingleLimits = Annotated[dict[Limit, Annotated[int, pydantic.Field(ge=0)]], pydantic.WrapValidator(single_limits)]
 Permissions = Annotated[tuple[Permission, ...], pydantic.BeforeValidator(listed)]
 StatusWords = Annotated[tuple[Literal[StatusForm, StatusDetail], ...], pydantic.BeforeValidator(listed)]
 HostGlobs = Annotated[
