@@ -51,6 +51,10 @@ class JobState:
     """Body that was sent last."""
     opened: httpx.Response | None = None
     """Stream that was opened last: closed with the job, wherever it ends."""
+    running: set[str] | None = None
+    """Jobs of its model that the backend has taken, this one among them."""
+    loads_since: float = 0.0
+    """Seconds on the outcome's clock when its backend first said that it loads the model; 0: it did not."""
     pool_lock: asyncio.Lock | None = None
     """Held by the one request that may be sent after the slots of its model were cleared."""
     thinking_bound: int = UNBOUND

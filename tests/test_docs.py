@@ -17,7 +17,8 @@ from typing import cast
 
 import pytest
 
-from proxy.backends.refusals import recognise, refused_feature
+from proxy.backends.overflow import recognise
+from proxy.backends.refusals import refused_feature
 from proxy.cli import main
 from proxy.config import load_settings
 from proxy.core.settings import Settings

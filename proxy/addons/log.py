@@ -25,6 +25,7 @@ _AT_ONCE: dict[str, str] = {
     **dict.fromkeys(
         TEMPLATE_RULES, "{where} refused a conversation's roles ({origin}, {what}): they are changed from now on"
     ),
+    "afforded": "{where} has credit for an answer of {tokens} tokens, which was asked for in place of a longer one",
     "window_learned": "{where} has a window of {window} tokens, learned from {origin}; before: {before}",
     "window_disproved": "{where} held {tokens} tokens at once: the learned window of {window} is discarded",
     "restarted": "{where} restarted its answer ({reason}) when it was asked to continue ({how})",

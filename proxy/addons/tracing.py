@@ -35,7 +35,7 @@ _TRACE_HEADERS = ("traceparent", "tracestate")
 _NOTED = frozenset(
     (
         *("mended", "stabilised", "message_cut", "searched", "tools_given"),
-        *("refused", "cut", "window_learned", "window_disproved"),
+        *("refused", "afforded", "cut", "window_learned", "window_disproved"),
         *("called", "paused", "restarted", "resumed", "concluded", "out_of_room"),
     )
 )

@@ -7,17 +7,19 @@ decision (`proxy.backends.refusals`) on one account per client request, and what
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
 
 from proxy.addon import AddOn
-from proxy.attempts.room import bound_first, bound_resumed, lower_bound, record_message_cut, too_long
+from proxy.attempts.room import bound_first, bound_resumed, bound_to, lower_bound, record_message_cut, too_long, unbound
 from proxy.backends import refusals
 from proxy.backends.errors import SentRequest, is_refusal
-from proxy.backends.profile import Continuation, Fact, ModelKey, Trust
-from proxy.backends.refusals import Overflow, Refusal, Remedy
+from proxy.backends.overflow import ORIGIN, SMALLEST_WINDOW, UNDERRATED, Overflow, affordable, credible, recognise
+from proxy.backends.profile import Continuation, Fact, ModelKey, Trust, value_of
+from proxy.backends.refusals import Refusal, Remedy
 from proxy.compaction.continuation import ContinuationRequest
 from proxy.compactor import Compactor
 from proxy.core.errors import ModelNotFound, UpstreamRefused, UpstreamTimeout, UpstreamUnavailable
@@ -40,7 +42,10 @@ _WITHOUT_FIGURES = 0.85
 _FINAL = frozenset({401, 402, 403})
 """Statuses that no other way of asking would change: the key, money."""
 BREATH = 0.1
-"""Seconds that the one which holds the shared slots waits before it tries again, times the tries."""
+"""Seconds between two looks whether the others that share the slots have ended."""
+LOADING_PAUSE = 0.5
+"""Seconds between two tries of a backend that loads its model, where it names no time of its own."""
+LOADING = "⏳ Waiting for the model to be loaded"
 
 
 @dataclass(slots=True)
@@ -62,6 +67,8 @@ class Attempts:
         self.compactor = compactor
         self.counting = counting
         self._preparer = preparer
+        self._running: defaultdict[ModelKey, set[str]] = defaultdict(set)
+        """Jobs of a model that its backend has taken, or is about to take, by the unique part of their ids."""
         self._slots: defaultdict[ModelKey, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Held by the one request of a model that may be sent after its slots were cleared.
 
@@ -92,8 +99,11 @@ class Attempts:
             response, body = await self._post(job, _first_body(job), why, stream=streamed)
             if body is None or (response.status_code < 400 and not is_refusal(body)):
                 return response, body
+            if refusals.is_loading(response.status_code, body) and await self._wait_for_loading(job, response):
+                why = "loading"
+                continue
             refusal = await self.refusal(job, response.status_code, body, streamed=streamed)
-            if refusal.overflow is None and refusal.feature is None:
+            if refusal.overflow is None and refusal.feature is None and refusal.affordable is None:
                 if response.status_code == 404 and job.route.candidates:
                     raise ModelNotFound(
                         f"None of the backends {', '.join(job.route.candidates)} lists the model {job.route.model!r}, and the "
@@ -102,7 +112,7 @@ class Attempts:
                 return response, body
             done = await self.mend(job, refusal)
             if done is Remedy.GIVE_UP:
-                if refusal.overflow is not None and job.budget is not None:
+                if refusal.overflow is not None and job.budget is not None and not refusal.pooled:
                     raise await too_long(job, self.counting.meter, counted=refusal.overflow.prompt_tokens or 0)
                 return response, body
             why = done.value
@@ -136,6 +146,8 @@ class Attempts:
                     feature = _refused_feature(job, response.status_code, refused, ["streams"])
                 if overflow is None and feature is None:
                     _raise_final(job, response, refused)
+                if overflow is not None and overflow.bounded:  # no bound of the client's was in it
+                    overflow = replace(overflow, bounded=False, quoted=True)
                 return Refusal(overflow=overflow, feature=feature, roomy=_is_roomy(job), way=way)
             except (UpstreamTimeout, UpstreamRefused):
                 raise
@@ -156,13 +168,16 @@ class Attempts:
             if feature is not None and feature.feature in refusals.TEMPLATE_RULES:
                 messages = job.prompt.messages
                 feature = feature if await offload_if(is_heavy(messages), violates, messages, feature.feature) else None
-        return Refusal(overflow=overflow, feature=feature, roomy=_is_roomy(job))
+        payable = affordable(status, body) if overflow is None else None
+        return Refusal(overflow=overflow, feature=feature, roomy=_is_roomy(job), affordable=payable)
 
     async def mend(self, job: Job, refusal: Refusal) -> Remedy:
         """Decide what to do about a refusal and do it; `GIVE_UP` if there is nothing to do, or it did not help."""
         todo, done = refusals.remedy(refusal, job.state.spent), True
         if todo is Remedy.WAIT:
             await self._wait_for_slots(job)
+        elif todo is Remedy.BOUND:
+            done = _bound_lower(job, refusal)
         elif todo is Remedy.SHORTEN and refusal.overflow is not None:
             done = await self._shorten(job, refusal.overflow)
         elif todo is not Remedy.GIVE_UP and refusal.feature is not None:
@@ -172,25 +187,44 @@ class Attempts:
     async def _overflow(self, job: Job, status: int, body: bytes, estimate: Estimate) -> Overflow | None:
         """Recognise an overflow that is credible for the request sent last, given its estimate."""
         sent, known = SentRequest(job.state.posted), job.route.known
-        found = refusals.recognise(status, body, sent)
+        found = recognise(status, body, sent)
         believed = job.profile.window
         if found is None or found.window is None or (believed and found.window == believed.value):
             return found
-        needed = refusals.UNDERRATED * estimate.upper + sent.answer_bound
+        found = _told_apart(job, found, sent.answer_bound, await known.loaded_window())
+        needed = UNDERRATED * estimate.upper + sent.answer_bound
         loaded = await known.loaded_window()
-        return refusals.credible(found, needed=needed, loaded=loaded, held=known.held)
+        return credible(found, needed=needed, loaded=loaded, held=known.held)
 
     async def _wait_for_slots(self, job: Job) -> None:
-        if job.state.pool_lock is not None:
-            await asyncio.sleep(BREATH * job.state.spent.waits)
-            return
-        lock = self._slots[job.key]
-        await lock.acquire()
-        job.state.pool_lock = lock
+        """Wait until this is the only request that was cleared, and those that were taken have ended; as long as for a word."""
+        if job.state.pool_lock is None:
+            lock = self._slots[job.key]
+            await lock.acquire()
+            job.state.pool_lock = lock
+        with suppress(TimeoutError):
+            async with asyncio.timeout(job.settings.read_timeout):
+                while self._running[job.key] - {job.state.unique}:  # noqa: ASYNC110 - one event for each of many would be more
+                    await asyncio.sleep(BREATH)
+
+    async def _wait_for_loading(self, job: Job, response: httpx.Response) -> bool:
+        """Wait a moment for a backend that loads its model; False: it has taken as long as it may take to say a word."""
+        clock, state = job.outcome.clock, job.state
+        state.loads_since = state.loads_since or clock()
+        if clock() - state.loads_since > job.settings.read_timeout:
+            return False
+        state.waits_for = LOADING
+        await asyncio.sleep(min(retry_after(response) or LOADING_PAUSE, refusals.LONGEST_RETRY))
+        job.route.known.expire()
+        await job.read_profile()
+        if job.is_due:
+            await self.compactor.compact(job)
+        return True
 
     async def _shorten(self, job: Job, overflow: Overflow) -> bool:
         """Learn from a refusal and make the job fit; False: there is nothing to shorten."""
-        job.outcome.add("refused", what="overflow", origin=overflow.origin, window=overflow.window)
+        job.outcome.add("refused", what="overflow", origin=ORIGIN, window=overflow.window)
+        unbound(job, job.state.spent.bounded)
         await _learn_window(job, overflow)
         budget, tokens = job.budget, job.prompt.estimate.tokens
         if budget is None:
@@ -216,7 +250,8 @@ class Attempts:
 
     async def _post(self, job: Job, body: ChatBody, why: str, *, stream: bool) -> tuple[httpx.Response, bytes | None]:
         """Send a request once; the response is a stream that is open, or comes with its body."""
-        job.state.posted = body.wire or body.content
+        job.state.posted, job.state.running = body.wire or body.content, self._running[job.key]
+        job.state.running.add(job.state.unique)
         job.outcome.add("sent", why=why, stream=stream)
         headers = job.outcome.traced(job.exchange.headers)
         if job.loads_window and job.profile.window is not None:
@@ -228,10 +263,13 @@ class Attempts:
             if stream and is_event_stream(response):
                 job.state.opened, job.state.waits_for = response, ""
                 return response, None
-            return response, await body_of(response, job.settings.max_body)
+            received = await body_of(response, job.settings.max_body)
         except UpstreamUnavailable as error:
             job.outcome.add("backend_failed", error=error.label)
             raise
+        if response.status_code >= 400:
+            job.state.running.discard(job.state.unique)
+        return response, received
 
 
 def _first_body(job: Job) -> ChatBody:
@@ -298,15 +336,43 @@ async def _learn_feature(job: Job, refusal: refusals.FeatureRefusal) -> None:
     await job.read_profile()
 
 
+def _told_apart(job: Job, found: Overflow, bound: int, loaded: int | None) -> Overflow:
+    """Tell whether a figure that may be the window less the bound of the answer is that.
+
+    The window that is reported tells, or else the figure that comes with another bound: for that the bound is lowered first.
+    """
+    assert found.window is not None
+    whole, before = found.window + bound, job.state.spent.bounded
+    if bound and found.bounded and whole == (loaded or value_of(job.profile.window)):
+        return replace(found, window=whole, quoted=True, bounded=False)
+    if before is None:
+        return found
+    return replace(found, window=found.window if found.window == before else whole, bounded=False)
+
+
+def _bound_lower(job: Job, refusal: Refusal) -> bool:
+    """Lower the bound of the answer to what can be paid for, which the user is told, or so that it tells what a figure means."""
+    overflow, request = refusal.overflow, job.prompt.request
+    if refusal.affordable is not None:
+        if request.max_tokens is not None and request.max_tokens <= refusal.affordable:
+            return False
+        job.outcome.add("afforded", tokens=refusal.affordable)
+        job.prompt.request = request.bounded(refusal.affordable)
+    elif overflow is not None and overflow.window is not None:
+        prompt = overflow.prompt_tokens or job.prompt.estimate.upper
+        bound_to(job, overflow.window + (request.max_tokens or 0) - prompt)
+    return True
+
+
 async def _learn_window(job: Job, overflow: Overflow) -> None:
     """Learn the window that a refusal names, for its own request alone where it holds for no other."""
     tokens, window = job.prompt.estimate.tokens, None
     if overflow.window is not None and not (overflow.quoted or job.loads_window or "provider" in job.request.body):
-        job.route.known.learn("window", overflow.window, overflow.origin)
+        job.route.known.learn("window", overflow.window, ORIGIN)
         await job.read_profile()
     elif overflow.window is not None:
-        window = Fact(overflow.window, overflow.origin, Trust.LEARNED)
-    elif job.budget is None and tokens > refusals.SMALLEST_WINDOW:
+        window = Fact(overflow.window, ORIGIN, Trust.LEARNED)
+    elif job.budget is None and tokens > SMALLEST_WINDOW:
         window = Fact(int(tokens * 0.9), "refused prompt", Trust.FALLBACK)  # nobody names it; it is smaller than this
     if window is not None:
         job.profile = replace(job.profile, window=window)
@@ -316,6 +382,8 @@ async def leave(job: Job) -> None:
     """Release what the job holds: its place, its turn at shared slots, and a stream that was opened and is no longer read."""
     if job.state.vacate is not None:
         job.state.vacate()
+    if job.state.running is not None:
+        job.state.running.discard(job.state.unique)
     if job.state.pool_lock is not None:
         job.state.pool_lock.release()
         job.state.pool_lock = None

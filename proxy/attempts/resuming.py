@@ -8,8 +8,9 @@ from proxy.attempts.attempt import Attempted, Attempts
 from proxy.attempts.calls import MOST_SEARCHES, answered_calls
 from proxy.attempts.room import is_worth_a_summary, record_message_cut
 from proxy.backends.fields import mapping
+from proxy.backends.overflow import POOL_FULL
 from proxy.backends.profile import Continuation, Fact, Trust
-from proxy.backends.refusals import POOL_FULL, Refusal, Remedy
+from proxy.backends.refusals import Refusal, Remedy
 from proxy.backends.windows import room_assumed
 from proxy.compaction.continuation import (
     CONCLUDE,

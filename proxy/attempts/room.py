@@ -13,7 +13,7 @@ from proxy.compaction.middles import newest_cut, share_left
 from proxy.compaction.policy import prune_limits
 from proxy.core.errors import ContextOverflow, plural
 from proxy.core.history.turns import is_result, newest_user
-from proxy.core.jsontext import dumps, is_heavy
+from proxy.core.jsontext import dumps, is_heavy, omit
 from proxy.core.request import text_of
 from proxy.emulation.prompt import protocol
 from proxy.job import Job
@@ -142,6 +142,18 @@ def lower_bound(job: Job, window: int) -> bool:
         return False
     _bound(job, room)
     return True
+
+
+def bound_to(job: Job, tokens: int) -> None:
+    """Bound the answer by so many tokens, less a margin; it is resumed from there."""
+    _bound(job, tokens)
+
+
+def unbound(job: Job, bounded: int | None) -> None:
+    """Undo a bound that was lowered to find out what a refusal meant; None: none was."""
+    if bounded is not None and job.prompt.answer_bound is not None:
+        job.prompt.fields = omit(job.prompt.fields, *job.prompt.request.bounds)
+        job.prompt.answer_bound = None
 
 
 def bound_resumed(job: Job, prompt_tokens: int, tokens_so_far: int) -> dict[str, int]:

@@ -61,7 +61,7 @@ def _texts_in(value: Any) -> bytes:
     return b"\n".join(texts)
 
 
-def error_text(status: int, body: bytes) -> str | None:
+def error_text(status: int, body: bytes, *, money: bool = False) -> str | None:
     """All that an error says, one `"name": value` per line, JSON inside strings taken apart as well.
 
     None for what is no error, or one that has nothing to do with the request: a key, money, a rate limit. What a validation
@@ -71,10 +71,12 @@ def error_text(status: int, body: bytes) -> str | None:
         status: HTTP status of the response; 200 for the data of an SSE frame.
         body: of the response, or data of the frame. Of a 200 only an error counts, so that an answer *about* errors is not
             mistaken for one.
+        money: whether one about money is read as well: what a key may spend can bound a prompt, or its answer.
     """
     body = body[:EXAMINED]
     parsed = loads_or_none(body)
-    if status in _OTHER_STATUSES or _status_in(parsed) in _OTHER_STATUSES or (status < 400 and not _is_error(parsed)):
+    others = _OTHER_STATUSES - {402} if money else _OTHER_STATUSES
+    if status in others or _status_in(parsed) in others or (status < 400 and not _is_error(parsed)):
         return None
     if parsed is None:
         return _without_echo(body.decode("utf-8", "replace"))
@@ -117,6 +119,11 @@ def _is_error(parsed: Any) -> bool:
         and (choice.get("error") or choice.get("finish_reason") in ("error", "model_context_window_exceeded"))
         for choice in choices
     )
+
+
+def error_status(status: int, body: bytes) -> int:
+    """Return the status that an error names for itself, or else the one it came with."""
+    return _status_in(loads_or_none(body[:EXAMINED])) or status
 
 
 def _status_in(parsed: Any) -> int | None:

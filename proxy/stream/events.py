@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from proxy.backends.refusals import Overflow
+from proxy.backends.overflow import Overflow
 from proxy.core.piece import CallPart, Piece
 
 

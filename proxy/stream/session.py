@@ -12,7 +12,8 @@ because a server that breaks down does not write it; a body that just ends is no
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
-from proxy.backends.refusals import TEMPLATE_RULES, Overflow, recognise, refused_feature
+from proxy.backends.overflow import Overflow, recognise
+from proxy.backends.refusals import TEMPLATE_RULES, refused_feature
 from proxy.core import sse
 from proxy.core.dialect import Writer
 from proxy.core.piece import Identity, Piece
@@ -302,7 +303,7 @@ class StreamSession:
             return self._pause("no room gained", last=True)
         if self.watch.suspiciously_empty(answer):
             self.state = events.State.PAUSED
-            return events.Retry(Overflow(None, None, "empty stream"))
+            return events.Retry(Overflow(None, None))
         return None
 
     def _complete(self, mark: Piece | None = None, *, supplied: bool = False) -> events.Stop | None:

@@ -94,6 +94,11 @@ def omitted_from_message(tokens: int, total: int) -> Notice:
     )
 
 
+def affordable(tokens: int) -> Notice:
+    """Return the notice that an answer was bounded by what can be paid for."""
+    return Notice(f"⚠️ The credit at the backend pays for an answer of {tokens} tokens: it ends there at the latest")
+
+
 def too_much_fixed(share: int) -> Notice:
     """Return the notice that no compaction can shorten what is the problem: percent of the window."""
     return Notice(

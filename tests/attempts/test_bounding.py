@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import FakeModel, GenericFake, VllmFake, summariser, walk
+from tests.fakes import FakeModel, GenericFake, LlamaCppFake, VllmFake, summariser, walk
+from tests.fakes.llamacpp import POOL_FULL
 from tests.fakes.tokens import FakeTokenizer
 from tests.proxying import read_stream, running_proxy
 
@@ -60,3 +61,52 @@ def test_where_nothing_told_that_it_is_vllm_its_refusal_does() -> None:
         assert (seen.finishes, seen.errors) == (["length"], [])
         assert len(seen.text.split()) > WINDOW // 2
         assert fake.chats()[1].json["max_tokens"] <= WINDOW
+
+
+def test_a_window_less_the_bound_is_told_from_a_window_before_it_is_learned() -> None:
+    """vLLM 0.15 (vllm-project/vllm#33418): the bound is lowered, and no word of the prompt is left out."""
+    said = "This model's maximum context length is 1096 tokens. However, your request has 1642 input tokens."
+    asked = {**ASKED, "messages": [{"role": "user", "content": "w7 " * 800}], "max_tokens": LONG}
+    with GenericFake([FakeModel("m", 4096)], walk(last=20)) as fake, running_proxy(fake) as proxy:
+        fake.fail_next(400, {"error": {"message": said, "param": "input_tokens", "code": 400}})
+        assert proxy.chat(asked).status_code == 200
+        first, second = (request.json for request in fake.chats())
+        assert (first["messages"], first["max_tokens"]) == (second["messages"], LONG)
+        assert 2000 < second["max_tokens"] <= 4096 - 1642
+        model = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"]
+        assert model["window"] is None
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("bound", [{"max_tokens": LONG}, {}], ids=["bounded", "without a bound"])
+def test_an_answer_is_bounded_by_what_can_be_paid_for_and_the_user_is_told(bound: dict[str, int], stream: bool) -> None:
+    said = "This request requires more credits, or fewer max_tokens. You can only afford 50."
+    with GenericFake([model()], walk()) as fake, running_proxy(fake) as proxy:
+        fake.fail_next(402, {"error": {"message": said, "code": 402}})
+        answer = proxy.chat({**ASKED, **bound, "stream": stream})
+        assert (answer.status_code, fake.chats()[1].json["max_tokens"], len(fake.chats())) == (200, 50, 2)
+        assert not stream or ": ⚠️ The credit" in answer.text
+        fake.fail_next(402, {"error": {"message": said, "code": 402}})
+        fake.fail_next(402, {"error": {"message": said.replace("50", "40"), "code": 402}})
+        assert proxy.chat({**ASKED, **bound}).status_code == 402, "it is lowered once"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_first_request_waits_for_the_model_to_be_loaded(stream: bool) -> None:
+    loading = {"error": {"message": "Loading model", "code": 503, "type": "unavailable_error"}}
+    with GenericFake([model()], walk(last=5)) as fake, running_proxy(fake, grace=0.0) as proxy:
+        fake.fail_next(503, loading)
+        fake.fail_next(503, loading)
+        answer = proxy.chat({**ASKED, "stream": stream})
+        assert (answer.status_code, len(fake.chats())) == (200, 3)
+        assert not stream or (answer.content.startswith(b":") and read_stream(answer.content).errors == [])
+
+
+def test_memory_that_stays_full_though_nobody_shares_it_is_told_in_the_backends_words() -> None:
+    full = {"error": {"code": 500, "message": POOL_FULL, "type": "server_error"}}
+    with LlamaCppFake([FakeModel("m", 16384)], walk()) as fake, running_proxy(fake) as proxy:
+        for _ in range(4):
+            fake.fail_next(500, full)
+        refused = proxy.chat(ASKED)
+        assert (refused.status_code, refused.json()["error"]["message"]) == (500, POOL_FULL)
+        assert len(fake.chats()) <= 3

@@ -11,21 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.backends.errors import EXAMINED, SentRequest
+from proxy.backends.overflow import POOL_FULL, Overflow, affordable, credible, recognise
 from proxy.backends.profile import Continuation
-from proxy.backends.refusals import (
-    MOST_SHORTENED,
-    MOST_WAITS,
-    POOL_FULL,
-    FeatureRefusal,
-    Overflow,
-    Refusal,
-    Remedy,
-    Spent,
-    credible,
-    recognise,
-    refused_feature,
-    remedy,
-)
+from proxy.backends.refusals import MOST_SHORTENED, FeatureRefusal, Refusal, Remedy, Spent, refused_feature, remedy
 from tests.backends.driver import payloads
 
 RECORDED: dict[str, list[dict[str, Any]]] = payloads("refusals")
@@ -47,8 +35,8 @@ def rows(kind: str) -> pytest.MarkDecorator:
 def test_every_wording_of_an_overflow_is_recognised_with_its_numbers(row: dict[str, Any]) -> None:
     found = recognise(row["status"], encoded(row["body"]))
     assert found is not None
-    assert (found.window, found.prompt_tokens, found.quoted) == (row["window"], row["prompt"], False)
-    assert found.origin
+    assert (found.window, found.prompt_tokens) == (row["window"], row["prompt"])
+    assert found.quoted is (row["status"] == 402), "what a key may spend is no window"
 
 
 @rows("no_overflows")
@@ -92,7 +80,7 @@ def test_other_errors_about_streams_are_not_taken_for_one(row: dict[str, Any]) -
 
 @pytest.mark.parametrize("status", [401, 402, 403, 429])
 def test_statuses_that_mean_something_else(status: int) -> None:
-    assert recognise(status, encoded(LLAMACPP)) is None
+    assert (recognise(status, encoded(LLAMACPP)) is None) is (status != 402), "what a key may spend bounds prompts too"
     assert refused_feature(status, encoded(NO_TOOLS), ["tools"]) is None
 
 
@@ -112,12 +100,38 @@ def test_words_of_the_conversation_hold_for_its_request_at_most_and_those_of_a_p
     overflow, tools = LLAMACPP["error"]["message"], NO_TOOLS["error"]
     talk, parameters = (SentRequest(encoded({name: [f"Why? {overflow} {tools}"]})) for name in ("messages", "tools"))
     told = {"error": overflow}
-    assert recognise(400, encoded(told), talk) == Overflow(8192, 12013, "llama.cpp", quoted=True)
+    assert recognise(400, encoded(told), talk) == Overflow(8192, 12013, quoted=True)
     assert recognise(400, encoded(told), parameters) is None
     assert refused_feature(400, encoded(NO_TOOLS), ["tools"], parameters) is None
     assert refused_feature(400, encoded(NO_TOOLS), ["tools"], talk) == FeatureRefusal("tools", "Ollama", quoted=True)
     unnumbered = SentRequest(encoded({"messages": "context_length_exceeded"}))
     assert recognise(400, encoded({"error": "context_length_exceeded"}), unnumbered) is None
+
+
+@pytest.mark.parametrize(
+    ("window", "bound", "told", "bounded"),
+    [
+        (1096, 3000, "", True),
+        (98304, 32768, "", True),
+        (4096, 1000, "", False),
+        (1096, 0, "", False),
+        (1096, 3000, " (1642 + 3000 requested)", False),
+    ],
+)
+def test_a_figure_may_be_the_window_less_the_bound_of_the_answer(
+    window: int, bound: int, told: str, bounded: bool
+) -> None:
+    """As vLLM 0.15 has it (vllm-project/vllm#33418); a round figure that does not become rounder with the bound is none."""
+    said = f"maximum context length is {window} tokens. However, your request has 999999 input tokens{told}."
+    found = recognise(400, encoded({"error": said}), SentRequest(encoded({"max_tokens": bound})))
+    assert found is not None
+    assert (found.window, found.bounded) == (window, bounded)
+
+
+def test_what_can_be_paid_for_is_read_of_an_error_about_money_alone() -> None:
+    said = {"error": "This request requires more credits, or fewer max_tokens. You can only afford 8,461."}
+    assert (affordable(402, encoded(said)), affordable(400, encoded(said))) == (8461, None)
+    assert affordable(402, encoded({"error": {"message": "Insufficient credits", "code": 402}})) is None
 
 
 def test_the_answer_bound_of_a_request_is_its_largest() -> None:
@@ -140,14 +154,14 @@ def test_the_answer_bound_of_a_request_is_its_largest() -> None:
 def test_an_overflow_is_believed_as_far_as_its_request_could_prove_it(
     window: int | None, needed: int, loaded: int | None, held: int, expected: str | None
 ) -> None:
-    found = credible(Overflow(window, None, "x"), needed=needed, loaded=loaded, held=held)
-    assert found == (None if expected is None else Overflow(window, None, "x", quoted=expected == "quoted"))
+    found = credible(Overflow(window, None), needed=needed, loaded=loaded, held=held)
+    assert found == (None if expected is None else Overflow(window, None, quoted=expected == "quoted"))
 
 
 def test_escaped_characters_are_decoded_first() -> None:
     """Go writes `>` as an escape inside JSON."""
     found = recognise(400, b'{"error":"Cannot truncate prompt with n_keep (5000) \\u003e= n_ctx (4096)"}')
-    assert found == Overflow(4096, 5000, "LM Studio")
+    assert found == Overflow(4096, 5000)
 
 
 # -- hostile bodies
@@ -164,7 +178,7 @@ def test_hostile_bodies_take_no_time(seed: bytes) -> None:
 def test_only_the_beginning_is_read_and_what_was_cut_there_as_text() -> None:
     assert recognise(400, b" " * EXAMINED + encoded(LLAMACPP)) is None
     cut = {"error": {"message": OPENAI["error"]["message"] + "x" * EXAMINED}}
-    assert recognise(400, encoded(cut)) == Overflow(8192, 8545, "vLLM or OpenAI")
+    assert recognise(400, encoded(cut)) == Overflow(8192, 8545)
 
 
 @given(status=st.integers(0, 599), body=st.binary(max_size=200) | st.text().map(str.encode))
@@ -203,11 +217,12 @@ def test_deep_nesting_is_survived() -> None:
 
 # -- remedies
 
-TOO_LONG = Overflow(4096, 5000, "llama.cpp")
+TOO_LONG, UNTOLD = Overflow(4096, 5000), Overflow(1096, 1642, bounded=True)
 TOOLLESS, UNSTREAMED, ONE_SYSTEM = (FeatureRefusal(name, "one") for name in ("tools", "streams", "one_system"))
 refusals = st.builds(
     Refusal,
-    overflow=st.sampled_from([None, TOO_LONG, POOL_FULL]),
+    overflow=st.sampled_from([None, TOO_LONG, UNTOLD, POOL_FULL]),
+    affordable=st.sampled_from([None, 900]),
     feature=st.sampled_from([None, TOOLLESS, UNSTREAMED, ONE_SYSTEM]),
     roomy=st.booleans(),
     way=st.sampled_from([None, *Continuation]),
@@ -221,6 +236,8 @@ refusals = st.builds(
         (Refusal(overflow=TOO_LONG, roomy=True), Remedy.SHORTEN),
         (Refusal(overflow=POOL_FULL, roomy=True), Remedy.WAIT),
         (Refusal(overflow=POOL_FULL, roomy=False), Remedy.SHORTEN),
+        (Refusal(overflow=UNTOLD), Remedy.BOUND),
+        (Refusal(affordable=900), Remedy.BOUND),
         (Refusal(feature=TOOLLESS), Remedy.EMULATE),
         (Refusal(way=Continuation.FLAGS), Remedy.OTHER_WAY),
         (Refusal(feature=UNSTREAMED), Remedy.UNSTREAM),
@@ -240,7 +257,8 @@ def test_whatever_a_backend_refuses_a_request_is_sent_a_bounded_number_of_times(
     spent = Spent()
     done = [remedy(refusal, spent) for refusal in said]
     assert done.count(Remedy.SHORTEN) <= MOST_SHORTENED
-    assert done.count(Remedy.WAIT) <= MOST_WAITS
+    assert done.count(Remedy.WAIT) <= 1
+    assert done.count(Remedy.BOUND) <= 2
     assert done.count(Remedy.EMULATE) <= 1
     assert done.count(Remedy.UNSTREAM) <= 1
     assert done.count(Remedy.REPAIR) <= 1

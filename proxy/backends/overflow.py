@@ -1,0 +1,233 @@
+"""Telling that a prompt was refused for its length, and which figures a refusal names, in whatever words, status or envelope.
+
+A sentence is such a refusal by what it speaks of (a prompt, its input, messages or tokens, a context or window; a size) and by
+what it says of that (exceeds, too long, a maximum, a limit, what would fit), or by two figures of which the one that was sent is
+above the one that is allowed. Rates, money, pictures, files, memory, time and a bound of the answer alone are something else.
+Each figure is what the word nearest before it says.
+
+A refusal is believed as far as its request could prove it: `credible` is the rule. One whose words and figures stand in the
+request itself holds for that request at most.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, cast
+
+from proxy.backends.errors import SentRequest, error_status, error_text
+
+UNDERRATED = 2
+"""Times as many tokens as the upper bound of its estimate that a prompt may have."""
+SMALLEST_WINDOW = 256
+"""Tokens; a refusal that names a smaller window is not about the window."""
+ORIGIN = "the backend's refusal"
+_MOST_TOKENS = 10**9
+_LEAST_TOKENS = 16
+_MONEY, _TOO_LARGE = 402, 413
+_ROUND = (1000, 1024)
+"""A window is a multiple of one of these, as a rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """A refused prompt. `window` and `prompt_tokens` are in tokens, None where the text named no number.
+
+    `prompt_tokens` may be the backend's estimate. `shared`: the memory of all slots together may be full, rather than this
+    one's. `quoted`: it holds for this request at most. `bounded`: the figure may be the window less the request's bound of the
+    answer (vLLM 0.15).
+    """
+
+    window: int | None
+    prompt_tokens: int | None
+    shared: bool = False
+    quoted: bool = False
+    bounded: bool = False
+
+
+POOL_FULL = Overflow(None, None, shared=True)
+"""The memory of all slots together is full."""
+
+
+def _words(*alternatives: str) -> re.Pattern[str]:
+    return re.compile("|".join(alternatives), re.IGNORECASE)
+
+
+_ANSWER = (
+    r"max_(?:completion_|output_|new_|response_)?tokens|max (?:output|completion|new) tokens|num predict"
+    r"|\b(?:output|completion|reasoning|thinking|generated|response|answer)\b(?: tokens?\b| length\b)?"
+)
+_OF_ANSWER = _words(_ANSWER)
+_PROMPT = (
+    r"context(?! ?(?:deadline|cancel))|prompt|\binputs?\b|messages?\b|conversation|max_?(?:model|seq\w*) len|n ctx"
+)
+_OF_PROMPT = _words(_PROMPT)
+_OF_REQUEST = _words(_PROMPT, r"request(?:ed|s)?\b|payload|model (?:token|length)|sequence length|\btokens?\b")
+_SIZE = _words(r"tokens?\b|length|lenght|long|size|window|large|big|\blen\b|context|n ctx")
+_OVER = _words(
+    r"exceed|overflow|too (?:long|large|big|many|much)|(?:long|larg|great|bigg|high)er than|more than|\bmax|\blimit|longest",
+    r"at most|up to|(?:not|n't) fit|must (?:be|have) (?:<|less|fewer|at most|under|below|short|small)|range|reduce|shorten",
+    r"(?:only|not) (?:supports?|holds?|has|have|enough)|not enough|available (?:context|window|tokens)|available$|[<>≤≥]",
+)
+_OTHER_CAUSE = _words(
+    r"rate[ _-]?limit|quota|throttl|too many requests|(?:per|a|each|this) (?:sec|min|hour|day|month)|\b[TR]P[MDS]\b|today|daily"
+)
+_OF_OTHERS = _words(
+    r"image|picture|photo|audio|video|pixel|\bfiles?\b|\bpages?\b|attachment|upload|\bstring|\barray|\bitems?\b|header|cookie",
+    r"\bur[il]\b|deadline|time[ds]?[ -]?out|cancel|retries|recursion|memory|\bv?ram\b|\bdisk\b|\bstop\b|logit|logprob|budget",
+    r"embedding|credit|afford|balance|billing|\bpa(?:y|id|yment)\b|concurren|connection|queue|batch|input should\b|\bname\b|grpc:|to process",
+)
+_BUSY = _words(r"\bloading\b|overloaded|at capacity|server (?:is )?busy")
+_SHARED = _words("context size has been exceeded")
+_CODES = _words(
+    r"constraint_filtered[\s\S]{0,2000}context_length|context_length[\s\S]{0,2000}constraint_filtered",
+    r'error_type"?: ?"string_too_long|exceeds maximum allowed content length',
+)
+"""Of OpenRouter and gateways: what no sentence says."""
+_NUMBER = re.compile(
+    r"(?<![\w.$#/-])(\d{1,3}(?:,\d{3})+|\d{1,12})(k?)(?:\.0)?(?![\w%]|[.:]\d|,\d{3}| ?(?:px|[KMG]i?B|[mk]?s|bytes?|sec\w*|min\w*|char\w*)\b)",
+    re.IGNORECASE,
+)
+_Role: TypeAlias = Literal["answer", "limit", "total", "sent"]
+_ROLES = re.compile(
+    rf"(?P<answer>{_ANSWER})"
+    r"|(?P<limit>max\w*(?: ?(?:allowed|number|amount|of|input|prompt|token|context|model|sequence|total|seq|len))*s?|n ctx(?! train)"
+    r"|context|window|limit|bound|only|at most|up to|allow|support|exceed|capacity|than|below|under|range[^\d\n]{0,40}|[<>≤≥]=?)"
+    r"|(?P<total>requested|\btotal\b)"
+    r"|(?P<sent>prompt|\binputs?\b|message|request|contain|\bhas\b|\bhave\b|result|\bgot\b|given|current|keep|\bsent\b|actual|receiv|used)",
+    re.IGNORECASE,
+)
+_AFTER = re.compile(
+    rf"[ `'\"]*(?:tokens?[ `'\"]*)?(?:(?:in|of|from|for|as) )?(?:the |your )?[`'\"]?(?:(?P<answer>{_ANSWER})|(?P<limit>max|limit)|"
+    r"(?P<sent>messages|prompt|text input|inputs?\b))",
+    re.IGNORECASE,
+)
+_NO_FIGURE = re.compile(r"(?:at least|\bby) (?:about )?$", re.IGNORECASE)
+_COMPARED = re.compile(r"([\d,]+)(?: tokens)?(?: ?\+ ?([\d,]+)(?: tokens)?)? ?>=? ?[\w :(=]{0,16}?([\d,]+)")
+_SIDES: tuple[tuple[int, _Role], ...] = ((1, "sent"), (2, "answer"), (3, "limit"))
+_PAYABLE = re.compile(
+    r"(?:afford|pay for|enough for|covers?|(?:credits?|balance)[^\n.]{0,60}?(?:only|most|up to)) (\d[\d,]{0,14})",
+    re.IGNORECASE,
+)
+_SENTENCES = re.compile(r"\n|(?<=[.!?])\s+")
+_NAME = re.compile(r'"\w*": (?=")')
+
+
+def recognise(status: int, body: bytes, sent: SentRequest | None = None) -> Overflow | None:
+    """Tell whether a backend refused a prompt for its length.
+
+    Args:
+        status: as for `error_text`.
+        body: as for `error_text`.
+        sent: the refused request; None: not at hand.
+    """
+    text = error_text(status, body, money=True)
+    if text is None or _OTHER_CAUSE.search(text) or (status >= 500 and _BUSY.search(text)):
+        return None
+    plain, bound = _NAME.sub("", _plain(text)), 0 if sent is None else sent.answer_bound
+    everything = _figures(plain)
+    for sentence in filter(_is_refusal, _SENTENCES.split(plain)):
+        place = None if sent is None else _place(sentence, sent)
+        own = _figures(sentence)
+        window, prompt = _choose("limit", own, everything), _choose("sent", own, everything, bound=bound)
+        if place == "parameters" or (place and window is None):
+            continue
+        stated = bound == 0 or str(bound) in (digits for digits, _ in _NUMBER.findall(plain)) or "n ctx" in plain
+        return Overflow(
+            window,
+            None if prompt == window else prompt,
+            shared=window is None and _SHARED.search(sentence) is not None,
+            quoted=place is not None or error_status(status, body) == _MONEY,
+            bounded=window is not None and not (stated or (_is_round(window) and not _is_round(window + bound))),
+        )
+    too_large = status == _TOO_LARGE and not _OF_OTHERS.search(text)
+    return Overflow(None, None) if too_large or _CODES.search(text) else None
+
+
+def credible(overflow: Overflow, *, needed: int, loaded: int | None, held: int) -> Overflow | None:
+    """Judge an overflow by what its request could prove.
+
+    None: its request would have fitted the window that it names, or the loaded instance reports a larger one; so something
+    else was refused. One that contradicts what was just answered holds for its own request, as a quoted one does.
+
+    Args:
+        overflow: what the backend says.
+        needed: tokens of prompt and answer at most.
+        loaded: window that the loaded instance reports now.
+        held: the most tokens that the backend held at once lately, 0 for unknown.
+    """
+    window = overflow.window
+    if window is None:
+        return overflow
+    if needed < window or (loaded is not None and window < loaded):
+        return None
+    return replace(overflow, quoted=True) if window < max(held, SMALLEST_WINDOW) else overflow
+
+
+def affordable(status: int, body: bytes) -> int | None:
+    """Return how many tokens of an answer can be paid for, as an error says (OpenRouter's 402); None: it says nothing of that."""
+    text = error_text(status, body, money=True)
+    found = _PAYABLE.search(text) if text is not None and error_status(status, body) == _MONEY else None
+    return int(found[1].replace(",", "")) or None if found is not None else None
+
+
+def _plain(text: str) -> str:
+    """Take identifiers apart, but for parameters that bound something in tokens."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", re.sub(r"(?<!max)_(?!tokens)", " ", text))
+
+
+def _is_refusal(sentence: str) -> bool:
+    of_answer, rest = _OF_ANSWER.search(sentence), _OF_ANSWER.sub("", sentence)
+    # A bound of the answer is given in tokens as well, and stands in a request.
+    if not (_OF_PROMPT if of_answer else _OF_REQUEST).search(rest) or not _SIZE.search(rest):
+        return False
+    if _OF_OTHERS.search(sentence):
+        return False
+    figures = {role: value for value, role in reversed(_figures(sentence))}
+    return bool(_OVER.search(rest)) or figures.get("sent", 0) > figures.get("limit", _MOST_TOKENS)
+
+
+def _place(sentence: str, sent: SentRequest) -> Literal["parameters", "conversation"] | None:
+    """Tell where its words stand in the request, if its figures stand there as well."""
+    marks = [found.span() for pattern in (_OF_REQUEST, _SIZE, _OVER) for found in pattern.finditer(sentence)]
+    numbers = _NUMBER.findall(sentence)
+    if any(sent.place(digits) is None for digits, _ in numbers):
+        return None
+    return sent.place(sentence[min(marks)[0] : max(end for _, end in marks)])
+
+
+def _figures(text: str) -> list[tuple[int, _Role]]:
+    """Read the figures whose meaning is told, in tokens: by the words before one on its line, or right behind it."""
+    compared = {
+        found.start(group): role for found in _COMPARED.finditer(text) for group, role in _SIDES if found[group]
+    }
+    figures, end = list[tuple[int, _Role]](), 0
+    for found in _NUMBER.finditer(text):
+        value = int(found[1].replace(",", "")) * (1000 if found[2] else 1)
+        if not _LEAST_TOKENS <= value <= _MOST_TOKENS:
+            continue
+        before = text[max(end, text.rfind("\n", 0, found.start()) + 1, found.start() - 80) : found.start()]
+        role, end = compared.get(found.start(1)) or _role(before, _AFTER.match(text, found.end())), found.end()
+        if role is not None and not _NO_FIGURE.search(before):
+            figures.append((value, role))
+    # A lone number in brackets may be a code: "context window exceeds limit (2013)".
+    return figures if len(figures) > 1 or not re.search(r"\(\d+\)", text) or "token" in text else []
+
+
+def _role(before: str, after: re.Match[str] | None) -> _Role | None:
+    behind = after.lastgroup if after is not None else None
+    words = [found.lastgroup for found in _ROLES.finditer(before)]
+    role = behind if behind in ("answer", "limit") or not words else words[-1]
+    return cast("_Role | None", role)
+
+
+def _choose(role: _Role, *sources: list[tuple[int, _Role]], bound: int = 0) -> int | None:
+    """Choose the first figure of this role; what was requested in all has the bound of the answer in it."""
+    for figures in sources:
+        known = [value for value, each in figures if each == role]
+        totals = [value - bound for value, each in figures if each == "total" and role == "sent" and value > bound]
+        if known or totals:
+            return (known or totals)[0]
+    return None
+
+
+def _is_round(window: int) -> bool:
+    return any(window % unit == 0 for unit in _ROUND)
