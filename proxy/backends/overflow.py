@@ -101,7 +101,9 @@ _AFTER = re.compile(
     re.IGNORECASE,
 )
 _NO_FIGURE = re.compile(r"(?:at least|\bby) (?:about )?$", re.IGNORECASE)
-_COMPARED = re.compile(r"([\d,]+)(?: tokens)?(?: ?\+ ?([\d,]+)(?: tokens)?)? ?>=? ?[\w :(=]{0,16}?([\d,]+)")
+_COMPARED = re.compile(
+    r"(?<![\d,])(\d[\d,]{0,14})(?: tokens)?(?: ?\+ ?(\d[\d,]{0,14})(?: tokens)?)? ?>=? ?[\w :(=]{0,16}?(\d[\d,]{0,14})"
+)
 _SIDES: tuple[tuple[int, _Role], ...] = ((1, "sent"), (2, "answer"), (3, "limit"))
 _PAYABLE = re.compile(
     r"(?:afford|pay for|enough for|covers?|(?:credits?|balance)[^\n.]{0,60}?(?:only|most|up to)) (\d[\d,]{0,14})",

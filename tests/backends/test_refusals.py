@@ -167,12 +167,14 @@ def test_escaped_characters_are_decoded_first() -> None:
 # -- hostile bodies
 
 
-@pytest.mark.parametrize("seed", [b"context ", b"too many token ", b"request (1 token", b'{"', b"[" * 9, b"input "])
+@pytest.mark.parametrize(
+    "seed", [b"context ", b"too many token ", b"request (1 token", b'{"', b"[" * 9, b"input ", b"1,", b"9 > "]
+)
 def test_hostile_bodies_take_no_time(seed: bytes) -> None:
     body = b'{"error": "context ' + seed * (4 * EXAMINED // len(seed))
-    began = time.perf_counter()
+    began = time.process_time()
     recognise(400, body)
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 0.5
 
 
 def test_only_the_beginning_is_read_and_what_was_cut_there_as_text() -> None:
