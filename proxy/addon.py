@@ -31,6 +31,9 @@ class AddOn(Observer):
     async def offer(self, job: Job, offered: OfferedTools, *, emulate: bool) -> None:
         """Change the tools that a model is offered, and add some that are answered here; `emulate`: the backend has refused tools."""
 
+    async def complete(self, job: Job) -> None:
+        """Put back what the client left out of its messages, before they are edited, covered and counted."""
+
     async def enrich(self, job: Job, *, reserve: int = 0) -> None:
         """Add to a prompt whose history stands, as it was sent or rewritten; `reserve` are tokens that will come on top of it."""
 

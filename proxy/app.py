@@ -19,6 +19,7 @@ from proxy.addons.archive import Archivist
 from proxy.addons.compact_now import CompactNow
 from proxy.addons.conversation_summary import ConversationSummaries
 from proxy.addons.document import DocumentReader
+from proxy.addons.dropped_fields import DroppedFields
 from proxy.addons.history import RequestHistory
 from proxy.addons.log import RequestLog
 from proxy.addons.metrics import Metrics
@@ -181,6 +182,7 @@ def addons_of(
         PromptPrefix(meter),
         Archivist(store),
         Recaller(),
+        DroppedFields(store),
         ToolsOnDemand(store),
         ThinkingBudget(),
         DocumentReader(),

@@ -130,6 +130,8 @@ class Outcome:
     recalled: int = 0
     """Passages of the covered history that were put back into the prompt, and their tokens."""
     recalled_tokens: int = 0
+    restored: int = 0
+    """Messages that got back what their client had left out."""
     left_out: int = 0
     """Tokens from the middle of the newest user message that were not sent, and those of all of it."""
     left_out_of: int = 0
@@ -324,6 +326,7 @@ class Outcome:
             "backend": self.backend,
             "tools": self.tools,
             "recalled": self.recalled,
+            "restored": self.restored,
             "shaped": ", ".join([f"{part}={tokens}" for part, tokens in self.shaped.items()]),
             "left-out": self.left_out + self.cut_earlier[0],
             "cache": ", ".join([f"{name}={value}" for name, value in cache.items() if value is not None]),

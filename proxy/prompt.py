@@ -22,7 +22,7 @@ from proxy.emulation.prompt import emulated
 from proxy.net.tasks import offload_if
 from proxy.outcome import overriding
 from proxy.recall.block import NOTHING, RecalledBlocks
-from proxy.shaping.repair import RepairRules, repair, tidied
+from proxy.shaping.repair import RepairRules, repair, tidied, with_demanded
 from proxy.shaping.shape import ShapedPart, shaped, steps, tool_name
 from proxy.store import Store
 from proxy.tokens.counting import Counting
@@ -92,13 +92,15 @@ class Prompt:
     """What was brought back of what the checkpoint covers or was archived; it is no part of the history."""
     searched: list[Message] = field(default_factory=list)
     """The searches of this answer with what they found, behind the history."""
+    rules: RepairRules
+    """Demands on messages, which hold for those of Spillway's own too."""
     answer_bound: int | None = None
     """`max_tokens` of Spillway's own, sized to the room there is: an answer that it ends is not at its end."""
 
     @property
     def messages(self) -> list[Message]:
         """All messages as they will be sent."""
-        return [*self.system, *self.recalled.put(self.history), *self.searched]
+        return with_demanded([*self.system, *self.recalled.put(self.history), *self.searched], self.rules)
 
     @property
     def conversation(self) -> Sequence[Message]:
@@ -165,6 +167,7 @@ def build_prompt(job: Job, offered: OfferedTools, *, emulate: bool) -> tuple[Pro
         history=shown,
         untouched=untouched and shown is sent,
         fields={} if model == request.model else {"model": model},
+        rules=rules,
     )
     return prompt, repairs
 
@@ -241,6 +244,8 @@ class Preparer:
         job.prompt, repairs = await offload_if(heavy, build_prompt, job, offered, emulate=emulate)
         if repairs:
             job.outcome.add("mended", kinds=tuple(repairs))
+        for addon in overriding(job.addons, AddOn.complete):
+            await addon.complete(job)
         prompt = job.prompt
         edited = prompt.sent
         if prompt.request.edits:

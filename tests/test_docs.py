@@ -153,7 +153,7 @@ def test_errors_that_the_page_of_symptoms_says_are_taken_care_of_are_recognised(
     assert len(errors) > 15
     for error in errors:
         body = json.dumps({"error": {"message": error}}).encode()
-        assert recognise(400, body) or refused_feature(400, body, ["tools", "streams"]), error
+        assert recognise(400, body) or refused_feature(400, body, ["tools", "streams", "thoughts"]), error
 
 
 # The site

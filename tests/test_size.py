@@ -37,10 +37,10 @@ BOUNDS = {
     "files": Bound(178, 160),
     "lines of code": Bound(24_070, 18_500),
     "Python tokens": Bound(250_000, 175_000),
-    "settings": Bound(40, 40),
+    "settings": Bound(41, 40),
     "lines of tests": Bound(57_000, 40_000),
-    "functions entered by a short streamed request": Bound(357, 250),
-    "files entered by a short streamed request": Bound(66, 45),
+    "functions entered by a short streamed request": Bound(364, 250),
+    "files entered by a short streamed request": Bound(67, 45),
 }
 
 

@@ -8,7 +8,7 @@ import logging
 from typing_extensions import override
 
 from proxy.addon import AddOn
-from proxy.backends.refusals import TEMPLATE_RULES
+from proxy.backends.profile import TEMPLATE_RULES
 from proxy.core.errors import plural, printable
 from proxy.outcome import ANSWER_RUNGS, Event, Outcome
 

@@ -96,6 +96,7 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler], ...] = (
     ("found_tools", "Tools whose schema a model got inside an answer, by reason: looked up, or called without it.", ("why",), _events("tools_given", "why", by="tools")),
     ("pauses", "Answers paused, by reason.", ("reason",), _events("paused", "reason")),
     ("resumes", "Answers resumed, by way of continuation.", ("continuation",), _events("resumed", "how")),
+    ("restored_messages", "Messages completed with what their client had left out of an answer.", (), _one(lambda o: o.restored or None)),
     ("repairs", "Histories repaired so that backends accept them.", ("kind",), _kinds("mended")),
     ("stabilised", "Prompts that billing lines or cache marks were stripped from.", ("kind",), _kinds("stabilised")),
     # A system prompt of the user's own may be longer than the client's; a counter only rises.

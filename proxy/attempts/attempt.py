@@ -18,7 +18,7 @@ from proxy.attempts.room import bound_first, bound_resumed, bound_to, lower_boun
 from proxy.backends import refusals
 from proxy.backends.errors import SentRequest, is_refusal
 from proxy.backends.overflow import ORIGIN, SMALLEST_WINDOW, UNDERRATED, Overflow, affordable, credible, recognise
-from proxy.backends.profile import Continuation, Fact, ModelKey, Trust, value_of
+from proxy.backends.profile import TEMPLATE_RULES, Continuation, Fact, ModelKey, Trust, value_of
 from proxy.backends.refusals import Refusal, Remedy
 from proxy.compaction.continuation import ContinuationRequest
 from proxy.compactor import Compactor
@@ -163,9 +163,9 @@ class Attempts:
             features: list[refusals.Feature] = ["tools"] if job.may_emulate else []
             bounds = job.settings.thinking_budget is not None or job.request.thinking is not None
             features += ["thinks"] if bounds else []
-            features += [rule for rule in refusals.TEMPLATE_RULES if not getattr(job.template_rules, rule)]
+            features += [rule for rule in TEMPLATE_RULES if not getattr(job.template_rules, rule)]
             feature = _refused_feature(job, status, body, [*features, "streams"] if streamed else features)
-            if feature is not None and feature.feature in refusals.TEMPLATE_RULES:
+            if feature is not None and feature.feature in TEMPLATE_RULES:
                 messages = job.prompt.messages
                 feature = feature if await offload_if(is_heavy(messages), violates, messages, feature.feature) else None
         payable = affordable(status, body) if overflow is None else None
@@ -325,7 +325,7 @@ async def _learn_feature(job: Job, refusal: refusals.FeatureRefusal) -> None:
     """
     value: object = False
     field, known = str(refusal.feature), job.profile.template_rules
-    if refusal.feature in refusals.TEMPLATE_RULES:
+    if refusal.feature in TEMPLATE_RULES:
         field, value = "template_rules", frozenset((refusal.feature, *(() if known is None else known.value)))
     if refusal.quoted or "provider" in job.prompt.request.body:
         lesson: dict[str, Any] = {field: Fact(value, refusal.origin, Trust.LEARNED)}

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum, StrEnum
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from proxy.core.settings import Settings
 
@@ -11,6 +11,11 @@ T = TypeVar("T")
 
 ModelKey: TypeAlias = tuple[str, str]
 """Backend name and model id."""
+TemplateRule: TypeAlias = Literal[
+    "alternate", "one_system", "no_system", "no_developer", "thoughts", "signatures", "no_extras"
+]
+"""Demands of chat templates and services on the messages of a conversation, named as in `RepairRules`."""
+TEMPLATE_RULES: tuple[TemplateRule, ...] = get_args(TemplateRule)
 
 
 class Trust(IntEnum):

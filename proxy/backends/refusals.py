@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from proxy.backends.errors import SentRequest, error_text
 from proxy.backends.overflow import Overflow
-from proxy.backends.profile import Continuation
+from proxy.backends.profile import TEMPLATE_RULES, Continuation, TemplateRule
 
 MOST_SHORTENED = 2
 """Times in a row that a prompt is shortened because it was refused for its size."""
@@ -24,11 +24,6 @@ FIRST_RETRY = 0.5
 """Seconds before the first retry, doubled for each further one, where the backend names no time of its own."""
 LONGEST_RETRY = 30.0
 """Seconds of `Retry-After` that are waited for; a backend that wants more is given up."""
-
-
-TemplateRule: TypeAlias = Literal["alternate", "one_system", "no_system", "no_developer"]
-"""Demands of chat templates on the roles of a conversation, named as in `RepairRules`."""
-TEMPLATE_RULES: tuple[TemplateRule, ...] = get_args(TemplateRule)
 Feature: TypeAlias = Literal["tools", "streams", "thinks"] | TemplateRule
 
 
@@ -90,7 +85,7 @@ _STREAMS = _compiled(
     ),
     ("Bedrock", rf"\bmodel is (?:not supported|unsupported) for streaming{_OF_MODEL}"),
 )
-_TEMPLATE = "chat template"
+_TEMPLATE, _REASONING = "chat template", r"\breasoning(?:_content|_details)?\b"
 _FEATURES: dict[Feature, _Rows] = {
     "tools": _TOOLS,
     # What templates raise, word for word (Mistral, Gemma, Llama 2; Qwen from 3.5 on), and servers on their own.
@@ -108,6 +103,12 @@ _FEATURES: dict[Feature, _Rows] = {
         (_TEMPLATE, r"\b(?:unexpected|unknown|unsupported|invalid) (?:message )?role\b"),
         ("DeepSeek", r"unknown variant .?developer"),
         ("pydantic", r"input tag .?developer|input should be [^\n]{0,20}'system'[^\n]{0,40}'user'"),
+    ),
+    # Reasoning beside calls: missing, unsigned, or refused.
+    "thoughts": _compiled(("DeepSeek", r"\breasoning(?:_content)?\b.{0,40}?(?:must be passed|missing|required)")),
+    "signatures": _compiled(("Google", r"missing (?:a |its )?`?thought_?signature")),
+    "no_extras": _compiled(
+        ("Groq", rf"(?:extra|unknown)[_ ].{{0,99}}?{_REASONING}|{_REASONING}.{{0,40}}?\b(?:un|not )supported")
     ),
     "streams": _STREAMS,
     # The second wording is proposed (vllm-project/vllm#57830).

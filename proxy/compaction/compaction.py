@@ -19,6 +19,7 @@ from proxy.compaction.ladder import (
     cut_oversize,
     drop_duplicates,
     drop_oldest,
+    drop_thoughts,
     mask_results,
 )
 from proxy.compaction.middles import share_left, user_words
@@ -37,7 +38,12 @@ Shortening: TypeAlias = Generator[SummaryAsk, str, tuple[Reduction, Rungs, Kind]
 Step: TypeAlias = tuple[str, Callable[..., Reduction], dict[str, Any]]
 """A rung with its name and its bounds; it returns the same reduction if nothing is to gain."""
 
-RUNGS: dict[str, Callable[..., Reduction]] = {"cap": cap_results, "mask": mask_results, "duplicates": drop_duplicates}
+RUNGS: dict[str, Callable[..., Reduction]] = {
+    "thoughts": drop_thoughts,
+    "cap": cap_results,
+    "mask": mask_results,
+    "duplicates": drop_duplicates,
+}
 """Rungs that need no model and keep every message in its place, in this order; each is told where the tail begins."""
 _SUMMARY_KINDS: dict[str, SummaryKind] = {"summarise": "written", "extract": "extract"}
 

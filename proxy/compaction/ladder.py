@@ -26,7 +26,8 @@ from proxy.compaction.shorten import LEAST, LEAST_LINE, LEAST_LINES, Bounds, fit
 from proxy.core.history.embedded import IMAGE_OMITTED
 from proxy.core.history.marks import is_summary
 from proxy.core.history.turns import bridge_needed, cut_points, is_result, is_system, is_user, newest_user
-from proxy.core.request import SYSTEM_ROLES, Message
+from proxy.core.jsontext import omit
+from proxy.core.request import REASONING, SYSTEM_ROLES, Message
 
 NEWEST_IMAGES = 3
 """The newest images, which stay."""
@@ -123,6 +124,16 @@ class Reduction:
         for (index, message), cost in zip(changes.items(), self.cost([*changes.values()]), strict=True):
             messages[index], costs[index] = message, cost
         return replace(self, messages=messages, costs=costs, **fields) if sum(costs) < self.total else self
+
+
+def drop_thoughts(reduction: Reduction, tail: int) -> Reduction:
+    """Leave the reasoning out of answers before the newest user message; that of the running loop is part of its turn."""
+    changed: dict[int, Message] = {}
+    for index, message in enumerate(reduction.messages[: min(tail, reduction.newest or 0)]):
+        says = message.get("content") or message.get("tool_calls")
+        if says and not message.keys().isdisjoint(REASONING) and reduction.may_change(index, tail):
+            changed[index] = omit(message, *REASONING)
+    return reduction.with_changes(changed)
 
 
 def cap_results(reduction: Reduction, tail: int) -> Reduction:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from proxy.core.jsontext import loads_object
 
 _LARGEST = 2**53
+_SPOKEN = ("text", "summary", "data")
+"""Fields of a block of reasoning of which each frame has some more (OpenRouter, "Preserving reasoning blocks")."""
 
 
 @dataclass(slots=True)
@@ -34,11 +37,14 @@ class CallPart:
     index: int | None = None
     """Index of the call in the answer."""
     kind: str = "function"
+    extras: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Fields of the call beyond OpenAI's, as Gemini's `extra_content`."""
 
     def joined(self, more: CallPart) -> CallPart:
         """Put more of the same call behind it."""
         name, arguments = self.name or more.name, self.arguments + more.arguments
-        return replace(self, id=self.id or more.id, name=name, arguments=arguments)
+        extras = joined_fields(self.extras, more.extras)
+        return replace(self, id=self.id or more.id, name=name, arguments=arguments, extras=extras)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,6 +65,8 @@ class Piece:
     text: str = ""
     thought: str = ""
     calls: tuple[CallPart, ...] = ()
+    extras: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the delta besides its text and calls, those of its reasoning among them."""
     finish: str | None = None
     stopped: str = ""
     """The client's own stop sequence that ended it; empty: none did, or the backend does not tell."""
@@ -112,8 +120,40 @@ class Piece:
         """A piece of the same choice that says nothing yet."""
         blank = self.uncounted()
         blank.bare, blank.role, blank.more = True, False, False
-        blank.text, blank.thought, blank.calls, blank.finish = "", "", (), None
+        blank.text, blank.thought, blank.calls, blank.extras, blank.finish = "", "", (), {}, None
         return blank
+
+
+def joined_fields(before: Mapping[str, Any], more: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Join the extra fields of two frames of one answer: lists go on, blocks in them by their index, other values are replaced."""
+    if not (before and more):
+        return before or more
+    lists = {
+        name: _joined_blocks(before[name], value)
+        for name, value in more.items()
+        if isinstance(before.get(name), list) and isinstance(value, list)
+    }
+    return {**before, **more, **lists}
+
+
+def _joined_blocks(blocks: list[Any], more: list[Any]) -> list[Any]:
+    """Go on with a list of blocks; one of the index and type of the last is more of that."""
+    blocks = [*blocks]
+    for block in more:
+        last = blocks[-1] if blocks else None
+        if (
+            isinstance(last, dict)
+            and isinstance(block, dict)
+            and "index" in block
+            and all(block.get(name) == last.get(name) for name in ("index", "type"))
+        ):
+            spoken = {
+                name: f"{last.get(name) or ''}{block[name]}" for name in _SPOKEN if isinstance(block.get(name), str)
+            }
+            blocks[-1] = {**last, **{name: value for name, value in block.items() if value is not None}, **spoken}
+        else:
+            blocks.append(block)
+    return blocks
 
 
 def arguments_of(written: str) -> dict[str, Any]:

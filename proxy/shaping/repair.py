@@ -18,8 +18,8 @@ from typing import Any
 
 from proxy.core.history.marks import BRACKET, INSTRUCTION, defanged, forges_block, is_instruction
 from proxy.core.history.turns import Pending, calls_of, is_result
-from proxy.core.jsontext import dig, dumps, loads
-from proxy.core.request import SYSTEM_ROLES, THOUGHT_FIELDS, Message, is_text_part, leading_system, text_of
+from proxy.core.jsontext import dig, dumps, loads, omit
+from proxy.core.request import REASONING, SYSTEM_ROLES, THOUGHT_FIELDS, Message, is_text_part, leading_system, text_of
 from proxy.emulation.prompt import calls_as_text
 from proxy.stream.status import strip_status
 
@@ -34,6 +34,8 @@ _ALTERNATING = re.compile(
 and Devstral, Gemma 2 and 3, Llama 2)."""
 _ONE_SYSTEM = re.compile(r"qwen-?(3\.[5-9]|[4-9])", re.IGNORECASE)
 """Ids of models whose templates raise "System message must be at the beginning" (Qwen from 3.5 on)."""
+_SIGNATURE = ("extra_content", "google", "thought_signature")
+_UNSIGNED = {"extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}}
 _SPEAKERS = ("user", "assistant")
 _BRIDGES: dict[str, Message] = {
     "user": {"role": "assistant", "content": NOTED},
@@ -54,6 +56,12 @@ class RepairRules:
     """Any is refused: `without_system` is to be applied to what is sent."""
     no_developer: bool = False
     """The role `developer` is refused."""
+    thoughts: bool = False
+    """Calls are refused without the reasoning that led to them (DeepSeek, Moonshot)."""
+    signatures: bool = False
+    """Calls are refused without the signature of the reasoning that led to them (Gemini)."""
+    no_extras: bool = False
+    """Reasoning in a message is refused (Groq, Mistral)."""
     keep_last: bool = False
     """The last message is an answer to be continued, which may be empty."""
 
@@ -63,7 +71,7 @@ def rules_for(model: str, known: frozenset[str] = frozenset()) -> RepairRules:
     """The rules for a model: those `known` of its chat template, by the names of the fields, and those of its id's family."""
     alternate = "alternate" in known or _ALTERNATING.search(model) is not None
     one_system = alternate or not known.isdisjoint(("one_system", "no_system")) or bool(_ONE_SYSTEM.search(model))
-    rest = {rule: rule in known for rule in ("no_system", "no_developer")}
+    rest = {rule: rule in known for rule in ("no_system", "no_developer", "thoughts", "signatures", "no_extras")}
     return RepairRules(alternate=alternate, one_system=one_system, **rest)
 
 
@@ -119,7 +127,7 @@ def repair(messages: Sequence[Message], rules: RepairRules) -> tuple[Sequence[Me
 
     Returns the messages, the same object if there was nothing to do, and the kinds of repairs in order:
     `alternation`, `arguments`, `developer`, `empty_answer`, `leading_system`, `middle_system`, `no_user`, `orphaned_call`,
-    `orphaned_result`. Applying it again changes nothing.
+    `orphaned_result`, `reasoning`. Applying it again changes nothing.
     """
     kinds: set[str] = set()
     lead = leading_system(messages)
@@ -138,11 +146,38 @@ def repair(messages: Sequence[Message], rules: RepairRules) -> tuple[Sequence[Me
             head = [_joined(head)]
     if rules.alternate:
         done = _alternated(done, kinds)
+    demanded = with_demanded(done, rules)
+    if demanded is not done:
+        kinds.add("reasoning")
+        done = demanded
     # A request without any message is the backend's to refuse.
     if messages and not any(message.get("role") == "user" for message in done):
         kinds.add("no_user")
         done.insert(0, {"role": "user", "content": BEGIN})
     return ([*head, *done], sorted(kinds)) if kinds else (messages, [])
+
+
+def with_demanded(messages: list[Message], rules: RepairRules) -> list[Message]:
+    """The messages with what a server demands beside calls, where that is not known, or without what it refuses.
+
+    DeepSeek and Moonshot take an empty reasoning, Gemini the signature that its documentation names for calls of other models
+    ("Thought signatures", 2026). The same object if there is nothing to do.
+    """
+    if not (rules.thoughts or rules.signatures or rules.no_extras):
+        return messages
+    done = [_with_demanded(message, rules) if message.get("role") == "assistant" else message for message in messages]
+    return done if any(map(is_not, done, messages)) else messages
+
+
+def _with_demanded(message: Message, rules: RepairRules) -> Message:
+    calls = calls_of(message)
+    if rules.no_extras and not message.keys().isdisjoint(REASONING):
+        message = omit(message, *REASONING)
+    elif rules.thoughts and calls and not any(isinstance(message.get(name), str) for name in THOUGHT_FIELDS):
+        message = {**message, THOUGHT_FIELDS[0]: ""}
+    if rules.signatures and calls and dig(calls[0], *_SIGNATURE) is None:
+        message = {**message, "tool_calls": [{**calls[0], **_UNSIGNED}, *calls[1:]]}
+    return message
 
 
 def _paired(messages: Sequence[Message], kinds: set[str]) -> list[Message]:
@@ -244,7 +279,7 @@ def _says_nothing(message: Message) -> bool:
     """Return whether it is an assistant message in which there is nothing at all."""
     if message.get("role") != "assistant" or calls_of(message):
         return False
-    if any(message.get(name) for name in (*THOUGHT_FIELDS, "reasoning_details", "refusal", "audio")):
+    if any(message.get(name) for name in (*REASONING, "refusal", "audio")):
         return False
     content = message.get("content")
     if isinstance(content, list) and not all(map(is_text_part, content)):

@@ -1,12 +1,13 @@
 """Text, reasoning, calls and usage of an answer so far, over all attempts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
 from proxy.core.jsontext import loads_or_none
-from proxy.core.piece import CallPart, Identity, Piece
+from proxy.core.piece import CallPart, Identity, Piece, joined_fields
+from proxy.core.request import THOUGHT_FIELDS
 from proxy.stream.thinking import behind_thoughts, open_thought
 
 _LONGEST_TOKEN = 24
@@ -79,6 +80,7 @@ class Answer:
         self._text, self._reasoning = StringIO(), StringIO()
         self.calls: list[CallPart] = []
         """Put together of their parts."""
+        self._extras: Mapping[str, Any] = {}
         self._places: dict[tuple[int, int | None], int] = {}
         """Where calls stand in that list, by choice and index."""
         self.mark: tuple[int, int, int, list[CallPart], dict[tuple[int, int | None], int]] | None = None
@@ -261,6 +263,8 @@ class Answer:
             generated += "".join([call.name + call.arguments for call in piece.calls]) or "x"
         if generated:
             self.count_only(generated)
+        if piece.extras and not (piece.bare or piece.alone in self._extras):  # of reasoning the name is enough
+            self._extras = joined_fields(self._extras, piece.extras)
         for other in piece.other_choices:
             self._add_calls(other)
         # After the text, because it counts that too where usage comes with every chunk (vLLM).
@@ -277,8 +281,11 @@ class Answer:
 
     def joined(self) -> Piece:
         """All of it in one piece."""
-        finish = self.ended or self.attempt.finish
-        return Piece(text=self.text, thought=self.reasoning, calls=tuple(self.calls), finish=finish)
+        finish, thoughts = self.ended or self.attempt.finish, self._extras.keys() & set(THOUGHT_FIELDS)
+        # What was signed for one of several attempts is no signature of the whole.
+        extras = {} if len(self.attempts) > 1 else self._extras
+        extras = {**extras, **dict.fromkeys(thoughts, self.reasoning)}
+        return Piece(text=self.text, thought=self.reasoning, calls=tuple(self.calls), extras=extras, finish=finish)
 
     def usage(self) -> dict[str, Any]:
         """Usage of the whole answer: the last prompt, all completion tokens; counted where nobody reported."""

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 from proxy.backends.overflow import Overflow, recognise
-from proxy.backends.refusals import TEMPLATE_RULES, refused_feature
+from proxy.backends.profile import TEMPLATE_RULES
+from proxy.backends.refusals import refused_feature
 from proxy.core import sse
 from proxy.core.dialect import Writer
 from proxy.core.piece import Identity, Piece

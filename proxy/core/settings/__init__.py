@@ -169,6 +169,10 @@ class Settings(ModelSettings):
     stabilise: bool = Field(
         default=True, description="Strip Claude Code's billing line and `cache_control` marks from prompts."
     )
+    restore: bool = Field(
+        default=True,
+        description="Put back what clients leave out of answers: reasoning, and fields that a server wants returned.",
+    )
     status: entries.StatusWords = Field(
         default=("auto",),
         examples=[["auto", "detailed"]],

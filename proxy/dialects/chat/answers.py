@@ -16,7 +16,7 @@ from proxy.core.dialect import Completion, Writer
 from proxy.core.errors import STREAM_FAILED, UpstreamUnavailable
 from proxy.core.jsontext import dumps, loads, loads_object, omit
 from proxy.core.piece import CallPart, Identity, Piece, as_count
-from proxy.core.request import THOUGHT_FIELDS
+from proxy.core.request import REASONING, THOUGHT_FIELDS
 from proxy.dialects.bodies import dict_in, dicts_in, text_in
 
 DONE = b"data: [DONE]\n\n"
@@ -32,7 +32,7 @@ _SUSPECT = re.compile(rb'"(?:event|selected_model_id|type)"|\\u00[2567]')
 _MEANINGFUL = {"choices", "error", "usage"}
 _EMPTY: tuple[Any, ...] = (None, "", [])
 """Values of fields of a delta that are there for its form only."""
-_ALL_THOUGHTS = (*THOUGHT_FIELDS, "reasoning_details")
+_OF_CALL = frozenset({"index", "id", "type", "function"})
 _COUNTS = ("usage", "timings")
 """Fields of a chunk that are about all of it."""
 
@@ -123,6 +123,8 @@ def _choice_piece(chunk: dict[str, Any], choice: Any, frame: bytes) -> Piece:
         piece.more = piece.role or len(content) > ("content" in content)
         if len(content) == 1 and not finish and (piece.text or piece.thought):
             (piece.alone,) = content
+        if len(content) > ("content" in content):
+            piece.extras = omit(content, "content", "tool_calls")
         if "tool_calls" in content:
             piece.calls = tuple(map(_call_part, dicts_in(content, "tool_calls")))
     return piece
@@ -144,6 +146,7 @@ def _call_part(call: dict[str, Any]) -> CallPart:
         id=text_in(call, "id"),
         index=index if isinstance(index, int) else None,
         kind=text_in(call, "type") or "function",
+        extras=omit(call, *_OF_CALL) if call.keys() - _OF_CALL else {},
     )
 
 
@@ -322,7 +325,7 @@ def _delta(piece: Piece) -> dict[str, Any]:
         delta = omit(delta, "content") if not piece.text else {**delta, "content": piece.text}
     if piece.thought != thought_of(delta):
         named = [name for name in THOUGHT_FIELDS if name in delta] or THOUGHT_FIELDS[:1]
-        delta = omit(delta, *_ALL_THOUGHTS) | dict.fromkeys(named if piece.thought else (), piece.thought)
+        delta = omit(delta, *REASONING) | dict.fromkeys(named if piece.thought else (), piece.thought)
     if not piece.calls:
         return omit(delta, "tool_calls")
     return {**delta, "tool_calls": list(map(_call, piece.calls))} if piece.bare else delta
@@ -331,7 +334,7 @@ def _delta(piece: Piece) -> dict[str, Any]:
 def _call(call: CallPart) -> dict[str, Any]:
     index = {} if call.index is None else {"index": call.index}
     function = {"name": call.name, "arguments": call.arguments}
-    return {**index, "id": call.id, "type": call.kind, "function": function}
+    return {**index, "id": call.id, "type": call.kind, "function": function, **call.extras}
 
 
 def _choice(choice: dict[str, Any], original: Piece, piece: Piece) -> dict[str, Any]:
