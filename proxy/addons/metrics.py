@@ -98,7 +98,7 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler], ...] = (
     ("resumes", "Answers resumed, by way of continuation.", ("continuation",), _events("resumed", "how")),
     ("restored_messages", "Messages completed with what their client had left out of an answer.", (), _one(lambda o: o.restored or None)),
     ("repairs", "Histories repaired so that backends accept them.", ("kind",), _kinds("mended")),
-    ("stabilised", "Prompts that billing lines or cache marks were stripped from.", ("kind",), _kinds("stabilised")),
+    ("stabilised", "Prompts that a billing line or cache marks were stripped from, or a mark was set in.", ("kind",), _kinds("stabilised")),
     # A system prompt of the user's own may be longer than the client's; a counter only rises.
     ("shaped_tokens", "Tokens that the policy saved, by kind of part.", ("kind",), lambda o: (((kind,), max(0, tokens)) for kind, tokens in o.shaped.items())),
     ("prompt_tokens", "Tokens of the prompts that were sent, by estimate.", (), _one(lambda o: None if o.repeated is None else o.tokens_after)),

@@ -1,13 +1,13 @@
 """The beginning of prompts, by which backends find what they have read before: kept stable, and measured."""
 
 from bisect import bisect_left
-from typing import Any
+from typing import Any, Literal
 
 from typing_extensions import override
 
 from proxy.addon import AddOn
 from proxy.core.history.checkpoint import CACHE_MARK, without_cache_marks
-from proxy.core.request import SYSTEM_ROLES, Message, Request
+from proxy.core.request import SYSTEM_ROLES, Message, Request, is_text_part
 from proxy.core.settings import Settings
 from proxy.job import Job
 from proxy.outcome import Outcome
@@ -20,6 +20,7 @@ _ESTIMATE, _DIGEST = 800, 64
 _BILLING_HEADER = "x-anthropic-billing-header:"
 """First words of Claude Code's (2.1) system prompt. The line holds no instruction and differs from conversation to conversation,
 in older versions from request to request (`cc_version`, `cch`): a backend could reuse nothing of its cached prompt behind it."""
+_EPHEMERAL = {"type": "ephemeral"}
 _MARK_BYTES = CACHE_MARK.encode()
 
 
@@ -32,12 +33,16 @@ class PromptPrefix(AddOn):
 
     @override
     def shape(self, request: Request, route: Route, settings: Settings, outcome: Outcome) -> Request:
-        """Strip billing lines, and the cache marks that the backend does not take."""
+        """Strip billing lines, and the cache marks that the backend does not take; set one that its service waits for."""
         if not settings.stabilise:
             return request
-        request, stripped = stabilised(request, takes_marks=route.prober.known_backend.hosted)
-        if stripped:
-            outcome.add("stabilised", kinds=tuple(stripped))
+        backend = route.prober.known_backend
+        request, kinds = stabilised(request, takes_marks=backend.hosted)
+        if place := backend.cache_marks.get(route.model.removeprefix("~").partition("/")[0]):
+            unmarked, request = request, with_cache_mark(request, place)
+            kinds += ["marked"] if request is not unmarked else []
+        if kinds:
+            outcome.add("stabilised", kinds=tuple(kinds))
         return request
 
     @override
@@ -86,6 +91,26 @@ def stabilised(request: Request, *, takes_marks: bool) -> tuple[Request, list[st
         fields |= changed
         found += ["marks"] if changed else []
     return (request.changed(**fields) if fields else request), found
+
+
+def with_cache_mark(request: Request, place: Literal["request", "message"]) -> Request:
+    """Return a conversation from its second turn on with one mark at its end; the same object if its client set any.
+
+    A single question is not marked: to write a cache costs more than to read the prompt.
+    """
+    messages, tools = request.messages, request.body.get("tools")
+    if CACHE_MARK in request.body or not any(each.get("role") == "assistant" for each in messages):
+        return request
+    if any(isinstance(each, list) and without_cache_marks(each) is not each for each in (messages, tools)):
+        return request
+    if place == "request":
+        return request.changed(cache_control=_EPHEMERAL)
+    last, content = messages[-1], messages[-1].get("content")
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) and content else content
+    if not (isinstance(parts, list) and parts and is_text_part(parts[-1])):
+        return request
+    marked = [*parts[:-1], {**parts[-1], CACHE_MARK: _EPHEMERAL}]
+    return request.changed(messages=[*messages[:-1], {**last, "content": marked}])
 
 
 def _without_billing(messages: list[Message]) -> list[Message] | None:

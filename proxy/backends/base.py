@@ -114,6 +114,8 @@ class Backend:
     hosted = False
     """Whether it may be a service: that may know what marks for caches (`cache_control`) mean, which others ignore or refuse.
     Others keep the prompt that they read last, so that one which goes on with it is read from there on, and cost but time."""
+    cache_marks: Mapping[str, Literal["request", "message"]] = {}
+    """Where a prompt is marked, by the vendor of its model, if the service caches nothing else of that vendor's."""
     continues_reasoning = False
     """Whether a last message that holds only reasoning is gone on with by the flags (llama.cpp, seen on b11549)."""
     repeats_prefill = False

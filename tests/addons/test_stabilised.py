@@ -9,6 +9,9 @@ import pytest
 from proxy.addons.prompt_prefix import stabilised
 from proxy.core.jsontext import dumps
 from proxy.core.request import Request
+from tests.fakes import FakeModel, OpenRouterFake
+from tests.fakes.brains import echo
+from tests.proxying import running_proxy
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 LINE = "x-anthropic-billing-header: cc_version=2.1.330.7d4; cc_entrypoint=cli; cch=01fa2;"
@@ -72,3 +75,26 @@ def test_marks_are_dropped_for_backends_that_know_none() -> None:
     done, found = stabilised(marked(), takes_marks=False)
     assert (found, b"cache_control" in dumps(done.body)) == (["marks"], False)
     assert dumps(done.body) == dumps(marked().body).replace(b',"cache_control":{"type":"ephemeral"}', b"")
+
+
+SECOND = [USER, {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "And?"}]
+IN_PARTS = [*SECOND[:2], {"role": "user", "content": [{"type": "text", "text": "And?", **MARK}]}]
+
+
+@pytest.mark.parametrize(
+    ("messages", "model", "sent", "field"),
+    [
+        pytest.param(SECOND, "anthropic/claude-sonnet-5", SECOND, MARK["cache_control"], id="the request"),
+        pytest.param(SECOND, "qwen/qwen3-max", IN_PARTS, None, id="the newest message"),
+        pytest.param(IN_PARTS, "anthropic/claude-sonnet-5", IN_PARTS, None, id="the client's own"),
+        pytest.param([USER], "anthropic/claude-sonnet-5", [USER], None, id="a single question"),
+        pytest.param(SECOND, "openai/gpt-5.4", SECOND, None, id="cached anyway"),
+    ],
+)
+def test_a_conversation_is_marked_where_its_service_caches_nothing_else(
+    messages: list[Any], model: str, sent: list[Any], field: Any
+) -> None:
+    with OpenRouterFake([FakeModel(model, 65_536)], echo) as backend, running_proxy(backend) as proxy:
+        answer = proxy.chat({"model": model, "messages": messages})
+        body = backend.chats()[-1].json
+        assert (answer.status_code, body["messages"], body.get("cache_control")) == (200, sent, field)

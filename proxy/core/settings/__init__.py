@@ -167,7 +167,8 @@ class Settings(ModelSettings):
         description="Where checkpoints are stored: `sqlite` (a file in your state folder), `sqlite:///PATH`, `memory://`, or `redis://HOST:PORT/DB` for several replicas.",
     )
     stabilise: bool = Field(
-        default=True, description="Strip Claude Code's billing line and `cache_control` marks from prompts."
+        default=True,
+        description="Strip Claude Code's billing line and `cache_control` marks from prompts; set a mark where OpenRouter caches only then.",
     )
     restore: bool = Field(
         default=True,
