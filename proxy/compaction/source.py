@@ -17,7 +17,7 @@ from proxy.compaction.language import script_and_language
 from proxy.compaction.shorten import CUT_MARK
 from proxy.core.history.embedded import calls_in, results_in, texts_of, without
 from proxy.core.history.marks import BRIDGE, carried_statements, is_summary
-from proxy.core.history.rules import constraints, typed_text
+from proxy.core.history.rules import constraints, is_rule, typed_text
 from proxy.core.history.sentences import found_in, sentences
 from proxy.core.history.turns import calls_of, is_result, is_user
 from proxy.core.request import Message, text_of
@@ -150,7 +150,8 @@ def source_of(
     shown = {s for _, s, _ in _spoken(visible)}
     results = (all_text(message)[:_LONGEST_TEXT] for message in (*messages, *visible) if is_result(message))
     printed = {s for text in results for s in sentences(text, longest=_LONGEST)}
-    printed.update(constraints(messages, limit=_LONGEST_TEXT))  # rules are carried by themselves
+    # Rules are carried by themselves, and what reads like one without being the user's for certain is no wish either.
+    printed.update((*constraints(messages, limit=_LONGEST_TEXT), *filter(is_rule, {said for _, said, _ in spoken})))
     worked = any(map(is_result, messages))
     statements = _statements(_without_templates(spoken, shown, printed, worked=worked), facts_of)
     users: dict[str, TextFact] = {}

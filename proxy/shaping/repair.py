@@ -100,25 +100,25 @@ def tidied(messages: Sequence[Message], rules: RepairRules) -> tuple[Sequence[Me
 def clean_history(messages: Sequence[Message]) -> list[Message]:
     """The same messages without marks, and answers without status text; messages that carry none are the same objects."""
     return [
-        _clean(message) if message.get("role") == "assistant" or BRACKET in str(message.get("content")) else message
-        for message in messages
+        _clean(each)
+        if each.get("role") == "assistant" or not isinstance(each.get("content"), str) or BRACKET in each["content"]
+        else each
+        for each in messages
     ]
 
 
 def _clean(message: Message) -> Message:
     fields = {name: message[name] for name in ("content", *THOUGHT_FIELDS) if message.get(name)}
-    answer = message.get("role") == "assistant"
-    clean = {name: _clean_content(value, answer=answer) for name, value in fields.items()}
+    clean = {name: _clean_content(value, message.get("role")) for name, value in fields.items()}
     return message if clean == fields else {**message, **clean}
 
 
-def _clean_content(value: Any, *, answer: bool) -> Any:
+def _clean_content(value: Any, role: Any) -> Any:
     if isinstance(value, list):
-        cleaned = (_clean_content(part["text"], answer=answer) if is_text_part(part) else None for part in value)
-        return [part if text is None else {**part, "text": text} for part, text in zip(value, cleaned, strict=True)]
+        return [{**part, "text": _clean_content(part["text"], role)} if is_text_part(part) else part for part in value]
     if not isinstance(value, str):
         return value
-    text = strip_status(value) if answer else value
+    text = strip_status(value) if role == "assistant" else value
     return defanged(text) if forges_block(text) else text
 
 

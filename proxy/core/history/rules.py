@@ -12,7 +12,7 @@ from functools import cache
 from proxy.core.history.embedded import authored_text
 from proxy.core.history.marks import carried_rules, is_summary
 from proxy.core.history.sentences import newest_within, sentences
-from proxy.core.request import Message
+from proxy.core.request import Message, text_of
 
 _S = r"^\W{0,4}"
 _ENGLISH = (
@@ -143,6 +143,60 @@ _PASTED = re.compile(
     r"|(?P<line>^[ \t]*)?<(?P<tag>[A-Za-z][\w-]{0,40})(?:\s[^<>]{0,400})?>.*?(?:</(?P=tag)>|(?(line)\Z|(?!)))",  # documents that a client puts in; within a line a tag that nothing closes is a placeholder
     re.DOTALL | re.MULTILINE,
 )
+_DOCUMENT = re.compile(r"<(?!system.reminder)([A-Za-z][\w-]{0,40})(?:\s[^<>]{0,400})?>.*</\1>", re.DOTALL)
+"""From the first opening tag to the last closing one: a page may close the element that it stands in, and speak on."""
+_ASIDE = "\ue000"
+"""Stands in place of a quotation, which lays down nothing and may be part of a rule."""
+_QUOTED = re.compile(
+    r"\"[^\"\n]{1,400}\"|[“„][^“”\n]{1,400}[“”]|«[^»\n]{1,400}»|「[^」\n]{1,400}」|『[^』\n]{1,400}』|‘[^’\n]{1,400}’|`[^`\n]{1,400}`"
+    r"|(?<!\w)'(?:[^'\n]|(?<=\w)'(?=\w)){1,400}'(?!\w)"
+)
+_PAGE = re.compile(
+    r"^[ \t]*<(?:!doctype|html|head|title|meta|body|div|p|h[1-6]|table|ul|li|span|script|style|article|section)\b.*",
+    re.IGNORECASE | re.MULTILINE | re.DOTALL,
+)
+_SET_APART = re.compile(
+    r" {0,3}(?:[\[\]<>{}|+=/\\$%&~^;,]|--|\"{3}|'{3}|@@|(?:[^\w\s]|_)[\W_]{2,}$|https?://\S*\s*$|#{1,6}\s.*[.!?]\s*$|\d+(?:\s*$|\s*\||:\d\d|/\d+/|(?<=\d{4})-\d\d|,[^\W\d])|\w+\s?=|\([^()]{3,60}\)\s\S)"
+    r"|(?: {4}| {0,3}\t)\s*(?![-*•]\s|\d{1,3}[.)]\s)\S|.*(?:</|<!--|/>|<br\b|.\t| \| |(?:  | — ).{0,20}\d:\d\d(?: ?[AP]M)?$)"
+    r"|(?:TOOL|OBSERVATION|OUTPUT|RESULT|RESPONSE|CONTEXT|DOCUMENT|BEGIN|START|WEBVTT)[A-Z _-]*$|[A-Z-]{3,}:\S"
+)
+"""A line that nobody types in prose: of code, data, logs, tables or a page."""
+_LABEL = re.compile(r"([^:：]{1,80})(?::(?=\s)|：)|(.*)[:：]\W{0,4}$")
+_THINGS = (
+    r"(?:contexts?|documents?|contents?|passages?|excerpts?|information|sources?|materials?|snippets?|files?|pages?|articles?|texts?|results?|e?mails?|messages?|letters?"
+    r"|posts?|transcripts?|logs?|outputs?|issues?|readme|code|essays?|prompts?|contracts?|drafts?|reviews?|stor(?:y|ies)|poems?|recipes?|kontext\w*|text\w*|dokument\w*|inhalt\w*|contenus?"
+    r"|contextes?|textes?|contenidos?|contextos?|conteúdos?|textos?|contest[oi]|test[oi]|контекст\w*|текст\w*)"
+)
+_LAYS_DOWN = re.compile(
+    r"\b(?:rules?|notes?|important|remember|reminder|please|prefer\w*|styles?|tone|format|language|things?|points?|wish(?:es)?|i (?:want|need|like)"
+    r"|instructions?|conditions?|for (?:this|the|our) (?:project|chat|conversation|session)|p\.?s|regeln?|hinweis|wichtig|bitte|beachte|merke?|wünsche?"
+    r"|importante?|attention|rappel|nota|recuerda|lembre|ricorda|важно|запомни|правила?|пожалуйста)\b"
+    rf"|^(?:my|mein\w*|mon|ma|mi|meu|minha) (?!{_THINGS}\b)\w+$|注意|记住|规则|要求|请记|お願い|ルール|覚え|규칙|주의|기억|부탁",
+    re.IGNORECASE,
+)
+"""What somebody says before a colon who lays something down; anything else there announces the words of others."""
+_SPEAKS = re.compile(
+    r"\b(?:i|i['’]\w+|my|me|please|thank\w*|hi|hello|ich|mir|mich|mein\w*|je|mon|ma|mes|moi|yo|mis?|eu|meu|minha|io|mi[oa]|я|мне|мо[йяи]|меня)\b|\bj['’]|我|私|僕|俺|나|저|내|제",
+    re.IGNORECASE,
+)
+"""Says that somebody speaks for himself."""
+_POINTED = r"(?:following|below|provided|given|attached|retrieved|reference|search (?=results)|here(?:['’]s| is| are)|folgend\w*|suivant\w*|siguientes?|seguintes?|seguent[ei]|следующ\w*)"
+_HANDED_OVER = re.compile(
+    rf"\b{_POINTED}\b[^:\n]{{0,40}}\b{_THINGS}\b|\b{_THINGS}\b[^:\n]{{0,30}}\b(?:{_POINTED}|follows)\b|\b(?:copied|pasted|forwarded|taken) from\b|(?<!\bi )\b(?:says|said|writes|wrote)\b"
+    r"|\b(?:summari[sz]|translat|proofread|paraphras|fass|übersetz|résum|tradu|resum|riassum|переве|переска)\w*\b[^.:\n]{0,40}\b(?:this|these|dies\w*|ce\w{0,3}|est\w{1,2}|quest\w|эт\w{1,2})\b"
+    r"|(?:总结|翻译|概括|要約|翻訳|요약|번역)[^。\n]{0,12}(?:以下|下面|这|次の|この|다음)|(?:以下|下面|这[篇段]|次の|この|다음)[^。\n]{0,12}(?:总结|翻译|概括|要約|翻訳|요약|번역|内容|文脈|文章|信息|资料|資料|내용|문서|글)"
+    r"|\((?:summary of the earlier|instruction from the system)|as somebody puts them|own words",
+    re.IGNORECASE,
+)
+"""Says that what follows is not the user's: a template of a program, a paste, or a mark that was taken apart."""
+_OF_OTHERS = re.compile(r"\b(?:sent|gave|found|got|explain\w*|check|review|are these|what|which)\b", re.IGNORECASE)
+"""In a heading of rules that is about those of others."""
+_POINTS = re.compile(
+    rf"\b(?:this|these|it|that|here|das|dies\w*|ceci|esto|isto|questo|это|{_THINGS})\b[^.!。]*[.!。]?$", re.IGNORECASE
+)
+"""Ends a line in which somebody points at what is pasted below."""
+_LONG, _DENSE = 1_000, 1 / 8
+"""Characters from which a message is rather a paste, unless this share of its sentences lays something down."""
 _MOST_TAGS = 64
 """Opening tags up to which they are looked for: each may cost the length of the text."""
 _ITEM = re.compile(r"^\s*(?:[-*•]|\d{1,3}[.)])\s+(?P<item>\S.*)$")
@@ -195,19 +249,46 @@ def typed_text(message: Message) -> str:
     return _PASTED.sub("\n", text) if text.count("<") <= _MOST_TAGS else text.split("<", 1)[0]
 
 
-def _stated_rules(message: Message, is_known_rule: Callable[[str], bool]) -> Iterator[str]:
-    in_list = False
-    for line in typed_text(message).split("\n"):
-        item = _ITEM.match(line)
+def _stated_rules(message: Message, is_known_rule: Callable[[str], bool]) -> list[str]:
+    """Find the rules in what a person surely typed: up to the first sign of somebody else's words, and in no long paste."""
+    text = text_of(message)[: 10 * _LONGEST_TEXT]
+    text = _DOCUMENT.sub("\n", _PAGE.sub("", text)) if text.count("<") <= _MOST_TAGS else text
+    told = [*_own_sentences(typed_text({**message, "content": text}), is_known_rule)]
+    found = [sentence for sentence, rules in told if rules]
+    short = sum(len(sentence) for sentence, _ in told) <= _LONG
+    return found if short or len(found) >= len(told) * _DENSE else []
+
+
+def _own_sentences(text: str, is_known_rule: Callable[[str], bool]) -> Iterator[tuple[str, bool]]:
+    """Yield the sentences in front of what is announced or set apart as somebody else's, and whether each is a rule."""
+    lines = text.split("\n")
+    in_list = opens = elsewhere = False
+    for line, following in zip(lines, (*lines[1:], "-"), strict=True):
+        heading = len(line) <= _LONGEST_HEADING and _HEADING.match(line) is not None
+        if _SET_APART.match(line) or (heading and (_HANDED_OVER.search(line) or _OF_OTHERS.search(line))):
+            return
+        item, said, rules = _ITEM.match(line), "", False
         if in_list and item is not None:
-            yield item["item"].strip()[:_LONGEST]
+            yield item["item"].strip()[:_LONGEST], not elsewhere
             continue
-        announces_rules = len(line) <= _LONGEST_HEADING and _HEADING.match(line) is not None
-        in_list = announces_rules or (in_list and not line.strip())
-        for sentence in sentences(line, longest=_LONGEST):
-            rule = sentence if item is None else sentence.lstrip("-*• \t")
-            if len(rule) >= _SHORTEST and is_known_rule(rule):
-                yield rule
+        in_list = heading or (in_list and not line.strip())
+        quotations = _QUOTED.findall(line)
+        for sentence in sentences(_QUOTED.sub(_ASIDE, line), longest=_LONGEST):
+            said = sentence if item is None else sentence.lstrip("-*• \t")
+            label = _LABEL.match(said)
+            before = "" if label is None or heading else label[1] or label[2]
+            if _HANDED_OVER.search(said) or (before and not (_LAYS_DOWN.search(before) or is_known_rule(before))):
+                return
+            rules = len(said) >= _SHORTEST and not line.startswith("#") and is_known_rule(said)
+            # A later paragraph that is no rule, and in which nobody speaks for himself, may be of a page, as what follows it.
+            elsewhere |= opens and not (rules or heading or before or line.startswith("#") or _SPEAKS.search(said))
+            opens = False
+            while _ASIDE in said and quotations:
+                said = said.replace(_ASIDE, quotations.pop(0), 1)
+            yield said, rules and not elsewhere
+        opens = opens or not line.strip() or line.startswith("#")
+        if not (rules or following.strip()) and _POINTS.search(said):
+            return
 
 
 def _subject(rule: str) -> str:
