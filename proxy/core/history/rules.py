@@ -189,7 +189,7 @@ _HANDED_OVER = re.compile(
     re.IGNORECASE,
 )
 """Says that what follows is not the user's: a template of a program, a paste, or a mark that was taken apart."""
-_OF_OTHERS = re.compile(r"\b(?:sent|gave|found|got|explain\w*|check|review|are these|what|which)\b", re.IGNORECASE)
+_OF_OTHERS = re.compile(r"\b(?:sent|gave|found|got|explain\w*|check|review|are these)\b|^\W*(?:what|which)\b", re.IGNORECASE)
 """In a heading of rules that is about those of others."""
 _POINTS = re.compile(
     rf"\b(?:this|these|it|that|here|das|dies\w*|ceci|esto|isto|questo|это|{_THINGS})\b[^.!。]*[.!。]?$", re.IGNORECASE
