@@ -21,18 +21,9 @@ from proxy.core.jsontext import dig, dumps, omit
 from proxy.core.piece import CallPart
 from proxy.core.request import Message, Request, text_of
 from proxy.core.settings import Settings
+from proxy.emulation import values
 from proxy.emulation.forms import Call, CallFault, Written, fault
-from proxy.emulation.values import (
-    CUT,
-    NOT_JSON,
-    UNKNOWN_TOOL,
-    WRONG_ARGUMENTS,
-    Unreadable,
-    bare,
-    holds_call,
-    json_text,
-    read_json,
-)
+from proxy.emulation.values import CUT, NOT_JSON, UNKNOWN_TOOL, WRONG_ARGUMENTS, Unreadable, json_text, read_json
 
 _MOST = 10_000
 """Schemas that are looked at for one call: alternatives of alternatives multiply."""
@@ -89,12 +80,12 @@ class Offer:
         users = [text_of(message) for message in self.messages if message.get("role") == "user"]
         texts = [text_of(message) for message in self.messages if message.get("role") in ("tool", "function")]
         texts += (text[slice(*result.inside)] for text in users[:-1] for result in results_in(text))
-        return [bare(text) for text in (*texts, *users[-1:])]
+        return [values.bare(text) for text in (*texts, *users[-1:])]
 
     def quotes(self, text: str, calls: Iterable[Call] = ()) -> bool:
         """Return whether a result or the newest user message holds this text, or one of these calls: a model only quotes it."""
-        text, values = bare(text), [(call.name, json.loads(call.arguments)) for call in calls]
-        return any(text in each or any(holds_call(each, *value) for value in values) for each in self._quotable)
+        text, made = values.bare(text), [(call.name, json.loads(call.arguments)) for call in calls]
+        return any(text in each or any(values.holds_call(each, *call) for call in made) for each in self._quotable)
 
     def with_more(self, schemas: Mapping[str, Any]) -> Self:
         """Return the offer with tools of these names and schemas besides; the same where not all of its own may be called."""
@@ -154,8 +145,7 @@ def offer_of(body: Mapping[str, Any]) -> Offer | None:
     if not tools:
         return None
     choice, names = _choice(body.get("tool_choice"), tools)
-    parallel = body.get("parallel_tool_calls") is not False
-    return Offer(tools, choice, names, parallel=parallel, messages=body.get("messages") or ())
+    return Offer(tools, choice, names, body.get("parallel_tool_calls") is not False, body.get("messages") or ())
 
 
 def _tools(listed: Any) -> dict[str, Tool]:

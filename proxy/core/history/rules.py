@@ -151,10 +151,7 @@ _QUOTED = re.compile(
     r"\"[^\"\n]{1,400}\"|[“„][^“”\n]{1,400}[“”]|«[^»\n]{1,400}»|「[^」\n]{1,400}」|『[^』\n]{1,400}』|‘[^’\n]{1,400}’|`[^`\n]{1,400}`"
     r"|(?<!\w)'(?:[^'\n]|(?<=\w)'(?=\w)){1,400}'(?!\w)"
 )
-_PAGE = re.compile(
-    r"^[ \t]*<(?:!doctype|html|head|title|meta|body|div|p|h[1-6]|table|ul|li|span|script|style|article|section)\b.*",
-    re.IGNORECASE | re.MULTILINE | re.DOTALL,
-)
+_PAGE = re.compile(r"(?ims)^[ \t]*<(?:!doctype|html|head|title|meta|body|div|p|h\d|table|ul|span|script|style)\b.*")
 _SET_APART = re.compile(
     r" {0,3}(?:[\[\]<>{}|+=/\\$%&~^;,]|--|\"{3}|'{3}|@@|(?:[^\w\s]|_)[\W_]{2,}$|https?://\S*\s*$|#{1,6}\s.*[.!?]\s*$|\d+(?:\s*$|\s*\||:\d\d|/\d+/|(?<=\d{4})-\d\d|,[^\W\d])|\w+\s?=|\([^()]{3,60}\)\s\S)"
     r"|(?: {4}| {0,3}\t)\s*(?![-*•]\s|\d{1,3}[.)]\s)\S|.*(?:</|<!--|/>|<br\b|.\t| \| |(?:  | — ).{0,20}\d:\d\d(?: ?[AP]M)?$)"
@@ -162,15 +159,9 @@ _SET_APART = re.compile(
 )
 """A line that nobody types in prose: of code, data, logs, tables or a page."""
 _LABEL = re.compile(r"([^:：]{1,80})(?::(?=\s)|：)|(.*)[:：]\W{0,4}$")
-_THINGS = (
-    r"(?:contexts?|documents?|contents?|passages?|excerpts?|information|sources?|materials?|snippets?|files?|pages?|articles?|texts?|results?|e?mails?|messages?|letters?"
-    r"|posts?|transcripts?|logs?|outputs?|issues?|readme|code|essays?|prompts?|contracts?|drafts?|reviews?|stor(?:y|ies)|poems?|recipes?|kontext\w*|text\w*|dokument\w*|inhalt\w*|contenus?"
-    r"|contextes?|textes?|contenidos?|contextos?|conteúdos?|textos?|contest[oi]|test[oi]|контекст\w*|текст\w*)"
-)
+_THINGS = r"(?:contexts?|documents?|contents?|passages?|excerpts?|information|sources?|materials?|snippets?|files?|pages?|articles?|texts?|results?|e?mails?|messages?|letters?|posts?|transcripts?|logs?|outputs?|issues?|readme|code|essays?|prompts?|contracts?|drafts?|reviews?|stor(?:y|ies)|poems?|recipes?|kontext\w*|text\w*|dokument\w*|inhalt\w*|contenus?|contextes?|textes?|contenidos?|contextos?|conteúdos?|textos?|contest[oi]|test[oi]|контекст\w*|текст\w*)"
 _LAYS_DOWN = re.compile(
-    r"\b(?:rules?|notes?|important|remember|reminder|please|prefer\w*|styles?|tone|format|language|things?|points?|wish(?:es)?|i (?:want|need|like)"
-    r"|instructions?|conditions?|for (?:this|the|our) (?:project|chat|conversation|session)|p\.?s|regeln?|hinweis|wichtig|bitte|beachte|merke?|wünsche?"
-    r"|importante?|attention|rappel|nota|recuerda|lembre|ricorda|важно|запомни|правила?|пожалуйста)\b"
+    r"\b(?:rules?|notes?|important|remember|reminder|please|prefer\w*|styles?|tone|format|language|things?|points?|wish(?:es)?|i (?:want|need|like)|instructions?|conditions?|for (?:this|the|our) (?:project|chat|conversation|session)|p\.?s|regeln?|hinweis|wichtig|bitte|beachte|merke?|wünsche?|importante?|attention|rappel|nota|recuerda|lembre|ricorda|важно|запомни|правила?|пожалуйста)\b"
     rf"|^(?:my|mein\w*|mon|ma|mi|meu|minha) (?!{_THINGS}\b)\w+$|注意|记住|规则|要求|请记|お願い|ルール|覚え|규칙|주의|기억|부탁",
     re.IGNORECASE,
 )
@@ -189,7 +180,9 @@ _HANDED_OVER = re.compile(
     re.IGNORECASE,
 )
 """Says that what follows is not the user's: a template of a program, a paste, or a mark that was taken apart."""
-_OF_OTHERS = re.compile(r"\b(?:sent|gave|found|got|explain\w*|check|review|are these)\b|^\W*(?:what|which)\b", re.IGNORECASE)
+_OF_OTHERS = re.compile(
+    r"\b(?:sent|gave|found|got|explain\w*|check|review|are these)\b|^\W*(?:what|which)\b", re.IGNORECASE
+)
 """In a heading of rules that is about those of others."""
 _POINTS = re.compile(
     rf"\b(?:this|these|it|that|here|das|dies\w*|ceci|esto|isto|questo|это|{_THINGS})\b[^.!。]*[.!。]?$", re.IGNORECASE
