@@ -105,8 +105,7 @@ def create_app(
     timeouts = {"connect_timeout": times.connect_timeout, "read_timeout": settings.read_timeout}
     wire = transport or open_wire(settings.backends, **timeouts)
     counting, telemetry = Counting(meter=Meter(settings.cache_bytes), store=store), Telemetry(clock=time.monotonic)
-    known = upstreams(settings.backends, settings, wire, store, times.profile_ttl)
-    router = Router(known, default=settings.default_model)
+    router = Router(_made(settings, wire, store, times, settings.backends), default=settings.default_model)
     metrics, compact_now = Metrics(keyed=bool(settings.api_keys)), CompactNow(telemetry)
     history = RequestHistory(counting.meter.memory, clock, telemetry.clock, remembers=settings.cache_bytes > 0)
     _watch(metrics, store, history, counting.meter.memory)
@@ -128,7 +127,29 @@ def create_app(
         compact_now=compact_now,
         check_store=store.check,
     )
-    return create_api(services, partial(_lifespan, wire, store, counting, addons, spans))
+    app = create_api(services, partial(_lifespan, wire, store, counting, addons, spans))
+    app.state.add_found = partial(_add_found, router, partial(_made, settings, wire, store, times))
+    return app
+
+
+def _made(
+    settings: Settings, wire: httpx.AsyncBaseTransport, store: Store, times: Times, backends: Sequence[BackendSetting]
+) -> list[Upstream]:
+    return upstreams(backends, settings, wire, store, times.profile_ttl)
+
+
+def _add_found(
+    router: Router, made: Callable[[Sequence[BackendSetting]], Sequence[Upstream]], found: Sequence[BackendSetting]
+) -> Sequence[BackendSetting]:
+    """Serve those of the backends found that are not served yet, and return them."""
+    urls, names = ({getattr(each, name) for each in router.upstreams} for name in ("url", "name"))
+    new = [each for each in found if each.url not in urls]
+    for index, each in enumerate(new):
+        if each.name in names:
+            new[index] = each.model_copy(update={"name": f"{each.name}-{urlsplit(each.url).port}"})
+    for upstream in made(new):
+        router.add(upstream)
+    return new
 
 
 def _manages_all(settings: Settings) -> bool:

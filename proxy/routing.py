@@ -20,7 +20,7 @@ from typing_extensions import override
 from proxy.backends.base import Listed
 from proxy.backends.profile import ModelKey, ModelProfile
 from proxy.core.errors import BadRequest
-from proxy.core.jsontext import HEAVY, dumps, loads
+from proxy.core.jsontext import HEAVY, dumps, loads, loads_object
 from proxy.core.request import Request
 from proxy.core.settings import OFF, Settings
 from proxy.core.sse import FrameTooLong
@@ -129,7 +129,12 @@ class Route:
         response = await self.upstream.send("POST", OLLAMA_PATH, headers, content, drop=drop, plain=True, ahead=ahead)
         lines, kind, stream = LineReader(f"chatcmpl-{unique()}", usage=usage), AS_JSON, response.stream
         if response.status_code != 200:
-            stream = httpx.ByteStream(error_body(response.status_code, await body_of(response, _LARGEST)))
+            refused = await body_of(response, _LARGEST)
+            if loads_object(refused) is None:  # Ollama says why; one that only imitates it may not, or has no such path
+                self.prober.give_up_door()
+                _log.warning("backend %s only imitates Ollama: /v1 is spoken to it from now on", self.upstream.name)
+                return await self.send_chat(headers, body, query=query, ahead=ahead)
+            stream = httpx.ByteStream(error_body(response.status_code, refused))
         elif response.headers.get("content-type", "").startswith("application/x-ndjson"):
             assert isinstance(stream, httpx.AsyncByteStream)
             kind, stream = (b"content-type", b"text/event-stream"), _Frames(stream, lines)
@@ -222,10 +227,15 @@ class Router:
         `default` answers requests that name no model; None: the only one there is, or the one that is loaded; `OFF`: none
         does, and they are refused.
         """
-        self.upstreams = tuple(upstreams)
+        self.upstreams = list(upstreams)
         self._default = default
         self._lists: Sequence[Sequence[Listed] | None] = [None] * len(self.upstreams)
         self._table: dict[str, Route] = {}
+
+    def add(self, upstream: Upstream) -> None:
+        """Serve the models of one more backend."""
+        self.upstreams.append(upstream)
+        self._lists = [None] * len(self.upstreams)
 
     async def route(self, model: str) -> Route:
         """Find the route for a public model id; unknown ones go to the first backend."""

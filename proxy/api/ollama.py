@@ -13,10 +13,14 @@ from fastapi import APIRouter, Depends, Response
 from proxy import __version__
 from proxy.api.access import AlreadySent, Authorized, On, Services, as_json, bearer
 from proxy.api.schemas import answers, takes
+from proxy.backends.base import Probe
+from proxy.backends.fields import mapping
 from proxy.backends.profile import ModelProfile, value_of
 from proxy.core.errors import ModelNotFound
+from proxy.core.jsontext import loads_object
 from proxy.dialects.bodies import object_in, text_in
 from proxy.exchange import Exchange
+from proxy.routing import OLLAMA
 
 VERSION = "0.14.0"
 """Of Ollama's whose API is answered: clients ask for a least one."""
@@ -26,16 +30,21 @@ _UNTIL = "2318-01-01T00:00:00Z"
 _FAMILY = "llama"
 
 OllamaHandler = Callable[[Services, Exchange], Awaitable[dict[str, Any]]]
+OwnedHandler = Callable[[Services, Exchange], Awaitable[dict[str, Any] | None]]
 router = APIRouter(tags=["ollama"], dependencies=[Depends(bearer)])
 
 
-def _route(method: str, path: str, schema: str, **extra: Any) -> Callable[[OllamaHandler], None]:
-    """Answer at a path where no Ollama is behind, which knows more."""
+def _route(
+    method: str, path: str, schema: str, *, owned: OwnedHandler | None = None, **extra: Any
+) -> Callable[[OllamaHandler], None]:
+    """Answer at a path where no Ollama is behind, which knows more, and what `owned` gives where one is, if anything."""
 
     def add(answer: OllamaHandler) -> None:
         async def endpoint(on: On, exchange: Authorized) -> Response:
             if await on.relay.router.owner(exchange.path) is None:
                 return as_json(await answer(on, exchange))
+            if owned is not None and (amended := await owned(on, exchange)) is not None:
+                return as_json(amended)
             await on.relay.passthrough(exchange)
             return AlreadySent()
 
@@ -76,8 +85,7 @@ async def _loaded(on: Services, _: Exchange) -> dict[str, Any]:
     }
 
 
-@_route("POST", "/api/show", "Shown", **takes("ShowRequest", "model"))
-async def _show(on: Services, exchange: Exchange) -> dict[str, Any]:
+async def _described(on: Services, exchange: Exchange) -> dict[str, Any]:
     """Describe one model in Ollama's form."""
     body = object_in(await exchange.body(on.settings.max_body))
     name, table = text_in(body, "model") or text_in(body, "name"), await on.relay.router.table()
@@ -98,6 +106,32 @@ async def _show(on: Services, exchange: Exchange) -> dict[str, Any]:
         "capabilities": _capabilities(profile),
         "modified_at": _SINCE,
     }
+
+
+async def _shown_by_ollama(on: Services, exchange: Exchange) -> dict[str, Any] | None:
+    """Return what Ollama says of a model, with the window that is loaded in place of the trained one; None: pass it on."""
+    body = loads_object(await exchange.peek(on.settings.max_body)) or {}
+    field = "model" if "model" in body else "name"
+    if not isinstance(body.get(field), str):
+        return None
+    route = await on.relay.router.route(body[field])
+    if (await route.prober.backend()).chat_dialect != OLLAMA:
+        return await _described(on, exchange)
+    window = (await route.known.profile()).window
+    shown = mapping(
+        (await route.prober.runner.exchange(Probe("POST", exchange.path, body | {field: route.model}))).json
+    )
+    info = mapping(shown.get("model_info"))
+    if window is None or not info:
+        return None
+    lengths = {name: window.value for name in info if name.endswith(".context_length")}
+    return {**shown, "model_info": info | lengths}
+
+
+@_route("POST", "/api/show", "Shown", owned=_shown_by_ollama, **takes("ShowRequest", "model"))
+async def _show(on: Services, exchange: Exchange) -> dict[str, Any]:
+    """Describe one model in Ollama's form."""
+    return await _described(on, exchange)
 
 
 async def _profiles(on: Services) -> list[tuple[str, ModelProfile]]:

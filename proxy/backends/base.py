@@ -10,9 +10,9 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from typing_extensions import override
 
-from proxy.backends.fields import entries_by_name, fact, mapping, openai_models, smallest, tokens
+from proxy.backends.fields import entries_by_name, mapping, openai_models, trained, window
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
-from proxy.core.jsontext import JsonObject, dig
+from proxy.core.jsontext import JsonObject
 from proxy.core.request import Thinking
 
 T = TypeVar("T")
@@ -67,11 +67,6 @@ SlotAction: TypeAlias = Literal["save", "restore", "erase"]
 Flow: TypeAlias = Generator[Probe, Reply, T]
 MODELS = Probe("GET", "/v1/models")
 """Lists models in OpenAI's shape."""
-_WINDOWS = (
-    *(("context_length",), ("context_window",), ("max_context_length",), ("max_model_len",)),
-    *(("max_input_tokens",), ("meta", "n_ctx"), ("top_provider", "context_length")),
-)
-"""Fields of a list entry, seen in the wild, that hold the window."""
 
 
 def _known(value: T) -> Flow[T]:
@@ -158,10 +153,10 @@ class Backend:
         return self.listed_profile(named.get(model, {}), named)
 
     def listed_profile(self, entry: JsonObject, named: Mapping[str, JsonObject]) -> ModelProfile:
-        """Read an entry of the list of models, which `named` has whole: the least of several windows, one of which may be the trained one."""
-        windows = [tokens(dig(entry, *path)) for path in _WINDOWS]
+        """Read an entry of the list of models, which `named` has whole."""
         return ModelProfile(
-            window=fact(smallest(windows), "model list", Trust.LISTED),
+            window=window(entry, "model list"),
+            trained_window=trained(entry, "model list"),
             continuation=Fact(Continuation.QUOTE, "no other way is known", Trust.FALLBACK),
         )
 

@@ -14,6 +14,40 @@ MOST_TOKENS = 10**9
 MOST_OBJECTS = 10_000
 """Models, or providers of one, that are read of a list; the longest list there is has 700."""
 
+_LOADED = "n_ctx n_ctx_slot loaded_context_length loaded_context_window current_context_length"
+_ALLOWED = (
+    "context_length context_window context_size context_limit context_tokens context_window_size ctx_size num_ctx ctx_len "
+    "max_context max_context_length max_context_tokens max_context_size max_model_len max_seq_len max_sequence_length "
+    "max_input_tokens max_prompt_tokens max_input_length max_total_tokens max_total_num_tokens input_token_limit"
+)
+_TRAINED = "n_ctx_train max_context_window max_position_embeddings trained_context_length native_context_length"
+_WINDOWS = {
+    name.replace("_", ""): trust
+    for names, trust in ((_LOADED, Trust.LOADED), (_ALLOWED, Trust.LISTED), (_TRAINED, Trust.TRAINED))
+    for name in names.split()
+}
+"""What a window of this name means, without its underscores: of a loaded instance, allowed, or what the model was made for."""
+_INSIDE = frozenset(
+    [
+        "meta",
+        "parameters",
+        "recipe_options",
+        "details",
+        "config",
+        "load_config",
+        "top_provider",
+        "limits",
+        "model_info",
+        "capabilities",
+        "default_generation_settings",
+        "architecture",
+        "model_spec",
+        "info",
+        "model_config",
+    ]
+)
+"""Objects in which servers tell more of a model."""
+
 _STATE = r"\.(?:ssm\.state_size|wkv\.head_size|shortconv\.l_cache|kda\.head_dim|attention\.sliding_window)"
 """Keys of GGUF for layers that keep a state, or a window of the prompt; 0: they keep none."""
 
@@ -96,6 +130,32 @@ def entries_by_name(entries: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Index the entries of an OpenAI model list by id, and by alias where no id is the same."""
     aliases = ((alias, entry) for entry in entries for alias in items(entry.get("aliases")))
     return by_name(chain(((entry.get("id"), entry) for entry in entries), aliases))
+
+
+def windows(entry: object, depth: int = 2) -> dict[Trust, int]:
+    """Find the windows that are told of a model, in tokens, the least of each meaning; of a loaded instance goes before others."""
+    found = dict[Trust, int]()
+    for name, value in mapping(entry).items():
+        inner = windows(value, depth - 1) if depth and name in _INSIDE else {}
+        family, _, last = name.rpartition(".")  # `llama.context_length` is GGUF's, of the model
+        trust = Trust.TRAINED if family else _WINDOWS.get(last.replace("_", "").replace("-", "").lower())
+        told = {trust: tokens(value)} if trust is not None and last.lower().strip("_") else {}
+        for each, window in (*inner.items(), *told.items()):
+            if window is not None:
+                found[each] = min(window, found.get(each, window))
+    return found
+
+
+def window(entry: object, origin: str, trust: Trust | None = None) -> Fact[int] | None:
+    """The window that holds now, of all that are told of a model; `trust`: if that is known better than by the name."""
+    found = windows(entry)
+    known = [each for each in (Trust.LOADED, Trust.LISTED) if each in found]
+    return Fact(found[known[0]], origin, trust or known[0]) if known else None
+
+
+def trained(entry: object, origin: str) -> Fact[int] | None:
+    """The window that a model was made for."""
+    return fact(windows(entry).get(Trust.TRAINED), origin, Trust.TRAINED)
 
 
 def rolls_back(metadata: Mapping[str, Any] | str, origin: str) -> Fact[bool] | None:

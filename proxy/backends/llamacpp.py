@@ -23,6 +23,8 @@ from proxy.backends.fields import (
     rolls_back,
     switch,
     tokens,
+    trained,
+    window,
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.backends.refusals import template_rules
@@ -72,13 +74,13 @@ class LlamaCpp(Backend):
         if entry is None and len(entries) == 1 and "status" not in entries[0]:
             entry = entries[0]  # a server with one model answers to any name
         listed, caps = self.listed_profile(entry or {}, {}), mapping(props.get("chat_template_caps"))
-        window = fact(tokens(dig(props, "default_generation_settings", "n_ctx")), "llama.cpp, slot", Trust.LOADED)
+        slot = window(props.get("default_generation_settings"), "llama.cpp, slot", Trust.LOADED)
         vision = switch(dig(props, "modalities", "vision"))
         path = nonblank(props.get("model_path"))
         head = nonblank((yield Probe("FILE", path)).json) if path is not None else None
         return replace(
             listed,
-            window=window or listed.window,
+            window=slot or listed.window,
             tools=_tools(caps),
             template_rules=_template_rules(nonblank(props.get("chat_template"))),
             vision=fact(vision, "llama.cpp, modalities", Trust.LOADED) or listed.vision,
@@ -92,11 +94,10 @@ class LlamaCpp(Backend):
         """A router names the models that are not loaded too."""
         status = nonblank(dig(entry, "status", "value"))
         running = status is None or status in _RUNNING
-        window, trained = tokens(dig(entry, "meta", "n_ctx")), tokens(dig(entry, "meta", "n_ctx_train"))
         seen = contains(dig(entry, "architecture", "input_modalities"), "image")
         return ModelProfile(
-            window=fact(window, "llama.cpp, model list", Trust.LOADED) if running else None,
-            trained_window=fact(trained, "llama.cpp, model file", Trust.TRAINED),
+            window=window(entry, "llama.cpp, model list", Trust.LOADED) if running else None,
+            trained_window=trained(entry, "llama.cpp, model file"),
             vision=fact(seen, "llama.cpp, model list", Trust.LISTED) if running else None,
             continuation=Fact(Continuation.FLAGS, "llama.cpp", Trust.FALLBACK),
             provisional=not running,

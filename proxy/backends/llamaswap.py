@@ -13,7 +13,7 @@ from urllib.parse import quote
 from typing_extensions import override
 
 from proxy.backends.base import MODELS, Backend, Flow, Probe
-from proxy.backends.fields import contains, entries_by_name, fact, nonblank, objects, openai_models, tokens
+from proxy.backends.fields import contains, entries_by_name, fact, nonblank, objects, openai_models, tokens, window
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.core.jsontext import JsonObject, dig
 
@@ -54,9 +54,8 @@ class LlamaSwap(Backend):
     @override
     def listed_profile(self, entry: JsonObject, named: Mapping[str, JsonObject]) -> ModelProfile:
         """All that are configured are listed, running or not."""
-        window = tokens(entry.get("context_length")) or tokens(dig(entry, "meta", "n_ctx"))
         return ModelProfile(
-            window=fact(window, "llama-swap, configuration", Trust.CONFIGURED),
+            window=window(entry, "llama-swap, configuration", Trust.CONFIGURED),
             continuation=Fact(Continuation.QUOTE, "no other way is known", Trust.FALLBACK),
             provisional=dig(entry, "status", "value") != "loaded",
         )

@@ -66,6 +66,17 @@ class Ollama(Backend):
 
     @override
     def detect(self) -> Flow[bool]:
+        """Look for its doors, and for what imitators lack: the owner in the list of models is a name's namespace (0.33).
+
+        KoboldCpp, LocalAI, Lemonade, Docker Model Runner and others name themselves there, or a model and its tag differently.
+        """
+        if not (yield from self.has_doors()):
+            return False
+        tags = objects(dig((yield _TAGS).json, "models"))
+        alike = all(tag.get("model", name) == name for tag in tags if (name := tag.get("name")))
+        return alike and all(map(_is_own, openai_models((yield MODELS).json)))
+
+    def has_doors(self) -> Flow[bool]:
         """Look for a version and a tag list: other applications have `/api/version` too, Spillway among them."""
         version = mapping((yield Probe("GET", "/api/version")).json)
         if nonblank(version.get("version")) is None or "spillway" in version:
@@ -79,13 +90,15 @@ class Ollama(Backend):
         tags = _by_name(objects(dig((yield _TAGS).json, "models")))
         loaded = _by_name(objects(dig((yield _PS).json, "models")))
         named = [(entry, _canonical(entry["id"])) for entry in entries]
-        return [Listed(entry["id"], entry, _profile(tags.get(name, {}), loaded.get(name))) for entry, name in named]
+        return [
+            Listed(entry["id"], entry, _profile(name, tags.get(name, {}), loaded.get(name))) for entry, name in named
+        ]
 
     @override
     def profile(self, model: str) -> Flow[ModelProfile]:
         """Read what the model's file says, and the window of a loaded instance."""
         loaded = yield from _find(_PS, model)
-        return _profile(mapping((yield Probe("POST", "/api/show", {"model": model})).json), loaded)
+        return _profile(model, mapping((yield Probe("POST", "/api/show", {"model": model})).json), loaded)
 
     @override
     def load(self, model: str, body: Mapping[str, Any]) -> Flow[None]:
@@ -159,9 +172,17 @@ def _by_name(entries: list[JsonObject]) -> dict[str, JsonObject]:
     return by_name((_canonical(name), entry) for name, entry in names if name is not None)
 
 
-def _profile(shown: JsonObject, loaded: JsonObject | None) -> ModelProfile:
+def _is_own(entry: JsonObject) -> bool:
+    """Return whether the owner is the namespace of the name, as Ollama has it."""
+    owner, parts = entry.get("owned_by"), entry["id"].split("/")
+    return owner in (None, "ollama", parts[-2] if len(parts) > 1 else "library")
+
+
+def _profile(model: str, shown: JsonObject, loaded: JsonObject | None) -> ModelProfile:
     """Read an answer of `/api/show`, or an entry of `/api/tags`, with the entry of `/api/ps` of a loaded model."""
     remote = any(nonblank(shown.get(name)) is not None for name in ("remote_model", "remote_host"))
+    # Not all that run elsewhere say so; a model without a file has no format.
+    remote |= model.endswith((":cloud", "-cloud")) and not dig(shown, "details", "format")
     trained = _trained(shown)
     return ModelProfile(
         window=fact(tokens(dig(loaded, "context_length")), "Ollama, loaded model", Trust.LOADED)

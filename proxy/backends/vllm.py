@@ -6,7 +6,7 @@ from typing import Any
 from typing_extensions import override
 
 from proxy.backends.base import Backend, Flow, Probe
-from proxy.backends.fields import fact, nonblank, tokens
+from proxy.backends.fields import fact, nonblank, tokens, window
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust, value_of
 from proxy.core.jsontext import JsonObject, dig
 from proxy.core.request import Thinking
@@ -45,10 +45,10 @@ class Vllm(Backend):
     def listed_profile(self, entry: JsonObject, named: Mapping[str, JsonObject]) -> ModelProfile:
         """A base model or a LoRA adapter, which has no length of its own: `parent` names the model that has."""
         base = named.get(nonblank(entry.get("parent")) or "", {})
-        length = tokens(entry.get("max_model_len")) or tokens(base.get("max_model_len"))
+        lengths = (window(each, "vLLM, max_model_len", Trust.LOADED) for each in (entry, base))
         root = nonblank(base.get("root")) or nonblank(entry.get("root"))
         return ModelProfile(
-            window=fact(length, "vLLM, max_model_len", Trust.LOADED),
+            window=next(filter(None, lengths), None),
             continuation=Fact(Continuation.FLAGS, "vLLM", Trust.FALLBACK),
             tokenizer=fact(root, "vLLM, model path", Trust.LISTED),
         )

@@ -13,6 +13,7 @@ import httpx
 
 from proxy.app import open_wire, upstreams
 from proxy.backends.base import MODELS, UNKNOWN
+from proxy.backends.ollama import Ollama
 from proxy.backends.profile import ModelProfile, Trust
 from proxy.cli import say
 from proxy.cli.serve import NOTHING_FOUND, discovered
@@ -23,7 +24,7 @@ from proxy.net.flows import DEFAULT_PORTS, failure_at
 from proxy.net.loading import memory_here
 from proxy.net.transport import NO_HOST, NO_TLS, UNTRUSTED
 from proxy.net.upstream import Upstream
-from proxy.routing import Router, not_listed
+from proxy.routing import OLLAMA, Route, Router, is_managed, not_listed
 
 SMALL = 4096
 """Tokens of a window that is hardly ever meant."""
@@ -38,6 +39,7 @@ _CURES = {
     NO_TLS: ("no_tls", "try an http:// URL"),
 }
 """Codes and cures by what failures begin with."""
+_OLLAMA = Ollama()
 _DOCKER_HOSTS = ("host.docker.internal", "host.containers.internal")
 
 
@@ -87,6 +89,10 @@ class SeenBackend:
     """How its windows are made larger."""
     status: int = 200
     """Of its list of models."""
+    imitates: bool = False
+    """Whether it has Ollama's own paths without being one."""
+    left_alone: list[str] = field(default_factory=list)
+    """Models whose requests pass as they are, because the user wants that."""
     listed: int = 0
     """Models that it lists, of which the first are looked at."""
     models: dict[str, ModelProfile] = field(default_factory=dict)
@@ -134,11 +140,13 @@ async def _look(settings: Settings) -> tuple[list[SeenBackend], list[str]]:
     backends = settings.backends or await discovered(settings)
     async with open_wire(backends, connect_timeout=5.0, read_timeout=10.0) as wire:
         known = upstreams(backends, settings, wire)
-        seen = [await _seen(each, backend, wire) for each, backend in zip(known, backends, strict=True)]
+        seen = [await _seen(each, backend, settings, wire) for each, backend in zip(known, backends, strict=True)]
         return seen, list(not_listed(settings.helpers, await Router(known).table() if known else {}))
 
 
-async def _seen(upstream: Upstream, setting: BackendSetting, wire: httpx.AsyncBaseTransport) -> SeenBackend:
+async def _seen(
+    upstream: Upstream, setting: BackendSetting, settings: Settings, wire: httpx.AsyncBaseTransport
+) -> SeenBackend:
     prober, usual = upstream.prober, dict(zip(DEFAULT_PORTS, SERVERS, strict=False))
     is_kind = setting.kind not in ("auto", "generic")
     kind = setting.kind if is_kind else usual.get(urlsplit(upstream.url).port or 0, "")
@@ -148,6 +156,9 @@ async def _seen(upstream: Upstream, setting: BackendSetting, wire: httpx.AsyncBa
         listed = [model.id for model in await prober.listed()]
         seen.listed = len(listed)
         seen.status = 200 if listed else (await prober.runner.exchange(MODELS)).status
+        seen.imitates = backend.chat_dialect != OLLAMA and await prober.runner.run(_OLLAMA.has_doors())
+        managed = {model: Route(upstream, prober, model) for model in listed}
+        seen.left_alone = [model for model, route in managed.items() if not is_managed(route, settings)]
         memory = await memory_here() if is_here(urlsplit(upstream.url).hostname or "") else None
         if backend.sets_windows and backend.guards_memory:
             seen.unfitted = "the backend decides what fits into memory"
@@ -179,6 +190,7 @@ def findings_of(settings: Settings, seen: Sequence[SeenBackend]) -> Iterator[Fin
     for backend in sorted(seen, key=lambda each: each.answers):
         if backend.answers:
             yield from _of_backend(backend)
+            yield from _of_kind(backend)
         else:
             yield _unreachable(backend, in_container=in_container)
 
@@ -234,6 +246,18 @@ def _of_backend(backend: SeenBackend) -> Iterator[Finding]:
             f"{_listed(small)}: the window is {SMALL:,} tokens or less, often by default; the model was made for more."
         )
         yield Finding("small_window", text, backend.enlarge, backend.name)
+
+
+def _of_kind(backend: SeenBackend) -> Iterator[Finding]:
+    """Yield what is as it should be, and yet not what a user may think."""
+    if backend.left_alone:
+        text = f"requests for {_listed(backend.left_alone)} pass unmanaged, as the settings have it."
+        yield Finding("left_alone", text, "have them managed: `managed = true`, or leave it out", backend.name)
+    if backend.imitates:
+        text = f"{backend.name} at {backend.url} has Ollama's paths without being one, so it is spoken to by its /v1."
+        yield Finding(
+            "imitates_ollama", text, "nothing has to be done; what its /v1 tells of windows is used", backend.name
+        )
 
 
 def _listed(models: Sequence[str]) -> str:

@@ -37,6 +37,8 @@ OPEN_FILES = 65536
 """Wanted at most, where the system permits more."""
 DISCOVERY_INTERVAL = 2.0
 """Seconds between two looks for backends while the demo is served."""
+LOOK_AGAIN = 15.0
+"""Seconds between two looks for one more backend, where none is configured."""
 
 
 def run(settings: Settings, _: object) -> int:
@@ -87,7 +89,14 @@ async def _serve(configured: Settings) -> int:
             async with real.router.lifespan_context(real):
                 current = real
                 say(f"{_found_note(found)} The demo is off.")
-                await asyncio.Event().wait()
+                await look_for_more()
+
+        async def look_for_more() -> None:
+            """Look for backends that are started later, and serve them as well, until cancelled."""
+            while True:
+                await asyncio.sleep(LOOK_AGAIN)
+                if new := current.state.add_found(await discovered(configured)):
+                    say(_found_note(new))
 
         server = Server(
             app,
@@ -99,6 +108,8 @@ async def _serve(configured: Settings) -> int:
         )
         if note == _DEMO_NOTE:
             spawn(replace_demo(), name="discovery")
+        elif not configured.backends:
+            spawn(look_for_more(), name="discovery")
         await server.serve()
         return 0 if server.started else 1
 

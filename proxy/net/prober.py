@@ -111,6 +111,11 @@ class Prober:
         """Exact prompt tokens of a chat completion body, where the backend counts; None otherwise."""
         return await self.runner.run((await self.backend()).count(body))
 
+    def give_up_door(self) -> None:
+        """Take a server that only imitates its kind for one of which `/v1` alone is known."""
+        self.known_backend, self._kind_expires, self._list_expires = backend_of("generic"), math.inf, -math.inf
+        self._models.clear()
+
     def forget(self) -> None:
         """Ask again before believing anything: the server behind the address may be another one now, or have other flags."""
         for known in self._models.values():

@@ -178,7 +178,7 @@ class ReadinessProbe:
     """Asks all backends. What changes is logged once.
 
     Args:
-        upstreams: the backends.
+        upstreams: the backends; more may be added.
         clock: seconds that never go back.
         patience: seconds that a backend has to answer.
     """
@@ -186,7 +186,7 @@ class ReadinessProbe:
     def __init__(
         self, upstreams: Sequence[Upstream], *, clock: Callable[[], float] = time.monotonic, patience: float = PATIENCE
     ) -> None:
-        self._upstreams = tuple(upstreams)
+        self._upstreams = upstreams
         self._clock = clock
         self._patience = patience
         self._kinds: dict[str, str | None] = {}
@@ -202,8 +202,9 @@ class ReadinessProbe:
         return self._kinds
 
     async def _ask(self) -> None:
-        kinds = await asyncio.gather(*map(self._kind, self._upstreams))
-        for upstream, kind in zip(self._upstreams, kinds, strict=True):
+        upstreams = tuple(self._upstreams)
+        kinds = await asyncio.gather(*map(self._kind, upstreams))
+        for upstream, kind in zip(upstreams, kinds, strict=True):
             before = self._kinds.get(upstream.name, "not asked yet")
             if kind is None and before is not None:
                 _log.warning("backend %s does not answer; `spillway check` says why", upstream.name)

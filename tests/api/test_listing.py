@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import anthropic
+import httpx
 import pytest
 
 from proxy.core.settings import BackendSetting
@@ -128,6 +129,20 @@ def test_ollamas_clients_get_the_true_window() -> None:
         assert shown["model_info"]["llama.context_length"] == 16384
         assert proxy.client.get("/api/tags").json()["models"][0]["details"]["context_length"] == 16384
         assert proxy.client.get("/api/ps").json()["models"][0]["context_length"] == 16384
+
+
+def test_in_front_of_an_ollama_too_and_all_else_as_it_says() -> None:
+    """Copilot sizes itself by it (microsoft/vscode#320558)."""
+    with OllamaFake([FakeModel("d", 16384, trained_window=131072)]) as fake, running_proxy(fake) as proxy:
+        told = httpx.post(f"{fake.url}/api/show", json={"model": "d"}).json()
+        ((name, trained),) = [each for each in told["model_info"].items() if each[0].endswith("context_length")]
+        for field in ("model", "name"):
+            shown = proxy.client.post("/api/show", json={field: "d"}).json()
+            assert shown["model_info"].pop(name) == 16384 != trained
+            assert {**told, "model_info": {**told["model_info"], name: 0}} == {
+                **shown,
+                "model_info": {**shown["model_info"], name: 0},
+            }
 
 
 # Answers that are asked to be longer than the window

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from proxy.core.jsontext import dumps, loads
 from tests.fakes import FakeModel, OllamaFake, Reply, scripted, summariser, walk, words
+from tests.fakes.http import Exchange
 from tests.fakes.model import Brain, ToolCall
 from tests.fakes.reading import chunks, finishes, text, tool_calls
 from tests.fakes.waiting import Gate, wait_until
@@ -258,3 +260,26 @@ def test_a_client_that_leaves_takes_its_request_along() -> None:
             next(answer.iter_bytes())
         wait_until(lambda: fake.cancelled == 1)
         assert fake.active == 0
+
+
+class Imitator(OllamaFake):
+    """Has all that Ollama is told by, and no chats at its path."""
+
+    @override
+    async def native_chat(self, exchange: Exchange) -> None:
+        await exchange.answer(400, b"")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_door_that_does_not_answer_in_its_form_is_given_up_once(stream: bool) -> None:
+    """As of Docker Model Runner, whose refusals have no body there (docker/desktop-feedback#188)."""
+    with Imitator([FakeModel("m", 4096)], scripted(["yes"] * 2)) as fake, running_proxy(fake) as proxy:
+        for _ in range(2):
+            answer = proxy.chat({"model": "m:latest", "messages": HI, "stream": stream})
+            assert (answer.status_code, "yes" in answer.text) == (200, True)
+        chats = [
+            request.path
+            for request in fake.requests
+            if request.path in ("/api/chat", CHAT) and request.json.get("messages")
+        ]
+        assert chats == ["/api/chat", CHAT, CHAT]

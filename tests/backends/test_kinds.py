@@ -23,6 +23,7 @@ Replies = dict[str, Any]
 
 # -- telling the kinds apart, each by the replies of the others
 
+KOBOLD = {"/props": {"n_ctx": 4096, "default_generation_settings": {"n_ctx": 4096}}}
 SERVERS: dict[str, tuple[str, dict[str, Any], Reply]] = {
     "LM Studio 0.4": ("lmstudio", {"/api/v1/models": LMSTUDIO["v1"], LIST: LMSTUDIO["openai"]}, UNKNOWN_200),
     "LM Studio 0.3": ("lmstudio", {"/api/v0/models": LMSTUDIO["v0"], LIST: LMSTUDIO["openai"]}, UNKNOWN_200),
@@ -32,6 +33,26 @@ SERVERS: dict[str, tuple[str, dict[str, Any], Reply]] = {
         {"/api/version": OLLAMA["version"], "/api/tags": OLLAMA["tags"], LIST: OLLAMA["openai"]},
         Reply(404),
     ),
+    **{
+        f"{name}, which has Ollama's paths": (
+            kind,
+            {
+                "/api/version": OLLAMA["version"],
+                "/api/tags": {"models": [{"name": tag, "model": tag} | told]},
+                LIST: {"object": "list", "data": [{"id": model, "owned_by": owner}]},
+                **more,
+            },
+            Reply(404),
+        )
+        for name, kind, owner, model, tag, told, more in (
+            ("Lemonade", "generic", "lemonade", "m", "m:latest", {}, {}),
+            ("LocalAI", "generic", "localai", "m", "m:latest", {}, {}),
+            ("Docker Model Runner", "generic", "docker", "ai/m", "ai/m", {}, {}),
+            ("mlx-serve", "generic", "mlx-serve", "m", "m", {}, {}),
+            ("KoboldCpp", "llamacpp", "koboldcpp", "koboldcpp/m", "koboldcpp", {"model": "koboldcpp/m"}, KOBOLD),
+            ("a user's own model, which is Ollama's", "ollama", "me", "hf.co/me/m:Q4", "hf.co/me/m:Q4", {}, {}),
+        )
+    },
     "a version alone": ("", {"/api/version": {"version": "0.6.5"}, "/version": VLLM["version"]}, Reply(404)),
     "llama.cpp": ("llamacpp", {"/props": LLAMACPP["props"], LIST: LLAMACPP["models"]}, Reply(404, {"error": {}})),
     "llama.cpp, loading": ("llamacpp", {}, Reply(503, LLAMACPP["loading"])),
@@ -121,7 +142,27 @@ PROFILES: dict[str, Row] = {
         f"generic, {name}": row("generic", "m", generic(**{name: value}), window=(8192, LISTED))
         for name, value in (
             *(("context_length", 8192), ("context_window", 8192), ("max_context_length", 8192.0)),
-            *(("max_model_len", "8192"), ("max_input_tokens", 8192), ("meta", {"n_ctx": 8192, "n_ctx_train": 131072})),
+            *(("max_model_len", "8192"), ("max_input_tokens", 8192), ("maxContextLength", 8192), ("max_context", 8192)),
+            ("parameters", {"max_seq_len": 8192, "cache_size": 4096}),
+            ("recipe_options", {"ctx_size": 8192}),
+            ("details", {"context_length": "8192", "parameter_size": "4B"}),
+        )
+    },
+    **{
+        f"generic, of a loaded instance, {name}": row(
+            "generic", "m", generic(context_length=131072, **told), window=(8192, LOADED)
+        )
+        for name, told in (("n_ctx", {"meta": {"n_ctx": 8192}}), ("loaded", {"loaded_context_length": 8192}))
+    },
+    **{
+        f"generic, of the model alone, {name}": row(
+            "generic", "m", generic(**told), window=None, trained_window=trained
+        )
+        for name, told, trained in (
+            ("Lemonade, automatic", {"max_context_window": 40960, "recipe_options": {"ctx_size": -1}}, 40960),
+            ("n_ctx_train", {"meta": {"n_ctx": 0, "n_ctx_train": 32768}}, 32768),
+            ("GGUF", {"model_info": {"llama.context_length": 131072}, "context_window": None}, 131072),
+            ("nothing", {"context_length": "auto", "max_model_len": True, "ctx_size": 0}, None),
         )
     },
     "generic, the least of two": row(

@@ -16,7 +16,7 @@ import pytest
 from proxy.cli import main
 from proxy.cli.check import SERVERS, SeenBackend, findings_of
 from proxy.config import load_settings
-from tests.fakes import FAKES, FakeBackend, FakeModel
+from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, OllamaFake
 
 
 @pytest.fixture(autouse=True)
@@ -146,6 +146,18 @@ def test_a_window_that_is_only_a_default_is_found(kind: str, checked: Any, capsy
 def test_what_a_backend_lacks_is_found(kind: str, models: str, key: Any, code: str, cure: str, checked: Any) -> None:
     with FAKES[kind](list(map(FakeModel, models)), api_key=key) as fake:
         assert cure in checked(fake)[code]["cure"]
+
+
+def test_a_server_that_only_has_ollamas_paths_is_named(checked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.fakes.ollama_native.OWNER", "localai")
+    with OllamaFake([FakeModel("m", 4096)]) as fake:
+        assert {"imitates_ollama", "unknown_window"} <= checked(fake).keys()
+
+
+def test_a_model_that_is_left_alone_is_named(checked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPILLWAY_MODELS", '{"m": {"managed": false}}')
+    with LlamaCppFake([FakeModel("m", 8192)]) as fake:
+        assert checked(fake).keys() == {"left_alone"}
 
 
 def test_loopback_inside_of_a_container_is_found(checked: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

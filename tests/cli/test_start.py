@@ -14,7 +14,7 @@ import httpx
 
 from benchmarks.process import Running, running
 from proxy.cli.launch import LISTENING
-from tests.fakes import FakeModel, LlamaCppFake, scripted
+from tests.fakes import FakeModel, LlamaCppFake, OllamaFake, scripted
 from tests.fakes.waiting import wait_until
 
 LATER = {
@@ -74,6 +74,9 @@ def test_a_backend_that_starts_later_takes_the_place_of_the_demo(tmp_path: Path)
                 client.headers["authorization"] = "Bearer key"
                 wait_until(lambda: models() == ["m"])
                 assert "real" in client.post("/v1/chat/completions", json=hello).text
+                with OllamaFake([FakeModel("another", 4096)], place=(host, 11434)):
+                    wait_until(lambda: sorted(models()) == ["another:latest", "m"])
+                    assert server.log.read_text(encoding="utf-8").count("Found ollama") == 1
 
 
 def test_it_can_be_ended_while_it_starts(tmp_path: Path) -> None:

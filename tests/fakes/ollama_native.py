@@ -15,6 +15,8 @@ from tests.fakes.model import FakeModel, Prompt, Refused
 from tests.fakes.stream import pace
 from tests.fakes.waiting import HEADERS
 
+OWNER = "library"
+"""Namespace of names without one."""
 VERSION = "0.33.0"
 WHEN = "2026-01-01T00:00:00Z"
 GEOMETRY = {
@@ -336,7 +338,7 @@ def _details() -> dict[str, Any]:
 
 
 def _openai_entry(model: FakeModel) -> dict[str, Any]:
-    return {"id": _entry(model)["name"], "object": "model", "created": CREATED, "owned_by": "library"}
+    return {"id": _entry(model)["name"], "object": "model", "created": CREATED, "owned_by": OWNER}
 
 
 def _generate_fields(deltas: Sequence[Delta]) -> dict[str, Any]:
