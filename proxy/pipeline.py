@@ -18,6 +18,7 @@ from proxy.core.errors import BadRequest
 from proxy.core.history.client_compaction import asks_to_compact
 from proxy.core.request import Managed
 from proxy.core.settings import Policy, Settings
+from proxy.core.settings.entries import Recall
 from proxy.exchange import Exchange
 from proxy.job import Job
 from proxy.outcome import Outcome, overriding
@@ -26,7 +27,8 @@ from proxy.routing import Router
 from proxy.stream.status import COMPACTING, IN_VAIN, compacted, summarising
 from proxy.tokens.counting import Counting
 
-_POLICIES: tuple[Policy, ...] = get_args(Policy)
+_CHOICES: dict[str, tuple[str, ...]] = {"policy": get_args(Policy), "recall": get_args(Recall)}
+"""Settings that a request may choose for itself in headers, with their values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,7 @@ class Pipeline:
             outcome.conversation = named
             outcome.add("named", conversation=named)
         outcome.record_route(route.upstream.name, route.model)
-        settings, received = with_requested_policy(exchange, self.settings.for_model(route.model)), request
+        settings, received = with_requested(exchange, self.settings.for_model(route.model)), request
         request = await route.with_options(request)
         for addon in overriding(self.addons, AddOn.shape):
             request = addon.shape(request, route, settings, outcome)
@@ -144,15 +146,18 @@ class Pipeline:
             raise await too_long(job, self.counting.meter)
 
 
-def with_requested_policy(exchange: Exchange, settings: Settings) -> Settings:
-    """Return the settings with the policy that the request names in `x-spillway-policy`; its single limits still hold.
+def with_requested(exchange: Exchange, settings: Settings) -> Settings:
+    """Return the settings with what the request chooses for itself in `x-spillway-policy` and `x-spillway-recall`.
+
+    The single limits of a policy still hold.
 
     Raises:
-        BadRequest: there is no such policy.
+        BadRequest: there is no such value.
     """
-    policy = exchange.header(b"x-spillway-policy")
-    if policy is None:
-        return settings
-    if policy not in _POLICIES:
-        raise BadRequest(f"`x-spillway-policy` must be one of {', '.join(_POLICIES)}, not {policy[:40]!r}.")
-    return settings.model_copy(update={"policy": policy})
+    chosen: dict[str, str] = {}
+    for name, values in _CHOICES.items():
+        value = exchange.header(b"x-spillway-" + name.encode())
+        if value is not None and value not in values:
+            raise BadRequest(f"`x-spillway-{name}` must be one of {', '.join(values)}, not {value[:40]!r}.")
+        chosen |= {} if value is None else {name: value}
+    return settings.model_copy(update=chosen) if chosen else settings

@@ -25,13 +25,13 @@ from proxy.attempts.room import too_long
 from proxy.compaction.asking import Summariser, SummaryAsk, in_pieces, transcripts
 from proxy.compaction.budget import budget_for
 from proxy.compaction.compaction import STRATEGIES, Compaction
-from proxy.compaction.ladder import LEAST_SHARE
-from proxy.compaction.middles import cut_text, pieces_of, user_words
+from proxy.compaction.middles import cut_text, pieces_of
 from proxy.compaction.shorten import cut_middle
 from proxy.compaction.summary import fence, plain
 from proxy.core.history.client_compaction import Apart, taken_apart
 from proxy.core.history.embedded import authored_text, replaced, texts_of, with_parts
-from proxy.core.history.turns import newest_user
+from proxy.core.history.marks import is_summary
+from proxy.core.history.turns import is_result, newest_user
 from proxy.core.request import Message, text_of
 from proxy.job import Job
 from proxy.net.tasks import offload_if
@@ -133,17 +133,16 @@ class DocumentReader(AddOn):
         budget, newest, placed = job.budget, newest_user(job.prompt.sent), newest_user(job.prompt.history)
         if budget is None or newest is None or placed is None or not await self._may_read(job):
             return
-        message, room = job.prompt.history[placed], budget.limit - budget.fixed
-        cost = partial(self._meter.costs, job.key)
-        tokens = 0.0 if job.prompt.estimate.tokens < room else sum(await offload_if(True, cost, [message]))
-        found = await offload_if(True, document_in, message) if tokens > room else None
-        if found is None:
+        if job.prompt.estimate.tokens < budget.limit - budget.fixed:
             return
-        # Where less of the user's words would stay, the request would be refused; blocks of programs are cut instead.
-        scarce = sum(cost([user_words(message)])) * LEAST_SHARE > budget.enough - budget.fixed
-        if not scarce and not await offload_if(True, is_about_all_of, found):
+        at, tokens, found = await offload_if(True, self._found, job, placed, budget.limit - budget.fixed)
+        if found is None or not await offload_if(True, is_about_all_of, found):
             return
-        since, link, before = self._compactor.begin(job), job.prompt.links[newest], job.prompt.estimate.tokens
+        since, link, before = (
+            self._compactor.begin(job),
+            job.prompt.links[newest - placed + at],
+            job.prompt.estimate.tokens,
+        )
         stored = await self._compactor.find(job, link)
         if stored is not None and stored.kind == "read" and stored.window <= budget.window:
             await self._compactor.replace(job, budget, stored, since)
@@ -154,12 +153,12 @@ class DocumentReader(AddOn):
             notes = await self._read(job, found, budget.enough - budget.fixed, tokens, progress)
         if notes:
             history = [*job.prompt.history]
-            history[placed] = with_notes(message, found, notes)
+            history[at] = with_notes(history[at], found, notes)
             old, new = (sum(self._meter.costs(job.key, each)) for each in (job.prompt.history, history))
             done = Compaction(
                 messages=history,
-                covered=placed + 1,
-                replaced=placed + 1,
+                covered=at + 1,
+                replaced=at + 1,
                 kind="read",
                 before=old,
                 after=new,
@@ -168,6 +167,21 @@ class DocumentReader(AddOn):
             await self._compactor.replace(job, budget, done, since)
             self._counting.compacted(job)
             await client.notify(read_in_parts(before, job.prompt.estimate.tokens))
+
+    def _found(self, job: Job, newest: int, room: float) -> tuple[int, float, Document | None]:
+        """Find the text of more than `room` tokens in the newest message or those right before it: its message, tokens, and itself.
+
+        A reference text and the question about it may be messages of their own.
+        """
+        history = job.prompt.history
+        first = next((at + 1 for at in reversed(range(newest)) if not _goes_on(history[at])), 0)
+        costs = self._meter.costs(job.key, history[first : newest + 1])
+        tokens, at = max(costs), first + costs.index(max(costs))
+        found = document_in(history[at]) if tokens > room else None
+        others = "\n\n".join(authored_text(history[each]) for each in range(first, newest + 1) if each != at).strip()
+        if found is not None and others:
+            found = found._replace(question=cut_text(others, _QUESTION))
+        return at, tokens, found
 
     async def _may_read(self, job: Job) -> bool:
         """Return whether a model may be asked that often: not for background tasks, and by default only where tokens are free."""
@@ -319,6 +333,10 @@ def with_notes(message: Message, document: Document, notes: str) -> Message:
     """The message with notes in the place of the document; all else in it stays."""
     block = f"\n<{_TAG}>\n{notes}\n</{_TAG}>\n"
     return _with(message, document.spans, [block, *("[…]" for _ in document.spans[1:])])
+
+
+def _goes_on(message: Message) -> bool:
+    return message.get("role") == "user" and not is_result(message) and not is_summary(message)
 
 
 def _history_in(apart: Apart) -> Document:

@@ -7,7 +7,7 @@ every step of a turn, and which of them stay.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,7 @@ from proxy.recall.block import (
     query_in,
     search_tool,
 )
+from proxy.recall.data import are_data
 from proxy.recall.passages import NO_PASSAGES, MessagePassages, passages_of, spoken_text
 from proxy.recall.ranking import Passage, Query, asks_the_same, choose, query_of, rank, search_query, within
 from proxy.tokens.cache import Cache
@@ -59,6 +60,8 @@ _LEAST = 128
 """Tokens that may be recalled however slow a backend is."""
 _WORTH = 4
 """Times the tokens of a block that have to stand behind it, for it to stay when its turn is over."""
+_FEWEST, _FEW = 2, 6
+"""Terms of a message that may ask for more of what was asked before: fewer ask nothing, more have words of their own."""
 _LEAST_ROOM = 64
 """Tokens; in fewer nothing is searched for."""
 _END = 80
@@ -229,6 +232,8 @@ class Recaller(AddOn):
         sent, budget, checkpoint = job.prompt.sent, job.budget, job.prompt.checkpoint
         if checkpoint is not None and checkpoint.kind == "read" and checkpoint.covered > newest:
             return []  # notes stand in its place, which were made for what it asks
+        if are_data(job.prompt.system, sent, newest):
+            return []
         room = 0.0 if budget is None else prune_limits(job.settings, budget.zone).recall - _MARKS
         if not job.known_backend.hosted:
             room = min(room, max(_LEAST, SECONDS * (self._speeds.get(job.key) or math.inf)) - _MARKS)
@@ -236,17 +241,32 @@ class Recaller(AddOn):
             return []
         # The first terms of a process take 0.1 s.
         query, text = await offload_if(True, lambda: (query_of(sent, newest), query_text(sent, newest)))
-        return await self._ranked(job, query, text, room) if query.terms else []
+        found = await self._ranked(job, query, text, room) if query.terms else []
+        earlier = newest_user(sent[:newest])
+        if found or earlier is None or not _FEWEST <= len(query.terms) <= _FEW:
+            return found
+        # "Quote the whole sentence." has no words of its own: it goes on with what was asked before.
+        before = await offload_if(True, query_of, sent, earlier)
+        return await self._ranked(job, replace(before, bar=0.0), text, room, since=earlier) if before.terms else []
 
-    async def _ranked(self, job: Job, query: Query, text: str, room: float) -> list[Passage]:
-        """Find the passages that match a query best; `text` is what the embedding model gets of it."""
+    async def _ranked(
+        self, job: Job, query: Query, text: str, room: float, *, since: int | None = None
+    ) -> list[Passage]:
+        """Find the passages that match a query best; `text` is what the embedding model gets of it.
+
+        `since`: index of the message from which on the prompt has nothing but what is asked and how it was answered.
+        """
         prompt, messages = job.prompt, job.prompt.conversation
         newest = newest_user(messages)
         assert newest is not None  # there is a query
-        indexed = await self._indexed(messages)
-        for index in range(prompt.lost, newest + 1):
+        indexed, moved = await self._indexed(messages), len(messages) - len(prompt.sent)
+        asked = newest if since is None else since + moved
+        while asked and messages[asked - 1].get("role") == "user":
+            asked -= 1
+        for index in range(min(asked, prompt.lost), newest + 1):
             # A question is no answer: who asks once more needs the same again.
-            if index == newest or asks_the_same(messages[index], query):
+            shown = index >= prompt.lost or (index >= asked and messages[index] in prompt.history)
+            if shown and (index >= asked or asks_the_same(messages[index], query)):
                 indexed[index] = NO_PASSAGES
         if (both := newest_cut(prompt.sent, prompt.history)) is not None:
             remaining = spoken_text(both[1])

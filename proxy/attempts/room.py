@@ -58,7 +58,7 @@ async def record_message_cut(job: Job, meter: Meter) -> int:
     """Record and return the tokens cut from the newest user message because it alone exceeds the window.
 
     Raises:
-        ContextOverflow: less than a tenth of the user's own words in it is left.
+        ContextOverflow: less than a tenth of the user's own words in it is left, and nothing of the rest was recalled.
     """
     both = newest_cut(job.prompt.sent, job.prompt.history)
     if both is None:
@@ -67,7 +67,7 @@ async def record_message_cut(job: Job, meter: Meter) -> int:
     total, remaining = await offload_if(heavy, meter.costs, job.key, both)
     left = await offload_if(heavy, share_left, *both, partial(meter.costs, job.key))
     spare = max(0, (job.window or 0) - job.prompt.estimate.tokens)  # that an unsure estimate left empty
-    if left + spare / max(1.0, total) < LEAST_SHARE:
+    if left + spare / max(1.0, total) < LEAST_SHARE and job.prompt.recalled.newest is None:
         why = "Cut to fit, less than a tenth of the newest message would be left."
         raise await too_long(job, meter, cut=total - remaining, why=why)
     outcome = job.outcome

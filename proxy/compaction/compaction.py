@@ -226,8 +226,10 @@ def _trim(reduction: Reduction, limit: float) -> Reduction:
     if user is None or cut.messages[user] is shorter.messages[user] or cut.total <= reduction.recallable:
         return cut
     deeper = cut_middles(shorter, min(limit, reduction.recallable))
-    share = share_left(reduction.uncut or shorter.messages[user], deeper.messages[user], reduction.cost)
-    return deeper if share >= LEAST_SHARE else cut
+    whole = reduction.uncut or shorter.messages[user]
+    more, less = (share_left(whole, each.messages[user], reduction.cost) for each in (cut, deeper))
+    # Where hardly anything of it has room in any case, what is asked has to be recalled.
+    return cut if less < LEAST_SHARE <= more else deeper
 
 
 def _rewritten(old: Reduction, new: Reduction, kind: Kind, rungs: Rungs) -> Compaction:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
-from itertools import accumulate, compress, islice
+from itertools import accumulate, compress, islice, takewhile
 from math import inf, log, sqrt
 from operator import mul, not_
 
@@ -26,6 +26,8 @@ _NAMED_DAY = 6.0
 _MOST_TERMS = 48
 _LONGEST = 2_000
 """Characters at either end of a message that show what it is about; what lies between is pasted."""
+_RUN = 2
+"""User messages before the newest, with no answer between, that belong to what is asked: a question, and a text about it."""
 _ENDS = ".!?\u3002\uff01\uff1f\u061f\n"
 _QUESTION = re.compile(f"(?<![^{_ENDS}])[^{_ENDS}]*[?\uff1f\u061f]")
 """A sentence that ends in a question mark, also those of Chinese and Arabic; looked for from where one may begin only."""
@@ -99,9 +101,9 @@ class Passage:
 
 
 def query_of(messages: Sequence[Message], newest: int) -> Query:
-    """Derive the query of the turn that begins with the user message at `newest`."""
-    text = authored_text(messages[newest])
-    text = f"{text[:_LONGEST]}\n{text[_LONGEST:][-_LONGEST:]}"
+    """Derive the query of the turn that begins with the user message at `newest`, and with those right before it."""
+    said = takewhile(lambda each: each.get("role") == "user", reversed(messages[max(0, newest - _RUN) : newest + 1]))
+    text = "\n".join(f"{each[:_LONGEST]}\n{each[_LONGEST:][-_LONGEST:]}" for each in map(authored_text, said))
     weights, others = _weighted(" ".join(_QUESTION.findall(text))), _weighted(text)
     share = min(_OTHER_TEXT, 2 * len(weights) / len(others)) if weights else 1.0
     # The first terms are those that count, each with the first weight that it got.

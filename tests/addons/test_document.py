@@ -154,14 +154,33 @@ def test_what_is_longer_than_the_most_that_is_read_is_refused_with_the_figures()
         assert fake.chats() == []
 
 
-@pytest.mark.parametrize("lines", [1200, 4000])
-def test_it_is_read_where_passages_stand_out_but_hardly_anything_else_would_stay(lines: int) -> None:
+@pytest.mark.parametrize("lines", [1200, 4000, 12_000])
+def test_it_is_not_read_where_a_passage_stands_out_however_little_of_the_rest_stays(lines: int) -> None:
     with LlamaCppFake([MODEL], reader()) as fake, running_proxy(fake) as proxy:
-        answer = proxy.chat({"model": "m", "messages": book(lines, "What is the code of room 650?")})
+        messages = book(lines, "What is the code of room 650?")
+        answer = proxy.chat({"model": "m", "messages": messages})
         assert answer.status_code == 200
         assert "c650" in answer.json()["choices"][0]["message"]["content"]
-        assert bool(parts(fake)) is (lines > 2000)
-        assert sum(metric(proxy, "spillway_compactions_total").values()) == 1
+        assert int(answer.headers["x-spillway-left-out"]) > 0
+        assert (parts(fake), len(fake.chats())) == ([], 1)
+        # A message without words of its own goes on with that question; one that asks nothing does not.
+        messages.append({"role": "assistant", "content": "I do."})
+        for ask, recalls in (("Quote the whole sentence.", True), ("Thanks!", False)):
+            proxy.chat({"model": "m", "messages": [*messages, {"role": "user", "content": ask}]})
+            assert ("the code of room 650 is" in str(fake.chats()[-1].json["messages"])) is recalls
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["text first", "question first"])
+@pytest.mark.parametrize("ask", ["What is the code of room 650?", "Summarise this text, with all codes."])
+def test_a_text_and_what_is_asked_about_it_may_be_two_messages(ask: str, turned: bool) -> None:
+    messages = [*book(1200, "Reference:"), {"role": "user", "content": ask}]
+    with LlamaCppFake([MODEL], reader()) as fake, running_proxy(fake) as proxy:
+        answer = proxy.chat({"model": "m", "messages": messages[::-1] if turned else messages})
+        assert answer.status_code == 200
+        assert bool(parts(fake)) is ask.startswith("Summarise")
+        seen = str(fake.chats()[-1].json["messages"])
+        assert all(f"is c{n}" in seen for n in ([650] if not parts(fake) else range(50, 1200, 100)))
+        assert ask in seen
 
 
 def test_notes_that_are_too_long_are_read_once_more() -> None:

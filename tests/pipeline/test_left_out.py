@@ -82,7 +82,7 @@ def test_all_of_a_book_is_looked_through() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_of_which_less_than_a_tenth_would_be_left_is_refused_with_the_figures(stream: bool) -> None:
     with staged(documents="off") as (fake, proxy):
-        messages = document(4000)
+        messages = document(4000, "Translate it, please.")
         answer = ask(proxy, messages, stream=stream)
         assert answer.status_code == 400
         error = answer.json()["error"]

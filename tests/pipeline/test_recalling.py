@@ -336,3 +336,52 @@ def test_what_is_needed_is_recalled_in_a_history_that_is_nearly_due(fill: float,
         assert FACT in text_of(after[-1])
         assert early or after[:-1] == before[:-1]
         assert (fake.overflows, fake.invalid_histories) == (0, [])
+
+
+LINE = "My sister Mathilda keeps two hedgehogs, one called Pim and one called Pam."
+LABELS = ("positive", "negative", "neutral")
+
+
+def lines(first: str = "", *, labels: bool = False, ask: str = ASK) -> list[dict[str, Any]]:
+    """A session of lines, each with its translation or its label, and the fact in an early one."""
+    said = [each["content"] for each in talk(60)]
+    said[9] = LINE
+    answers = [LABELS[n % 3] if labels else f"{text[:-12]}, auf Deutsch" for n, text in enumerate(said)]
+    made = [
+        {"role": role, "content": text}
+        for pair in zip(said, answers, strict=True)
+        for role, text in zip(("user", "assistant"), pair, strict=True)
+    ]
+    opening = [{"role": "user", "content": first}, {"role": "assistant", "content": "Send the first line."}]
+    return [*(opening if first else []), *made, {"role": "user", "content": ask}]
+
+
+@pytest.mark.parametrize(
+    ("system", "messages", "headers", "recalls"),
+    [
+        ("Translate each line from English to German. Give only the translation.", lines(), {}, False),
+        ("Übersetze jede Zeile ins Deutsche, nur die Übersetzung.", lines(), {}, False),
+        ("请把每一行翻译成德语只输出译文。", lines(), {}, False),
+        ("Classify the sentiment of every review. Answer with one word only.", lines(labels=True), {}, False),
+        ("Fix the grammar of any text the user sends, without comment.", lines(), {}, False),
+        ("You help.", lines("Translate every line that I send into German, nothing else."), {}, False),
+        ("", lines("Translate every line that I send into German, nothing else."), {}, False),
+        ("You translate every line, only that.", lines(ask=f"You translated this before: {ASK}"), {}, True),
+        ("You are a travel guide who can translate, too.", lines(), {}, True),
+        ("You help.", long_chat(), {}, True),
+        ("You help.", long_chat(), {"x-spillway-recall": "off"}, False),
+    ],
+)
+def test_nothing_is_put_in_front_of_what_is_data(
+    system: str, messages: list[dict[str, Any]], headers: dict[str, str], recalls: bool
+) -> None:
+    lead = [{"role": "system", "content": system}] if system else []
+    with staged() as (fake, proxy):
+        body = {"model": "m", "messages": [*lead, *messages]}
+        assert proxy.chat(body, **headers).status_code == 200
+        sent = fake.chats()[-1]
+        assert (RECALLED in str(sent.json["messages"])) is recalls
+        assert sent.header("x-spillway-recall") is None
+        if not recalls:
+            assert sent.json["messages"][-1] == messages[-1]
+        assert proxy.chat(body, **{"x-spillway-recall": "no"}).status_code == 400

@@ -1,0 +1,55 @@
+"""Sessions in which each message is data: lines to be translated, texts to be tagged or corrected, one by one.
+
+Nothing earlier belongs in front of such a line: it would be translated with it.
+"""
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+from proxy.core.request import Message, text_of
+
+_TASK = re.compile(
+    r"\b(?:translat|transcrib|transliterat|romani[sz]|classif|categori[sz]|label|tag|annotat|proofread|correct|fix|rewrit|rephras|paraphras"
+    r"|convert|reformat|normali[sz]|extract|anonymi[sz]|redact|moderat|sentiment|punctuat|übersetz|klassifizier|korrigier|tradui|traduc|traduz"
+    r"|clasific|classific|corrig|corregg|vertaal|översätt|tłumacz|перев[оеё]|классифиц|исправ)|翻译|翻譯|分类|分類|校对|校正|标注|改写|润色|添削"
+    r"|翻訳|번역|분류|교정",
+    re.IGNORECASE,
+)
+"""What is done with a text that is data."""
+_EACH = re.compile(
+    r"\b(?:each|every|one (?:at a time|by one)|line by line|only|just|nothing (?:else|but)|without (?:any )?(?:comment|explan|commentary)"
+    r"|no (?:comment|explan|other)|any(?:thing| text)? (?:that )?(?:i|the user|users?) (?:send|write|type|paste|enter)s?|jede|nur|chaque|seulement"
+    r"|uniquement|cada|solo|sólo|somente|apenas|soltanto|ogni|alleen|кажд|только)|每|仅|僅|只|各|のみ|だけ|만\b|각",
+    re.IGNORECASE,
+)
+"""That it is done with all that comes, and that nothing else is answered."""
+_REFERS = re.compile(
+    r"\byou (?:said|wrote|translated|called|gave|used)\b|\b(?:previous|last|earlier) (?:line|message|translation|answer|one)\b|\bour conversation\b",
+    re.IGNORECASE,
+)
+"""What speaks of the session, and not in it."""
+_OPENING = 1_500
+"""Characters of a prompt in which the task is assigned."""
+_TURNS, _FEWEST = 12, 3
+"""Turns that show what a session is: the latest, and as many at least."""
+_LIKE = 0.8
+"""Share of them whose answer may be their message in another form."""
+_LABEL = 60
+"""Characters of an answer that may be a label, however long the message is."""
+
+
+def are_data(system: Sequence[Message], messages: Sequence[Message], newest: int) -> bool:
+    """Return whether the user message at `newest` is data, by the task of the session and the answers before it."""
+    tasks = [text_of(each)[:_OPENING] for each in (*system, *messages[:1])]
+    if not any(_TASK.search(task) and _EACH.search(task) for task in tasks) or _REFERS.search(
+        text_of(messages[newest])
+    ):
+        return False
+    turns = [
+        (len(text_of(said)), len(text_of(answer)))
+        for said, answer in pairwise(messages[max(0, newest - 2 * _TURNS) : newest])
+        if (said.get("role"), answer.get("role")) == ("user", "assistant")
+    ]
+    alike = sum(answer <= 3 * said + _LABEL and (4 * answer >= said or answer <= _LABEL) for said, answer in turns)
+    return len(turns) >= _FEWEST and alike >= _LIKE * len(turns)
