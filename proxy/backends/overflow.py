@@ -73,7 +73,7 @@ _OTHER_CAUSE = _words(
 _OF_OTHERS = _words(
     r"image|picture|photo|audio|video|pixel|\bfiles?\b|\bpages?\b|attachment|upload|\bstring|\barray|\bitems?\b|header|cookie",
     r"\bur[il]\b|deadline|time[ds]?[ -]?out|cancel|retries|recursion|memory|\bv?ram\b|\bdisk\b|\bstop\b|logit|logprob|budget",
-    r"embedding|credit|afford|balance|billing|\bpa(?:y|id|yment)\b|concurren|connection|queue|batch|input should\b|\bname\b|grpc:|to process",
+    r"(?<!position )embedding|credit|afford|balance|billing|\bpa(?:y|id|yment)\b|concurren|\bconnections\b|queue|batch|input should\b|\bname\b|grpc:|to process|\bid\b|expired|invalid token|seconds|minutes|hours|unsafe|policy",
 )
 _BUSY = _words(r"\bloading\b|overloaded|at capacity|server (?:is )?busy")
 _SHARED = _words("context size has been exceeded")
@@ -90,14 +90,14 @@ _Role: TypeAlias = Literal["answer", "limit", "total", "sent"]
 _ROLES = re.compile(
     rf"(?P<answer>{_ANSWER})"
     r"|(?P<limit>max\w*(?: ?(?:allowed|number|amount|of|input|prompt|token|context|model|sequence|total|seq|len))*s?|n ctx(?! train)"
-    r"|context|window|limit|bound|only|at most|up to|allow|support|exceed|capacity|than|below|under|range[^\d\n]{0,40}|[<>≤≥]=?)"
+    r"|context|window|limit|bound|only|at most|up to|allow|support|exceed|capacity|\bfits? in\w*|than|below|under|range[^\d\n]{0,40}|[<>≤≥]=?)"
     r"|(?P<total>requested|\btotal\b)"
-    r"|(?P<sent>prompt|\binputs?\b|message|request|contain|\bhas\b|\bhave\b|result|\bgot\b|given|current|keep|\bsent\b|actual|receiv|used)",
+    r"|(?P<sent>prompt|\binputs?\b|sequence|message|request|contain|\bhas\b|\bhave\b|result|\bgot\b|given|current|keep|\bsent\b|actual|receiv|used)",
     re.IGNORECASE,
 )
 _AFTER = re.compile(
-    rf"[ `'\"]*(?:tokens?[ `'\"]*)?(?:(?:in|of|from|for|as) )?(?:the |your )?[`'\"]?(?:(?P<answer>{_ANSWER})|(?P<limit>max|limit)|"
-    r"(?P<sent>messages|prompt|text input|inputs?\b))",
+    rf"[ `'\"]*(?:tokens?[ `'\"]*)?(?:(?:in|of|from|for|as) )?(?:the |your )?[`'\"]?(?:(?P<answer>{_ANSWER})|(?P<limit>max|limit|avail|allow)|"
+    r"(?P<total>needed|required|given)|(?P<sent>messages|prompt|text input|inputs?\b))",
     re.IGNORECASE,
 )
 _NO_FIGURE = re.compile(r"(?:at least|\bby) (?:about )?$", re.IGNORECASE)
@@ -217,7 +217,7 @@ def _figures(text: str) -> list[tuple[int, _Role]]:
 def _role(before: str, after: re.Match[str] | None) -> _Role | None:
     behind = after.lastgroup if after is not None else None
     words = [found.lastgroup for found in _ROLES.finditer(before)]
-    role = behind if behind in ("answer", "limit") or not words else words[-1]
+    role = behind if behind in ("answer", "limit", "total") or not words else words[-1]
     return cast("_Role | None", role)
 
 
