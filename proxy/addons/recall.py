@@ -23,7 +23,8 @@ from proxy.core.jsontext import is_heavy
 from proxy.core.piece import CallPart, as_count
 from proxy.core.request import Message
 from proxy.job import Job
-from proxy.net.tasks import offload_if
+from proxy.net.tasks import offload_each, offload_if
+from proxy.outcome import Outcome
 from proxy.prompt import BuiltinTool, OfferedTools, may_offer
 from proxy.recall.block import (
     NAME,
@@ -42,6 +43,7 @@ from proxy.recall.block import (
 from proxy.recall.data import are_data
 from proxy.recall.passages import NO_PASSAGES, MessagePassages, passages_of, spoken_text
 from proxy.recall.ranking import Passage, Query, asks_the_same, choose, query_of, rank, search_query, within
+from proxy.recall.words import clear_terms
 from proxy.tokens.cache import Cache
 from proxy.tokens.meter import digest_of
 
@@ -91,6 +93,13 @@ class Recaller(AddOn):
         self._embedder = Embedder(pipeline.router, self._meter.memory)
         self._passages = Cache[bytes, MessagePassages](self._meter.memory)
         self._turns = Cache[tuple[str, bytes], _Turn](self._meter.memory)
+
+    @override
+    async def forgotten(self, scope: str, links: Sequence[bytes], outcomes: Sequence[Outcome] = ()) -> None:
+        """Forget all words: nothing tells whose a term is, and to index a history anew takes seconds at most."""
+        self._passages.clear()
+        self._turns.clear()
+        clear_terms()
 
     @override
     async def enrich(self, job: Job, *, reserve: int = 0) -> None:
@@ -304,7 +313,7 @@ class Recaller(AddOn):
         digests = [*map(digest_of, messages)]
         found = {digest: self._passages.get(digest) for digest in digests}
         new = {digest: each for digest, each in zip(digests, messages, strict=True) if found[digest] is None}
-        read = await offload_if(bool(new), lambda: list(map(passages_of, new.values())))
+        read = await offload_each(bool(new), passages_of, new.values())
         for digest, passages in zip(new, read, strict=True):
             found[digest] = passages
             self._passages.put(digest, passages, passages.size)

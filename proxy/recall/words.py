@@ -127,6 +127,12 @@ def _stem(part: str, language: str) -> str:
     return stem
 
 
+def clear_terms() -> None:
+    """Forget all words that were looked up."""
+    for each in (_shared, _terms_of, _stem):
+        each.cache_clear()
+
+
 @cache
 def _stemmer() -> Callable[[str], Any]:
     """Return the factory of stemmers, by language."""

@@ -116,6 +116,7 @@ class SqliteDriver:
     async def drop(self, scope: str, digest: bytes) -> None:
         """See `Driver.drop`."""
         await self._call(partial(_delete, scope=scope, digest=digest))
+        await self._call(_truncate_log)
 
     async def value(self, key: str, new: bytes | None = None, *, once: bool = False) -> bytes | None:
         """See `Driver.value`."""
@@ -241,8 +242,14 @@ def _evict(db: sqlite3.Connection, room: float) -> None:
 def _purge(db: sqlite3.Connection, older_than: float | None) -> int:
     count = db.execute("DELETE FROM checkpoints WHERE ?1 IS NULL OR created < ?1", (older_than,)).rowcount
     db.commit()
-    db.executescript("PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(TRUNCATE)")
+    db.executescript("PRAGMA incremental_vacuum")
+    _truncate_log(db)
     return count
+
+
+def _truncate_log(db: sqlite3.Connection) -> None:
+    """Empty the write-ahead log, in which what was deleted or replaced stays until it is written over."""
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
 def _delete(db: sqlite3.Connection, scope: str, digest: bytes) -> None:

@@ -64,6 +64,11 @@ class Cache(Generic[K, V]):
             self.size -= size
             self._memory.size -= size
 
+    def clear(self) -> None:
+        """Remove all values."""
+        for key in [*self._entries]:
+            self.remove(key)
+
     def drop_oldest(self) -> None:
         """Drop the value that was used least recently; the lock is held."""
         key, (value, _) = next(iter(self._entries.items()))

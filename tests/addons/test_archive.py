@@ -227,6 +227,26 @@ def test_a_deleted_conversation_leaves_no_archive_and_others_alone(
         assert EDITED in other.recalled()
 
 
+@pytest.mark.parametrize("purge", [False, True])
+def test_deleted_words_are_in_no_file_and_no_log(
+    purge: bool, tmp_path: Path, stored: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def words_on_disk() -> bytes:
+        return b"".join(path.read_bytes() for path in tmp_path.iterdir())
+
+    caplog.set_level("DEBUG", "spillway")
+    with staged(store=f"sqlite:///{tmp_path}/store") as proxy:
+        assert "hedgehogs" in Windowed(proxy).tell().chat(14).recalled()
+        assert b"hedgehogs" in words_on_disk()
+        if purge:
+            stored("purge")
+        else:
+            for row in proxy.client.get("/spillway/conversations").json()["conversations"]:
+                assert proxy.client.delete(f"/spillway/conversations/{row['id']}").status_code == 200
+        assert b"hedgehogs" not in words_on_disk()
+    assert "hedgehogs" not in caplog.text
+
+
 @pytest.mark.parametrize("bound", ["MOST_MESSAGES", "MOST_BYTES"])
 def test_the_oldest_goes(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, bound, {"MOST_MESSAGES": 24, "MOST_BYTES": 2400}[bound])
