@@ -34,6 +34,7 @@ from proxy.core.settings import LOOPBACK, Settings
 from proxy.dialects import DIALECTS
 from proxy.exchange import Exchange
 from proxy.net.headers import Headers, credential, is_credential, key_bytes
+from proxy.net.tasks import PAYER, Payer
 from proxy.net.upstream import ReadinessProbe
 from proxy.relay import Relay
 
@@ -140,6 +141,7 @@ class AccessControl:
                 else "Spillway needs a key: send `Authorization: Bearer KEY` with one of SPILLWAY_API_KEYS."
             )
         exchange.authorized = True
+        PAYER.set(Payer(exchange.tenant))
 
     def find_viewer(self, exchange: Exchange) -> Viewer | None:
         """Return who looks at Spillway with a request; None: a key is needed.

@@ -116,6 +116,10 @@ class ContextOverflow(ClientError, code="context_length_exceeded"):
         return {"error": {**super().body()["error"], **self.figures}}
 
 
+class TooMuchWork(ClientError, status=413, code="too_much_work"):
+    """Reading and shortening a request takes more time than one may have."""
+
+
 class HeadTooLarge(ClientError, status=431, code="headers_too_large"):
     """The request's target and headers are larger than 64 KiB."""
 
