@@ -191,7 +191,7 @@ def _watch(metrics: Metrics, store: Store, history: RequestHistory, memory: Cach
     metrics.watch("store_healthy", "Whether the store worked when it was last tried.", lambda: store.healthy)
     metrics.watch("live_bytes", "Bytes that the bodies of recent requests take.", lambda: history.bodies.size)
     metrics.watch("cache_bytes", "Bytes that all caches take, these bodies among them.", lambda: memory.size)
-    metrics.watch("live_viewers", "Viewers of the live feed.", lambda: history.viewers)
+    metrics.watch("live_viewers", "Viewers of the live feed.", history.viewers.total)
 
 
 def addons_of(

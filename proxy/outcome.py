@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from proxy.backends.profile import ModelKey
 from proxy.net.headers import Headers
+from proxy.tokens.cache import current_tenant
 
 Activity: TypeAlias = Literal["idle", "reading", "compacting", "waiting", "answering", "paused"]
 CLIENT_DISCONNECTED = 499
@@ -93,6 +94,8 @@ class Outcome:
     backend: str = ""
     model: str = ""
     """Id under which the backend knows it."""
+    listed: bool = False
+    """Whether the backend lists it: else a client may have made it up."""
     since: float = field(init=False)
     events: list[Event] = field(default_factory=list)
     """What happened, never what was said; at most `MOST_EVENTS`."""
@@ -200,9 +203,9 @@ class Outcome:
         for observer in overriding(observers, Observer.ended):
             observer.ended(self)
 
-    def record_route(self, backend: str, model: str) -> None:
-        """Record the backend, and the id under which it knows the model."""
-        self.backend, self.model = backend, model
+    def record_route(self, backend: str, model: str, *, listed: bool) -> None:
+        """Record the backend, and the id under which it knows the model; `listed`: whether it lists that."""
+        self.backend, self.model, self.listed = backend, model, listed
         self.add("routed", backend=backend, model=model)
 
     def record_measured(self, tokens: int, window: int | None, tools: Literal["", "emulated"]) -> None:
@@ -261,6 +264,11 @@ class Outcome:
             return None
         taken = [each["tokens"] for each in self.each("paused")]
         return float(max(self.tokens_after, *taken, 0) / self.window)
+
+    @property
+    def answered(self) -> bool:
+        """Return whether a backend answered it, be it that its client left meanwhile."""
+        return self.first_byte is not None and (self.status < 400 or self.status == CLIENT_DISCONNECTED)
 
     @property
     def handled(self) -> bool:
@@ -346,7 +354,8 @@ class Telemetry:
     observers: tuple[Observer, ...] = ()
 
     def open(self, request_id: str, headers: Headers, *, dialect: str = "", credential: str = "") -> Outcome:
-        """Open the outcome of a request that was let in, with these headers."""
+        """Open the outcome of a request that was let in, with these headers: what is kept of it is this credential's."""
+        current_tenant.set(credential)
         outcome = Outcome(request_id, self.clock, self.observers, dialect, credential)
         for observer in overriding(self.observers, Observer.started):
             observer.started(outcome, headers)
@@ -361,7 +370,7 @@ class Telemetry:
     def background(self, request_id: str, cause: Outcome) -> Outcome:
         """Open the outcome of background work that follows a request; it counts as no request."""
         outcome = Outcome(request_id, self.clock, self.observers, credential=cause.credential, cause=cause)
-        outcome.backend, outcome.model = cause.backend, cause.model
+        outcome.backend, outcome.model, outcome.listed = cause.backend, cause.model, cause.listed
         return outcome
 
     def silent(self) -> Outcome:

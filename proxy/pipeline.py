@@ -76,7 +76,7 @@ class Pipeline:
         if named := conversation_of(exchange, request):
             outcome.conversation = named
             outcome.add("named", conversation=named)
-        outcome.record_route(route.upstream.name, route.model)
+        outcome.record_route(*route.key, listed=route.listed is not None)
         settings, received = with_requested(exchange, self.settings.for_model(route.model)), request
         request = await route.with_options(request)
         for addon in overriding(self.addons, AddOn.shape):

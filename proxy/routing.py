@@ -41,6 +41,8 @@ _log = logging.getLogger("spillway")
 OLLAMA = "ollama"
 """The chat dialect of backends that take Ollama's own fields."""
 
+LONGEST_NAME = 512
+"""Characters of a model's name that a client gives; paths of files are among them. It gets into logs, metrics and memory."""
 _NOT_FOR_CHATS = re.compile("embed|rerank", re.IGNORECASE)
 """Names of models that can't chat; LM Studio ships with one, and lists it among the others."""
 _OF_FORM = (b"content-length", b"content-type")
@@ -238,7 +240,16 @@ class Router:
         self._lists = [None] * len(self.upstreams)
 
     async def route(self, model: str) -> Route:
-        """Find the route for a public model id; unknown ones go to the first backend."""
+        """Find the route for a public model id; unknown ones go to the first backend.
+
+        Raises:
+            BadRequest: it is too long to be one.
+        """
+        if len(model) > LONGEST_NAME:
+            raise BadRequest(
+                f"The `model` has {len(model)} characters; at most {LONGEST_NAME} are taken. GET /v1/models shows what there is.",
+                param="model",
+            )
         table = await self.table()
         found = table.get(model)
         if found is None:
@@ -247,7 +258,8 @@ class Router:
             upstream = alias.upstream if alias is not None else self.upstreams[0]
             several = alias is None and len(self.upstreams) > 1
             candidates = tuple(each.name for each in self.upstreams if several)
-            found = Route(upstream, upstream.prober, model, candidates=candidates)
+            listed = None if alias is None else alias.listed
+            found = Route(upstream, upstream.prober, model, listed, candidates)
         return found
 
     async def routed(self, request: Request) -> tuple[Request, Route]:

@@ -6,16 +6,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.addon import AddOn
-from proxy.addons.history import Conversation, RequestHistory, describe
+from proxy.addons.history import Conversation, RequestHistory, RequestRecord, describe
 from proxy.core.errors import Conflict, NotFound, StoreUnavailable
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.history.marks import APPENDED, CLOSE, EXTRACT, OPEN, carried_rules, is_summary
 from proxy.core.request import Message
+from proxy.net.tasks import spawn
 from proxy.store import Store
 from proxy.tokens.meter import Meter
 
 _BLOCK = re.compile(f"{re.escape(OPEN)}\n(.*?)\n{re.escape(CLOSE)}", re.DOTALL)
 _MOST_VERDICTS = 20
+_LOST = "conversations"
+"""Owner of the documents that lead to what is stored of conversations that memory lost."""
 _NO_CHANGES = "The store accepts no changes at the moment: try again later."
 
 
@@ -27,6 +30,9 @@ class ConversationSummaries:
     store: Store
     meter: Meter
     addons: Sequence[AddOn]
+
+    def __post_init__(self) -> None:
+        self.history.lost = self._remember
 
     async def read(self, conversation: Conversation) -> dict[str, Any]:
         """Describe the checkpoint that holds now.
@@ -64,17 +70,36 @@ class ConversationSummaries:
         """
         check_idle(conversation)
         outcomes = [record.outcome for record in conversation.records]
-        links = [*conversation.checkpoints, *conversation.newest.links]
-        for scope in {record.scope for record in conversation.records}:
+        links = [*conversation.checkpoints, *(conversation.newest.links if outcomes else ())]
+        for scope in conversation.scopes:
             for addon in self.addons:
                 await addon.forgotten(scope, links, outcomes)
             while (found := await self.store.find(scope, links)) is not None:
                 await self._drop(found)
-        for name in {record.response for record in conversation.records} - {""}:
+        for name in conversation.responses:
             await self.store.drop_document(conversation.tenant, name)
+        if not outcomes:
+            await self.store.drop_document(_LOST, conversation.id)
         if not self.store.healthy:  # what add-ons stored may be there still
             raise StoreUnavailable(_NO_CHANGES)
         self.history.forget(conversation)
+
+    def _remember(self, conversation: Conversation, last: RequestRecord) -> None:
+        """Store what leads to all that is stored of a conversation that memory loses."""
+        if conversation.checkpoints or conversation.responses or any(last.outcome.each("archived")):
+            links = [each.hex() for each in dict.fromkeys([*conversation.checkpoints, *last.links])]
+            names = {name: list(getattr(conversation, name)) for name in ("scopes", "responses")}
+            place = {"tenant": conversation.tenant, "links": links, **names}
+            spawn(self.store.put_document(_LOST, conversation.id, place), name="lost-conversation")
+
+    async def find_lost(self, name: str) -> Conversation | None:
+        """Find what leads to what is stored of a conversation that memory lost; None: nothing is stored of such a one."""
+        if name in self.history.conversations or (place := await self.store.document(_LOST, name)) is None:
+            return None
+        found = Conversation(id=name, tenant=place["tenant"], title="", named=False, first_at=0.0)
+        found.scopes, found.responses = set(place["scopes"]), set(place["responses"])
+        found.checkpoints = {bytes.fromhex(each): {} for each in place["links"]}
+        return found
 
     async def _drop(self, checkpoint: Checkpoint) -> None:
         if not await self.store.drop(checkpoint.scope, checkpoint.digest):

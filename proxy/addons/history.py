@@ -4,7 +4,7 @@ A request costs a few assignments when it begins, is read and ends, and a chunk 
 own outcome, and whoever looks reads off the answer itself how far it is.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,10 +22,10 @@ from proxy.job import Job
 from proxy.net.headers import Headers
 from proxy.outcome import MOST_EVENTS, Event, Outcome
 from proxy.stream.answer import Answer
-from proxy.tokens.cache import Cache, CacheMemory
+from proxy.tokens.cache import Cache, CacheMemory, Shares
 
-MOST_REQUESTS = 1000
-"""Requests that are remembered, however small."""
+MOST_REQUESTS, MOST_OTHERS = 1000, 100
+"""Requests that are remembered, however small: those of conversations that a backend answered, and beside them others."""
 _PARSED = 4
 """Bytes of memory per byte of a body that is held as parsed objects, about."""
 _CLIENT, _TITLE = 40, 80
@@ -132,6 +132,9 @@ class Conversation:
     """Those that are remembered, oldest first; never empty."""
     checkpoints: dict[bytes, dict[str, Any]] = field(default_factory=dict)
     """Those that are known, as `describe` has them, by digest, oldest first."""
+    scopes: set[str] = field(default_factory=set)
+    """Where its checkpoints are, and the names of its answers in the store."""
+    responses: set[str] = field(default_factory=set)
     change: int = 0
     """Number of its newest change."""
 
@@ -154,7 +157,7 @@ class Conversation:
 
 
 class RequestHistory(AddOn):
-    """Remembers the newest requests. For one thread."""
+    """Remembers the newest requests: of each credential within an equal share. For one thread."""
 
     def __init__(
         self, memory: CacheMemory, clock: Callable[[], float], now: Callable[[], float], *, remembers: bool
@@ -174,11 +177,16 @@ class RequestHistory(AddOn):
         """By id, the one with the newest request last."""
         self.changes = 0
         """Number of changes so far: whoever follows remembers up to which it was told."""
-        self.viewers = 0
+        self.viewers = Counter[str]()
+        """Open live feeds, by who looks."""
+        self.lost: Callable[[Conversation, RequestRecord], None] = lambda *_: None
+        """Called with a conversation that memory loses, and the last of its requests."""
         self._remembers = remembers
         self._number = 0
         self.bodies = Cache[int, RequestRecord](memory, dropped=RequestRecord.forget_bodies)
         """Requests that are over and have bodies, by number."""
+        self._answered = Shares[Outcome, RequestRecord](MOST_REQUESTS)
+        self._others = Shares[Outcome, RequestRecord](MOST_OTHERS)
         self._by_key: dict[tuple[str, bytes], RequestRecord] = {}
 
     @override
@@ -219,13 +227,18 @@ class RequestHistory(AddOn):
         record.change = self.changes
         if record.conversation is not None:
             record.conversation.change = self.changes
+            record.conversation.scopes.add(record.scope)
+            record.conversation.responses |= {record.response} - {""}
             if record.conversation.newest is not record:
                 record.links = ()
         if record.body_size:
             self.bodies.put(record.number, record, record.body_size)
-        while len(self.records) > MOST_REQUESTS:
-            oldest = next(each for each in self.records.values() if not each.running)
-            self._forget(oldest)
+        useful = outcome.answered and record.conversation is not None
+        gone = (self._answered if useful else self._others).put(outcome, record)
+        if gone is not None:
+            self._forget(gone)
+            if gone.conversation is not None and not gone.conversation.records:
+                self.lost(gone.conversation, gone)
 
     def _attach(self, record: RequestRecord, job: Job, request: Request, size: int) -> None:
         """Take in a request as soon as it is read: `request` is as the client sent it, in `size` bytes."""
@@ -278,6 +291,8 @@ class RequestHistory(AddOn):
 
     def _forget(self, record: RequestRecord) -> None:
         del self.records[record.outcome]
+        self._answered.pop(record.outcome)
+        self._others.pop(record.outcome)
         self.bodies.remove(record.number)
         for key in record.keys:
             if self._by_key.get(key) is record:
@@ -287,6 +302,8 @@ class RequestHistory(AddOn):
             conversation.records.remove(record)
             if not conversation.records:
                 del self.conversations[conversation.id]
+            elif not conversation.newest.links:  # what is gone was refused, and newer
+                conversation.newest.links = record.links
 
 
 def describe(found: Checkpoint) -> dict[str, Any]:

@@ -22,7 +22,7 @@ MOST_TURNS = 200
 """Requests of a timeline, the newest."""
 _INTERNAL = frozenset(
     (
-        *("clock", "observers", "credential", "traced", "cause", "since", "events", "delivered"),
+        *("clock", "observers", "credential", "traced", "cause", "since", "events", "delivered", "listed"),
         *("usage", "conversation", "seconds"),
     )
 )
@@ -68,6 +68,11 @@ class Viewer:
     tenant: str = ""
     content: bool = False
 
+    @property
+    def identity(self) -> str:
+        """Name whose share of the live feeds it takes."""
+        return self.tenant or self.role
+
     def sees(self, tenant: str) -> bool:
         """Return whether figures of this tenant are shown."""
         return self.role != "key" or tenant == self.tenant
@@ -101,13 +106,13 @@ class HistoryView:
         found = (each for each in reversed(self.history.conversations.values()) if self.viewer.sees(each.tenant))
         return list(islice(found, limit))
 
-    def conversation(self, name: str) -> Conversation:
-        """Find one conversation.
+    def conversation(self, name: str, lost: Conversation | None = None) -> Conversation:
+        """Find one conversation; `lost` is what is known of it where memory lost it.
 
         Raises:
             NotFound: there is none that this viewer may see.
         """
-        conversation = self.history.conversations.get(name)
+        conversation = self.history.conversations.get(name) or lost
         if conversation is None or not self.viewer.sees(conversation.tenant):
             raise NotFound(
                 f"There is no conversation {name!r} in memory; an older one comes back with its next request."

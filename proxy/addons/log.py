@@ -11,6 +11,7 @@ from proxy.addon import AddOn
 from proxy.backends.profile import TEMPLATE_RULES
 from proxy.core.errors import plural, printable
 from proxy.outcome import ANSWER_RUNGS, Event, Outcome
+from proxy.tokens.cache import Shares
 
 _log = logging.getLogger("spillway")
 
@@ -61,7 +62,7 @@ class RequestLog(AddOn):
     """Writes what outcomes say to the log; what would repeat itself is written once for each model."""
 
     def __init__(self) -> None:
-        self._written: set[tuple[str, ...]] = set()
+        self._written = Shares[tuple[str, ...], bool](_MOST_WRITTEN)
 
     @override
     def happened(self, outcome: Outcome, event: Event) -> None:
@@ -102,9 +103,9 @@ class RequestLog(AddOn):
 
     def _is_first(self, what: str, outcome: Outcome, detail: str = "") -> bool:
         key = (what, outcome.backend, outcome.model, detail)
-        if key in self._written or len(self._written) >= _MOST_WRITTEN:
+        if self._written.get(key):
             return False
-        self._written.add(key)
+        self._written.put(key, True)
         return True
 
 

@@ -1,5 +1,6 @@
 """Counters and histograms for `/metrics`, each a line that reads finished outcomes: figures and names, never prompts or keys."""
 
+from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
@@ -19,8 +20,8 @@ _FILLS = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.97, 1.0, 1.5, 2.0, 5.0)
 _SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 _RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-_MOST_MODELS = 256
-"""Models with series of their own; the rest count together, because clients choose the names."""
+_MOST_MODELS, _MOST_OF_ONE = 256, 32
+"""Models with series of their own beside those that backends list, and those of one credential; the rest count together."""
 _OTHER = "other"
 
 
@@ -146,6 +147,9 @@ class Metrics(AddOn):
         ]
         ProcessCollector(registry=registry)
         self._models: dict[tuple[str, str], tuple[str, str]] = {}
+        """Labels of those that have their own."""
+        self._unlisted = Tally[str]()
+        """Models that no backend lists among them, by credential."""
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Show the result of `value` whenever the metrics are read."""
@@ -161,9 +165,13 @@ class Metrics(AddOn):
         known = self._models.get(outcome.key)
         if known is None:
             # Half of a surrogate pair can't be written.
-            model = outcome.model.encode(errors="replace").decode() if len(self._models) < _MOST_MODELS else _OTHER
+            named = outcome.listed or not outcome.model
+            if not named and outcome.answered and self._unlisted.total() < _MOST_MODELS:  # a client chose the name
+                named = self._unlisted[outcome.credential] < _MOST_OF_ONE
+                self._unlisted[outcome.credential] += named
+            model = outcome.model.encode(errors="replace").decode() if named else _OTHER
             known = outcome.backend, model
-            if model != _OTHER:
+            if named:
                 self._models[outcome.key] = known
         sender = owner(outcome.credential) if self._keyed and outcome.credential else ""
         for counter, keyed, read in self._counters:

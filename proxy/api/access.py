@@ -39,8 +39,12 @@ from proxy.net.upstream import ReadinessProbe
 from proxy.relay import Relay
 
 _KEY_HEADERS = (b"authorization", b"x-api-key")
-_FORWARDED = (b"x-forwarded-for", b"forwarded", b"x-real-ip")
-"""Headers by which a proxy in front says that it is not this machine that calls."""
+_DIRECT = re.compile(
+    rb"(?:accept|access-control|content|if|sec|x-spillway|x-stainless)(?:-[a-z0-9-]+)?|authorization|cache-control|connection|cookie|"
+    rb"dnt|expect|host|keep-alive|last-event-id|origin|pragma|priority|range|referer|save-data|te|transfer-encoding|"
+    rb"upgrade-insecure-requests|user-agent|x-api-key|x-requested-with"
+)
+"""Headers of browsers and HTTP libraries themselves. Any other may be of a proxy or tunnel: they have hundreds of names for them."""
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+?)\.?(?::\d{0,5})?")
 """RFC 3986, section 3.2.2, without percent-encoding; and a port."""
 _LOCAL_NAMES = ("localhost", "*.localhost", "host.docker.internal", "host.containers.internal")
@@ -176,11 +180,15 @@ class AccessControl:
 
 
 def _is_local(exchange: Exchange) -> bool:
-    """Return whether a request was made on this machine, to this machine, and not through a proxy in front."""
+    """Return whether a request was made on this machine, to this machine, and not through a proxy in front.
+
+    Any header that a proxy may have added says that there is one, whatever is in it; nginx adds none, but speaks HTTP/1.0.
+    """
     return (
         exchange.peer in LOOPBACK
+        and exchange.version != "1.0"
         and host_name((exchange.header(b"host") or "").encode()) in _LOOPBACK_NAMES
-        and not any(map(exchange.header, _FORWARDED))
+        and all(_DIRECT.fullmatch(name) for name, _ in exchange.headers)
     )
 
 

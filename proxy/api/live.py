@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -30,6 +31,7 @@ _LESSONS: dict[LessonKind, str] = {
 TICK = 0.25
 """Seconds between two looks of the live feed."""
 MOST_VIEWERS = 16
+"""Live feeds that one key, or all who need none, may have open."""
 _SHOWN = 100
 """Conversations, and requests, in a snapshot."""
 _MANY = 50
@@ -63,8 +65,10 @@ async def live(on: On, view: View, exchange: Public, request: Request, conversat
     """Send what happens as Server-Sent Events, from a snapshot on."""
     if conversation:
         view.conversation(conversation)
-    if view.history.viewers >= MOST_VIEWERS:
-        raise Overloaded(f"{MOST_VIEWERS} viewers are connected, which is the limit: close one and try again.")
+    if view.history.viewers[view.viewer.identity] >= MOST_VIEWERS:
+        raise Overloaded(
+            f"{MOST_VIEWERS} viewers are connected with this key, which is the limit: close one and try again."
+        )
     headers = {"cache-control": "no-store", "x-accel-buffering": "no", "content-type": "text/event-stream"}
     feed = _feed(view, request.state.server, _session(on, exchange), conversation or None)
     return StreamingResponse(feed, headers=headers)
@@ -85,7 +89,7 @@ async def conversation(view: View, conversation: str) -> Response:
 @router.delete("/spillway/conversations/{conversation}", responses=answers("Deleted"))
 async def delete_conversation(on: On, view: View, conversation: str) -> Response:
     """Delete what is stored of a conversation: its checkpoints, archive, responses and saved slots."""
-    found = view.conversation(conversation)
+    found = view.conversation(conversation, await on.summaries.find_lost(conversation))
     await on.summaries.delete(found)
     _log.info("what was stored of %s was deleted (%s)", found.id, view.viewer.role)
     return as_json({"id": found.id, "object": "conversation", "deleted": True})
@@ -194,8 +198,8 @@ def _session(on: Services, exchange: Exchange) -> dict[str, Any]:
 
 async def _feed(view: HistoryView, server: Any, session: dict[str, Any], only: str | None) -> AsyncIterator[bytes]:
     """Yield a snapshot, and then what has changed since the last look, until the server stops."""
-    history = view.history
-    history.viewers += 1
+    history, identity = view.history, view.viewer.identity
+    history.viewers[identity] += 1
     try:
         last = history.changes
         shown = [each for each in view.conversations(_SHOWN) if only in (None, each.id)]
@@ -224,7 +228,7 @@ async def _feed(view: HistoryView, server: Any, session: dict[str, Any], only: s
             elif quiet % _HEARTBEAT == 0:
                 yield b":\n\n"
     finally:
-        history.viewers -= 1
+        history.viewers -= Counter((identity,))  # forgets the identity with its last feed
 
 
 async def _changes(view: HistoryView, only: str | None, last: int, looks: int) -> list[tuple[str, Any]]:

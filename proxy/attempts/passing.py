@@ -33,7 +33,7 @@ async def pass_through(exchange: Exchange, outcome: Outcome, to: "Addressed", en
         BrokenOff: the body broke off after the status went out.
     """
     upstream = to.route.upstream
-    outcome.record_route(upstream.name, to.route.model)
+    outcome.record_route(*to.route.key, listed=to.route.listed is not None)
     outcome.add("sent", why="passed on", stream=False)
     if to.plain:
         exchange.headers = [each for each in exchange.headers if each[0] != b"content-encoding"]
@@ -159,7 +159,7 @@ class _Field:
 
 
 def _field(body: bytes, names: Sequence[str]) -> _Field | None:
-    """Find the first of these fields that is a text; None: the body is no JSON object."""
+    """Find the first of these fields that is a text; None: the body is no JSON object, or the model no text."""
     try:
         parsed = loads_text(body)
     except BadText as error:
@@ -169,7 +169,8 @@ def _field(body: bytes, names: Sequence[str]) -> _Field | None:
     if not isinstance(parsed, dict):
         return None
     name = next((name for name in names if isinstance(parsed.get(name), str)), "model")
-    return _Field(parsed.get(name) or "", lambda model: dumps({**parsed, name: model}))
+    model = parsed.get(name) or ""
+    return _Field(model, lambda model: dumps({**parsed, name: model})) if isinstance(model, str) else None
 
 
 def _field_at_ends(body: bytes, names: Sequence[str]) -> _Field | None:

@@ -6,6 +6,8 @@ from typing_extensions import override
 
 STREAM_FAILED = "upstream_failed"
 """Code of an error inside a stream, where the backend broke off or sent what can't be read."""
+_LONGEST = 4000
+"""Characters of an error's text: what it quotes comes from clients and backends."""
 FAILED = "Spillway failed on this request; its log says more."
 
 
@@ -57,7 +59,7 @@ class ClientError(SpillwayError):
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}…"
         self.param = param
         self.code = code or type(self).code
 

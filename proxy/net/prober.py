@@ -1,7 +1,4 @@
-"""Knowledge of one backend and its models: read when it is needed, believed for a while, corrected by answers and errors.
-
-What was read before serves on while a new reading is late (stale while revalidating).
-"""
+"""Knowledge of one backend and its models: read when needed, believed for a while and while a new reading is late, corrected by answers."""
 
 import asyncio
 import math
@@ -20,6 +17,7 @@ from proxy.net.flows import FlowRunner
 from proxy.net.loading import WindowRequest
 from proxy.net.tasks import spawn
 from proxy.store import Store
+from proxy.tokens.cache import Shares
 
 T = TypeVar("T")
 COOL_DOWN = 1.0
@@ -28,8 +26,8 @@ PATIENCE = 0.5
 """Seconds that a request waits for news of what is known already: long enough for any backend that is well."""
 FIXED_FACTOR = 10
 """How many times longer a profile is believed where windows can't change while the server runs."""
-MOST_MODELS = 1024
-"""Models remembered; their ids come from clients, so there must be an end."""
+MOST_MODELS = 256
+"""Models remembered beside those that the backend lists; their ids come from clients, so there must be an end."""
 LESSON_TTL = 3600.0
 """Seconds for which a lesson is believed; then one request finds out whether it still holds."""
 MOST_SEEN = 8
@@ -77,8 +75,10 @@ class Prober:
         self._last_backend: Backend | None = None
         self._detected, self._kind_expires = -math.inf, -math.inf if self._auto else math.inf
         self._list: list[Listed] = []
+        self._ids = frozenset[str]()
         self._list_expires = -math.inf
         self._models: dict[str, KnownModel] = {}
+        self._unlisted = Shares[str, KnownModel](MOST_MODELS)
         self._flights: dict[Hashable, asyncio.Task[Any]] = {}
         self._patience = PATIENCE
 
@@ -100,11 +100,11 @@ class Prober:
 
     def known(self, model: str) -> "KnownModel":
         """Return what is known of a model."""
-        known = self._models.get(model)
-        if known is None:
-            while len(self._models) >= MOST_MODELS:
-                del self._models[next(iter(self._models))]
-            known = self._models[model] = KnownModel(self, model)
+        known = self._models.get(model) or self._unlisted.get(model) or KnownModel(self, model)
+        if model in self._ids:
+            self._models[model] = known
+        else:
+            self._unlisted.put(model, known)
         return known
 
     async def count(self, body: dict[str, Any]) -> int | None:
@@ -118,18 +118,16 @@ class Prober:
 
     def forget(self) -> None:
         """Ask again before believing anything: the server behind the address may be another one now, or have other flags."""
-        for known in self._models.values():
+        for known in (*self._models.values(), *self._unlisted.values()):
             known.forget()
         self._list_expires = -math.inf
         if self._auto:
             self._kind_expires = min(self._kind_expires, self._detected + COOL_DOWN)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what is known now, without asking: JSON with kind, and per model and field value, origin and trust.
-
-        What was learned also tells in how many seconds it expires.
-        """
-        models = {name: known.current().as_json(known.expires_in()) for name, known in self._models.items()}
+        """Return what is known now, without asking: kind, and per model and field value, origin, trust, and seconds that a lesson holds."""
+        known = (*self._models.values(), *self._unlisted.values())
+        models = {each.model: each.current().as_json(each.expires_in()) for each in known}
         return {"kind": None if self.known_backend is UNKNOWN else self.known_backend.kind, "models": models}
 
     async def refresh(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, None]], *, known: bool) -> None:
@@ -167,7 +165,7 @@ class Prober:
         if found is None or found is self._last_backend:
             return
         if self._last_backend is not None:
-            self._models.clear()
+            self._models, self._unlisted = {}, Shares(MOST_MODELS)
             self._list, self._list_expires = [], -math.inf
         self._last_backend = found
 
@@ -176,6 +174,8 @@ class Prober:
         traced = None if backend is UNKNOWN else await self.runner.trace(backend.models())
         if traced is not None and (traced.complete or not self._list):
             self._list = traced.value
+            self._ids = frozenset(each.id for each in self._list)
+            self._models = {model: known for model, known in self._models.items() if model in self._ids}
         complete = traced is not None and traced.complete
         self._list_expires = self.clock() + (self.ttl if complete else COOL_DOWN)
 

@@ -96,8 +96,9 @@ class Upstream:
         if not credentials:
             return self._prober
         prober = self._probers.pop(credentials, None) or self._make_prober(credentials)
-        if len(self._probers) >= _MOST_CLIENTS:
-            del self._probers[next(iter(self._probers))]
+        if len(self._probers) >= _MOST_CLIENTS:  # first of those that the backend refuses: anybody can make them up
+            useless = (each for each, known in self._probers.items() if known.runner.unauthorized)
+            del self._probers[next(useless, next(iter(self._probers)))]
         self._probers[credentials] = prober
         return prober
 

@@ -16,7 +16,7 @@ DOCUMENT = "document|"
 """Begins the scope of documents, before the credential's digest; that of checkpoints begins with the digest."""
 VERSION = 1
 MAX_VALUES = 4096
-"""Learned values stored; their keys hold names of models, which come from clients. One more, and all are learned anew."""
+"""Learned values stored; their keys hold names of models, which come from clients. One more, and an eighth are learned anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

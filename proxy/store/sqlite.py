@@ -261,7 +261,9 @@ def _state(db: sqlite3.Connection, key: str, new: bytes | None) -> bytes | None:
     if new is None:
         return row[0] if row else None
     if row is None and db.execute("SELECT count(*) FROM state").fetchone()[0] >= MAX_VALUES:
-        db.execute("DELETE FROM state")
+        db.execute(
+            "DELETE FROM state WHERE key IN (SELECT key FROM state ORDER BY random() LIMIT ?)", (MAX_VALUES // 8 + 1,)
+        )
     db.execute("INSERT OR REPLACE INTO state (key, value) VALUES (?, ?)", (key, new))
     return new
 

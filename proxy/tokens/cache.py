@@ -1,7 +1,8 @@
-"""Caches of what requests leave behind for later ones. They share one bound in bytes."""
+"""What requests leave behind for later ones: caches, which share one bound in bytes, and shares, which are bound in number."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, ValuesView
+from contextvars import ContextVar
 from threading import RLock
 from typing import Any, Generic, TypeVar
 
@@ -10,6 +11,10 @@ V = TypeVar("V")
 
 ENTRY_BYTES = 300
 """Bytes that an entry takes besides its value: a key of a digest or two, and its place in the order of use."""
+
+
+current_tenant: ContextVar[str] = ContextVar("current_tenant", default="")
+"""Digest of the credentials of the request that is being served."""
 
 
 class CacheMemory:
@@ -75,3 +80,44 @@ class Cache(Generic[K, V]):
         self.remove(key)
         if self._dropped is not None:
             self._dropped(value)
+
+
+class Shares(Generic[K, V]):
+    """At most so many values, each of the credential that brought it: one more, and who holds most loses the longest unused.
+
+    So nobody displaces what others hold within an equal share. For one thread.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: dict[K, V] = {}
+        self._held: dict[str, OrderedDict[K, None]] = {}
+        self._owners: dict[K, str] = {}
+
+    def get(self, key: K) -> V | None:
+        """Return a value, which counts as used now."""
+        if (value := self._values.get(key)) is not None:
+            self._held[self._owners[key]].move_to_end(key)
+        return value
+
+    def put(self, key: K, value: V) -> V | None:
+        """Store a value for whoever is being served; return one that had to go, if one had."""
+        owner = self._owners.setdefault(key, current_tenant.get())
+        self._held.setdefault(owner, OrderedDict())[key] = None
+        self._values[key] = value
+        if len(self._values) <= self._most:
+            return None
+        most = max(self._held.values(), key=len)
+        return self.pop(next(iter(most)))
+
+    def pop(self, key: K) -> V | None:
+        """Remove a value and return it; None if it is not there."""
+        if (owner := self._owners.pop(key, None)) is not None:
+            del self._held[owner][key]
+            if not self._held[owner]:
+                del self._held[owner]
+        return self._values.pop(key, None)
+
+    def values(self) -> ValuesView[V]:
+        """Look at the values, in no order."""
+        return self._values.values()

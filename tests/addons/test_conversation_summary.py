@@ -153,6 +153,20 @@ def test_a_deleted_conversation_is_gone_for_its_own_tenant_alone() -> None:
         assert GOOD in others.turn("And then?")
 
 
+def test_a_conversation_that_memory_lost_is_deleted_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.addons.history.MOST_REQUESTS", 1)
+    keys = {"api_keys": ("anne-key-12345", "bert-key-12345")}
+    with talking(ANNE, **keys) as talk:
+        path, ask = f"/spillway/conversations/{talk.id}", talk.proxy.client.request
+        talk.proxy.chat({"model": "m", "messages": [{"role": "user", "content": "Something else."}]}, **ANNE)
+        assert code(ask("GET", path, headers=ANNE)) == (404, "not_found")
+        wait_until(lambda: code(ask("DELETE", path, headers=BERT)) == (404, "not_found"))
+        wait_until(lambda: ask("DELETE", path, headers=ANNE).status_code == 200)
+        assert code(ask("DELETE", path, headers=ANNE)) == (404, "not_found")
+        talk.model.summary = "no"  # no other comes in its place
+        assert GOOD not in talk.turn("And now?")
+
+
 @pytest.mark.parametrize("archive", ["off", "on"])
 def test_a_conversation_is_not_deleted_while_its_store_takes_nothing(
     archive: str, monkeypatch: pytest.MonkeyPatch

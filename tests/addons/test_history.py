@@ -229,6 +229,24 @@ def test_requests_are_bounded_in_number_and_those_forgotten_are_told(
         assert len(rows(proxy)) == 3
 
 
+def test_refused_requests_and_those_of_others_take_no_place(
+    fake: LlamaCppFake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "MOST_REQUESTS", 4)
+    monkeypatch.setattr(history, "MOST_OTHERS", 2)
+    with running_proxy(fake, api_keys=("anne-key-12345", "bert-key-12345")) as proxy:
+        anne, bert = ({"authorization": f"Bearer {name}-key-12345"} for name in ("anne", "bert"))
+        proxy.chat({"messages": turns(1)}, **anne)
+        for number in range(6):
+            proxy.client.post("/v1/chat/completions", content=b"{", headers=bert)
+            proxy.client.post("/v1/embeddings", json={"model": f"made up {number}"}, headers=bert)
+            proxy.chat({"messages": turns(1, f"Else {number}?")}, **bert)
+        told = [
+            proxy.client.get("/spillway/conversations", headers=who).json()["conversations"] for who in (anne, bert)
+        ]
+        assert [len(each) for each in told] == [1, 3]
+
+
 def test_nothing_is_kept_where_nothing_may_be(fake: LlamaCppFake) -> None:
     with running_proxy(fake, cache_bytes=0) as proxy:
         assert proxy.chat({"messages": turns(2)}).status_code == 200

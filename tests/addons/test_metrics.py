@@ -130,16 +130,27 @@ def test_names_that_clients_make_up_come_to_an_end() -> None:
     telemetry.observers = (metrics,)
     odd: tuple[dict[str, Any], ...] = ({}, {"prompt_tokens": None}, {"prompt_tokens_details": {"cached_tokens": "x"}})
     for number in range(400):
-        outcome = telemetry.open("r", ())
-        outcome.record_route("b", f"made up {number}")
+        outcome = telemetry.open("r", (), credential=f"c{number % 20}" if number > 50 else "one")
+        outcome.record_route("b", f"made up {number}", listed=False)
         outcome.usage = {"prompt_tokens": 10, "completion_tokens": 1}
+        if number:  # it was refused before anything answered
+            outcome.add("first_byte")
         outcome.close(200)
+    outcome = telemetry.open("r", ())
+    outcome.record_route("b", "real", listed=True)
+    outcome.usage = {"prompt_tokens": 0}
+    outcome.close(404)
     for usage in odd:
         outcome = telemetry.open("r", ())
         outcome.usage = usage
         outcome.close(200)
     shown = [each for each in metrics.render().decode().split("\n") if each.startswith(f"{NAME}{{")]
-    assert len({line.split('model="')[1].split('"')[0] for line in shown}) == 257
+    models = {
+        line.split('model="')[1].split('"')[0] for line in metrics.render().decode().split("\n") if 'model="' in line
+    }
+    assert len(models) == 256 + 3, "and none, the real one and the others"
+    assert models >= {"real", "other", "made up 1", "made up 32"}
+    assert not models & {"made up 0", "made up 33"}
     assert sum(float(line.rsplit(" ", 1)[1]) for line in shown if 'kind="prompt"' in line) == 4000
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
 import pytest
 
+from proxy.api.live import MOST_VIEWERS
 from tests.addons.watching import viewing
 from tests.fakes import LlamaCppFake, scripted
 from tests.proxying import Proxy, running_proxy
+from tests.raw import connected
 
 ANNE, BERT, BOSS = ({"authorization": f"Bearer {name}-key-12345"} for name in ("anne", "bert", "boss"))
 SAID = {"messages": [{"role": "user", "content": "my secret is a pineapple"}]}
@@ -122,12 +125,32 @@ def test_without_keys_only_this_machine_by_its_own_name_looks(fake: LlamaCppFake
         assert code(answer) == (401, "invalid_api_key")
 
 
-def test_who_comes_through_a_proxy_in_front_is_not_on_this_machine(fake: LlamaCppFake) -> None:
-    with running_proxy(fake) as proxy:
-        assert rows(proxy) == []
-        for name in ("x-forwarded-for", "forwarded", "x-real-ip"):
-            answer = proxy.client.get("/spillway/conversations", headers={name: "203.0.113.7"})
-            assert code(answer) == (401, "invalid_api_key")
+FORWARDED = """via forwarded x-forwarded-for x-forwarded-host x-forwarded-proto x-forwarded-server x-real-ip x-client-ip client-ip
+x-cluster-client-ip x-original-forwarded-for x-original-host x-original-url x-envoy-external-address x-request-start x-scheme
+cf-connecting-ip cf-ray cf-visitor cdn-loop true-client-ip fastly-client-ip fly-client-ip x-azure-clientip x-appengine-user-ip
+x-amzn-trace-id x-vercel-id x-arr-log-id x-proxyuser-ip x-tunnel-id tailscale-user-login ngrok-auth-user-email max-forwards
+remote-addr proxy-connection x-b3-traceid"""
+
+
+@pytest.mark.parametrize("value", ["203.0.113.7", ""])
+def test_who_comes_through_a_proxy_or_tunnel_is_not_on_this_machine(fake: LlamaCppFake, value: str) -> None:
+    with running_proxy(fake) as proxy, connected(proxy.url) as client:
+        for name in FORWARDED.split():
+            answer = proxy.client.get("/spillway/conversations", headers={name: value})
+            assert code(answer) == (401, "invalid_api_key"), name
+        browser = "accept-language sec-ch-ua sec-fetch-dest dnt referer cookie if-none-match upgrade-insecure-requests priority"
+        assert rows(proxy, **dict.fromkeys(browser.split(), value)) == []
+        client.send(b"GET /spillway/conversations HTTP/1.0\r\nhost: 127.0.0.1\r\n\r\n")  # as nginx sends it
+        assert client.answer()[0].status == 401
+
+
+def test_the_feeds_of_one_key_leave_those_of_others_alone(guarded: Proxy) -> None:
+    with ExitStack() as feeds:
+        for _ in range(MOST_VIEWERS):
+            feeds.enter_context(viewing(guarded, **BERT))
+        assert code(guarded.client.get("/spillway/live", headers=BERT)) == (503, "overloaded")
+        for who in (ANNE, BOSS):
+            feeds.enter_context(viewing(guarded, **who))
 
 
 # Browsers

@@ -201,3 +201,29 @@ def test_a_client_that_does_not_read_lets_the_others_have_the_shared_memory() ->
         assert fake.active == 1
         wait_until(lambda: fake.cancelled == 1)
         wait_until(lambda: fake.active == 1)  # the next one has its turn
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/chat/completions",
+        "/v1/messages",
+        "/v1/responses",
+        "/api/chat",
+        "/v1/embeddings",
+        "/v1/messages/count_tokens",
+    ],
+)
+def test_a_name_of_a_model_has_a_bound_and_is_shown_nowhere_beyond(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    messages = [{"role": "user", "content": "hi"}]
+    with GenericFake() as fake, running_proxy(fake) as proxy:
+        body = {"model": "b" * 100_000, "messages": messages, "input": "hi", "max_tokens": 9}
+        answer = proxy.client.post(path, json=body)
+        assert answer.status_code == 400
+        assert "512" in answer.text
+        told = [
+            proxy.client.get(each).text for each in ("/metrics", "/spillway/outcomes", "/spillway/models", "/v1/models")
+        ]
+        assert not any("b" * 600 in each for each in (answer.text, caplog.text, *told))
+        assert not fake.chats()

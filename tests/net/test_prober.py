@@ -156,6 +156,11 @@ async def test_remembered_models_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     for number in range(10):
         await bench.prober.known(f"m{number}").profile()
     assert set(bench.prober.snapshot()["models"]) == {"m7", "m8", "m9"}
+    listed = (await bench.prober.models())[0].id
+    bench.prober.known(listed).learn("tools", False, "a refusal")
+    for number in range(10):
+        bench.prober.known(f"made up {number}")
+    assert bench.prober.known(listed).expires_in()
 
 
 # -- loading

@@ -1,8 +1,8 @@
-"""Caches that share one bound."""
+"""Caches that share one bound, and shares of credentials."""
 
 from __future__ import annotations
 
-from proxy.tokens.cache import ENTRY_BYTES, Cache, CacheMemory
+from proxy.tokens.cache import ENTRY_BYTES, Cache, CacheMemory, Shares, current_tenant
 
 SIZE = 1000 - ENTRY_BYTES
 
@@ -24,3 +24,15 @@ def test_the_largest_drops_what_it_used_least_recently() -> None:
     assert (memory.size, large.get(5)) == (4000, None)
     large.put(9, "larger than all", 9000)
     assert (small.get(1), large.get(9), memory.size) == ("new", None, small.size)
+
+
+def test_nobody_displaces_what_others_hold_within_an_equal_share() -> None:
+    shares = Shares[str, str](4)
+    for who, key in (("a", "a1"), ("a", "a2"), ("b", "b1"), ("a", "a3")):
+        current_tenant.set(who)
+        assert shares.put(key, key) is None
+    assert shares.get("a1") == "a1"
+    current_tenant.set("c")
+    assert [shares.put(f"c{n}", f"c{n}") for n in range(4)] == ["a2", "a3", "c0", "c1"]
+    assert {*shares.values()} == {"a1", "b1", "c2", "c3"}
+    assert (shares.pop("b1"), shares.pop("b1"), shares.put("c4", "c4")) == ("b1", None, None)
