@@ -43,7 +43,7 @@ def are_data(system: Sequence[Message], messages: Sequence[Message], newest: int
     """Return whether the user message at `newest` is data, by the task of the session and the answers before it."""
     tasks = [text_of(each)[:_OPENING] for each in (*system, *messages[:1])]
     if not any(_TASK.search(task) and _EACH.search(task) for task in tasks) or _REFERS.search(
-        text_of(messages[newest])
+        text_of(messages[newest])[:_OPENING]
     ):
         return False
     turns = [

@@ -10,56 +10,44 @@ Zero and the tool runner of Anthropic's SDK.
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from proxy.core.request import SYSTEM_ROLES, Message, leading_system, text_of
 
-_STEMS = (
-    *("summar", "compact", "condens", "compress", "consolidat", "recap", "handoff", "hand-off", "distil", "takeaway"),
-    *("snapshot", "prompt for continuing", "extract", "zusammen", "résum", "resum", "riassu", "samenvat", "sammanf"),
-    *(
-        "podsum",
-        "streszcz",
-        "özet",
-        "резюм",
-        "кратк",
-        "сожм",
-        "总结",
-        "總結",
-        "摘要",
-        "概括",
-        "概述",
-        "压缩",
-        "壓縮",
-        "要約",
-    ),
-    *("まとめ", "圧縮", "요약", "압축", "لخ", "tóm tắt", "ringkas"),
+_STEMS = re.findall(
+    r"\S+",
+    "summar compact condens compress consolidat recap handoff hand-off distil takeaway snapshot continuing extract zusammen résum resum "
+    "riassu samenvat sammanf podsum streszcz özet резюм кратк сожм 总结 總結 摘要 概括 概述 压缩 壓縮 要約 まとめ 圧縮 요약 압축 لخ tóm ringkas",
 )
 """One is in every such request. They are looked for first because every request is checked."""
-_CONVERSATION = (
-    r"(?:the|this|that|our|your|an?|these|all|internal|partial|lines? of|earlier|older|previous|prior)\s(?:\w+\s){0,3}(?:conversation|chat|dialog(?:ue)?|transcript|discussion|exchange"
-    r"|session|history|messages|turns|thread|trajectory|role-?play|scene)s?\b(?!\s(?:module|component|page|files?|class|function|feature"
-    r"|table|app|ui|api|endpoint|store|logic|handler|service|view|panel|screen|widget|bot|model|code|tests?)\b)"
-    r"|\b(?:of|from|between)\s(?:\w+\s){0,2}conversations?\b|(?:story|everything|events|work|things) so far|interactive (?:\w+ )?agent"
-)
-_SUMMARY = r"(?:(?:summar|recap|condens|compact|compress|consolidat|distil)\w{0,12}|takeaways?|hand-?off|extract\w{0,5}[^.\n]{0,60}\bcontext)"
-_OTHER_SUMMARY = (
-    r"(?:(?:zusammenf|zusammengef|samenvat|sammanf|résum|resum|riassu|podsum|streszcz|özet|резюм|кратк|сожм|ringkas)\w*|zusammen\b"
-    r"|总结|總結|摘要|概括|概述|压缩|壓縮|要約|まとめ|圧縮|요약|압축|لخ|tóm tắt)"
-)
-_OTHER_CONVERSATION = (
-    r"(?:gespräch|unterhaltung|verlauf|échange|discussion|conversa|historique|historial|charla|cronologia|histórico|gesprek|samtal|rozmow"
-    r"|konuşma|sohbet|разговор|диалог|бесед|переписк|истори[июя]|对话|對話|会话|會話|聊天|历史|歷史|会話|対話|履歴|チャット|やり取り|대화|채팅"
-    r"|محادث|حوار|hội thoại|trò chuyện|percakapan|obrolan)"
-)
-_ASKS = re.compile(
-    rf"\b{_SUMMARY}[^\n]{{0,100}}?\b(?:{_CONVERSATION})|(?:{_CONVERSATION})(?s:.){{0,160}}?\b(?:summar(?:y|ies|i[sz](?:es?|ing))|compact|compress|condense)\b"
-    rf"|{_OTHER_SUMMARY}[^\n]{{0,60}}?{_OTHER_CONVERSATION}|{_OTHER_CONVERSATION}[^\n]{{0,60}}?{_OTHER_SUMMARY}"
-    r"|\b(?:conversation|chat|dialogue|history|context)(?: history)? (?:summar|compact|compress|condens)\w+|\b(?:continuation|anchored|hand-?off) summary"
-    r"|\bprompt for continuing (?:our|the|this) conversation|<state_snapshot>",
+_CONVERSATION = re.compile(
+    r"\b(?:the|this|that|our|your|an?|these|all|internal|partial|lines? of|earlier|older|previous|prior)\s(?:\w{1,30}\s){0,3}"
+    r"(?:conversation|chat|dialog(?:ue)?|transcript|discussion|exchange|session|history|messages|turns|thread|trajectory|role-?play|scene)s?\b"
+    r"(?!\s(?:module|component|page|files?|class|function|feature|table|app|ui|api|endpoint|store|logic|handler|service|view|panel|screen"
+    r"|widget|bot|model|code|tests?)\b)|\b(?:of|from|between)\s(?:\w{1,30}\s){0,2}conversations?\b|(?:story|everything|events|work|things) so far"
+    r"|interactive (?:\w{1,30} )?agent|gespräch|unterhaltung|verlauf|échange|conversa[cçz]|la conversa|historique|historial|charla|cronologia"
+    r"|histórico|gesprek|samtal|rozmow|konuşma|sohbet|разговор|диалог|бесед|переписк|истори[июя]|对话|對話|会话|會話|聊天|历史|歷史|会話|対話"
+    r"|履歴|チャット|やり取り|대화|채팅|محادث|حوار|hội thoại|trò chuyện|percakapan|obrolan",
     re.IGNORECASE,
 )
-"""What is asked for: a summary, and the conversation near it, in either order."""
+_SUMMARY = re.compile(
+    r"\b(?:(?P<done>summari[sz]ed|summari[sz]ation)|(?:summar|recap|condens|compact|compress|consolidat|distil)\w{0,12}|takeaways?|hand-?off"
+    r"|extract\w{0,5}[^.\n]{0,60}\bcontext|zusammen\b"
+    r"|(?:zusammenf|zusammengef|samenvat|sammanf|résum|resum|riassu|podsum|streszcz|özet|резюм|кратк|сожм|ringkas)\w{0,12})"
+    r"|总结|總結|摘要|概括|概述|压缩|壓縮|要約|まとめ|圧縮|요약|압축|لخ|tóm tắt",
+    re.IGNORECASE,
+)
+_NAMED = re.compile(
+    r"\b(?:conversation|chat|dialogue|history|context)(?: history)? (?:summar|compact|compress|condens)\w+"
+    r"|\b(?:continuation|anchored|hand-?off) summary|\bprompt for continuing (?:our|the|this) conversation|<state_snapshot>",
+    re.IGNORECASE,
+)
+"""What is asked for: a summary with the conversation near it, in either order, or by a name of its own."""
+_BEFORE, _AFTER = 160, 100
+"""Characters around a summary in which the conversation is near; after it in the same paragraph."""
+_LOOKS = 12
+"""Summaries in a text that are looked at."""
 _LABEL_CHORE = re.compile(
     r"\b(?:title|headline|subject line|(?<!> )tags|follow-?ups?|emoji|titel|titre|título)\b|标题|標題|タイトル|제목",
     re.IGNORECASE,
@@ -99,7 +87,7 @@ _FEW = 3
 """Messages besides the system's up to which the conversation is in none of its own: an instruction, a yes, a transcript."""
 _TRANSCRIPT = 6_000
 """Characters of a text from which it may be a transcript."""
-_LOOKED_AT = 20_000
+_LOOKED_AT = 8_000
 """Characters in which turns are looked for to see whether it is one."""
 _EDGE = 1_000
 """Characters at either end of one in which no turns are marked that are left outside: the instruction is there."""
@@ -132,38 +120,36 @@ class Apart(NamedTuple):
     @property
     def question(self) -> str:
         """The instruction, wherever it is."""
-        texts = (
-            (message, self._outside(at, " ")) for at, message in enumerate(self.messages) if at not in self.history
+        asking = (
+            each
+            for each in self._rest(" ")
+            if each.get("role") not in SYSTEM_ROLES or _asked_in(text_of(each)[:_OPENING])
         )
-        return "\n\n".join(
-            text
-            for message, text in texts
-            if message.get("role") not in SYSTEM_ROLES
-            or message is self.messages[-1]
-            or _ASKS.search(text, 0, _OPENING)
-        )
+        return "\n\n".join(map(text_of, asking))
 
     def with_notes(self, notes: str) -> list[Message]:
         """The request with notes in the place of the conversation."""
-        first = min(self.spans, default=-1)
-        made = [
-            {**message, "content": self._outside(at, f"\n{notes}\n" if at == first else "\n")}
-            if at in self.spans
-            else message
-            for at, message in enumerate(self.messages)
-            if at not in self.history
-        ]
-        if first < 0:
-            last = made[-1] if made and made[-1].get("role") == "user" else None
-            words = notes if last is None else f"{notes}\n\n{text_of(last)}"
-            # In front of an instruction of the system's, in one message with a user's.
-            end = len(made) - (self.messages[-1] in made)
-            made[end : end + (last is not None)] = [{**(last or {"role": "user"}), "content": words}]
+        made = self._rest(f"\n{notes}\n")
+        if not self.spans:
+            # In one message with a user's instruction, in front of one of the system's.
+            merged = made.pop() if made and made[-1].get("role") == "user" else {"role": "user"}
+            end = len(made) - (bool(made) and len(made) > leading_system(made))
+            made.insert(end, {**merged, "content": f"{notes}\n\n{text_of(merged)}".strip()})
         return made
 
-    def _outside(self, at: int, between: str) -> str:
-        text, (start, end) = text_of(self.messages[at]), self.spans.get(at, (0, 0))
-        return f"{text[:start]}{between}{text[end:]}" if end else text
+    def _rest(self, between: str) -> list[Message]:
+        """All but the conversation, with a text in the place of the first transcript."""
+        rest: list[Message] = []
+        for at, message in enumerate(self.messages):
+            start, end = self.spans.get(at, (0, 0))
+            text = text_of(message)
+            put = between if at == min(self.spans, default=-1) else "\n"
+            rest += (
+                []
+                if at in self.history
+                else [{**message, "content": f"{text[:start]}{put}{text[end:]}"} if end else message]
+            )
+        return rest
 
 
 def asks_to_compact(messages: Sequence[Message]) -> bool:
@@ -177,17 +163,17 @@ def asks_to_compact(messages: Sequence[Message]) -> bool:
     lower = f"{system[:_OPENING]}\n{ask}".lower()
     if not any(stem in lower for stem in _STEMS):
         return False
-    found = _ASKS.search(ask)
-    if found is not None:
-        return not _LABEL_CHORE.search(ask, max(0, found.start() - _NEAR), found.end() + _NEAR) and _by_program(
-            messages, ask
-        )
-    if (task := _ASKS.search(system, 0, _OPENING)) is None:
+    if (found := _asked_in(ask)) is not None:
+        near = ask[max(0, found.start() - _NEAR) : found.end() + _NEAR]
+        return _LABEL_CHORE.search(near) is None and _by_program(messages, ask)
+    if (task := _asked_in(system[:_OPENING])) is None:
         return False
     begins = len(newest) <= _SHORT and _HANDS_OVER.search(newest) is not None
     if few:
         longest = max(map(text_of, messages), key=len)
-        return begins or is_transcript(longest) or (len(newest) > _SHORT and _HANDS_OVER.search(system) is not None)
+        return (
+            begins or is_transcript(longest) or (len(newest) > _SHORT and _HANDS_OVER.search(system[:_ASK]) is not None)
+        )
     # The whole system prompt is the instruction, and nothing but the history follows.
     return begins or (len(system) <= _OPENING and task.start() < _NEAR)
 
@@ -200,7 +186,7 @@ def taken_apart(messages: Sequence[Message]) -> Apart:
         long = ((at, text) for at, text in texts if len(text) > _TRANSCRIPT and (at >= lead or is_transcript(text)))
         return Apart(messages, {at: _transcript(text) for at, text in long}, ())
     ask = _edges(text_of(messages[last]))
-    asks = _ASKS.search(ask) is not None or _HANDS_OVER.search(ask) is not None
+    asks = _asked_in(ask) is not None or _HANDS_OVER.search(ask) is not None
     return Apart(messages, {}, range(lead, last + (not asks)))
 
 
@@ -219,12 +205,22 @@ def _by_program(messages: Sequence[Message], ask: str) -> bool:
     lead, role = leading_system(messages), messages[-1].get("role")
     if role != "user":
         return role in SYSTEM_ROLES
-    if lead and _ASKS.search(text_of(messages[0]), 0, _OPENING):
+    if lead and _asked_in(text_of(messages[0])[:_OPENING]):
         return True
     if len(messages) - lead <= _FEW and max(map(len, map(text_of, messages))) > _TRANSCRIPT:
         return True
     in_form = ask.rstrip().endswith((":", "\uff1a")) or len(_SECTION.findall(ask)) >= _SECTIONS
     return bool(_HANDS_OVER.search(ask) or _ASSIGNED.search(ask) or (in_form and _SO_FAR.search(ask)))
+
+
+def _asked_in(text: str) -> re.Match[str] | None:
+    """Find where a text asks for a summary of a conversation."""
+    for found in islice(_SUMMARY.finditer(text), _LOOKS):
+        after = text[found.start() : found.end() + _AFTER].partition("\n\n")[0]
+        before = "" if found["done"] else text[max(0, found.start() - _BEFORE) : found.start()]
+        if _CONVERSATION.search(after) or _CONVERSATION.search(before):
+            return found
+    return _NAMED.search(text)
 
 
 def _edges(text: str) -> str:
