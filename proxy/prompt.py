@@ -22,7 +22,7 @@ from proxy.emulation.prompt import emulated
 from proxy.net.tasks import offload_if
 from proxy.outcome import overriding
 from proxy.recall.block import NOTHING, RecalledBlocks
-from proxy.shaping.repair import RepairRules, repair, tidied, with_demanded
+from proxy.shaping.repair import RepairRules, repair, tidied, with_demanded, without_binary
 from proxy.shaping.shape import ShapedPart, shaped, steps, tool_name
 from proxy.store import Store
 from proxy.tokens.counting import Counting
@@ -148,8 +148,10 @@ def build_prompt(job: Job, offered: OfferedTools, *, emulate: bool) -> tuple[Pro
         request = emulated(request, offer, messages, system=not rules.alternate)
         messages, more = repair(request.messages, rules)
         repairs = (*repairs, *more)
+    if job.window is not None and (request.raw is None or len(request.raw) > job.window // 4):
+        messages = without_binary(messages, job.window)
     untouched = messages is request.messages and not restored
-    if request.continues:
+    if request.continues and not rules.ends_with_user:
         request = with_resume_flags(request, job.ways[0])
     lead = leading_system(messages)
     sent = messages[lead:]

@@ -225,10 +225,16 @@ class Attempts:
         """Learn from a refusal and make the job fit; False: there is nothing to shorten."""
         job.outcome.add("refused", what="overflow", origin=ORIGIN, window=overflow.window)
         unbound(job, job.state.spent.bounded)
+        window = job.window
         await _learn_window(job, overflow)
         budget, tokens = job.budget, job.prompt.estimate.tokens
         if budget is None:
             return False
+        if window is None:  # tools, results and limits hang on it
+            await self._preparer.prepare_again(job, emulate="tools" in job.state.spent.without)
+            if job.prompt.estimate.tokens < tokens and not job.is_due:
+                return True
+            tokens = job.prompt.estimate.tokens
         if tokens <= 0.8 * budget.window and lower_bound(job, budget.window):
             return True
         # The refusal may know better than the estimate how long the prompt is: aim as much lower.

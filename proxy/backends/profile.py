@@ -12,7 +12,7 @@ T = TypeVar("T")
 ModelKey: TypeAlias = tuple[str, str]
 """Backend name and model id."""
 TemplateRule: TypeAlias = Literal[
-    "alternate", "one_system", "no_system", "no_developer", "thoughts", "signatures", "no_extras"
+    "alternate", "one_system", "no_system", "no_developer", "ends_with_user", "thoughts", "signatures", "no_extras"
 ]
 """Demands of chat templates and services on the messages of a conversation, named as in `RepairRules`."""
 TEMPLATE_RULES: tuple[TemplateRule, ...] = get_args(TemplateRule)

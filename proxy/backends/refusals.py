@@ -90,7 +90,22 @@ _FEATURES: dict[Feature, _Rows] = {
     "tools": _TOOLS,
     # What templates raise, word for word (Mistral, Gemma, Llama 2; Qwen from 3.5 on), and servers on their own.
     "alternate": _compiled(
-        (_TEMPLATE, r"\broles must alternate\b"), ("Mistral", r"unexpected role '\w+' after role '\w+'")
+        (_TEMPLATE, r"\b(?:roles|messages) must alternate\b"),
+        ("Mistral", r"unexpected role '\w+' after role '\w+'"),
+        (
+            "DeepSeek",
+            r"\b(?:successive|consecutive) (?:user or assistant |user |assistant |model )?(?:messages|turns|roles)\b",
+        ),
+    ),
+    "ends_with_user": _compiled(
+        ("llama.cpp", r"\bprefill is incompatible with|cannot have 2 or more assistant messages at the end"),
+        ("Anthropic", r"does not support assistant (?:message )?prefill|must end with a user message"),
+        ("Mistral", r"expected last role user\b"),
+        ("vLLM", r"add_generation_prompt\W{1,3} to true when the last message is from the assistant"),
+        (
+            _TEMPLATE,
+            r"\blast message (?:must|should|has to) (?:be|have|come) (?:from )?(?:the |a )?(?:role )?\W?user\b",
+        ),
     ),
     "one_system": _compiled(
         (_TEMPLATE, r"\bsystem (?:message|prompt) must be (?:at )?(?:the )?(?:beginning|start|first)\b"),

@@ -17,6 +17,7 @@ from proxy.addons.log import FORMAT, OneLine
 from proxy.app import create_app, open_wire
 from proxy.cli import say
 from proxy.cli.launch import LISTENING
+from proxy.config import check_tokenizers
 from proxy.core.errors import SettingError
 from proxy.core.settings import LOOPBACK, BackendSetting, Settings
 from proxy.net.flows import discover, failure_at
@@ -70,6 +71,7 @@ async def _serve(configured: Settings) -> int:
     # By which asyncio cancels this task: an exception that comes out of the blue may be swallowed by who meets it.
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     await _check_address(configured.host, configured.port)
+    check_tokenizers(configured)
     async with AsyncExitStack() as stack:
         settings, note = await with_backends(configured, stack)
         # Where others can reach it and there are no keys, whoever reads this log may open the page.

@@ -87,6 +87,19 @@ def load_settings(config: Path | None = None, *, here: bool = True, **overrides:
         raise SettingError(_unparsed(error)) from None
 
 
+def check_tokenizers(settings: Settings) -> None:
+    """Look for the tokenizer files that the settings name.
+
+    Raises:
+        SettingError: one is not there.
+    """
+    for glob, model in settings.models.items():
+        named = model.tokenizer or ""
+        if re.match(r"[/~.\\]|\w:\\|.*\.json$", named) and not Path(named).expanduser().exists():
+            name = f"{PREFIX}MODELS__{glob.upper()}__TOKENIZER"
+            raise SettingError(f"{name}={named!r}: there is no such tokenizer.json, nor a folder with one")
+
+
 def _place(error: ValidationError, files: Sequence[Path]) -> str:
     """Return file and line of the setting that is wrong, where a file has it and the environment does not."""
     names = [str(part) for part in error.errors()[0]["loc"] if isinstance(part, str)]

@@ -10,14 +10,15 @@ spoken yet may turn out otherwise.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import is_not
 from typing import Any
 
+from proxy.core.history.embedded import texts_of, with_parts
 from proxy.core.history.marks import BRACKET, INSTRUCTION, defanged, forges_block, is_instruction
-from proxy.core.history.turns import Pending, calls_of, is_result
+from proxy.core.history.turns import Pending, calls_of, is_result, newest_user
 from proxy.core.jsontext import dig, dumps, loads, omit
 from proxy.core.request import REASONING, SYSTEM_ROLES, THOUGHT_FIELDS, Message, is_text_part, leading_system, text_of
 from proxy.emulation.prompt import calls_as_text
@@ -26,6 +27,7 @@ from proxy.stream.status import strip_status
 LOST = "[The result of this tool call was lost. Call the tool again if it is still needed.]"
 BEGIN = "[The conversation begins here.]"
 NOTED = "Noted."
+GO_ON = "[Go on from where your last message ends.]"
 
 _ALTERNATING = re.compile(
     r"(mi[sx]tral|ministral|codestral|devstral|magistral|pixtral|gemma|llama-?2(?![\d.]))", re.IGNORECASE
@@ -36,6 +38,14 @@ _ONE_SYSTEM = re.compile(r"qwen-?(3\.[5-9]|[4-9])", re.IGNORECASE)
 """Ids of models whose templates raise "System message must be at the beginning" (Qwen from 3.5 on)."""
 _SIGNATURE = ("extra_content", "google", "thought_signature")
 _UNSIGNED = {"extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}}
+_BINARY = re.compile(
+    r"(?:data:(?P<type>[\w.+-]{1,80}/[\w.+-]{1,80})(?:;[\w.=-]{1,80}){0,3};base64,)?"
+    r"(?:(?<=\\[rnt])|(?<![A-Za-z0-9+/_\\-]))(?P<run>[A-Za-z0-9+/_-]{60,}+(?:(?:\\{1,4}[rn]|[\r\n])++[ \t>]*+[A-Za-z0-9+/_-]{60,}+)*+"
+    r"(?:(?:\\{1,4}[rn]|[\r\n])++[ \t>]*+(?:[A-Za-z0-9+/_-]{20,}+|[A-Za-z0-9+/_-]++=))?={0,2})"
+)
+"""Base64 or hexadecimal digits, in one piece or in lines, also as JSON writes them."""
+_LEAST_BINARY, _LINE, _KINDS = 1_000, 60, 14
+"""Characters from which it is worth a note, those of a line of it, and different ones that it has at least."""
 _SPEAKERS = ("user", "assistant")
 _BRIDGES: dict[str, Message] = {
     "user": {"role": "assistant", "content": NOTED},
@@ -56,6 +66,8 @@ class RepairRules:
     """Any is refused: `without_system` is to be applied to what is sent."""
     no_developer: bool = False
     """The role `developer` is refused."""
+    ends_with_user: bool = False
+    """An answer at the end is refused, be it to be continued."""
     thoughts: bool = False
     """Calls are refused without the reasoning that led to them (DeepSeek, Moonshot)."""
     signatures: bool = False
@@ -71,7 +83,10 @@ def rules_for(model: str, known: frozenset[str] = frozenset()) -> RepairRules:
     """The rules for a model: those `known` of its chat template, by the names of the fields, and those of its id's family."""
     alternate = "alternate" in known or _ALTERNATING.search(model) is not None
     one_system = alternate or not known.isdisjoint(("one_system", "no_system")) or bool(_ONE_SYSTEM.search(model))
-    rest = {rule: rule in known for rule in ("no_system", "no_developer", "thoughts", "signatures", "no_extras")}
+    rest = {
+        rule: rule in known
+        for rule in ("no_system", "no_developer", "ends_with_user", "thoughts", "signatures", "no_extras")
+    }
     return RepairRules(alternate=alternate, one_system=one_system, **rest)
 
 
@@ -95,6 +110,45 @@ def tidied(messages: Sequence[Message], rules: RepairRules) -> tuple[Sequence[Me
     clean = clean_history(messages)
     done, kinds = repair(clean, rules)
     return (done if kinds or any(map(is_not, messages, clean)) else messages), kinds
+
+
+def without_binary(messages: Sequence[Message], window: int) -> Sequence[Message]:
+    """The messages with a note of its size in place of encoded binary data that takes much of a window of so many tokens.
+
+    In the newest user message only what could not be read even if it were all of it, or says itself that it is no text.
+    """
+    least, newest = max(_LEAST_BINARY, window // 4), newest_user(messages)
+    done = [
+        _without_binary(message, window if index == newest else least, least) for index, message in enumerate(messages)
+    ]
+    return done if any(map(is_not, done, messages)) else messages
+
+
+def _without_binary(message: Message, least: int, typed: int) -> Message:
+    def noted(found: re.Match[str]) -> str:
+        run, kind = found["run"], found["type"]
+        digits = sum(map(run.count, "0123456789"))
+        if len(run) < (typed if kind else least) or len(set(run)) < _KINDS or not 0.05 < digits / len(run) < 0.9:
+            return found.group()
+        return f"[{kind or 'binary data'}, {max(1, len(run) * 3 // 4000)} kB]"
+
+    texts = {
+        p: text
+        for p, text in texts_of(message)
+        if len(text) >= typed and max(map(len, text.split()), default=0) >= _LINE
+    }
+    short = {part: new for part, text in texts.items() if (new := _BINARY.sub(noted, text)) != text}
+    message = with_parts(message, short)
+    if any(len(str(dig(call, "function", "arguments"))) >= typed for call in calls_of(message)):
+        calls = [_with_arguments(call, lambda text: _BINARY.sub(noted, text)) for call in message["tool_calls"]]
+        message = {**message, "tool_calls": calls} if calls != message["tool_calls"] else message
+    return message
+
+
+def _with_arguments(call: Any, change: Callable[[str], str]) -> Any:
+    function = dig(call, "function")
+    written = function.get("arguments") if isinstance(function, dict) else None
+    return {**call, "function": {**function, "arguments": change(written)}} if isinstance(written, str) else call
 
 
 def clean_history(messages: Sequence[Message]) -> list[Message]:
@@ -144,6 +198,9 @@ def repair(messages: Sequence[Message], rules: RepairRules) -> tuple[Sequence[Me
         if len(head) > 1:
             kinds.add("leading_system")
             head = [_joined(head)]
+    if rules.ends_with_user and done and done[-1].get("role") == "assistant":
+        kinds.add("prefill")
+        done.append({"role": "user", "content": GO_ON})
     if rules.alternate:
         done = _alternated(done, kinds)
     demanded = with_demanded(done, rules)

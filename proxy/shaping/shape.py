@@ -68,6 +68,8 @@ def shaped(request: Request, settings: Settings, window: int | None) -> tuple[Re
 
     `window` in tokens, None if it is not known.
     """
+    if request.body.get("tools") == []:  # which OpenAI and vLLM refuse
+        request = request.changed(**_no_tools(request))
     parts = steps(request, settings, window)
     request = parts[-1].after if parts else request
     cap = None if request.max_tokens is not None else answer_cap_for(settings, window)
@@ -137,7 +139,7 @@ def _tools(request: Request, settings: Settings, tokens: int | None) -> dict[str
         return {}
     allowed = [tool for tool in tools if allows_tool(settings, tool_name(tool))]
     if not allowed:
-        return dict.fromkeys({"tools", "tool_choice", "parallel_tool_calls"} & request.body.keys())
+        return _no_tools(request)
     slim = diet(allowed) if settings.policy == "local" else allowed
     if tokens is not None:
         slim = tool_set(slim, _called(request), tokens * BYTES_PER_TOKEN)
@@ -145,6 +147,10 @@ def _tools(request: Request, settings: Settings, tokens: int | None) -> dict[str
     if isinstance(chosen, dict) and not allows_tool(settings, tool_name(chosen)):
         fields["tool_choice"] = "auto"
     return fields
+
+
+def _no_tools(request: Request) -> dict[str, Any]:
+    return dict.fromkeys({"tools", "tool_choice", "parallel_tool_calls"} & request.body.keys())
 
 
 def _called(request: Request) -> frozenset[str]:

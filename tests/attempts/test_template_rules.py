@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -122,3 +123,44 @@ def test_a_refusal_that_no_other_roles_would_change_is_the_clients() -> None:
         backend.fail_next(400, {"error": {"message": ALTERNATE}}, times=2)
         answer = proxy.chat({"model": "myalias", "messages": [{"role": "user", "content": "hi"}]})
         assert (answer.status_code, len(backend.chats())) == (400, 1)
+
+
+PREFILL = "Assistant response prefill is incompatible with enable_thinking."
+NO_PREFILL = "This model does not support assistant message prefill. The conversation must end with a user message."
+TWO_ANSWERS = "Cannot have 2 or more assistant messages at the end of the list."
+SUCCESSIVE = (
+    "this model does not support successive user or assistant messages (messages[1] and messages[2] in your input)"
+)
+REASONS |= {
+    **dict.fromkeys((PREFILL, NO_PREFILL), lambda roles: roles[-1] == "assistant"),
+    TWO_ANSWERS: lambda roles: roles[-2:] == ["assistant"] * 2,
+    SUCCESSIVE: lambda roles: any(a == b for a, b in pairwise(roles)),
+}
+
+
+@pytest.mark.parametrize(
+    ("reason", "roles"),
+    [
+        (PREFILL, ["user", "assistant"]),
+        (NO_PREFILL, ["user", "assistant"]),
+        (TWO_ANSWERS, ["user", "assistant", "assistant"]),
+        (SUCCESSIVE, ["user", "user", "assistant", "user"]),
+    ],
+)
+def test_a_history_that_ends_or_repeats_itself_is_refused_once(reason: str, roles: list[str]) -> None:
+    messages = [{"role": role, "content": f"{n} {role}"} for n, role in enumerate(roles)]
+    with StrictVllm([FakeModel("myalias")], echo, raises=[reason]) as backend, running_proxy(backend) as proxy:
+        for requests in (2, 3):
+            assert proxy.chat({"model": "myalias", "messages": messages}).status_code == 200
+            assert len(backend.chats()) == requests
+        text = "\n".join(text_of(each) for each in backend.chats()[-1].json["messages"])
+        assert all(text_of(each) in text for each in messages)
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES])
+def test_an_empty_list_of_tools_is_left_out(path: str) -> None:
+    body: dict[str, Any] = {"model": "myalias", "tools": [], "tool_choice": "none"}
+    body |= {"input": "hi"} if path == RESPONSES else {"messages": [{"role": "user", "content": "hi"}]}
+    with VllmFake([FakeModel("myalias")], echo) as backend, running_proxy(backend) as proxy:
+        assert proxy.client.post(path, json=body).status_code == 200
+        assert not {"tools", "tool_choice"} & backend.chats()[-1].json.keys()

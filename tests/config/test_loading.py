@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from proxy.cli import main
-from proxy.config import is_nearby, load_settings, proxy_for
+from proxy.config import check_tokenizers, is_nearby, load_settings, proxy_for
 from proxy.core.errors import SettingError
 from proxy.core.settings import Settings
 
@@ -161,6 +161,9 @@ def test_keys_are_trimmed_and_not_shown() -> None:
         ("MODELS", '{"q*":{"window":5}}', ["SPILLWAY_MODELS__Q*__WINDOW=5", "256"]),
         ("MODELS", '{"q*":{"wind":5}}', ["SPILLWAY_MODELS__Q*__WIND", "trigger, vision, window"]),
         ("MODELS", '{"q*":{"trigger":0.3}}', ["models q*", "target 0.5", "trigger 0.3"]),
+        ("LIMITS__KEEP", ",", ["SPILLWAY_LIMITS", "empty list"]),
+        ("DISCOVER", "http://nas:1", ["SPILLWAY_DISCOVER__0='http://nas:1'", "SPILLWAY_BACKENDS"]),
+        ("SUMMARY_MODEL", "  ", ["SPILLWAY_SUMMARY_MODEL='  '", "at least 1"]),
         ("API_KEYS", '[""]', ["SPILLWAY_API_KEYS__0", "at least 1"]),
     ],
 )
@@ -281,3 +284,15 @@ def test_a_backends_user_and_password_are_shown_nowhere(
 @pytest.mark.parametrize(("host", "near"), [(host, True) for host in NEAR] + [(host, False) for host in FAR])
 def test_what_is_on_this_machine_or_in_its_network_is_near(host: str, near: bool) -> None:
     assert is_nearby(host) is near
+
+
+def test_a_tokenizer_that_is_not_there_is_named(tmp_path: Path) -> None:
+    models = {"a": {"tokenizer": str(tmp_path)}, "b": {"tokenizer": "Qwen/Qwen3-8B"}}
+    check_tokenizers(load_settings(models=models))
+    with pytest.raises(SettingError, match="MODELS__C__TOKENIZER"):
+        check_tokenizers(load_settings(models={**models, "c": {"tokenizer": "/no/tokenizer.json"}}))
+
+
+def test_hybrid_is_another_name_of_auto(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPILLWAY_STRATEGY", "hybrid")
+    assert load_settings().strategy == "auto"

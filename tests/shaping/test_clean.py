@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable
+from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,8 +21,9 @@ from proxy.core.history.marks import (
     is_instruction,
     is_summary,
 )
+from proxy.core.jsontext import dumps, loads
 from proxy.core.request import Message, text_of
-from proxy.shaping.repair import clean_history
+from proxy.shaping.repair import clean_history, without_binary
 from proxy.stream.status import COMPACTING, IN_VAIN, Notice, compacted, quoted, strip_status
 from tests.histories import assistant, histories, user
 
@@ -148,3 +152,38 @@ def test_an_answer_with_a_notice_is_recognised_again() -> None:
     said = [user("a"), assistant("first part, second part")]
     again = [user("a"), assistant(f"first part,{quoted(NOTICES[0])}{quoted(NOTICES[2])} second part\n")]
     assert chain(clean_history(again)) == chain(said)
+
+
+ENCODED = b64encode(Random(1).randbytes(9_000)).decode()
+WRAPPED = "\n".join(ENCODED[at : at + 76] for at in range(0, len(ENCODED), 76))
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (f"Saved: {ENCODED}.", "Saved: [binary data, 9 kB]."),
+        (f"![](data:image/png;base64,{ENCODED})", "![]([image/png, 9 kB])"),
+        (f"-----BEGIN X-----\n{WRAPPED}\n-----END X-----", "-----BEGIN X-----\n[binary data, 9 kB]\n-----END X-----"),
+        (dumps({"data": WRAPPED}).decode(), '{"data":"[binary data, 9 kB]"}'),
+    ],
+)
+def test_of_binary_data_a_note_of_its_size_is_left(text: str, left: str) -> None:
+    function = {"name": "save", "arguments": dumps({"data": text}).decode()}
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": text},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "function": function}]},
+        {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": text}]},
+        {"role": "user", "content": "Go on."},
+    ]
+    done = without_binary(messages, 8192)
+    assert [text_of(each) for each in done] == [left, "", left, "Go on."]
+    assert loads(done[1]["tool_calls"][0]["function"]["arguments"]) == {"data": left}
+    assert without_binary(done, 8192) is done
+
+
+@pytest.mark.parametrize(
+    "text", ["word" * 3000, "-" * 9000, "0123456789" * 900, ("ACDEFGHIKLMNPQRSTVWY" * 3 + "\n") * 100]
+)
+def test_what_is_no_binary_data_stays(text: str) -> None:
+    messages = [{"role": "tool", "content": text}, {"role": "user", "content": f"Decode this: {ENCODED[:4000]}"}]
+    assert without_binary(messages, 8192) is messages

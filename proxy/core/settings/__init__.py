@@ -37,9 +37,9 @@ class ModelSettings(BaseModel):
     pause: entries.Fraction = Field(default=0.9, description="Fill at which a running answer is paused and compacted.")
     strategy: entries.StrategyName = Field(
         default="auto",
-        description="How histories are shortened: auto (without a model as far as possible), summarize (always), truncate (the oldest turns go), mask (tool results, then an extract).",
+        description="How histories are shortened: auto or hybrid (without a model as far as possible), summarize (always), truncate (the oldest turns go), mask (tool results, then an extract).",
     )
-    summary_model: str | None = Field(
+    summary_model: entries.NonBlank | None = Field(
         examples=["qwen3-4b"], default=None, description="Model that summarises; default: the request's own."
     )
     summary_wait: Annotated[entries.Seconds, Field(ge=0)] | None = Field(
@@ -52,7 +52,7 @@ class ModelSettings(BaseModel):
         default="auto",
         description="Bring back what was taken out of a conversation where a turn needs it: auto, tool (the model can search it too), off.",
     )
-    recall_model: str | None = Field(
+    recall_model: entries.NonBlank | None = Field(
         examples=["nomic-embed-text"],
         default=None,
         description="Embedding model that helps to find what was put in other words; default: words alone are compared.",
@@ -125,7 +125,7 @@ class Settings(ModelSettings):
         default=(),
         description="List of `{name, kind, url, api_key, managed}`; empty: look on the usual ports.",
     )
-    discover: entries.WordList = Field(
+    discover: entries.Hosts = Field(
         default=("127.0.0.1",), description="Hosts on which backends are looked for when none is configured."
     )
     default_model: entries.NonBlank | None = Field(

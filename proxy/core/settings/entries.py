@@ -12,7 +12,6 @@ import pydantic
 BackendKind = Literal["auto", "lmstudio", "ollama", "openrouter", "llamacpp", "llamaswap", "vllm", "generic"]
 StatusForm = Literal["auto", "event", "reasoning", "content", "comment", "off"]
 StatusDetail = Literal["minimal", "normal", "detailed"]
-StrategyName = Literal["auto", "summarize", "truncate", "mask"]
 ToolMode = Literal["auto", "hybrid", "native", "emulated"]
 Permission = Literal["open", "admin", "metrics", "content"]
 Recall = Literal["auto", "tool", "off"]
@@ -133,6 +132,24 @@ def origin_glob(value: str) -> str:
     return value.lower().rstrip("/")
 
 
+def host(value: str) -> str:
+    """Check a host on which backends are looked for.
+
+    Raises:
+        ValueError: it is a URL, or has a port.
+    """
+    if not re.fullmatch(r"[\w.-]+|\[?[0-9a-fA-F:]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*\]?", value, re.ASCII):
+        raise ValueError(
+            "must be a host or an address, without scheme, port and path; a URL belongs in SPILLWAY_BACKENDS"
+        )
+    return value
+
+
+StrategyName = Annotated[
+    Literal["auto", "summarize", "truncate", "mask"],
+    pydantic.BeforeValidator(lambda value: "auto" if lowered(value) == "hybrid" else value),
+]
+"""`hybrid` is what others call `auto`."""
 NonBlank = Annotated[str, pydantic.StringConstraints(strip_whitespace=True, min_length=1)]
 Fraction = Annotated[float, pydantic.Field(gt=0.0, le=1.0)]
 Fill = Annotated[float, pydantic.BeforeValidator(_thousands), pydantic.AfterValidator(share_or_tokens)]
@@ -158,6 +175,7 @@ def single_limits(value: Any, validate: pydantic.ValidatorFunctionWrapHandler) -
 SingleLimits = Annotated[dict[Limit, Annotated[int, pydantic.Field(ge=0)]], pydantic.WrapValidator(single_limits)]
 Permissions = Annotated[tuple[Permission, ...], pydantic.BeforeValidator(listed)]
 StatusWords = Annotated[tuple[Literal[StatusForm, StatusDetail], ...], pydantic.BeforeValidator(listed)]
+Hosts = Annotated[tuple[Annotated[NonBlank, pydantic.AfterValidator(host)], ...], pydantic.BeforeValidator(listed)]
 HostGlobs = Annotated[
     tuple[Annotated[NonBlank, pydantic.AfterValidator(host_glob)], ...], pydantic.BeforeValidator(listed)
 ]
