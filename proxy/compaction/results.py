@@ -90,7 +90,9 @@ class _Calls:
             self.written.add(written.name, (written.name, written.arguments))
         for call in calls_of(message):
             if isinstance(function := call.get("function"), dict):
-                self.known[str(call.get("id"))] = str(function.get("name")), _written(function.get("arguments"))
+                known = str(function.get("name")), _written(function.get("arguments"))
+                self.known[str(call.get("id"))] = known
+                self.written.add(known[0], known)
 
     def answered_by_text(self, result: WrittenResult) -> KnownCall:
         """The first open call of that name; of any name if the result has none."""
@@ -101,6 +103,7 @@ class _Calls:
     def answered_by(self, message: Message) -> KnownCall:
         name = message.get("name")
         known, arguments = self.known.get(str(message.get("tool_call_id")), (_UNNAMED, None))
+        self.written.take(known)
         return (name if isinstance(name, str) and name else known)[:_LONGEST_NAME], arguments
 
 

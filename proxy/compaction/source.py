@@ -154,6 +154,9 @@ def source_of(
     printed.update((*constraints(messages, limit=_LONGEST_TEXT), *filter(is_rule, {said for _, said, _ in spoken})))
     worked = any(map(is_result, messages))
     statements = _statements(_without_templates(spoken, shown, printed, worked=worked), facts_of)
+    if len({message.get("name") for message in messages if is_user(message)}) > 1:
+        names = [f"{name}: " if (name := message.get("name")) else "" for message in messages]
+        statements = [s if s.place < 0 else replace(s, text=f"{names[s.place]}{s.text}") for s in statements]
     users: dict[str, TextFact] = {}
     for statement in statements if not worked else [each for each in statements if each.place >= 0]:
         _weigh(users, statement.facts, _USERS * (1 if statement.prose else _DATA))

@@ -18,7 +18,7 @@ from typing import Any
 
 from proxy.core.history.embedded import texts_of, with_parts
 from proxy.core.history.marks import BRACKET, INSTRUCTION, defanged, forges_block, is_instruction
-from proxy.core.history.turns import Pending, calls_of, is_result, newest_user
+from proxy.core.history.turns import Pending, calls_of, is_result, newest_user, signed
 from proxy.core.jsontext import dig, dumps, loads, omit
 from proxy.core.request import REASONING, SYSTEM_ROLES, THOUGHT_FIELDS, Message, is_text_part, leading_system, text_of
 from proxy.emulation.prompt import calls_as_text
@@ -383,6 +383,8 @@ def _joined(messages: Sequence[Message]) -> Message:
     if len(messages) == 1:
         return messages[0]
     fields: Message = {}
+    if len({message.get("name") for message in messages}) > 1:  # whose words they are stands before them
+        messages = [signed(message) for message in messages]
     for message in messages:
         fields.update(message)
     ordered = sorted(messages, key=lambda m: m.get("role") == "user" and is_instruction(m))

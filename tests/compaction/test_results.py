@@ -179,3 +179,9 @@ def test_what_its_note_would_save_little_of_is_not_left_out() -> None:
 @given(st.lists(st.sampled_from(["<a>", "</a>", "<b x='1'>", "</b>", "<i/>", "<", ">", "word ", "</"]), max_size=90))
 def test_a_note_has_no_tag(parts: list[str]) -> None:
     assert not re.search(r"</?[a-z]+(?: x='1')?>", note_of("".join(parts)))
+
+
+def test_a_result_in_a_users_message_has_the_name_of_the_call_that_it_answers() -> None:
+    asked = assistant(None, tool_calls=[call(1, "grep"), call(2, "ls")])
+    found = results_of([asked, tool(1, "one"), user("See: [TOOL_RESULT]two[/TOOL_RESULT]")])
+    assert [result.name for result in found] == ["grep", "ls"]

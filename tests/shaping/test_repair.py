@@ -230,3 +230,9 @@ def test_no_word_is_lost(messages: list[Message], rules: RepairRules) -> None:
     for word in ("result", "Be brief."):
         told = sum(word in text_of(message) for message in messages)
         assert said.replace(LOST, "").replace("[Tool result", "").count(word) >= told
+
+
+def test_a_speakers_name_stays_with_the_words_when_messages_are_joined() -> None:
+    messages = [user("I am for Monday.", name="Ann"), user("And I for Friday.", name="Bo"), user("So?")]
+    assert repair(messages, STRICT)[0] == [user("Ann: I am for Monday.\n\nBo: And I for Friday.\n\nSo?")]
+    assert repair([user("a", name="Ann"), user("b", name="Ann")], STRICT)[0] == [user("a\n\nb", name="Ann")]

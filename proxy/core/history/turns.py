@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from proxy.core.history.embedded import calls_in, only_results, texts_of
 from proxy.core.history.marks import is_instruction, is_summary
+from proxy.core.jsontext import omit
 from proxy.core.request import SYSTEM_ROLES, Message
 
 T = TypeVar("T")
@@ -106,6 +107,15 @@ def first_user(messages: Sequence[Message]) -> int | None:
     None where a summary stands in its place.
     """
     return next((None if is_summary(message) else i for i, message in enumerate(messages) if is_user(message)), None)
+
+
+def signed(message: Message) -> Message:
+    """A message with its speaker's name in front of its words, to be joined with those of others."""
+    name, content = message.get("name"), message.get("content")
+    if not isinstance(name, str) or not content:
+        return message
+    signed = f"{name}: {content}" if isinstance(content, str) else [{"type": "text", "text": f"{name}: "}, *content]
+    return {**omit(message, "name"), "content": signed}
 
 
 class Pending(Generic[T]):
