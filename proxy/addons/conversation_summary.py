@@ -1,6 +1,5 @@
 """The checkpoint with which the next prompt of a conversation will begin, shown and forgotten, and all that is stored of it, deleted."""
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,6 @@ from proxy.net.tasks import spawn
 from proxy.store import Store
 from proxy.tokens.meter import Meter
 
-_BLOCK = re.compile(f"{re.escape(OPEN)}\n(.*?)\n{re.escape(CLOSE)}", re.DOTALL)
 _MOST_VERDICTS = 20
 _LOST = "conversations"
 """Owner of the documents that lead to what is stored of conversations that memory lost."""
@@ -158,16 +156,16 @@ def check_idle(conversation: Conversation) -> None:
 def _blocks(messages: Sequence[Message], count: Callable[[str], int]) -> Iterator[dict[str, Any]]:
     """Yield summary blocks, oldest first: what was written, and what code put behind it; `count` gives the tokens of a text."""
     summaries = filter(is_summary, messages)
-    blocks = ((message, found) for message in summaries for found in _BLOCK.finditer(message["content"]))
-    for index, (message, found) in enumerate(blocks):
-        content = found[1]
+    opened = ((message, part) for message in summaries for part in message["content"].split(f"{OPEN}\n")[1:])
+    blocks = [(message, part.partition(f"\n{CLOSE}")) for message, part in opened]
+    for index, (message, (content, close, _)) in enumerate(each for each in blocks if each[1][1]):
         end = _end_of_text(content)
         text = content[:end].removeprefix(f"{EXTRACT}\n")
         yield {
             "index": index,
             "text": text,
             "appended": content[end:].strip("\n"),
-            "rules": carried_rules({**message, "content": found[0]}),
+            "rules": carried_rules({**message, "content": f"{OPEN}\n{content}{close}"}),
             "by": "extract" if content.startswith(f"{EXTRACT}\n") else "written",
             "tokens": count(text + content[end:]),
         }

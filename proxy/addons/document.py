@@ -76,15 +76,15 @@ _HEAD = (
 )
 _WHOLE = re.compile(
     r"\b(?:summari[sz]e|summar(?:y|ies)|sum up|tl;?dr|abstract of|translate|overview|outline|synopsis|recap|paraphrase|proofread"
-    r"|(?:list|name|find|give|count|extract|enumerate|mention)\s(?:\w+\s){0,2}?(?:all|every|each)\b|how many (?:times|different)"
-    r"|(?:main|key|central|major|recurring) (?:\w+\s)?(?:points?|ideas?|themes?|topics?|arguments?|events?|characters?|figures?|findings?|messages?)"
+    r"|(?:list|name|find|give|count|extract|enumerate|mention)\s(?:\w{1,30}\s){0,2}?(?:all|every|each)\b|how many (?:times|different)"
+    r"|(?:main|key|central|major|recurring) (?:\w{1,30}\s)?(?:points?|ideas?|themes?|topics?|arguments?|events?|characters?|figures?|findings?|messages?)"
     r"|(?:whole|entire|complete) (?:text|book|document|story|novel|paper|file|transcript|article|thing)|from (?:beginning|start) to (?:end|finish)"
-    r"|throughout|as a whole|(?:condens|compress|consolidat|distil)\w*|takeaways?|hand-?off|overall|what(?:'s| is) (?:it|this|that|(?:the|this) \w+) about"
-    r"|zusammenfass\w*|fass\w*\s.{0,80}\bzusammen|übersetz\w*|überblick|inhaltsangabe|(?:liste|nenne|zähle)\s.{0,40}\balle\w*"
-    r"|résum\w+|tradui\w+|aperçu|(?:liste|énumère|cite)\w*\s.{0,20}\btou(?:s|tes)"
-    r"|resum\w+|traduc\w+|traduz\w*|(?:enumera|lista|liste|nombra|cite)\w*\s.{0,20}\btod[oa]s|panorama"
-    r"|riassu\w+|sintesi|elenca\w*)\b"
-    r"|резюм|суммир|подытож|перевед|(?:перечисл|назов)\w*\s.{0,20}(?:все|всех)\b|кратк\w+ (?:содержани|изложени)|обзор"
+    r"|throughout|as a whole|(?:condens|compress|consolidat|distil)\w{0,30}|takeaways?|hand-?off|overall|what(?:'s| is) (?:it|this|that|(?:the|this) \w{1,30}) about"
+    r"|zusammenfass\w{0,30}|fass\w{0,30}\s.{0,80}\bzusammen|übersetz\w{0,30}|überblick|inhaltsangabe|(?:liste|nenne|zähle)\s.{0,40}\balle\w{0,30}"
+    r"|résum\w{1,30}|tradui\w{1,30}|aperçu|(?:liste|énumère|cite)\w{0,30}\s.{0,20}\btou(?:s|tes)"
+    r"|resum\w{1,30}|traduc\w{1,30}|traduz\w{0,30}|(?:enumera|lista|liste|nombra|cite)\w{0,30}\s.{0,20}\btod[oa]s|panorama"
+    r"|riassu\w{1,30}|sintesi|elenca\w{0,30})\b"
+    r"|резюм|суммир|подытож|перевед|(?:перечисл|назов)\w{0,30}\s.{0,20}(?:все|всех)\b|кратк\w{1,30} (?:содержани|изложени)|обзор"
     r"|总结|總結|概括|概述|摘要|翻译|翻譯|(?:列出|找出).{0,6}所有|全文|要約|まとめ|翻訳|すべて|全て|一覧|요약|번역|모두|전체",
     re.IGNORECASE,
 )

@@ -36,7 +36,7 @@ _PREFILLING = ("qwen3.5", "qwen3-coder", "qwen3-vl", "cohere", "laguna", "lfm2",
 _EFFORTS = ("low", "medium", "high")
 _USABLE, _WEIGHTS, _BUFFERS = 0.9, 1.05, 2**30
 """Share of memory that is counted on; the weights in it, as a multiple of their file; bytes for what else is computed there."""
-_NUM_CTX = re.compile(r'^\s*num_ctx\s+"?([0-9]{1,12})\b', re.MULTILINE)
+_NUM_CTX = re.compile(r'^[ \t]*num_ctx\s+"?([0-9]{1,12})\b', re.MULTILINE)
 
 
 class Ollama(Backend):

@@ -30,8 +30,8 @@ _COMMANDS = ("command", "cmd")
 _OVER = frozenset({"x", "completed", "complete", "done", "cancelled", "canceled", "finished"})
 _TITLES = ("content", "step", "title", "text", "description", "task")
 """Fields in which the to-do tools of clients say what is to be done."""
-_QUOTED_LINE = re.compile(r" … (.*?) ?Call the tool again if you need it\.\]\Z", re.DOTALL)
-"""What a note in place of a result shows of its end."""
+_BEFORE_QUOTED, _AFTER_QUOTED = " … ", "Call the tool again if you need it.]"
+"""Around what a note in place of a result shows of its end."""
 
 
 def progress(messages: Sequence[Message], source: Source, *, limit: int) -> str:
@@ -87,8 +87,9 @@ def _steps(results: Sequence[Result], source: Source) -> list[str]:
             lines[task] = f"{TASK}{task}"
         if not todos(result):
             called = f"{result.name}: {_shown(result)}"
-            quoted = _QUOTED_LINE.search(result.text) if result.is_note else None
-            line = telling_line(result.text if quoted is None else quoted[1], prompts)
+            _, cut, end = result.text.partition(_BEFORE_QUOTED)
+            quoted = result.is_note and cut and end.endswith(_AFTER_QUOTED)
+            line = telling_line(end.removesuffix(_AFTER_QUOTED) if quoted else result.text, prompts)
             outcome = " ".join(line.split())[:_OUTCOME]
             lines.pop(called, None)
             lines[called] = f"{called} → {outcome}" if outcome else called

@@ -46,7 +46,7 @@ _OF_COURSE = re.compile(
     re.IGNORECASE,
 )
 _OFFER = re.compile(
-    r"\n+(?:please |if [^\n]{1,100}, |i )?(?:let me know|feel free|hope (?:this|that) helps|would you like|is there anything"
+    r"(?<!\n)\n++(?:please |if [^\n]{1,100}, |i )?(?:let me know|feel free|hope (?:this|that) helps|would you like|is there anything"
     r"|lass(?:en sie)? (?:es )?mich wissen|n'hésite|hazme saber|házmelo saber|me avise|fammi sapere|дайте знать|请告诉我|お知らせください|알려 ?주세요)"
     r"[^\n]{0,200}\Z",
     re.IGNORECASE,

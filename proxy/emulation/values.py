@@ -40,7 +40,7 @@ _LITERALS = re.compile(
 )
 """Literals and names without operators, attributes and formatted strings: nothing nests but brackets, of which there are few, so
 that Python's parser can't be brought down by what a model writes (the warning at `ast.literal_eval`)."""
-_ESCAPED = re.compile(r"\\u([0-9A-Fa-f]{4})|\\+[nrt]")
+_ESCAPED = re.compile(r"\\u([0-9A-Fa-f]{4})|(?<!\\)\\++[nrt]")
 _BESIDE = 120
 """Characters of a call, of a text as `bare` makes it, beside its tool's name and its arguments."""
 _NAMED = r"(?:(?<=[:<|\].,\[]){0}|{0}(?=[({{]))"
