@@ -27,12 +27,12 @@ from proxy.core.sse import FrameTooLong
 from proxy.dialects.bodies import dict_in
 from proxy.dialects.chat import UPSTREAM_PATH
 from proxy.dialects.ollama_upstream import UPSTREAM_PATH as OLLAMA_PATH
-from proxy.dialects.ollama_upstream import LineReader, error_body, ollama_body
+from proxy.dialects.ollama_upstream import LineReader, ollama_body
 from proxy.exchange import unique
 from proxy.net.headers import AS_JSON, OF_ENCODING, Headers, response_headers
 from proxy.net.prober import KnownModel, Prober
 from proxy.net.tasks import offload_if
-from proxy.net.transport import body_of
+from proxy.net.transport import TURN_BYTES, body_of, is_event_stream
 from proxy.net.upstream import Upstream
 from proxy.shaping.repair import without_system
 
@@ -123,27 +123,80 @@ class Route:
         if backend.chat_dialect != OLLAMA:
             drop = OF_ENCODING if body.wire is None else frozenset()
             target, content = UPSTREAM_PATH + (b"?" + query if query else b""), body.wire or body.content
-            return await self.upstream.send("POST", target, headers, content, drop=drop, plain=True, ahead=ahead)
+            response = await self.upstream.send("POST", target, headers, content, drop=drop, plain=True, ahead=ahead)
+            return response if is_event_stream(response) else await _with_stream_named(response)
         window = self.known.window_request.granted
         content, usage = await offload_if(len(body.content) > 8 * HEAVY, _translate, body.content, window)
         content = content if window or not body.native else body.native
         drop = OF_ENCODING
         response = await self.upstream.send("POST", OLLAMA_PATH, headers, content, drop=drop, plain=True, ahead=ahead)
-        lines, kind, stream = LineReader(f"chatcmpl-{unique()}", usage=usage), AS_JSON, response.stream
+        lines, response = LineReader(f"chatcmpl-{unique()}", usage=usage), await _with_stream_named(response)
+        kind, stream = AS_JSON, response.stream
         if response.status_code != 200:
             refused = await body_of(response, _LARGEST)
             if loads_object(refused) is None:  # Ollama says why; one that only imitates it may not, or has no such path
                 self.prober.give_up_door()
                 _log.warning("backend %s only imitates Ollama: /v1 is spoken to it from now on", self.upstream.name)
                 return await self.send_chat(headers, body, query=query, ahead=ahead)
-            stream = httpx.ByteStream(error_body(response.status_code, refused))
-        elif response.headers.get("content-type", "").startswith("application/x-ndjson"):
+            stream = httpx.ByteStream(refused)
+        elif is_event_stream(response):
             assert isinstance(stream, httpx.AsyncByteStream)
             kind, stream = (b"content-type", b"text/event-stream"), _Frames(stream, lines)
         else:
             stream = httpx.ByteStream(lines.completion(await body_of(response, _LARGEST)))
         passing = [*response_headers(response.headers.raw, drop=_OF_FORM), kind]
         return httpx.Response(response.status_code, headers=passing, stream=stream)
+
+
+_STREAMED = re.compile(rb'\s*+(?:(?:data|event|id|retry)?:|\{[^\n]*"(?:delta|done)"[^\n]*\}[ \t\r]*\n)')
+"""How events begin, or a line of JSON that is part of an answer."""
+_LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
+
+
+async def _with_stream_named(response: httpx.Response) -> httpx.Response:
+    """Return a response as the event stream that it is, if it is one: called otherwise, or lines of JSON."""
+    if response.status_code != 200:
+        return response
+    if not response.headers.get("content-type", "").startswith(_LINES):
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        response.stream = body = _Begun(response.stream)
+        if not _STREAMED.match(await body.beginning()):
+            return response
+    response.headers["content-type"] = "text/event-stream"
+    return response
+
+
+class _Begun(httpx.AsyncByteStream):
+    """A body whose beginning was looked at."""
+
+    def __init__(self, stream: httpx.AsyncByteStream) -> None:
+        self._stream, self._rest = stream, aiter(stream)
+        self._read = b""
+        self._error: httpx.TransportError | None = None
+
+    async def beginning(self) -> bytes:
+        """Read up to the end of the first line, at most some kilobytes."""
+        try:
+            while b"\n" not in self._read.lstrip() and len(self._read) < TURN_BYTES:
+                self._read += await anext(self._rest)
+        except StopAsyncIteration:
+            pass
+        except httpx.TransportError as error:  # whoever reads the body learns of it
+            self._error = error
+        return self._read
+
+    @override
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._read:
+            yield self._read
+        if self._error is not None:
+            raise self._error
+        async for data in self._rest:
+            yield data
+
+    @override
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 class _Frames(httpx.AsyncByteStream):
@@ -157,7 +210,7 @@ class _Frames(httpx.AsyncByteStream):
         try:
             async for data in self._stream:
                 yield self._lines.feed(data)
-            yield self._lines.feed(b"\n")  # the last line may lack its end
+            yield self._lines.close()
         except FrameTooLong as error:
             raise httpx.ReadError(f"it holds {error}") from None
 

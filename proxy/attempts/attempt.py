@@ -266,7 +266,7 @@ class Attempts:
         try:
             # A client's query (`?api-version=…`) goes with it.
             response = await job.route.send_chat(headers, body, query=job.exchange.query)
-            if stream and is_event_stream(response):
+            if is_event_stream(response):
                 job.state.opened, job.state.waits_for = response, ""
                 return response, None
             received = await body_of(response, job.settings.max_body)

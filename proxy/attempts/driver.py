@@ -39,6 +39,7 @@ class AnswerDriver:
             job.prompt.estimate.tokens,
             lambda text: meter.count_text(key, text, cautious=True),
             bound=job.prompt.answer_bound,
+            unique=job.state.unique,
         )
         self.failed: UpstreamUnavailable | None = None
         """Why the backend did not continue the answer, if that ended it."""

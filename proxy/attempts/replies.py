@@ -20,11 +20,12 @@ from proxy.attempts.client import ClientStream
 from proxy.attempts.driver import AnswerDriver
 from proxy.conversation_state import ConversationState
 from proxy.core.dialect import Completion
-from proxy.core.errors import FAILED, ClientError, InternalError, UpstreamInvalid, UpstreamUnavailable
-from proxy.core.jsontext import dumps, loads, loads_object, loads_or_none
+from proxy.core.errors import FAILED, STREAM_FAILED, ClientError, InternalError, UpstreamInvalid, UpstreamUnavailable
+from proxy.core.jsontext import dumps, loads, loads_or_none
 from proxy.core.piece import Identity, Piece
 from proxy.core.request import text_of
 from proxy.dialects.chat.answers import as_stream, completion_of, read_completion
+from proxy.dialects.chat.reading import mended
 from proxy.job import Job
 from proxy.net.headers import AS_JSON, Headers, response_headers
 from proxy.net.transport import QUOTED
@@ -58,13 +59,11 @@ class BodyResponse:
 
     def error(self) -> dict[str, Any]:
         """The error that the body holds, or one that quotes it."""
-        parsed = loads_object(self.body) or {}
-        error = parsed.get("error")
-        if isinstance(error, dict):
-            return {**parsed, "error": error}
+        parsed = mended(loads_or_none(self.body), "message", self.status)
+        if parsed is not None and "error" in parsed:
+            return parsed
         quoted = self.body[:QUOTED].decode("utf-8", "replace")
-        message = error if isinstance(error, str) and error else f"The backend answered {self.status}: {quoted}"
-        return UpstreamUnavailable(message).body()
+        return UpstreamUnavailable(f"The backend answered {self.status}: {quoted}").body()
 
     def with_body(self, body: bytes, *, json: bool = False) -> "BodyResponse":
         """The same response with another body, as `json` if that came as something else."""
@@ -207,8 +206,10 @@ class ClientReply:
             if driver.failed is not None:
                 raise driver.failed
             answer = driver.answer
-            if stream is not None and not answer.has_output:
-                raise UpstreamInvalid("The backend ended its answer before its first word: see its log.")
+            if answer.error is not None and (stream is not None or not (job.dialect.native and answer.has_output)):
+                failed = original.with_body(dumps({"error": answer.error}), json=True)
+                job.outcome.fail(failed.error_status, STREAM_FAILED)
+                return _refused(job, failed)
             pieces = (_changed(answer, pieces[0]), *pieces[1:])
             if stream is not None or len(answer.attempts) > 1 or (usage is None and not job.dialect.native):
                 usage = answer.usage()
@@ -216,7 +217,7 @@ class ClientReply:
         if usage is not None and details is not None:
             usage = {**usage, "spillway": details}
         written = job.writer().body(completion, pieces, usage)  # the other one has written a stream
-        return original if written is completion.body else original.with_body(written, json=not job.dialect.native)
+        return original if written is original.body else original.with_body(written, json=not job.dialect.native)
 
     async def _send(self, reply: BodyResponse) -> None:
         if self.client.keep is not None and reply.status == 200:
@@ -289,8 +290,9 @@ def _refused(job: Job, original: BodyResponse) -> BodyResponse:
     One that came as 200 is an error of its own status for clients that get it in other words than the backend's; what can't be
     read is a page of a proxy on the way, or an error that was cut off.
     """
-    if job.dialect.native if original.status < 400 else loads_or_none(original.body) is not None:
+    error = original.error()
+    if original.status >= 400 and error == loads_or_none(original.body):
         translated = job.dialect.refused(original.body)
         return original if translated is original.body else original.with_body(translated)
-    translated = job.dialect.refused(dumps(original.error()))
+    translated = job.dialect.refused(dumps(error))
     return replace(original, status=original.error_status).with_body(translated, json=True)

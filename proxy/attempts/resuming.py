@@ -3,6 +3,8 @@
 import logging
 from collections.abc import Sequence
 
+import httpx
+
 from proxy.addon import make_way
 from proxy.attempts.attempt import Attempted, Attempts
 from proxy.attempts.calls import MOST_SEARCHES, answered_calls
@@ -23,11 +25,14 @@ from proxy.compaction.continuation import (
     shorten_partial,
 )
 from proxy.core.errors import ContextOverflow, UpstreamRefused
+from proxy.core.piece import Piece
 from proxy.core.request import NONE, Message, Thinking
+from proxy.dialects.chat.answers import pieces_of
 from proxy.job import Job
 from proxy.outcome import ANSWER_RUNGS
 from proxy.stream.answer import Answer
 from proxy.stream.events import Conclude, Correct, Interruption, Pause, Retry, Search
+from proxy.stream.watch import Watch
 
 _log = logging.getLogger("spillway.resume")
 
@@ -132,11 +137,23 @@ class Resumer:
         job, attempts, refusal = self._job, self._attempts, Refusal(overflow=stop.overflow)
         if stop.refusal:
             refusal = await attempts.refusal(job, 200, stop.refusal)
+        elif not await self._may_not_fit():  # nothing was refused: the answer was empty
+            return None
         if await attempts.mend(job, refusal) is Remedy.GIVE_UP:
             return None
         response, body = await attempts.open(job)
+        received: httpx.Response | Sequence[Piece] = response if body is None else pieces_of(body)
+        if not received and body is not None:
+            return None
         request = ContinuationRequest([], {}, exact=True)
-        return None if body is not None else Attempted(response, job.prompt.estimate, request, job.prompt.answer_bound)
+        return Attempted(received, job.prompt.estimate, request, job.prompt.answer_bound)
+
+    async def _may_not_fit(self) -> bool:
+        """Return whether a prompt that was answered by nothing may not fit the window as that is now: servers load models anew."""
+        job = self._job
+        await job.route.known.loaded_window()
+        await job.read_profile()
+        return Watch(window=job.window or 0).may_not_fit(self._answer)
 
     async def _correct(self, correction: Correct) -> Attempted | None:
         """Ask once more for a tool call that could not be made."""

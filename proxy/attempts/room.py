@@ -194,6 +194,7 @@ def watch_of(job: Job, *, hidden: bool) -> Watch:
         show_usage=request.wants_usage is True,
         cancels=job.cancels,
         hidden=hidden,
+        tools=job.offers_tools,
         complete_calls=job.prompt.offer is not None,
         unknown=job.resumable,
         builtin={name: tool.passed for name, tool in job.prompt.builtin.items()},

@@ -4,6 +4,7 @@ import re
 from functools import cached_property
 from typing import Any, Literal
 
+from proxy.core.errors import error_in
 from proxy.core.jsontext import JsonObject, dig, loads_object, loads_or_none, omit
 
 EXAMINED = 16 * 1024
@@ -98,23 +99,17 @@ def error_text(status: int, body: bytes, *, money: bool = False) -> str | None:
 
 def is_refusal(body: bytes) -> bool:
     """Return whether a complete response is an error in spite of a good status (OpenRouter; LM Studio for unknown paths)."""
-    return b'"error"' in body and _is_error(loads_or_none(body))
+    return (b'"error"' in body or b'"choices"' not in body) and _is_error(loads_or_none(body))
 
 
 def _is_error(parsed: Any) -> bool:
-    """Tell an error by any of the forms that backends use for SSE data and bodies of status 200.
-
-    `error` as a string or an object; vLLM's old `object: "error"`; renamed keys without choices; OpenRouter's
-    `finish_reason: "error"` or an error inside a choice; z.ai's finish reason for a full window.
-    """
+    """Tell an error in SSE data, or a body of status 200: one that says so, or an answer that ended in one (z.ai's for a full window)."""
     if not isinstance(parsed, dict):
         return False
-    if parsed.get("error") or "error" in (parsed.get("object"), parsed.get("type")):
-        return True
     choices = parsed.get("choices")
-    if not isinstance(choices, list):
-        return bool(parsed.get("error_message") or parsed.get("error_type"))
-    return any(
+    if error_in(parsed, answers=bool(choices)) is not None:
+        return True
+    return isinstance(choices, list) and any(
         isinstance(choice, dict)
         and (choice.get("error") or choice.get("finish_reason") in ("error", "model_context_window_exceeded"))
         for choice in choices

@@ -1,8 +1,11 @@
 """Everything that can go wrong, with the HTTP status and OpenAI error fields of each."""
 
+import re
 from typing import Any
 
 from typing_extensions import override
+
+from proxy.core.jsontext import dumps
 
 STREAM_FAILED = "upstream_failed"
 """Code of an error inside a stream, where the backend broke off or sent what can't be read."""
@@ -172,3 +175,48 @@ class UpstreamInvalid(UpstreamUnavailable, code="upstream_invalid"):
 
 class UpstreamTooLarge(UpstreamUnavailable, code="upstream_too_large"):
     """The backend's answer is larger than `SPILLWAY_MAX_BODY`."""
+
+
+# -- what backends report
+
+_WORDS = ("message", "msg", "error_message", "error_msg", "detail", "details", "error", "errors", "reason", "title")
+"""Fields in which servers say what went wrong (FastAPI, TGI, LM Studio, Venice, RFC 9457), the plainest first."""
+_NAMES_ERROR = re.compile(r"error|exception|^details?$", re.IGNORECASE)
+_TYPES = {400: "invalid_request_error", 404: "not_found_error"}
+
+
+def error_in(value: Any, status: int = 200, *, answers: bool = False) -> dict[str, Any] | None:
+    """Return the error that JSON from a backend reports, as OpenAI has it; the same object if it has that form, None for no error.
+
+    `answers`: it holds an answer; of such an object only `error` counts. Any other is one that has an error's status, or a field
+    that names an error: at the top level, as a list, under `detail` or `error_type`, under a key that is a sentence (Ollama).
+    """
+    if isinstance(value, list):
+        found = [error for each in value[:1] if (error := error_in(each, status)) is not None]
+        return found[0] if found else None
+    if isinstance(value, str) and status >= 400:
+        value = {"error": value}
+    if not isinstance(value, dict):
+        return None
+    error = value.get("error")
+    if isinstance(error, dict) and error and isinstance(error.get("message"), str):
+        return error
+    named = [key for key in value if value[key] and _NAMES_ERROR.search(key)]
+    says = status >= 400 or "error" in (value.get("object"), value.get("type"), value.get("event"), value.get("status"))
+    failed = "code" in value and bool(_said(value)) and value["code"] not in (0, 200, "0", "200")
+    if not error and (answers or not (named or says or failed)):
+        return None
+    inner = error if isinstance(error, dict) else {}
+    words = _said(inner) or _said(value) or "; ".join(f"{key}: {said}" for key in named if (said := _said(value[key])))
+    kind = inner.get("type") or value.get("error_type") or _TYPES.get(status, "api_error")
+    code = inner.get("code", value.get("code", value.get("error_code")))
+    return {**inner, "message": words or dumps(value).decode(), "type": kind, "param": None, "code": code}
+
+
+def _said(value: Any) -> str:
+    """Return the words in part of an error; empty if there are none."""
+    if isinstance(value, list):
+        return "; ".join(filter(None, map(_said, value)))
+    if isinstance(value, dict):
+        return next((words for name in _WORDS if (words := _said(value.get(name)))), "")
+    return value if isinstance(value, str) else ""

@@ -64,6 +64,11 @@ def loads_object(data: bytes | str) -> JsonObject | None:
     return value if isinstance(value, dict) else None
 
 
+def same_json(one: str, other: str) -> bool:
+    """Compare two texts as JSON: outside of strings white space has no meaning."""
+    return one == other or ((value := loads_or_none(one)) is not None and value == loads_or_none(other))
+
+
 def dig(value: Any, *path: str) -> Any:
     """Return the value at the end of `path` through nested objects of any JSON, or None."""
     for name in path:

@@ -2,6 +2,9 @@
 
 WHATWG HTML, "Server-sent events": lines end with CRLF, LF or CR and nothing else. U+2028 and U+0085 inside
 JSON are ordinary characters, so bytes are searched, never text.
+
+Some servers send lines of JSON (NDJSON) for events, or beside them: such a line, which can be no field of an event, is a frame, and its
+data is all of it.
 """
 
 import re
@@ -12,9 +15,10 @@ from proxy.core.jsontext import dumps
 _FRAME_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n", b"\r\r\n", b"\n\r")
 _EOL = re.compile(rb"\r\n|\n|\r")
 # A blank line ends a frame. A CR at the very end may be half of a CRLF, so it is left for the next read.
-_FRAME_END = re.compile(rb"(?:\r\n|\n|\r(?=[^\n])){2}")
-_FRAME = re.compile(rb"[\r\n]+|(?:[^\r\n]++(?:\r\n|\n|\r|\Z))++(?:\r\n|\n|\r)?")
-"""Blank lines, or lines with the blank one that ends them."""
+_JSON_LINE = rb"^\{[^\r\n]*\}[ \t]*+(?:\r?\n|\Z)"
+_FRAME_END = re.compile(rb"(?:\r\n|\n|\r(?=[^\n])){2}|" + _JSON_LINE.replace(rb"|\Z", b""), re.MULTILINE)
+_FRAME = re.compile(rb"[\r\n]+|" + _JSON_LINE + rb"|(?:[^\r\n]++(?:\r\n|\n|\r|\Z))++(?:\r\n|\n|\r)?", re.MULTILINE)
+"""Blank lines, a line of JSON, or lines with the blank one that ends them."""
 
 
 LARGEST_FRAME = 32 * 2**20
@@ -45,6 +49,8 @@ class FrameSplitter:
             return data
         # A blank line that this read completed begins at most three bytes before it (CR LF CR | LF).
         start = max(0, len(rest) - 3)
+        if b"\n" in data:  # the line that it ends may be JSON by itself
+            start = min(start, rest.rfind(b"\n") + 1)
         rest += data
         end = _last_end(rest, start)
         if end == 0:
@@ -64,7 +70,7 @@ class FrameSplitter:
 
 def _last_end(data: bytearray, start: int) -> int:
     """Find the end of the last complete frame, if that is after `start`; else return 0."""
-    if data.find(b"\r", start) < 0:
+    if data.find(b"\r", start) < 0 and not data.startswith(b"{", start) and data.find(b"\n{", start) < 0:
         at = data.rfind(b"\n\n", start)
         return at + 2 if at >= 0 else 0
     end = 0
@@ -79,7 +85,7 @@ def frames(block: bytes) -> list[bytes]:
     Further blank lines, which mean nothing, are pieces of their own: where a frame begins does not depend
     on how the stream was cut into reads.
     """
-    if b"\r" in block or b"\n\n\n" in block or block.startswith(b"\n"):
+    if b"\r" in block or b"\n\n\n" in block or block.startswith((b"\n", b"{")) or b"\n{" in block:
         return _FRAME.findall(block)
     *parts, last = block.split(b"\n\n")
     return [part + b"\n\n" for part in parts] + ([last] if last else [])
@@ -93,6 +99,8 @@ def data_of(frame: bytes) -> bytes | None:
         if b"\n" not in data and b"\r" not in data:
             return data
     lines = [line[5:].removeprefix(b" ") for line in _EOL.split(frame) if line.startswith(b"data:")]
+    if not lines and frame.startswith(b"{"):
+        return frame
     return b"\n".join(lines) if lines else None
 
 

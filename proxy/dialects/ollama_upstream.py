@@ -2,7 +2,7 @@
 
 Its `/v1` takes a dozen of OpenAI's parameters, drops all of Ollama's, and sets a temperature and a top_p of 1 over the model
 file's. Shapes: Ollama 0.33, `api/types.go` (ChatRequest, Message, Options, ChatResponse, Metrics), `FromChatRequest`,
-`ToStreamChunks`, `FinishChunk`, `NewError` in `openai/openai.go`; errors in mid-stream are lines of their own
+`ToStreamChunks`, `FinishChunk` in `openai/openai.go`; errors in mid-stream are lines of their own
 (`streamResponse` in `server/routes.go`).
 """
 
@@ -25,8 +25,6 @@ _BOUNDS = ("max_tokens", "max_completion_tokens")
 """The newer name last, which wins."""
 _EFFORTS: Mapping[str, str | bool] = {NONE: False, "minimal": "low", "xhigh": "max", "ultra": "max"}
 """Values of `think` for the efforts that Ollama has no word for; any other goes as it is, and is accepted or refused there."""
-_ERROR_TYPES = {400: "invalid_request_error", 404: "not_found_error"}
-_REASONS = {"load": "stop", "unload": "stop", "": "stop"}
 
 
 # -- requests
@@ -127,7 +125,7 @@ class LineReader:
         self._head: dict[str, Any] = {"id": answer_id}
         self._usage = usage
         self._calls = 0
-        self._held = bytearray()
+        self._splitter = sse.FrameSplitter()
 
     def feed(self, data: bytes) -> bytes:
         """Frames for all lines that are complete now; maybe none.
@@ -135,27 +133,27 @@ class LineReader:
         Raises:
             FrameTooLong: a line has no end.
         """
-        start = len(self._held)
-        self._held += data
-        end = self._held.rfind(b"\n", start) + 1
-        if not end and len(self._held) > sse.LARGEST_FRAME:
-            raise sse.FrameTooLong(f"a line of more than {sse.LARGEST_FRAME} bytes")
-        lines = self._held[:end].split(b"\n")
-        del self._held[:end]
-        return b"".join(frame for line in lines if line.strip() for frame in self._frames(bytes(line)))
+        return self._translated(self._splitter.feed(data))
+
+    def close(self) -> bytes:
+        """Frames for the last line, which may lack its end."""
+        return self._translated(self._splitter.flush())
+
+    def _translated(self, block: bytes) -> bytes:
+        return b"".join(out for frame in sse.frames(block) for out in self._frames(frame))
 
     def completion(self, body: bytes) -> bytes:
-        """The body of an answer that is not streamed; one that is no answer stays as it is."""
+        """The body of an answer that is not streamed; one that is none of Ollama's stays as it is."""
         line = loads_object(body)
-        if line is None or "error" in line:
-            return error_body(200, body)
+        if line is None or not _is_answer(line):
+            return body
         head = self._envelope(line, "chat.completion")
         return dumps({**head, "choices": [self._choice("message", line)], "usage": _usage(line)})
 
-    def _frames(self, data: bytes) -> Iterator[bytes]:
-        line = loads_object(data)
-        if line is None or "error" in line:  # data that is no JSON is found to be so by who reads the frame
-            yield b"data: " + error_body(500, data) + b"\n\n"
+    def _frames(self, frame: bytes) -> Iterator[bytes]:
+        line = loads_object(sse.data_of(frame) or b"")
+        if line is None or not _is_answer(line):  # what it is, is found out by who reads the frame
+            yield frame if sse.is_closed(frame) else frame + b"\n\n"
             return
         first = "object" not in self._head
         head = self._envelope(line, "chat.completion.chunk")
@@ -185,8 +183,7 @@ class LineReader:
             delta["reasoning"] = thought
         if calls := list(map(self._call, dicts_in(message, "tool_calls"))):
             delta["tool_calls"] = calls
-        reason = text_in(line, "done_reason")
-        finish = _REASONS.get(reason, reason) if line.get("done") is True else None
+        finish = text_in(line, "done_reason") or "stop" if line.get("done") is True else None
         finish = "tool_calls" if finish == "stop" and self._calls else finish
         more = {"logprobs": {"content": line["logprobs"]}} if line.get("logprobs") else {}
         return {"index": 0, name: delta, "finish_reason": finish, **more}
@@ -201,13 +198,9 @@ class LineReader:
         return {"index": index, "id": call_id, "type": "function", "function": named}
 
 
-def error_body(status: int, body: bytes) -> bytes:
-    """An error's body in OpenAI's form; one that is none of Ollama's stays as it is."""
-    line = loads_object(body)
-    if line is None or not isinstance(line.get("error"), str):
-        return body
-    kind = _ERROR_TYPES.get(status, "api_error")
-    return dumps({**line, "error": {"message": line["error"], "type": kind, "param": None, "code": None}})
+def _is_answer(line: Mapping[str, Any]) -> bool:
+    """Return whether a line is of Ollama's: imitators send chunks of chat completions, and all of them errors."""
+    return not line.get("error") and ("message" in line or "done" in line)
 
 
 def _usage(line: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class Translator(Writer):
         self._open: ContentBlock | None = None
         self._calls: list[ContentBlock] = []
         self._calls_by_index: dict[int, ContentBlock] = {}
-        """The latest call of each index that the backend gave."""
+        """Calls by their index."""
         self._later: list[tuple[str, str]] = []
         """Kind and text of what came after the first call began."""
         self._finish: str | None = None
@@ -175,16 +175,9 @@ class Translator(Writer):
         return call.id or f"{self.call_prefix}_{self._unique}_{call.index}"
 
     def _call_of(self, part: CallPart) -> ContentBlock:
-        """Find the call that a piece belongs to, or begin one.
-
-        A piece that is not numbered (Ollama, and calls that were read off text) begins one if it names a function. Where
-        the index is always the same, a new id is a new call (older Ollama, Gemini).
-        """
-        if part.index is not None:
-            call = self._calls_by_index.get(part.index)
-        else:
-            call = None if part.name or not self._calls else self._calls[-1]
-        if call is None or (part.id and call.id not in ("", part.id)):
+        """Find the call of that index, or begin it; a whole call may come without one."""
+        call = None if part.index is None else self._calls_by_index.get(part.index)
+        if call is None:
             call = ContentBlock("call", part.name, part.id)
             self._calls.append(call)
             if part.index is not None:

@@ -71,11 +71,14 @@ class Attempt:
 class Answer:
     """Text, reasoning, tool calls, usage and finish of the only choice, accumulated from pieces."""
 
-    def __init__(self, prompt_tokens: int, count: Callable[[str], int], *, bound: int | None = None) -> None:
+    def __init__(
+        self, prompt_tokens: int, count: Callable[[str], int], *, bound: int | None = None, unique: str = ""
+    ) -> None:
         """`count` counts tokens of a piece of completion text that is too long to be one token.
 
-        `bound` is the `max_tokens` of the first attempt, where that is Spillway's own.
+        `bound` is the `max_tokens` of the first attempt, where that is Spillway's own; `unique` makes ids of calls.
         """
+        self.unique = unique
         self.count = count
         self._text, self._reasoning = StringIO(), StringIO()
         self.calls: list[CallPart] = []
@@ -95,6 +98,8 @@ class Answer:
         self.attempts = [Attempt(prompt_tokens, bound=bound)]
         self.repeated_calls = 0
         """Calls that were left out because their attempt had made them before."""
+        self.error: Any = None
+        """The error that it ended in; None: it did not, or the client has its text all the same."""
         self.ended = ""
         """The finish reason that Spillway gave it; empty: it has the backend's."""
 
@@ -117,6 +122,11 @@ class Answer:
     def size(self) -> int:
         """Characters of text and reasoning."""
         return self._text.tell() + self._reasoning.tell()
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether the client has nothing of it."""
+        return self.size == 0 and not self.calls
 
     @property
     def has_text(self) -> bool:
@@ -190,6 +200,11 @@ class Answer:
                 break
             count += 1
         return count
+
+    def begin(self, attempt: Attempt) -> None:
+        """Begin another attempt, which numbers its calls anew."""
+        self.attempts.append(attempt)
+        self._places = {}
 
     def set_mark(self) -> None:
         """Remember where the answer stands, for `rewind`."""
@@ -295,15 +310,13 @@ class Answer:
         return {**reported, "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
 
     def _add_calls(self, piece: Piece) -> None:
-        """Take in parts of calls. They belong to a call by its index; where that is always the same, a new id is a new call (Ollama)."""
+        """Take in parts of calls, which belong to a call by its index."""
         for part in piece.calls:
-            place = (piece.index, part.index)
-            call = self.calls[self._places[place]] if place in self._places else None
-            if call is None or (part.id and part.id != call.id and call.id):
-                self._places[place] = len(self.calls)
+            place = self._places.setdefault((piece.index, part.index), len(self.calls))
+            if place == len(self.calls):
                 self.calls.append(part)
             else:
-                self.calls[self._places[place]] = call.joined(part)
+                self.calls[place] = self.calls[place].joined(part)
 
     def _tokens(self, text: str) -> int:
         """Count a delta: it is taken for one token, as llama.cpp, vLLM, Ollama and LM Studio send them.

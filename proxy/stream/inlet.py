@@ -7,14 +7,17 @@ which has gone out already, such a call is left out, for the model to make in it
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
+from operator import is_
 from typing import TYPE_CHECKING, TypeAlias
 
 from proxy.core import sse
-from proxy.core.jsontext import loads_or_none
+from proxy.core.jsontext import same_json
 from proxy.core.piece import CallPart, Piece
 from proxy.dialects.chat.answers import is_torn
+from proxy.dialects.chat.reading import CallTable
 from proxy.stream.answer import Answer
 from proxy.stream.events import Correct
+from proxy.stream.thinking import StrayEndFilter
 from proxy.stream.watch import Watch
 
 if TYPE_CHECKING:
@@ -39,17 +42,51 @@ class Inlet:
         """Get ready for the bytes of another attempt."""
         self.splitter = sse.FrameSplitter()
         self.calls = self._make_reader()
+        self._front: StrayEndFilter | None = None
+        self._begun = len(self._answer.attempts) > 1
+        """Whether the text has begun, in which a tag may end what nobody saw begin."""
+        self._tables: dict[int, CallTable] = {}
+        """Of each choice that makes calls."""
         self._repeated: RepeatedCalls | None = None
         """None until a call is made."""
         self._calling = False
 
     def take(self, piece: Piece) -> Sequence[Piece]:
         """Return what the client may get of a piece; nothing while it may be a call."""
+        if not self._begun:
+            begins = piece.text.lstrip()[:1]
+            if begins == "<" or self._front is not None:
+                piece = self._without_stray_end(piece)
+            self._begun = self._begun or bool(piece.calls) or begins not in ("", "<")
+        # An end may belie the calls before it, or that there are any.
+        belied = piece.finish and (self._tables or piece.finish == "tool_calls")
+        pieces = self._in_order(piece) if piece.calls or belied or piece.other_choices else (piece,)
         if self.calls is None:
-            return self._for_client((piece,))
-        ready = self.calls.feed(piece)
+            return self._for_client(pieces)
+        ready = [out for each in pieces for out in self.calls.feed(each)]
         self._answer.attempt.unseen = self.calls.unseen
         return self._for_client(ready)
+
+    def _without_stray_end(self, piece: Piece) -> Piece:
+        """Return the beginning of an answer without an end tag that ends nothing, as far as it is known."""
+        self._front = front = self._front or StrayEndFilter()
+        text = front.feed(piece.text) + (front.flush() if piece.finish or piece.calls else "")
+        self._begun = not front.open
+        return piece if text == piece.text else replace(piece, frame=b"", text=text)
+
+    def _in_order(self, piece: Piece) -> Sequence[Piece]:
+        """Return a piece with its calls in order, each choice by itself where one of several was not; else the same one."""
+        came = piece.by_choice() if piece.other_choices else [piece]
+        ordered = [self._table(each.index).feed(each) if each.calls or each.finish else each for each in came]
+        return (piece,) if all(map(is_, came, ordered)) else ordered
+
+    def _table(self, index: int) -> CallTable:
+        if index not in self._tables:
+            answer, attempt = self._answer, len(self._answer.attempts) - 1
+            # Calls that Spillway answered, which are all of their attempt, the client has never seen.
+            seen = 0 if any(each.searching for each in answer.attempts) else len(answer.calls)
+            self._tables[index] = CallTable(f"{answer.unique}{attempt or ''}", seen if attempt else 0)
+        return self._tables[index]
 
     def close(self) -> Sequence[Piece]:
         """Return what is held at the end of an attempt, but for what has to be corrected."""
@@ -161,7 +198,7 @@ class RepeatedCalls:
 
     def _part(self, part: CallPart) -> list[CallPart]:
         call, before = self._call, []
-        if call is not None and part.index == call.index and part.id in ("", call.id):
+        if call is not None and part.index == call.index:
             self._call = call.joined(part)
         else:
             before = self._settled()
@@ -175,7 +212,7 @@ class RepeatedCalls:
         if call is None or not call.name:  # of a kind that is not known here
             return []
         earlier = self._made.setdefault(call.name, [])
-        if self._held and any(_is_equal(call.arguments, each) for each in earlier[-_COMPARED:]):
+        if self._held and any(same_json(call.arguments, each) for each in earlier[-_COMPARED:]):
             self._dropped += 1
             self._drop(call.name + call.arguments)
             return []
@@ -188,8 +225,3 @@ class RepeatedCalls:
             self._places[part.index] = part.index - self._dropped
         place = self._places.get(part.index, part.index)
         return part if place == part.index else replace(part, index=place)
-
-
-def _is_equal(one: str, other: str) -> bool:
-    """Compare arguments as JSON: inside a text white space has a meaning."""
-    return one == other or loads_or_none(one) == loads_or_none(other) is not None

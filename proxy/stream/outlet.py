@@ -100,10 +100,13 @@ class Outlet:
         if piece.usage is not None and (piece.trailer or piece.finish):
             usage = watch.with_details(piece.usage)
             piece = piece if usage is piece.usage else replace(piece, frame=b"", usage=usage)
-        cut = self.held is not None or watch.may_be_full(answer) or watch.cut_after_calls(answer)
+        cut = piece.finish == "length" and (
+            self.held is not None or watch.may_be_full(answer) or watch.cut_after_calls(answer)
+        )
         usage_follows = watch.strip_usage and answer.attempt.finish is not None
-        # The end of the first choice does not hold up others.
-        ends = (piece.finish == "length" and cut) or usage_follows or (piece.finish and watch.ended_in_thought(answer))
+        # The end of the first choice does not hold up others; that of nothing at all may be a failure.
+        vain = piece.finish and ((not answer.has_text and answer.is_empty) or watch.ended_in_thought(answer))
+        ends = cut or usage_follows or vain
         if not piece.index and ends:
             self.held = [*(self.held or ()), piece]
             return True

@@ -17,6 +17,7 @@ from proxy.backends.profile import TEMPLATE_RULES
 from proxy.backends.refusals import refused_feature
 from proxy.core import sse
 from proxy.core.dialect import Writer
+from proxy.core.errors import STREAM_FAILED, UpstreamUnavailable
 from proxy.core.piece import Identity, Piece
 from proxy.dialects.chat.answers import read_frame
 from proxy.stream import events
@@ -29,6 +30,9 @@ from proxy.stream.watch import UNBOUND, Watch
 _EMPTY = "The backend answered nothing; most likely the prompt does not fit its context window."
 _EARLY = "The backend ended the answer early."
 _NOTHING = "The backend ended its answer without having said anything."
+_SWALLOWED = "The backend generated an answer and sent nothing of it; most likely it could not read a tool call. Its log may say more."
+_QUOTED = 200
+"""Characters of a backend's text in an error."""
 
 
 class StreamSession:
@@ -55,6 +59,8 @@ class StreamSession:
         """The pause point is reached: the next word is not taken any more."""
         self._gap = self._gap_before = ""
         """White space before the word that was not taken by this attempt, and the one before it."""
+        self._stray = ""
+        """The newest text among the frames that was no answer: it may be what the backend ended it for."""
         self._size_before = -1
         """Characters of the answer before the running attempt."""
 
@@ -148,6 +154,8 @@ class StreamSession:
         """Take in what is no part of the answer: its end mark, a comment, or what comes behind an error."""
         if piece.done:
             return self._attempt_ended(piece)
+        if piece.comment.strip(": "):
+            self._stray = piece.comment[:_QUOTED]
         if piece.form is None and not self._over and (piece.aside or not self._outlet.rewriting):
             self._outlet.aside(piece)
         return None
@@ -168,7 +176,7 @@ class StreamSession:
         if refused and not self.answer.has_output:
             self.state, self._refusal = events.State.PAUSED, piece
             return events.Retry(overflow, data)
-        attempt.errored = True
+        attempt.errored, self.answer.error = True, piece.error
         self._outlet.settle()
         self._outlet.aside(piece)
         return None
@@ -231,7 +239,7 @@ class StreamSession:
             self._outlet.release()
         self._gap_before, self._gap, self._size_before = self._gap, "", self.answer.size
         self._outlet.next_attempt(event, self._gap_before)
-        self.answer.attempts.append(Attempt(event.prompt_tokens, bound=event.bound))
+        self.answer.begin(Attempt(event.prompt_tokens, bound=event.bound))
         self._inlet.next_attempt()
         self._refusal, self._over, self._due, self._whole = None, False, False, False
         self.state = events.State.RELAYING
@@ -254,8 +262,9 @@ class StreamSession:
             return stop
         if self.watch.ended_in_thought(self.answer):
             return self._conclude(ended=True)
-        if self._unexplained:
-            return self._fail(_EARLY if self.answer.has_output else _NOTHING)
+        if self._unexplained or (self.watch.tools and self.watch.swallowed(self.answer)):
+            message = (_EARLY if self.answer.has_output else _NOTHING) if self._unexplained else _SWALLOWED
+            return self._fail(f"{message} Its last words: {self._stray}" if self._stray else message)
         return self._complete(mark, supplied=supplied)
 
     def _close(self) -> events.Stop | None:
@@ -334,7 +343,7 @@ class StreamSession:
             self._outlet.refuse(self._refusal)
             return self._finish()
         if not self.answer.has_output:
-            return self._fail(_EMPTY)
+            return self._fail(_EMPTY if self.watch.may_not_fit(self.answer) else _NOTHING)
         return self._end((self._over and self.answer.only_thought and self.answer.attempt.finish) or "length")
 
     def _cut_off(self, message: str) -> events.Stop | None:
@@ -354,6 +363,9 @@ class StreamSession:
 
     def _fail(self, message: str) -> events.Finish:
         self.failed = True
+        if self.answer.is_empty:
+            self.answer.error = UpstreamUnavailable(message, code=STREAM_FAILED).body()["error"]
+            self._outlet.drop_end()
         self._outlet.fail(message)
         return self._finish()
 

@@ -6,6 +6,7 @@ from typing_extensions import override
 
 TAGS = ("think", "thinking", "thought", "reasoning")
 _OPENING = re.compile(rf"\s*<({'|'.join(TAGS)})>")
+_CLOSING = re.compile(rf"</(?:{'|'.join(TAGS)})>")
 _LONGEST = max(map(len, TAGS)) + 2
 
 
@@ -96,6 +97,19 @@ class ThoughtFilter(Filter):
         if not over:
             return self._release(len(held)) if ended else ""
         return self._release(end).lstrip("\n")
+
+
+class StrayEndFilter(Filter):
+    """Takes out the end of a thought that an answer begins with, whose beginning was in the prompt, or was taken out by a parser."""
+
+    @override
+    def _judge(self, *, ended: bool) -> str:
+        bare = self._held.lstrip()
+        if found := _CLOSING.match(bare):
+            rest = bare[found.end() :].lstrip()
+            return self._release(len(self._held) - len(rest)) if rest or ended else ""
+        may = any(f"</{tag}>".startswith(bare) for tag in TAGS)
+        return "" if may and bare and not ended else self._release(0)
 
 
 def _may_open(text: str) -> bool:

@@ -25,8 +25,9 @@ UNBOUND = 2**62
 """A bound in tokens that is none."""
 _SILENT = 3
 """Attempts that are refused inside the stream before their first word, until the answer is ended."""
-_EMPTY_FILL = 0.9
-"""Fill from which an answer without a single delta is taken for a refused prompt (LM Studio 0.4)."""
+_ENDS = (None, "stop", "length", "tool_calls")
+_EMPTY_FILL, _SMALL = 0.9, 2048
+"""Fill from which an answer without a single delta is taken for a refused prompt (LM Studio 0.4), and a window where none is known."""
 _TAIL, _PROBE, _LOOP, _TIMES = 4_000, 40, 1_500, 4
 """Characters of an answer's end that are looked at, of the piece that is looked for, and of a loop, which goes round so often."""
 _LETTERS, _PROSE = 8, 0.6
@@ -67,6 +68,8 @@ class Watch:
     """The client wants usage, so a joined answer ends with a usage chunk."""
     cancels: bool = True
     """Whether an attempt may be left before its end; False: it is paid for to the end, so a bound has to stop it."""
+    tools: bool = False
+    """Whether the request offers any."""
     hidden: bool = False
     """Whether nobody sees the answer before its end, so that its last word can be taken back."""
     complete_calls: bool = False
@@ -191,10 +194,26 @@ class Watch:
         return attempt.finish == "length" and full and self.remaining_tokens(answer) != 0
 
     def suspiciously_empty(self, answer: Answer) -> bool:
-        """Return whether an answer without a word is a refusal of the prompt."""
+        """Return whether nothing at all was generated, so that the prompt may not fit: by the window, or by the backend's own count.
+
+        A model that has nothing to say generates a token that says so.
+        """
         attempt = answer.attempt
-        empty = not answer.has_output and not attempt.finish and not attempt.errored
-        return empty and self.window > 0 and attempt.prompt_tokens >= _EMPTY_FILL * self.window
+        if answer.has_output or attempt.errored or attempt.finish not in _ENDS or self.remaining_tokens(answer) == 0:
+            return False
+        counted = attempt.finish is not None and attempt.usage is not None and "completion_tokens" in attempt.usage
+        full = self.window > 0 and self.may_not_fit(answer)
+        return len(answer.attempts) == 1 and (counted or full or (self.tools and attempt.finish is not None))
+
+    def may_not_fit(self, answer: Answer) -> bool:
+        """Return whether the prompt may be longer than the window; where that is not known, than the smallest in use."""
+        return answer.attempt.prompt_tokens >= _EMPTY_FILL * (self.window or _SMALL)
+
+    def swallowed(self, answer: Answer) -> bool:
+        """Return whether an answer with tools was generated, and nothing of it sent: the backend could not read a call in it."""
+        attempt = answer.attempt
+        silent = answer.is_empty and not (attempt.calling or attempt.errored)
+        return silent and attempt.finish in ("stop", "tool_calls") and attempt.completion_tokens > 1
 
     def remaining_tokens(self, answer: Answer) -> int | None:
         """Completion tokens that the client still allows."""

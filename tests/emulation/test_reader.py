@@ -228,7 +228,7 @@ def test_an_error_does_not_wait_for_a_correction(error: bytes) -> None:
 # -- finish reasons
 
 
-@pytest.mark.parametrize("finish", ["stop", "eos_token", "end_turn", "tool_calls", "stop_sequence"])
+@pytest.mark.parametrize("finish", ["stop", "tool_calls"])
 def test_beside_calls_every_end_of_the_models_own_is_told_as_calls(finish: str) -> None:
     end = chunk({}, finish)
     assert deltas(stream().take(said(TAGGED) + end))[-1] == ({}, "tool_calls")
@@ -238,7 +238,7 @@ def test_beside_calls_every_end_of_the_models_own_is_told_as_calls(finish: str) 
     assert "no tool was called" in str(missing.correction())
 
 
-@pytest.mark.parametrize("finish", ["length", "content_filter", "error"])
+@pytest.mark.parametrize("finish", ["length", "content_filter"])
 def test_other_ends_stay_and_complete_nothing(finish: str) -> None:
     end = chunk({}, finish)
     assert deltas(stream().take(said(TAGGED) + end))[-1] == ({}, finish)

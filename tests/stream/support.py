@@ -272,7 +272,7 @@ def lines(draw: st.DrawFn, values: st.SearchStrategy[Any]) -> bytes:
     if kind == 2:
         return b"event: error" + end + b"data: " + data + end + end
     if kind == 3:
-        return b"id: 7" + end + b"retry: 10" + end + end + end
+        return b"id: 7" + end + b"retry: 10" + end + b"data: " + data + end + end + end
     if kind == 4:
         blank = draw(ends)
         blank = end if end + blank == b"\r\n" else blank  # else it is one line end, and the frame goes on

@@ -80,13 +80,6 @@ def test_however_the_calls_come(calls: list[tuple[str, str]], size: int) -> None
     assert said(fed(RepeatedCalls(list[str]().append), parts(calls, size))) == once(calls)
 
 
-def test_calls_that_all_come_under_one_index_are_told_apart_by_their_ids() -> None:
-    """Ollama's way."""
-    calls = [CallPart(*call, id=f"c{n}", index=0) for n, call in enumerate([PARIS, PARIS, NOW])]
-    sent = fed(RepeatedCalls(list[str]().append), calls)
-    assert [(part.id, part.index) for each in sent for part in each.calls] == [("c0", 0), ("c2", 0)]
-
-
 def test_calls_that_have_no_name_that_is_known_are_left_alone() -> None:
     custom = tuple(CallPart(kind="custom", id=f"c{n}", index=n) for n in range(2))
     piece = Piece(calls=custom, finish="tool_calls", form={}, choice=True)

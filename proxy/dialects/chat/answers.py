@@ -13,18 +13,14 @@ from typing_extensions import override
 
 from proxy.core import sse
 from proxy.core.dialect import Completion, Writer
-from proxy.core.errors import STREAM_FAILED, UpstreamUnavailable
-from proxy.core.jsontext import dumps, loads, loads_object, omit
+from proxy.core.jsontext import dumps, loads, loads_object, loads_or_none, omit
 from proxy.core.piece import CallPart, Identity, Piece, as_count
 from proxy.core.request import REASONING, THOUGHT_FIELDS
 from proxy.dialects.bodies import dict_in, dicts_in, text_in
+from proxy.dialects.chat.reading import CHUNK, FINISHES, mended
 
 DONE = b"data: [DONE]\n\n"
 """The frame that ends a stream of chunks (OpenAI API reference, "Streaming")."""
-_GARBLED = UpstreamUnavailable(
-    "The backend sent data that can't be read; part of the answer may be lost.", code=STREAM_FAILED
-).body()
-"""What takes the place of data that is no JSON: no client could read it either."""
 _PRIVILEGED = {"event", "selected_model_id"}
 """Keys that are Spillway's to send, as a type of `response.…` is: Open WebUI 0.12 obeys them, and one runs code in its page."""
 _SUSPECT = re.compile(rb'"(?:event|selected_model_id|type)"|\\u00[2567]')
@@ -38,26 +34,56 @@ _COUNTS = ("usage", "timings")
 
 
 def read_frame(frame: bytes) -> Piece:
-    """Read a complete frame of a stream."""
+    """Read a complete frame of a stream: what is no answer, nor an error, is an empty piece."""
     data = sse.data_of(frame)
     if not data:
-        return Piece(frame=frame, aside=data is None)
+        # A name or an id without data is an event all the same to OpenAI's SDK, which finds no JSON in it.
+        silent = data is None and frame.startswith((b":", b"\r", b"\n"))
+        return Piece(frame=frame if silent else b"", aside=data is None)
     if data.strip() == b"[DONE]":
         return Piece(frame=frame, done=True)
-    # Open WebUI reads line by line, and would obey one of several lines that is privileged by itself.
-    rewritten = b"\n" in data and _SUSPECT.search(data) is not None
+    # Open WebUI reads line by line, and would obey one of several lines that is privileged by itself; a line of JSON has no name.
+    rewritten = data[:1] == frame[:1] or (b"\n" in data and _SUSPECT.search(data) is not None)
     try:
         chunk = loads(data)
     except ValueError:
-        return piece_of(_GARBLED, sse.encode(_GARBLED))
-    if not isinstance(chunk, dict):
-        return Piece(frame=b"" if rewritten else frame)
+        chunk, rewritten = _as_text(data), True
+    if not isinstance(chunk, dict) or _is_odd(chunk):
+        known = mended(chunk, status=500 if frame.startswith(b"event: error") else 200)
+        if known is None:
+            return Piece(comment=chunk if isinstance(chunk, str) else "")
+        chunk, rewritten = known, rewritten or known is not chunk
     suspect = "type" in chunk or not _PRIVILEGED.isdisjoint(chunk)
     if suspect and (allowed := _unprivileged(chunk)) is not chunk:
         chunk, rewritten = allowed, True
         if not _MEANINGFUL & chunk.keys():
             return Piece()
     return piece_of(chunk, sse.encode(chunk) if rewritten else frame)
+
+
+def _as_text(data: bytes) -> Any:
+    """Read data with half a character in it, which is replaced; its text where it is no JSON."""
+    text = data.decode("utf-8", "replace")
+    value = loads_or_none(text)
+    return text if value is None else value
+
+
+def _is_odd(chunk: dict[str, Any]) -> bool:
+    """Return whether a chunk may not be in OpenAI's form; most can be told at a glance."""
+    choices = chunk.get("choices")
+    if not isinstance(choices, list) or chunk.get("error") or not (choices or "usage" in chunk):
+        return True
+    if chunk.get("object", CHUNK) != CHUNK:
+        return True
+    for choice in choices:
+        delta, finish = (choice.get("delta"), choice.get("finish_reason")) if isinstance(choice, dict) else (None, None)
+        if not isinstance(delta, dict) or "tool_calls" in delta or (not delta and "message" in choice):
+            return True
+        if not isinstance(delta.get("content", ""), str | None) or not (
+            isinstance(finish, str | None) and finish in FINISHES
+        ):
+            return True
+    return False
 
 
 def _unprivileged(chunk: dict[str, Any]) -> dict[str, Any]:
@@ -154,12 +180,16 @@ def _call_part(call: dict[str, Any]) -> CallPart:
 
 
 def read_completion(body: bytes) -> Completion | None:
-    """Read a body that is no stream; None for what is no JSON object."""
-    if (parsed := loads_object(body)) is None:
+    """Read a body that is no stream; None for what is no JSON object, nor an error."""
+    try:
+        value = loads(body)
+    except ValueError:
+        value = _as_text(body)
+    if (parsed := mended(value, "message")) is None:
         return None
-    head = {**_unprivileged(parsed), "object": "chat.completion.chunk"}
+    head = {**_unprivileged(parsed), "object": CHUNK}
     return Completion(
-        body=body,
+        body=body if parsed is value else dumps(parsed),
         form=parsed,
         choices=tuple(
             piece_of({**head, "choices": [_as_delta(choice)]}, b"") for choice in dicts_in(parsed, "choices")
@@ -196,7 +226,7 @@ def as_stream(completion: Completion, choices: Sequence[Piece]) -> list[Piece]:
     """The pieces in which a stream would hold these choices of a body, with its usage and the end mark."""
     pieces = [part for piece in choices for part in _parts(piece)]
     if completion.usage is not None:
-        chunk = {**_unprivileged(completion.form), "object": "chat.completion.chunk", "choices": []}
+        chunk = {**_unprivileged(completion.form), "object": CHUNK, "choices": []}
         pieces.append(piece_of(chunk, sse.encode(chunk)))
     return [*pieces, Piece(frame=DONE, done=True)]
 
@@ -255,7 +285,7 @@ class ChatWriter(Writer):
         if piece.thought:
             delta[THOUGHT_FIELDS[0]] = piece.thought
         choice = {"index": 0, "delta": delta, "finish_reason": piece.finish}
-        chunk = _stamped({"id": identity.id, "object": "chat.completion.chunk"}, identity)
+        chunk = _stamped({"id": identity.id, "object": CHUNK}, identity)
         chunk["choices"] = [] if piece.trailer else [choice]
         if piece.usage is not None:
             chunk["usage"] = piece.usage
@@ -332,9 +362,17 @@ def _delta(piece: Piece) -> dict[str, Any]:
 
 
 def _call(call: CallPart) -> dict[str, Any]:
-    index = {} if call.index is None else {"index": call.index}
-    function = {"name": call.name, "arguments": call.arguments}
-    return {**index, "id": call.id, "type": call.kind, "function": function, **call.extras}
+    """Write a call, or, if it has an index, what a piece of it says."""
+    if call.index is None:
+        return {
+            "id": call.id,
+            "type": call.kind,
+            "function": {"name": call.name, "arguments": call.arguments},
+            **call.extras,
+        }
+    head = {"id": call.id, "type": call.kind} if call.id else {}
+    name = {"name": call.name} if call.name else {}
+    return {"index": call.index, **head, "function": {**name, "arguments": call.arguments}, **call.extras}
 
 
 def _choice(choice: dict[str, Any], original: Piece, piece: Piece) -> dict[str, Any]:

@@ -1,0 +1,305 @@
+"""What servers send, made what OpenAI's API says: the one place that knows in what other forms it comes.
+
+`mended` is about one frame or body: text, thoughts, calls, ends and errors in other shapes. `CallTable` is about a whole
+answer: which pieces of calls belong to the same call. What has the right form already stays the object that it is, so that its
+bytes can be passed on. Forms are from public reports; `tests/dialects/forms.json` has them with their sources.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from operator import is_
+from typing import Any
+
+from proxy.core.errors import error_in
+from proxy.core.jsontext import dumps, loads_object, loads_or_none, same_json
+from proxy.core.piece import CallPart, Piece
+from proxy.core.request import THOUGHT_FIELDS
+from proxy.dialects.bodies import dict_in, text_in
+
+CHUNK = "chat.completion.chunk"
+"""Name of an object that OpenAI's Python SDK (3.57) takes for a part of an answer; it drops others."""
+FINISHES = frozenset({None, "", "stop", "length", "tool_calls", "content_filter", "function_call"})
+"""Values of `finish_reason` in OpenAI's API, and the empty one of servers that have none yet."""
+_FINISHES = {
+    **dict.fromkeys(("tool_call", "tool_use", "function_calls"), "tool_calls"),
+    **dict.fromkeys(("max_tokens", "max_length", "model_length", "model_context_window_exceeded"), "length"),
+    **dict.fromkeys(("eos", "eos_token", "end_turn", "stop_sequence", "complete", "load", "unload"), "stop"),
+}
+_FAILED = re.compile(r"error|fail|abort|cancel|crash|overload|unavailable|insufficient|timeout", re.IGNORECASE)
+"""Ends that are failures: KoboldCpp's and OpenRouter's `error`, vLLM's `abort`, DeepSeek's `insufficient_system_resource`."""
+_STRAY = re.compile(r"(?:\A|\n)[ \t]*</(?:think|thinking|thought|reasoning)>[ \t]*(?:\n+|\Z)")
+"""The end of a thought on a line of its own."""
+_THOUGHTS = {"thinking", "reasoning", "thought", "reasoning_text", "summary_text"}
+_MARKS = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)
+
+
+def mended(value: Any, name: str = "delta", status: int = 200) -> dict[str, Any] | None:
+    """Return JSON of a chunk, or of a body (`name` is then "message"), in OpenAI's form; None if it is no object of one.
+
+    The same object if it has that form. A failed answer that says nothing is its error alone.
+    """
+    error = error_in(value, status, answers=isinstance(value, dict) and bool(value.get("choices")))
+    if not isinstance(value, dict):
+        return None if error is None else {"error": error}
+    listed = value.get("choices")
+    choices = [_choice(each, name) for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    if error is None:
+        error = next(filter(None, map(_failure, choices)), None)
+    if error is not None and not any(map(_says, (dict_in(each, name) for each in choices))):
+        same = error is value.get("error") and (listed is None or isinstance(listed, list))
+        return value if same else {"error": error}
+    changed: dict[str, Any] = {} if error is value.get("error") or error is None else {"error": error}
+    if not isinstance(listed, list):
+        if not (value.get("usage") or value.get("timings") or name == "message"):
+            return None
+        changed |= {"choices": []} if name == "delta" else {}
+    elif not (len(choices) == len(listed) and all(map(is_, choices, listed))):
+        changed["choices"] = choices
+    if choices and name == "delta" and value.get("object") != CHUNK:
+        changed["object"] = CHUNK
+    return {**value, **changed} if changed else value
+
+
+def _says(said: Mapping[str, Any]) -> bool:
+    return any(value for key, value in said.items() if key != "role")
+
+
+def _failure(choice: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the error of a choice that ended in one."""
+    reason, inner = choice.get("finish_reason"), choice.get("error")
+    if not inner and not (isinstance(reason, str) and reason not in FINISHES and _FAILED.search(reason)):
+        return None
+    message = f"The backend ended the answer with the finish reason `{reason}`."
+    return error_in({"error": inner or message})
+
+
+def _choice(choice: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a choice in OpenAI's form, the same object if it has that."""
+    said, other = choice.get(name), choice.get("message" if name == "delta" else "delta")
+    if not isinstance(said, dict) or (not _says(said) and isinstance(other, dict) and _says(other)):
+        said = other if isinstance(other, dict) else {"content": text_in(choice, "text")} if "text" in choice else {}
+    changed: dict[str, Any] = {}
+    if (fields := _said(said, whole=name == "message")) is not choice.get(name):
+        changed[name] = fields
+    reason = choice.get("finish_reason")
+    if isinstance(reason, dict):  # SGLang's own
+        reason = f"{text_in(reason, 'type')}: {text_in(reason, 'message')}".removesuffix(": ")
+    if isinstance(reason, str) and (known := _FINISHES.get(reason.lower(), reason.lower())) in FINISHES:
+        reason = known
+    if reason != choice.get("finish_reason"):
+        changed["finish_reason"] = reason
+    return {**choice, **changed} if changed else choice
+
+
+def _said(fields: dict[str, Any], *, whole: bool) -> dict[str, Any]:
+    """Return a delta or a message in OpenAI's form, the same object if it has that."""
+    content, changed = fields.get("content"), dict[str, Any]()
+    thought = ""
+    if content is not None and not isinstance(content, str):
+        changed["content"], thought = _texts(content)
+    elif whole and content and (stray := _STRAY.search(content)) and "<" not in content[: stray.start()]:
+        changed["content"], thought = content[stray.end() :], content[: stray.start()].strip()
+    if thought and not any(fields.get(each) for each in THOUGHT_FIELDS):
+        changed[THOUGHT_FIELDS[0]] = thought
+    calls = fields.get("tool_calls")
+    if calls:
+        listed = calls if isinstance(calls, list) else [calls]
+        mended_calls = [called for each in listed if (called := _call(each)) is not None]
+        if not (isinstance(calls, list) and len(mended_calls) == len(calls) and all(map(is_, mended_calls, calls))):
+            changed["tool_calls"] = mended_calls
+    return {**fields, **changed} if changed else fields
+
+
+def _texts(content: Any) -> tuple[str, str]:
+    """Return the text and the thoughts in content that is made of parts (Mistral, gpt-oss at Databricks); others are left out."""
+    text = thought = ""
+    for part in content if isinstance(content, list) else [content]:
+        if isinstance(part, str):
+            text += part
+        elif isinstance(part, dict):
+            inner = next(
+                (part[key] for key in ("thinking", "reasoning", "summary", "text", "parts") if part.get(key)), ""
+            )
+            said = inner if isinstance(inner, str) else "".join(_texts(inner))
+            if (kind := text_in(part, "type")) in _THOUGHTS:
+                thought += said
+            elif kind in ("", "text", "output_text"):
+                text += said
+    return text, thought
+
+
+def _call(call: Any) -> dict[str, Any] | None:
+    """Return a call, or a piece of one, in OpenAI's form, the same object if it has that; None if it says nothing."""
+    if not isinstance(call, dict):
+        return None
+    function, changed = call.get("function"), dict[str, Any]()
+    if not isinstance(function, dict):
+        function = {key: call[key] for key in ("name", "arguments") if key in call}
+        if not function:
+            return None if call.get("type", "function") == "function" else call
+        changed["function"] = function
+    if not isinstance(arguments := function.get("arguments", ""), str):
+        changed["function"] = {**function, "arguments": "" if arguments is None else dumps(arguments).decode()}
+    for key, kind in (("id", str), ("index", int)):
+        value = call.get(key)
+        if value is not None and type(value) is not kind:
+            changed[key] = str(value) if kind is str else int(value) if str(value).isdecimal() else None
+    return {**call, **changed} if changed else call
+
+
+# -- which pieces are the same call
+
+
+@dataclass(slots=True)
+class _OpenCall:
+    """A call, as far as it came."""
+
+    id: str
+    kind: str
+    name: str = ""
+    index: int = -1
+    """Where it stands in the client's list; -1 until it has a name."""
+    size: int = 0
+    pieces: list[str] = field(default_factory=list)
+    """Of its arguments."""
+    waiting: str = ""
+    """Arguments that came before the name, or the beginning of ones that are JSON twice over."""
+    depth: int = 0
+    quoted: bool = False
+    escaped: bool = False
+    over: bool = False
+    """Whether its arguments are complete."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Return whether arguments have begun that have not ended."""
+        return not self.over and (self.depth > 0 or self.quoted or bool(self.waiting))
+
+    def reach(self, text: str) -> int:
+        """Return how much of the next piece belongs to the arguments, which are one object."""
+        if self.over:
+            return 0
+        start = int(self.escaped)
+        self.escaped = self.escaped and not text
+        for mark in _MARKS.finditer(text, start):
+            sign = mark[0]
+            if sign[0] == "\\":
+                self.escaped = len(sign) == 1
+            elif sign == '"':
+                self.quoted = not self.quoted
+                self.over = not (self.quoted or self.depth)
+            elif not self.quoted:
+                self.depth += 1 if sign in "{[" else -1
+                self.over = self.depth <= 0
+            if self.over:
+                return mark.end()
+        return len(text)
+
+
+class CallTable:
+    """What makes a piece part of a call, for one attempt at an answer: each call comes out once, whole, under an index of its own.
+
+    A piece belongs to the call of its id, else of its index, else, if it names nothing, to the newest. It is another call
+    than that if its id or name differ, or if the arguments of that are complete and it brings others. Where it says again what
+    was said, only what is new counts. A call comes out from its name on; what stands behind its arguments is another call of the same
+    function if it is an object, else nothing.
+    """
+
+    def __init__(self, unique: str, first: int = 0) -> None:
+        """`unique` goes into the ids of calls that came without one; `first` is the index of the first call."""
+        self._unique = unique
+        self._first = first
+        self._by_id: dict[str, _OpenCall] = {}
+        self._by_index: dict[int | None, _OpenCall] = {}
+        self._calls: list[_OpenCall] = []
+        self._sent = 0
+
+    def feed(self, piece: Piece) -> Piece:
+        """Return a piece with the calls that the client gets, and an end that fits them; the same one if it has those."""
+        calls = tuple(out for part in piece.calls for out in self._taken(part))
+        finish = piece.finish and self._finish(piece.finish)
+        if calls == piece.calls and finish == piece.finish:
+            return piece
+        return replace(piece, frame=b"", bare=piece.bare or calls != piece.calls, calls=calls, finish=finish)
+
+    def _finish(self, finish: str) -> str:
+        if finish not in ("stop", "tool_calls"):
+            return finish
+        if any(call.is_cut for call in self._calls):
+            return "length"
+        return "tool_calls" if self._sent else "stop"
+
+    def _taken(self, part: CallPart) -> Iterator[CallPart]:
+        if part.kind != "function":  # of a kind that is not known here
+            self._sent += 1
+            yield part
+            return
+        call = self._find(part)
+        text = part.arguments
+        if len(text) >= call.size > 0 and (part.name or call.over):
+            said = "".join(call.pieces) + call.waiting
+            if text.startswith(said):
+                text = text[len(said) :]
+            elif call.over and same_json(text, said):
+                text = ""
+        if not call.name:
+            call.name = part.name
+        yield from self._grown(call, part, text)
+
+    def _grown(self, call: _OpenCall, part: CallPart, text: str) -> Iterator[CallPart]:
+        """Yield what the client gets of a call that grows by a text, and of those that stand behind it in the same text."""
+        reach = call.reach(text)
+        text, rest = text[:reach], text[reach:].strip()
+        call.size += len(text)
+        text = call.waiting + text
+        twice = text.lstrip()[:1] == '"'
+        if not call.name or (twice and not call.over):
+            call.waiting = text
+        else:
+            call.waiting = ""
+            if twice and loads_object(inner := loads_or_none(text) or "") is not None:
+                text = inner
+            call.pieces.append(text)
+            begins = call.index < 0
+            if begins:
+                call.index, self._sent = self._first + self._sent, self._sent + 1
+            if begins or text or part.extras or part == replace(part, name="", arguments="", id=""):
+                name, made = (call.name, f"call_{self._unique}_{call.index}") if begins else ("", "")
+                call_id = (call.id or made) if begins else ""
+                yield replace(part, name=name, arguments=text, id=call_id, index=call.index, kind=call.kind)
+        if rest.startswith("{") and not same_json(rest, "".join(call.pieces)):
+            another = self._begin(CallPart(call.name, kind=call.kind, index=part.index))
+            another.name = call.name
+            yield from self._grown(another, CallPart(index=part.index), rest)
+
+    def _find(self, part: CallPart) -> _OpenCall:
+        """Find the call that a piece belongs to, or begin one."""
+        newest = self._calls[-1] if self._calls and not (part.id or part.name) else None
+        for call in (self._by_id.get(part.id), self._by_index.get(part.index), newest):
+            if call is not None and self._continues(call, part):
+                self._by_index[part.index] = call
+                if part.id and not call.id:
+                    call.id, self._by_id[part.id] = part.id, call
+                return call
+        return self._begin(part)
+
+    def _continues(self, call: _OpenCall, part: CallPart) -> bool:
+        if (part.id and call.id not in ("", part.id)) or (part.name and call.name not in ("", part.name)):
+            return False
+        if not call.over or not part.arguments.strip():
+            return True
+        return same_json(part.arguments, "".join(call.pieces)) or not (
+            part.name or part.arguments.lstrip().startswith("{")
+        )
+
+    def _begin(self, part: CallPart) -> _OpenCall:
+        before = self._by_index.get(part.index)
+        call = _OpenCall("" if part.id in self._by_id else part.id, part.kind)
+        if not part.name and before is not None and before.over:
+            call.name = before.name
+        self._calls.append(call)
+        self._by_index[part.index] = call
+        if part.id:
+            self._by_id[part.id] = call
+        return call
