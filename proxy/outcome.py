@@ -203,10 +203,16 @@ class Outcome:
         for observer in overriding(observers, Observer.ended):
             observer.ended(self)
 
-    def record_route(self, backend: str, model: str, *, listed: bool) -> None:
-        """Record the backend, and the id under which it knows the model; `listed`: whether it lists that."""
+    def record_route(self, backend: str, model: str, *, listed: bool, looks: bool = False) -> None:
+        """Record the backend, and the id under which it knows the model.
+
+        `listed`: whether it lists that; `looks`: the request only reads something, and keeps the backend from nothing.
+        """
         self.backend, self.model, self.listed = backend, model, listed
-        self.add("routed", backend=backend, model=model)
+        if looks:
+            self.add("looked", backend=backend, model=model)
+        else:
+            self.add("routed", backend=backend, model=model)
 
     def record_measured(self, tokens: int, window: int | None, tools: Literal["", "emulated"]) -> None:
         """Record the prompt as it stands; `window` None: it is not known."""

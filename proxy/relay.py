@@ -13,7 +13,6 @@ from proxy.core.jsontext import dumps
 from proxy.core.request import Managed
 from proxy.exchange import Exchange, decoded, unique
 from proxy.net.headers import AS_JSON
-from proxy.net.upstream import SAFE
 from proxy.outcome import CLIENT_DISCONNECTED, Outcome, Telemetry
 from proxy.pipeline import Pipeline
 from proxy.routing import Router, is_managed
@@ -91,11 +90,8 @@ class Relay:
 
     @asynccontextmanager
     async def _recorded(self, exchange: Exchange, dialect: str = "") -> AsyncIterator[Outcome]:
-        """Open the outcome of a request, and complete it whatever happens inside; one that only looks is no request to anybody."""
-        if exchange.method in SAFE:
-            outcome = self.telemetry.silent()
-        else:
-            outcome = self.telemetry.open(exchange.id, exchange.headers, dialect=dialect, credential=exchange.tenant)
+        """Open the outcome of a request, and complete it whatever happens inside."""
+        outcome = self.telemetry.open(exchange.id, exchange.headers, dialect=dialect, credential=exchange.tenant)
         try:
             yield outcome
         except ClientError as error:

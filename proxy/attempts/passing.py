@@ -15,6 +15,7 @@ from proxy.core.jsontext import BadText, dumps, loads_text
 from proxy.exchange import Exchange
 from proxy.net.headers import response_headers
 from proxy.net.transport import is_event_stream
+from proxy.net.upstream import SAFE
 from proxy.outcome import Outcome
 from proxy.routing import Route, Router
 
@@ -33,7 +34,7 @@ async def pass_through(exchange: Exchange, outcome: Outcome, to: "Addressed", en
         BrokenOff: the body broke off after the status went out.
     """
     upstream = to.route.upstream
-    outcome.record_route(*to.route.key, listed=to.route.listed is not None)
+    outcome.record_route(*to.route.key, listed=to.route.listed is not None, looks=exchange.method in SAFE)
     outcome.add("sent", why="passed on", stream=False)
     if to.plain:
         exchange.headers = [each for each in exchange.headers if each[0] != b"content-encoding"]

@@ -1,6 +1,6 @@
 """Shapes in which the words of pages, files, tools and other people stand in a user's message, and rules that a person typed.
 
-`{}` is where somebody else's sentence stands. Shapes of programs are those that their sources send.
+`{}` is where somebody else's sentence stands. Some shapes of programs are from their sources and documents, others from memory of what they send.
 """
 
 from __future__ import annotations
