@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from proxy.addon import AddOn, make_way
-from proxy.attempts.room import for_results, of_history, reduction_of
+from proxy.attempts.room import for_results, growth_needed, of_history, reduction_of
 from proxy.compaction.budget import ContextBudget, Growth, growth
 from proxy.compaction.compaction import STRATEGIES, Compaction, compact
 from proxy.compaction.results import cleaned
@@ -98,6 +98,18 @@ class Compactor:
             for addon in overriding(job.addons, AddOn.enrich):
                 await addon.enrich(job, reserve=reserve)
         return True
+
+    async def foresee(self, job: Job) -> None:
+        """Find out by how much a pause could shorten the prompt, where the answer alone would not gain it any room."""
+        budget, job.state.spare = job.budget, 0
+        if budget is None or not job.resumable:
+            return
+        room = budget.pause_point - job.prompt.estimate.tokens
+        if growth_needed(job) <= room:
+            return
+        room = max(0, room)
+        done = await self._run(job, budget, max(1, budget.goal - room), max(1, budget.limit - room), asks=False)
+        job.state.spare = round(done.before - done.after) or job.prompt.recalled.tokens
 
     def growth(self, job: Job, budget: ContextBudget) -> Growth:
         """Return by how much a turn of the job's conversation lengthens its prompt."""

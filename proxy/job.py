@@ -67,6 +67,8 @@ class JobState:
     """Gives up the place where its prompt was read (see `AddOn.place`)."""
     waits_for: str = ""
     """What it waits for before its prompt is read; empty: that is being read."""
+    spare: int = 0
+    """Tokens of the prompt that a pause could take out of it, as far as that decides anything."""
     unsummarised: int = 0
     """Summaries in a row that were asked for and not written."""
 
@@ -225,6 +227,19 @@ class Job:
         same = route.upstream is self.route.upstream
         credentials = [(name, value) for name, value in self.exchange.headers if same and is_credential(name)]
         return [*self.outcome.traced([AS_JSON]), *credentials]
+
+    async def leave(self) -> None:
+        """Release what it holds: its place, its turn at shared slots, and a stream that was opened and is no longer read."""
+        state = self.state
+        if state.vacate is not None:
+            state.vacate()
+        if state.running is not None:
+            state.running.discard(state.unique)
+        if state.pool_lock is not None:
+            state.pool_lock.release()
+            state.pool_lock = None
+        if state.opened is not None:
+            await state.opened.aclose()
 
     def fresh(self, **changes: Any) -> "Job":
         """Return a copy with these fields changed, which is still to be prepared."""

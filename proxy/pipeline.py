@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from proxy.addon import AddOn, make_way
-from proxy.attempts.attempt import Attempts, leave
+from proxy.attempts.attempt import Attempts
 from proxy.attempts.replies import ClientReply, Replies
 from proxy.attempts.room import is_worth_a_summary, record_message_cut, too_long
 from proxy.compactor import Compactor
@@ -60,10 +60,12 @@ class Pipeline:
                 if words or job.managed.ended:
                     await reply.write(words)
                 else:
+                    if job.budget is not None and 2 * job.prompt.estimate.upper > job.budget.window:
+                        await self.compactor.foresee(job)
                     response, body = await self.attempts.open(job)
                     await reply.relay(response, body)
         finally:
-            await leave(job)
+            await job.leave()
             for addon in overriding(self.addons, AddOn.after_answer):
                 addon.after_answer(job)
 
@@ -141,7 +143,10 @@ class Pipeline:
             return  # nothing of it is sent
         if job.prompt.estimate.tokens >= budget.window:
             await self.counting.confirm_count(job)
-        estimate, cuts = job.prompt.estimate, job.known_backend.shifts_silently
+        cuts = job.known_backend.shifts_silently
+        if cuts and not job.prompt.estimate.counted and job.prompt.estimate.upper >= budget.window:
+            await self.attempts.ask_whether_it_fits(job, budget.window)
+        estimate = job.prompt.estimate
         if budget.refuses(estimate.tokens, estimate.upper, counted=estimate.counted, cuts=cuts):
             raise await too_long(job, self.counting.meter)
 

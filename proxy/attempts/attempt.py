@@ -117,6 +117,18 @@ class Attempts:
                 return response, body
             why = done.value
 
+    async def ask_whether_it_fits(self, job: Job, window: int) -> None:
+        """Have a backend that cuts in silence read a prompt that may exceed `window` tokens; raises `ContextOverflow` if it does."""
+        estimate, meter = job.prompt.estimate, self.counting.meter
+        body = unstreamed(job.prompt.body()) | dict.fromkeys(job.prompt.request.bounds, 1)
+        response, answered = await self._post(job, ChatBody(dumps(body)), "asked", stream=False)
+        overflow = await self._overflow(job, response.status_code, answered or b"", estimate)
+        tokens = max([piece.prompt_tokens for piece in _pieces(response, answered or b"")], default=0)
+        if overflow is not None or (tokens and meter.shows_cut(estimate, tokens, window)):
+            raise await too_long(job, meter, counted=(overflow and overflow.prompt_tokens) or 0)
+        meter.anchor_exact(estimate, tokens)
+        await self.counting.recount(job)
+
     async def go_on(
         self, job: Job, request: ContinuationRequest, delivered_tokens: int, way: Continuation | None, why: str
     ) -> Attempted | Refusal:
@@ -132,6 +144,7 @@ class Attempts:
         counts = job.known_backend.ask_running_counts
         body, streamed = going_on(job.prompt.body(), request.messages, request.fields, counts), job.streams
         estimate = await self.counting.meter.measure(job.key, body, tenant=job.exchange.tenant)
+        await self.compactor.foresee(job)
         bound = bound_resumed(job, estimate.upper, delivered_tokens)
         content = ChatBody(dumps((body if streamed else unstreamed(body)) | bound))
         while True:
@@ -382,16 +395,3 @@ async def _learn_window(job: Job, overflow: Overflow) -> None:
         window = Fact(int(tokens * 0.9), "refused prompt", Trust.FALLBACK)  # nobody names it; it is smaller than this
     if window is not None:
         job.profile = replace(job.profile, window=window)
-
-
-async def leave(job: Job) -> None:
-    """Release what the job holds: its place, its turn at shared slots, and a stream that was opened and is no longer read."""
-    if job.state.vacate is not None:
-        job.state.vacate()
-    if job.state.running is not None:
-        job.state.running.discard(job.state.unique)
-    if job.state.pool_lock is not None:
-        job.state.pool_lock.release()
-        job.state.pool_lock = None
-    if job.state.opened is not None:
-        await job.state.opened.aclose()

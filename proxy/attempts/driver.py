@@ -13,7 +13,7 @@ from proxy.attempts.attempt import Attempted, Attempts
 from proxy.attempts.calls import AnswerCalls, CallLedger
 from proxy.attempts.client import ClientStream, final_notices
 from proxy.attempts.resuming import Resumer
-from proxy.attempts.room import update_room, watch_of
+from proxy.attempts.room import too_long, update_room, watch_of
 from proxy.compaction.account import account
 from proxy.core.errors import STREAM_FAILED, UpstreamUnavailable
 from proxy.core.jsontext import dumps
@@ -168,10 +168,13 @@ class AnswerDriver:
                 self._ledger.count(self._job, form, "lost" if attempted is None else "retried")
         if self.failed is not None:
             return events.CutOff(self.failed.message), None
+        if attempted is None and isinstance(stop, events.Retry) and stop.overflow and stop.refusal and self._job.budget:
+            self.answer.attempt.errored = True
+            raise await too_long(self._job, self._counting.meter, counted=stop.overflow.prompt_tokens or 0)
         if attempted is None:
             return events.ResumeFailed(), None
         self._estimates.append(attempted.estimate)
-        update_room(self._session.watch, self._job)
+        update_room(self._session.watch, self._job, self.answer.delivered_tokens)
         event = events.Reopened(
             attempted.estimate.tokens,
             bound=attempted.bound,
@@ -235,7 +238,7 @@ class AnswerDriver:
         """Open the next attempt; None if there can be none, or the backend `failed`."""
         if isinstance(stop, events.Pause):
             self._job.outcome.add("paused", reason=stop.reason, tokens=self.answer.attempt.used)
-            if self._session.watch.unknown:
+            if self._session.watch.unknown and self.answer.attempt.finish:  # one that was paused shows nothing
                 self._observe()
                 await self._resumer.learn_window()
         try:

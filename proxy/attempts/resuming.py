@@ -14,6 +14,7 @@ from proxy.backends.overflow import POOL_FULL
 from proxy.backends.profile import Continuation, Fact, Trust
 from proxy.backends.refusals import Refusal, Remedy
 from proxy.backends.windows import room_assumed
+from proxy.compaction.budget import ANSWER_SHARE
 from proxy.compaction.continuation import (
     CONCLUDE,
     ContinuationRequest,
@@ -36,9 +37,6 @@ from proxy.stream.watch import Watch
 
 _log = logging.getLogger("spillway.resume")
 
-ANSWER_SHARE = 0.15
-"""Fraction of the window that the answer so far may take in the next prompt."""
-
 
 class Resumer:
     """Opens the further attempts of one answer. What the backend refuses, or begins anew, is remembered for its model."""
@@ -56,10 +54,13 @@ class Resumer:
         """What shortening the answer has taken since the pause."""
 
     def takes_long(self) -> bool:
-        """Return whether much has to be shortened before the answer goes on: the answer itself, or the history."""
+        """Return whether much has to be shortened before the answer goes on, and can be: the answer itself, or the history."""
         job, budget, tokens = self._job, self._job.budget, self._answer.delivered_tokens
         if budget is None:
             return True
+        gained = self._answer.attempt.gained
+        if gained < budget.growth_needed(job.prompt.estimate.tokens, job.state.spare, tokens - gained):
+            return False
         over = tokens > budget.zone * ANSWER_SHARE or job.prompt.estimate.tokens + tokens > budget.limit
         return over or is_worth_a_summary(job, budget)
 
@@ -237,21 +238,22 @@ class Resumer:
     async def _make_room(self, partial: Partial, way: Continuation) -> bool:
         """Shorten the history, at any price, so that a request to go on has room behind it and the answer so far.
 
-        False: it has none, by a count and not by an estimate.
+        False: that gains no room.
         """
         job, budget = self._job, self._job.budget
         assert budget is not None
         await self._counting.confirm_count(job)
         added = await self._added(self._request(partial, way).messages)
         goal = max(1, int(budget.goal - added))
-        if job.prompt.estimate.tokens <= goal:
-            return True
-        if not await self._compactor.compact(job, goal=goal):
+        before, attempt = job.prompt.estimate.tokens, self._answer.attempt
+        if before > goal and not await self._compactor.compact(job, goal=goal):
             await make_way(job, refused=True)
         if job.prompt.estimate.tokens + added > budget.limit:
             await self._compactor.compact(job, goal=goal, limit=max(1, int(budget.limit - added)))
-        counted = job.prompt.estimate.source == "backend"
-        return not counted or job.prompt.estimate.tokens + min(added, self._answer.attempt.gained) < budget.limit
+        spare, gained = before - job.prompt.estimate.tokens, attempt.gained
+        if attempt.restarted or attempt.bound is not None or job.profile.window is None:
+            return True  # it was not the window that ended the attempt, as far as is known
+        return gained >= budget.growth_needed(before, spare, self._answer.delivered_tokens - gained)
 
     async def _added(self, messages: list[Message]) -> float:
         """Tokens that a request to go on has beyond the prompt, by the upper bound; by more if more came than was estimated."""

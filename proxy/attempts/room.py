@@ -21,7 +21,7 @@ from proxy.net.tasks import offload_if
 from proxy.prompt import OfferedTools, Prompt, build_prompt, rewrite
 from proxy.shaping.shape import shaped
 from proxy.stream.status import MOST_WINDOWS
-from proxy.stream.watch import Watch
+from proxy.stream.watch import UNBOUND, Watch
 from proxy.tokens.meter import Meter
 
 _ESTIMATED = 0.97
@@ -115,21 +115,28 @@ def of_history(prompt: Prompt) -> int:
 # -- bounds of an answer
 
 
+def growth_needed(job: Job, delivered: int = 0) -> int:
+    """Return the tokens that the next attempt has to generate before a pause gains room; `delivered`: those of the attempts before."""
+    tokens, budget = job.prompt.estimate.tokens, job.budget
+    return 0 if budget is None else budget.growth_needed(tokens, job.state.spare, delivered)
+
+
 def bound_first(job: Job) -> None:
     """Bound the first attempt where the answer has to fit as well, or can't be stopped once it runs."""
     request, budget, backend, upper = job.prompt.request, job.budget, job.known_backend, job.prompt.estimate.upper
     if budget is None or (request.max_tokens is None and not request.stream):
         return  # there is no bound to be lowered, and nothing to be stopped
-    # What does not fit may be lost in silence; where the window shifts, nobody watches an answer that is not streamed.
-    must_fit = backend.fits_answer or (backend.shifts_silently and not request.stream)
-    if must_fit or (backend.refuses_long_answers and (request.max_tokens or 0) > budget.window):
+    # What does not fit may be lost in silence; where the window shifts, nobody watches an answer that is not streamed, and
+    # where nothing is gained by a pause it is worth no less than one that is cut.
+    shifts = backend.shifts_silently and not request.stream and job.resumable and growth_needed(job) < UNBOUND
+    if backend.fits_answer or shifts or (backend.refuses_long_answers and (request.max_tokens or 0) > budget.window):
         lower_bound(job, budget.window)
     if not request.stream or not job.resumable or job.cancels or job.prompt.answer_bound is not None:
         return
     # The backend generates on after a disconnect: an answer that may get so long has to end at a bound instead of a pause.
     most = value_of(job.profile.max_output) or _LONG_ANSWER
-    if budget.pause_point - upper < min(most, request.max_tokens or most):
-        _bound(job, budget.pause_point - upper)
+    if (room := max(budget.pause_point - upper, growth_needed(job))) < min(most, request.max_tokens or most):
+        _bound(job, room)
 
 
 def lower_bound(job: Job, window: int) -> bool:
@@ -163,7 +170,8 @@ def bound_resumed(job: Job, prompt_tokens: int, tokens_so_far: int) -> dict[str,
         return {}
     if job.cancels and job.known_backend.ends_at_window:
         prompt_tokens = 0  # of a new model that may be far too high: no call, or word, is to end there in its middle
-    return _bounds(job, (budget.window if job.cancels else budget.pause_point) - prompt_tokens, tokens_so_far)
+    room = (budget.window if job.cancels else budget.pause_point) - prompt_tokens
+    return _bounds(job, max(room, growth_needed(job, tokens_so_far)), tokens_so_far)
 
 
 def _bound(job: Job, room: int) -> None:
@@ -179,7 +187,7 @@ def _bounds(job: Job, room: int, tokens_so_far: int) -> dict[str, int]:
     """
     request, room = job.prompt.request, max(_SMALLEST_ANSWER, room - _ROOM_MARGIN)
     if request.max_tokens is None:
-        return {} if job.cancels else {request.bounds[0]: room}
+        return {} if job.cancels or room > _LONG_ANSWER else {request.bounds[0]: room}
     remaining = max(1, request.max_tokens - tokens_so_far)
     return dict.fromkeys(request.bounds, max(1, min(remaining, room)))
 
@@ -208,11 +216,16 @@ def watch_of(job: Job, *, hidden: bool) -> Watch:
     return watch
 
 
-def update_room(watch: Watch, job: Job) -> None:
-    """Have an answer watched for the room that is known now; one of an unknown window can be paused from then on."""
+def update_room(watch: Watch, job: Job, delivered: int = 0) -> None:
+    """Have an answer, of which `delivered` tokens came, watched for the room that is known now.
+
+    One of an unknown window can be paused from then on.
+    """
     budget = job.budget
     if budget is not None:
         watch.window, watch.pause_point = budget.window, budget.pause_point
+        # Of a short prompt's answer so much came before the pause point in any case.
+        watch.growth = growth_needed(job, delivered) if 2 * job.prompt.estimate.upper > budget.window else 0
         watch.ceiling = MOST_WINDOWS * budget.window
         watch.resumable |= watch.unknown
         watch.unknown = job.profile.window is None

@@ -8,6 +8,7 @@ from proxy.core.jsontext import dumps, loads
 from proxy.core.piece import CallPart, Piece
 from proxy.core.request import CompactionRequest, Message, text_of
 from proxy.core.settings import DEFAULT_TARGET, DEFAULT_TRIGGER, Settings
+from proxy.stream.watch import GAIN_SHARE, UNBOUND
 
 _SAFE = 0.97
 """Share of the window that the upper bound of a prompt may fill: a prompt of exactly the window is refused
@@ -27,6 +28,9 @@ _LEAST = 1 / 5
 """The same where a turn adds much."""
 _BESIDE = 300
 """Tokens that are to be left beside the newest turn: of a summary, and of how the conversation began."""
+
+ANSWER_SHARE = 0.15
+"""Share of the window that an answer so far may take in the prompt that it is resumed with."""
 
 NEXT = "…"
 """Stands for what the client will say next."""
@@ -120,6 +124,18 @@ class ContextBudget:
         last = min(self.due, self.pause_point - grown.answered)
         least = max((self.zone - self.fixed) * _LEAST, opening + grown.requested + grown.answered + _BESIDE)
         return min(self.goal, int(max(self.fixed + least, last - TURNS * turn)))
+
+    def growth_needed(self, tokens: int, spare: int, delivered: int) -> int:
+        """Return the tokens that an attempt has to generate before a pause gains room; `UNBOUND`: none ever does.
+
+        What a pause takes out is `spare` of the `tokens` that the prompt has without the answer, and of the answer what is
+        beyond its share: it has to be a part of the window, and as much has to be free then. `delivered` came before.
+        """
+        gain, share = self.window // GAIN_SHARE, int(self.zone * ANSWER_SHARE)
+        needed = max(0, gain - spare)
+        needed += max(0, share - delivered) if needed else 0
+        left = tokens - spare + min(share, delivered + max(needed, self.pause_point - tokens))
+        return needed if left + gain <= self.window else UNBOUND
 
     def fill(self, tokens: float) -> float:
         """Tokens as a fraction of the window."""

@@ -233,6 +233,12 @@ class Outlet:
         self.held = None
         return self._answer.rewind()
 
+    def give_back(self, text: str) -> None:
+        """Send a word that was taken back for an attempt that there is none of."""
+        if text:
+            self._answer.add(piece := Piece(text=text))
+            self.out.append(self._writer.insert(piece, self._answer.identity or NOBODY))
+
     def drop_end(self) -> None:
         """The end that is held turns out to be none: only its content goes out."""
         identity = self._answer.identity or NOBODY

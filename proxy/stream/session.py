@@ -61,6 +61,8 @@ class StreamSession:
         """White space before the word that was not taken by this attempt, and the one before it."""
         self._stray = ""
         """The newest text among the frames that was no answer: it may be what the backend ended it for."""
+        self._cut = ""
+        """Word that was taken back for a pause, and that nobody has seen."""
         self._size_before = -1
         """Characters of the answer before the running attempt."""
 
@@ -211,7 +213,7 @@ class StreamSession:
         answer, attempt = self.answer, self.answer.attempt
         attempt.in_vain |= (attempt.withheld or attempt.unseen > 0) and not attempt.cleared
         if word := self._outlet.take_back():
-            self._gap = margin(word)
+            self._gap, self._cut = margin(word), "" if attempt.withheld else word
         if not self._outlet.flush():
             attempt.restart()
         attempt.restarted |= self.watch.only_copied(attempt)
@@ -219,7 +221,9 @@ class StreamSession:
         if answer.size == self._size_before:
             self._gap = self._gap_before  # the word is still to come
         elif self.watch.hidden and not (attempt.calling or last or self._gap):
+            text = answer.text
             self._gap = answer.cut_word()
+            self._cut = text[len(answer.text) :]
         self._due = False
         self.state = events.State.PAUSED
         return events.Pause(reason, last)
@@ -241,7 +245,7 @@ class StreamSession:
         self._outlet.next_attempt(event, self._gap_before)
         self.answer.begin(Attempt(event.prompt_tokens, bound=event.bound))
         self._inlet.next_attempt()
-        self._refusal, self._over, self._due, self._whole = None, False, False, False
+        self._refusal, self._cut, self._over, self._due, self._whole = None, "", False, False, False
         self.state = events.State.RELAYING
 
     # -- ending
@@ -344,6 +348,7 @@ class StreamSession:
             return self._finish()
         if not self.answer.has_output:
             return self._fail(_EMPTY if self.watch.may_not_fit(self.answer) else _NOTHING)
+        self._outlet.give_back(self._cut)
         return self._end((self._over and self.answer.only_thought and self.answer.attempt.finish) or "length")
 
     def _cut_off(self, message: str) -> events.Stop | None:

@@ -14,7 +14,7 @@ _BOUND_MARGIN = 24
 """Tokens before a bound of Spillway's own at which an attempt is paused, rather than cut inside a word."""
 _PATIENCE = 32
 """A pause waits for the end of a word for this part of the window at most."""
-_GAIN_SHARE = 16
+GAIN_SHARE = 16
 """A resumed attempt that added less than this part of the window gained no room."""
 _DANGER = 4096
 _DANGER_SHARE = 4
@@ -57,6 +57,8 @@ class Watch:
 
     window: int = 0
     pause_point: int = 0
+    growth: int = 0
+    """Completion tokens that an attempt has to come to before a pause gains any room."""
     max_tokens: int | None = None
     strip_usage: bool = False
     """The usage chunk was Spillway's wish: take it out again."""
@@ -109,7 +111,8 @@ class Watch:
             return False
         # No less than `attempt.used`, without a call: this runs for every chunk.
         most = attempt.prompt_tokens + attempt.completion_tokens + attempt.unseen + tokens
-        return most < self.pause_point or not self.resumable
+        near = most >= self.pause_point and attempt.completion_tokens + tokens >= self.growth
+        return not (near and self.resumable)
 
     def loops(self, answer: Answer) -> bool:
         """Return whether the answer goes round in circles, as far as it is time to look for that again."""
@@ -125,6 +128,9 @@ class Watch:
         used = attempt.used
         near_bound = attempt.bound is not None and attempt.completion_tokens >= attempt.bound - _BOUND_MARGIN
         if not (near_bound or used >= self.pause_point) or attempt.finish or not self.may_resume(answer):
+            return False
+        # Of a call that is withheld nothing would be left.
+        if not near_bound and (attempt.completion_tokens if answer.mark is None else answer.mark[2]) < self.growth:
             return False
         if attempt.withheld or attempt.unseen:
             return used >= self.window - max(_FULL_SLACK, self.window // _CALL_SLACK)
@@ -149,7 +155,8 @@ class Watch:
     def overdue(self, answer: Answer) -> bool:
         """Return whether no word ended for so long after the pause point that the pause can't wait for one."""
         attempt = answer.attempts[-1]
-        return attempt.withheld or attempt.unseen > 0 or attempt.used >= self.pause_point + self.window // _PATIENCE
+        over = min(attempt.used - self.pause_point, attempt.completion_tokens - self.growth)
+        return attempt.withheld or attempt.unseen > 0 or over >= self.window // _PATIENCE
 
     def endangers(self, answer: Answer) -> bool:
         """Return whether a tool call that begins now might not fit, or is no client's: then it is withheld until it is complete."""
@@ -229,7 +236,7 @@ class Watch:
 
     def only_copied(self, attempt: Attempt) -> bool:
         """Return whether an attempt repeated the answer to its end, word for word, and had hardly any room left to go on."""
-        return attempt.copied and attempt.gained < self.window // _GAIN_SHARE
+        return attempt.copied and attempt.gained < self.window // GAIN_SHARE
 
     def spent(self, answer: Answer) -> bool:
         """Return whether an answer that was resumed has filled the window again, and is not resumed any more.
@@ -252,7 +259,7 @@ class Watch:
         """Return whether there may be one more attempt after the running one."""
         if not self.resumable or not self.window:
             return False
-        if answer.attempts_in_vain(self.window // _GAIN_SHARE) >= self.vain_resumes:
+        if answer.attempts_in_vain(self.window // GAIN_SHARE) >= self.vain_resumes:
             return False
         return not self.at_ceiling(answer)
 

@@ -17,7 +17,7 @@ from proxy.net.tasks import offload_if
 from proxy.tokens.cache import Cache, CacheMemory
 from proxy.tokens.counter import EXTRAS, Counter, image_rule
 from proxy.tokens.families import UNKNOWN, VOCABULARIES
-from proxy.tokens.models import Estimate, EstimateSource, Model, Observation, verdict_on
+from proxy.tokens.models import CUT_RATIO, Estimate, EstimateSource, Model, Observation, is_half, verdict_on
 from proxy.tokens.ratios import EMPTY, SCRIPTS, Vector, add, by_script
 from proxy.tokens.vocabulary import Coarse, Library
 
@@ -168,6 +168,11 @@ class Meter:
         if verdict is Observation.ACCEPTED:
             self._learn(estimate, prompt_tokens, requested=estimate.counted and prompt_tokens == estimate.tokens)
         return verdict
+
+    def shows_cut(self, estimate: Estimate, tokens: int, window: int) -> bool:
+        """Return whether a backend that read so many tokens of a prompt, which may be longer than the window, has cut it."""
+        expected = estimate.expected
+        return is_half(tokens, window) or (expected.trusted and tokens < CUT_RATIO * expected.lowest)
 
     def anchor_exact(self, estimate: Estimate, tokens: int) -> None:
         """Take in a count that the backend made on request; it is believed without judging."""

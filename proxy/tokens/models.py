@@ -211,8 +211,7 @@ def verdict_on(expected: Expectation, reported: int, window: int | None, *, may_
         return Observation.REJECTED
     believed = _believable(expected, reported)
     if may_cut and (window is None or expected.lowest > window):
-        # Ollama leaves half of the window and 2 tokens, whatever the prompt was.
-        half = window is not None and abs(reported - (window // 2 + 2)) <= 4
+        half = window is not None and is_half(reported, window)
         missing, room = expected.lowest - reported, max(2.0 * SLACK, GATE * expected.predicted, expected.margin)
         # Only the part that was not cached may have been reported.
         uncached = expected.anchor > 0 and abs(reported - expected.predicted) <= room
@@ -220,6 +219,11 @@ def verdict_on(expected: Expectation, reported: int, window: int | None, *, may_
         if half or (not believed and is_low and (expected.trusted or expected.anchor)):
             return Observation.CUT
     return Observation.ACCEPTED if believed else Observation.REJECTED
+
+
+def is_half(tokens: int, window: int) -> bool:
+    """Return whether so many tokens are what Ollama leaves of a prompt, however long it was: half of the window and 2."""
+    return abs(tokens - (window // 2 + 2)) <= 4
 
 
 def _believable(expected: Expectation, reported: int) -> bool:

@@ -86,7 +86,7 @@ def test_no_compaction_is_told_in_the_middle_of_an_answer_where_nothing_could_go
         with running_proxy(fake) as proxy:
             messages = [{"role": "system", "content": "Rules of the house. " * 250}, *GO]
             seen = ask(proxy, messages=messages)
-        assert len(fake.chats()) > 1
+        assert len(fake.chats()) == 1
         told = [event["data"]["description"] for event in seen.events]
         assert not any("ompact" in line for line in told)
         assert any("No room is left" in line for line in told)
