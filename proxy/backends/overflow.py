@@ -57,7 +57,7 @@ _ANSWER = (
 )
 _OF_ANSWER = _words(_ANSWER)
 _PROMPT = (
-    r"context(?! ?(?:deadline|cancel))|prompt|\binputs?\b|messages?\b|conversation|max_?(?:model|seq\w*) len|n ctx"
+    r"context(?! ?(?:deadline|cancel))|prompt|\binputs?\b|messages?\b|conversation|max_?(?:model|seq\w{0,9}) len|n ctx"
 )
 _OF_PROMPT = _words(_PROMPT)
 _OF_REQUEST = _words(_PROMPT, r"request(?:ed|s)?\b|payload|model (?:token|length)|sequence length|\btokens?\b")
@@ -83,7 +83,7 @@ _CODES = _words(
 )
 """Of OpenRouter and gateways: what no sentence says."""
 _NUMBER = re.compile(
-    r"(?<![\w.$#/-])(\d{1,3}(?:,\d{3})+|\d{1,12})(k?)(?:\.0)?(?![\w%]|[.:]\d|,\d{3}| ?(?:px|[KMG]i?B|[mk]?s|bytes?|sec\w*|min\w*|char\w*)\b)",
+    r"(?<![\w.$#/-])(\d{1,3}(?:,\d{3}){1,4}|\d{1,12})(k?)(?:\.0)?(?![\w%]|[.:]\d|,\d{3}| ?(?:px|[KMG]i?B|[mk]?s|bytes?|sec\w*|min\w*|char\w*)\b)",
     re.IGNORECASE,
 )
 _Role: TypeAlias = Literal["answer", "limit", "total", "sent"]

@@ -37,16 +37,16 @@ _JOINTS = re.compile(r"(?<=[a-z])(?=[A-Z])|[\W_]+")
 _LOADS = re.compile(r"(?:^|_)(?:skills?|runbooks?|playbooks?|instructions|guidelines|conventions|fetch_rules)(?:_|$)")
 _VERBS = "list|search|find|discover|create|install|manage|update|write|edit|save|delete|remove|add|publish|validate|patch|run|execute"
 _MANAGES = re.compile(
-    rf"(?:^|_)(?:{_VERBS})_(?:\w+_)?(?:skills?|runbooks?|playbooks?|instructions|guidelines|conventions)$"
-    rf"|(?:skills?|runbooks?|playbooks?|scripts?)_(?:{_VERBS})\w*$|_scripts?$"
+    rf"(?:^|_)(?:{_VERBS})_(?:\w{{1,40}}_)?(?:skills?|runbooks?|playbooks?|instructions|guidelines|conventions)$"
+    rf"|(?:skills?|runbooks?|playbooks?|scripts?)_(?:{_VERBS})\w{{0,40}}$|_scripts?$"
 )
 _LISTS = re.compile(rf'"(?:method|action|operation|mode|command)"\s*:\s*"(?:{_VERBS})')
 _FILE = re.compile(
-    r"""(?:^|[\s"'=:@(])(?P<path>(?:[^\s"'|;&<>()]*[/\\])?(?:"""
+    r"""(?:^|[\s"'=:@(])(?P<path>(?:[^\s"'|;&<>()]{0,300}[/\\])?(?:"""
     r"(?:SKILL|AGENTS?(?:\.\w+)?|CLAUDE(?:\.\w+)?|GEMINI|QWEN|CRUSH|WARP|CODEX|CONVENTIONS?|CONTRIBUTING|INSTRUCTIONS|GUIDELINES"
-    r"|[\w-]*(?:RUNBOOK|PLAYBOOK)[\w-]*|[\w.-]*instructions)\.(?:md|mdx|txt|rst|adoc)"
-    r"|\.(?:cursor|windsurf|cline|roo|kilocode|continue)rules(?:-\w+)?|\.goosehints|[\w.-]+\.mdc"
-    r"|(?:\.(?:cursor|claude|roo|kilocode|windsurf|continue)[/\\]rules[\w-]*|\.clinerules|runbooks?|playbooks?)[/\\][\w./-]+\.(?:md|txt)))"
+    r"|[\w-]{0,60}(?:RUNBOOK|PLAYBOOK)[\w-]{0,60}|[\w.-]{0,60}instructions)\.(?:md|mdx|txt|rst|adoc)"
+    r"|\.(?:cursor|windsurf|cline|roo|kilocode|continue)rules(?:-\w+)?|\.goosehints|[\w.-]{1,60}\.mdc"
+    r"|(?:\.(?:cursor|claude|roo|kilocode|windsurf|continue)[/\\]rules[\w-]*|\.clinerules|runbooks?|playbooks?)[/\\][\w./-]{1,200}\.(?:md|txt)))"
     r"""(?=$|[\s"'|;&)\\])""",
     re.IGNORECASE,
 )
@@ -63,7 +63,8 @@ _BEGINS = re.compile(
 _OTHERS = re.compile(r"web|url|http|browser|search|grep|find|crawl|scrape|page")
 """Parts of the names of tools whose texts anybody may have written: these say nothing of themselves that is believed."""
 _SKILL_NAME = re.compile(
-    r"""Base directory for this skill: *\S*?([^/\\\s]+)/?\s*$|<name>([^<>\n]+)<|\bname=["']([^"'\n]+)""", re.MULTILINE
+    r"""Base directory for this skill: {0,9}\S{0,400}?([^/\\\s]{1,100})/?[ \t]{0,9}$|<name>([^<>\n]+)<|\bname=["']([^"'\n]+)""",
+    re.MULTILINE,
 )
 _NO_TEXT = re.compile(
     r"\s*(?:\[[^\n]*\]\s*\Z|\(Re-invocation|Launching skill|Error\b|Unknown skill|.{0,200}\balready (?:active|loaded|running)\b.{0,200}\Z)",
