@@ -148,7 +148,7 @@ class Route:
         return httpx.Response(response.status_code, headers=passing, stream=stream)
 
 
-_STREAMED = re.compile(rb'\s*+(?:(?:data|event|id|retry)?:|\{[^\n]*"(?:delta|done)"[^\n]*\}[ \t\r]*\n)')
+_STREAMED = re.compile(rb'\s*+(?:(?:data|event|id|retry)?:|\{(?=[^\n]*?"(?:delta|done)")[^\n]*\}[ \t\r]*\n)')
 """How events begin, or a line of JSON that is part of an answer."""
 _LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 

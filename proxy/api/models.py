@@ -22,6 +22,7 @@ from proxy.dialects import CHAT
 from proxy.emulation.prompt import protocol
 from proxy.exchange import Exchange
 from proxy.job import Job
+from proxy.net.tasks import offload_if
 from proxy.net.upstream import Upstream
 from proxy.relay import Relay
 from proxy.routing import Route, is_managed
@@ -33,6 +34,9 @@ _CLAUDE_CODE = re.compile("claude-(cli|code)/")
 PROBED = 24
 """Models of one backend that are probed one by one for the list; longer lists tell enough themselves."""
 
+_MANY = 200
+"""Models from which a list is made in a thread."""
+
 router = APIRouter(tags=["models"], dependencies=[Depends(bearer), Depends(viewing)])
 
 
@@ -40,8 +44,12 @@ router = APIRouter(tags=["models"], dependencies=[Depends(bearer), Depends(viewi
 async def list_models(on: On, request: Request, client_version: str | None = None) -> Response:
     """List all backends' models; in Anthropic's form to those who send `anthropic-version`, with a catalog to Codex."""
     table = await on.relay.router.table()
-    known = {id(upstream): await _known(upstream) for upstream in on.relay.router.upstreams}
-    data = [_object(public, route, known[id(route.upstream)], on.settings) for public, route in table.items()]
+    known = {id(upstream): await listed_models(upstream) for upstream in on.relay.router.upstreams}
+
+    def described() -> list[dict[str, Any]]:
+        return [_object(public, route, known[id(route.upstream)], on.settings) for public, route in table.items()]
+
+    data = await offload_if(len(table) > _MANY, described)
     listed = {"object": "list", "data": data}
     if ANTHROPIC in request.headers:
         return as_json(anthropic_page(data, virtual=_is_claude_code(request)))
@@ -74,9 +82,10 @@ async def known_models(on: On) -> Response:
     backends, line = [], on.relay.pipeline
     await on.relay.router.table()
     for upstream in on.relay.router.upstreams:
-        for listed in await upstream.prober.listed():
-            await upstream.prober.known(listed.id).profile()
+        listed = await listed_models(upstream)
         snapshot = upstream.prober.snapshot()
+        if len(listed) > PROBED:
+            snapshot["models"] = {model: each.profile.as_json({}) for model, each in listed.items()}
         models = {
             model: {
                 **info,
@@ -100,7 +109,8 @@ def _is_claude_code(request: Request) -> bool:
     return _CLAUDE_CODE.match(request.headers.get("user-agent", "")) is not None
 
 
-async def _known(upstream: Upstream) -> dict[str, Listed]:
+async def listed_models(upstream: Upstream) -> dict[str, Listed]:
+    """Map the ids of a backend's list to what is known of them; one by one these are asked for only where they are few."""
     listed = await upstream.prober.models()
     if len(listed) > PROBED:
         return {model.id: model for model in listed}

@@ -3,7 +3,6 @@
 Fields: Ollama's API reference (docs/api.md, 0.14).
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 from typing import Any
@@ -12,6 +11,7 @@ from fastapi import APIRouter, Depends, Response
 
 from proxy import __version__
 from proxy.api.access import AlreadySent, Authorized, On, Services, as_json, bearer
+from proxy.api.models import listed_models
 from proxy.api.schemas import answers, takes
 from proxy.backends.base import Probe
 from proxy.backends.fields import mapping
@@ -136,8 +136,9 @@ async def _show(on: Services, exchange: Exchange) -> dict[str, Any]:
 
 async def _profiles(on: Services) -> list[tuple[str, ModelProfile]]:
     table = await on.relay.router.table()
-    profiles = await asyncio.gather(*(route.known.profile() for route in table.values()))
-    return list(zip(table, profiles, strict=True))
+    known = {id(upstream): await listed_models(upstream) for upstream in on.relay.router.upstreams}
+    listed = {name: known[id(route.upstream)].get(route.model) for name, route in table.items()}
+    return [(name, ModelProfile() if each is None else each.profile) for name, each in listed.items()]
 
 
 def _entry(name: str, profile: ModelProfile) -> dict[str, Any]:

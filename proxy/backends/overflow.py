@@ -78,7 +78,7 @@ _OF_OTHERS = _words(
 _BUSY = _words(r"\bloading\b|overloaded|at capacity|server (?:is )?busy")
 _SHARED = _words("context size has been exceeded")
 _CODES = _words(
-    r"constraint_filtered[\s\S]{0,2000}context_length|context_length[\s\S]{0,2000}constraint_filtered",
+    r"constraint_filtered[\s\S]{0,200}context_length|context_length[\s\S]{0,200}constraint_filtered",
     r'error_type"?: ?"string_too_long|exceeds maximum allowed content length',
 )
 """Of OpenRouter and gateways: what no sentence says."""

@@ -122,6 +122,14 @@ def test_codex_gets_a_catalog_where_it_asks_for_one() -> None:
 # Ollama's
 
 
+@pytest.mark.parametrize("path", ["/v1/models", "/api/tags", "/api/ps", "/spillway/models"])
+def test_a_long_list_asks_for_no_model_one_by_one(path: str) -> None:
+    models = [FakeModel(f"m{number}:7b") for number in range(250)]
+    with OllamaFake(models) as fake, running_proxy(fake) as proxy:
+        assert path == "/api/ps" or proxy.client.get(path).text.count("m249:7b")
+        assert len(fake.requests) < 32
+
+
 def test_ollamas_clients_get_the_true_window() -> None:
     with LlamaCppFake([FakeModel("m", 16384)]) as fake, running_proxy(fake) as proxy:
         shown = proxy.client.post("/api/show", json={"model": "m"}).json()
