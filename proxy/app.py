@@ -246,8 +246,7 @@ def _pipeline(
 ) -> Pipeline:
     """Put the stages together."""
     state = ConversationState(store=store, counting=counting, max_body=settings.max_body)
-    near = frozenset(each.name for each in settings.backends if is_nearby(urlsplit(each.url).hostname or ""))
-    compactor = Compactor(counting=counting, store=store, summaries=Summaries(router, near), clock=clock)
+    compactor = Compactor(counting=counting, store=store, summaries=Summaries(router), clock=clock)
     preparer = Preparer(counting=counting, store=store, state=state)
     attempts = Attempts(preparer=preparer, compactor=compactor, counting=counting)
     pipeline = Pipeline(
@@ -291,7 +290,8 @@ def upstreams(
     """Build the upstreams of these backends, each with its prober; `store` remembers windows that models were loaded with."""
 
     def upstream(backend: BackendSetting) -> Upstream:
-        here = is_here(urlsplit(backend.url).hostname or "")
+        host = urlsplit(backend.url).hostname or ""
+        here = is_here(host)
 
         def request_window(model: str) -> WindowRequest:
             return WindowRequest(settings.window_of(model), model, backend=backend.name, here=here)
@@ -309,7 +309,7 @@ def upstreams(
             made.request_window = request_window
             return made
 
-        return Upstream(
+        made = Upstream(
             name=backend.name,
             url=backend.url,
             authorization=None if backend.authorization is None else backend.authorization.encode(),
@@ -318,5 +318,7 @@ def upstreams(
             prober=prober,
             managed=backend.managed,
         )
+        made.near = is_nearby(host)
+        return made
 
     return list(map(upstream, backends))

@@ -135,6 +135,8 @@ class Outcome:
     recalled_tokens: int = 0
     restored: int = 0
     """Messages that got back what their client had left out."""
+    afforded: int = 0
+    """Tokens that its answer was bounded by because no more can be paid for; 0: it was not."""
     left_out: int = 0
     """Tokens from the middle of the newest user message that were not sent, and those of all of it."""
     left_out_of: int = 0
@@ -342,6 +344,7 @@ class Outcome:
             "recalled": self.recalled,
             "restored": self.restored,
             "shaped": ", ".join([f"{part}={tokens}" for part, tokens in self.shaped.items()]),
+            "max-tokens": self.afforded,
             "left-out": self.left_out + self.cut_earlier[0],
             "cache": ", ".join([f"{name}={value}" for name, value in cache.items() if value is not None]),
             "fill": "" if fill is None else f"{fill:.4f}",

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import math
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Generator, Iterable
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import httpx
@@ -73,9 +73,8 @@ class _BackendFailed(Exception):
 class Summaries:
     """Has models write summaries, and remembers of each which sorts of requests pay off: others are only tried now and then."""
 
-    def __init__(self, router: Router, near: Collection[str]) -> None:
-        """`near` are the names of backends on this machine or in its network."""
-        self._router, self._near = router, near
+    def __init__(self, router: Router) -> None:
+        self._router = router
         self._failures: dict[tuple[Sort, str, str], int] = {}
         """Requests in a row that came to nothing, by sort, backend and model."""
 
@@ -118,7 +117,7 @@ class Summaries:
 
     def is_free(self, upstream: Upstream) -> bool:
         """Return whether tokens of a backend cost nothing, as far as that is known."""
-        return upstream.name in self._near and upstream.prober.known_backend.kind != "openrouter"
+        return upstream.near and upstream.prober.known_backend.kind != "openrouter"
 
     def wait(self, job: Job) -> float:
         """Seconds that a job may wait for its summary: none where it is written afterwards, unless the user says otherwise."""

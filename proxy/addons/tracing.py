@@ -73,9 +73,9 @@ class Tracing(AddOn):
     """Makes spans of outcomes: the request's own when it begins, all others at its end from its events."""
 
     def __init__(self, provider: TracerProvider, upstreams: Sequence[Upstream]) -> None:
-        """`provider` gets the spans."""
+        """`provider` gets the spans; more `upstreams` may be added."""
         self._tracer = provider.get_tracer("spillway", __version__, _SCHEMA)
-        self._upstreams = {upstream.name: upstream for upstream in upstreams}
+        self._upstreams = upstreams
         self._roots: dict[Outcome, Span] = {}
 
     @override
@@ -106,7 +106,7 @@ class Tracing(AddOn):
 
     def _backend_attributes(self, outcome: Outcome) -> dict[str, AttributeValue]:
         attributes: dict[str, AttributeValue] = {"spillway.backend": outcome.backend}
-        upstream = self._upstreams.get(outcome.backend)
+        upstream = next((each for each in self._upstreams if each.name == outcome.backend), None)
         if outcome.dialect or outcome.cause is not None:
             attributes |= {"gen_ai.operation.name": "chat", "spillway.dialect": outcome.dialect}
             kind = "unknown" if upstream is None else upstream.prober.known_backend.kind

@@ -9,16 +9,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 import httpx
 
 from proxy.addon import AddOn
+from proxy.attempts.learning import learn_counted, learn_feature, learn_window
 from proxy.attempts.room import bound_first, bound_resumed, bound_to, lower_bound, record_message_cut, too_long, unbound
 from proxy.backends import refusals
 from proxy.backends.errors import SentRequest, is_refusal
-from proxy.backends.overflow import ORIGIN, SMALLEST_WINDOW, UNDERRATED, Overflow, affordable, credible, recognise
-from proxy.backends.profile import TEMPLATE_RULES, Continuation, Fact, ModelKey, Trust, value_of
+from proxy.backends.overflow import ORIGIN, UNDERRATED, Overflow, affordable, credible, recognise, told_apart
+from proxy.backends.profile import TEMPLATE_RULES, Continuation, ModelKey, value_of
 from proxy.backends.refusals import Refusal, Remedy
 from proxy.compaction.continuation import ContinuationRequest
 from proxy.compactor import Compactor
@@ -98,17 +98,15 @@ class Attempts:
             streamed = job.prompt.request.stream and job.streams
             response, body = await self._post(job, _first_body(job), why, stream=streamed)
             if body is None or (response.status_code < 400 and not is_refusal(body)):
+                if job.state.spent.counted:
+                    await learn_counted(job)
                 return response, body
             if refusals.is_loading(response.status_code, body) and await self._wait_for_loading(job, response):
                 why = "loading"
                 continue
             refusal = await self.refusal(job, response.status_code, body, streamed=streamed)
             if refusal.overflow is None and refusal.feature is None and refusal.affordable is None:
-                if response.status_code == 404 and job.route.candidates:
-                    raise ModelNotFound(
-                        f"None of the backends {', '.join(job.route.candidates)} lists the model {job.route.model!r}, and the "
-                        "first of them, which was asked, answered 404: GET /v1/models shows what there is."
-                    )
+                _raise_unlisted(job, response)
                 return response, body
             done = await self.mend(job, refusal)
             if done is Remedy.GIVE_UP:
@@ -204,9 +202,9 @@ class Attempts:
         believed = job.profile.window
         if found is None or found.window is None or (believed and found.window == believed.value):
             return found
-        found = _told_apart(job, found, sent.answer_bound, await known.loaded_window())
-        needed = UNDERRATED * estimate.upper + sent.answer_bound
         loaded = await known.loaded_window()
+        found = told_apart(found, sent.answer_bound, loaded or value_of(believed), job.state.spent.bounded)
+        needed = UNDERRATED * estimate.upper + sent.answer_bound
         return credible(found, needed=needed, loaded=loaded, held=known.held)
 
     async def _wait_for_slots(self, job: Job) -> None:
@@ -237,9 +235,9 @@ class Attempts:
     async def _shorten(self, job: Job, overflow: Overflow) -> bool:
         """Learn from a refusal and make the job fit; False: there is nothing to shorten."""
         job.outcome.add("refused", what="overflow", origin=ORIGIN, window=overflow.window)
-        unbound(job, job.state.spent.bounded)
+        unbound(job)
         window = job.window
-        await _learn_window(job, overflow)
+        await learn_window(job, overflow)
         budget, tokens = job.budget, job.prompt.estimate.tokens
         if budget is None:
             return False
@@ -249,6 +247,7 @@ class Attempts:
                 return True
             tokens = job.prompt.estimate.tokens
         if tokens <= 0.8 * budget.window and lower_bound(job, budget.window):
+            job.state.spent.counted = True
             return True
         # The refusal may know better than the estimate how long the prompt is: aim as much lower.
         known = overflow.prompt_tokens or 0
@@ -258,7 +257,7 @@ class Attempts:
 
     async def _do_without(self, job: Job, refusal: refusals.FeatureRefusal) -> bool:
         """Learn from a refused feature, and prepare the job again without it."""
-        await _learn_feature(job, refusal)
+        await learn_feature(job, refusal)
         if refusal.feature == "streams":
             return True
         offered = bool(job.prompt.builtin)
@@ -318,6 +317,15 @@ def _is_roomy(job: Job) -> bool:
     return job.budget is not None and job.prompt.estimate.upper < job.budget.pause_point
 
 
+def _raise_unlisted(job: Job, response: httpx.Response) -> None:
+    """Raise the error of a model that no backend lists, and that the first of several does not have either."""
+    if response.status_code == 404 and job.route.candidates:
+        raise ModelNotFound(
+            f"None of the backends {', '.join(job.route.candidates)} lists the model {job.route.model!r}, and the "
+            "first of them, which was asked, answered 404: GET /v1/models shows what there is."
+        )
+
+
 def _raise_final(job: Job, response: httpx.Response, body: bytes) -> None:
     """Raise the error of a refusal to go on that no other request would change, or that only time does.
 
@@ -337,38 +345,6 @@ def _raise_final(job: Job, response: httpx.Response, body: bytes) -> None:
     raise error
 
 
-async def _learn_feature(job: Job, refusal: refusals.FeatureRefusal) -> None:
-    """Learn that the model has no tools, no streams, no bound of thinking, or a chat template with a rule.
-
-    A value of `tool_choice`, or a provider that the client picked, says nothing of other requests.
-    """
-    value: object = False
-    field, known = str(refusal.feature), job.profile.template_rules
-    if refusal.feature in TEMPLATE_RULES:
-        field, value = "template_rules", frozenset((refusal.feature, *(() if known is None else known.value)))
-    if refusal.quoted or "provider" in job.prompt.request.body:
-        lesson: dict[str, Any] = {field: Fact(value, refusal.origin, Trust.LEARNED)}
-        job.profile = replace(job.profile, **lesson)
-        return
-    job.route.known.learn(field, value, refusal.origin)
-    job.outcome.add("refused", what=refusal.feature, origin=refusal.origin, window=None)
-    await job.read_profile()
-
-
-def _told_apart(job: Job, found: Overflow, bound: int, loaded: int | None) -> Overflow:
-    """Tell whether a figure that may be the window less the bound of the answer is that.
-
-    The window that is reported tells, or else the figure that comes with another bound: for that the bound is lowered first.
-    """
-    assert found.window is not None
-    whole, before = found.window + bound, job.state.spent.bounded
-    if bound and found.bounded and whole == (loaded or value_of(job.profile.window)):
-        return replace(found, window=whole, quoted=True, bounded=False)
-    if before is None:
-        return found
-    return replace(found, window=found.window if found.window == before else whole, bounded=False)
-
-
 def _bound_lower(job: Job, refusal: Refusal) -> bool:
     """Lower the bound of the answer to what can be paid for, which the user is told, or so that it tells what a figure means."""
     overflow, request = refusal.overflow, job.prompt.request
@@ -376,22 +352,10 @@ def _bound_lower(job: Job, refusal: Refusal) -> bool:
         if request.max_tokens is not None and request.max_tokens <= refusal.affordable:
             return False
         job.outcome.add("afforded", tokens=refusal.affordable)
+        job.outcome.afforded = refusal.affordable
         job.prompt.request = request.bounded(refusal.affordable)
     elif overflow is not None and overflow.window is not None:
         prompt = overflow.prompt_tokens or job.prompt.estimate.upper
         bound_to(job, overflow.window + (request.max_tokens or 0) - prompt)
+        job.state.spent.counted = True
     return True
-
-
-async def _learn_window(job: Job, overflow: Overflow) -> None:
-    """Learn the window that a refusal names, for its own request alone where it holds for no other."""
-    tokens, window = job.prompt.estimate.tokens, None
-    if overflow.window is not None and not (overflow.quoted or job.loads_window or "provider" in job.request.body):
-        job.route.known.learn("window", overflow.window, ORIGIN)
-        await job.read_profile()
-    elif overflow.window is not None:
-        window = Fact(overflow.window, ORIGIN, Trust.LEARNED)
-    elif job.budget is None and tokens > SMALLEST_WINDOW:
-        window = Fact(int(tokens * 0.9), "refused prompt", Trust.FALLBACK)  # nobody names it; it is smaller than this
-    if window is not None:
-        job.profile = replace(job.profile, window=window)

@@ -222,7 +222,7 @@ class ClientStream:
 def final_notices(job: Job) -> list[status.Notice]:
     """Build the notices that are shown beside an answer at its end."""
     outcome, budget = job.outcome, job.budget
-    notices = [status.affordable(each["tokens"]) for each in outcome.each("afforded")]
+    notices = [status.affordable(outcome.afforded)] if outcome.afforded else []
     if outcome.left_out:
         notices.append(status.omitted_from_message(outcome.left_out, outcome.left_out_of))
     if budget is not None and budget.fixed >= budget.window * _TOO_MUCH and any(outcome.each("compacting")):

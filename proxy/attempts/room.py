@@ -129,7 +129,8 @@ def bound_first(job: Job) -> None:
     # What does not fit may be lost in silence; where the window shifts, nobody watches an answer that is not streamed, and
     # where nothing is gained by a pause it is worth no less than one that is cut.
     shifts = backend.shifts_silently and not request.stream and job.resumable and growth_needed(job) < UNBOUND
-    if backend.fits_answer or shifts or (backend.refuses_long_answers and (request.max_tokens or 0) > budget.window):
+    counted = backend.fits_answer or value_of(job.profile.counts_answers)
+    if counted or shifts or (backend.refuses_long_answers and (request.max_tokens or 0) > budget.window):
         lower_bound(job, budget.window)
     if not request.stream or not job.resumable or job.cancels or job.prompt.answer_bound is not None:
         return
@@ -156,11 +157,12 @@ def bound_to(job: Job, tokens: int) -> None:
     _bound(job, tokens)
 
 
-def unbound(job: Job, bounded: int | None) -> None:
-    """Undo a bound that was lowered to find out what a refusal meant; None: none was."""
-    if bounded is not None and job.prompt.answer_bound is not None:
+def unbound(job: Job) -> None:
+    """Undo a bound that was lowered to find out what a refusal meant, and that was refused as well."""
+    if job.state.spent.bounded is not None and job.prompt.answer_bound is not None:
         job.prompt.fields = omit(job.prompt.fields, *job.prompt.request.bounds)
         job.prompt.answer_bound = None
+    job.state.spent.counted = False
 
 
 def bound_resumed(job: Job, prompt_tokens: int, tokens_so_far: int) -> dict[str, int]:

@@ -58,22 +58,33 @@ _ANSWER = (
 _OF_ANSWER = _words(_ANSWER)
 _PROMPT = (
     r"context(?! ?(?:deadline|cancel))|prompt|\binputs?\b|messages?\b|conversation|max_?(?:model|seq\w{0,9}) len|n ctx"
+    r"|kontext|contesto|eingabe|entrada|entrée|контекст|上下文|输入|提示|コンテキスト|入力|컨텍스트|입력"
 )
+"""Here and below, after the English words those of languages that engines and gateways speak as well."""
 _OF_PROMPT = _words(_PROMPT)
-_OF_REQUEST = _words(_PROMPT, r"request(?:ed|s)?\b|payload|model (?:token|length)|sequence length|\btokens?\b")
-_SIZE = _words(r"tokens?\b|length|lenght|long|size|window|large|big|\blen\b|context|n ctx")
+_OF_REQUEST = _words(
+    _PROMPT,
+    r"request(?:ed|s)?\b|anfrage|requête|solicitud|请求|запрос|payload|model (?:token|length)|sequence length|\btokens?\b",
+)
+_SIZE = _words(
+    r"tokens?\b|length|lenght|long|size|window|large|big|\blen\b|context|n ctx",
+    r"länge|\blang\b|fenster|fenêtre|ventana|jetons|lung|kontext|长|長|窗口|トークン|길이|длин|размер|токен",
+)
 _OVER = _words(
     r"exceed|overflow|too (?:long|large|big|many|much)|(?:long|larg|great|bigg|high)er than|more than|\bmax|\blimit|longest",
     r"at most|up to|(?:not|n't) fit|must (?:be|have) (?:<|less|fewer|at most|under|below|short|small)|range|reduce|shorten",
     r"(?:only|not) (?:supports?|holds?|has|have|enough)|not enough|available (?:context|window|tokens)|available$|[<>≤≥]",
+    r"überschr|\bzu lang|höchstens|super[aó]|exced|dépass|trop long|demasiado|máxim|límite|过长|超|最大|上限|限制|長すぎ|초과|최대|превыш|максим",
 )
 _OTHER_CAUSE = _words(
-    r"rate[ _-]?limit|quota|throttl|too many requests|(?:per|a|each|this) (?:sec|min|hour|day|month)|\b[TR]P[MDS]\b|today|daily"
+    r"rate[ _-]?limit|quota|throttl|too many requests|(?:per|a|each|this) (?:sec|min|hour|day|month)|\b[TR]P[MDS]\b|today|daily",
+    r"\b(?:pro|por|par|al) (?:sek|min|stunde|tag|seg|heure|hora|jour|d[ií]a)|每|频|速率|额",
 )
 _OF_OTHERS = _words(
     r"image|picture|photo|audio|video|pixel|\bfiles?\b|\bpages?\b|attachment|upload|\bstring|\barray|\bitems?\b|header|cookie",
     r"\bur[il]\b|deadline|time[ds]?[ -]?out|cancel|retries|recursion|memory|\bv?ram\b|\bdisk\b|\bstop\b|logit|logprob|budget",
     r"(?<!position )embedding|credit|afford|balance|billing|\bpa(?:y|id|yment)\b|concurren|\bconnections\b|queue|batch|input should\b|\bname\b|grpc:|to process|\bid\b|expired|invalid token|seconds|minutes|hours|unsafe|policy",
+    r"\bbild|imagen|archivo|fichier|\bdatei|délai|sekunden|secondes|segundos|图|文件|超时|并发|过载|秒",
 )
 _BUSY = _words(r"\bloading\b|overloaded|at capacity|server (?:is )?busy")
 _SHARED = _words("context size has been exceeded")
@@ -83,16 +94,18 @@ _CODES = _words(
 )
 """Of OpenRouter and gateways: what no sentence says."""
 _NUMBER = re.compile(
-    r"(?<![\w.$#/-])(\d{1,3}(?:,\d{3}){1,4}|\d{1,12})(k?)(?:\.0)?(?![\w%]|[.:]\d|,\d{3}| ?(?:px|[KMG]i?B|[mk]?s|bytes?|sec\w*|min\w*|char\w*)\b)",
+    r"(?<![A-Za-z0-9_.$#/-])(\d{1,3}(?:,\d{3}){1,4}|\d{1,12})(k?)(?:\.0)?(?![A-Za-z0-9_%]|[.:]\d|,\d{3}| ?(?:px|[KMG]i?B|[mk]?s|bytes?|sec\w*|min\w*|char\w*)\b)",
     re.IGNORECASE,
 )
 _Role: TypeAlias = Literal["answer", "limit", "total", "sent"]
 _ROLES = re.compile(
     rf"(?P<answer>{_ANSWER})"
     r"|(?P<limit>max\w*(?: ?(?:allowed|number|amount|of|input|prompt|token|context|model|sequence|total|seq|len))*s?|n ctx(?! train)"
-    r"|context|window|limit|bound|only|at most|up to|allow|support|exceed|capacity|\bfits? in\w*|than|below|under|range[^\d\n]{0,40}|[<>≤≥]=?)"
+    r"|conte[sx]t|window|limit|bound|only|at most|up to|allow|support|exceed|capacity|\bfits? in\w*|than|below|under|range[^\d\n]{0,40}|[<>≤≥]=?"
+    r"|höchstens|grenze|l[íi]mite|máxim\w{0,5}|контекст|上下文|窗口|上限|限制|最大|コンテキスト|컨텍스트)"
     r"|(?P<total>requested|\btotal\b)"
-    r"|(?P<sent>prompt|\binputs?\b|sequence|message|request|contain|\bhas\b|\bhave\b|result|\bgot\b|given|current|keep|\bsent\b|actual|receiv|used)",
+    r"|(?P<sent>prompt|\binputs?\b|sequence|message|request|contain|\bhas\b|\bhave\b|result|\bgot\b|given|current|keep|\bsent\b|actual|receiv|suppl|used"
+    r"|contien|enthält|tiene|запрос|输入|请求|提示|入力|입력)",
     re.IGNORECASE,
 )
 _AFTER = re.compile(
@@ -106,7 +119,8 @@ _COMPARED = re.compile(
 )
 _SIDES: tuple[tuple[int, _Role], ...] = ((1, "sent"), (2, "answer"), (3, "limit"))
 _PAYABLE = re.compile(
-    r"(?:afford|pay for|enough for|covers?|(?:credits?|balance)[^\n.]{0,60}?(?:only|most|up to)) (\d[\d,]{0,14})",
+    r"(?:afford|pay for|enough for|covers?|(?:credits?|balance)[^\n.]{0,60}?(?:only|most|up to)|max_tokens limit exceeded: \d+ >)"
+    r" (\d[\d,]{0,14})",
     re.IGNORECASE,
 )
 _SENTENCES = re.compile(r"\n|(?<=[.!?])\s+")
@@ -162,6 +176,24 @@ def credible(overflow: Overflow, *, needed: int, loaded: int | None, held: int) 
     if needed < window or (loaded is not None and window < loaded):
         return None
     return replace(overflow, quoted=True) if window < max(held, SMALLEST_WINDOW) else overflow
+
+
+def told_apart(found: Overflow, bound: int, known: int | None, before: int | None) -> Overflow:
+    """Tell whether a figure is the window, or that less the bound of the answer.
+
+    Args:
+        found: a refusal with a figure.
+        bound: the most tokens of an answer that its request allowed, 0 for no bound.
+        known: the window as it is believed to be; None: unknown.
+        before: the figure that came with another bound; None: none did.
+    """
+    assert found.window is not None
+    whole = found.window + bound
+    if bound and found.bounded and whole == known:
+        return replace(found, window=whole, quoted=True, bounded=False)
+    if before is None:
+        return found
+    return replace(found, window=found.window if found.window == before else whole, bounded=False)
 
 
 def affordable(status: int, body: bytes) -> int | None:
@@ -222,12 +254,12 @@ def _role(before: str, after: re.Match[str] | None) -> _Role | None:
 
 
 def _choose(role: _Role, *sources: list[tuple[int, _Role]], bound: int = 0) -> int | None:
-    """Choose the first figure of this role; what was requested in all has the bound of the answer in it."""
+    """Choose the first figure of this role, or the least limit; what was requested in all has the bound of the answer in it."""
     for figures in sources:
         known = [value for value, each in figures if each == role]
         totals = [value - bound for value, each in figures if each == "total" and role == "sent" and value > bound]
         if known or totals:
-            return (known or totals)[0]
+            return min(known) if role == "limit" else (known or totals)[0]
     return None
 
 

@@ -101,6 +101,8 @@ class ModelProfile:
     """Ways that the backend refused for this model lately."""
     tokenizer: Fact[str] | None = None
     """Architecture, tokenizer name or file: a hint for choosing a vocabulary."""
+    counts_answers: Fact[bool] | None = None
+    """Whether a prompt is refused that leaves no room for the bound of its answer."""
     rolls_back: Fact[bool] | None = None
     """Whether its cache can be cut back to any token; False for recurrent and hybrid models, and sliding windows."""
     providers: Fact[tuple[Provider, ...]] | None = None

@@ -219,6 +219,8 @@ class Spent:
     """Whether it has waited for the memory that slots share."""
     bounded: int | None = None
     """Figure that may have been the window less the bound of the answer, which was lowered to find out."""
+    counted: bool = False
+    """Whether that bound is lowered because it seems to have to fit beside the prompt."""
     afforded: bool = False
     shortened: int = 0
     """In a row: an attempt that says something begins anew."""

@@ -5,6 +5,7 @@ import asyncio
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,7 +30,7 @@ from proxy.routing import OLLAMA, Route, Router, is_managed, not_listed
 SMALL = 4096
 """Tokens of a window that is hardly ever meant."""
 MOST_MODELS = 40
-"""Of one backend that are looked at; OpenRouter has hundreds."""
+"""Of one backend that are asked for one by one and printed, of others the list tells; OpenRouter has hundreds."""
 CONTAINERS = (Path("/.dockerenv"), Path("/run/.containerenv"))
 """Files that Docker and Podman put into containers."""
 _HEAD = ("BACKEND", "KIND", "MODEL", "WINDOW", "FROM", "TOOLS", "VISION")
@@ -94,7 +95,7 @@ class SeenBackend:
     left_alone: list[str] = field(default_factory=list)
     """Models whose requests pass as they are, because the user wants that."""
     listed: int = 0
-    """Models that it lists, of which the first are looked at."""
+    """Models that it lists."""
     models: dict[str, ModelProfile] = field(default_factory=dict)
     loaded: dict[str, int] = field(default_factory=dict)
     """Tokens of the windows that models are loaded with now."""
@@ -171,6 +172,7 @@ async def _seen(
                 seen.loaded[known.model] = window.value
             if (fits := await prober.runner.run(backend.fitting_window(known.model, memory))) is not None:
                 seen.fits[known.model] = fits
+        seen.models |= {each.id: each.profile for each in (await prober.models())[MOST_MODELS:]}
     seen.answers = backend is not UNKNOWN and seen.status != 0  # the kind may be known without an answer
     if not seen.answers:
         seen.failure = await failure_at(upstream.url, wire)
@@ -283,7 +285,7 @@ def _print_all(
 
 
 def _rows(backend: SeenBackend) -> Iterator[tuple[str, ...]]:
-    for model, profile in backend.models.items():
+    for model, profile in islice(backend.models.items(), MOST_MODELS):
         window, loaded, fits = profile.window, backend.loaded.get(model), backend.fits.get(model)
         state = "not loaded" if profile.provisional and loaded is None else ""
         size, origin = ("unknown", "") if window is None else (str(window.value), window.origin)
@@ -293,7 +295,7 @@ def _rows(backend: SeenBackend) -> Iterator[tuple[str, ...]]:
         )
         flags = ("?" if fact is None else "yes" if fact.value else "no" for fact in (profile.tools, profile.vision))
         yield (backend.name, backend.kind, model, size, "; ".join(filter(None, (state, origin, *more))), *flags)
-    if not backend.models or backend.listed > len(backend.models):
-        note = f"… and {backend.listed - len(backend.models)} more" if backend.models else "(lists no models)"
+    if not backend.models or backend.listed > MOST_MODELS:
+        note = f"… and {backend.listed - MOST_MODELS} more" if backend.models else "(lists no models)"
         kind, note = (backend.kind, note) if backend.answers else ("-", f"does not answer at {backend.url}")
         yield (backend.name, kind, note, "", "", "", "")

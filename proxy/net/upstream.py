@@ -80,6 +80,8 @@ class Upstream:
         """Work ahead of time, which is cancelled as soon as anything else is sent here."""
         self.managed = managed
         """Whether requests to it are managed, where nothing is said of the model."""
+        self.near = False
+        """Whether it is on this machine or in its network."""
         self._authorization = authorization
         self._proxy_keys = proxy_keys
         self._transport = transport

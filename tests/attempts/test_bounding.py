@@ -74,7 +74,19 @@ def test_a_window_less_the_bound_is_told_from_a_window_before_it_is_learned() ->
         assert (first["messages"], first["max_tokens"]) == (second["messages"], LONG)
         assert 2000 < second["max_tokens"] <= 4096 - 1642
         model = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"]
-        assert model["window"] is None
+        assert model["window"]["value"] == 4096, "only the window less the bound explains that the second one was taken"
+        assert proxy.chat(asked).status_code == 200
+        assert 2000 < fake.chats()[2].json["max_tokens"] < LONG, "no turn is refused for that again"
+
+
+def test_a_prompt_that_leaves_no_room_for_its_bound_is_refused_in_one_turn_alone() -> None:
+    """Older vLLM and OpenRouter's kind, behind a gateway."""
+    said = "This model's maximum context length is 4096 tokens. However, you requested 4642 tokens (1642 in the messages, 3000 in the completion)."
+    asked = {**ASKED, "messages": [{"role": "user", "content": "w7 " * 800}], "max_tokens": LONG}
+    with GenericFake([FakeModel("m", 4096)], walk(last=20)) as fake, running_proxy(fake) as proxy:
+        fake.fail_next(400, {"error": {"message": said, "param": "messages", "code": 400}})
+        assert [proxy.chat(asked).status_code for _ in range(2)] == [200, 200]
+        assert [request.json["max_tokens"] < LONG for request in fake.chats()] == [False, True, True]
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -85,7 +97,7 @@ def test_an_answer_is_bounded_by_what_can_be_paid_for_and_the_user_is_told(bound
         fake.fail_next(402, {"error": {"message": said, "code": 402}})
         answer = proxy.chat({**ASKED, **bound, "stream": stream})
         assert (answer.status_code, fake.chats()[1].json["max_tokens"], len(fake.chats())) == (200, 50, 2)
-        assert not stream or ": ⚠️ The credit" in answer.text
+        assert ": ⚠️ The credit" in answer.text if stream else answer.headers["x-spillway-max-tokens"] == "50"
         fake.fail_next(402, {"error": {"message": said, "code": 402}})
         fake.fail_next(402, {"error": {"message": said.replace("50", "40"), "code": 402}})
         assert proxy.chat({**ASKED, **bound}).status_code == 402, "it is lowered once"

@@ -132,6 +132,10 @@ def test_what_can_be_paid_for_is_read_of_an_error_about_money_alone() -> None:
     said = {"error": "This request requires more credits, or fewer max_tokens. You can only afford 8,461."}
     assert (affordable(402, encoded(said)), affordable(400, encoded(said))) == (8461, None)
     assert affordable(402, encoded({"error": {"message": "Insufficient credits", "code": 402}})) is None
+    bound = {
+        "error": "max_tokens limit exceeded: 100000 > 9577. To increase, create a key with a higher limit"
+    }  # cline/cline#940
+    assert affordable(402, encoded(bound)) == 9577
 
 
 def test_the_answer_bound_of_a_request_is_its_largest() -> None:
