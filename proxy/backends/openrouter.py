@@ -22,8 +22,8 @@ from proxy.backends.fields import (
     nonblank,
     objects,
     openai_models,
-    smallest,
     tokens,
+    windows,
 )
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Provider, Trust, value_of
 from proxy.core.jsontext import JsonObject, dig, omit
@@ -169,8 +169,7 @@ def _profile(model: str, entry: JsonObject, serving: JsonObject) -> ModelProfile
     # Below zero a provider is out of service or ranked down; with none left, any may come back.
     active = [one for one in endpoints if not _is_down(one)] or endpoints
     providers = tuple(dict.fromkeys(map(_provider, active)))
-    best = tokens(dig(entry, "top_provider", "context_length"))
-    listed = smallest((tokens(entry.get("context_length")), best))
+    listed = windows(entry).get(Trust.LISTED)
     answer = tokens(dig(entry, "top_provider", "max_completion_tokens"))
     parameters = entry.get("supported_parameters")
     architecture = entry.get("architecture") or serving.get("architecture")
@@ -188,8 +187,8 @@ def _profile(model: str, entry: JsonObject, serving: JsonObject) -> ModelProfile
 
 
 def _provider(endpoint: JsonObject) -> Provider:
-    limits = smallest(tokens(endpoint.get(name)) for name in ("context_length", "max_prompt_tokens"))
-    return Provider(nonblank(endpoint.get("provider_name")) or "", nonblank(endpoint.get("tag")) or "", limits)
+    name, tag = (nonblank(endpoint.get(field)) or "" for field in ("provider_name", "tag"))
+    return Provider(name, tag, windows(endpoint).get(Trust.LISTED))
 
 
 def _largest(providers: Iterable[Provider]) -> int | None:

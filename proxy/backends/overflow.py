@@ -99,7 +99,7 @@ _NUMBER = re.compile(
 )
 _Role: TypeAlias = Literal["answer", "limit", "total", "sent"]
 _ROLES = re.compile(
-    rf"(?P<answer>{_ANSWER})"
+    rf"(?P<answer>{_ANSWER}|\+ ?$)"
     r"|(?P<limit>max\w*(?: ?(?:allowed|number|amount|of|input|prompt|token|context|model|sequence|total|seq|len))*s?|n ctx(?! train)"
     r"|conte[sx]t|window|limit|bound|only|at most|up to|allow|support|exceed|capacity|\bfits? in\w*|than|below|under|range[^\d\n]{0,40}|[<>≤≥]=?"
     r"|höchstens|grenze|l[íi]mite|máxim\w{0,5}|контекст|上下文|窗口|上限|限制|最大|コンテキスト|컨텍스트)"
@@ -109,17 +109,13 @@ _ROLES = re.compile(
     re.IGNORECASE,
 )
 _AFTER = re.compile(
-    rf"[ `'\"]*(?:tokens?[ `'\"]*)?(?:(?:in|of|from|for|as) )?(?:the |your )?[`'\"]?(?:(?P<answer>{_ANSWER})|(?P<limit>max|limit|avail|allow)|"
+    rf"(?P<measured>(?: tokens)? ?(?:\+ ?\d|>))|[ `'\"]*(?:tokens?[ `'\"]*)?(?:(?:in|of|from|for|as) )?(?:the |your )?[`'\"]?(?:(?P<answer>{_ANSWER})|(?P<limit>max|limit|avail|allow)|"
     r"(?P<total>needed|required|given)|(?P<sent>messages|prompt|text input|inputs?\b))",
     re.IGNORECASE,
 )
 _NO_FIGURE = re.compile(r"(?:at least|\bby) (?:about )?$", re.IGNORECASE)
-_COMPARED = re.compile(
-    r"(?<![\d,])(\d[\d,]{0,14})(?: tokens)?(?: ?\+ ?(\d[\d,]{0,14})(?: tokens)?)? ?>=? ?[\w :(=]{0,16}?(\d[\d,]{0,14})"
-)
-_SIDES: tuple[tuple[int, _Role], ...] = ((1, "sent"), (2, "answer"), (3, "limit"))
 _PAYABLE = re.compile(
-    r"(?:afford|pay for|enough for|covers?|(?:credits?|balance)[^\n.]{0,60}?(?:only|most|up to)|max_tokens limit exceeded: \d+ >)"
+    r"(?:afford|pay for|enough for|covers?|(?:credits?|balance)[^\n.]{0,60}?(?:only|most|up to)|max_tokens limit exceeded: \d{1,12} >)"
     r" (\d[\d,]{0,14})",
     re.IGNORECASE,
 )
@@ -230,16 +226,13 @@ def _place(sentence: str, sent: SentRequest) -> Literal["parameters", "conversat
 
 def _figures(text: str) -> list[tuple[int, _Role]]:
     """Read the figures whose meaning is told, in tokens: by the words before one on its line, or right behind it."""
-    compared = {
-        found.start(group): role for found in _COMPARED.finditer(text) for group, role in _SIDES if found[group]
-    }
     figures, end = list[tuple[int, _Role]](), 0
     for found in _NUMBER.finditer(text):
         value = int(found[1].replace(",", "")) * (1000 if found[2] else 1)
         if not _LEAST_TOKENS <= value <= _MOST_TOKENS:
             continue
         before = text[max(end, text.rfind("\n", 0, found.start()) + 1, found.start() - 80) : found.start()]
-        role, end = compared.get(found.start(1)) or _role(before, _AFTER.match(text, found.end())), found.end()
+        role, end = _role(before, _AFTER.match(text, found.end())), found.end()
         if role is not None and not _NO_FIGURE.search(before):
             figures.append((value, role))
     # A lone number in brackets may be a code: "context window exceeds limit (2013)".
@@ -249,6 +242,8 @@ def _figures(text: str) -> list[tuple[int, _Role]]:
 def _role(before: str, after: re.Match[str] | None) -> _Role | None:
     behind = after.lastgroup if after is not None else None
     words = [found.lastgroup for found in _ROLES.finditer(before)]
+    if behind == "measured" and words[-1:] != ["answer"]:
+        return "sent"
     role = behind if behind in ("answer", "limit", "total") or not words else words[-1]
     return cast("_Role | None", role)
 

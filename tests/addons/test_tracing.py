@@ -19,7 +19,8 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
 from proxy.config import wants_traces
-from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, scripted, walk
+from proxy.core.settings import BackendSetting
+from tests.fakes import FakeBackend, FakeModel, GenericFake, LlamaCppFake, scripted, walk
 from tests.fakes.server import BackgroundServer
 from tests.fakes.waiting import wait_until
 from tests.pipeline.talk import MODEL, Talk, wait_ahead
@@ -82,6 +83,16 @@ def test_a_request_is_one_span_with_its_attempt_below_it() -> None:
         assert told(attempt)["server.address"] == "127.0.0.1"
         assert told(attempt)["server.port"] == int(fake.url.rsplit(":")[-1])
         assert root.status.status_code is StatusCode.UNSET
+
+
+def test_a_backend_that_was_found_later_is_traced_and_near_as_well() -> None:
+    first, later = LlamaCppFake([FakeModel("m", 4096)], scripted(["hi"])), GenericFake([FakeModel("n", 4096)])
+    with later, traced(first) as (proxy, kept):
+        proxy.app.state.add_found([BackendSetting(url=later.url, name="later", kind="generic")])
+        assert proxy.chat({**ONE, "model": "n", "max_tokens": 5}).status_code == 200
+        (root,) = by_kind(kept, SpanKind.SERVER)
+        assert told(root)["server.port"] == int(later.url.rpartition(":")[2])
+        assert all(each.near for each in proxy.app.state.add_found.args[0].upstreams)
 
 
 def test_the_clients_trace_is_continued_and_goes_on_to_the_backend() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from proxy.cli import main
-from proxy.cli.check import SERVERS, SeenBackend, findings_of
+from proxy.cli.check import MOST_MODELS, SERVERS, SeenBackend, findings_of
 from proxy.config import load_settings
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, OllamaFake
 
@@ -146,6 +146,11 @@ def test_a_window_that_is_only_a_default_is_found(kind: str, checked: Any, capsy
 def test_what_a_backend_lacks_is_found(kind: str, models: str, key: Any, code: str, cure: str, checked: Any) -> None:
     with FAKES[kind](list(map(FakeModel, models)), api_key=key) as fake:
         assert cure in checked(fake)[code]["cure"]
+
+
+def test_a_model_far_down_in_the_list_is_looked_at_too(checked: Any) -> None:
+    with FAKES["generic"](models := [FakeModel(f"m{number}", 8192) for number in range(MOST_MODELS + 1)]) as fake:
+        assert f"and {len(models) - 3} more" in checked(fake)["unknown_window"]["text"]
 
 
 def test_a_server_that_only_has_ollamas_paths_is_named(checked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
