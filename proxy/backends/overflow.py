@@ -78,7 +78,7 @@ _OVER = _words(
 )
 _OTHER_CAUSE = _words(
     r"rate[ _-]?limit|quota|throttl|too many requests|(?:per|a|each|this) (?:sec|min|hour|day|month)|\b[TR]P[MDS]\b|today|daily",
-    r"\b(?:pro|por|par|al) (?:sek|min|stunde|tag|seg|heure|hora|jour|d[ií]a)|每|频|速率|额",
+    r"\b(?:pro|por|par|al) (?:sek|min|stunde|tag|seg|heure|hora|jour|d[ií]a)|每|频|速率|额|\bloading\b|overloaded|at capacity|server (?:is )?busy",
 )
 _OF_OTHERS = _words(
     r"image|picture|photo|audio|video|pixel|\bfiles?\b|\bpages?\b|attachment|upload|\bstring|\barray|\bitems?\b|header|cookie",
@@ -86,8 +86,7 @@ _OF_OTHERS = _words(
     r"(?<!position )embedding|credit|afford|balance|billing|\bpa(?:y|id|yment)\b|concurren|\bconnections\b|queue|batch|input should\b|\bname\b|grpc:|to process|\bid\b|expired|invalid token|seconds|minutes|hours|unsafe|policy",
     r"\bbild|imagen|archivo|fichier|\bdatei|délai|sekunden|secondes|segundos|图|文件|超时|并发|过载|秒",
 )
-_BUSY = _words(r"\bloading\b|overloaded|at capacity|server (?:is )?busy")
-_SHARED = _words("context size has been exceeded")
+_SHARED = "context size has been exceeded"
 _CODES = _words(
     r"constraint_filtered[\s\S]{0,200}context_length|context_length[\s\S]{0,200}constraint_filtered",
     r'error_type"?: ?"string_too_long|exceeds maximum allowed content length',
@@ -132,7 +131,7 @@ def recognise(status: int, body: bytes, sent: SentRequest | None = None) -> Over
         sent: the refused request; None: not at hand.
     """
     text = error_text(status, body, money=True)
-    if text is None or _OTHER_CAUSE.search(text) or (status >= 500 and _BUSY.search(text)):
+    if text is None or _OTHER_CAUSE.search(text):
         return None
     plain, bound = _NAME.sub("", _plain(text)), 0 if sent is None else sent.answer_bound
     everything = _figures(plain)
@@ -146,7 +145,7 @@ def recognise(status: int, body: bytes, sent: SentRequest | None = None) -> Over
         return Overflow(
             window,
             None if prompt == window else prompt,
-            shared=window is None and _SHARED.search(sentence) is not None,
+            shared=window is None and _SHARED in sentence.lower(),
             quoted=place is not None or error_status(status, body) == _MONEY,
             bounded=window is not None and not (stated or (_is_round(window) and not _is_round(window + bound))),
         )

@@ -117,6 +117,15 @@ def test_sixty_tools_in_a_small_window_are_a_line_each() -> None:
         assert saved == outcome["shaped"]["on_demand"]
 
 
+@STREAMED
+def test_where_only_a_refusal_tells_the_window_its_request_is_answered_too(stream: bool) -> None:
+    """Copilot's agent mode in front of an unknown server (microsoft/vscode#320558)."""
+    with staged(says(), "generic", models={}) as (fake, proxy):
+        assert proxy.chat({"model": "m", "messages": HI, "tools": TOOLS, "stream": stream}).status_code == 200
+        refused, answered = (len(dumps(request.json["tools"])) for request in fake.chats())
+        assert answered < WINDOW < refused / 4
+
+
 def test_of_more_tools_than_can_be_listed_the_rest_is_found_in_words() -> None:
     tools = [tool("mcp__server__create", f"thing_number_{n}") for n in range(500)] + [ALL["delete_invoice"]]
     with staged(says(Reply(tool_calls=[LOOK]), Reply(tool_calls=[CALL]))) as (fake, proxy):
