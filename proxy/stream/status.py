@@ -69,7 +69,8 @@ def compacted(
     `extract`: there is no summary fit to be used, or none yet if one `follows`; `omitted`: part of the newest message was left out.
     """
     text = _OMITTED if omitted else _COMPACTED if not extract else _FOLLOWS if follows else _EXTRACT
-    return Notice(f"{text} ({_short(before)} → {_short(after)} tokens)")
+    # An estimate that has become a count meanwhile may be the higher one.
+    return Notice(f"{text} ({_short(before)} → {_short(after)} tokens)" if after < before else text)
 
 
 def summarising(tokens: int) -> str:

@@ -65,6 +65,7 @@ def test_every_form_is_a_chunk_that_any_client_can_read(form: str, notice: Notic
 def test_texts() -> None:
     assert COMPACTING.text == "⚙️ Compacting conversation history…"
     assert ENDED.text == "✅ Context compacted, continuing… (41.2k → 980 tokens)"
+    assert compacted(3_200, 3_400).text == "✅ Context compacted, continuing…"
     assert "22.6k of its 26.2k tokens" in omitted_from_message(22_563, 26_248).text
 
 
