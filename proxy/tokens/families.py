@@ -56,9 +56,10 @@ _DEEPSEEK = (
 
 VOCABULARIES: dict[str, Callable[[], Vocabulary]] = {
     # 0.15 s and 15 MB; all of o200k would take 42.
-    GENERAL: partial(ByteLevel, GENERAL, _O200K, shipped="o200k", most=MOST),
+    GENERAL: partial(ByteLevel, GENERAL, _O200K, "o200k", most=MOST),
     "o200k": partial(ByteLevel, "o200k", _O200K),
     "cl100k": partial(ByteLevel, "cl100k", _CL100K),
+    "llama3": partial(ByteLevel, "llama3", _CL100K, "cl100k", "llama3"),
     "qwen": partial(ByteLevel, "qwen", _QWEN2),
     "tekken": partial(ByteLevel, "tekken", _TEKKEN),
     "deepseek": partial(ByteLevel, "deepseek", _DEEPSEEK),
@@ -73,7 +74,7 @@ VOCABULARIES: dict[str, Callable[[], Vocabulary]] = {
 GENERAL_RATIOS = (0.97, 1.4, 0.9, 0.92, 0.9, 1.0, 0.6, 0.72, 0.75, 0.8, 1.0)
 """Of a model of which nothing is known: those of seven vocabularies of today at once."""
 _LLAMA4 = (1.0, 0.98, 0.96, 1.0, 1.17, 1.12, 0.8, 0.82, 0.88, 1.09, 1.0)
-_LLAMA3 = (1.0, 1.0, 0.87, 0.68, 0.45, 0.57, 1.2, 0.6, 0.59, 0.85, 1.0)
+_LLAMA3 = (*SAME[:5], 0.92, 1.0, 0.94, *SAME[8:])
 _LLAMA2 = (1.0, 1.0, 0.89, 0.92, *SAME[4:])
 _GEMMA = (1.04, 2.33, 1.04, 1.06, 1.11, 0.87, 0.98, 0.84, 0.96, 0.66, 1.0)
 _GLM = (*SAME[:7], 0.6, *SAME[8:])
@@ -102,8 +103,8 @@ FAMILIES: tuple[Family, ...] = (
     # A larger vocabulary than that of Qwen 1 to 3, which is not at hand; it has one token per digit, too.
     Family("qwen35", "qwen", r"qwen-?3\.[5-9]", r"qwen3\.?[5-9](moe|vl|_)*", SAME),
     Family("llama4", "o200k", r"llama-?4", r"llama-?4", _LLAMA4),
-    # The vocabulary of Llama 3 to 3.3 begins with cl100k's, which is the same for English and code.
-    Family("llama3", "cl100k", r"llama-?3|hermes-3|dolphin.*llama|deepseek-r1:70b|distill-llama", r"llama-?3|llama-bpe|llama-v3", _LLAMA3),
+    # The vocabulary of Llama 3 to 3.3 begins with cl100k's; as many tokens of each script as it has beyond that are o200k's.
+    Family("llama3", "llama3", r"llama-?3|hermes-3|dolphin.*llama|deepseek-r1:70b|distill-llama", r"llama-?3|llama-bpe|llama-v3", _LLAMA3),
     # Phi-3 took the vocabulary of Llama 2 over; of Mistral's pieces those are counted that are made of its characters.
     Family("llama2", "llama2", r"llama-?2|codellama|vicuna|tinyllama|phi-?3", r"llama-?2|llama-spm", _LLAMA2),
     # Qwen 1 to 3, and models distilled into them.

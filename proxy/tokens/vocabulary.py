@@ -29,12 +29,13 @@ _T = TypeVar("_T")
 class ByteLevel:
     """Byte pair encoding by tiktoken over a shipped vocabulary, split by the regex of the model's own tokenizer.
 
-    `most`: only so many of its tokens, which are a vocabulary too, made of the first merges.
+    `shipped`: its parts, in order; by default one of its name. `most`: only so many of its tokens, which are a vocabulary too, made of the first merges.
     """
 
-    def __init__(self, name: str, pattern: str, *, shipped: str = "", most: int | None = None) -> None:
+    def __init__(self, name: str, pattern: str, *shipped: str, most: int | None = None) -> None:
         self.id = name
-        ranks = {token: rank for rank, token in enumerate(unpack(shipped or name)[:most]) if token}
+        tokens = [token for part in shipped or (name,) for token in unpack(part)]
+        ranks = {token: rank for rank, token in enumerate(tokens[:most]) if token}
         encoding = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
         ranks.clear()  # tiktoken keeps it for the names of tokens, next to three copies: 28 of 68 MB
         self._encode = encoding.encode_ordinary

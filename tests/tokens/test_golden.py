@@ -44,10 +44,11 @@ def test_counts_are_exact(name: str, shipped: Shipped) -> None:
         *itertools.product(
             ("llama2",), ("russian", "greek", "arabic", "hindi", "chinese", "traditional", "japanese", "korean")
         ),
+        *itertools.product(("llama3",), ("spanish", "french", "russian", "hebrew", "korean", "traditional")),
     ],
 )
 async def test_families_counted_by_another_vocabulary_are_near(name: str, kind: str) -> None:
-    """Llama 3 by cl100k and Llama 2 by some of Mistral's pieces, before a backend has reported anything."""
+    """Llama 3 by cl100k with some of o200k and Llama 2 by some of Mistral's pieces, before a backend has reported anything."""
     meter, text = Meter(library=LIBRARY), sections()[kind]
     await meter.measure(("local", name), {})
     true = dict(zip(probe(), NEAR[name], strict=True))[text]
