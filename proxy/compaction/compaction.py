@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from proxy.compaction.asking import Summariser, SummaryAsk
 from proxy.compaction.condensing import head_end, least_tail, summarise
+from proxy.compaction.duplicates import drop_duplicates
 from proxy.compaction.ladder import (
     LEAST_SHARE,
     Reduction,
@@ -17,7 +18,6 @@ from proxy.compaction.ladder import (
     cap_unread,
     cut_middles,
     cut_oversize,
-    drop_duplicates,
     drop_oldest,
     drop_thoughts,
     mask_results,

@@ -12,7 +12,6 @@ from proxy.compaction.instructions import carried, kept_texts
 from proxy.compaction.middles import cut_message
 from proxy.compaction.policy import BYTES_PER_TOKEN, PruneLimits
 from proxy.compaction.results import (
-    NOTE,
     Cost,
     Result,
     by_message,
@@ -22,20 +21,23 @@ from proxy.compaction.results import (
     unread_from,
     with_texts,
 )
-from proxy.compaction.shorten import LEAST, LEAST_LINE, LEAST_LINES, Bounds, fit, shorten, water_level
-from proxy.core.history.embedded import IMAGE_OMITTED
-from proxy.core.history.marks import is_summary
-from proxy.core.history.turns import bridge_needed, cut_points, is_result, is_system, is_user, newest_user
+from proxy.compaction.shorten import HINT, LEAST, LEAST_LINE, LEAST_LINES, Bounds, fit, shorten, water_level
+from proxy.core.history.marks import NOTED, is_summary
+from proxy.core.history.turns import (
+    bridge_needed,
+    cut_points,
+    is_result,
+    is_system,
+    is_user,
+    newest_user,
+    next_speakers,
+)
 from proxy.core.jsontext import omit
-from proxy.core.request import REASONING, SYSTEM_ROLES, Message
+from proxy.core.request import REASONING, Message
 
-NEWEST_IMAGES = 3
-"""The newest images, which stay."""
 OMITTED = "[Earlier messages were left out here to fit the context window.]"
 LEAST_SHARE = 1 / 10
 """Share of the user's words in the newest message below which what is left of them is no message any more."""
-_SAME = NOTE + ": a later call of {} returned the same, see there.]"
-_SUPERSEDED = NOTE + ": {} was called again with the same arguments, see the newer result.]"
 _LEAST_OF_UNREAD = 1 / 2
 """Share that is left of a result which the model has not read yet, of what it would have if all gave alike."""
 _STALE = 1 / 4
@@ -195,11 +197,12 @@ def _capped(result: Result, limits: PruneLimits, excess: float, count: Callable[
 
 def _fitted(text: str, tokens: float, count: Callable[[str], float], bounds: Bounds | None = None) -> str:
     """Shorten a result until it has so few tokens, as far as that goes."""
-    most = max(LEAST, len(text))
+    most, body = max(LEAST, len(text)), text.removesuffix(HINT)
     bounds = bounds or Bounds(max(LEAST_LINES, text.count("\n") + 1), max(LEAST_LINE, len(text)), most)
 
     def within(characters: int) -> str:
-        return shorten(text, bounds._replace(characters=max(LEAST, min(bounds.characters, characters))))
+        short = shorten(body, bounds._replace(characters=max(LEAST, min(bounds.characters, characters))))
+        return text if short == body else f"{short}{HINT}"
 
     longest = within(most)
     short, used = fit(longest, len(longest), tokens, make=within, count=count)
@@ -245,59 +248,6 @@ def mask_results(reduction: Reduction, tail: int, protect: float | None = None) 
         if saved >= wanted:
             break
     return reduction.with_changes(changed) if saved >= limits.minimum_gain else reduction
-
-
-def drop_duplicates(reduction: Reduction, tail: int) -> Reduction:
-    """Replace what a later message makes needless: repeated results, superseded reads, stale images."""
-    leans, changed = dict(reduction.leans), dict[int, Message]()
-    found = _pointers([r for group in reduction.results.values() for r in group], reduction.read)
-    pointers = {result: pointer for result, pointer in found.items() if result not in reduction.kept}
-    for index, group in by_message(list(pointers)).items():
-        message = with_texts(reduction.messages[index], {result: pointers[result][0] for result in group})
-        if reduction.may_change(index, tail) and sum(reduction.cost([message])) < reduction.costs[index]:
-            changed[index] = message
-            leans[index] = 1 + max(pointers[result][1] for result in group)
-    for index, message in _without_stale_images(reduction.messages, changed).items():
-        if reduction.may_change(index, tail) and sum(reduction.cost([message])) < reduction.costs[index]:
-            changed[index] = message
-    return reduction.with_changes(changed, leans=leans)
-
-
-def _pointers(results: Sequence[Result], unread: int) -> dict[Result, tuple[str, int]]:
-    """Notes for results that a later one repeats, or replaces, each with the index of that one's message, in their order."""
-    pointers: dict[Result, tuple[str, int]] = {}
-    texts: dict[str, int] = {}
-    # The message that has the newest answer to a call: all of its parts belong to that answer.
-    answers: dict[tuple[str, str | None], int] = {}
-    for result in reversed(results):
-        if result.is_note:
-            continue
-        newest = answers.setdefault((result.name, result.arguments), result.index)
-        if result.text in texts:
-            pointers[result] = _SAME.format(result.name), texts[result.text]
-        elif result.arguments is not None and newest != result.index < unread:
-            pointers[result] = _SUPERSEDED.format(result.name), newest
-        else:
-            texts[result.text] = result.index
-    return {result: pointers[result] for result in reversed(pointers) if len(pointers[result][0]) < len(result.text)}
-
-
-def _without_stale_images(messages: Sequence[Message], changed: Mapping[int, Message]) -> dict[int, Message]:
-    """Messages with a note in place of each image, those in `changed` as they are there; the newest images stay."""
-    found = [
-        (index, at)
-        for index, message in enumerate(messages)
-        if isinstance(message.get("content"), list) and message.get("role") in ("user", "tool")
-        for at, part in enumerate(message["content"])
-        if isinstance(part, dict) and "image" in str(part.get("type"))
-    ]
-    done: dict[int, Message] = {}
-    for index, at in found[:-NEWEST_IMAGES]:
-        message = done.get(index) or changed.get(index) or messages[index]
-        content = [*message["content"]]
-        content[at] = {"type": "text", "text": IMAGE_OMITTED}
-        done[index] = {**message, "content": content}
-    return done
 
 
 def cut_oversize(reduction: Reduction, budget: float, least: float, *, words: bool) -> Reduction:
@@ -364,36 +314,46 @@ def cap_unread(reduction: Reduction) -> Reduction:
 
 
 def drop_oldest(reduction: Reduction, budget: float, floor: int, tail: int) -> Reduction:
-    """Leave out whole turns between `floor` and `tail` until the budget is kept.
+    """Leave out whole turns between `floor` and `tail` until the budget is kept, but for instructions that tools brought.
 
-    As many as it takes, all of them if that is not enough; where user and assistant would no longer take
-    turns, a message that says what happened stands in between.
+    As many as it takes, all of them if that is not enough, and no question without its answer. A note says so.
     """
-    messages = reduction.messages
+    messages, end_at = reduction.messages, len(reduction.messages)
+    asked = next(
+        (i for i in range(floor, end_at) if is_user(messages[i]) and messages[i]["content"] != OMITTED), end_at
+    )
     # Tokens of everything before an index.
     upto = [0.0, *accumulate(reduction.costs)]
-    mark_cost = sum(reduction.cost([{"role": "assistant", "content": OMITTED}]))
-    speakers = _next_speakers(messages)
-    before = messages[floor - 1] if floor else None
+    note: Message = {"role": "assistant", "content": OMITTED}
+    kept = sum(reduction.cost([*reduction.instructions(floor, tail), note]))
+    speakers = next_speakers(messages)
     least, best = reduction.total, None
     for end in cut_points(messages):
-        if not floor < end <= tail:
+        if not floor < end <= tail or (end > asked and messages[end].get("role") == "assistant"):
             continue
-        role = bridge_needed(before, [each for each in (speakers[end],) if each is not None])
-        marks = [{"role": role, "content": OMITTED}] if role else []
-        total = upto[-1] - (upto[end] - upto[floor]) + mark_cost * len(marks)
+        total = upto[-1] - (upto[end] - upto[floor]) + kept
         if total < least:
-            least, best = total, [*messages[:floor], *marks, *messages[end:]]
+            least, best = total, end
         if total <= budget:
             break
-    return reduction if best is None else replace(reduction, messages=best, costs=reduction.cost(best), floor=floor)
+    if best is None:
+        return reduction
+    shorter = _joined(messages[:floor], reduction.instructions(floor, best), messages[best:], speakers[best])
+    return replace(reduction, messages=shorter, costs=reduction.cost(shorter), floor=floor)
 
 
-def _next_speakers(messages: Sequence[Message]) -> list[Message | None]:
-    """For every index and the end: the next message from there on that is not the system's."""
-    following: Message | None = None
-    speakers = [following]
-    for message in reversed(messages):
-        following = following if message.get("role") in SYSTEM_ROLES else message
-        speakers.append(following)
-    return speakers[::-1]
+def _joined(
+    head: Sequence[Message], brought: Sequence[Message], rest: Sequence[Message], speaker: Message | None
+) -> list[Message]:
+    """Parts of a history with the note of what is missing, such that user and assistant take turns; `speaker` is the next."""
+    front = [*head, *brought]
+    if not head or head[-1].get("role") == "assistant":
+        front = [*head, {"role": "user", "content": OMITTED}, *brought]
+        bridge = bridge_needed(front[-1], rest)
+        return [*front, *([{"role": bridge, "content": NOTED}] if bridge else []), *rest]
+    if speaker is None or speaker.get("role") != "assistant":
+        return [*front, {"role": "assistant", "content": OMITTED}, *rest]
+    # In the middle of a turn the note is part of what is said next: one of the user's would be taken for a new turn.
+    said = speaker.get("content") or ""
+    noted = [{"type": "text", "text": OMITTED}, *said] if isinstance(said, list) else f"{OMITTED}\n\n{said}".rstrip()
+    return [*front, *({**each, "content": noted} if each is speaker else each for each in rest)]

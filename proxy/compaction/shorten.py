@@ -14,6 +14,8 @@ MARK_ROOM = 72
 _LINES_OUT = "[… {} line{}, {} characters left out here …]"
 _CHARACTERS_OUT = "[… {} characters left out here …]"
 CUT_MARK = re.compile(r"\[… (?:(\d{1,12}) lines?, )?(\d{1,12}) characters left out here …\]")
+HINT = "\n[Shortened. Call the tool again if you need the rest.]"
+"""Ends a result that was shortened."""
 _TRIES = 4
 _AIM = 0.97
 """Share of the tokens that the first try aims at."""
@@ -53,7 +55,7 @@ def telling_line(text: str, prompts: Collection[str] = ()) -> str:
 
     None without a word, and no line of `prompts`, with which shells end whatever they print, unless that is an error.
     """
-    stripped = map(str.strip, text.split("\n"))
+    stripped = map(str.strip, text.removesuffix(HINT).split("\n"))
     lines = [line for line in stripped if re.search(r"\w", line) and not _PROMPT.fullmatch(line)]
     lines = [line for line in lines if line not in prompts or GRAVE.search(line)]
     return next(filter(GRAVE.search, (*lines[: -_NEAR - 1 : -1], *lines[:2])), lines[-1] if lines else "")

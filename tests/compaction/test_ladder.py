@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.compaction.compaction import RUNGS, compact
+from proxy.compaction.duplicates import drop_duplicates
 from proxy.compaction.ladder import (
     OMITTED,
     Reduction,
@@ -19,7 +20,6 @@ from proxy.compaction.ladder import (
     cap_unread,
     cut_middles,
     cut_oversize,
-    drop_duplicates,
     drop_oldest,
     mask_results,
     within_limits,
@@ -27,10 +27,10 @@ from proxy.compaction.ladder import (
 from proxy.compaction.middles import cut_message
 from proxy.compaction.policy import PruneLimits
 from proxy.compaction.results import NOTE, results_of, unread_from, with_texts
-from proxy.compaction.shorten import characters_cut
+from proxy.compaction.shorten import HINT, characters_cut
 from proxy.core.history.embedded import IMAGE_OMITTED
-from proxy.core.history.marks import INSTRUCTION
-from proxy.core.history.turns import cut_points, first_user, is_result, newest_user
+from proxy.core.history.marks import INSTRUCTION, NOTED
+from proxy.core.history.turns import cut_points, first_user, is_result, is_user, newest_user
 from proxy.core.request import Message, text_of
 from tests.compaction.driver import BY, driven
 from tests.histories import (
@@ -212,7 +212,7 @@ def test_cap_goes_by_the_tool_and_its_arguments(form: str) -> None:
 def test_directories_show_so_many_entries(name: str, arguments: str, lines: int) -> None:
     text = "\n".join(f"directory/file{n}.txt" for n in range(35))
     done = cap_results(reduction([user("a"), *step(1, text, name, arguments), assistant("b")], **LIMITS), 99)
-    assert len(results(done.messages)[0][2].split("\n")) == lines
+    assert len(results(done.messages)[0][2].removesuffix(HINT).split("\n")) == lines
 
 
 def test_results_are_capped_as_far_as_needed_the_oldest_first() -> None:
@@ -240,7 +240,7 @@ def test_what_the_model_has_not_read_is_shortened_last_and_no_more_than_it_must_
     assert changed(messages, half) == [4], "the largest first"
     assert 0.4 * size < half.costs[4] + half.costs[5] <= 0.6 * size
     assert half.messages[4]["content"].startswith("line 0 of the file\n")
-    assert half.messages[4]["content"].endswith("\nline 399 of the file")
+    assert half.messages[4]["content"].endswith("\nline 399 of the file" + HINT)
     roomy = cap_unread(replace(plain, unread=size * 0.2, enough=total - size * 0.3))
     assert 0.85 * (total - size * 0.3) < roomy.total <= total - size * 0.3
 
@@ -417,7 +417,12 @@ def test_whole_turns_are_dropped_between_head_and_tail(messages: list[Message], 
     assert list(done.costs) == cost(done.messages)
     assert done is before or done.total < before.total
     assert list(done.messages[: before.floor]) == messages[: before.floor]
-    rest = [m for m in done.messages if m.get("content") != OMITTED]
+    rest = [m for m in done.messages if OMITTED not in text_of(m) and m.get("content") != NOTED]
+    told = [m for m in done.messages if OMITTED in text_of(m)]
+    assert len(told) == (done is not before), "the note is always there"
+    later = [m for m in done.messages[before.floor :] if any(m is each for each in messages)]
+    dropped = any(is_user(m) and all(m is not each for each in rest) for m in messages)
+    assert not (dropped and later and later[0]["role"] == "assistant"), "no answer without its question"
     assert all(any(m is original for original in messages) for m in rest)
     if before.floor <= tail:
         assert list(done.messages[len(done.messages) - len(messages) + tail :]) == messages[tail:]
@@ -494,5 +499,5 @@ def test_texts_of_results_alone_are_replaced() -> None:
     messages = [user("See <tool_result tool_name='x'>" + LINES + "</tool_result>"), assistant("b"), user("c")]
     done = cap_results(replace(reduction(messages, **LIMITS), floor=0), 99)
     assert done.messages[0]["content"].startswith("See <tool_result tool_name='x'>line 0 of the file\n")
-    assert done.messages[0]["content"].endswith("line 399 of the file</tool_result>")
+    assert done.messages[0]["content"].endswith(f"line 399 of the file{HINT}</tool_result>")
     assert with_texts(messages[0], {}) is messages[0]

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from proxy.compaction.ladder import OMITTED
+from proxy.compaction.shorten import HINT
 from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, Question, Reply, qa, summariser, walk, words
 from tests.fakes.brains import WORD
 from tests.pipeline.talk import summaries
@@ -121,6 +123,30 @@ def test_an_answer_that_fills_the_window_goes_on_without_one(served: tuple[Proxy
     assert asked_for(fake, name) == 0
 
 
+def test_a_question_goes_with_all_that_answered_it_and_the_note_says_so(served: tuple[Proxy, FakeBackend]) -> None:
+    """In the middle of a turn the note begins what is said next: the task stays the newest question."""
+    proxy, fake = served
+    turn = [*agent("an earlier task", 6), {"role": "assistant", "content": "It is done."}]
+    messages = [*chat("truncate pairs", 2), *turn, {"role": "user", "content": "And now " + "word " * 500}]
+    for kept in (["user", "assistant", "user"], ["user", "assistant", "tool"]):
+        assert told(proxy, "truncate", messages)["action"] == "trimmed"
+        sent = fake.chats()[-1].json["messages"]
+        assert [message["role"] for message in sent[:3]] == kept
+        assert sent[1]["content"].startswith(OMITTED)
+        assert fake.invalid_histories == []
+        messages = agent("only one task", 9)
+
+
+def test_what_was_shortened_says_that_the_tool_can_be_called_again(served: tuple[Proxy, FakeBackend]) -> None:
+    proxy, fake = served
+    messages = [*agent("hints", 2), {"role": "assistant", "content": "Done."}, {"role": "user", "content": "Thanks."}]
+    messages[2]["content"] = "\n".join(f"line {n} of the file" for n in range(400))
+    told(proxy, "mask", messages)
+    sent = next(m["content"] for m in fake.chats()[-1].json["messages"] if m["role"] == "tool")
+    assert "left out here" in sent
+    assert sent.endswith(HINT)
+
+
 # What came of it
 
 
@@ -150,7 +176,9 @@ def test_a_prompt_is_kept_below_so_many_tokens_in_a_large_window() -> None:
         answer = proxy.chat({"model": "m", "messages": messages, "max_tokens": 20})
         assert answer.headers["x-spillway-action"] == "trimmed"
         assert answer.headers["x-spillway-window"] == "32768"
-        assert answer.json()["usage"]["prompt_tokens"] <= 900
+        usage = answer.json()["usage"]
+        assert usage["spillway"]["compactions"][0]["tokens_after"] <= 900
+        assert usage["prompt_tokens"] <= 1500
         few = proxy.chat({"model": "m", "messages": messages[:5], "max_tokens": 20})
         assert few.headers["x-spillway-action"] == "forwarded"
         (backend,) = proxy.client.get("/spillway/models").json()["backends"]

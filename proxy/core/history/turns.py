@@ -93,6 +93,16 @@ def bridge_needed(before: Message | None, after: Sequence[Message]) -> str | Non
     return _OTHER_SPEAKER[str(speaker)]
 
 
+def next_speakers(messages: Sequence[Message]) -> list[Message | None]:
+    """For every index and the end: the next message from there on that is not the system's."""
+    following: Message | None = None
+    speakers = [following]
+    for message in reversed(messages):
+        following = following if message.get("role") in SYSTEM_ROLES else message
+        speakers.append(following)
+    return speakers[::-1]
+
+
 def newest_user(messages: Sequence[Message]) -> int | None:
     """Index of the last message in which the user speaks: the newest user turn is it and all that follows."""
     for index in range(len(messages) - 1, -1, -1):  # each request asks it, more than once

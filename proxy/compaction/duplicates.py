@@ -1,0 +1,66 @@
+"""Leaving out what a later message makes needless: results and attachments that come again, superseded reads, stale images."""
+
+from collections.abc import Mapping, Sequence
+
+from proxy.compaction.ladder import Reduction
+from proxy.compaction.results import NOTE, Result, by_message, with_texts
+from proxy.core.history.embedded import IMAGE_OMITTED
+from proxy.core.request import Message
+
+NEWEST_IMAGES = 3
+"""The newest images, which stay."""
+_SAME = NOTE + ": a later call of {} returned the same, see there.]"
+_SUPERSEDED = NOTE + ": {} was called again with the same arguments, see the newer result.]"
+
+
+def drop_duplicates(reduction: Reduction, tail: int) -> Reduction:
+    """Replace what a later message makes needless: repeated results, superseded reads, stale images."""
+    leans, changed = dict(reduction.leans), dict[int, Message]()
+    found = _pointers([r for group in reduction.results.values() for r in group], reduction.read)
+    pointers = {result: pointer for result, pointer in found.items() if result not in reduction.kept}
+    for index, group in by_message(list(pointers)).items():
+        message = with_texts(reduction.messages[index], {result: pointers[result][0] for result in group})
+        if reduction.may_change(index, tail) and sum(reduction.cost([message])) < reduction.costs[index]:
+            changed[index] = message
+            leans[index] = 1 + max(pointers[result][1] for result in group)
+    for index, message in _without_stale_images(reduction.messages, changed).items():
+        if reduction.may_change(index, tail) and sum(reduction.cost([message])) < reduction.costs[index]:
+            changed[index] = message
+    return reduction.with_changes(changed, leans=leans)
+
+
+def _pointers(results: Sequence[Result], unread: int) -> dict[Result, tuple[str, int]]:
+    """Notes for results that a later one repeats, or replaces, each with the index of that one's message, in their order."""
+    pointers: dict[Result, tuple[str, int]] = {}
+    texts: dict[str, int] = {}
+    # The message that has the newest answer to a call: all of its parts belong to that answer.
+    answers: dict[tuple[str, str | None], int] = {}
+    for result in reversed(results):
+        if result.is_note:
+            continue
+        newest = answers.setdefault((result.name, result.arguments), result.index)
+        if result.text in texts:
+            pointers[result] = _SAME.format(result.name), texts[result.text]
+        elif result.arguments is not None and newest != result.index < unread:
+            pointers[result] = _SUPERSEDED.format(result.name), newest
+        else:
+            texts[result.text] = result.index
+    return {result: pointers[result] for result in reversed(pointers) if len(pointers[result][0]) < len(result.text)}
+
+
+def _without_stale_images(messages: Sequence[Message], changed: Mapping[int, Message]) -> dict[int, Message]:
+    """Messages with a note in place of each image, those in `changed` as they are there; the newest images stay."""
+    found = [
+        (index, at)
+        for index, message in enumerate(messages)
+        if isinstance(message.get("content"), list) and message.get("role") in ("user", "tool")
+        for at, part in enumerate(message["content"])
+        if isinstance(part, dict) and "image" in str(part.get("type"))
+    ]
+    done: dict[int, Message] = {}
+    for index, at in found[:-NEWEST_IMAGES]:
+        message = done.get(index) or changed.get(index) or messages[index]
+        content = [*message["content"]]
+        content[at] = {"type": "text", "text": IMAGE_OMITTED}
+        done[index] = {**message, "content": content}
+    return done
