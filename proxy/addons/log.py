@@ -71,6 +71,10 @@ class RequestLog(AddOn):
         if (text := _AT_ONCE.get(fields["what"] if name == "refused" else name)) is not None:
             known = {key: "unknown" if value is None else value for key, value in fields.items()}
             _log.warning("%s", text.format(where=_where(outcome), **known))
+        elif name == "resumed":
+            form = "%s %s: answer resumed (%s, by %s), %s of room gained"
+            gained = plural(max(0, fields["gained"]), "token")
+            _log.info(form, outcome.id, _where(outcome), fields["reason"], fields["how"], gained)
         elif name == "mended":
             for kind in fields["kinds"]:  # clients send the same every time
                 if self._is_first(name, outcome, kind):

@@ -71,7 +71,7 @@ class Resumer:
             UpstreamUnavailable: the backend can't be reached, is not ready, or refused every way to continue.
         """
         if isinstance(stop, Pause):
-            return await self._resume()
+            return await self._resume(stop.reason)
         if isinstance(stop, Retry):
             return await self._retry(stop)
         if isinstance(stop, Conclude):
@@ -92,7 +92,7 @@ class Resumer:
             job.state.assumed = Fact(room, "assumed", Trust.FALLBACK)
         job.record_measured()
 
-    async def _resume(self) -> Attempted | None:
+    async def _resume(self, reason: str) -> Attempted | None:
         """Open the next attempt after a pause, in the first way that the backend takes."""
         job, answer = self._job, self._answer
         prompt_tokens, upto, self._seconds = job.prompt.estimate.tokens, self._summarised, 0.0
@@ -109,7 +109,8 @@ class Resumer:
             if isinstance(opened, Attempted):
                 if self._summarised != upto:
                     self._record_shortened(before, opened.estimate.tokens - job.prompt.estimate.tokens)
-                job.outcome.add("resumed", how=way.value)
+                gained = answer.attempt.used - opened.estimate.tokens
+                job.outcome.add("resumed", how=way.value, reason=reason, gained=gained)
                 self._way = way
                 return opened
             if opened is Remedy.GIVE_UP:

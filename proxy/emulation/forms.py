@@ -43,6 +43,8 @@ _JSON = (
     rf"""(?:["'](?:{"|".join(_ARGUMENTS)})["']{_S}:|["'](?:{"|".join(_NAMES)})["']{_S}:{_S}["'](?P<tool>[^"'\\\n]{{1,128}})["']))"""
 )
 """The beginning of an object, or of an array of them, that starts like a call: with a tool's name, or with its arguments."""
+ARGUMENTS = regex.compile(rf"""{_COMMA}(?:{_LABEL}){{0,3}}["'](?:{"|".join(_ARGUMENTS)})["']{_S}:{_S}\{{""")
+"""What follows the name in an object that is a call."""
 _NAME = r"(?P<name>[\w.:/-]{1,128})"
 _BEFORE_OBJECT = rf"{_S}(?=\{{)"
 _PYTHON = rf"(?P<name>[\w.:-]{{1,128}}?)(?:\.call)?{_S}(?=\()"
@@ -148,11 +150,10 @@ FORMS = (
     _form("fenced", "`{3,64}", rf"{_LANGUAGE}[ \t]{{0,64}}(?=[\n\r{{[<]){_S}(?:<tool_call>{_S})?{_JSON}",
           more=rf"{_BETWEEN}(?:</tool_call>{_S}<tool_call>{_S})?(?=[{{\[])", end=rf"{_BETWEEN}(?:</tool_call>{_S})?`{{3,64}}(?=[^`])"),
 )  # fmt: skip
-BEHIND_CALL = regex.compile(
-    r"\s++|[;}\]]|</(?:(?:seed:)?tool_calls?|TOOLCALL|function_calls?|function|minimax:tool_call|(?:antml:|｜DSML｜)(?:function|tool)_calls|s)>"
-    r"|<([|｜])[\w▁/]{1,32}\1>|`{3,64}(?=\s{0,200}<[/|｜])"
-)
+_CLOSING = r"</(?:(?:seed:)?tool_calls?|TOOLCALL|function_calls?|function|minimax:tool_call|(?:antml:|｜DSML｜)(?:function|tool)_calls|s)>|<([|｜])[\w▁/]{1,32}\1>"
+BEHIND_CALL = regex.compile(rf"\s++|[;}}\]]|{_CLOSING}|`{{3,64}}(?=\s{{0,200}}<[/|｜])")
 """What models and backends leave over behind a call, piece by piece: white space, and marks that close and end."""
+_CLOSED = regex.compile(rf"{_CLOSING}|\n`{{3,64}}\s*\Z")
 _TAGGED = [form for form in FORMS if form.mark.match("<", partial=True)]
 _SECOND = "".join(
     each for each in f"{ascii_letters}|｜" if any(f.mark.match(f"<{each}", partial=True) for f in _TAGGED)
@@ -172,6 +173,11 @@ class Body(NamedTuple):
     over: bool
     """Whether it ended before the answer did."""
     closed: bool
+
+    @property
+    def is_broken(self) -> bool:
+        """Return whether this is JSON that went on, or whose tag was closed, before its brackets were."""
+        return not self.closed and self.text.startswith(("{", "[")) and (self.over or bool(_CLOSED.search(self.text)))
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ import regex
 
 from proxy.emulation import forms
 from proxy.emulation.offer import Offer
-from proxy.emulation.values import CUT, UNKNOWN_TOOL, Brackets, Unreadable
+from proxy.emulation.values import CUT, INVALID, UNKNOWN_TOOL, Brackets, Unreadable
 
 _SPACE = regex.compile(r"\s++")
 _THINK = regex.compile(r"<(think(?:ing)?)>|<\|channel\|>analysis<\|message\|>")
@@ -255,13 +255,18 @@ class CallScanner:
         self._closing = regex.compile(ticked if ticks else f"</{opening[1]}>" if opening[1] else r"<\|end\|>")
         self._state = partial(self._skip, ticks)
 
-    def _begin(self, form: forms.CallForm, found: regex.Match[str]) -> bool:
-        """Begin to read a form; whether its tool is offered."""
+    def _begin(self, form: forms.CallForm, found: regex.Match[str]) -> bool | None:
+        """Begin to read a form; whether its tool is offered, None: too early to know that it is a call."""
         groups = found.groupdict()
         name = groups.get("name") or ""
         tool = name or groups.get("tool") or ""
         if tool and tool not in self._offer.callable:
-            if form.marked and forms.TOOL_NAME.fullmatch(tool) and len(self.faults) < _MOST_UNKNOWN:
+            fenced = form.name == "fenced"
+            more = forms.ARGUMENTS.match(self._text, found.end(), partial=True) if fenced else None
+            if more is not None and more.partial and not self._ended:
+                return None
+            is_call = form.marked or (more is not None and not more.partial)
+            if is_call and forms.TOOL_NAME.fullmatch(tool) and len(self.faults) < _MOST_UNKNOWN:
                 self.faults.append(forms.fault(UNKNOWN_TOOL, tool, form.name))
             return False
         self._reading = _Reading(form, self._cursor, tool)
@@ -326,6 +331,8 @@ class CallScanner:
                 return
             calls = () if surplus else tuple(self._call(form, each) for each in (found[:1] if single else found))
         except Unreadable as wrong:
+            if wrong.kind == CUT and not self._cut and reading.bodies[-1].is_broken:
+                wrong = Unreadable(INVALID, tool=wrong.tool)
             quoted = wrong.kind != CUT and self._offer.quotes(self._text[reading.start : self._cursor])
             if quoted or not (reading.tool or form.marked):
                 self._reject(reading)

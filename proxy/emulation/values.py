@@ -21,7 +21,7 @@ UNKNOWN_TOOL = "unknown_tool"
 WRONG_ARGUMENTS = "wrong_arguments"
 NO_CALL = "no_call"
 """Kinds of calls that can't be made; `CUT` is the reason as well of what ends before its value does."""
-_INVALID = "it is not valid JSON"
+INVALID = "it is not valid JSON"
 _DEEPEST = 100
 """Brackets that are open at a time."""
 _LONGEST = 32_768
@@ -122,19 +122,19 @@ def read_json(text: str, *, cut: bool = False) -> tuple[Any, bool]:
             continue
     text = text.strip()
     if not text.startswith(("{", "[")):
-        raise Unreadable(_INVALID)
+        raise Unreadable(INVALID)
     brackets = Brackets()
     end = brackets.follow(text, 0)
     if not brackets.closed and (cut or not brackets.lacks_only_brackets(text)):
         raise Unreadable(CUT)
     if len(text) > _LONGEST or end < len(text):
-        raise Unreadable(_INVALID)
+        raise Unreadable(INVALID)
     import json_repair  # noqa: PLC0415 - only those need it whose models write calls with mistakes
 
     try:
         return json_repair.loads(text, skip_json_loads=True, strict=True), True
     except (ValueError, RecursionError):
-        raise Unreadable(_INVALID) from None
+        raise Unreadable(INVALID) from None
 
 
 def _refuse(constant: str) -> Any:
@@ -158,15 +158,15 @@ def read_python(text: str) -> dict[str, Any]:
     """
     try:
         if len(text) > _LONGEST_PYTHON or not _LITERALS.fullmatch(text):
-            raise Unreadable(_INVALID)
+            raise Unreadable(INVALID)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes that are none
             call = _JsonWords().visit(ast.parse(f"_{text}", mode="eval").body)
         if not isinstance(call, ast.Call) or call.args:
-            raise Unreadable(_INVALID)
+            raise Unreadable(INVALID)
         return {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
-        raise Unreadable(_INVALID) from None
+        raise Unreadable(INVALID) from None
 
 
 def json_text(value: Any) -> str:
@@ -181,7 +181,7 @@ def json_text(value: Any) -> str:
     except UnicodeEncodeError:  # half a surrogate pair
         return json.dumps(value)
     except (TypeError, ValueError, RecursionError):
-        raise Unreadable(_INVALID) from None
+        raise Unreadable(INVALID) from None
     return text
 
 

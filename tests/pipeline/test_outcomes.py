@@ -158,7 +158,7 @@ SUMMARISED = summariser(walk(last=700))
 @pytest.mark.parametrize(
     ("brain", "messages", "settings", "logged"),
     [
-        (SUMMARISED, [USER], {}, ["200 compacted, "]),
+        (SUMMARISED, [USER], {}, ["200 compacted, ", ": answer resumed (", "tokens of room gained"]),
         (summarises_briefly, [*LONG, USER], {}, ["200 compacted, "]),
         (summariser(walk()), [USER], {}, ["ended for its length"]),
         (begins_anew, [USER], {}, ["answer (it said the same again) when it was asked", "no room was left"]),
