@@ -194,8 +194,12 @@ class Server(uvicorn.Server):
         max_connections: int | None = None,
         client_timeout: float = CLIENT_TIMEOUT,
         on_started: Callable[[int], None] = lambda _: None,
+        **options: Any,
     ) -> None:
-        """Configure uvicorn: `port` 0 is any free one, with which `on_started` is called once it listens."""
+        """Configure uvicorn, with more `options` of its own.
+
+        `port` 0 is any free one, with which `on_started` is called once it listens; 0 as well at a socket in the file system.
+        """
         bounds = {"limit_connections": max_connections, "client_timeout": client_timeout}
         super().__init__(
             uvicorn.Config(
@@ -211,6 +215,7 @@ class Server(uvicorn.Server):
                 server_header=False,  # the backend's own headers pass
                 date_header=False,
                 timeout_keep_alive=KEEP_ALIVE,
+                **options,
             )
         )
         self._graceful = graceful
@@ -239,7 +244,7 @@ class Server(uvicorn.Server):
         if is_main and hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
             signal.signal(signal.SIGHUP, self.handle_exit)  # uvicorn handles the others
         await super().startup(sockets=sockets)
-        self._on_started(self.servers[0].sockets[0].getsockname()[1])
+        self._on_started(0 if self.config.uds else self.servers[0].sockets[0].getsockname()[1])
 
     @override
     async def main_loop(self) -> None:

@@ -131,6 +131,14 @@ def create_api(services: Services, lifespan: Lifespan) -> FastAPI:
     return app
 
 
+def _take_root_off(scope: Scope) -> None:
+    """Take the root path off the request's, also where whatever is in front left it there and uvicorn put it in once more."""
+    root, path, target = scope["root_path"], scope["path"], scope["raw_path"]
+    while (target + b"/").startswith(f"{root}/".encode()):
+        path, target = path[len(root) :] or "/", target[len(root) :] or b"/"
+    scope.update(root_path="", path=path, raw_path=target)
+
+
 class Boundary:
     """ASGI middleware that checks every request, and turns every failure into an answer that its client understands."""
 
@@ -143,6 +151,8 @@ class Boundary:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if scope.get("root_path"):
+            _take_root_off(scope)
         path = canonical(scope["method"], scope["path"])
         if path != scope["path"]:  # from here on nobody need know, least of all the backend
             scope["path"], scope["raw_path"] = path, path.encode()

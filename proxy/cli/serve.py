@@ -7,9 +7,10 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
@@ -17,7 +18,7 @@ from proxy.addons.log import FORMAT, OneLine
 from proxy.app import create_app, open_wire
 from proxy.cli import say
 from proxy.cli.launch import LISTENING
-from proxy.config import check_tokenizers
+from proxy.config import check_tokenizers, server_options
 from proxy.core.errors import SettingError
 from proxy.core.settings import LOOPBACK, BackendSetting, Settings
 from proxy.net.flows import discover, failure_at
@@ -70,7 +71,9 @@ def run(settings: Settings, _: object) -> int:
 async def _serve(configured: Settings) -> int:
     # By which asyncio cancels this task: an exception that comes out of the blue may be swallowed by who meets it.
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
-    await _check_address(configured.host, configured.port)
+    options = server_options()
+    if "uds" not in options:
+        await _check_address(configured.host, configured.port)
     check_tokenizers(configured)
     async with AsyncExitStack() as stack:
         settings, note = await with_backends(configured, stack)
@@ -106,7 +109,8 @@ async def _serve(configured: Settings) -> int:
             port=settings.port,
             graceful=settings.graceful_timeout,
             max_connections=settings.max_connections,
-            on_started=partial(_ready, settings.host, note=note, configured=configured.backends, token=token),
+            on_started=partial(_ready, settings.host, options, note=note, configured=configured.backends, token=token),
+            **options,
         )
         if note == _DEMO_NOTE:
             spawn(replace_demo(), name="discovery")
@@ -170,20 +174,24 @@ def _found_note(found: Sequence[BackendSetting]) -> str:
     return "Found " + ", ".join(f"{kinds.get(each.kind, each.kind)} at {each.url}" for each in found) + "."
 
 
-def _ready(host: str, port: int, *, note: str, configured: Sequence[BackendSetting], token: str) -> None:
+def _ready(
+    host: str, options: Mapping[str, Any], port: int, *, note: str, configured: Sequence[BackendSetting], token: str
+) -> None:
     """Say where it listens, and what to type next."""
     gc.freeze()  # the collector need not look through what was made at the start
-    root = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    say(f"{LISTENING}{root}/v1")
+    scheme = "https" if "ssl_certfile" in options else "http"
+    root = options.get("uds") or f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{options['root_path']}"
+    say(f"{LISTENING}{root}{'' if 'uds' in options else '/v1'}")
     if note:
         say(note)
     # What is listened at is no address of a browser or client then.
     root = root.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
-    say(
-        f"Watch it work in a browser: {root}/{token and f'#key={token}'}\n"
-        f"Point any OpenAI client at {root}/v1, or try:\n"
-        f"  curl {root}/v1/models\n"
-        f"  curl -N {root}/v1/chat/completions -H 'content-type: application/json' "
-        """-d '{"stream": true, "messages": [{"role": "user", "content": "Count to 3000"}]}'"""
-    )
+    if "uds" not in options:
+        say(
+            f"Watch it work in a browser: {root}/{token and f'#key={token}'}\n"
+            f"Point any OpenAI client at {root}/v1, or try:\n"
+            f"  curl {root}/v1/models\n"
+            f"  curl -N {root}/v1/chat/completions -H 'content-type: application/json' "
+            """-d '{"stream": true, "messages": [{"role": "user", "content": "Count to 3000"}]}'"""
+        )
     spawn(_warn_of_silent(configured), name="greeting")

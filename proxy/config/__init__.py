@@ -226,6 +226,24 @@ def environment() -> dict[str, str]:
     return dict(os.environ)  # noqa: TID251 - the one place
 
 
+def server_options() -> dict[str, Any]:
+    """Read what uvicorn is given of its own variables: `UVICORN_SSL_CERTFILE`, `_SSL_KEYFILE`, `_UDS` and `_ROOT_PATH`.
+
+    Raises:
+        SettingError: a file of them does not exist, there is a key without a certificate, or the path is none.
+    """
+    names = ("ssl_certfile", "ssl_keyfile", "uds", "root_path")
+    options = {name: value for name in names if (value := environment().get(f"UVICORN_{name.upper()}"))}
+    for name in names[:2]:
+        if name in options and not Path(options[name]).is_file():
+            raise SettingError(f"UVICORN_{name.upper()}={options[name]!r}: there is no such file")
+    if "ssl_keyfile" in options and "ssl_certfile" not in options:
+        raise SettingError("UVICORN_SSL_KEYFILE is set without UVICORN_SSL_CERTFILE: set both, or neither")
+    if not re.fullmatch(r"(?:/[\w.~-]+)*", options.setdefault("root_path", "").rstrip("/"), re.ASCII):
+        raise SettingError(f"UVICORN_ROOT_PATH={options['root_path']!r} must be a path such as /spillway")
+    return options | {"root_path": options["root_path"].rstrip("/")}
+
+
 def wants_traces() -> bool:
     """Return whether OpenTelemetry's variables name a place for traces (its "Environment Variable Specification")."""
     get = environment().get

@@ -45,6 +45,29 @@ def test_what_not_every_request_needs_is_imported_when_one_does(tmp_path: Path) 
     assert imported(server) & (LATER | {VOCABULARIES}) == {VOCABULARIES}
 
 
+def test_it_listens_with_tls_at_a_socket_and_below_a_path(tmp_path: Path) -> None:
+    """By uvicorn's own variables; whether whatever is in front takes the path off or not."""
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "1"]
+    subprocess.run([*made, "-keyout", tmp_path / "key", "-out", tmp_path / "cert"], check=True, capture_output=True)
+    told = {"SPILLWAY_STORE": "memory://", "UVICORN_ROOT_PATH": "/llm/"}
+    tls = {"UVICORN_SSL_CERTFILE": str(tmp_path / "cert"), "UVICORN_SSL_KEYFILE": str(tmp_path / "key")}
+    serve = [sys.executable, "-m", "proxy", "serve", "--port", "0", "--backend"]
+    with LlamaCppFake([FakeModel("m", 4096)]) as fake:
+        for more, place in ((tls, None), ({"UVICORN_UDS": str(tmp_path / "socket")}, str(tmp_path / "socket"))):
+            with running([*serve, fake.url], tmp_path / "log", told | more) as server:
+                said = server.wait_for(LISTENING).rpartition(LISTENING)[2].strip()
+                transport = httpx.HTTPTransport(uds=place, verify=False)
+                with httpx.Client(transport=transport, timeout=60) as client:
+                    root = "http://localhost/llm" if place else said.removesuffix("/v1")
+                    assert said == place if place else said.startswith("https://")
+                    for url in (root, root.removesuffix("/llm")):
+                        hello = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 9}
+                        assert client.post(f"{url}/v1/chat/completions", json=hello).status_code == 200
+                        assert "m" in client.get(f"{url}/v1/models").text
+                        assert 'src="ui/app.js"' in client.get(f"{url}/", headers={"accept": "text/html"}).text
+                        assert client.get(f"{url}/ui/app.js").status_code == 200
+
+
 def test_help_imports_nothing_but_the_parser() -> None:
     code = "import sys; from proxy.cli import main\ntry:\n main(['--help'])\nfinally:\n print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from proxy.cli import main
-from proxy.config import check_tokenizers, is_nearby, load_settings, proxy_for
+from proxy.config import check_tokenizers, is_nearby, load_settings, proxy_for, server_options
 from proxy.core.errors import SettingError
 from proxy.core.settings import Settings
 
@@ -296,3 +296,20 @@ def test_a_tokenizer_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_hybrid_is_another_name_of_auto(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPILLWAY_STRATEGY", "hybrid")
     assert load_settings().strategy == "auto"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("SSL_CERTFILE", "nowhere.pem", "there is no such file"),
+        ("SSL_KEYFILE", __file__, "without UVICORN_SSL_CERTFILE"),
+        ("ROOT_PATH", "llm", "must be a path"),
+        ("ROOT_PATH", "/a b", "must be a path"),
+    ],
+)
+def test_what_uvicorn_could_not_use_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, why: str
+) -> None:
+    monkeypatch.setenv(f"UVICORN_{name}", value)
+    with pytest.raises(SettingError, match=f"UVICORN_{name}.*{why}"):
+        server_options()

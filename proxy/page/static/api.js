@@ -28,7 +28,7 @@ async function ask(path, { headers, bearer = key, ...options } = {}) {
   let answer;
   try {
     const authorization = bearer && { authorization: `Bearer ${bearer}` };
-    answer = await fetch(path, { credentials: "omit", cache: "no-store", ...options, headers: { ...headers, ...authorization } });
+    answer = await fetch(new URL(`..${path}`, import.meta.url), { credentials: "omit", cache: "no-store", ...options, headers: { ...headers, ...authorization } });
   } catch {
     throw new Refused(0, { message: "Spillway can't be reached." });
   }
