@@ -85,6 +85,8 @@ class Prompt:
     fields: dict[str, Any]
     """Options that differ from the client's."""
     estimate: Estimate = field(init=False)
+    capped: frozenset[int] = frozenset()
+    """Indexes of messages that were sent whose results are shown within limits, covered or not."""
     checkpoint: Checkpoint | None = None
     archived: Sequence[Message] = ()
     """Messages from before those that were sent, which can be recalled; they are no part of the history."""
@@ -168,6 +170,7 @@ def build_prompt(job: Job, offered: OfferedTools, *, emulate: bool) -> tuple[Pro
         shown=shown,
         history=shown,
         untouched=untouched and shown is sent,
+        capped=frozenset(i for i, (old, new) in enumerate(zip(sent, shown, strict=True)) if new is not old),
         fields={} if model == request.model else {"model": model},
         rules=rules,
     )

@@ -79,6 +79,8 @@ class _Turn:
     checkpoint: bytes | None
     block: Block | None
     stays: bool | None = None
+    capped: int = 0
+    """Results that were shown within limits: where none of them had what is needed, one more is searched."""
 
 
 class Recaller(AddOn):
@@ -105,7 +107,7 @@ class Recaller(AddOn):
     async def enrich(self, job: Job, *, reserve: int = 0) -> None:
         """Put the passages that the newest turn needs in front of its user message, and count the prompt again."""
         prompt = job.prompt
-        if not prompt.lost or job.budget is None:
+        if not (prompt.lost or prompt.capped) or job.budget is None:
             return
         newest, placed = newest_user(prompt.sent), newest_user(prompt.history)
         if newest is None or placed is None:
@@ -118,13 +120,14 @@ class Recaller(AddOn):
             return  # nobody knows yet what the newest turn will need
         since, key = job.outcome.clock(), (job.scope, prompt.links[newest])
         turn = self._turns.get(key)
-        if turn is not None and turn.checkpoint == _digest(job):
+        capped = len(prompt.capped)
+        if turn is not None and turn.checkpoint == _digest(job) and (turn.block is not None or turn.capped == capped):
             blocks = earlier if turn.block is None else {**earlier, placed: turn.block}
             await self._insert(job, RecalledBlocks(blocks, turn.block))
         else:
             await self._insert(job, RecalledBlocks(earlier))
             block = await self._fitted(job, await self._needed(job, newest), placed, earlier, reserve)
-            self._remember(key, _Turn(_digest(job), block))
+            self._remember(key, _Turn(_digest(job), block, capped=capped))
         _record(job, job.outcome.clock() - since)
 
     @override
@@ -145,7 +148,7 @@ class Recaller(AddOn):
             more = round(self._step(job) - block.tokens)
             if job.budget.needs_compaction(prompt.estimate.tokens + more, prompt.estimate.upper + more):
                 return False
-            self._remember((job.scope, prompt.links[newest]), _Turn(_digest(job), None))
+            self._remember((job.scope, prompt.links[newest]), _Turn(_digest(job), None, capped=len(prompt.capped)))
             await self._insert(job, RecalledBlocks(self._staying(job, newest)))
         _record(job)
         return True
@@ -177,7 +180,7 @@ class Recaller(AddOn):
         """Search the covered history for the model."""
         if not (text := query_in(call)):
             return NO_QUERY
-        if not job.prompt.lost:
+        if not (job.prompt.lost or job.prompt.capped):
             return NOTHING_LOST
         if room < _LEAST_ROOM:
             return NO_ROOM
@@ -297,7 +300,11 @@ class Recaller(AddOn):
         texts = "\n".join(map(spoken_text, prompt.messages))
         # What else is in the prompt all the same is found by its text.
         contents = (message.get("content") for message in messages)
-        lost = [n < prompt.lost and not (isinstance(each, str) and each in shown) for n, each in enumerate(contents)]
+        capped = {len(prompt.archived) + index for index in prompt.capped}
+        lost = [
+            n in capped or (n < prompt.lost and not (isinstance(each, str) and each in shown))
+            for n, each in enumerate(contents)
+        ]
         return choose(
             messages,
             indexed,

@@ -179,6 +179,25 @@ def test_a_block_that_would_make_room_for_one_step_only_stays_until_the_prompt_i
         assert [actions[n] for n in anew if actions[n] == "forwarded"] == []
 
 
+@pytest.mark.parametrize("policy", ["auto", "local"])
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_large_result_of_this_turn_is_searched_for_what_the_turn_asks(policy: str, steps: int) -> None:
+    """Whether it had to be shortened to fit, or by the limits that hold from the first request on."""
+    call = {"id": "c", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    asks: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
+    rows = [f"row {n} is about the {THINGS[n % 13]}" for n in range(300)]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": ASK}]
+    for text in [*["nothing here"] * steps, "\n".join([*rows, FACT, *rows])]:
+        messages += [asks, {"role": "tool", "tool_call_id": "c", "content": text}]
+    with staged(policy=policy) as (fake, proxy):
+        ask(proxy, messages[:-2])
+        ask(proxy, messages)
+        (sent,) = prompts(fake)[-1:]
+        assert FACT in text_of(sent[0])
+        assert FACT not in text_of(sent[-1])
+        assert len(text_of(sent[-1])) < 8000 < len(text_of(messages[-1]))
+
+
 def test_asking_again_gives_the_same_prompt() -> None:
     with staged() as (fake, proxy):
         messages = long_chat()
