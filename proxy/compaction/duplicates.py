@@ -4,17 +4,21 @@ from collections.abc import Mapping, Sequence
 
 from proxy.compaction.ladder import Reduction
 from proxy.compaction.results import NOTE, Result, by_message, with_texts
-from proxy.core.history.embedded import IMAGE_OMITTED
+from proxy.compaction.shorten import LEAST
+from proxy.core.history.embedded import IMAGE_OMITTED, blocks_in, replaced, texts_of, with_parts
+from proxy.core.history.turns import is_user
+from proxy.core.jsontext import dumps
 from proxy.core.request import Message
 
 NEWEST_IMAGES = 3
 """The newest images, which stay."""
 _SAME = NOTE + ": a later call of {} returned the same, see there.]"
+AGAIN = "[The same attachment comes again in a later message, see there.]"
 _SUPERSEDED = NOTE + ": {} was called again with the same arguments, see the newer result.]"
 
 
 def drop_duplicates(reduction: Reduction, tail: int) -> Reduction:
-    """Replace what a later message makes needless: repeated results, superseded reads, stale images."""
+    """Replace what a later message makes needless: results and attachments that come again, superseded reads, stale images."""
     leans, changed = dict(reduction.leans), dict[int, Message]()
     found = _pointers([r for group in reduction.results.values() for r in group], reduction.read)
     pointers = {result: pointer for result, pointer in found.items() if result not in reduction.kept}
@@ -23,6 +27,9 @@ def drop_duplicates(reduction: Reduction, tail: int) -> Reduction:
         if reduction.may_change(index, tail) and sum(reduction.cost([message])) < reduction.costs[index]:
             changed[index] = message
             leans[index] = 1 + max(pointers[result][1] for result in group)
+    for index, (message, later) in _without_repeated(reduction.messages, changed).items():
+        if reduction.may_change(index, tail) and sum(reduction.cost([message])) < reduction.costs[index]:
+            changed[index], leans[index] = message, max(leans.get(index, 0), later + 1)
     for index, message in _without_stale_images(reduction.messages, changed).items():
         if reduction.may_change(index, tail) and sum(reduction.cost([message])) < reduction.costs[index]:
             changed[index] = message
@@ -46,6 +53,32 @@ def _pointers(results: Sequence[Result], unread: int) -> dict[Result, tuple[str,
         else:
             texts[result.text] = result.index
     return {result: pointers[result] for result in reversed(pointers) if len(pointers[result][0]) < len(result.text)}
+
+
+def _without_repeated(messages: Sequence[Message], changed: Mapping[int, Message]) -> dict[int, tuple[Message, int]]:
+    """The user's messages with a pointer in place of attachments that a later one brings too, each with its index.
+
+    Attachments are parts of a message, and blocks that programs put around the user's words.
+    """
+    later: dict[str, int] = {}
+    done: dict[int, tuple[Message, int]] = {}
+    for index in reversed([at for at, message in enumerate(messages) if is_user(message)]):
+        message, texts, found = changed.get(index) or messages[index], dict[int | None, str](), set[str]()
+        for part, text in texts_of(message):
+            whole = part is not None and text in later
+            spans = [(0, len(text))] if whole else [block.inside for block in blocks_in(text)]
+            again = [span for span in spans if text[slice(*span)] in later]
+            found |= {text[slice(*span)] for span in (*spans, *([] if part is None else [(0, len(text))]))}
+            texts |= {part: replaced(text, [(span, AGAIN) for span in again])} if again else {}
+        content = with_parts(message, texts).get("content")
+        if isinstance(content, list):
+            keys = [dumps(part).decode() if "text" not in part else "" for part in content]
+            content = [{"type": "text", "text": AGAIN} if k in later else p for k, p in zip(keys, content, strict=True)]
+            found |= set(keys)
+        if content != message.get("content"):
+            done[index] = {**message, "content": content}, max(later[each] for each in found if each in later)
+        later |= {each: index for each in found if len(each) >= LEAST and each not in later}
+    return done
 
 
 def _without_stale_images(messages: Sequence[Message], changed: Mapping[int, Message]) -> dict[int, Message]:

@@ -406,6 +406,14 @@ def test_words_between_blocks_are_cut_last(
     assert words in text_of(done) or (cut_words and "z" * 400 not in text_of(done))
 
 
+def test_a_picture_that_comes_with_each_message_stays_once() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "iVBORw0KGgo" * 50}}
+    messages = [user("a"), *(m for _ in range(3) for m in (assistant("b"), {**user(""), "content": [picture]}))]
+    done = drop_duplicates(reduction(messages), 99)
+    assert [str(m).count("iVBOR") > 0 for m in done.messages if m["role"] == "user"] == [False, False, False, True]
+    assert [len(m["content"]) for m in done.messages[2::2]] == [1, 1, 1]
+
+
 # -- trim
 
 

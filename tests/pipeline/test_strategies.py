@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from proxy.compaction.duplicates import AGAIN
 from proxy.compaction.ladder import OMITTED
 from proxy.compaction.shorten import HINT
 from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, Question, Reply, qa, summariser, walk, words
@@ -145,6 +146,31 @@ def test_what_was_shortened_says_that_the_tool_can_be_called_again(served: tuple
     sent = next(m["content"] for m in fake.chats()[-1].json["messages"] if m["role"] == "tool")
     assert "left out here" in sent
     assert sent.endswith(HINT)
+
+
+DOCUMENT = "\n".join(
+    f"Paragraph {n} of the handbook says that {n * 7} boxes are kept in hall {n % 9}." for n in range(24)
+)
+
+
+@pytest.mark.parametrize("form", ["block", "part"])
+def test_an_attachment_that_comes_with_each_message_counts_once(served: tuple[Proxy, FakeBackend], form: str) -> None:
+    proxy, fake = served
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Answer from the handbook."}]
+    for number in range(5):
+        words = f"Question {number} about {form}: " + "how many boxes? " * 4
+        parts = [{"type": "text", "text": text} for text in (DOCUMENT, words)]
+        block = f"<attached_files>\n{DOCUMENT}\n</attached_files>\n\n{words}"
+        messages += [
+            {"role": "assistant", "content": f"Answer {number}."},
+            {"role": "user", "content": block if form == "block" else parts},
+        ]
+    assert told(proxy, "mask", messages)["action"] == "pruned"
+    sent = fake.chats()[-1].json["messages"]
+    assert len(sent) == len(messages)
+    assert str(sent).count("Paragraph 12 of") == 1
+    assert str(sent[:-1]).count(AGAIN) >= 2
+    assert all(f"Question {number}" in str(sent) for number in range(5))
 
 
 # What came of it
