@@ -32,7 +32,7 @@ from proxy.api.access import AccessControl, Services
 from proxy.api.app import create_api
 from proxy.attempts.attempt import Attempts
 from proxy.attempts.replies import Replies
-from proxy.backends.profile import profile_from_settings
+from proxy.backends.profile import documented, merge_profiles, profile_from_settings
 from proxy.compactor import Compactor
 from proxy.config import is_here, is_nearby, proxy_for, wants_traces
 from proxy.conversation_state import ConversationState
@@ -302,7 +302,7 @@ def upstreams(
                 FlowRunner(transport, backend.url, headers=headers, timeout=timeout, load_timeout=load_timeout),
                 kind=backend.kind,
                 ttl=ttl,
-                overrides=partial(profile_from_settings, settings),
+                overrides=lambda model: merge_profiles(documented(host, model), profile_from_settings(settings, model)),
                 store=store,
                 name=backend.name,
             )

@@ -179,8 +179,7 @@ class Job:
     @property
     def template_rules(self) -> RepairRules:
         """Demands of the model's chat template, as far as they are known."""
-        known = self.profile.template_rules
-        return rules_for(self.route.model, frozenset() if known is None else known.value)
+        return rules_for(self.route.model, self.profile.demands)
 
     @property
     def offers_tools(self) -> bool:

@@ -117,8 +117,8 @@ class Route:
             BadRequest: the backend has no form for what is asked.
             UpstreamUnavailable, UpstreamInvalid, UpstreamTimeout: see `Upstream.send`.
         """
-        backend, rules = self.prober.known_backend, self.known.current().template_rules
-        if rules is not None and "no_system" in rules.value:
+        backend, rules = self.prober.known_backend, self.known.current().demands
+        if "no_system" in rules:
             body = ChatBody(await offload_if(len(body.content) > 8 * HEAVY, _without_system, body.content))
         if backend.chat_dialect != OLLAMA:
             drop = OF_ENCODING if body.wire is None else frozenset()

@@ -8,7 +8,7 @@ import logging
 from typing_extensions import override
 
 from proxy.addon import AddOn
-from proxy.backends.profile import TEMPLATE_RULES
+from proxy.backends.profile import DEMANDS
 from proxy.core.errors import plural, printable
 from proxy.outcome import ANSWER_RUNGS, Event, Outcome
 from proxy.tokens.cache import Shares
@@ -23,9 +23,7 @@ _AT_ONCE: dict[str, str] = {
     "tools": "{where} takes no tools ({origin}): they are emulated from now on",
     "streams": "{where} does not stream ({origin}): its answers are asked for in one body from now on",
     "thinks": "{where} can't limit thinking ({origin}): Spillway ends it from now on",
-    **dict.fromkeys(
-        TEMPLATE_RULES, "{where} refused a conversation's roles ({origin}, {what}): they are changed from now on"
-    ),
+    **{rule: f"{{where}} wants {words} ({{origin}}): it gets that from now on" for rule, words in DEMANDS.items()},
     "afforded": "{where} has credit for an answer of {tokens} tokens, which was asked for in place of a longer one",
     "window_learned": "{where} has a window of {window} tokens, learned from {origin}; before: {before}",
     "window_disproved": "{where} held {tokens} tokens at once: the learned window of {window} is discarded",
@@ -37,6 +35,7 @@ _COUNTS = {
     "summaries": ("summary",),
     "unfit": ("summary", " rejected"),
     "recalled": ("passage", " recalled"),
+    "restored": ("message", " completed"),
     "left_out": ("token", " of the newest message left out"),
     "searches": ("search",),
     "leaked_calls": ("tool call", " read back"),

@@ -9,12 +9,16 @@ from proxy.compaction.results import NOTE
 from proxy.compaction.summary import is_bridge
 from proxy.core.history.checkpoint import message_digest
 from proxy.core.history.marks import RECALLED, RECALLED_END, is_summary
+from proxy.core.history.turns import calls_of
 from proxy.core.jsontext import HEAVY, loads
 from proxy.core.request import Message, leading_system, text_of
 from proxy.net.tasks import offload_if
+from proxy.stream.thinking import behind_thoughts
 from proxy.tokens.meter import Meter
 
-What: TypeAlias = Literal["kept", "shortened", "masked", "summarised", "recalled", "mended", "added", "removed"]
+What: TypeAlias = Literal[
+    "kept", "shortened", "masked", "summarised", "recalled", "restored", "mended", "added", "removed"
+]
 Line: TypeAlias = tuple[What, list[int], int | None]
 """Fate of messages: the client's, by index, and the one forwarded in their place."""
 
@@ -93,7 +97,8 @@ def _diff(sent: Sequence[Message], forwarded: Sequence[Message]) -> Iterator[Lin
     for tag, i, k, j, m in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if tag == "equal":
             for one, other in zip(range(i, k), range(j, m), strict=True):
-                yield "kept" if bare[other] is forwarded[other] else "recalled", [one], other
+                what: What = "restored" if _is_completed(sent[one], forwarded[other]) else "kept"
+                yield what if bare[other] is forwarded[other] else "recalled", [one], other
         else:
             yield from _replaced(sent, forwarded, range(i, k), range(j, m))
 
@@ -138,9 +143,20 @@ def _change(before: Message, after: Message) -> What:
     old, new = text_of(before), text_of(after)
     if _recalled_block(after):
         return "recalled"
+    if _is_completed(before, after):
+        return "restored"
     if new.count(NOTE) > old.count(NOTE):
         return "masked"
     return "shortened" if new.count(_CUT) > old.count(_CUT) or 2 * len(new) < len(old) else "mended"
+
+
+def _is_completed(before: Message, after: Message) -> bool:
+    """Return whether an answer has what the client left out: fields of it or its calls, or a thought in front of its text."""
+    old, new = text_of(before), text_of(after)
+    if after.get("role") != "assistant" or behind_thoughts(new) != behind_thoughts(old):
+        return False
+    gained = any(value and not before.get(name) for name, value in after.items())
+    return gained or new != old or [*map(len, calls_of(after))] != [*map(len, calls_of(before))]
 
 
 def _recalled_block(message: Message) -> str:

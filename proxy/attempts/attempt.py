@@ -19,7 +19,7 @@ from proxy.backends import refusals
 from proxy.backends.errors import SentRequest, is_refusal
 from proxy.backends.overflow import ORIGIN, UNDERRATED, Overflow, affordable, credible, recognise, told_apart
 from proxy.backends.profile import TEMPLATE_RULES, Continuation, ModelKey, value_of
-from proxy.backends.refusals import Refusal, Remedy
+from proxy.backends.refusals import Feature, FeatureRefusal, Refusal, Remedy
 from proxy.compaction.continuation import ContinuationRequest
 from proxy.compactor import Compactor
 from proxy.core.errors import ModelNotFound, UpstreamRefused, UpstreamTimeout, UpstreamUnavailable
@@ -33,6 +33,7 @@ from proxy.net.transport import QUOTED, body_of, is_event_stream, retry_after
 from proxy.outcome import overriding
 from proxy.prompt import Preparer
 from proxy.routing import ChatBody
+from proxy.shaping.dropped import lacking, with_demanded
 from proxy.shaping.repair import violates
 from proxy.tokens.counting import Counting
 from proxy.tokens.meter import Estimate
@@ -152,9 +153,14 @@ class Attempts:
                     received = response if refused is None else pieces
                     return Attempted(received, estimate, request, min(bound.values(), default=None))
                 overflow = await self._overflow(job, response.status_code, refused, estimate)
-                feature = None
-                if streamed and overflow is None:
-                    feature = _refused_feature(job, response.status_code, refused, ["streams"])
+                wanted: list[Feature] = ["streams"] if streamed and overflow is None else []
+                wanted += lacking(request.messages, job.template_rules) if overflow is None else []
+                feature = _refused_feature(job, response.status_code, refused, wanted)
+                if feature is not None and feature.feature != "streams":
+                    await learn_feature(job, feature)
+                    job.prompt.rules = replace(job.template_rules, keep_last=job.prompt.rules.keep_last)
+                    request = replace(request, messages=with_demanded(request.messages, job.prompt.rules))
+                    return await self.go_on(job, request, delivered_tokens, way, why)
                 if overflow is None and feature is None:
                     _raise_final(job, response, refused)
                 if overflow is not None and overflow.bounded:  # no bound of the client's was in it
@@ -171,7 +177,7 @@ class Attempts:
         """Recognise why a first request was refused: too long a prompt, else tools, thinking, roles or stream; or none of these."""
         overflow, feature = await self._overflow(job, status, body, job.prompt.estimate), None
         if overflow is None:
-            features: list[refusals.Feature] = ["tools"] if job.may_emulate else []
+            features: list[Feature] = ["tools"] if job.may_emulate else []
             bounds = job.settings.thinking_budget is not None or job.request.thinking is not None
             features += ["thinks"] if bounds else []
             features += [rule for rule in TEMPLATE_RULES if not getattr(job.template_rules, rule)]
@@ -255,7 +261,7 @@ class Attempts:
         less = (_WITHOUT_FIGURES if excess == 1.0 else 1.0) * (0.7 if job.state.spent.shortened > 1 else 1.0) / excess
         return await self.compactor.compact(job, goal=int(budget.goal * less), limit=int(budget.limit * less))
 
-    async def _do_without(self, job: Job, refusal: refusals.FeatureRefusal) -> bool:
+    async def _do_without(self, job: Job, refusal: FeatureRefusal) -> bool:
         """Learn from a refused feature, and prepare the job again without it."""
         await learn_feature(job, refusal)
         if refusal.feature == "streams":
@@ -302,9 +308,7 @@ def _first_body(job: Job) -> ChatBody:
     return ChatBody(body, request.wire if body is request.raw else None, request.native if same else None)
 
 
-def _refused_feature(
-    job: Job, status: int, body: bytes, features: Sequence[refusals.Feature]
-) -> refusals.FeatureRefusal | None:
+def _refused_feature(job: Job, status: int, body: bytes, features: Sequence[Feature]) -> FeatureRefusal | None:
     return refusals.refused_feature(status, body, features, SentRequest(job.state.posted))
 
 

@@ -136,8 +136,8 @@ def make_call_id() -> str:
     return f"call_{uuid4().hex[:24]}"
 
 
-async def answered_calls(job: Job, text: str, calls: Sequence[CallPart], meter: Meter, *, last: bool) -> list[Message]:
-    """Build the messages of calls of built-in tools with their results, behind a text of the answer; the `last` ones get none."""
+async def answer_calls(job: Job, said: Answer, calls: Sequence[CallPart], meter: Meter, *, last: bool) -> list[Message]:
+    """Build the messages of an answer's calls of built-in tools with their results; the `last` ones get none."""
     most = 0.0 if job.budget is None else prune_limits(job.settings, job.budget.zone).recall
 
     def room_left() -> float:
@@ -154,10 +154,11 @@ async def answered_calls(job: Job, text: str, calls: Sequence[CallPart], meter: 
         room -= meter.count_text(job.key, results[-1])
     ids = [call.id or make_call_id() for call in calls]
     requested = [
-        {"id": each, "type": "function", "function": {"name": call.name, "arguments": _valid(call)}}
+        {**call.extras, "id": each, "type": "function", "function": {"name": call.name, "arguments": _valid(call)}}
         for call, each in zip(calls, ids, strict=True)
     ]
-    messages: list[Message] = [{"role": "assistant", "content": text or None, "tool_calls": requested}]
+    more = said.unplaced_thoughts if job.settings.restore else {}
+    messages: list[Message] = [{"role": "assistant", "content": said.unplaced or None, "tool_calls": requested, **more}]
     for each, result in zip(ids, results, strict=True):
         messages.append({"role": "tool", "tool_call_id": each, "content": result})
     return messages if job.prompt.offer is None else calls_as_text(messages)

@@ -14,10 +14,9 @@ async def learn_feature(job: Job, refusal: refusals.FeatureRefusal) -> None:
 
     A value of `tool_choice`, or a provider that the client picked, says nothing of other requests.
     """
-    value: object = False
-    field, known = str(refusal.feature), job.profile.template_rules
-    if refusal.feature in TEMPLATE_RULES:
-        field, value = "template_rules", frozenset((refusal.feature, *(() if known is None else known.value)))
+    is_rule = refusal.feature in TEMPLATE_RULES
+    field = "template_rules" if is_rule else str(refusal.feature)
+    value = job.profile.demands | {refusal.feature} if is_rule else False
     if refusal.quoted or "provider" in job.prompt.request.body:
         lesson: dict[str, Any] = {field: Fact(value, refusal.origin, Trust.LEARNED)}
         job.profile = replace(job.profile, **lesson)

@@ -7,7 +7,7 @@ import httpx
 
 from proxy.addon import make_way
 from proxy.attempts.attempt import Attempted, Attempts
-from proxy.attempts.calls import MOST_SEARCHES, answered_calls
+from proxy.attempts.calls import MOST_SEARCHES, answer_calls
 from proxy.attempts.room import is_worth_a_summary, record_message_cut
 from proxy.backends.fields import mapping
 from proxy.backends.overflow import POOL_FULL
@@ -177,7 +177,7 @@ class Resumer:
         for request in self._conclusions(anew=conclude.ended):
             opened = await self._attempts.go_on(job, request, tokens, None, "thinking")
             if isinstance(opened, Attempted):
-                answer.placed = len(answer.text)
+                answer.place()
                 return opened
         return None
 
@@ -207,10 +207,10 @@ class Resumer:
             return None
         last = rounds == MOST_SEARCHES
         meter = self._counting.meter
-        job.prompt.searched += await answered_calls(job, answer.unplaced, search.calls, meter, last=last)
+        job.prompt.searched += await answer_calls(job, answer, search.calls, meter, last=last)
         job.prompt.untouched = False
         await self._counting.recount(job)
-        answer.placed = len(answer.text)
+        answer.place()
         opened = await self._open(None, None, "search")
         return opened if isinstance(opened, Attempted) else None
 

@@ -1,5 +1,6 @@
 """Capabilities of a model, as far as they are known, with the origin of every field."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum, StrEnum
@@ -16,6 +17,17 @@ TemplateRule: TypeAlias = Literal[
 ]
 """Demands of chat templates and services on the messages of a conversation, named as in `RepairRules`."""
 TEMPLATE_RULES: tuple[TemplateRule, ...] = get_args(TemplateRule)
+DEMANDS: Mapping[TemplateRule, str] = {
+    "alternate": "user and assistant to take turns",
+    "one_system": "no system message but the first",
+    "no_system": "no system message",
+    "no_developer": "no message of a developer",
+    "ends_with_user": "no answer at the end",
+    "thoughts": "its reasoning back with its answers",
+    "signatures": "the signatures of its reasoning back with its calls",
+    "no_extras": "no reasoning in messages",
+}
+"""The same in words: what a model wants."""
 
 
 class Trust(IntEnum):
@@ -114,6 +126,11 @@ class ModelProfile:
         """Tokens of the window that a loaded instance reports; None: none does."""
         return self.window.value if self.window is not None and self.window.trust is Trust.LOADED else None
 
+    @property
+    def demands(self) -> frozenset[str]:
+        """Demands of its chat template, or its service, as far as they are known."""
+        return frozenset() if self.template_rules is None else self.template_rules.value
+
     def ways(self, offered: Iterable[Continuation]) -> list[Continuation]:
         """Ways to continue an answer, best first and never none: the profile's own, then those `offered` by the backend.
 
@@ -150,6 +167,21 @@ def _plain(value: Any) -> Any:
 
 
 _FACTS = tuple(field.name for field in fields(ModelProfile) if field.name != "provisional")
+
+
+_DOCUMENTED: tuple[tuple[re.Pattern[str], TemplateRule], ...] = (
+    (re.compile(r"(?:^|\.)deepseek\.com/"), "thoughts"),
+    (re.compile(r"(?:^|\.)moonshot\.(?:ai|cn)/.*kimi-k(?:2-thinking|2\.[5-9]|[3-9])", re.IGNORECASE), "thoughts"),
+    (re.compile(r"(?:^|\.)googleapis\.com/.*gemini-[3-9]", re.IGNORECASE), "signatures"),
+)
+"""By host and model: what services document ("Thinking Mode", "Thinking models", "Thought signatures", 2026), so that not even a
+first request is refused. Models before these are left out: of those it is not known that they take it."""
+
+
+def documented(host: str, model: str) -> ModelProfile:
+    """Return what the service at a host demands of a model's conversations."""
+    rules = frozenset(rule for row, rule in _DOCUMENTED if row.search(f"{host}/{model}"))
+    return ModelProfile(template_rules=Fact(rules, "documentation", Trust.LISTED) if rules else None)
 
 
 def profile_from_settings(settings: Settings, model: str) -> ModelProfile:

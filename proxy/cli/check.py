@@ -15,7 +15,7 @@ import httpx
 from proxy.app import open_wire, upstreams
 from proxy.backends.base import MODELS, UNKNOWN
 from proxy.backends.ollama import Ollama
-from proxy.backends.profile import ModelProfile, Trust
+from proxy.backends.profile import DEMANDS, ModelProfile, Trust
 from proxy.cli import say
 from proxy.cli.serve import NOTHING_FOUND, discovered
 from proxy.config import config_files, is_here
@@ -26,6 +26,7 @@ from proxy.net.loading import memory_here
 from proxy.net.transport import NO_HOST, NO_TLS, UNTRUSTED
 from proxy.net.upstream import Upstream
 from proxy.routing import OLLAMA, Route, Router, is_managed, not_listed
+from proxy.shaping.repair import rules_for
 
 SMALL = 4096
 """Tokens of a window that is hardly ever meant."""
@@ -132,7 +133,7 @@ def run(settings: Settings, args: argparse.Namespace) -> int:
 
 
 def _as_json(seen: SeenBackend) -> dict[str, Any]:
-    models = {model: profile.as_json({}) for model, profile in seen.models.items()}
+    models = {model: {**profile.as_json({}), "wants": _wants(model, profile)} for model, profile in seen.models.items()}
     return {**asdict(replace(seen, models={})), "models": models}
 
 
@@ -262,6 +263,12 @@ def _of_kind(backend: SeenBackend) -> Iterator[Finding]:
         )
 
 
+def _wants(model: str, profile: ModelProfile) -> list[str]:
+    """List in words what a model demands of conversations, which Spillway sees to."""
+    rules = rules_for(model, profile.demands)
+    return [words for rule, words in DEMANDS.items() if getattr(rules, rule)]
+
+
 def _listed(models: Sequence[str]) -> str:
     return ", ".join(models[:3]) + (f" and {len(models) - 3} more" if len(models) > 3 else "")
 
@@ -275,6 +282,10 @@ def _print_all(
     for row in table:
         say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     say(f"\nSettings: {', '.join(map(str, files)) or 'from the environment alone (there is no spillway.toml)'}")
+    models = [(", ".join(_wants(model, profile)), model) for each in seen for model, profile in each.models.items()]
+    for words in filter(None, dict(models)):
+        who = _listed([model for wants, model in models if wants == words])
+        say(f"\n{printable(who)}: wants {words}. Spillway sees to that.")
     if not seen:
         say(f"\n{NOTHING_FOUND}. Looked at {', '.join(settings.discover)}.")
     for finding in findings:

@@ -321,6 +321,7 @@ def _request_line(outcome: JsonObject) -> Text:
         line.append(f" {shortened}{_of_window(after, outcome['window'])}{'' if outcome['window'] else ' tokens'}")
     for name, text in (
         ("recalled", ("passage", " recalled")),
+        ("restored", ("message", " completed")),
         ("pauses", ("pause",)),
         ("left_out", ("token", " left out")),
         ("completion_tokens", ("token", " answered")),

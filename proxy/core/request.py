@@ -14,7 +14,8 @@ Message: TypeAlias = dict[str, Any]
 
 THOUGHT_FIELDS = ("reasoning_content", "reasoning")
 """In which the thoughts of a message stand as text, the one that is written first."""
-REASONING = (*THOUGHT_FIELDS, "reasoning_details")
+SIGNED = "reasoning_details"
+REASONING = (*THOUGHT_FIELDS, SIGNED)
 """The same, and the field of blocks that are signed or encrypted (OpenRouter)."""
 SYSTEM_ROLES = frozenset({"system", "developer"})
 _CHORE = "### Task:"

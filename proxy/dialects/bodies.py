@@ -1,12 +1,13 @@
 """Fields of bodies, read alike in every dialect."""
 
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from proxy.core.errors import BadRequest
-from proxy.core.jsontext import loads_text
+from proxy.core.jsontext import dumps, loads_object, loads_text
 from proxy.core.piece import as_count
-from proxy.core.request import Request
+from proxy.core.request import SIGNED, Request
 
 _Part: TypeAlias = dict[str, Any]
 
@@ -52,6 +53,20 @@ def refuse_fields(form: Mapping[str, Any], elsewhere: Mapping[str, str]) -> None
     for name, what in elsewhere.items():
         if form.get(name):
             raise BadRequest(f"`{name}` asks for {what}, which Spillway does not have: leave it out.", param=name)
+
+
+def enclosed(details: Any) -> str:
+    """Write signed or encrypted blocks of reasoning as the signature that clients of other dialects send back unread."""
+    return b64encode(dumps({SIGNED: details})).decode()
+
+
+def enclosed_in(signature: str) -> dict[str, Any]:
+    """The blocks of reasoning in a signature, as a field of a message; none where it is another's."""
+    try:
+        opened = loads_object(b64decode(signature, validate=True)) or {}
+    except ValueError:
+        opened = {}
+    return pick(opened, (SIGNED,))
 
 
 def pick(body: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

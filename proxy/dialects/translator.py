@@ -9,8 +9,9 @@ from typing_extensions import override
 from proxy.core import sse
 from proxy.core.dialect import Completion, Writer
 from proxy.core.jsontext import dumps
-from proxy.core.piece import NOBODY, CallPart, Identity, Piece
-from proxy.core.request import COMPACTION, Managed, Request
+from proxy.core.piece import NOBODY, CallPart, Identity, Piece, joined_fields
+from proxy.core.request import COMPACTION, SIGNED, Managed, Request
+from proxy.dialects.bodies import enclosed, pick
 
 
 @dataclass(slots=True)
@@ -27,6 +28,8 @@ class ContentBlock:
     pieces: list[str] = field(default_factory=list)
     """Of the text, or of the JSON of a call's arguments."""
     status: str = "in_progress"
+    signature: str = ""
+    """Of a thought: what its server wants back with it."""
 
     @property
     def text(self) -> str:
@@ -57,6 +60,8 @@ class Translator(Writer):
         self._calls: list[ContentBlock] = []
         self._calls_by_index: dict[int, ContentBlock] = {}
         """Calls by their index."""
+        self._signed: Mapping[str, Any] = {}
+        """Signed blocks of reasoning that no thought has been closed with yet."""
         self._later: list[tuple[str, str]] = []
         """Kind and text of what came after the first call began."""
         self._finish: str | None = None
@@ -122,6 +127,8 @@ class Translator(Writer):
         out = list[bytes]()
         if piece.choice or piece.role or piece.text or piece.thought or piece.calls:
             out += self._beginning(identity, piece.prompt_tokens)
+        if SIGNED in piece.extras and not self._calls:
+            self._signed = joined_fields(self._signed, pick(piece.extras, (SIGNED,)))
         for kind, text in (("thinking", piece.thought), ("text", piece.text)):
             if text and self._calls:
                 self._later.append((kind, text))
@@ -159,7 +166,10 @@ class Translator(Writer):
         return out
 
     def _start(self, block: ContentBlock) -> list[bytes]:
-        out, block.index = self._close(), len(self._blocks)
+        out = self._close()
+        if self._signed and block.kind != "thinking":
+            out += (*self._start(ContentBlock("thinking")), *self._close())
+        block.index = len(self._blocks)
         self._blocks.append(block)
         self._open = block
         return [*out, *self._opened(block)]
@@ -169,6 +179,8 @@ class Translator(Writer):
         if block is None:
             return []
         block.status = status
+        if block.kind == "thinking" and self._signed:
+            block.signature, self._signed = enclosed(self._signed[SIGNED]), {}
         return self._closed(block)
 
     def _call_id(self, call: ContentBlock) -> str:

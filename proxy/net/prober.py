@@ -46,7 +46,7 @@ class Prober:
         kind: `auto` to tell by the shape of replies, else the kind, which is then taken for granted.
         ttl: seconds a profile or the model list is believed.
         clock: seconds that never go back.
-        overrides: what the user set for a model id, as facts of `Trust.USER`.
+        overrides: what the user set for a model id, and what its service documents.
         store: remembers windows across restarts, under this `name` of the backend; None: nothing does.
     """
 

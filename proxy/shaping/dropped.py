@@ -7,15 +7,23 @@ are no part of that, because some dialects have none (Ollama) and clients may gi
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from hashlib import blake2b
-from typing import Any
+from operator import is_not
+from typing import TYPE_CHECKING, Any
 
+from proxy.backends.profile import TEMPLATE_RULES, TemplateRule
 from proxy.core.history.turns import calls_of
 from proxy.core.jsontext import JsonObject, dig, dumps, loads_or_none, omit
 from proxy.core.piece import Piece
-from proxy.core.request import THOUGHT_FIELDS, Message, text_of
+from proxy.core.request import REASONING, THOUGHT_FIELDS, Message, text_of
 from proxy.stream.thinking import behind_thoughts
 
+if TYPE_CHECKING:
+    from proxy.shaping.repair import RepairRules
+
+_SIGNATURE = ("extra_content", "google", "thought_signature")
+_UNSIGNED = {"extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}}
 _STANDARD = frozenset({"role", "content", "tool_calls", "refusal", "audio", "annotations", "function_call", "name"})
 """Fields of an assistant message that clients know (OpenAI API reference, "Create chat completion", 2026)."""
 
@@ -47,16 +55,21 @@ def dropped_fields(answer: Piece) -> JsonObject:
     return {name: value for name, value in found.items() if value}
 
 
+def _is_blank(value: Any) -> bool:
+    """Return whether there is nothing in it: some clients put a space where they lack a thought."""
+    return not (value.strip() if isinstance(value, str) else value)
+
+
 def completed(message: Message, dropped: Mapping[str, Any]) -> Message:
     """Return a message with the fields that it lacks; the same object if it lacks none.
 
     What the client sent wins: another reasoning than the server's, in whichever field, keeps the server's out.
     """
     fields, thought = dict(dropped.get("fields", {})), dropped.get("thought", "")
-    own = next(filter(None, map(message.get, THOUGHT_FIELDS)), None)
+    own = next((value for name in THOUGHT_FIELDS if not _is_blank(value := message.get(name))), None)
     if own is not None and str(own).strip() not in [str(fields.get(name)).strip() for name in THOUGHT_FIELDS]:
         fields = omit(fields, *THOUGHT_FIELDS)
-    lacking = {name: value for name, value in fields.items() if not message.get(name)}
+    lacking = {name: value for name, value in fields.items() if _is_blank(message.get(name))}
     text = text_of(message)
     if thought and own is None and behind_thoughts(text) == text and not isinstance(message.get("content"), list):
         lacking["content"] = thought + text
@@ -64,3 +77,35 @@ def completed(message: Message, dropped: Mapping[str, Any]) -> Message:
     if any(map(dict.__ne__, calls, calls_of(message))):
         lacking["tool_calls"] = calls
     return {**message, **lacking} if lacking else message
+
+
+# -- what servers demand all the same
+
+
+def with_demanded(messages: list[Message], rules: "RepairRules") -> list[Message]:
+    """The messages with what a server demands of answers, where that is not known, or without what it refuses.
+
+    DeepSeek and Moonshot take an empty reasoning, with any answer, by that name alone; Gemini the signature that its documentation
+    names for calls of other models ("Thought signatures", 2026). The same object if there is nothing to do.
+    """
+    if not (rules.thoughts or rules.signatures or rules.no_extras):
+        return messages
+    done = [_with_demanded(message, rules) if message.get("role") == "assistant" else message for message in messages]
+    return done if any(map(is_not, done, messages)) else messages
+
+
+def lacking(messages: list[Message], rules: "RepairRules") -> list[TemplateRule]:
+    """Return the demands beyond these rules that answers, which meet these, do not meet."""
+    unmet = [each for each in TEMPLATE_RULES if not getattr(rules, each)]
+    return [each for each in unmet if with_demanded(messages, replace(rules, **{each: True})) is not messages]
+
+
+def _with_demanded(message: Message, rules: "RepairRules") -> Message:
+    calls = calls_of(message)
+    if rules.no_extras and not message.keys().isdisjoint(REASONING):
+        message = omit(message, *REASONING)
+    elif rules.thoughts and not isinstance(message.get(THOUGHT_FIELDS[0]), str):
+        message = {**message, THOUGHT_FIELDS[0]: next(filter(None, map(message.get, THOUGHT_FIELDS)), "")}
+    if rules.signatures and calls and dig(calls[0], *_SIGNATURE) is None:
+        message = {**message, "tool_calls": [{**calls[0], **_UNSIGNED}, *calls[1:]]}
+    return message

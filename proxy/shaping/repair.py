@@ -16,12 +16,14 @@ from functools import lru_cache
 from operator import is_not
 from typing import Any
 
+from proxy.backends.profile import TEMPLATE_RULES
 from proxy.core.history.embedded import texts_of, with_parts
 from proxy.core.history.marks import BRACKET, INSTRUCTION, defanged, forges_block, is_instruction
 from proxy.core.history.turns import Pending, calls_of, is_result, newest_user, signed
-from proxy.core.jsontext import dig, dumps, loads, omit
+from proxy.core.jsontext import dig, dumps, loads
 from proxy.core.request import REASONING, SYSTEM_ROLES, THOUGHT_FIELDS, Message, is_text_part, leading_system, text_of
 from proxy.emulation.prompt import calls_as_text
+from proxy.shaping.dropped import with_demanded
 from proxy.stream.status import strip_status
 
 LOST = "[The result of this tool call was lost. Call the tool again if it is still needed.]"
@@ -36,8 +38,6 @@ _ALTERNATING = re.compile(
 and Devstral, Gemma 2 and 3, Llama 2)."""
 _ONE_SYSTEM = re.compile(r"qwen-?(3\.[5-9]|[4-9])", re.IGNORECASE)
 """Ids of models whose templates raise "System message must be at the beginning" (Qwen from 3.5 on)."""
-_SIGNATURE = ("extra_content", "google", "thought_signature")
-_UNSIGNED = {"extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}}
 _BINARY = re.compile(
     r"(?:data:(?P<type>[\w.+-]{1,80}/[\w.+-]{1,80})(?:;[\w.=-]{1,80}){0,3};base64,)?"
     r"(?:(?<=\\[rnt])|(?<![A-Za-z0-9+/_\\-]))(?P<run>[A-Za-z0-9+/_-]{60,}+(?:(?:\\{1,4}[rn]|[\r\n])++[ \t>]*+[A-Za-z0-9+/_-]{60,}+)*+"
@@ -69,7 +69,7 @@ class RepairRules:
     ends_with_user: bool = False
     """An answer at the end is refused, be it to be continued."""
     thoughts: bool = False
-    """Calls are refused without the reasoning that led to them (DeepSeek, Moonshot)."""
+    """Answers are refused without their reasoning: those with calls (Moonshot), and what follows them in their turn (DeepSeek)."""
     signatures: bool = False
     """Calls are refused without the signature of the reasoning that led to them (Gemini)."""
     no_extras: bool = False
@@ -83,11 +83,8 @@ def rules_for(model: str, known: frozenset[str] = frozenset()) -> RepairRules:
     """The rules for a model: those `known` of its chat template, by the names of the fields, and those of its id's family."""
     alternate = "alternate" in known or _ALTERNATING.search(model) is not None
     one_system = alternate or not known.isdisjoint(("one_system", "no_system")) or bool(_ONE_SYSTEM.search(model))
-    rest = {
-        rule: rule in known
-        for rule in ("no_system", "no_developer", "ends_with_user", "thoughts", "signatures", "no_extras")
-    }
-    return RepairRules(alternate=alternate, one_system=one_system, **rest)
+    rules = {str(rule): rule in known for rule in TEMPLATE_RULES}
+    return RepairRules(**{**rules, "alternate": alternate, "one_system": one_system})
 
 
 def violates(messages: Sequence[Message], rule: str) -> bool:
@@ -212,29 +209,6 @@ def repair(messages: Sequence[Message], rules: RepairRules) -> tuple[Sequence[Me
         kinds.add("no_user")
         done.insert(0, {"role": "user", "content": BEGIN})
     return ([*head, *done], sorted(kinds)) if kinds else (messages, [])
-
-
-def with_demanded(messages: list[Message], rules: RepairRules) -> list[Message]:
-    """The messages with what a server demands beside calls, where that is not known, or without what it refuses.
-
-    DeepSeek and Moonshot take an empty reasoning, Gemini the signature that its documentation names for calls of other models
-    ("Thought signatures", 2026). The same object if there is nothing to do.
-    """
-    if not (rules.thoughts or rules.signatures or rules.no_extras):
-        return messages
-    done = [_with_demanded(message, rules) if message.get("role") == "assistant" else message for message in messages]
-    return done if any(map(is_not, done, messages)) else messages
-
-
-def _with_demanded(message: Message, rules: RepairRules) -> Message:
-    calls = calls_of(message)
-    if rules.no_extras and not message.keys().isdisjoint(REASONING):
-        message = omit(message, *REASONING)
-    elif rules.thoughts and calls and not any(isinstance(message.get(name), str) for name in THOUGHT_FIELDS):
-        message = {**message, THOUGHT_FIELDS[0]: ""}
-    if rules.signatures and calls and dig(calls[0], *_SIGNATURE) is None:
-        message = {**message, "tool_calls": [{**calls[0], **_UNSIGNED}, *calls[1:]]}
-    return message
 
 
 def _paired(messages: Sequence[Message], kinds: set[str]) -> list[Message]:

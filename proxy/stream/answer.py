@@ -88,8 +88,8 @@ class Answer:
         """Where calls stand in that list, by choice and index."""
         self.mark: tuple[int, int, int, list[CallPart], dict[tuple[int, int | None], int]] | None = None
         """Where it stood when what comes from then on was held back, which may be taken back; None: nothing may."""
-        self.placed = 0
-        """Characters of the text that stand in the prompt: what came before the newest search."""
+        self._placed = (0, 0)
+        """Characters of the text and the reasoning that stand in the prompt: what came before the newest search."""
         self.thinking = False
         """Whether the newest text is reasoning."""
         self.identity: Identity | None = None
@@ -155,7 +155,17 @@ class Answer:
     @property
     def unplaced(self) -> str:
         """Return what of the text the prompt does not have."""
-        return self.text[self.placed :]
+        return self.text[self._placed[0] :]
+
+    @property
+    def unplaced_thoughts(self) -> Mapping[str, str]:
+        """Return what of the reasoning the prompt does not have, by the field in which the server writes it."""
+        thought = self.reasoning[self._placed[1] :]
+        return {name: thought for name in THOUGHT_FIELDS if thought and name in self._extras}
+
+    def place(self) -> None:
+        """Note that the prompt has all of it."""
+        self._placed = self._text.tell(), self._reasoning.tell()
 
     @property
     def calls_are_complete(self) -> bool:

@@ -152,11 +152,11 @@ def _image(part: Mapping[str, Any]) -> Dimensions | None:
 
 
 def _reasoning(value: Any, found: Content) -> None:
-    if isinstance(value, str):
-        found.reasoning.append(value)
+    """Count a thought once: several fields may hold it."""
+    texts = [value]
     for item in value if isinstance(value, list) else ():
-        texts = [item.get(name) for name in ("text", "summary", "thinking")] if isinstance(item, dict) else []
-        found.reasoning += [text for text in texts if isinstance(text, str)]
+        texts += [item.get(name) for name in ("text", "summary", "thinking")] if isinstance(item, dict) else []
+    found.reasoning += [text for text in texts if isinstance(text, str) and text not in found.reasoning]
 
 
 def _call(function: Any, found: Content) -> None:

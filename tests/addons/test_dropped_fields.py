@@ -12,6 +12,9 @@ from proxy.core.jsontext import loads
 from tests.e2e.test_clients_dropped import TASK, TOOL, Strict, agent, staged, thought
 from tests.fakes import FakeModel, Question, Reply, ToolCall
 from tests.proxying import Proxy, running_proxy
+from tests.store.support import RedisServer, redis_server
+
+__all__ = ["redis_server"]
 
 SYSTEM = {"role": "system", "content": "You are an agent."}
 CALL = {"id": "c0", "type": "function", "function": {"name": "read", "arguments": '{"path": "f0"}'}}
@@ -69,8 +72,12 @@ def test_it_comes_back_where_it_belongs(
         assert answer.headers.get("x-spillway-restored") == ("1" if expected == thought(0) else None)
 
 
-def test_it_is_known_after_a_restart_and_forgotten_when_the_conversation_is_deleted(tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/s.sqlite3"
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+def test_it_is_known_after_a_restart_and_forgotten_when_the_conversation_is_deleted(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    server: RedisServer | None = request.getfixturevalue("redis_server") if kind == "redis" else None
+    store = f"sqlite:///{tmp_path}/s.sqlite3" if server is None else server.url
     name = {"session_id": "one"}
     with staged("", agent, store=store) as (_, proxy):
         ask(proxy, BEGUN, **name)
@@ -81,7 +88,21 @@ def test_it_is_known_after_a_restart_and_forgotten_when_the_conversation_is_dele
         assert proxy.client.delete(f"/spillway/conversations/{conversation['id']}").status_code < 300
         ask(proxy, [*BEGUN, *TURN], **name)
         assert thoughts(backend) == [None]
-    assert thought(0).encode() not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    kept = [path.read_bytes() for path in tmp_path.iterdir()]
+    if server is not None:
+        with server.client() as client:
+            kept = [client.dump(key) for key in client.scan_iter()]
+    assert thought(0).encode() not in b"".join(kept)
+
+
+def test_it_is_seen_which_messages_were_completed() -> None:
+    with staged("", agent) as (_, proxy):
+        ask(proxy, BEGUN)
+        answer = ask(proxy, [*BEGUN, *TURN])
+        path = f"/spillway/requests/{answer.headers['x-request-id']}"
+        assert proxy.client.get(path).json()["restored"] == 1
+        rows = proxy.client.get(f"{path}/diff").json()["rows"]
+        assert [row["what"] for row in rows] == ["kept", "kept", "restored", "kept"]
 
 
 def test_one_setting_turns_it_off() -> None:

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import httpx
+import pytest
+
+from proxy.app import upstreams
 from proxy.backends.profile import Continuation, Trust, profile_from_settings
 from proxy.compaction.budget import budget_for
-from proxy.core.settings import Settings
+from proxy.core.settings import BackendSetting, Settings
 from proxy.shaping.shape import allows_tool
 
 QWEN = {"trigger": 0.6, "window": 8192, "continuation": "user_turn"}
@@ -83,3 +87,23 @@ def test_where_several_globs_match_the_target_is_below_the_trigger_and_that_at_m
     late = Settings.model_validate({"models": {"qwen*": {"trigger": 0.88}, "*8b": {"pause": 0.82}}})
     budget = budget_for(late.for_model("qwen3-8b"), 10_000)
     assert budget.trigger == budget.pause == 0.82
+
+
+@pytest.mark.parametrize(
+    ("host", "model", "demands"),
+    [
+        ("api.deepseek.com", "deepseek-v4-pro", {"thoughts"}),
+        ("api.moonshot.ai", "kimi-k2.6", {"thoughts"}),
+        ("api.moonshot.cn", "moonshot-v1-8k", set()),
+        ("generativelanguage.googleapis.com", "models/gemini-3-pro", {"signatures"}),
+        ("generativelanguage.googleapis.com", "gemini-2.5-pro", set()),
+        ("api.groq.com", "moonshotai/kimi-k2.6", set()),
+        ("notdeepseek.com", "deepseek-v4-pro", set()),
+    ],
+)
+def test_what_a_service_documents_is_known_beforehand(host: str, model: str, demands: set[str]) -> None:
+    settings = Settings(models={})
+    (upstream,) = upstreams(
+        [BackendSetting(url=f"https://{host}")], settings, httpx.MockTransport(lambda _: httpx.Response(404))
+    )
+    assert upstream.prober.known(model).current().demands == demands

@@ -20,9 +20,11 @@ from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 from typing_extensions import override
 
+from tests.attempts.test_searching import PAST, says, search
 from tests.fakes import FakeModel, GenericFake, Question, Reply, ToolCall
 from tests.fakes.model import Prompt, Refused
-from tests.proxying import Proxy, metric, running_proxy
+from tests.pipeline.test_recalling import WINDOW
+from tests.proxying import Proxy, metric, read_stream, running_proxy
 
 STEPS = 5
 TASK = "Read the files."
@@ -120,7 +122,7 @@ def raw(fields: Callable[[int], tuple[dict[str, Any], dict[str, Any]]]) -> Calla
 # -- the loops: each returns what the model said last
 
 
-def openai_chat(proxy: Proxy, stack: ExitStack, *, stream: bool) -> str:
+def openai_chat(proxy: Proxy, stack: ExitStack, *, stream: bool, keep: bool = False) -> str:
     client = stack.enter_context(openai.OpenAI(base_url=f"{proxy.url}/v1", api_key="k", max_retries=0))
     messages: list[Any] = [{"role": "user", "content": TASK}]
     while True:
@@ -132,11 +134,12 @@ def openai_chat(proxy: Proxy, stack: ExitStack, *, stream: bool) -> str:
         if not message.tool_calls:
             return str(message.content)
         calls = [call.model_dump(include={"id": True, "type": True, "function": {"name", "arguments"}}) for call in message.tool_calls]  # fmt: skip
-        messages.append({"role": "assistant", "content": message.content, "tool_calls": calls})
+        more = (message.model_extra or {}) if keep else {}
+        messages.append({"role": "assistant", "content": message.content, "tool_calls": calls, **more})
         messages += [{"role": "tool", "tool_call_id": call["id"], "content": "text"} for call in calls]
 
 
-def openai_responses(proxy: Proxy, stack: ExitStack, *, stream: bool) -> str:
+def openai_responses(proxy: Proxy, stack: ExitStack, *, stream: bool, keep: bool = False) -> str:
     client = stack.enter_context(openai.OpenAI(base_url=f"{proxy.url}/v1", api_key="k", max_retries=0))
     tool: Any = {"type": "function", "name": "read", "parameters": SCHEMA, "strict": False}
     items: list[Any] = [{"role": "user", "content": TASK}]
@@ -149,12 +152,13 @@ def openai_responses(proxy: Proxy, stack: ExitStack, *, stream: bool) -> str:
         calls = [item for item in response.output if item.type == "function_call"]
         if not calls:
             return str(response.output_text)
+        items += [item.model_dump(exclude_none=True) for item in response.output if keep and item.type == "reasoning"]
         for call in calls:
             items.append({"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments})  # fmt: skip
             items.append({"type": "function_call_output", "call_id": call.call_id, "output": "text"})
 
 
-def anthropic_messages(proxy: Proxy, stack: ExitStack, *, stream: bool) -> str:
+def anthropic_messages(proxy: Proxy, stack: ExitStack, *, stream: bool, keep: bool = False) -> str:
     client = stack.enter_context(anthropic.Anthropic(base_url=proxy.url, api_key="k", max_retries=0))
     fields: Any = {"model": "m", "max_tokens": 900, "tools": [{"name": "read", "input_schema": SCHEMA}]}
     messages: list[Any] = [{"role": "user", "content": TASK}]
@@ -164,7 +168,7 @@ def anthropic_messages(proxy: Proxy, stack: ExitStack, *, stream: bool) -> str:
                 message = events.get_final_message()
         else:
             message = client.messages.create(messages=messages, **fields)
-        blocks = [block for block in message.content if block.type in ("text", "tool_use")]
+        blocks = [block for block in message.content if keep or block.type in ("text", "tool_use")]
         calls = [block for block in blocks if block.type == "tool_use"]
         if not calls:
             return "".join(block.text for block in blocks if block.type == "text")
@@ -173,7 +177,7 @@ def anthropic_messages(proxy: Proxy, stack: ExitStack, *, stream: bool) -> str:
         messages.append({"role": "user", "content": results})
 
 
-def ollama_chat(proxy: Proxy, stack: ExitStack, *, stream: bool) -> str:
+def ollama_chat(proxy: Proxy, stack: ExitStack, *, stream: bool, keep: bool = False) -> str:
     client: Any = stack.enter_context(closing(ollama.Client(host=proxy.url)))
     messages: list[Any] = [{"role": "user", "content": TASK}]
     while True:
@@ -183,11 +187,12 @@ def ollama_chat(proxy: Proxy, stack: ExitStack, *, stream: bool) -> str:
         text = "".join(part.message.content or "" for part in parts)
         if not calls:
             return text
-        messages.append({"role": "assistant", "content": text, "tool_calls": calls})
+        more = {"thinking": "".join(part.message.thinking or "" for part in parts)} if keep else {}
+        messages.append({"role": "assistant", "content": text, "tool_calls": calls, **more})
         messages += [{"role": "tool", "tool_name": "read", "content": "text"} for _ in calls]
 
 
-def langchain(proxy: Proxy, stack: ExitStack, *, stream: bool) -> str:
+def langchain(proxy: Proxy, stack: ExitStack, *, stream: bool, keep: bool = False) -> str:
     model = ChatOpenAI(model="m", base_url=f"{proxy.url}/v1", api_key=SecretStr("k"), max_retries=0, streaming=stream)
     stack.callback(model.root_client.close)
     bound = model.bind_tools([TOOL])
@@ -200,10 +205,10 @@ def langchain(proxy: Proxy, stack: ExitStack, *, stream: bool) -> str:
         messages += [ToolMessage("text", tool_call_id=call["id"]) for call in message.tool_calls]
 
 
-def run(client: Callable[..., str], proxy: Proxy, *, stream: bool) -> str:
-    """Run a loop with connections that are closed after it."""
+def run(client: Callable[..., str], proxy: Proxy, *, stream: bool, **more: bool) -> str:
+    """Run a loop with connections that are closed after it; `keep`: its client sends back all that it was given."""
     with ExitStack() as stack:
-        return client(proxy, stack, stream=stream)
+        return client(proxy, stack, stream=stream, **more)
 
 
 CLIENTS = (openai_responses, anthropic_messages, ollama_chat, langchain)
@@ -212,6 +217,7 @@ SERVERS: dict[str, tuple[str, Callable[[Question], Reply], str, Callable[[int], 
     "moonshot": ("moonshot", agent, "reasoning_content", thought),
     "gemini": ("extra_content", raw(lambda step: ({}, {"extra_content": signature(step)})), "tool_calls", signature),
     "openrouter": ("", raw(lambda step: ({"reasoning": thought(step), "reasoning_details": details(step)}, {})), "reasoning_details", details),
+    "encrypted": ("", raw(lambda step: ({"reasoning_details": details(step)[1:]}, {})), "reasoning_details", lambda step: details(step)[1:]),
     "vllm": ("", raw(lambda step: ({"reasoning": thought(step)}, {})), "reasoning", thought),
 }  # fmt: skip
 """What the server wants back, what it says, and the field that the last request has to have at each step."""
@@ -258,6 +264,25 @@ def test_an_agent_works_on_though_its_client_drops_what_the_server_wants_back(
 
 
 @pytest.mark.parametrize(
+    ("client", "server", "stream", "restore"),
+    [
+        *((client, server, stream, False) for client in CLIENTS[:2] for server in ("openrouter", "encrypted") for stream in (True, False)),
+        *((openai_chat, server, at % 2 == 0, at % 2 == 0) for at, server in enumerate(("openrouter", "vllm"))),
+        *((client, "deepseek", at % 2 == 0, at % 2 == 1) for at, client in enumerate(CLIENTS[:3])),
+        (anthropic_messages, "openrouter", True, True),
+    ],
+)  # fmt: skip
+def test_what_a_client_sends_back_reaches_the_server_in_its_own_form(
+    client: Callable[..., str], server: str, stream: bool, restore: bool
+) -> None:
+    wants, brain, name, value = SERVERS[server]
+    with staged(wants, brain, restore=restore) as (backend, proxy):
+        assert run(client, proxy, stream=stream, keep=True) == "Done."
+        assert fields(answers(backend), name) == [value(step) for step in range(STEPS)]
+        assert len(backend.chats()) == STEPS + 1
+
+
+@pytest.mark.parametrize(
     ("wants", "name", "value"),
     [
         ("reasoning_content", "reasoning_content", ""),
@@ -280,3 +305,39 @@ def test_reasoning_that_a_server_refuses_is_left_out_after_one_refusal() -> None
         assert run(openai_chat, proxy, stream=True) == "Done."
         assert len(backend.chats()) == STEPS + 2
         assert fields(answers(backend), "reasoning_content") == [None] * STEPS
+
+
+@pytest.mark.parametrize(
+    ("wants", "reasoning", "expected", "refused"),
+    [
+        ("", "Search.", "Search.", 0),
+        ("reasoning_content", "Search.", "Search.", 0),
+        ("reasoning_content", "", "", 1),
+        ("extra_content", "", None, 1),
+        ("nothing", "Search.", None, 1),
+    ],
+)
+def test_a_search_inside_an_answer_has_what_the_server_wants(
+    wants: str, reasoning: str, expected: str | None, refused: int
+) -> None:
+    brain = says(Reply(reasoning=reasoning, tool_calls=[search()]))
+    known = {"m": {"window": WINDOW, "tools": True}}
+    with staged(wants, brain, recall="tool", models=known) as (backend, proxy):
+        answer = proxy.chat({"model": "m", "messages": PAST, "stream": True})
+        assert read_stream(answer.content).text.startswith("Told: ")
+        (made,) = [message for message in answers(backend) if "tool_calls" in message]
+        assert made.get("reasoning_content") == expected
+        assert backend.refusals == refused
+
+
+def test_an_answer_that_is_resumed_has_what_the_server_wants() -> None:
+    def brain(question: Question) -> Reply:
+        return Reply(text=" ".join(f"w{n}" for n in range(900)), reasoning="Long.")
+
+    with (
+        Strict([FakeModel("m", 2048)], brain, wants="moonshot", window_field="context_length") as backend,
+        running_proxy(backend) as proxy,
+    ):
+        answer = proxy.chat({"model": "m", "messages": FOREIGN, "tools": [TOOL]})
+        assert answer.json()["usage"]["spillway"]["attempts"] > 1
+        assert backend.refusals == 1

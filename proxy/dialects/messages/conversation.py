@@ -8,8 +8,9 @@ from typing import Any
 
 from proxy.core.errors import BadRequest
 from proxy.core.jsontext import JsonObject, are_objects, dumps
+from proxy.core.piece import joined_fields
 from proxy.core.request import COMPACTION, Message
-from proxy.dialects.bodies import ONLY_SHOWN, dict_in, joined, split_result, text_in
+from proxy.dialects.bodies import ONLY_SHOWN, dict_in, enclosed_in, joined, split_result, text_in
 
 _ROLES = {"user", "assistant", "system"}
 _OMITTED = {
@@ -133,6 +134,8 @@ def _from_assistant(blocks: Sequence[JsonObject], where: str) -> Message:
         message["content"] = message["content"] or None
     if thought := _text_of(by_kind["thinking"], "thinking"):
         message["reasoning_content"] = thought
+    for block in by_kind["thinking"]:
+        message |= joined_fields(message, enclosed_in(text_in(block, "signature")))
     return message
 
 

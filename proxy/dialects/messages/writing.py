@@ -65,7 +65,9 @@ class MessagesWriter(Translator):
 
     @override
     def _closed(self, block: ContentBlock) -> list[bytes]:
-        return [event("content_block_stop", index=block.index)]
+        delta = {"type": "signature_delta", "signature": block.signature}
+        signed = [event("content_block_delta", index=block.index, delta=delta)] if block.signature else []
+        return [*signed, event("content_block_stop", index=block.index)]
 
     @override
     def _ended(self) -> list[bytes]:
@@ -85,7 +87,7 @@ class MessagesWriter(Translator):
         if block.kind == "text":
             return {"type": "text", "text": text, "citations": None}
         if block.kind == "thinking":
-            return {"type": "thinking", "thinking": text, "signature": ""}
+            return {"type": "thinking", "thinking": text, "signature": block.signature}
         if block.kind == "call":
             call = {"type": "tool_use", "id": self._call_id(block), "name": block.name, "input": arguments_of(text)}
             return {**call, "caller": {"type": "direct"}}

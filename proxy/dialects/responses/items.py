@@ -10,7 +10,7 @@ from proxy.core.errors import BadRequest
 from proxy.core.jsontext import are_objects, dumps
 from proxy.core.piece import arguments_of
 from proxy.core.request import Message
-from proxy.dialects.bodies import ONLY_SHOWN, dict_in, dicts_in, function_of, joined, split_result, text_in
+from proxy.dialects.bodies import ONLY_SHOWN, dict_in, dicts_in, enclosed_in, function_of, joined, split_result, text_in
 
 Item: TypeAlias = Mapping[str, Any]
 
@@ -90,9 +90,10 @@ def _add_to_answer(messages: list[Message], pictures: list[dict[str, Any]], item
         fields["content"] = content if isinstance(content, str) else ""
     elif kind == "reasoning":
         parts = [*dicts_in(item, "content"), *dicts_in(item, "summary")]
-        if not (text := "\n\n".join(filter(None, (text_in(part, "text") for part in parts)))):
+        text = "\n\n".join(filter(None, (text_in(part, "text") for part in parts)))
+        fields = enclosed_in(text_in(item, "encrypted_content")) | ({"reasoning_content": text} if text else {})
+        if not fields:
             return
-        fields["reasoning_content"] = text
     elif kind not in ("function_call", "custom_tool_call"):
         raise BadRequest(f"`{where}` is of the type {kind!r}, which is not known here.", param="input")
     last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None

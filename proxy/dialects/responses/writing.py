@@ -131,7 +131,8 @@ class ResponsesWriter(Translator):
         parts = [_part(block)] if block.pieces else []
         if block.kind == "text":
             return {**head, "type": "message", "role": "assistant", "content": parts}
-        return {**head, "type": "reasoning", "summary": parts}
+        sealed = {"encrypted_content": block.signature} if block.signature else {}
+        return {**head, "type": "reasoning", "summary": parts, **sealed}
 
     def _called(self, call: ContentBlock) -> JsonObject:
         """The tool that is called, by the client's name for it, and its arguments."""

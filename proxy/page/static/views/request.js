@@ -10,6 +10,7 @@ const NOTES = {
   masked: "a note replaces a tool result",
   summarised: "replaces earlier messages",
   recalled: "recalled passages in front of the message",
+  restored: "completed with what the client had left out",
   mended: "changed so that the backend accepts it",
   added: "by Spillway",
   removed: "not forwarded",

@@ -44,6 +44,7 @@ function asides(turn) {
   const listed = turn.events?.findLast(({ event }) => event === "tools_on_demand");
   const [window, restored, archived, signs] = [["window_requested", "tokens"], ["slot_restored", "tokens"], ["archived", "messages"], ["kept_waiting", "signs"]].map(([name, field]) => sum(turn, name, field));
   return [
+    turn.restored && `${plural(turn.restored, "message")} completed with what the client had left out.`,
     window && `Loaded with a window of ${number(window)} tokens.`,
     listed && `${listed.sent} of ${plural(listed.of, "tool")} sent in full, ${number(turn.shaped.on_demand)} tokens saved.`,
     restored && `${number(restored)} tokens restored from disk.`,
