@@ -281,7 +281,8 @@ def _changed(answer: Answer, choice: Piece) -> Piece:
     if same or answer.attempt.errored:
         return choice
     finish = "length" if answer.attempt.searching else joined.finish or "length"
-    return replace(choice, text=joined.text, thought=joined.thought, calls=joined.calls, finish=finish, bare=True)
+    said = {name: getattr(joined, name) for name in ("text", "thought", "calls", "extras")}
+    return replace(choice, **said, finish=finish, bare=True)
 
 
 def _refused(job: Job, original: BodyResponse) -> BodyResponse:

@@ -379,7 +379,7 @@ def _choice(choice: dict[str, Any], original: Piece, piece: Piece) -> dict[str, 
     """A choice of a body, with what the piece says in its message."""
     if piece is original:
         return choice
-    fields = omit(dict_in(choice, "message"), "tool_calls")
+    fields = {**piece.extras, **omit(dict_in(choice, "message"), "tool_calls")}
     if piece.text or isinstance(fields.get("content"), str):
         fields["content"] = piece.text or (None if piece.calls else "")
     if piece.thought:
