@@ -15,7 +15,6 @@ from tests.fakes.model import FakeModel, Prompt, Refused
 from tests.fakes.stream import pace
 from tests.fakes.waiting import HEADERS
 
-OWNER = "library"
 """Namespace of names without one."""
 VERSION = "0.33.0"
 WHEN = "2026-01-01T00:00:00Z"
@@ -338,7 +337,8 @@ def _details() -> dict[str, Any]:
 
 
 def _openai_entry(model: FakeModel) -> dict[str, Any]:
-    return {"id": _entry(model)["name"], "object": "model", "created": CREATED, "owned_by": OWNER}
+    owner = model.id.rpartition("/")[0].rpartition("/")[2] or "library"  # the namespace of its name
+    return {"id": _entry(model)["name"], "object": "model", "created": CREATED, "owned_by": owner}
 
 
 def _generate_fields(deltas: Sequence[Delta]) -> dict[str, Any]:
