@@ -34,13 +34,13 @@ class Bound(NamedTuple):
 
 
 BOUNDS = {
-    "files": Bound(178, 160),
-    "lines of code": Bound(24_070, 18_500),
-    "Python tokens": Bound(250_000, 175_000),
+    "files": Bound(182, 160),
+    "lines of code": Bound(25_080, 18_500),
+    "Python tokens": Bound(262_700, 175_000),
     "settings": Bound(41, 40),
     "lines of tests": Bound(57_000, 40_000),
     "functions entered by a short streamed request": Bound(364, 250),
-    "files entered by a short streamed request": Bound(67, 45),
+    "files entered by a short streamed request": Bound(68, 45),
 }
 
 

@@ -56,7 +56,7 @@ _OBJECTS = {
     "Outcome": "id conversation:string? owner at:number dialect backend model status:integer error:string? action kind tools "
     "doing shaped:object streamed:boolean running:boolean window:integer? tokens_before:integer? tokens_after:integer? "
     "saved:integer saved_answer:integer rungs:string[] attempts:integer compactions:integer reduced:Reduced[] compaction_seconds:number "
-    "summaries:integer unfit:integer summary recalled:integer recalled_tokens:integer restored:integer left_out:integer "
+    "summaries:integer unfit:integer summary recalled:integer recalled_tokens:integer restored:integer afforded:integer left_out:integer "
     "left_out_of:integer cut_earlier:integer[] repeated:integer? reused:integer? unlike malformed_calls:MalformedCall[] "
     "leaked_calls:integer repeated_calls:integer searches:integer refusals:integer pauses:integer resumes:integer conclusions:integer "
     "unfinished:boolean stopped:boolean first_byte:number? seconds:number prompt_tokens:integer? completion_tokens:integer?",

@@ -9,8 +9,9 @@ import pytest
 
 from proxy.addons import dropped_fields
 from proxy.core.jsontext import loads
+from proxy.net.tasks import running
 from tests.e2e.test_clients_dropped import TASK, TOOL, Strict, agent, staged, thought
-from tests.fakes import FakeModel, Question, Reply, ToolCall
+from tests.fakes import FakeModel, Question, Reply, ToolCall, wait_until
 from tests.proxying import Proxy, running_proxy
 from tests.store.support import RedisServer, redis_server
 
@@ -81,6 +82,7 @@ def test_it_is_known_after_a_restart_and_forgotten_when_the_conversation_is_dele
     name = {"session_id": "one"}
     with staged("", agent, store=store) as (_, proxy):
         ask(proxy, BEGUN, **name)
+        wait_until(lambda: all(task.get_name() != "dropped-fields" for task in running()))
     with staged("", agent, store=store) as (backend, proxy):
         ask(proxy, [*BEGUN, *TURN], **name)
         assert thoughts(backend) == [thought(0)]

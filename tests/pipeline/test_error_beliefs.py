@@ -143,7 +143,8 @@ def test_an_error_that_was_pasted_into_the_conversation_is_survived_and_teaches_
 OVERFLOWS = {
     row["name"]: row
     for row in payloads("refusals")["overflows"]
-    if row["status"] >= 400 and 512 < (row["window"] or 0) <= 4096
+    # A limit of what is paid for teaches nothing. The figures of windows that no fake has are not those of its prompt.
+    if row["status"] >= 400 and row["status"] != 402 and row["window"] in (1024, 2048, 4096)
 }
 
 

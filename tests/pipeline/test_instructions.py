@@ -145,7 +145,7 @@ def test_of_long_instructions_what_they_demand_stays() -> None:
         (*(f"It is good to know that case {n} came up in spring and was closed soon." for n in range(300)), TEXT)
     )
     sent = after_steps([user(TASK), *brought("skill", long, name="replies")])
-    assert all(count(sent, each) == 1 for each in SENTENCES[:2])
+    assert all(count(sent, each) >= 1 for each in SENTENCES[:2])  # a passage with them may be recalled as well
     assert count(sent, "Call skill again where you need them.]") == 1
 
 
@@ -207,6 +207,8 @@ def test_what_a_skill_demands_is_no_rule_of_the_user() -> None:
     typed = user(
         f"{command}\n\nBase directory for this skill: {PLACE}\n\n{TEXT}\n\nARGUMENTS: You must never write to Ann."
     )
-    assert constraints([FORMS["claude"][-1], typed], limit=1000) == ["ARGUMENTS: You must never write to Ann."]
+    assert (
+        constraints([FORMS["claude"][-1], typed], limit=1000) == []
+    )  # nor are its arguments, which a program put there
     assert not is_user(FORMS["claude"][-1])
     assert is_user(typed)
