@@ -22,8 +22,7 @@ from proxy.emulation.prompt import emulated
 from proxy.net.tasks import offload_if
 from proxy.outcome import overriding
 from proxy.recall.block import NOTHING, RecalledBlocks
-from proxy.shaping.dropped import with_demanded
-from proxy.shaping.repair import RepairRules, repair, tidied, without_binary
+from proxy.shaping.repair import RepairRules, repair, tidied, with_demanded, without_binary
 from proxy.shaping.shape import ShapedPart, shaped, steps, tool_name
 from proxy.store import Store
 from proxy.tokens.counting import Counting

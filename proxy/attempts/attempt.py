@@ -33,7 +33,7 @@ from proxy.net.transport import QUOTED, body_of, is_event_stream, retry_after
 from proxy.outcome import overriding
 from proxy.prompt import Preparer
 from proxy.routing import ChatBody
-from proxy.shaping.dropped import lacking, with_demanded
+from proxy.shaping.dropped import lacking, meeting
 from proxy.shaping.repair import violates
 from proxy.tokens.counting import Counting
 from proxy.tokens.meter import Estimate
@@ -159,7 +159,7 @@ class Attempts:
                 if feature is not None and feature.feature != "streams":
                     await learn_feature(job, feature)
                     job.prompt.rules = replace(job.template_rules, keep_last=job.prompt.rules.keep_last)
-                    request = replace(request, messages=with_demanded(request.messages, job.prompt.rules))
+                    request = replace(request, messages=meeting(request.messages, job.prompt.rules))
                     return await self.go_on(job, request, delivered_tokens, way, why)
                 if overflow is None and feature is None:
                     _raise_final(job, response, refused)

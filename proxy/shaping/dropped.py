@@ -82,14 +82,12 @@ def completed(message: Message, dropped: Mapping[str, Any]) -> Message:
 # -- what servers demand all the same
 
 
-def with_demanded(messages: list[Message], rules: "RepairRules") -> list[Message]:
+def meeting(messages: list[Message], rules: "RepairRules") -> list[Message]:
     """The messages with what a server demands of answers, where that is not known, or without what it refuses.
 
     DeepSeek and Moonshot take an empty reasoning, with any answer, by that name alone; Gemini the signature that its documentation
     names for calls of other models ("Thought signatures", 2026). The same object if there is nothing to do.
     """
-    if not (rules.thoughts or rules.signatures or rules.no_extras):
-        return messages
     done = [_with_demanded(message, rules) if message.get("role") == "assistant" else message for message in messages]
     return done if any(map(is_not, done, messages)) else messages
 
@@ -97,7 +95,7 @@ def with_demanded(messages: list[Message], rules: "RepairRules") -> list[Message
 def lacking(messages: list[Message], rules: "RepairRules") -> list[TemplateRule]:
     """Return the demands beyond these rules that answers, which meet these, do not meet."""
     unmet = [each for each in TEMPLATE_RULES if not getattr(rules, each)]
-    return [each for each in unmet if with_demanded(messages, replace(rules, **{each: True})) is not messages]
+    return [each for each in unmet if meeting(messages, replace(rules, **{each: True})) is not messages]
 
 
 def _with_demanded(message: Message, rules: "RepairRules") -> Message:

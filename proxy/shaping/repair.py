@@ -23,7 +23,7 @@ from proxy.core.history.turns import Pending, calls_of, is_result, newest_user, 
 from proxy.core.jsontext import dig, dumps, loads
 from proxy.core.request import REASONING, SYSTEM_ROLES, THOUGHT_FIELDS, Message, is_text_part, leading_system, text_of
 from proxy.emulation.prompt import calls_as_text
-from proxy.shaping.dropped import with_demanded
+from proxy.shaping.dropped import meeting
 from proxy.stream.status import strip_status
 
 LOST = "[The result of this tool call was lost. Call the tool again if it is still needed.]"
@@ -209,6 +209,11 @@ def repair(messages: Sequence[Message], rules: RepairRules) -> tuple[Sequence[Me
         kinds.add("no_user")
         done.insert(0, {"role": "user", "content": BEGIN})
     return ([*head, *done], sorted(kinds)) if kinds else (messages, [])
+
+
+def with_demanded(messages: list[Message], rules: RepairRules) -> list[Message]:
+    """The messages with what a server demands of answers (see `proxy.shaping.dropped`); the same object where it demands nothing."""
+    return meeting(messages, rules) if rules.thoughts or rules.signatures or rules.no_extras else messages
 
 
 def _paired(messages: Sequence[Message], kinds: set[str]) -> list[Message]:
