@@ -166,6 +166,8 @@ async def cancel_all() -> None:
     """Cancel what still runs in this loop, but the caller, and wait for it: at shutdown. Another loop of the process goes on."""
     loop, caller = asyncio.get_running_loop(), asyncio.current_task()
     tasks = [task for task in tuple(_running) if task.get_loop() is loop and not (task.done() or task is caller)]
+    if tasks:
+        await asyncio.wait(tasks, timeout=0.25)  # what is being written to the store is worth a moment
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
