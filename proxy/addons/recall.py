@@ -257,7 +257,10 @@ class Recaller(AddOn):
         earlier = newest_user(sent[:newest])
         if found or earlier is None or not _FEWEST <= len(query.terms) <= _FEW:
             return found
-        # "Quote the whole sentence." has no words of its own: it goes on with what was asked before.
+        turn = self._turns.get((job.scope, job.prompt.links[earlier]))
+        if turn is None or turn.block is None:
+            return []
+        # "Quote the whole sentence." has no words of its own: it goes on with what was found for the turn before.
         before = await offload_if(True, query_of, sent, earlier)
         return await self._ranked(job, replace(before, bar=0.0), text, room, since=earlier) if before.terms else []
 
