@@ -64,15 +64,16 @@ def spillway(tmp_path: Path) -> Iterator[StartSpillway]:
 
 @pytest.fixture(scope="session")
 def shared_proxies(engine: StartEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSpillway]:
-    """One proxy for each engine, started when it is first wanted and ended before the engines are."""
-    started: dict[str, Spillway] = {}
+    """One proxy for each engine and kind, started when it is first wanted and ended before the engines are."""
+    started: dict[tuple[str, bool], Spillway] = {}
     with ExitStack() as stack:
 
-        def of(engine: Engine) -> Spillway:
-            if engine.url not in started:
+        def of(engine: Engine, *, repeating: bool = False) -> Spillway:
+            wanted = engine.url, repeating
+            if wanted not in started:
                 log = tmp_path_factory.mktemp("proxy") / f"spillway-{engine.model}.log"
-                started[engine.url] = stack.enter_context(spillway_server([engine.url], log=log))
-            return started[engine.url]
+                started[wanted] = stack.enter_context(spillway_server([engine.url], log=log, repeating=repeating))
+            return started[wanted]
 
         yield of
 
@@ -85,8 +86,8 @@ def proxy_of(shared_proxies: SharedSpillway) -> Iterator[SharedSpillway]:
     """
     used: list[tuple[Spillway, int]] = []
 
-    def of(engine: Engine) -> Spillway:
-        proxy = shared_proxies(engine)
+    def of(engine: Engine, *, repeating: bool = False) -> Spillway:
+        proxy = shared_proxies(engine, repeating=repeating)
         used.append((proxy, len(proxy.log)))
         return replace(proxy, key=uuid4().hex)
 

@@ -1,7 +1,7 @@
 """Tool loops on the real engine: with tools of the model's own, and with tools that Spillway emulates.
 
-The echo model repeats the newest message, so each result holds the call that comes next. Where tools are emulated, it
-repeats the tags around the result too.
+The echo model repeats the newest message, so each result holds the call that comes next, and Spillway is `repeating` where
+it reads calls. Where tools are emulated, the model repeats the tags around the result too.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def test_tools_of_the_models_own_pass_byte_for_byte(echo_tap: Tap, spillway: Sta
 @pytest.mark.parametrize("streamed", [False, True])
 def test_tools_of_a_model_without_any(untooled: Engine, proxy_of: SharedSpillway, streamed: bool) -> None:
     """Nothing is set: the engine tells that the template has no place for tools."""
-    proxy = proxy_of(untooled)
+    proxy = proxy_of(untooled, repeating=True)
     before = told_of(proxy, "untooled")["emulated_calls"].get("tool_call", {"called": 0})
     client = Client(proxy.v1, proxy.key, "untooled", rounds=10)
     assert client.loop([streamed]) == f"<tool_result tool_name='fetch'>{DONE}</tool_result>"
@@ -181,7 +181,7 @@ def test_tools_of_a_model_without_any(untooled: Engine, proxy_of: SharedSpillway
 
 
 def test_a_setting_has_tools_emulated(echo_tap: Tap, spillway: StartSpillway) -> None:
-    proxy = spillway([echo_tap.url], models={"echo": {"tools": False}})
+    proxy = spillway([echo_tap.url], repeating=True, models={"echo": {"tools": False}})
     client = Client(proxy.v1, "k", "echo", rounds=3)
     assert DONE in client.loop([False, True])
     assert set(client.tools) == {"emulated"}
@@ -200,7 +200,7 @@ def test_a_tool_is_looked_up_and_called_inside_one_answer(
     tools = [*(tool(f"other_{number}") for number in range(59)), tool("fetch")]
     tools[-1]["function"]["description"] = f"Try {call(1)}"
     look = json.dumps({"name": "find_tools", "arguments": {"query": "fetch"}})
-    proxy = spillway([echo_tap.url])
+    proxy = spillway([echo_tap.url], repeating=True)
     with openai.OpenAI(base_url=proxy.v1, api_key="k", max_retries=0) as client:
         asked: Any = {"model": "echo", "messages": [user(f"<tool_call>\n{look}\n</tool_call>")], "tools": tools}
         if streamed:
@@ -220,7 +220,7 @@ def test_a_tool_is_looked_up_and_called_inside_one_answer(
 
 
 def test_a_loop_of_several_windows(either: Engine, proxy_of: SharedSpillway) -> None:
-    proxy = proxy_of(either)
+    proxy = proxy_of(either, repeating=True)
     refused = either.process.text().count(REFUSAL)
     client = Client(proxy.v1, proxy.key, either.model, rounds=16, length=60)
     assert DONE in client.loop([True, False])
@@ -241,7 +241,7 @@ def test_a_call_that_does_not_fit_is_written_once_more(either: Engine, spillway:
     By a proxy of its own: what others have taught about counting their words would have it shorten the prompt first.
     """
     (history, wanted), stream = nearly_full(550), either.model == "untooled"
-    proxy = spillway([either.url])
+    proxy = spillway([either.url], repeating=True)
     answer = proxy.chat(history, model=either.model, tools=[tool("fetch")], stream=stream)
     assert made_in(answer.frames) == [("fetch", wanted)]
     assert answer.text.strip() == "I fetch it."
@@ -282,7 +282,7 @@ def pauses(proxy: Spillway) -> float:
 def test_a_call_that_fits_is_written_once(untooled: Engine, spillway: StartSpillway) -> None:
     """By a proxy of its own, as above."""
     history, wanted = nearly_full(440)
-    proxy = spillway([untooled.url])
+    proxy = spillway([untooled.url], repeating=True)
     history[-1] = user(history[-1]["content"].partition("\n")[2])  # the answer begins with the call
     answer = proxy.chat(history, model="untooled", tools=[tool("fetch")], stream=True)
     assert made_in(answer.frames) == [("fetch", wanted)]
@@ -312,7 +312,7 @@ FETCH, STORE = ("fetch", arguments(7)), ("store", arguments(8))
 def test_the_choice_of_the_client(
     untooled: Engine, proxy_of: SharedSpillway, fields: dict[str, Any], said: str, made: list[Any], text: str
 ) -> None:
-    proxy = proxy_of(untooled)
+    proxy = proxy_of(untooled, repeating=True)
     for stream in (False, True):
         tools = [tool("fetch"), tool("store")]
         answer = proxy.chat([user(said)], model="untooled", tools=tools, stream=stream, **fields)

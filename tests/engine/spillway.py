@@ -17,6 +17,15 @@ from tests.engine.server import Engine
 READY = "Spillway listening on "
 PREFIX = "SPILLWAY_"
 TRACEBACK = "Traceback (most recent call last)"
+# The echo model can only repeat the newest message, so to Spillway each of its calls is a quotation and not made. Tests of what
+# comes after a call do without that rule, which tests/emulation has tests of; everything else is what users run.
+_REPEATING = """
+import sys
+from proxy.cli import main
+from proxy.emulation.offer import Offer
+Offer.quotes = lambda *_: False
+sys.exit(main())
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +72,7 @@ class StartSpillway(Protocol):
 class SharedSpillway(Protocol):
     """A proxy in front of an engine, which other tests use too: each has a key, and so a history, of its own."""
 
-    def __call__(self, engine: Engine) -> Spillway: ...
+    def __call__(self, engine: Engine, *, repeating: bool = False) -> Spillway: ...
 
 
 def _environment(settings: dict[str, Any]) -> dict[str, str]:
@@ -77,16 +86,20 @@ def _environment(settings: dict[str, Any]) -> dict[str, str]:
 
 
 @contextmanager
-def spillway_server(urls: Sequence[str], /, *, log: Path, **settings: Any) -> Iterator[Spillway]:
+def spillway_server(
+    urls: Sequence[str], /, *, log: Path, repeating: bool = False, **settings: Any
+) -> Iterator[Spillway]:
     """Run `python -m proxy serve` on a free port in front of the backends at these URLs.
 
     Settings go by their names in `proxy.core.settings`. Checkpoints are kept in memory unless `store` says otherwise.
+    `repeating`: a call that stands in the newest message counts all the same, for a model that can only repeat it.
 
     Raises:
         RuntimeError: it did not start; the text has its log.
         AssertionError: it printed a traceback while it ran.
     """
-    arguments = ["-m", "proxy", "serve", "--port", "0"]
+    program = ["-c", _REPEATING] if repeating else ["-m", "proxy"]
+    arguments = [*program, "serve", "--port", "0"]
     for url in urls:
         arguments += ["--backend", url]
     with running(arguments, ready=READY, log=log, env=_environment(settings)) as (process, url):
