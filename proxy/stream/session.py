@@ -348,7 +348,8 @@ class StreamSession:
             return self._finish()
         if not self.answer.has_output:
             return self._fail(_EMPTY if self.watch.may_not_fit(self.answer) else _NOTHING)
-        self._outlet.give_back(self._cut)
+        if not self.answer.attempt.restarted:  # of a second version nothing is the client's
+            self._outlet.give_back(self._cut)
         return self._end((self._over and self.answer.only_thought and self.answer.attempt.finish) or "length")
 
     def _cut_off(self, message: str) -> events.Stop | None:

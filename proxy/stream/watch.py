@@ -155,7 +155,9 @@ class Watch:
     def overdue(self, answer: Answer) -> bool:
         """Return whether no word ended for so long after the pause point that the pause can't wait for one."""
         attempt = answer.attempts[-1]
-        over = min(attempt.used - self.pause_point, attempt.completion_tokens - self.growth)
+        over = attempt.used - self.pause_point
+        if self.growth:
+            over = min(over, attempt.completion_tokens - self.growth)
         return attempt.withheld or attempt.unseen > 0 or over >= self.window // _PATIENCE
 
     def endangers(self, answer: Answer) -> bool:

@@ -66,6 +66,7 @@ class Stand:
             sent=messages, links=links, history=history, checkpoint=checkpoint, system=[], estimate=None, body=self.body
         )
         self.prompt.archived, self.prompt.conversation, self.prompt.lost = (), messages, covered
+        self.prompt.capped = ()
 
     async def start(self) -> Stand:
         self.prompt.recalled = NOTHING
