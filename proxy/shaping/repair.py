@@ -10,11 +10,13 @@ spoken yet may turn out otherwise.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import is_not
 from typing import Any
+
+import regex
 
 from proxy.backends.profile import TEMPLATE_RULES
 from proxy.core.history.embedded import texts_of, with_parts
@@ -38,7 +40,8 @@ _ALTERNATING = re.compile(
 and Devstral, Gemma 2 and 3, Llama 2)."""
 _ONE_SYSTEM = re.compile(r"qwen-?(3\.[5-9]|[4-9])", re.IGNORECASE)
 """Ids of models whose templates raise "System message must be at the beginning" (Qwen from 3.5 on)."""
-_BINARY = re.compile(
+_SLICE = 2**18
+_BINARY = regex.compile(
     r"(?:data:(?P<type>[\w.+-]{1,80}/[\w.+-]{1,80})(?:;[\w.=-]{1,80}){0,3};base64,)?"
     r"(?:(?<=\\[rnt])|(?<![A-Za-z0-9+/_\\-]))(?P<run>[A-Za-z0-9+/_-]{60,}+(?:(?:\\{1,4}[rn]|[\r\n])++[ \t>]*+[A-Za-z0-9+/_-]{60,}+)*+"
     r"(?:(?:\\{1,4}[rn]|[\r\n])++[ \t>]*+(?:[A-Za-z0-9+/_-]{20,}+|[A-Za-z0-9+/_-]++=))?={0,2})"
@@ -122,7 +125,7 @@ def without_binary(messages: Sequence[Message], window: int) -> Sequence[Message
 
 
 def _without_binary(message: Message, least: int, typed: int) -> Message:
-    def noted(found: re.Match[str]) -> str:
+    def noted(found: regex.Match[str]) -> str:
         run, kind = found["run"], found["type"]
         digits = sum(map(run.count, "0123456789"))
         if len(run) < (typed if kind else least) or len(set(run)) < _KINDS or not 0.05 < digits / len(run) < 0.9:
@@ -132,14 +135,19 @@ def _without_binary(message: Message, least: int, typed: int) -> Message:
     texts = {
         p: text
         for p, text in texts_of(message)
-        if len(text) >= typed and max(map(len, text.split()), default=0) >= _LINE
+        if len(text) >= typed and any(max(map(len, part.split()), default=0) >= _LINE for part in _slices(text))
     }
-    short = {part: new for part, text in texts.items() if (new := _BINARY.sub(noted, text)) != text}
+    short = {part: new for part, text in texts.items() if (new := _BINARY.sub(noted, text, concurrent=True)) != text}
     message = with_parts(message, short)
     if any(len(str(dig(call, "function", "arguments"))) >= typed for call in calls_of(message)):
         calls = [_with_arguments(call, lambda text: _BINARY.sub(noted, text)) for call in message["tool_calls"]]
         message = {**message, "tool_calls": calls} if calls != message["tool_calls"] else message
     return message
+
+
+def _slices(text: str) -> Iterator[str]:
+    """Yield a text in parts, so that no step over one holds the interpreter for long."""
+    return (text[at : at + _SLICE] for at in range(0, len(text), _SLICE))
 
 
 def _with_arguments(call: Any, change: Callable[[str], str]) -> Any:
