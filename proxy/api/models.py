@@ -1,6 +1,5 @@
 """The models of all backends: OpenAI's list, Anthropic's, Codex's catalog, what Spillway knows of each, and what it would do to a request."""
 
-import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -114,7 +113,7 @@ async def listed_models(upstream: Upstream) -> dict[str, Listed]:
     listed = await upstream.prober.models()
     if len(listed) > PROBED:
         return {model.id: model for model in listed}
-    profiles = await asyncio.gather(*(upstream.prober.known(model.id).profile() for model in listed))
+    profiles = [await upstream.prober.known(model.id).profile() for model in listed]
     return {model.id: Listed(model.id, model.raw, profile) for model, profile in zip(listed, profiles, strict=True)}
 
 
