@@ -253,7 +253,7 @@ class CallTable:
         text, rest = text[:reach], text[reach:].strip()
         call.size += len(text)
         text = call.waiting + text
-        twice = text.lstrip()[:1] == '"'
+        twice = not call.pieces and text.lstrip()[:1] == '"'
         if not call.name or (twice and not call.over):
             call.waiting = text
         else:
