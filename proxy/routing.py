@@ -123,14 +123,14 @@ class Route:
         if backend.chat_dialect != OLLAMA:
             drop = OF_ENCODING if body.wire is None else frozenset()
             target, content = UPSTREAM_PATH + (b"?" + query if query else b""), body.wire or body.content
-            response = await self.upstream.send("POST", target, headers, content, drop=drop, plain=True, ahead=ahead)
-            return response if is_event_stream(response) else await _with_stream_named(response)
+            sent = self.upstream.send("POST", target, headers, content, drop=drop, plain=True, ahead=ahead)
+            return await _named(await sent)
         window = self.known.window_request.granted
         content, usage = await offload_if(len(body.content) > 8 * HEAVY, _translate, body.content, window)
         content = content if window or not body.native else body.native
-        drop = OF_ENCODING
-        response = await self.upstream.send("POST", OLLAMA_PATH, headers, content, drop=drop, plain=True, ahead=ahead)
-        lines, response = LineReader(f"chatcmpl-{unique()}", usage=usage), await _with_stream_named(response)
+        drop, lines = OF_ENCODING, LineReader(f"chatcmpl-{unique()}", usage=usage)
+        sent = self.upstream.send("POST", OLLAMA_PATH, headers, content, drop=drop, plain=True, ahead=ahead)
+        response = await _named(await sent)
         kind, stream = AS_JSON, response.stream
         if response.status_code != 200:
             refused = await body_of(response, _LARGEST)
@@ -153,9 +153,9 @@ _STREAMED = re.compile(rb'\s*+(?:(?:data|event|id|retry)?:|\{(?=[^\n]*?"(?:delta
 _LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 
 
-async def _with_stream_named(response: httpx.Response) -> httpx.Response:
+async def _named(response: httpx.Response) -> httpx.Response:
     """Return a response as the event stream that it is, if it is one: called otherwise, or lines of JSON."""
-    if response.status_code != 200:
+    if response.status_code != 200 or is_event_stream(response):
         return response
     if not response.headers.get("content-type", "").startswith(_LINES):
         assert isinstance(response.stream, httpx.AsyncByteStream)
@@ -170,19 +170,21 @@ class _Begun(httpx.AsyncByteStream):
     """A body whose beginning was looked at."""
 
     def __init__(self, stream: httpx.AsyncByteStream) -> None:
-        self._stream, self._rest = stream, aiter(stream)
-        self._read = b""
-        self._error: httpx.TransportError | None = None
+        self._stream, self._rest, self._read = stream, aiter(stream), b""
+        self._error: Exception | None = None
 
     async def beginning(self) -> bytes:
         """Read up to the end of the first line, at most some kilobytes."""
         try:
-            while b"\n" not in self._read.lstrip() and len(self._read) < TURN_BYTES:
-                self._read += await anext(self._rest)
-        except StopAsyncIteration:
-            pass
+            async for data in self._rest:
+                self._read += data
+                if b"\n" in self._read.lstrip() or self._read[TURN_BYTES:]:
+                    break
         except httpx.TransportError as error:  # whoever reads the body learns of it
             self._error = error
+        except asyncio.CancelledError:  # nobody has the response yet who could close it
+            await self.aclose()
+            raise
         return self._read
 
     @override
