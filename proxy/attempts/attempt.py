@@ -215,13 +215,15 @@ class Attempts:
 
     async def _wait_for_slots(self, job: Job) -> None:
         """Wait until this is the only request that was cleared, and those that were taken have ended; as long as for a word."""
+        # It runs no more: whoever has its turn would wait for this one, which waits for its own.
+        (running := self._running[job.key]).discard(job.state.unique)
         if job.state.pool_lock is None:
             lock = self._slots[job.key]
             await lock.acquire()
             job.state.pool_lock = lock
         with suppress(TimeoutError):
             async with asyncio.timeout(job.settings.read_timeout):
-                while self._running[job.key] - {job.state.unique}:  # noqa: ASYNC110 - one event for each of many would be more
+                while running:  # noqa: ASYNC110 - one event for each of many would be more
                     await asyncio.sleep(BREATH)
 
     async def _wait_for_loading(self, job: Job, response: httpx.Response) -> bool:
