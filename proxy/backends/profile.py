@@ -170,9 +170,9 @@ _FACTS = tuple(field.name for field in fields(ModelProfile) if field.name != "pr
 
 
 _DOCUMENTED: tuple[tuple[re.Pattern[str], TemplateRule], ...] = (
-    (re.compile(r"(?:^|\.)deepseek\.com/"), "thoughts"),
-    (re.compile(r"(?:^|\.)moonshot\.(?:ai|cn)/.*kimi-k(?:2-thinking|2\.[5-9]|[3-9])", re.IGNORECASE), "thoughts"),
-    (re.compile(r"(?:^|\.)googleapis\.com/.*gemini-[3-9]", re.IGNORECASE), "signatures"),
+    (re.compile(r"^(?:[^/]*\.)?deepseek\.com/"), "thoughts"),
+    (re.compile(r"^(?:[^/]*\.)?moonshot\.(?:ai|cn)/.*kimi-k(?:2-thinking|2\.[5-9]|[3-9])", re.IGNORECASE), "thoughts"),
+    (re.compile(r"^(?:[^/]*\.)?googleapis\.com/.*gemini-[3-9]", re.IGNORECASE), "signatures"),
 )
 """By host and model: what services document ("Thinking Mode", "Thinking models", "Thought signatures", 2026), so that not even a
 first request is refused. Models before these are left out: of those it is not known that they take it."""
