@@ -201,7 +201,8 @@ def _fitted(text: str, tokens: float, count: Callable[[str], float], bounds: Bou
     bounds = bounds or Bounds(max(LEAST_LINES, text.count("\n") + 1), max(LEAST_LINE, len(text)), most)
 
     def within(characters: int) -> str:
-        short = shorten(body, bounds._replace(characters=max(LEAST, min(bounds.characters, characters))))
+        room = max(LEAST, min(bounds.characters, characters))
+        short = shorten(body, bounds._replace(characters=room - len(HINT) * (len(body) > room)))
         return text if short == body else f"{short}{HINT}"
 
     longest = within(most)

@@ -164,7 +164,8 @@ def test_a_model_far_down_in_the_list_is_looked_at_too(checked: Any) -> None:
 
 
 def test_a_server_that_only_has_ollamas_paths_is_named(checked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.fakes.ollama_native.OWNER", "localai")
+    listed = {"object": "model", "owned_by": "localai"}
+    monkeypatch.setattr("tests.fakes.ollama_native._openai_entry", lambda model: {"id": model.id, **listed})
     with OllamaFake([FakeModel("m", 4096)]) as fake:
         assert {"imitates_ollama", "unknown_window"} <= checked(fake).keys()
 

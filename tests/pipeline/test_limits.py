@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
+from proxy.compaction.shorten import HINT
 from proxy.core.request import text_of
 from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, Question, Reply
 from tests.proxying import Proxy, running_proxy
@@ -76,7 +77,7 @@ def test_each_result_is_cut_when_it_comes_and_the_prompt_only_grows() -> None:
         whole = printed(step)
         assert len(cut) <= 1500 < len(whole)
         assert cut.startswith(whole[:200])
-        assert cut.endswith(whole[-200:])
+        assert cut.endswith(whole[-200:] + HINT)
         assert "left out here" in cut
 
 
