@@ -1,28 +1,20 @@
 """The moments of a request at which an add-on may do something. The pipeline itself does without any of them."""
 
-from __future__ import annotations
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
+from proxy.attempts.client import ClientStream
 from proxy.core.jsontext import JsonObject
 from proxy.core.request import Request
 from proxy.core.settings import Settings
+from proxy.job import Job
 from proxy.outcome import Observer, Outcome, overriding
+from proxy.prompt import OfferedTools
 from proxy.routing import Route
-
-if TYPE_CHECKING:
-    from proxy.attempts.client import ClientStream
-    from proxy.job import Job
-    from proxy.pipeline import Pipeline
-    from proxy.prompt import OfferedTools
 
 
 class AddOn(Observer):
     """Base of an add-on: a feature in one file that can be left out. Override the moments that matter; see `Observer` too."""
-
-    def install(self, pipeline: Pipeline) -> None:
-        """Take references to parts of the pipeline, once, before the first request."""
 
     def shape(self, request: Request, route: Route, settings: Settings, outcome: Outcome) -> Request:
         """Change a request as the client sent it, before anything is looked up for it."""
@@ -73,6 +65,23 @@ class AddOn(Observer):
         """Stop starting new work."""
 
 
-async def make_way(job: Job, *, refused: bool) -> bool:
-    """Have all add-ons give way; False if that makes no room."""
-    return any([await addon.give_way(job, refused=refused) for addon in overriding(job.addons, AddOn.give_way)])
+class AddOns:
+    """The add-ons that are installed, for the parts of the pipeline that call them; these are built before the add-ons, which use them."""
+
+    def __init__(self) -> None:
+        self.all: tuple[AddOn, ...] = ()
+        """In the order in which they are called."""
+
+    def at(self, moment: Callable[..., Any]) -> tuple[AddOn, ...]:
+        """Return those that do something at a moment, a method of `AddOn`."""
+        return overriding(self.all, moment)
+
+    async def make_way(self, job: Job, *, refused: bool) -> bool:
+        """Have all give way; False if that makes no room."""
+        return any([await addon.give_way(job, refused=refused) for addon in self.at(AddOn.give_way)])
+
+    async def place(self, job: Job, beside: JsonObject | None = None) -> None:
+        """Have them choose where in the backend a prompt is read, or a request `beside` it, whose fields are given."""
+        if job.route.known.has_places:
+            for addon in self.at(AddOn.place):
+                await addon.place(job, beside)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 from fastapi import FastAPI
 
-from proxy.addon import AddOn
+from proxy.addon import AddOn, AddOns
 from proxy.addons.ahead import AheadCompactor
 from proxy.addons.archive import Archivist
 from proxy.addons.compact_now import CompactNow
@@ -38,6 +38,7 @@ from proxy.config import is_here, is_nearby, proxy_for, wants_traces
 from proxy.conversation_state import ConversationState
 from proxy.core.errors import SettingError
 from proxy.core.settings import BackendSetting, Settings
+from proxy.counting import Counting
 from proxy.net.flows import PROBE_TIMEOUT, FlowRunner
 from proxy.net.headers import Header, ProxyKeys
 from proxy.net.loading import WindowRequest
@@ -47,13 +48,12 @@ from proxy.net.transport import HttpTransport
 from proxy.net.upstream import ReadinessProbe, Upstream
 from proxy.outcome import Telemetry
 from proxy.pipeline import Pipeline
-from proxy.prompt import Preparer
+from proxy.preparing import Preparer
 from proxy.relay import Relay
 from proxy.routing import Router
 from proxy.store import Store, StoreLimits, open_store
 from proxy.summariser import Summaries
 from proxy.tokens.cache import CacheMemory
-from proxy.tokens.counting import Counting
 from proxy.tokens.meter import Meter
 
 if TYPE_CHECKING:  # an extra
@@ -104,18 +104,19 @@ def create_app(
     settings = settings.model_copy(update={"admin_keys": (page_token,)}) if page_token else settings
     timeouts = {"connect_timeout": times.connect_timeout, "read_timeout": settings.read_timeout}
     wire = transport or open_wire(settings.backends, **timeouts)
-    counting, telemetry = Counting(meter=Meter(settings.cache_bytes), store=store), Telemetry(clock=time.monotonic)
-    router = Router(_made(settings, wire, store, times, settings.backends), default=settings.default_model)
-    metrics, compact_now = Metrics(keyed=bool(settings.api_keys)), CompactNow(telemetry)
+    made = partial(upstreams, settings=settings, transport=wire, store=store, ttl=times.profile_ttl)
+    router = Router(made(settings.backends), default=settings.default_model)
+    pipeline, telemetry = _pipeline(settings, router, store, clock, times), Telemetry(clock=time.monotonic)
+    counting, metrics = pipeline.counting, Metrics(keyed=bool(settings.api_keys))
+    compact_now = CompactNow(telemetry, pipeline)
     history = RequestHistory(counting.meter.memory, clock, telemetry.clock, remembers=settings.cache_bytes > 0)
     _watch(metrics, store, history, counting.meter.memory)
-    addons = addons_of(telemetry, counting.meter, history, metrics, compact_now, store)
+    addons = addons_of(pipeline, telemetry, history, metrics, compact_now, store)
     if (spans := spans or _spans()) is not None:
         from proxy.addons.tracing import Tracing  # noqa: PLC0415 - an extra, loaded only where it is used
 
         addons = (*addons, Tracing(spans, router.upstreams))
-    telemetry.observers = addons
-    pipeline = _pipeline(settings, router, store, counting, addons, clock, times)
+    telemetry.observers = pipeline.addons.all = addons
     services = Services(
         relay=Relay(pipeline=pipeline, router=router, telemetry=telemetry, manages_all=_manages_all(settings)),
         settings=settings,
@@ -128,14 +129,8 @@ def create_app(
         check_store=store.check,
     )
     app = create_api(services, partial(_lifespan, wire, store, counting, addons, spans))
-    app.state.add_found = partial(_add_found, router, partial(_made, settings, wire, store, times))
+    app.state.add_found = partial(_add_found, router, made)
     return app
-
-
-def _made(
-    settings: Settings, wire: httpx.AsyncBaseTransport, store: Store, times: Times, backends: Sequence[BackendSetting]
-) -> list[Upstream]:
-    return upstreams(backends, settings, wire, store, times.profile_ttl)
 
 
 def _add_found(
@@ -195,19 +190,30 @@ def _watch(metrics: Metrics, store: Store, history: RequestHistory, memory: Cach
 
 
 def addons_of(
-    telemetry: Telemetry, meter: Meter, history: RequestHistory, metrics: Metrics, compact_now: CompactNow, store: Store
+    pipeline: Pipeline,
+    telemetry: Telemetry,
+    history: RequestHistory,
+    metrics: Metrics,
+    compact_now: CompactNow,
+    store: Store,
 ) -> tuple[AddOn, ...]:
     """List the add-ons, in the order in which they are called."""
+    counting, compactor, preparer, meter = (
+        pipeline.counting,
+        pipeline.compactor,
+        pipeline.preparer,
+        pipeline.counting.meter,
+    )
     return (
         compact_now,
         PromptPrefix(meter),
         Archivist(store),
-        Recaller(),
-        DroppedFields(store),
+        Recaller(counting, pipeline.router),
+        DroppedFields(store, meter.memory),
         ToolsOnDemand(store),
         ThinkingBudget(),
-        DocumentReader(),
-        AheadCompactor(telemetry),
+        DocumentReader(counting, compactor, preparer),
+        AheadCompactor(telemetry, preparer, compactor, meter),
         SlotKeeper(store),
         history,
         RequestLog(),
@@ -235,21 +241,15 @@ def open_wire(
         raise SettingError(f"HTTP_PROXY, HTTPS_PROXY or ALL_PROXY can't be used: {error}") from None
 
 
-def _pipeline(
-    settings: Settings,
-    router: Router,
-    store: Store,
-    counting: Counting,
-    addons: tuple[AddOn, ...],
-    clock: Callable[[], float],
-    times: Times,
-) -> Pipeline:
-    """Put the stages together."""
+def _pipeline(settings: Settings, router: Router, store: Store, clock: Callable[[], float], times: Times) -> Pipeline:
+    """Put the stages together, still without add-ons."""
+    addons, counting = AddOns(), Counting(meter=Meter(settings.cache_bytes), store=store)
     state = ConversationState(store=store, counting=counting, max_body=settings.max_body)
-    compactor = Compactor(counting=counting, store=store, summaries=Summaries(router), clock=clock)
-    preparer = Preparer(counting=counting, store=store, state=state)
-    attempts = Attempts(preparer=preparer, compactor=compactor, counting=counting)
-    pipeline = Pipeline(
+    summaries = Summaries(router, addons)
+    compactor = Compactor(counting=counting, store=store, summaries=summaries, addons=addons, clock=clock)
+    preparer = Preparer(counting=counting, store=store, state=state, addons=addons)
+    attempts = Attempts(preparer=preparer, compactor=compactor, counting=counting, addons=addons)
+    return Pipeline(
         settings=settings,
         state=state,
         router=router,
@@ -260,9 +260,6 @@ def _pipeline(
         replies=Replies(attempts=attempts, state=state, clock=clock, grace=times.grace, heartbeat=times.heartbeat),
         addons=addons,
     )
-    for addon in addons:
-        addon.install(pipeline)
-    return pipeline
 
 
 def _spans() -> "TracerProvider | None":

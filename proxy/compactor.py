@@ -7,7 +7,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from proxy.addon import AddOn, make_way
+from proxy.addon import AddOn, AddOns
 from proxy.attempts.room import for_results, growth_needed, of_history, reduction_of
 from proxy.compaction.budget import ContextBudget, Growth, growth
 from proxy.compaction.compaction import STRATEGIES, Compaction, compact
@@ -15,13 +15,13 @@ from proxy.compaction.results import cleaned
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.history.turns import first_user
 from proxy.core.jsontext import HEAVY, is_heavy
+from proxy.counting import Counting
 from proxy.job import Job
 from proxy.net.tasks import offload_if, spawn
-from proxy.outcome import COMPACTING, overriding
-from proxy.prompt import Prompt, rewrite
+from proxy.outcome import COMPACTING
+from proxy.prompt import Prompt
 from proxy.store import Store
 from proxy.summariser import NotWritten, Summaries, instructions
-from proxy.tokens.counting import Counting
 
 CLAIM = 120.0
 """Seconds that another replica may take over a compaction before it is done here too."""
@@ -53,9 +53,12 @@ class Compactor:
     Concurrent requests for the same history share one run; it is cancelled when nobody waits for it any more.
     """
 
-    def __init__(self, *, counting: Counting, store: Store, summaries: Summaries, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, *, counting: Counting, store: Store, summaries: Summaries, addons: AddOns, clock: Callable[[], float]
+    ) -> None:
         """`clock` gives seconds since the epoch."""
         self.summaries = summaries
+        self.addons = addons
         self._counting = counting
         self._store = store
         self._clock = clock
@@ -76,7 +79,7 @@ class Compactor:
         cold = (job.scope, job.prompt.links[-1], goal)
         if limit is None and self._cooling.get(cold, -math.inf) > now:
             return False
-        dropped = limit is not None and await make_way(job, refused=True)
+        dropped = limit is not None and await self.addons.make_way(job, refused=True)
         done, checkpoint = await self._shorten(job, budget, goal, min(budget.limit, limit or budget.limit))
         if checkpoint is None:
             now = job.outcome.clock()
@@ -95,7 +98,7 @@ class Compactor:
                 await self._shorten(job, budget, goal, job.surely_below(budget.limit))
         if limit is None:
             reserve = max(budget.goal - goal, for_results(job, budget))
-            for addon in overriding(job.addons, AddOn.enrich):
+            for addon in self.addons.at(AddOn.enrich):
                 await addon.enrich(job, reserve=reserve)
         return True
 
@@ -148,13 +151,13 @@ class Compactor:
             await self._apply(job, None, done, since)
         else:
             await self._apply(job, done, await self._stored(job, budget, done), since)
-        for addon in overriding(job.addons, AddOn.enrich):
+        for addon in self.addons.at(AddOn.enrich):
             await addon.enrich(job)
 
     async def _apply(self, job: Job, done: Compaction | None, checkpoint: Checkpoint | None, since: float) -> None:
         outcome, history = job.outcome, job.prompt.history
         if checkpoint is not None:
-            rewrite(job, checkpoint)
+            job.prompt.begin_with(checkpoint)
         if done is not None and checkpoint is not None:
             costs = [done.before, done.after]
         else:

@@ -22,11 +22,11 @@ from proxy.core.request import (
     Unseal,
     leading_system,
 )
+from proxy.counting import Counting
 from proxy.exchange import Exchange
 from proxy.net.tasks import next_step, offload_if
 from proxy.routing import Route
 from proxy.store import Store
-from proxy.tokens.counting import Counting
 
 LARGE = 512 * 1024
 """Bytes from which a body is not read on the loop."""

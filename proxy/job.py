@@ -8,22 +8,20 @@ from typing import Any, Literal
 
 import httpx
 
-from proxy.addon import AddOn
 from proxy.backends.base import Backend
-from proxy.backends.profile import Continuation, Fact, ModelKey, ModelProfile, Trust, value_of
+from proxy.backends.profile import Continuation, Fact, ModelKey, ModelProfile, RepairRules, Trust, value_of
 from proxy.backends.refusals import Spent
 from proxy.compaction.budget import ContextBudget, budget_for
 from proxy.core.dialect import Dialect, Writer
-from proxy.core.jsontext import JsonObject
 from proxy.core.piece import Piece
 from proxy.core.request import Managed, Request
 from proxy.core.settings import Settings
 from proxy.exchange import Exchange, unique
 from proxy.net.headers import AS_JSON, is_credential
-from proxy.outcome import Outcome, overriding
+from proxy.outcome import Outcome
 from proxy.prompt import Prompt
 from proxy.routing import Route
-from proxy.shaping.repair import RepairRules, rules_for
+from proxy.shaping.repair import rules_for
 from proxy.stream.watch import UNBOUND
 
 
@@ -95,7 +93,6 @@ class Job:
     """Link of the history as it was answered last, of a job done ahead of its request; empty: a client waits for it."""
     rewrites: bool = False
     """Whether it is done to have a model's summary in place of extracts: their checkpoints are left out."""
-    addons: tuple[AddOn, ...] = ()
 
     @cached_property
     def scope(self) -> str:
@@ -106,12 +103,6 @@ class Job:
     def key(self) -> ModelKey:
         """Backend and model, the key of token counts."""
         return self.route.key
-
-    async def place(self, beside: JsonObject | None = None) -> None:
-        """Have add-ons choose where in the backend its prompt is read, or a request `beside` it, whose fields are given."""
-        if self.route.known.has_places:
-            for addon in overriding(self.addons, AddOn.place):
-                await addon.place(self, beside)
 
     def writer(self) -> Writer:
         """Build the writer of the answer, in the client's dialect."""

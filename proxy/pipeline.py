@@ -7,7 +7,7 @@ read → route → profile, valid history, checkpoint, recall, count → compact
 from dataclasses import dataclass
 from typing import get_args
 
-from proxy.addon import AddOn, make_way
+from proxy.addon import AddOn, AddOns
 from proxy.attempts.attempt import Attempts
 from proxy.attempts.replies import ClientReply, Replies
 from proxy.attempts.room import is_worth_a_summary, record_message_cut, too_long
@@ -19,13 +19,13 @@ from proxy.core.history.client_compaction import asks_to_compact
 from proxy.core.request import Managed
 from proxy.core.settings import Policy, Settings
 from proxy.core.settings.entries import Recall
+from proxy.counting import Counting
 from proxy.exchange import Exchange
 from proxy.job import Job
-from proxy.outcome import Outcome, overriding
-from proxy.prompt import Preparer
+from proxy.outcome import Outcome
+from proxy.preparing import Preparer
 from proxy.routing import Router
 from proxy.stream.status import COMPACTING, IN_VAIN, compacted, summarising
-from proxy.tokens.counting import Counting
 
 _CHOICES: dict[str, tuple[str, ...]] = {"policy": get_args(Policy), "recall": get_args(Recall)}
 """Settings that a request may choose for itself in headers, with their values."""
@@ -43,7 +43,7 @@ class Pipeline:
     compactor: Compactor
     attempts: Attempts
     replies: Replies
-    addons: tuple[AddOn, ...]
+    addons: AddOns
 
     async def serve(self, exchange: Exchange, outcome: Outcome, dialect: Dialect, wire: bytes) -> None:
         """Serve the request of this dialect in a body that came as `wire`.
@@ -56,7 +56,7 @@ class Pipeline:
         try:
             async with self.replies.open(job) as reply:
                 await self._make_room(job, reply)
-                words = next(filter(None, [each.answer(job) for each in overriding(self.addons, AddOn.answer)]), "")
+                words = next(filter(None, [each.answer(job) for each in self.addons.at(AddOn.answer)]), "")
                 if words or job.managed.ended:
                     await reply.write(words)
                 else:
@@ -66,7 +66,7 @@ class Pipeline:
                     await reply.relay(response, body)
         finally:
             await job.leave()
-            for addon in overriding(self.addons, AddOn.after_answer):
+            for addon in self.addons.at(AddOn.after_answer):
                 addon.after_answer(job)
 
     async def prepare(self, exchange: Exchange, outcome: Outcome, dialect: Dialect, wire: bytes) -> Job:
@@ -81,7 +81,7 @@ class Pipeline:
         outcome.record_route(*route.key, listed=route.listed is not None)
         settings, received = with_requested(exchange, self.settings.for_model(route.model)), request
         request = await route.with_options(request)
-        for addon in overriding(self.addons, AddOn.shape):
+        for addon in self.addons.at(AddOn.shape):
             request = addon.shape(request, route, settings, outcome)
         job = Job(
             exchange=exchange,
@@ -91,7 +91,6 @@ class Pipeline:
             route=route,
             settings=settings,
             managed=Managed(hands_over=asks_to_compact(request.messages)),
-            addons=self.addons,
         )
         await self.preparer.prepare(job)
         outcome.show("taken", job=job, request=received, size=len(wire))
@@ -101,11 +100,11 @@ class Pipeline:
         """Compact before sending, if the client asks for that, or if the prompt is due or might not fit."""
         if job.profile.provisional:
             await self.preparer.load(job)
-        for addon in overriding(self.addons, AddOn.before_room):
+        for addon in self.addons.at(AddOn.before_room):
             await addon.before_room(job)
         wanted, outcome = job.request.compaction, job.outcome
         if await self.counting.refine(job) or wanted is not None or self.counting.was_cut(job):
-            for addon in overriding(self.addons, AddOn.before_compaction):
+            for addon in self.addons.at(AddOn.before_compaction):
                 await addon.before_compaction(job, reply.client)
             await self._compact_if_due(job, reply)
         if wanted is None or not wanted.sealed:
@@ -123,7 +122,7 @@ class Pipeline:
         if budget is None:
             return
         goal = budget.requested_goal(before, wanted)
-        due = job.is_due and not await make_way(job, refused=False)
+        due = job.is_due and not await self.addons.make_way(job, refused=False)
         if not due and goal is None and not self.counting.was_cut(job):
             return
         if goal is not None or is_worth_a_summary(job, budget):

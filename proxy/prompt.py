@@ -1,42 +1,26 @@
-"""The prompt that a request becomes: shaped, repaired, with tools as text where they are emulated, begun by a checkpoint, counted."""
-
-from __future__ import annotations
+"""The prompt to send for a request: a value that `proxy.preparing` builds, and the tools that it offers."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain as chained
-from itertools import count
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from itertools import chain, count
+from typing import Any
 
-from proxy.addon import AddOn
-from proxy.compaction.continuation import with_resume_flags
-from proxy.compaction.ladder import within_limits
-from proxy.compaction.policy import prune_limits
-from proxy.conversation_state import ConversationState
-from proxy.core.history.checkpoint import Checkpoint, chain
-from proxy.core.jsontext import HEAVY, is_heavy
+from proxy.backends.profile import RepairRules
+from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.piece import CallPart
-from proxy.core.request import Message, Request, leading_system
-from proxy.emulation.offer import Offer, offer_to_emulate
-from proxy.emulation.prompt import emulated
-from proxy.net.tasks import offload_if
-from proxy.outcome import overriding
+from proxy.core.request import Message, Request
+from proxy.emulation.offer import Offer
 from proxy.recall.block import NOTHING, RecalledBlocks
-from proxy.shaping.repair import RepairRules, repair, tidied, with_demanded, without_binary
-from proxy.shaping.shape import ShapedPart, shaped, steps, tool_name
-from proxy.store import Store
-from proxy.tokens.counting import Counting
+from proxy.shaping.repair import with_demanded
+from proxy.shaping.shape import ShapedPart, tool_name
 from proxy.tokens.meter import Estimate
-
-if TYPE_CHECKING:
-    from proxy.job import Job
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltinTool:
     """A tool whose calls Spillway answers inside the same answer; the client sees neither a call nor its result."""
 
-    answer: Callable[[Job, CallPart, float, Sequence[str]], Awaitable[str]]
+    answer: Callable[[CallPart, float, Sequence[str]], Awaitable[str]]
     """Returns the result of a call, within so many tokens, less what the results before it hold."""
     schema: Any = None
     """JSON schema of its parameters, where it is not among the tools of the request."""
@@ -57,7 +41,7 @@ class OfferedTools:
     def free_name(self, name: str) -> str:
         """Return a name that none of the client's tools has: this one, or one with a number."""
         names = {tool_name(tool) for tool in self.request.body.get("tools") or ()}
-        return next(each for each in chained([name], (f"{name}_{n}" for n in count(2))) if each not in names)
+        return next(each for each in chain([name], (f"{name}_{n}" for n in count(2))) if each not in names)
 
 
 @dataclass(kw_only=True)
@@ -122,188 +106,7 @@ class Prompt:
         """Return the history as it is with a checkpoint applied."""
         return [*checkpoint.replacement, *self.shown[checkpoint.covered :]]
 
-
-def may_offer(job: Job, request: Request) -> bool:
-    """Return whether a request may be given tools that Spillway answers.
-
-    What decides is the same on every turn of a conversation, and so the tools are with which its prompts begin: no
-    chores, whose answers have nothing written into them, no formats, and one choice.
-    """
-    prefilled = request.continues or not request.messages or request.messages[-1].get("role") == "assistant"
-    odd = request.structured or prefilled or request.body.get("logprobs") or request.choices > 1
-    listed = isinstance(request.body.get("tools") or [], list)
-    return job.profile.window is not None and listed and not (odd or job.background or request.background)
-
-
-def build_prompt(job: Job, offered: OfferedTools, *, emulate: bool) -> tuple[Prompt, Sequence[str]]:
-    """Build the prompt of a job, and the kinds of repairs that its history needed.
-
-    `emulate`: the backend has refused tools. May take long; usable from a thread.
-    """
-    model, request, restored = job.route.model, offered.request, job.request.restored
-    offer = offer_to_emulate(request, job.profile, job.settings, now=emulate)
-    # An answer that the client wants continued stays, even if empty.
-    rules = replace(job.template_rules, keep_last=request.continues)
-    # Where tools become text, calls and results are repaired before that, while they are distinct; roles afterwards.
-    messages, repairs = tidied(request.messages, rules if offer is None else RepairRules())
-    if offer is not None:
-        request = emulated(request, offer, messages, system=not rules.alternate)
-        messages, more = repair(request.messages, rules)
-        repairs = (*repairs, *more)
-    if job.window is not None and (request.raw is None or len(request.raw) > job.window // 4):
-        messages = without_binary(messages, job.window)
-    untouched = messages is request.messages and not restored
-    if request.continues and not rules.ends_with_user:
-        request = with_resume_flags(request, job.ways[0])
-    lead = leading_system(messages)
-    sent = messages[lead:]
-    if restored:
-        sent, _ = repair([*restored, *sent], rules)
-    shown = limited(job, sent)
-    prompt = Prompt(
-        request=request,
-        offer=offer,
-        builtin=offered.builtin,
-        system=messages[:lead],
-        sent=sent,
-        links=chain(sent),
-        shown=shown,
-        history=shown,
-        untouched=untouched and shown is sent,
-        capped=frozenset(i for i, (old, new) in enumerate(zip(sent, shown, strict=True)) if new is not old),
-        fields={} if model == request.model else {"model": model},
-        rules=rules,
-    )
-    return prompt, repairs
-
-
-def limited(job: Job, messages: Sequence[Message]) -> Sequence[Message]:
-    """Bring the results of a history within the limits, where these hold from the first request on."""
-    limits = None if job.profile.window is None else prune_limits(job.settings, job.profile.window.value)
-    if limits is None or not limits.from_the_first:
-        return messages
-    return within_limits(messages, limits)
-
-
-def rewrite(job: Job, checkpoint: Checkpoint) -> None:
-    """Let the history begin with a checkpoint."""
-    prompt = job.prompt
-    prompt.history = prompt.with_checkpoint(checkpoint)
-    prompt.checkpoint, prompt.recalled, prompt.untouched = checkpoint, NOTHING, False
-
-
-# -- preparing
-
-HEAVY_BODY = 4 * HEAVY
-"""Weight of a body from which it is not shaped, cleaned and chained on the loop."""
-
-
-class Preparer:
-    """Prepares jobs."""
-
-    def __init__(self, *, counting: Counting, store: Store, state: ConversationState) -> None:
-        self._counting = counting
-        self._store = store
-        self._state = state
-
-    async def prepare(self, job: Job) -> None:
-        """Prepare a job up to the decision what to do with it.
-
-        Where the client asks for a compaction of its own that has no room for its tools, they are left out.
-        """
-        await job.read_profile()
-        await self.prepare_again(job)
-        if job.managed.hands_over and job.is_due:
-            # A model that is to call no tools needs no definitions of them, which leaves more room for the history.
-            request = job.request
-            less = dict.fromkeys(("tools", "tool_choice") & request.body.keys())
-            # What the policy makes of the rest hangs on the tools.
-            parts = steps(request, job.settings, job.window)
-            front = parts[-1].after if parts else request
-            job.request = request.changed(**less, messages=front.messages)
-            await self.prepare_again(job)
-
-    async def load(self, job: Job) -> None:
-        """Load a model whose profile is provisional, and prepare the job for its true window.
-
-        Not where it is loaded, nor where a window is known, leaves room, and is enforced by an error: llama-swap tells
-        clients of the loading.
-        """
-        before = job.profile.window
-        if before is None or job.is_due or job.known_backend.shifts_silently:
-            request, had = job.route.known.window_request, job.route.known.window_request.became
-            await job.read_profile(load=True)
-            if request.became != had:
-                job.outcome.add("window_requested", became=request.became, tokens=request.granted)
-            window = job.profile.window
-            if window is not None and (before is None or before.value != window.value):
-                await self.prepare(job)
-
-    async def prepare_again(self, job: Job, *, emulate: bool = False) -> None:
-        """Prepare a job by its profile as it is; `emulate`: with tools as text, because the backend has refused them."""
-        heavy = is_heavy(job.request.body, HEAVY_BODY)
-        offered = OfferedTools(*await offload_if(heavy, shaped, job.request, job.settings, job.window))
-        for addon in overriding(job.addons, AddOn.offer):
-            await addon.offer(job, offered, emulate=emulate)
-        parts = offered.parts
-        job.prompt, repairs = await offload_if(heavy, build_prompt, job, offered, emulate=emulate)
-        if repairs:
-            job.outcome.add("mended", kinds=tuple(repairs))
-        for addon in overriding(job.addons, AddOn.complete):
-            await addon.complete(job)
-        prompt = job.prompt
-        edited = prompt.sent
-        if prompt.request.edits:
-            edited, job.managed.cleared = await self._state.edit(job.route, prompt.request, prompt.system, edited)
-            prompt.shown = prompt.history = await offload_if(heavy, limited, job, edited)
-            prompt.untouched = prompt.untouched and prompt.shown is prompt.sent
-        checkpoint = await self._checkpoint(job)
-        if checkpoint is not None:
-            rewrite(job, checkpoint)
-            job.outcome.saved = max(0, checkpoint.tokens_before - checkpoint.tokens_after)
-        tenant = job.exchange.tenant
-        prompt.estimate = await self._counting.measure(job.route, job.profile, prompt.body(), tenant=tenant)
-        if parts or prompt.shown is not edited:
-            await self._record_savings(job, edited, parts)
-        job.record_measured()
-        for addon in overriding(job.addons, AddOn.enrich):
-            await addon.enrich(job)
-
-    async def _checkpoint(self, job: Job) -> Checkpoint | None:
-        """Find the checkpoint to apply: the longest, unless it was made for a smaller window and this one takes more.
-
-        Then the next shorter one is applied, or none, as long as the prompt stays below the trigger.
-        """
-        # A client's own compaction is of all that it sends. Else the newest message is never covered, not even where the
-        # same loop has been run before.
-        prompt, window = job.prompt, job.profile.window
-        links = () if job.managed.hands_over else prompt.links[:-1]
-        found = await self._store.find(job.scope, links[::-1])
-        while found is not None and job.rewrites and found.by == "extract":
-            found = await self._store.find(job.scope, links[: found.covered - 1][::-1])
-        while found is not None and window is not None and found.window < window.value:
-            shorter = await self._store.find(job.scope, links[: found.covered - 1][::-1])
-            history = prompt.shown if shorter is None else prompt.with_checkpoint(shorter)
-            body = {**prompt.request.body, "messages": [*prompt.system, *history]}
-            prompt.estimate = await self._counting.measure(job.route, job.profile, body)
-            if job.is_due:
-                break
-            found = shorter
-        return found
-
-    async def _record_savings(self, job: Job, edited: Sequence[Message], parts: Sequence[ShapedPart]) -> None:
-        """Record the tokens saved by the policy: on `parts`, and on results of the `edited` history that were capped."""
-        shown, checkpoint, meter = job.prompt.shown, job.prompt.checkpoint, self._counting.meter
-        begins = len(shown) if shown is edited else 0 if checkpoint is None else checkpoint.covered
-        capped = [at for at in range(begins, len(shown)) if shown[at] is not edited[at]]
-        pairs = {str(part.kind): (part.removed, part.added) for part in parts}
-        if capped:
-            pairs["results"] = [edited[at] for at in capped], [shown[at] for at in capped]
-
-        def saved() -> dict[str, int]:
-            costs = {kind: [sum(meter.costs(job.key, each)) for each in pair] for kind, pair in pairs.items()}
-            return {kind: round(before - after) for kind, (before, after) in costs.items()}
-
-        if pairs:
-            job.outcome.shaped = await offload_if(is_heavy(edited), saved)
-            job.outcome.add("shaped", saved=tuple(job.outcome.shaped.items()))
+    def begin_with(self, checkpoint: Checkpoint) -> None:
+        """Let the history begin with a checkpoint."""
+        self.history = self.with_checkpoint(checkpoint)
+        self.checkpoint, self.recalled, self.untouched = checkpoint, NOTHING, False

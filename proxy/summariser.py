@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import httpx
 
+from proxy.addon import AddOns
 from proxy.backends.errors import SentRequest
 from proxy.backends.profile import value_of
 from proxy.backends.refusals import refused_feature
@@ -73,8 +74,9 @@ class _BackendFailed(Exception):
 class Summaries:
     """Has models write summaries, and remembers of each which sorts of requests pay off: others are only tried now and then."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router, addons: AddOns) -> None:
         self._router = router
+        self._addons = addons
         self._failures: dict[tuple[Sort, str, str], int] = {}
         """Requests in a row that came to nothing, by sort, backend and model."""
 
@@ -203,7 +205,11 @@ class Summaries:
         streams = route.known.current().streams
         stream = streams is None or streams.value
         for again in (False, True):
-            content = await _content(job, route, ask, stream=stream)
+            # What goes on with the live prompt is read where that is, a transcript elsewhere.
+            placed: JsonObject = job.prompt.fields if ask.append else {}
+            if route.key == job.route.key:
+                await self._addons.place(job, None if ask.append else placed)
+            content = _content(job, route, ask, placed, stream=stream)
             try:
                 response = await route.send_chat(job.backend_headers(route), content, ahead=bool(job.expected))
                 try:
@@ -257,13 +263,11 @@ def instructions(job: Job) -> str:
     return "" if job.request.compaction is None else job.request.compaction.instructions
 
 
-async def _content(job: Job, route: Route, ask: SummaryAsk, *, stream: bool) -> ChatBody:
+def _content(job: Job, route: Route, ask: SummaryAsk, placed: JsonObject, *, stream: bool) -> ChatBody:
+    """Build a request for a summary; the fields of `placed` choose where it is read."""
     body = job.prompt.request.body
     if route.key == job.route.key:
-        beside: JsonObject | None = None if ask.append else {}
-        await job.place(beside)  # what goes on with the live prompt is read where that is, a transcript elsewhere
-        fields = job.prompt.fields if beside is None else beside
-        body = {**body, **{name: value for name, value in fields.items() if name == SLOT}}
+        body = {**body, **{name: value for name, value in placed.items() if name == SLOT}}
     else:
         body = omit(body, *LOADING, *(["think"] if body.get("think") is not False else []))
     content = summarising(

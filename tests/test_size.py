@@ -39,6 +39,7 @@ BOUNDS = {
     "Python tokens": Bound(262_850, 175_000),
     "settings": Bound(41, 40),
     "lines of tests": Bound(57_000, 40_000),
+    "files in a circle of imports": Bound(0, 0),
     "functions entered by a short streamed request": Bound(364, 250),
     "files entered by a short streamed request": Bound(68, 45),
 }
@@ -56,6 +57,7 @@ def figures() -> dict[str, int]:
         "Python tokens": sum(tokens for _, tokens in sizes),
         "settings": len(Settings.model_fields),
         "lines of tests": sum(path.read_text().count("\n") for path in (ROOT / "tests").rglob("*.py")),
+        "files in a circle of imports": len(in_a_circle(sources)),
         "functions entered by a short streamed request": len(entered),
         "files entered by a short streamed request": len({file for file, _ in entered}),
     }
@@ -90,6 +92,24 @@ def docstring_lines(tree: ast.Module) -> Iterator[int]:
             documented = isinstance(before, ast.Assign | ast.AnnAssign) or (before is None and isinstance(node, owners))
             if documented and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
                 yield from range(statement.lineno, (statement.end_lineno or 0) + 1)
+
+
+def in_a_circle(sources: list[Path]) -> set[str]:
+    """Modules that import themselves through others, imports for types included."""
+    names = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in sources}
+    imports = {name: set(imported(path)) & {*names.values()} - {name} for path, name in names.items()}
+    while leaves := {name for name, others in imports.items() if not others}:
+        imports = {name: others - leaves for name, others in imports.items() if name not in leaves}
+    while tops := imports.keys() - set().union(*imports.values()):
+        imports = {name: others for name, others in imports.items() if name not in tops}
+    return {*imports}
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def functions_entered() -> set[tuple[str, str]]:

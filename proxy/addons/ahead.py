@@ -18,6 +18,7 @@ from typing_extensions import override
 from proxy.addon import AddOn
 from proxy.compaction.budget import history_next, is_due_next, may_be_due
 from proxy.compaction.compaction import STRATEGIES
+from proxy.compactor import Compactor
 from proxy.core.errors import ClientError
 from proxy.core.history.turns import newest_user
 from proxy.core.jsontext import dumps, is_heavy
@@ -28,9 +29,10 @@ from proxy.job import Job
 from proxy.net.tasks import spawn
 from proxy.net.upstream import Upstream
 from proxy.outcome import Event, Outcome, Telemetry
-from proxy.pipeline import Pipeline
+from proxy.preparing import Preparer
 from proxy.routing import ChatBody
 from proxy.tokens.cache import Cache
+from proxy.tokens.meter import Meter
 
 QUIET = 0.5
 """Seconds without a request after which a backend is taken to have nothing to do: chores and the next step of a loop come sooner."""
@@ -77,8 +79,10 @@ class _Plan:
 class AheadCompactor(AddOn):
     """Plans after answers, and works when it is quiet. It observes requests, to know when."""
 
-    def __init__(self, telemetry: Telemetry) -> None:
+    def __init__(self, telemetry: Telemetry, preparer: Preparer, compactor: Compactor, meter: Meter) -> None:
         self._telemetry = telemetry
+        self._preparer, self._compactor, self._meter = preparer, compactor, meter
+        self._summaries = compactor.summaries
         self._serving: dict[Outcome, str] = {}
         """The backends of requests that are being answered."""
         self._arrivals = 0
@@ -90,16 +94,9 @@ class AheadCompactor(AddOn):
         self._turns = defaultdict[str, asyncio.Lock](asyncio.Lock)
         """Held by the plan that a backend works for."""
         self._closed = False
-
-    @override
-    def install(self, pipeline: Pipeline) -> None:
-        """Prepare and compact as the pipeline does."""
-        self._preparer, self._compactor = pipeline.preparer, pipeline.compactor
-        self._summaries = pipeline.compactor.summaries
-        self._meter = pipeline.counting.meter
-        self._answered = Cache[tuple[str, bytes], Literal[True]](self._meter.memory)
+        self._answered = Cache[tuple[str, bytes], Literal[True]](meter.memory)
         """Scopes and links of histories that were answered."""
-        self._tried = Cache[tuple[str, bytes], Literal[True]](self._meter.memory)
+        self._tried = Cache[tuple[str, bytes], Literal[True]](meter.memory)
         """Extracts, by scope and digest, in place of which a model was to write a summary."""
 
     @override
@@ -320,7 +317,7 @@ class AheadCompactor(AddOn):
         if job.known_backend.hosted or self._is_serving({job.route.upstream}):
             return
         rest = () if job.prompt.offer is not None else rest
-        await job.place()
+        await self._compactor.addons.place(job)
         body = ChatBody(reading_only(job.prompt.body(), [*job.prompt.messages, *rest]))
         with suppress(ClientError, httpx.TransportError):
             response = await job.route.send_chat(job.backend_headers(job.route), body, ahead=True)

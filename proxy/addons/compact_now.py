@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from starlette.types import Message as AsgiMessage
 from typing_extensions import override
@@ -20,10 +20,8 @@ from proxy.dialects.chat.answers import read_completion
 from proxy.exchange import Exchange
 from proxy.job import Job
 from proxy.outcome import Outcome, Telemetry
+from proxy.pipeline import Pipeline
 from proxy.routing import Route
-
-if TYPE_CHECKING:
-    from proxy.pipeline import Pipeline
 
 _COMMAND: Final = "/compact"
 _LONGEST_FOCUS: Final = 2_000
@@ -42,13 +40,8 @@ _DROPPED: Final = frozenset((b"content-encoding", b"content-length", b"x-request
 class CompactNow(AddOn):
     """Compacts when a user says so, and answers in words of its own."""
 
-    def __init__(self, telemetry: Telemetry) -> None:
-        self._telemetry = telemetry
-
-    @override
-    def install(self, pipeline: "Pipeline") -> None:
-        """Serve as the pipeline does."""
-        self._pipeline = pipeline
+    def __init__(self, telemetry: Telemetry, pipeline: Pipeline) -> None:
+        self._telemetry, self._pipeline = telemetry, pipeline
 
     @override
     def shape(self, request: Request, route: Route, settings: Settings, outcome: Outcome) -> Request:

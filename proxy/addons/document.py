@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from typing_extensions import override
 
@@ -28,21 +28,21 @@ from proxy.compaction.compaction import STRATEGIES, Compaction
 from proxy.compaction.middles import cut_text, pieces_of
 from proxy.compaction.shorten import cut_middle
 from proxy.compaction.summary import fence, plain
+from proxy.compactor import Compactor
 from proxy.core.history.client_compaction import Apart, taken_apart
 from proxy.core.history.embedded import authored_text, replaced, texts_of, with_parts
 from proxy.core.history.marks import is_summary
 from proxy.core.history.turns import is_result, newest_user
 from proxy.core.request import Message, text_of
+from proxy.counting import Counting
 from proxy.job import Job
 from proxy.net.tasks import offload_if
+from proxy.preparing import Preparer
 from proxy.recall.passages import passages_of
 from proxy.recall.ranking import outstanding, query_of, rank
 from proxy.stream.status import READING, read_in_parts, reading_part
 from proxy.tokens.cache import Cache
 from proxy.tokens.meter import digest_of
-
-if TYPE_CHECKING:
-    from proxy.pipeline import Pipeline
 
 MOST_REQUESTS = 32
 """Requests in which a document is read at most, but for those made once more: about 20 windows of text."""
@@ -111,12 +111,9 @@ class _Progress:
 class DocumentReader(AddOn):
     """Puts notes in the place of a newest message that alone exceeds the window."""
 
-    @override
-    def install(self, pipeline: "Pipeline") -> None:
-        """Count, ask and store as the pipeline does."""
-        self._counting, self._compactor = pipeline.counting, pipeline.compactor
-        self._summaries, self._meter = pipeline.compactor.summaries, pipeline.counting.meter
-        self._preparer = pipeline.preparer
+    def __init__(self, counting: Counting, compactor: Compactor, preparer: Preparer) -> None:
+        self._counting, self._compactor, self._preparer = counting, compactor, preparer
+        self._summaries, self._meter = compactor.summaries, counting.meter
         self._known = Cache[tuple[str, bytes], str](self._meter.memory)
         """Notes on the histories of the latest requests to compact: a client that gives up waiting asks once more."""
 

@@ -14,10 +14,9 @@ from proxy.core.jsontext import dumps
 from proxy.job import Job
 from proxy.net.tasks import spawn
 from proxy.outcome import Outcome
-from proxy.pipeline import Pipeline
 from proxy.shaping.dropped import answer_digest, completed, dropped_fields
 from proxy.store import Store
-from proxy.tokens.cache import Cache
+from proxy.tokens.cache import Cache, CacheMemory
 
 MOST_ANSWERS = 200
 """Newest answers of a conversation that are completed; what was remembered of older ones is deleted."""
@@ -33,13 +32,9 @@ _Answers: TypeAlias = Mapping[str, Mapping[str, Any]]
 class DroppedFields(AddOn):
     """Remembers what clients drop of answers, and completes their messages."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, memory: CacheMemory) -> None:
         self._store = store
-
-    @override
-    def install(self, pipeline: Pipeline) -> None:
-        """Share the memory of the caches."""
-        self._known = Cache[tuple[str, bytes], _Answers](pipeline.counting.meter.memory)
+        self._known = Cache[tuple[str, bytes], _Answers](memory)
         """By scope and link of the history before the answers; empty where the store has none."""
 
     @override

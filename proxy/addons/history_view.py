@@ -140,7 +140,8 @@ class HistoryView:
         """Describe conversations, each as its newest request has it."""
         rows = []
         for conversation in conversations:
-            rows.append(await self._row(conversation))
+            if conversation.records:  # or it was forgotten meanwhile
+                rows.append(await self._row(conversation))
             await asyncio.sleep(0)  # many take long
         return rows
 

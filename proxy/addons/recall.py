@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
@@ -22,10 +21,12 @@ from proxy.core.history.turns import newest_user
 from proxy.core.jsontext import is_heavy
 from proxy.core.piece import CallPart, as_count
 from proxy.core.request import Message
+from proxy.counting import Counting
 from proxy.job import Job
 from proxy.net.tasks import offload_each, offload_if
 from proxy.outcome import Outcome
-from proxy.prompt import BuiltinTool, OfferedTools, may_offer
+from proxy.preparing import may_offer
+from proxy.prompt import BuiltinTool, OfferedTools
 from proxy.recall.block import (
     NAME,
     NO_QUERY,
@@ -44,11 +45,9 @@ from proxy.recall.data import are_data
 from proxy.recall.passages import NO_PASSAGES, MessagePassages, passages_of, spoken_text
 from proxy.recall.ranking import Passage, Query, asks_the_same, choose, query_of, rank, search_query, within
 from proxy.recall.words import clear_terms
+from proxy.routing import Router
 from proxy.tokens.cache import Cache
 from proxy.tokens.meter import digest_of
-
-if TYPE_CHECKING:
-    from proxy.pipeline import Pipeline
 
 _TURN = 200
 """Bytes of a decision for a turn, besides its block."""
@@ -86,13 +85,11 @@ class _Turn:
 class Recaller(AddOn):
     """Puts passages of covered history back into the prompts of jobs."""
 
-    @override
-    def install(self, pipeline: "Pipeline") -> None:
-        """Count and route as the pipeline does."""
-        self._counting, self._meter = pipeline.counting, pipeline.counting.meter
+    def __init__(self, counting: Counting, router: Router) -> None:
+        self._counting, self._meter = counting, counting.meter
         self._speeds = Cache[ModelKey, float](self._meter.memory)
         """Tokens that are read in a second."""
-        self._embedder = Embedder(pipeline.router, self._meter.memory)
+        self._embedder = Embedder(router, self._meter.memory)
         self._passages = Cache[bytes, MessagePassages](self._meter.memory)
         self._turns = Cache[tuple[str, bytes], _Turn](self._meter.memory)
 
@@ -173,7 +170,7 @@ class Recaller(AddOn):
         able = bool(tools) or (not emulate and has_tools is not None and has_tools.value)
         if job.settings.recall == "tool" and able and may_offer(job, request):
             name = offered.free_name(NAME)
-            offered.builtin[name] = BuiltinTool(self._search)
+            offered.builtin[name] = BuiltinTool(partial(self._search, job))
             offered.request = request.changed(tools=[*tools, search_tool(name)])
 
     async def _search(self, job: Job, call: CallPart, room: float, before: Sequence[str]) -> str:

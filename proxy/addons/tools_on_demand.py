@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, Literal
 
 from typing_extensions import override
@@ -33,7 +34,8 @@ from proxy.emulation.values import Unreadable
 from proxy.job import Job
 from proxy.net.tasks import offload_if
 from proxy.outcome import Outcome
-from proxy.prompt import BuiltinTool, OfferedTools, may_offer
+from proxy.preparing import may_offer
+from proxy.prompt import BuiltinTool, OfferedTools
 from proxy.recall.block import NO_ROOM
 from proxy.recall.words import terms
 from proxy.shaping.shape import TOOLS_FIRST, ShapedPart, diet, diet_from, first_sentence, tool_name
@@ -144,10 +146,11 @@ class _Listing:
         if lines:
             name = offered.free_name(NAME)
             self.tools = [_finder(name, lines, room // 2), *self.tools]
-            offered.builtin[name] = BuiltinTool(self._find)
+            offered.builtin[name] = BuiltinTool(partial(self._find, job))
+            explain = partial(self._explain, job)
             for tool in self._offer.tools.values():
                 if tool.name not in self._known:
-                    offered.builtin[tool.name] = BuiltinTool(self._explain, tool.schema, self._passed)
+                    offered.builtin[tool.name] = BuiltinTool(explain, tool.schema, self._passed)
 
     async def _find(self, job: Job, call: CallPart, room: float, before: Sequence[str]) -> str:
         """Look up tools for the model, as many as have room."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import httpx
 
-from proxy.addon import AddOn
+from proxy.addon import AddOn, AddOns
 from proxy.attempts.learning import learn_counted, learn_feature, learn_window
 from proxy.attempts.room import bound_first, bound_resumed, bound_to, lower_bound, record_message_cut, too_long, unbound
 from proxy.backends import refusals
@@ -25,17 +25,16 @@ from proxy.compactor import Compactor
 from proxy.core.errors import ModelNotFound, UpstreamRefused, UpstreamTimeout, UpstreamUnavailable
 from proxy.core.jsontext import dumps, is_heavy
 from proxy.core.piece import Piece
+from proxy.counting import Counting
 from proxy.dialects.chat.answers import pieces_of
 from proxy.dialects.chat.request import going_on, may_ask_usage, unstreamed, written
 from proxy.job import Job
 from proxy.net.tasks import offload_if
 from proxy.net.transport import QUOTED, body_of, is_event_stream, retry_after
-from proxy.outcome import overriding
-from proxy.prompt import Preparer
+from proxy.preparing import Preparer
 from proxy.routing import ChatBody
 from proxy.shaping.dropped import lacking, meeting
 from proxy.shaping.repair import violates
-from proxy.tokens.counting import Counting
 from proxy.tokens.meter import Estimate
 
 _WITHOUT_FIGURES = 0.85
@@ -64,7 +63,8 @@ class Attempted:
 class Attempts:
     """The one owner of attempts; holds no state of any one request, which is in its job."""
 
-    def __init__(self, *, preparer: Preparer, compactor: Compactor, counting: Counting) -> None:
+    def __init__(self, *, preparer: Preparer, compactor: Compactor, counting: Counting, addons: AddOns) -> None:
+        self.addons = addons
         self.compactor = compactor
         self.counting = counting
         self._preparer = preparer
@@ -93,8 +93,8 @@ class Attempts:
         while True:
             if job.prompt.history is not job.prompt.sent:
                 await record_message_cut(job, self.counting.meter)
-            await job.place()
-            for addon in overriding(job.addons, AddOn.before_sending):
+            await self.addons.place(job)
+            for addon in self.addons.at(AddOn.before_sending):
                 addon.before_sending(job, again=why != "first")
             streamed = job.prompt.request.stream and job.streams
             response, body = await self._post(job, _first_body(job), why, stream=streamed)

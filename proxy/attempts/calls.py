@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import uuid4
 
-from proxy.addon import make_way
+from proxy.addon import AddOns
 from proxy.backends.profile import ModelKey
 from proxy.compaction.policy import prune_limits
 from proxy.core.piece import CallPart, arguments_of
@@ -136,7 +136,9 @@ def make_call_id() -> str:
     return f"call_{uuid4().hex[:24]}"
 
 
-async def answer_calls(job: Job, said: Answer, calls: Sequence[CallPart], meter: Meter, *, last: bool) -> list[Message]:
+async def answer_calls(
+    job: Job, said: Answer, calls: Sequence[CallPart], meter: Meter, addons: AddOns, *, last: bool
+) -> list[Message]:
     """Build the messages of an answer's calls of built-in tools with their results; the `last` ones get none."""
     most = 0.0 if job.budget is None else prune_limits(job.settings, job.budget.zone).recall
 
@@ -144,13 +146,13 @@ async def answer_calls(job: Job, said: Answer, calls: Sequence[CallPart], meter:
         return min(most - sum(meter.costs(job.key, job.prompt.searched)), job.room)
 
     room = room_left()
-    if not last and room < _ROOMY * most and await make_way(job, refused=True):
+    if not last and room < _ROOMY * most and await addons.make_way(job, refused=True):
         room = room_left()  # what the model asks for goes before what its turn was thought to need
     results: list[str] = []
     for number, call in enumerate(calls):
         tool = job.prompt.builtin[call.name]
         none = last or number >= SEARCHES_AT_ONCE
-        results.append(NO_MORE if none else await tool.answer(job, call, room, results))
+        results.append(NO_MORE if none else await tool.answer(call, room, results))
         room -= meter.count_text(job.key, results[-1])
     ids = [call.id or make_call_id() for call in calls]
     requested = [

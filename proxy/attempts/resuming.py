@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import httpx
 
-from proxy.addon import make_way
 from proxy.attempts.attempt import Attempted, Attempts
 from proxy.attempts.calls import MOST_SEARCHES, answer_calls
 from proxy.attempts.room import is_worth_a_summary, record_message_cut
@@ -207,7 +206,7 @@ class Resumer:
             return None
         last = rounds == MOST_SEARCHES
         meter = self._counting.meter
-        job.prompt.searched += await answer_calls(job, answer, search.calls, meter, last=last)
+        job.prompt.searched += await answer_calls(job, answer, search.calls, meter, self._attempts.addons, last=last)
         job.prompt.untouched = False
         await self._counting.recount(job)
         answer.place()
@@ -248,7 +247,7 @@ class Resumer:
         goal = max(1, int(budget.goal - added))
         before, attempt = job.prompt.estimate.tokens, self._answer.attempt
         if before > goal and not await self._compactor.compact(job, goal=goal):
-            await make_way(job, refused=True)
+            await self._attempts.addons.make_way(job, refused=True)
         if job.prompt.estimate.tokens + added > budget.limit:
             await self._compactor.compact(job, goal=goal, limit=max(1, int(budget.limit - added)))
         spare, gained = before - job.prompt.estimate.tokens, attempt.gained

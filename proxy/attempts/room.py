@@ -18,7 +18,8 @@ from proxy.core.request import text_of
 from proxy.emulation.prompt import protocol
 from proxy.job import Job
 from proxy.net.tasks import offload_if
-from proxy.prompt import OfferedTools, Prompt, build_prompt, rewrite
+from proxy.preparing import build_prompt
+from proxy.prompt import OfferedTools, Prompt
 from proxy.shaping.shape import shaped
 from proxy.stream.status import MOST_WINDOWS
 from proxy.stream.watch import UNBOUND, Watch
@@ -301,5 +302,5 @@ def _local(job: Job) -> Job:
     offered = OfferedTools(*shaped(job.request, job.settings, job.window))
     job.prompt, _ = build_prompt(job, offered, emulate=prompt.offer is not None)
     if prompt.checkpoint is not None:
-        rewrite(job, prompt.checkpoint)
+        job.prompt.begin_with(prompt.checkpoint)
     return job

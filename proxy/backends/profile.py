@@ -30,6 +30,30 @@ DEMANDS: Mapping[TemplateRule, str] = {
 """The same in words: what a model wants."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairRules:
+    """Demands of a model's chat template beyond those of every backend."""
+
+    alternate: bool = False
+    """User and assistant have to take turns, beginning with the user; tool batches do not count."""
+    one_system: bool = False
+    """A system message is refused anywhere but at the very beginning, and so is the role `developer`."""
+    no_system: bool = False
+    """Any is refused: `without_system` is to be applied to what is sent."""
+    no_developer: bool = False
+    """The role `developer` is refused."""
+    ends_with_user: bool = False
+    """An answer at the end is refused, be it to be continued."""
+    thoughts: bool = False
+    """Answers are refused without their reasoning: those with calls (Moonshot), and what follows them in their turn (DeepSeek)."""
+    signatures: bool = False
+    """Calls are refused without the signature of the reasoning that led to them (Gemini)."""
+    no_extras: bool = False
+    """Reasoning in a message is refused (Groq, Mistral)."""
+    keep_last: bool = False
+    """The last message is an answer to be continued, which may be empty."""
+
+
 class Trust(IntEnum):
     """Trust in the source of a value; of two values for one field the more trusted one wins."""
 

@@ -13,7 +13,6 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TypeAlias
 
-from proxy.compaction.language import script_and_language
 from proxy.compaction.shorten import CUT_MARK
 from proxy.core.history.embedded import calls_in, results_in, texts_of, without
 from proxy.core.history.marks import BRIDGE, carried_statements, is_summary
@@ -22,7 +21,7 @@ from proxy.core.history.sentences import found_in, sentences
 from proxy.core.history.turns import calls_of, is_result, is_user
 from proxy.core.request import Message, text_of
 from proxy.recall.passages import written_on
-from proxy.recall.words import ALL_FUNCTION_WORDS, HAN, UNSPACED, folded, terms
+from proxy.recall.words import ALL_FUNCTION_WORDS, HAN, UNSPACED, folded, script_and_language, terms
 
 _COUNTED = "年月日号歳岁個个人元円分時时点년월일살명개원시"
 # One after the other at each place of a text. Every repetition is bounded.

@@ -8,13 +8,12 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
-from proxy.compaction.language import differ, script_and_language
 from proxy.compaction.source import Source, is_mentioned, words_of
 from proxy.compaction.summary import INSTRUCTION
 from proxy.core.history.embedded import without_calls
 from proxy.core.history.marks import CHANGED, DONE, MORE_QUOTES, OPEN_ITEMS, QUOTES
 from proxy.core.history.sentences import last_end, sentences
-from proxy.recall.words import UNSPACED, folded
+from proxy.recall.words import UNSPACED, differ, folded, script_and_language
 from proxy.stream.thinking import TAGS
 
 Verdict = Literal["kept", "mended", "failed", "empty", "refusal", "loop", "cut", "language", "copy", "gaps"]

@@ -15,12 +15,10 @@ from itertools import islice
 from operator import is_not
 from typing import Any, Literal, Self
 
-from proxy.backends.profile import ModelProfile, value_of
 from proxy.core.history.embedded import results_in
 from proxy.core.jsontext import dig, dumps, omit
 from proxy.core.piece import CallPart
 from proxy.core.request import Message, Request, text_of
-from proxy.core.settings import Settings
 from proxy.emulation import values
 from proxy.emulation.forms import Call, CallFault, Written, fault
 from proxy.emulation.values import CUT, NOT_JSON, UNKNOWN_TOOL, WRONG_ARGUMENTS, Unreadable, json_text, read_json
@@ -306,14 +304,11 @@ def _short(value: Any) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
-def offer_to_emulate(request: Request, profile: ModelProfile, settings: Settings, *, now: bool) -> Offer | None:
-    """Build the offer of tools for a model that has none of its own; None where nothing is to be emulated.
+def offer_to_emulate(request: Request) -> Offer | None:
+    """Build the offer of tools for a model that has none of its own, or None where there is nothing to emulate.
 
-    `now`: the backend has just refused them. A history of calls is rewritten although none is offered any more.
+    A history of calls is rewritten although none is offered any more.
     """
-    lacks = now or value_of(profile.tools) is False
-    if not lacks or settings.tool_mode == "native":
-        return None
     offer = offer_of(request.body)
     if offer is None and any(message.get("tool_calls") or message["role"] == "tool" for message in request.messages):
         return NO_TOOLS

@@ -10,17 +10,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import blake2b
 from operator import is_not
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from proxy.backends.profile import TEMPLATE_RULES, TemplateRule
+from proxy.backends.profile import TEMPLATE_RULES, RepairRules, TemplateRule
 from proxy.core.history.turns import calls_of
 from proxy.core.jsontext import JsonObject, dig, dumps, loads_or_none, omit
 from proxy.core.piece import Piece
 from proxy.core.request import REASONING, THOUGHT_FIELDS, Message, text_of
 from proxy.stream.thinking import behind_thoughts
-
-if TYPE_CHECKING:
-    from proxy.shaping.repair import RepairRules
 
 _SIGNATURE = ("extra_content", "google", "thought_signature")
 _UNSIGNED = {"extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}}
@@ -82,7 +79,7 @@ def completed(message: Message, dropped: Mapping[str, Any]) -> Message:
 # -- what servers demand all the same
 
 
-def meeting(messages: list[Message], rules: "RepairRules") -> list[Message]:
+def meeting(messages: list[Message], rules: RepairRules) -> list[Message]:
     """The messages with what a server demands of answers, where that is not known, or without what it refuses.
 
     DeepSeek and Moonshot take an empty reasoning, with any answer, by that name alone; Gemini the signature that its documentation
@@ -92,13 +89,13 @@ def meeting(messages: list[Message], rules: "RepairRules") -> list[Message]:
     return done if any(map(is_not, done, messages)) else messages
 
 
-def lacking(messages: list[Message], rules: "RepairRules") -> list[TemplateRule]:
+def lacking(messages: list[Message], rules: RepairRules) -> list[TemplateRule]:
     """Return the demands beyond these rules that answers, which meet these, do not meet."""
     unmet = [each for each in TEMPLATE_RULES if not getattr(rules, each)]
     return [each for each in unmet if meeting(messages, replace(rules, **{each: True})) is not messages]
 
 
-def _with_demanded(message: Message, rules: "RepairRules") -> Message:
+def _with_demanded(message: Message, rules: RepairRules) -> Message:
     calls = calls_of(message)
     if rules.no_extras and not message.keys().isdisjoint(REASONING):
         message = omit(message, *REASONING)

@@ -11,14 +11,13 @@ spoken yet may turn out otherwise.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from operator import is_not
 from typing import Any
 
 import regex
 
-from proxy.backends.profile import TEMPLATE_RULES
+from proxy.backends.profile import TEMPLATE_RULES, RepairRules
 from proxy.core.history.embedded import texts_of, with_parts
 from proxy.core.history.marks import BRACKET, INSTRUCTION, defanged, forges_block, is_instruction
 from proxy.core.history.turns import Pending, calls_of, is_result, newest_user, signed
@@ -55,30 +54,6 @@ _BRIDGES: dict[str, Message] = {
     "assistant": {"role": "user", "content": BEGIN},
 }
 """What is said between two turns of one role."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepairRules:
-    """Demands of a model's chat template beyond those of every backend."""
-
-    alternate: bool = False
-    """User and assistant have to take turns, beginning with the user; tool batches do not count."""
-    one_system: bool = False
-    """A system message is refused anywhere but at the very beginning, and so is the role `developer`."""
-    no_system: bool = False
-    """Any is refused: `without_system` is to be applied to what is sent."""
-    no_developer: bool = False
-    """The role `developer` is refused."""
-    ends_with_user: bool = False
-    """An answer at the end is refused, be it to be continued."""
-    thoughts: bool = False
-    """Answers are refused without their reasoning: those with calls (Moonshot), and what follows them in their turn (DeepSeek)."""
-    signatures: bool = False
-    """Calls are refused without the signature of the reasoning that led to them (Gemini)."""
-    no_extras: bool = False
-    """Reasoning in a message is refused (Groq, Mistral)."""
-    keep_last: bool = False
-    """The last message is an answer to be continued, which may be empty."""
 
 
 @lru_cache(maxsize=256)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from proxy.addon import AddOns
 from proxy.compactor import Compactor
 from tests.attempts.test_resuming import history, joined_calls
 from tests.attempts.test_tools import ASK, CALL, EMULATED, WEATHER, says
@@ -103,7 +104,7 @@ async def test_who_comes_while_an_abandoned_compaction_is_being_cancelled_gets_o
     """A user presses Stop and sends again at once."""
     unwound, started = asyncio.Event(), 0
     summaries: Any = SimpleNamespace(wait=lambda _: 9.0, may_work_ahead=lambda *_: True)
-    compactor = Compactor(counting=None, store=None, summaries=summaries, clock=lambda: 0.0)  # type: ignore[arg-type]
+    compactor = Compactor(counting=None, store=None, summaries=summaries, addons=AddOns(), clock=lambda: 0.0)  # type: ignore[arg-type]
 
     async def alone(*_: Any) -> str:
         nonlocal started

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.backends.profile import RepairRules
 from proxy.compaction import summary
 from proxy.compaction.asking import transcripts
 from proxy.compaction.condensing import head_end
@@ -18,7 +19,7 @@ from proxy.core.history.marks import is_summary
 from proxy.core.history.rules import constraints
 from proxy.core.history.turns import first_user, is_result, newest_user
 from proxy.core.request import Message, text_of
-from proxy.shaping.repair import NOTED, RepairRules, repair
+from proxy.shaping.repair import NOTED, repair
 from tests.compaction.test_compaction import agent, assert_mapping, chat, run, total
 from tests.histories import (
     FORMS,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.backends.profile import Continuation
+from proxy.backends.profile import Continuation, RepairRules
 from proxy.compaction.asking import Summariser, transcripts
 from proxy.compaction.compaction import Compaction, compact
 from proxy.compaction.continuation import Partial, SummarisedStart, continuation, shorten_partial
@@ -23,7 +23,7 @@ from proxy.core.history.rules import constraints
 from proxy.core.history.turns import newest_user
 from proxy.core.jsontext import dumps
 from proxy.core.request import Message, text_of
-from proxy.shaping.repair import RepairRules, clean_history, repair
+from proxy.shaping.repair import clean_history, repair
 from tests.compaction.driver import driven
 from tests.histories import assistant, call, cost, reduction_of, tool, user
 

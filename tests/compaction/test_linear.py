@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from proxy.backends.profile import RepairRules
 from proxy.compaction.asking import Summariser, transcripts
 from proxy.compaction.compaction import RUNGS, compact
 from proxy.compaction.extract import extract
@@ -28,7 +29,7 @@ from proxy.core.history.rules import constraints
 from proxy.core.history.turns import cut_points
 from proxy.core.request import Message
 from proxy.core.settings import Settings
-from proxy.shaping.repair import RepairRules, clean_history, repair
+from proxy.shaping.repair import clean_history, repair
 from proxy.tokens.counter import read_message
 from tests.compaction.driver import driven
 from tests.histories import assistant, call, reduction_of, tool, user

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.backends.profile import RepairRules
 from proxy.core.history.marks import CLOSE, OPEN
 from proxy.core.history.turns import bridge_needed, calls_of, cut_points, first_user, is_result, is_user, newest_user
 from proxy.core.request import Message, text_of
-from proxy.shaping.repair import RepairRules, repair
+from proxy.shaping.repair import repair
 from tests.histories import assistant, call, flaws, histories, tool, user, written
 
 SYSTEM: Message = {"role": "system", "content": "s"}

@@ -10,9 +10,9 @@ import pytest
 from proxy.api.access import COUNTING
 from proxy.conversation_state import ConversationState
 from proxy.core.settings import BackendSetting
+from proxy.counting import Counting
 from proxy.dialects import DIALECTS
 from proxy.exchange import Exchange
-from proxy.tokens.counting import Counting
 from proxy.tokens.meter import Meter
 from tests.fakes import GenericFake, LlamaCppFake, scripted
 from tests.proxying import running_proxy

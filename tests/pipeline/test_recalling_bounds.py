@@ -40,9 +40,7 @@ class Counting:
 
 
 def recaller_of(meter: Meter) -> Recaller:
-    recaller = Recaller()
-    recaller.install(SimpleNamespace(counting=Counting(meter), router=None))  # type: ignore[arg-type]
-    return recaller
+    return Recaller(Counting(meter), None)  # type: ignore[arg-type]
 
 
 class Stand:

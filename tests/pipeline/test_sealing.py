@@ -4,10 +4,10 @@ import pytest
 from typing_extensions import override
 
 from proxy.conversation_state import ConversationState
+from proxy.counting import Counting
 from proxy.store import Store
 from proxy.store.driver import StoreLimits
 from proxy.store.sqlite import SqliteDriver
-from proxy.tokens.counting import Counting
 from proxy.tokens.meter import Meter
 from tests.fakes.waiting import PATIENT
 from tests.store.support import DAY, HandClock, open_with

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.backends.profile import RepairRules
 from proxy.core.history.turns import is_result
 from proxy.core.jsontext import loads
 from proxy.core.request import Message, text_of
-from proxy.shaping.repair import BEGIN, LOST, RepairRules, repair, rules_for
+from proxy.shaping.repair import BEGIN, LOST, repair, rules_for
 from tests.fakes.history import check_history
 from tests.histories import assistant, call, flaws, histories, tool, user
 

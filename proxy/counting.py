@@ -1,10 +1,8 @@
 """Counting prompts: the meter, what the store remembers of it, and exact counts from the backend."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from proxy.backends.base import UNKNOWN
 from proxy.backends.profile import ModelKey, ModelProfile, Trust, value_of
@@ -12,14 +10,12 @@ from proxy.backends.windows import CutSeen
 from proxy.core.history.turns import is_result
 from proxy.core.jsontext import dig
 from proxy.core.piece import as_count
+from proxy.job import Job
 from proxy.net.tasks import spawn
+from proxy.routing import Route
 from proxy.store import Store
+from proxy.stream.answer import Answer
 from proxy.tokens.meter import Estimate, Meter, Observation
-
-if TYPE_CHECKING:
-    from proxy.job import Job
-    from proxy.routing import Route
-    from proxy.stream.answer import Answer
 
 EXACT_TIMEOUT = 0.5
 """Seconds that an exact count near a threshold may hold up a request."""
