@@ -16,12 +16,6 @@ WHOLE_TESTS := tests/config tests/pipeline/test_local.py tests/attempts/test_sea
 	tests/addons/test_thinking.py tests/pipeline/test_requested_windows.py tests/attempts/test_template_rules.py tests/attempts/test_resuming.py \
 	tests/api/test_listing.py tests/api/test_stored.py tests/e2e/test_clients_responses_compaction.py tests/e2e/test_clients_ollama.py
 COVERED := $(PURE_TESTS) $(WHOLE_TESTS)
-# What is marked `no_cover` is run with the others but not traced: many examples, which reach what single ones reach.
-# They go through every split and every length: what others reach already, so often that tracing it would take minutes.
-# They run beside those that wait, which leave the cores idle.
-EXHAUSTIVE := tests/stream/test_every_split.py tests/stream/test_restart_splits.py tests/stream/test_seam.py tests/compaction/test_linear.py tests/emulation/test_linear.py \
-	tests/emulation/test_every_cut.py
-TRACED = $(filter-out $(EXHAUSTIVE),$(shell find $(COVERED) -name 'test_*.py'))
 WORKERS ?= 2
 # Of tests that wait for servers and clocks most of the time.
 WAITING ?= 4
@@ -46,7 +40,7 @@ PINNED := Dockerfile docker-compose.yml
 # vLLM on the CPU is built for this one.
 ENGINES_TORCH ?= torch==2.13.0
 
-.PHONY: help run check test lint format coverage fuzz chaos oldest lock pin audit sbom image wheel pictures docs site bench e2e e2e-npm e2e-agents e2e-openwebui e2e-engines clean
+.PHONY: help run check test test-all lint format coverage fuzz chaos oldest lock pin audit sbom image wheel pictures docs site bench e2e e2e-npm e2e-agents e2e-openwebui e2e-engines clean
 
 help: ## what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,10 +49,13 @@ run: $(VENV)/.run ## set up and start the proxy on http://127.0.0.1:8484/v1
 	@$(PY) -m proxy serve $(ARGS)
 
 check: lint ## what to run after each change, in about a minute: lint, and the tests that need no server
-	$(PY) -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" $(EXHAUSTIVE:%=--ignore=%) $(PURE_TESTS) tests/pipeline tests/attempts tests/test_architecture.py $(ARGS)
+	$(PY) -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow and not heavy" $(PURE_TESTS) tests/pipeline tests/attempts tests/test_architecture.py $(ARGS)
 
-test: lint $(if $(ARGS),,coverage) ## set up and check everything: format, lint, types, layers, coverage, tests
-	@$(PY) -m pytest --dist loadgroup -n $(if $(ARGS),$(WORKERS),$(WAITING) $(TRACED:%=--ignore=%)) $(ARGS)
+test: lint ## what every change has to pass: lint, and all tests but the heavy ones; those of ARGS, heavy or not
+	@$(PY) -m pytest -q --dist loadgroup -n $(if $(ARGS),$(WORKERS) $(ARGS),$(WAITING) --durations=20 -m "not heavy")
+
+test-all: coverage ## what `make test` leaves out: the heavy tests, and how much of the pure part the others reach
+	@$(PY) -m pytest -q --dist loadgroup -n $(WAITING) --durations=20 -m heavy
 
 lint: $(VENV)/.dev ## format check, ruff, mypy, import-linter
 	$(PY) -m ruff format --check .
@@ -70,8 +67,9 @@ format: $(VENV)/.dev ## rewrite the code in the project's format
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
 
-coverage: $(VENV)/.dev ## the tests that reach the pure part, and how much of it they reach: statements and branches, with a floor
-	$(PY) -m pytest -q -n $(WORKERS) --cov=proxy $(EXHAUSTIVE:%=--ignore=%) $(COVERED)
+# Once more, for the figure only: traced they take twice as long, and what every change waits for is not to.
+coverage: $(VENV)/.dev ## how much of the pure part its tests reach, without the heavy ones: statements and branches, with a floor
+	$(PY) -m pytest -q -n $(WORKERS) -m "not heavy" --cov=proxy $(COVERED)
 
 fuzz: $(VENV)/.fuzz ## look for new examples against the properties for MINUTES=10, in ARGS=tests; then as long for bytes that break the readers
 	HYPOTHESIS_PROFILE=deep FUZZ_MINUTES=$(MINUTES) $(PY) -m pytest -q -n $(WORKERS) -m hypothesis --timeout=1800 $(ARGS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import itertools
 import logging
 import os
 import signal
@@ -11,8 +12,11 @@ import socket
 import ssl
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Generator, Iterator
 from functools import cache
+from operator import itemgetter
+from random import Random
 from typing import Any
 
 import pytest
@@ -57,8 +61,10 @@ def pytest_collection() -> Generator[None, object, object]:
     return done
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the real engine and what was given more time than is usual: in the end no worker is alone with the longest."""
+    _mark_heavy(items)
     usual = float(config.getini("timeout"))
     items.sort(key=lambda item: (item.get_closest_marker("engine") is None, _seconds(item) <= usual))
     for item in items:
@@ -70,6 +76,57 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Have one worker run all tests of the real engine: it starts each model once."""
     if item.get_closest_marker("engine"):
         item.add_marker(pytest.mark.xdist_group("engine"))
+
+
+def _mark_heavy(items: list[pytest.Item]) -> None:
+    """Mark as heavy what `rows` leaves to `make test-all`: all rows of a function but so many."""
+    functions: dict[str, list[pytest.Function]] = defaultdict(list)
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and item.get_closest_marker("rows"):
+            functions[item.nodeid.partition("[")[0]].append(item)
+    for function, rows in functions.items():
+        marker = rows[0].get_closest_marker("rows")
+        assert marker is not None
+        for row in _unlike(rows, marker.args[0], Random(function)):
+            rows.remove(row)
+        for row in rows:
+            row.add_marker(pytest.mark.heavy)
+
+
+def _unlike(rows: list[pytest.Function], count: int, random: Random) -> list[pytest.Function]:
+    """Return the same `count` rows every time: each next one has the most values that no row before it has."""
+    rest = {row: set(_values(row)) for row in sorted(rows, key=lambda row: row.nodeid)}
+    chosen: list[pytest.Function] = []
+    while rest and len(chosen) < count:
+        row = max(rest, key=lambda row: (len(rest[row]), random.random()))
+        chosen.append(row)
+        seen = rest.pop(row)
+        rest = {other: values - seen for other, values in rest.items()}
+    return chosen
+
+
+def _values(row: pytest.Function) -> Iterator[tuple[str, object]]:
+    """Yield what rows may have in common: values, or their indices where they have no hash."""
+    for name, value in row.callspec.params.items():
+        try:
+            hash(value)
+        except TypeError:
+            yield name, (row.callspec.indices[name],)
+        else:
+            yield name, value
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Beside the slowest tests, print the seconds of each area: a folder of tests, or a file beside them."""
+    if config.getoption("durations") is None:
+        return
+    areas: dict[str, float] = defaultdict(float)
+    for report in itertools.chain(*terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            areas["/".join(report.nodeid.partition("::")[0].split("/")[:2])] += report.duration
+    terminalreporter.section("seconds by area")
+    for area, seconds in sorted(areas.items(), key=itemgetter(1), reverse=True):
+        terminalreporter.write_line(f"{seconds:7.1f}  {area}")
 
 
 def _seconds(item: pytest.Item) -> float:

@@ -13,7 +13,7 @@ from tests.attempts.test_resuming import joined_calls
 from tests.fakes import FAKES, Brain, FakeBackend, FakeModel, Question, Reply, ToolCall, summariser, walk, words
 from tests.proxying import read_stream, running_proxy
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.rows(6)]
 
 WINDOW = 1024
 LENGTHS = {1: 650, 2: 1050, 3: 1350, 4: 1650}

@@ -48,6 +48,7 @@ ANSWERS = [(stream, words) for stream in (True, False) for words in (10, 400)]
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FAKES)
 @pytest.mark.parametrize(("stream", "words"), ANSWERS)
+@pytest.mark.rows(3)
 def test_no_answer_has_fewer_words_than_without_spillway(kind: str, stream: bool, words: int) -> None:
     """But an error with its cure where the prompt does not fit by the backend's own count. Each row has a model of its own."""
     rows = [(fill, f"{family}:{fill}", text) for fill in FILLS for family, text in FAMILIES.items()]

@@ -63,6 +63,7 @@ def test_a_pause_is_due_at_the_pause_point_after_a_line_break() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("summaries", [True, False])
+@pytest.mark.rows(1)
 def test_a_loop_that_goes_back_keeps_its_newest_result(summaries: bool) -> None:
     """The same calls once more, without ids to tell them apart: an older checkpoint must not cover all of it."""
 

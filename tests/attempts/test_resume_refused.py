@@ -39,6 +39,7 @@ def ask(proxy: Proxy, path: str, *, stream: bool) -> tuple[int, Read]:
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("how", PASSING)
+@pytest.mark.rows(5)
 def test_a_backend_that_refuses_once_is_asked_again(how: str, path: str, stream: bool) -> None:
     last = opening(name="two") + said(" w299 and", name="two") + ending(name="two") + DONE
     answers = [full(stream=stream), PASSING[how], SSE + (rest() if stream else last)]
@@ -53,6 +54,7 @@ def test_a_backend_that_refuses_once_is_asked_again(how: str, path: str, stream:
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("how", LASTING)
+@pytest.mark.rows(6)
 def test_a_backend_that_keeps_refusing_is_named_in_an_error(how: str, path: str, stream: bool) -> None:
     refusal, asked = LASTING[how]
     with (

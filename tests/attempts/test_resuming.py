@@ -97,6 +97,7 @@ def test_no_compaction_is_told_in_the_middle_of_an_answer_where_nothing_could_go
 
 @pytest.mark.parametrize("kind", STREAMING)
 @pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.rows(4)
 def test_a_tool_call_that_does_not_fit_is_asked_for_again(kind: str, stream: bool) -> None:
     """A prompt of 65 % and a call of 45 %: discarded near the window's end, and whole after a compaction."""
     wanted = dumps({"text": "word " * 900}).decode()

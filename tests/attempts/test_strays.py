@@ -34,6 +34,7 @@ CASES = [(kind, how, (n + m) % 2 == 0) for n, kind in enumerate(KINDS) for m, ho
 
 
 @pytest.mark.parametrize(("kind", "how", "stream"), CASES)
+@pytest.mark.rows(6)
 def test_nothing_is_said_twice(kind: str, how: str, stream: bool) -> None:
     """An answer of nearly three windows; and what did not work is not tried a second time."""
     fake = FAKES[kind]([FakeModel("m", 1024)], summariser(strays(how, LAST)), closes_turn=True)

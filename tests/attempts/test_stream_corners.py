@@ -191,6 +191,7 @@ def test_an_answer_that_the_client_began_rules_no_continuation_out_for_others() 
 @pytest.mark.parametrize("kind", ["lmstudio", "openrouter"])
 @pytest.mark.parametrize("bound", [None, 20_000])
 @pytest.mark.parametrize("before", ["", "I look. "])
+@pytest.mark.rows(2)
 def test_an_emulated_call_that_never_fits_is_given_up(before: str, bound: int | None, kind: str) -> None:
     """On OpenRouter each of these requests is billed."""
     endless = before + CALL.replace("Paris", "Paris" + " word" * 8000)

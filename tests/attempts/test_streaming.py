@@ -69,6 +69,7 @@ def test_an_answer_that_repeats_itself_is_ended_unless_that_was_asked_for(text: 
 
 @pytest.mark.parametrize("kind", FAKES)
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.rows(6)
 def test_an_answer_of_more_than_two_windows(kind: str, stream: bool) -> None:
     fake = FAKES[kind]([FakeModel("m", WINDOW)], summariser(walk()))
     with fake, running_proxy(fake, **KEY.get(kind, {})) as proxy:
@@ -95,6 +96,7 @@ def test_an_answer_of_more_than_two_windows(kind: str, stream: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FAKES)
 @pytest.mark.parametrize("shifts", [False, True])
+@pytest.mark.rows(2)
 def test_without_a_bound_it_ends_after_so_many_windows(kind: str, shifts: bool) -> None:
     """Also where the window shifts, and the model would never come to an end; the user is told."""
     fake = FAKES[kind]([FakeModel("m", 1024, shifts=shifts)], summariser(walk()))

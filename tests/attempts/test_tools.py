@@ -205,6 +205,7 @@ def test_the_user_says_how_tools_reach_models(settings: dict[str, Any], *, nativ
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("kind", ["llamacpp", "lmstudio", "vllm"])
+@pytest.mark.rows(2)
 def test_an_emulated_call_that_does_not_fit_is_asked_for_again(kind: str, stream: bool) -> None:
     """The same outcome as with tools of the model's own."""
     wanted = json.dumps({"city": "word " * 900})
@@ -247,6 +248,7 @@ def test_an_answer_that_talks_on_behind_its_call_until_the_window_is_full_ends_w
 
 
 @pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.rows(1)
 def test_a_long_tool_loop_in_a_small_window(stream: bool) -> None:
     """Sixty rounds, each result a tenth of the window: no overflow, every call right, results compacted."""
     rounds = 60

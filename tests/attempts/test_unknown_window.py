@@ -47,6 +47,7 @@ def believed(proxy: Proxy) -> int | None:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("window", [2048, 3072])
+@pytest.mark.rows(1)
 def test_answers_that_fill_the_window_go_on(window: int, stream: bool) -> None:
     brain = summariser(walk(last=LAST + window))
     with GenericFake([FakeModel("m", window)], brain) as fake, running_proxy(fake) as proxy:

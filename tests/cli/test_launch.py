@@ -257,6 +257,7 @@ def test_the_exit_status_is_the_programs(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 0), (signal.SIGTERM, 7)])
+@pytest.mark.rows(1)
 def test_what_ends_it_is_the_programs_affair(desk: Desk, tmp_path: Path, number: signal.Signals, status: int) -> None:
     """The keyboard tells the program too, which may have its own idea of it; what stops Spillway is passed on."""
     go = tmp_path / "go"

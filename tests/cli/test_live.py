@@ -89,6 +89,7 @@ def test_what_users_wrote_can_not_drive_the_terminal(busy: Any, said: Any) -> No
 
 
 @pytest.mark.parametrize(("columns", "ended_by"), [(160, signal.SIGINT), (80, "q")])
+@pytest.mark.rows(1)
 def test_rows_live_in_a_terminal_while_an_answer_streams(columns: int, ended_by: signal.Signals | str) -> None:
     gate = Gate(at=2)
     fake = LlamaCppFake([FakeModel("m", WINDOW)], lambda _: Reply(text="one two three four", gate=gate))

@@ -34,7 +34,7 @@ from proxy.tokens.counter import read_message
 from tests.compaction.driver import driven
 from tests.histories import assistant, call, reduction_of, tool, user
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.rows(1)]
 
 STRICT = RepairRules(alternate=True, one_system=True)
 DEEP = settings.get_current_profile_name() == "deep"
@@ -150,6 +150,7 @@ MEASURED = WORK if DEEP else PUBLIC
 
 
 @pytest.mark.hypothesis
+@pytest.mark.rows(8)
 @pytest.mark.parametrize("shape", HISTORIES)
 @pytest.mark.parametrize("work", MEASURED)
 def test_twice_the_history_is_twice_the_work(work: str, shape: str) -> None:

@@ -41,6 +41,7 @@ def agent(steps: int) -> list[Message]:
 @pytest.mark.no_cover
 @pytest.mark.parametrize("name", EVERY)
 @given(messages=histories(), share=st.floats(0.05, 1.1), summarised=st.booleans())
+@pytest.mark.rows(2)
 def test_what_comes_out_is_a_valid_history_that_is_shorter(
     name: str, messages: list[Message], share: float, summarised: bool
 ) -> None:

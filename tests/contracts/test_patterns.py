@@ -24,7 +24,7 @@ import proxy
 from proxy.core.history import rules
 
 _parser: Any = importlib.import_module("re._parser")  # undocumented, but what a pattern repeats stands only in its tree
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.rows(1)]
 SIZES = (2_500, 10_000, 80_000)
 """Characters: the first two pick out what is worth measuring at the last two."""
 EXPONENT = 1.2
@@ -307,6 +307,7 @@ def test_patterns_that_are_made_of_arguments_are_named_here() -> None:
     assert collected().local == {*LOCAL}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "source", [r"\s+$", r"(a+)+b", r"/c\s+(.{0,2000}?)\s*\Z", "<[^>]*>", r"\A(?:x|\w+)*!", ".*=.*;"]
 )

@@ -7,7 +7,7 @@ import pytest
 from tests.emulation.outputs import Output, scanned
 from tests.emulation.test_scanner import rows
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.rows(20)]
 
 
 @rows

@@ -15,6 +15,8 @@ from proxy.core.piece import Piece
 from proxy.emulation.reader import WrittenCallReader
 from tests.emulation.outputs import P, offer
 
+pytestmark = pytest.mark.rows(6)
+
 OFFER = offer()
 SIZE = 2_000
 

@@ -186,6 +186,7 @@ def is_over(client: Raw) -> None:
 # A task that is cancelled before its first step has Python 3.11 warn of the coroutine that it was to run.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("kind", sorted(MADE))
+@pytest.mark.rows(3)
 def test_nothing_is_left_of_a_request_whose_client_leaves_at_any_step(kind: str) -> None:
     make, window, ask = MADE[kind]
     transport = HttpTransport(connect_timeout=20, read_timeout=20)

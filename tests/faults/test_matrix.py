@@ -6,7 +6,6 @@ import asyncio
 import time
 
 import pytest
-from hypothesis import settings
 
 from proxy.backends.refusals import MOST_RETRIES
 from tests.fakes import FAKES, wait_until
@@ -22,12 +21,10 @@ UNHEARD = frozenset({Point.PROBING, Point.COMPACTING})
 LASTING = frozenset({Fault.REFUSED, Fault.UNLOADED})
 
 
-ALL = [(point, fault, stream) for point in Point for fault in Fault for stream in (True, False)]
-"""Streamed and whole share the road: each pair of point and fault is tried in one of them, with `make fuzz` in both."""
-CHOSEN = ALL if settings.get_current_profile_name() == "deep" else ALL[::2][::2] + ALL[1::2][1::2]
-
-
-@pytest.mark.parametrize(("point", "fault", "stream"), CHOSEN, ids=str)
+@pytest.mark.parametrize("point", Point, ids=str)
+@pytest.mark.parametrize("fault", Fault, ids=str)
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.rows(20)
 def test_a_fault_is_survived(point: Point, fault: Fault, stream: bool) -> None:
     with on_stage() as stage:
         if point is not Point.PROBING:
@@ -51,6 +48,7 @@ def _listed(stage: Stage) -> bool:
 
 
 @pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.value)
+@pytest.mark.rows(4)
 def test_a_backend_is_known_again_after_a_fault(fault: Fault) -> None:
     """While it is probed anew, and again and again."""
     with on_stage(profile_ttl=0.05) as stage:
@@ -83,6 +81,7 @@ def test_who_is_busy_is_asked_twice_for_a_summary_at_most(fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("fault", STATUSES, ids=lambda fault: fault.value)
+@pytest.mark.rows(1)
 def test_who_is_busy_is_asked_to_go_on_so_often(fault: Fault) -> None:
     with on_stage() as stage:
         stage.fake.plans = planned(Point.RESUMING, fault)
@@ -104,6 +103,7 @@ def test_who_is_gone_is_a_clear_error_until_there_is_one_again(stream: bool) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_a_short_run_of_chaos_finds_nothing() -> None:
     chaos = Chaos(seconds=3, seed=7, clients=6, kinds=list(FAKES), say=print)
     asyncio.run(chaos.run())

@@ -31,7 +31,7 @@ from tests.stream.support import (
 )
 from tests.stream.support import usage as usage_frame
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.rows(4)]
 
 TEXTS = {
     "prose": (

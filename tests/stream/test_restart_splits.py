@@ -8,7 +8,7 @@ from proxy.stream.seam import RestartFilter
 from tests.stream.test_restart import SIZES, STORY
 from tests.stream.test_seam import PROSE, REPETITIVE, through
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.rows(2)]
 
 
 @pytest.mark.parametrize("size", SIZES)

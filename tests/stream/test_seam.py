@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from proxy.stream.seam import EchoFilter, OverlapFilter, Seam, SpacedFilter
 from proxy.stream.thinking import Filter
 
+pytestmark = pytest.mark.rows(2)
+
 PROSE = (
     "The river rises in the hills north of the town, and for eleven miles it runs between meadows.\n\n"
     "Then it meets the old mill: three wheels, two of them broken since 1911; the third still turns.\n"

@@ -37,6 +37,7 @@ def seconds(count: Callable[[str], int], text: str) -> float:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", PATHOLOGICAL)
+@pytest.mark.rows(12)
 def test_no_text_is_slow_or_raises(kind: str, name: str, shipped: Shipped) -> None:
     prose = (sections()["english"] * 20)[: LONG // 10]
     usual = max(10 * seconds(shipped(name).count, prose), 0.02)
