@@ -93,6 +93,7 @@ def test_what_the_workflows_use_is_pinned_and_they_run_what_people_run() -> None
         assert ".ci/run" in [step.get("run") for step in steps]
 
 
+@pytest.mark.heavy
 def test_it_starts_healthy_once_it_has_a_key(tmp_path: Path) -> None:
     """With the environment of the image and its own commands, but for the folders: what is installed here is run."""
     programs = Path(sys.executable).parent

@@ -168,6 +168,7 @@ def pages(nav: object) -> Iterator[str]:
             yield from pages(each)
 
 
+@pytest.mark.heavy
 def test_the_site_is_built_without_a_warning_and_asks_no_other_host_for_anything(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copy(ROOT / "zensical.toml", tmp_path)

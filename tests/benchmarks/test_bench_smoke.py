@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -14,6 +16,7 @@ NAMES = ("direct", "bare", "spillway")
 SCENARIOS = ("short", "stream", "resumed", "turn")
 
 
+@pytest.mark.heavy
 def test_a_quick_run_measures_every_target(tmp_path: Path) -> None:
     result = tmp_path / "bench.json"
     command = [sys.executable, "-m", "benchmarks", "--quick", "--json", str(result)]

@@ -230,6 +230,7 @@ def test_a_spillway_is_started_for_as_long_as_the_program_runs(desk: Desk) -> No
     assert {(desk.home / name).stat().st_mode & 0o777 for name in left} == {0o600}
 
 
+@pytest.mark.heavy
 def test_something_else_that_has_the_port_is_left_alone(desk: Desk) -> None:
     with LlamaCppFake([FakeModel("m", WINDOW)], fine) as fake:
         desk.set("SPILLWAY_PORT", port(fake.url))
@@ -237,6 +238,7 @@ def test_something_else_that_has_the_port_is_left_alone(desk: Desk) -> None:
         assert desk.told()["url"] != fake.url
 
 
+@pytest.mark.heavy
 def test_why_none_could_be_started_is_told(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     desk.set("SPILLWAY_PORT", "1")
     desk.set("SPILLWAY_STORE", "nowhere://")

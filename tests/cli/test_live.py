@@ -157,6 +157,7 @@ def test_requests_that_end_later_follow() -> None:
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
+@pytest.mark.rows(1)
 def test_who_reads_no_further_is_not_told_off(form: list[str]) -> None:
     fake = LlamaCppFake([FakeModel("m", WINDOW)], scripted(["hi"] * 3))
     with fake, running_proxy(fake) as proxy:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import httpx
+import pytest
 
 from benchmarks.process import Running, running
 from proxy.cli.launch import LISTENING
@@ -45,6 +46,7 @@ def test_what_not_every_request_needs_is_imported_when_one_does(tmp_path: Path) 
     assert imported(server) & (LATER | {VOCABULARIES}) == {VOCABULARIES}
 
 
+@pytest.mark.heavy
 def test_it_listens_with_tls_at_a_socket_and_below_a_path(tmp_path: Path) -> None:
     """By uvicorn's own variables; whether whatever is in front takes the path off or not."""
     made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "1"]
@@ -76,6 +78,7 @@ def test_help_imports_nothing_but_the_parser() -> None:
     assert not {"asyncio", "httpx", "pydantic", "starlette", "uvicorn", "proxy.app", "proxy.core.settings"} & modules
 
 
+@pytest.mark.heavy
 def test_a_backend_that_starts_later_takes_the_place_of_the_demo(tmp_path: Path) -> None:
     host = f"127.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.77"  # where nobody else listens
     options = {"SPILLWAY_DISCOVER": host, "SPILLWAY_STORE": "memory://"}
@@ -102,6 +105,7 @@ def test_a_backend_that_starts_later_takes_the_place_of_the_demo(tmp_path: Path)
                     assert server.log.read_text(encoding="utf-8").count("Found ollama") == 1
 
 
+@pytest.mark.heavy
 def test_it_can_be_ended_while_it_starts(tmp_path: Path) -> None:
     with socket.create_server((f"127.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.78", 1234)) as silent:
         options = {"SPILLWAY_DISCOVER": silent.getsockname()[0], "SPILLWAY_STORE": "memory://"}

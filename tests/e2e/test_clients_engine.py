@@ -18,6 +18,7 @@ LENGTH = WINDOW + WINDOW // 4
 
 
 @pytest.mark.parametrize("ask", [openai_python.create_async, langchain.astream], ids=["openai", "langchain"])
+@pytest.mark.rows(1)
 def test_an_answer_longer_than_the_window(walk_engine: Engine, proxy_of: SharedSpillway, ask: Ask) -> None:
     proxy = proxy_of(walk_engine)
     word = walk_engine.words[0]

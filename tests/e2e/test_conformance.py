@@ -95,5 +95,6 @@ def thinker(engine: StartEngine, tmp_path_factory: pytest.TempPathFactory) -> En
 
 @pytest.mark.engine
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.rows(1)
 def test_of_the_real_engine_too(thinker: Engine, spillway: StartSpillway, form: str) -> None:
     assert told(form, spillway([thinker.url], **NAMED).v1, THINKER, without=PICTURES) == {}

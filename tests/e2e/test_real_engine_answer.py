@@ -48,6 +48,7 @@ def check(answer: Answer, engine: Engine, *, length: int = LENGTH) -> None:
     [{}, {"stream": True}, {"stream": True, "stream_options": {"include_usage": True}}],
     ids=["whole", "streamed", "streamed with usage"],
 )
+@pytest.mark.rows(1)
 def test_an_answer_of_three_windows(walk_engine: Engine, proxy_of: SharedSpillway, fields: dict[str, Any]) -> None:
     answer = proxy_of(walk_engine).chat([after(walk_engine.words[0])], model="walk", max_tokens=LENGTH, **fields)
     check(answer, walk_engine)
@@ -104,12 +105,14 @@ def faults(expected: str, answer: Answer) -> list[str]:
     return errors + wrong
 
 
+@pytest.mark.heavy
 def test_many_clients_over_slots_of_their_own(engine: StartEngine, proxy_of: SharedSpillway) -> None:
     slots = engine(ModelSpec(mode="walk"), ctx=SLOTS * SMALL, parallel=SLOTS)
     assert slots.get("/props")["default_generation_settings"]["n_ctx"] == SMALL
     assert crowd(proxy_of(slots), slots, MANY) == []
 
 
+@pytest.mark.heavy
 def test_many_clients_over_slots_that_share_a_window(engine: StartEngine, proxy_of: SharedSpillway) -> None:
     """llama-server's default: every slot tells the whole window, and all that run are ended when it is full."""
     slots = engine(ModelSpec(mode="walk"), ctx=SMALL, parallel=SLOTS, unified=True)
@@ -136,6 +139,7 @@ def listed(engine: Engine, first: int, last: int) -> str:
 
 
 @pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.rows(1)
 def test_a_thought_of_more_than_the_room(
     engine: StartEngine, walk_engine: Engine, proxy_of: SharedSpillway, stream: bool
 ) -> None:
@@ -155,6 +159,7 @@ def test_a_thought_of_more_than_the_room(
 
 
 @pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.rows(1)
 def test_a_call_near_the_end_of_the_window(
     engine: StartEngine, walk_engine: Engine, proxy_of: SharedSpillway, stream: bool
 ) -> None:

@@ -113,6 +113,7 @@ def prompt_tokens_read(engine: Engine) -> int:
 
 
 @pytest.mark.parametrize("reason", ["System message must be at the beginning.", "Only the first, please."])
+@pytest.mark.rows(1)
 def test_a_template_that_takes_one_system_message(
     engine: StartEngine, spillway: StartSpillway, tmp_path: Path, reason: str
 ) -> None:

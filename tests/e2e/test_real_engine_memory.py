@@ -48,6 +48,7 @@ def history() -> list[dict[str, Any]]:
     return messages
 
 
+@pytest.mark.heavy
 def test_the_engine_gives_vectors(echo_engine: Engine, engine: StartEngine, spillway: StartSpillway) -> None:
     """Of a tiny model, whose vectors mean little: what counts is that they are asked for, taken, and not asked for again."""
     vectors = engine(ModelSpec(mode="echo"), alias="vectors", embeddings=True)

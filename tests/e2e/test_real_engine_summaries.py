@@ -35,6 +35,7 @@ TALK = (
 )
 
 
+@pytest.mark.heavy
 def test_no_loop_is_stored_and_what_the_user_told_is_kept(instruct_tap: Tap, spillway: StartSpillway) -> None:
     # On a loaded machine it writes a word in seconds: then there is an extract all the sooner.
     proxy = spillway([instruct_tap.url], recall="off", summary_wait=12)

@@ -48,6 +48,7 @@ OLLAMA: Form = "/api/chat", {"stream": False}
         (OLLAMA, {"think": False}, "effort none switch False"),
     ],
 )
+@pytest.mark.rows(2)
 def test_its_template_hears_it(
     told: Engine, proxy_of: SharedSpillway, form: Form, wish: dict[str, Any], heard: str
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_budget_ends_the_thought(told: Engine, proxy_of: SharedSpillway) -> No
 
 
 @pytest.mark.parametrize("form", [MESSAGES, RESPONSES, OLLAMA])
+@pytest.mark.rows(1)
 def test_the_users_bound_ends_it(told: Engine, spillway: StartSpillway, form: Form) -> None:
     """By the engine's own sampler, which then goes on with the answer."""
     answer = said(spillway([told.url], thinking_budget=8).url, told, form, LONG, {})

@@ -151,6 +151,7 @@ def either(request: pytest.FixtureRequest) -> Engine:
 # -- ten rounds
 
 
+@pytest.mark.heavy
 def test_tools_of_the_models_own_pass_byte_for_byte(echo_tap: Tap, spillway: StartSpillway) -> None:
     proxy = spillway([echo_tap.url])
     for streamed in (False, True):
@@ -166,6 +167,7 @@ def test_tools_of_the_models_own_pass_byte_for_byte(echo_tap: Tap, spillway: Sta
 
 
 @pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.rows(1)
 def test_tools_of_a_model_without_any(untooled: Engine, proxy_of: SharedSpillway, streamed: bool) -> None:
     """Nothing is set: the engine tells that the template has no place for tools."""
     proxy = proxy_of(untooled, repeating=True)
@@ -193,6 +195,7 @@ def test_a_setting_has_tools_emulated(echo_tap: Tap, spillway: StartSpillway) ->
 
 
 @pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.rows(1)
 def test_a_tool_is_looked_up_and_called_inside_one_answer(
     echo_tap: Tap, spillway: StartSpillway, streamed: bool
 ) -> None:
@@ -219,6 +222,7 @@ def test_a_tool_is_looked_up_and_called_inside_one_answer(
 # -- more than a window of rounds
 
 
+@pytest.mark.heavy
 def test_a_loop_of_several_windows(either: Engine, proxy_of: SharedSpillway) -> None:
     proxy = proxy_of(either, repeating=True)
     refused = either.process.text().count(REFUSAL)
@@ -235,6 +239,7 @@ def test_a_loop_of_several_windows(either: Engine, proxy_of: SharedSpillway) -> 
 # -- the end of the window
 
 
+@pytest.mark.rows(1)
 def test_a_call_that_does_not_fit_is_written_once_more(either: Engine, spillway: StartSpillway) -> None:
     """The window fills in the middle of the arguments: none of them is with the client, and the call is asked for again.
 

@@ -264,6 +264,7 @@ def joined(parts: Iterable[tuple[Any, Any]]) -> tuple[str, list[Any], Any]:
 
 
 @pytest.mark.parametrize("row", [*CLEAN, *REPAIRED, *MALFORMED], ids=lambda row: row.name)
+@pytest.mark.rows(40)
 def test_every_output_is_read_in_any_chunks(row: Output) -> None:
     """After giving up, too, where there are malformed calls."""
     finish = "length" if row.cut else "stop"

@@ -65,6 +65,7 @@ def test_the_first_visit_says_what_it_is_and_shows_a_pause_and_what_follows(brow
         expect(page.locator(".chart > svg .event.paused")).to_have_count(1)
 
 
+@pytest.mark.heavy
 def test_the_base_url_can_be_copied(browser: Browser, stage: Stage) -> None:
     with visiting(browser, stage.proxy.url) as visit:
         page = visit.open("start")
@@ -74,6 +75,7 @@ def test_the_base_url_can_be_copied(browser: Browser, stage: Stage) -> None:
         assert page.evaluate("navigator.clipboard.readText()") == f"{stage.proxy.url}/v1"
 
 
+@pytest.mark.heavy
 def test_one_who_has_been_here_begins_with_the_conversations(browser: Browser, stage: Stage) -> None:
     with visiting(browser, stage.proxy.url) as visit:
         page = visit.open()
@@ -81,6 +83,7 @@ def test_one_who_has_been_here_begins_with_the_conversations(browser: Browser, s
         expect(page.get_by_role("navigation").get_by_role("link").first).to_have_text("Start")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("dark", [False, True])
 def test_nothing_keeps_people_from_using_any_view(browser: Browser, stage: Stage, *, dark: bool) -> None:
     with visiting(browser, stage.proxy.url, dark=dark) as visit:
@@ -89,6 +92,7 @@ def test_nothing_keeps_people_from_using_any_view(browser: Browser, stage: Stage
             assert faults(page) == [], page.url
 
 
+@pytest.mark.heavy
 def test_every_view_fits_a_phone(browser: Browser, stage: Stage) -> None:
     with visiting(browser, stage.proxy.url, phone=True) as visit:
         for page in every_view(visit, stage):
@@ -96,6 +100,7 @@ def test_every_view_fits_a_phone(browser: Browser, stage: Stage) -> None:
             assert all(each.evaluate("it => it.scrollWidth <= it.clientWidth") for each in wide), page.url
 
 
+@pytest.mark.heavy
 def test_a_chosen_theme_holds_against_the_systems_and_is_kept(browser: Browser, stage: Stage) -> None:
     with visiting(browser, stage.proxy.url, dark=True) as visit:
         page = visit.open("start")
@@ -130,6 +135,7 @@ def tab_to(page: Page, words: str) -> None:
     raise AssertionError(f"the tab key does not reach {words}")
 
 
+@pytest.mark.heavy
 def test_a_keyboard_is_enough(browser: Browser, stage: Stage) -> None:
     with visiting(browser, stage.proxy.url) as visit:
         page = visit.open("savings")
@@ -154,6 +160,7 @@ def test_a_keyboard_is_enough(browser: Browser, stage: Stage) -> None:
         expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
 
 
+@pytest.mark.heavy
 def test_what_is_said_aloud(browser: Browser, stage: Stage) -> None:
     with visiting(browser, stage.proxy.url) as visit:
         page = visit.open("conversations")
@@ -164,6 +171,7 @@ def test_what_is_said_aloud(browser: Browser, stage: Stage) -> None:
         asking.ended()
 
 
+@pytest.mark.heavy
 def test_markup_in_what_is_said_stays_text(browser: Browser, stage: Stage) -> None:
     stage.proxy.chat(
         {"model": "m", "messages": [{"role": "user", "content": "<img src=x onerror=alert(1)> <b>bold</b>"}]}
@@ -173,6 +181,7 @@ def test_markup_in_what_is_said_stays_text(browser: Browser, stage: Stage) -> No
         expect(page.get_by_role("link", name="<img src=x onerror=alert(1)>")).to_be_visible()
 
 
+@pytest.mark.heavy
 def test_what_the_policy_refuses_is_found(browser: Browser, stage: Stage) -> None:
     """These tests would see a violation, and a request to another host."""
     with visiting(browser, stage.proxy.url) as visit:
@@ -185,6 +194,7 @@ def test_what_the_policy_refuses_is_found(browser: Browser, stage: Stage) -> Non
         visit.wrong.clear()
 
 
+@pytest.mark.heavy
 def test_a_lost_connection_is_said_and_taken_up_again(browser: Browser, stage: Stage) -> None:
     with visiting(browser, stage.proxy.url) as visit:
         visit.page.clock.install()
@@ -213,6 +223,7 @@ def keyed(browser: Browser) -> Iterator[Stage]:
         yield running
 
 
+@pytest.mark.heavy
 def test_the_link_of_the_log_opens_the_page_and_leaves_the_address(browser: Browser) -> None:
     with staged(host="0.0.0.0", allow=("open",), page_token="of/the-log") as stage:
         stage.talk("harbours", 1)
@@ -233,6 +244,7 @@ def sign_in(visit: Visit, key: str) -> Page:
     return page
 
 
+@pytest.mark.heavy
 def test_a_key_shows_its_own_conversations_and_no_others(browser: Browser, keyed: Stage) -> None:
     with visiting(browser, keyed.proxy.url) as visit:
         expect(sign_in(visit, "no-key").get_by_role("alert")).to_be_visible()
@@ -249,6 +261,7 @@ def test_a_key_shows_its_own_conversations_and_no_others(browser: Browser, keyed
         expect(page.locator(".rows")).to_have_count(0)
 
 
+@pytest.mark.heavy
 def test_who_has_shown_a_key_asks_a_model_with_it(browser: Browser, keyed: Stage) -> None:
     with visiting(browser, keyed.proxy.url) as visit:
         page = sign_in(visit, "one-key")
@@ -262,6 +275,7 @@ def test_who_has_shown_a_key_asks_a_model_with_it(browser: Browser, keyed: Stage
     assert keyed.rows("asking", "another-key") == []
 
 
+@pytest.mark.heavy
 def test_a_link_that_is_followed_as_soon_as_the_key_is_known_is_where_one_stays(browser: Browser, keyed: Stage) -> None:
     with visiting(browser, keyed.proxy.url) as visit:
         known = 'document.querySelector("header button + button") && !location.hash'  # the button to sign out
@@ -272,6 +286,7 @@ def test_a_link_that_is_followed_as_soon_as_the_key_is_known_is_where_one_stays(
         assert page.url.endswith("#/log")
 
 
+@pytest.mark.heavy
 def test_an_admin_key_shows_all_of_them_and_not_what_was_said(browser: Browser, keyed: Stage) -> None:
     with visiting(browser, keyed.proxy.url, refused={403}) as visit:
         page = sign_in(visit, "admin-key")

@@ -16,6 +16,8 @@ from tests.proxying import metric, running_proxy
 
 RED = "rgb(180, 35, 24)"
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture(scope="module")
 def stage(browser: Browser) -> Iterator[Stage]:

@@ -38,6 +38,7 @@ def brain() -> Any:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FAKES if kind != "generic"])
+@pytest.mark.rows(2)
 def test_no_turn_of_a_long_chat_waits_for_a_summary(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.addons.ahead.QUIET", 0.05)
     with FAKES[kind]([MODEL], brain()) as fake, running_proxy(fake, **ON) as proxy:

@@ -53,6 +53,7 @@ def arrived(proxy: Proxy, fake: LlamaCppFake, dialect: str, system: str, turns: 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("alike", ALIKE)
+@pytest.mark.rows(8)
 def test_conversations_of_one_key_are_never_mixed(dialect: str, alike: str) -> None:
     with LlamaCppFake([FakeModel("m", 8192)], fine) as fake, running_proxy(fake) as proxy:
         for turns in (HELLO, SECOND):

@@ -213,6 +213,7 @@ async def longest_block(body: bytes) -> tuple[float, int, bytes, int]:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.rows(3)
 async def test_the_loop_goes_on(name: str) -> None:
     blocked, status, said, asked = await longest_block(HOSTILE[name]())
     assert status == 200 or b"context_length_exceeded" in said, said[:300]
@@ -221,6 +222,7 @@ async def test_the_loop_goes_on(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ABSURD)
+@pytest.mark.rows(3)
 async def test_what_is_absurd_is_refused_at_once(name: str) -> None:
     blocked, status, said, asked = await longest_block(ABSURD[name]())
     assert status == 400

@@ -46,6 +46,7 @@ def turns(proxy: Proxy, count: int, *, filler: int = 40) -> tuple[list[str], lis
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FAKES)
+@pytest.mark.rows(2)
 def test_a_long_chat_never_overflows_and_is_not_summarised_on_each_turn(kind: str) -> None:
     fake = FAKES[kind]([FakeModel("m", WINDOW)], summariser(qa()))
     with fake, running_proxy(fake, **KEY.get(kind, {})) as proxy:

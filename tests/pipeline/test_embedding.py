@@ -141,6 +141,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("status", "body"), BROKEN)
+@pytest.mark.rows(3)
 def test_while_it_is_down_words_alone_rank_and_it_is_left_alone_for_a_while(
     status: int, body: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -93,6 +93,7 @@ def believed(proxy: Proxy) -> tuple[Any, Any]:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("text", [FALSE_WINDOW, NO_TOOLS, NO_PARSER])
 @pytest.mark.parametrize("kind", sorted(ECHOES))
+@pytest.mark.rows(16)
 def test_what_an_error_repeats_of_the_request_teaches_nothing(
     kind: str, text: str, stream: bool, messages: list[dict[str, Any]]
 ) -> None:
@@ -150,6 +151,7 @@ OVERFLOWS = {
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("name", OVERFLOWS)
+@pytest.mark.rows(20)
 def test_an_honest_overflow_teaches_the_window_and_is_survived(name: str, stream: bool) -> None:
     row = OVERFLOWS[name]
     window = row["window"]

@@ -175,6 +175,7 @@ def sent_by(proxy: Proxy, path: str, given: list[dict[str, Any]], *, stream: boo
         *(("goose", path, stream) for path in PATHS for stream in (True, False)),
     ],
 )
+@pytest.mark.rows(10)
 def test_all_of_it_is_answered_from_wherever_it_is(name: str, path: str, stream: bool) -> None:
     given = PROGRAMS[name](TURNS)
     path = path if given[-1]["role"] == "user" else PATHS[0]  # Messages has no system's words at its end

@@ -106,6 +106,7 @@ def count(sent: list[Message], text: str) -> int:
 
 @pytest.mark.parametrize("window", [4096, 8192, 16384])
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.rows(3)
 def test_instructions_outlast_forty_five_steps(form: str, window: int) -> None:
     messages, sent = [{"role": "system", "content": "You are an agent."}, user(TASK), *FORMS[form]], list[Message]()
     with LlamaCppFake([FakeModel("m", window)], brain) as fake, running_proxy(fake) as proxy:

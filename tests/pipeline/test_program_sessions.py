@@ -115,6 +115,7 @@ def brain(question: Question) -> Reply:
 
 
 @pytest.mark.parametrize("program", OPENINGS)
+@pytest.mark.rows(2)
 def test_task_rules_and_files_outlast_a_long_session(program: str) -> None:
     """Two tasks of many steps each; every reduction comes down to the target, and no further than that asks for."""
     window, stepped = 8192, as_text if program == "auto-coder" else native

@@ -27,6 +27,7 @@ def asked(proxy: Proxy, key: str, characters: int, name: str, order: list[str]) 
 
 
 @pytest.mark.parametrize("key", ["bert-key-12345", "anne-key-12345"])
+@pytest.mark.rows(1)
 def test_a_short_chat_does_not_wait_for_long_ones(key: str) -> None:
     order: list[str] = []
     keys = ("anne-key-12345", "bert-key-12345")

@@ -62,6 +62,7 @@ def brain(question: Question) -> Reply:
 
 @pytest.mark.parametrize("strategy", ["auto", "summarize"])
 @pytest.mark.parametrize(("window", "prompt", "lines"), [(8192, 120, 30), (16384, 270, 60), (32768, 900, 120)])
+@pytest.mark.rows(2)
 def test_task_between_reminders_outlasts_each_compaction(strategy: str, window: int, prompt: int, lines: int) -> None:
     with LlamaCppFake([FakeModel("m", window)], brain) as fake, running_proxy(fake, strategy=strategy) as proxy:
         for messages in session(24, lines):
@@ -75,6 +76,7 @@ def test_task_between_reminders_outlasts_each_compaction(strategy: str, window: 
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.rows(3)
 def test_newest_message_loses_the_blocks_and_not_the_task(program: str) -> None:
     """What stands before it and behind it is many times as large as the window."""
     state = "\n".join(f"The entry {n} of the list says {n * 7}." for n in range(2500))

@@ -36,6 +36,7 @@ FORGED = ["a forged summary", "a forged summary, then a question", "a forged ins
 
 @pytest.mark.parametrize("strategy", ["auto", "summarize"])
 @pytest.mark.parametrize("carrier", [*CARRIED, *FORGED])
+@pytest.mark.rows(4)
 def test_only_what_was_typed_is_carried_as_a_rule(carrier: str, strategy: str) -> None:
     page: list[dict[str, Any]] = [
         {"role": "user", "content": carried(carrier, EVIL)},

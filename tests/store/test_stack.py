@@ -99,6 +99,7 @@ def locked_out(server: RedisServer) -> Iterator[None]:
         (locked_out, "is unavailable (AuthenticationError): working without it"),
     ],
 )
+@pytest.mark.rows(1)
 def test_redis_in_trouble(
     trouble: Callable[[RedisServer], contextlib.AbstractContextManager[None]],
     problem: str,
