@@ -10,18 +10,23 @@ from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any
 
-# Every repetition is bounded, so that no text takes longer than a constant for each of its characters.
-_TOKEN = re.compile(r"[^\W_]{1,64}(?:[_./:@\\#+'\u2019-]{1,3}[^\W_]{1,64}){0,12}")
-_PART = re.compile(r"[^\W_]+")
+import regex
+
+# Every repetition is bounded, so that no text takes longer than a constant for each of its characters. To `regex` vowel signs
+# are parts of words, as in Hindi; to `re` they are not.
+_TOKEN = regex.compile(r"[^\W_]{1,64}(?:[_./:@\\#+'\u2019-]{1,3}[^\W_]{1,64}){0,12}")
+_PART = regex.compile(r"[^\W_]+")
 HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 """Chinese characters, as a range for a pattern."""
-UNSPACED = f"\u3040-\u30ff{HAN}\uac00-\ud7a3\u0e00-\u0e7f"
-"""The same for all that is written without spaces: kana, Chinese characters, Thai; and Korean syllables, whose endings change."""
+UNSPACED = f"\u3040-\u30ff{HAN}\uac00-\ud7a3\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+"""The same for all that is written without spaces: kana, Chinese characters, Thai, Lao, Burmese, Khmer; and Korean syllables,
+whose endings change.
+"""
 _RUN = re.compile(f"[{UNSPACED}]+|[^{UNSPACED}]+")
 _IS_UNSPACED = re.compile(f"[{UNSPACED}]")
 _APOSTROPHE = re.compile("['\u2019]")
-_ID = re.compile(r"\d[^\W\d]{1,64}\d")
-"""Figures on both sides of letters: of a hash, an id or base64, which no word has."""
+_ID = re.compile(r"\d[^\W\d]{1,64}\d|\d\Z")
+"""Figures on both sides of letters, of a hash, an id or base64, which no word has; or at the end: all endings are letters."""
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]{1,200}`|https?://\S{1,300}", re.DOTALL)
 _LATIN, _CYRILLIC = "latin", "cyrillic"
 _LETTERS = re.compile(r"[^\W\d_]{2,64}")
@@ -36,7 +41,11 @@ _LOOKED_AT = 20_000
 _DEFAULT = "english"
 _LEAST_VOTES = 2
 _SHORT = 32
-"""Characters up to which it is remembered what the terms of a token are."""
+"""Characters up to which it is remembered what the terms of a token are, and a part of it may be a word."""
+_SCRIPTS = {"DEVANAGARI": "hindi", "ARABIC": "arabic", "TAMIL": "tamil", "GREEK": "greek", "ARMENIAN": "armenian"}
+"""Languages of which there are stemmers, by the scripts of words, as Unicode names them."""
+_PERSIAN = re.compile("[\u067e\u0686\u0698\u06a9\u06af\u06cc]")
+"""Letters that Arabic does not have."""
 
 # Words that say nothing of what a text is about, folded, by language as the stemmers name those.
 _FUNCTION_WORDS = {
@@ -93,7 +102,8 @@ def folded(text: str) -> str:
         return text.lower()
     # Twice, because a mathematical letter becomes a capital, which can then be folded, only by the first normalization.
     decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
-    return unicodedata.normalize("NFC", "".join(c for c in decomposed if unicodedata.category(c) != "Mn"))
+    kept = (c for c in decomposed if unicodedata.category(c) not in ("Mn", "Me") or "\u0780" <= c < "\u1ab0")
+    return unicodedata.normalize("NFC", "".join(kept))  # in the scripts of South Asia those are vowels
 
 
 def language_of(tokens: list[str]) -> str:
@@ -118,15 +128,18 @@ def _terms_of(token: str, language: str) -> tuple[str, ...]:
                 spaced = len(run) == 1 or not _IS_UNSPACED.match(run)
                 found += [run] if spaced else [_shared(run[at : at + 2]) for at in range(len(run) - 1)]
         elif part not in FUNCTION_WORDS[language]:
-            found.append((_stem if len(part) <= _SHORT else _stem.__wrapped__)(part, language))
+            found.append(_stem(part, language) if len(part) <= _SHORT else part)
     return tuple(found)
 
 
 @lru_cache(maxsize=16384)
 def _stem(part: str, language: str) -> str:
     """Return the stem of a word. Paths and identifiers are made of few words, in many orders."""
-    if part[-1].isdecimal():  # all endings that the stemmers know are letters
+    if _ID.search(part):
         return part
+    if not part.isascii():
+        script = unicodedata.name(part[0], "").split(" ")[0]
+        language = "persian" if _PERSIAN.search(part) else _SCRIPTS.get(script, language)
     # One stemmer used by two threads at a time mixes up their words; a new one costs half a microsecond.
     stem: str = _stemmer()(language).stemWord(part)
     return stem

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from proxy.recall.ranking import (
     within,
 )
 
+FACTS = Path(__file__).parent / "facts.txt"
 THINGS = [
     *("garden", "kitchen", "train", "office", "holiday", "bicycle", "window"),
     *("winter", "doctor", "violin", "river", "pancake", "museum"),
@@ -131,6 +134,25 @@ def test_what_is_asked_for_comes_back() -> None:
     messages = [*talk(20), FACT, *talk(20)]
     found = recalled(messages, "Which animals does my sister Mathilda keep?", lost=30)
     assert found[0].text == FACT["content"]
+
+
+def planted() -> Iterator[Any]:
+    """Facts of a language with their questions, and a chat in it in which all of them are said."""
+    lines = [line for line in FACTS.read_text(encoding="utf-8").splitlines() if line[0] != "#"]
+    for *facts, others in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
+        said = others.removeprefix("- ").split("|")
+        chat = [
+            {"role": ("user", "assistant")[n % 2], "content": f"{said[n * 3 % 5]} {said[n % 4]}"} for n in range(60)
+        ]
+        told = [fact.partition(": ")[2].split(" | ") for fact in facts]
+        chat[20:20] = [{"role": "user", "content": fact} for fact, _ in told]
+        for number, (fact, question) in enumerate(told):
+            yield pytest.param(chat, fact, question, id=f"{facts[0].partition(':')[0]}-{number}")
+
+
+@pytest.mark.parametrize(("messages", "fact", "question"), [*planted()])
+def test_the_same_facts_come_back_in_ten_languages(messages: list[dict[str, Any]], fact: str, question: str) -> None:
+    assert recalled(messages, question, lost=40)[0].text == fact
 
 
 def test_what_is_still_in_the_prompt_is_not_recalled() -> None:
