@@ -1,64 +1,27 @@
-"""Routing: which backend serves which model, the options that only this backend has, and the form in which it takes chats.
-
-Everything else knows chat completions only: what another form is spoken in begins and ends here.
-"""
+"""Routing: which backend serves which model, and the options that only this backend has."""
 
 import asyncio
-import logging
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from operator import is_
 from typing import Any
 
-import httpx
-from typing_extensions import override
-
 from proxy.backends.base import Listed
 from proxy.backends.profile import ModelKey, ModelProfile
 from proxy.core.errors import BadRequest
-from proxy.core.jsontext import HEAVY, dumps, loads, loads_object
 from proxy.core.request import Request
 from proxy.core.settings import OFF, Settings
-from proxy.core.sse import FrameTooLong
-from proxy.dialects.bodies import dict_in
-from proxy.dialects.chat import UPSTREAM_PATH
-from proxy.dialects.ollama_upstream import UPSTREAM_PATH as OLLAMA_PATH
-from proxy.dialects.ollama_upstream import LineReader, ollama_body
-from proxy.exchange import unique
-from proxy.net.headers import AS_JSON, OF_ENCODING, Headers, response_headers
 from proxy.net.prober import KnownModel, Prober
-from proxy.net.tasks import offload_if
-from proxy.net.transport import TURN_BYTES, body_of, is_event_stream
 from proxy.net.upstream import Upstream
-from proxy.shaping.repair import without_system
-
-_log = logging.getLogger("spillway")
-
-OLLAMA = "ollama"
-"""The chat dialect of backends that take Ollama's own fields."""
 
 LONGEST_NAME = 512
 """Characters of a model's name that a client gives; paths of files are among them. It gets into logs, metrics and memory."""
 _NOT_FOR_CHATS = re.compile("embed|rerank", re.IGNORECASE)
 """Names of models that can't chat; LM Studio ships with one, and lists it among the others."""
-_OF_FORM = (b"content-length", b"content-type")
-_LARGEST = 64 * 2**20
-"""Bytes of an answer that is not streamed."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChatBody:
-    """A body of chat completions, and other forms of the same where the client sent one."""
-
-    content: bytes
-    wire: bytes | None = None
-    """With the client's content-encoding."""
-    native: bytes | None = None
-    """As a request of Ollama's `/api/chat`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,143 +62,12 @@ class Route:
         if request.thinking is None and not request.for_ollama:
             return request
         backend = await self.prober.backend()
-        if backend.chat_dialect == OLLAMA and request.for_ollama:
+        if backend.speaks_ollama and request.for_ollama:
             request = replace(request, body={**request.body, **request.for_ollama})
         if request.thinking is None or "think" in request.body:
             return request
         options = backend.thinking_options(request.thinking, await self.known.profile())
         return request.changed(**options) if options else request
-
-    async def send_chat(
-        self, headers: Headers, body: ChatBody, *, query: bytes = b"", ahead: bool = False
-    ) -> httpx.Response:
-        """Send a request for a chat, and return a response of chat completions with its body unread: close it when done.
-
-        For what is sent `ahead` of time nobody waits.
-
-        Raises:
-            BadRequest: the backend has no form for what is asked.
-            UpstreamUnavailable, UpstreamInvalid, UpstreamTimeout: see `Upstream.send`.
-        """
-        backend, rules = self.prober.known_backend, self.known.current().demands
-        if "no_system" in rules:
-            body = ChatBody(await offload_if(len(body.content) > 8 * HEAVY, _without_system, body.content))
-        if backend.chat_dialect != OLLAMA:
-            drop = OF_ENCODING if body.wire is None else frozenset()
-            target, content = UPSTREAM_PATH + (b"?" + query if query else b""), body.wire or body.content
-            sent = self.upstream.send("POST", target, headers, content, drop=drop, plain=True, ahead=ahead)
-            return await _named(await sent)
-        window = self.known.window_request.granted
-        content, usage = await offload_if(len(body.content) > 8 * HEAVY, _translate, body.content, window)
-        content = content if window or not body.native else body.native
-        drop, lines = OF_ENCODING, LineReader(f"chatcmpl-{unique()}", usage=usage)
-        sent = self.upstream.send("POST", OLLAMA_PATH, headers, content, drop=drop, plain=True, ahead=ahead)
-        response = await _named(await sent)
-        kind, stream = AS_JSON, response.stream
-        if response.status_code != 200:
-            refused = await body_of(response, _LARGEST)
-            if loads_object(refused) is None:  # Ollama says why; one that only imitates it may not, or has no such path
-                self.prober.give_up_door()
-                _log.warning("backend %s only imitates Ollama: /v1 is spoken to it from now on", self.upstream.name)
-                return await self.send_chat(headers, body, query=query, ahead=ahead)
-            stream = httpx.ByteStream(refused)
-        elif is_event_stream(response):
-            assert isinstance(stream, httpx.AsyncByteStream)
-            kind, stream = (b"content-type", b"text/event-stream"), _Frames(stream, lines)
-        else:
-            stream = httpx.ByteStream(lines.completion(await body_of(response, _LARGEST)))
-        passing = [*response_headers(response.headers.raw, drop=_OF_FORM), kind]
-        return httpx.Response(response.status_code, headers=passing, stream=stream)
-
-
-_STREAMED = re.compile(rb'\s*+(?:(?:data|event|id|retry)?:|\{(?=[^\n]*?"(?:delta|done)")[^\n]*\}[ \t\r]*\n)')
-"""How events begin, or a line of JSON that is part of an answer."""
-_LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
-
-
-async def _named(response: httpx.Response) -> httpx.Response:
-    """Return a response as the event stream that it is, if it is one: called otherwise, or lines of JSON."""
-    if response.status_code != 200 or is_event_stream(response):
-        return response
-    if not response.headers.get("content-type", "").startswith(_LINES):
-        assert isinstance(response.stream, httpx.AsyncByteStream)
-        response.stream = body = _Begun(response.stream)
-        if not _STREAMED.match(await body.beginning()):
-            return response
-    response.headers["content-type"] = "text/event-stream"
-    return response
-
-
-class _Begun(httpx.AsyncByteStream):
-    """A body whose beginning was looked at."""
-
-    def __init__(self, stream: httpx.AsyncByteStream) -> None:
-        self._stream, self._rest, self._read = stream, aiter(stream), b""
-        self._error: Exception | None = None
-
-    async def beginning(self) -> bytes:
-        """Read up to the end of the first line, at most some kilobytes."""
-        try:
-            async for data in self._rest:
-                self._read += data
-                if b"\n" in self._read.lstrip() or self._read[TURN_BYTES:]:
-                    break
-        except httpx.TransportError as error:  # whoever reads the body learns of it
-            self._error = error
-        except asyncio.CancelledError:  # nobody has the response yet who could close it
-            await self.aclose()
-            raise
-        return self._read
-
-    @override
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        if self._read:
-            yield self._read
-        if self._error is not None:
-            raise self._error
-        async for data in self._rest:
-            yield data
-
-    @override
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-
-class _Frames(httpx.AsyncByteStream):
-    """The lines of a response as frames."""
-
-    def __init__(self, stream: httpx.AsyncByteStream, lines: LineReader) -> None:
-        self._stream, self._lines = stream, lines
-
-    @override
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            async for data in self._stream:
-                yield self._lines.feed(data)
-            yield self._lines.close()
-        except FrameTooLong as error:
-            raise httpx.ReadError(f"it holds {error}") from None
-
-    @override
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-
-def _without_system(body: bytes) -> bytes:
-    parsed = loads(body)
-    return dumps(parsed | {"messages": without_system(parsed["messages"])})
-
-
-def _translate(body: bytes, window: int | None) -> tuple[bytes, bool]:
-    """The body as a request of Ollama's, for a model that is loaded with this window; whether a stream is to end with usage.
-
-    Another `num_ctx` than that of the last request would have it loaded again.
-    """
-    parsed = loads(body)
-    if window is not None:
-        parsed["options"] = {**dict_in(parsed, "options"), "num_ctx": window}
-    options = parsed.get("stream_options")
-    return dumps(ollama_body(parsed)), isinstance(options, dict) and options.get("include_usage") is True
 
 
 def _readiness(route: Route) -> int:

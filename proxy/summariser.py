@@ -25,8 +25,8 @@ from proxy.dialects.chat.request import LOADING, SLOT, summarising
 from proxy.job import Job
 from proxy.net.tasks import next_step, offload_if
 from proxy.net.transport import ERROR_BYTES, body_of, is_event_stream, retry_after
-from proxy.net.upstream import Upstream
-from proxy.routing import ChatBody, Route, Router
+from proxy.net.upstream import ChatBody, Upstream
+from proxy.routing import Route, Router
 from proxy.stream.answer import Answer
 
 T = TypeVar("T")
@@ -211,7 +211,7 @@ class Summaries:
                 await self._addons.place(job, None if ask.append else placed)
             content = _content(job, route, ask, placed, stream=stream)
             try:
-                response = await route.send_chat(job.backend_headers(route), content, ahead=bool(job.expected))
+                response = await route.upstream.send_chat(route.known, job.backend_headers(route), content, ahead=bool(job.expected))
                 try:
                     if response.status_code == 200:
                         return await _read(job, route, ask, response)

@@ -27,10 +27,9 @@ from proxy.core.request import Message
 from proxy.dialects.chat.request import reading_only
 from proxy.job import Job
 from proxy.net.tasks import spawn
-from proxy.net.upstream import Upstream
+from proxy.net.upstream import ChatBody, Upstream
 from proxy.outcome import Event, Outcome, Telemetry
 from proxy.preparing import Preparer
-from proxy.routing import ChatBody
 from proxy.tokens.cache import Cache
 from proxy.tokens.meter import Meter
 
@@ -320,7 +319,9 @@ class AheadCompactor(AddOn):
         await self._compactor.addons.place(job)
         body = ChatBody(reading_only(job.prompt.body(), [*job.prompt.messages, *rest]))
         with suppress(ClientError, httpx.TransportError):
-            response = await job.route.send_chat(job.backend_headers(job.route), body, ahead=True)
+            response = await job.route.upstream.send_chat(
+                job.route.known, job.backend_headers(job.route), body, ahead=True
+            )
             stream = response.stream
             assert isinstance(stream, httpx.AsyncByteStream)
             try:

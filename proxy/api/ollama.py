@@ -20,7 +20,6 @@ from proxy.core.errors import ModelNotFound
 from proxy.core.jsontext import loads_object
 from proxy.dialects.bodies import object_in, text_in
 from proxy.exchange import Exchange
-from proxy.routing import OLLAMA
 
 VERSION = "0.14.0"
 """Of Ollama's whose API is answered: clients ask for a least one."""
@@ -115,7 +114,7 @@ async def _shown_by_ollama(on: Services, exchange: Exchange) -> dict[str, Any] |
     if not isinstance(body.get(field), str):
         return None
     route = await on.relay.router.route(body[field])
-    if (await route.prober.backend()).chat_dialect != OLLAMA:
+    if not (await route.prober.backend()).speaks_ollama:
         return await _described(on, exchange)
     window = (await route.known.profile()).window
     shown = mapping(

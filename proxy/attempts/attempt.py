@@ -31,8 +31,8 @@ from proxy.dialects.chat.request import going_on, may_ask_usage, unstreamed, wri
 from proxy.job import Job
 from proxy.net.tasks import offload_if
 from proxy.net.transport import QUOTED, body_of, is_event_stream, retry_after
+from proxy.net.upstream import ChatBody
 from proxy.preparing import Preparer
-from proxy.routing import ChatBody
 from proxy.shaping.dropped import lacking, meeting
 from proxy.shaping.repair import violates
 from proxy.tokens.meter import Estimate
@@ -285,7 +285,7 @@ class Attempts:
             job.route.known.expire()
         try:
             # A client's query (`?api-version=…`) goes with it.
-            response = await job.route.send_chat(headers, body, query=job.exchange.query)
+            response = await job.route.upstream.send_chat(job.route.known, headers, body, query=job.exchange.query)
             if is_event_stream(response):
                 job.state.opened, job.state.waits_for = response, ""
                 return response, None

@@ -88,8 +88,8 @@ class Backend:
     """One kind of backend. Instances hold no state."""
 
     kind = "generic"
-    chat_dialect = "chat"
-    """The form in which it takes chats: `chat` for chat completions, `ollama` for `/api/chat`."""
+    speaks_ollama = False
+    """Whether it takes chats at Ollama's `/api/chat`, rather than as chat completions."""
     continuations: tuple[Continuation, ...] = (Continuation.QUOTE,)
     """Ways to continue a partial answer, best first."""
     ask_running_counts: Mapping[str, Any] = {}

@@ -43,7 +43,7 @@ class Ollama(Backend):
     """Ollama's server. Whatever would count a prompt generates, or loads the model."""
 
     kind = "ollama"
-    chat_dialect = "ollama"
+    speaks_ollama = True
     continuations = (Continuation.TRAILING, Continuation.QUOTE)
     shifts_silently = True
     sets_windows = True

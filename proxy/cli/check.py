@@ -25,7 +25,7 @@ from proxy.net.flows import DEFAULT_PORTS, failure_at
 from proxy.net.loading import memory_here
 from proxy.net.transport import NO_HOST, NO_TLS, UNTRUSTED
 from proxy.net.upstream import Upstream
-from proxy.routing import OLLAMA, Route, Router, is_managed, not_listed
+from proxy.routing import Route, Router, is_managed, not_listed
 from proxy.shaping.repair import rules_for
 
 SMALL = 4096
@@ -158,7 +158,7 @@ async def _seen(
         listed = [model.id for model in await prober.listed()]
         seen.listed = len(listed)
         seen.status = 200 if listed else (await prober.runner.exchange(MODELS)).status
-        seen.imitates = backend.chat_dialect != OLLAMA and await prober.runner.run(_OLLAMA.has_doors())
+        seen.imitates = not backend.speaks_ollama and await prober.runner.run(_OLLAMA.has_doors())
         managed = {model: Route(upstream, prober, model) for model in listed}
         seen.left_alone = [model for model, route in managed.items() if not is_managed(route, settings)]
         memory = await memory_here() if is_here(urlsplit(upstream.url).hostname or "") else None

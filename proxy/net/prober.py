@@ -194,7 +194,7 @@ class KnownModel:
         self.window_request = prober.request_window(model)
         self.has_places = True
         """Whether it may be chosen where it reads a prompt; an add-on that finds nothing to choose says so until the next reading."""
-        self._prober = prober
+        self.prober = prober
         self._clock = prober.clock
         self._reported = ModelProfile()
         self._complete = False
@@ -218,25 +218,25 @@ class KnownModel:
         """
         now = self._clock()
         if now >= self._expires or (fresh and now >= self._read_at + COOL_DOWN):
-            await self._prober.refresh(("profile", self.model), self._read, known=self._complete)
+            await self.prober.refresh(("profile", self.model), self._read, known=self._complete)
         return self.current()
 
     async def loaded(self, body: Mapping[str, Any]) -> ModelProfile:
         """Read the profile as it holds for the request `body`, after loading the model if need be."""
         profile = await self.profile()
         if profile.provisional and not self._unloadable:
-            await self._prober.once(("load", self.model), partial(self._load, body))
+            await self.prober.once(("load", self.model), partial(self._load, body))
         return self.current()
 
     async def loaded_window(self) -> int | None:
         """Window in tokens that the loaded instance reports at this moment; None where it reports none."""
-        await self._prober.once(("profile", self.model), self._read)
+        await self.prober.once(("profile", self.model), self._read)
         return self._reported.loaded_window
 
     async def is_busy(self) -> bool:
         """Return whether the backend says that it is at work, for whichever client."""
-        backend = await self._prober.backend()
-        return await self._prober.runner.run(backend.busy(self.model))
+        backend = await self.prober.backend()
+        return await self.prober.runner.run(backend.busy(self.model))
 
     # -- what is known now
 
@@ -256,7 +256,7 @@ class KnownModel:
 
     def _merge(self, reported: ModelProfile) -> ModelProfile:
         learned: dict[str, Any] = {name: fact for name, (fact, _) in self._lessons.items()}
-        given, backend = self._prober.overrides(self.model), self._prober.known_backend
+        given, backend = self.prober.overrides(self.model), self.prober.known_backend
         return self.window_request.merged(backend, reported, ModelProfile(**learned), given)
 
     @property
@@ -340,7 +340,7 @@ class KnownModel:
         self._lessons.clear()
         self._cuts.clear()
         self._held = 0, -math.inf
-        self.window_request = self._prober.request_window(self.model)
+        self.window_request = self.prober.request_window(self.model)
         self.expire()
 
     def expire(self) -> None:
@@ -350,7 +350,7 @@ class KnownModel:
 
     async def _load(self, body: Mapping[str, Any]) -> None:
         self.requested_window = None
-        backend, runner = await self._prober.backend(), self._prober.runner
+        backend, runner = await self.prober.backend(), self.prober.runner
         if backend is not UNKNOWN:
             granted = await self.window_request.load(backend, self._reported, runner, body)
             await self._read()  # not shared with a probe from before the load
@@ -358,7 +358,7 @@ class KnownModel:
         self._unloadable, self._merged = self._reported.provisional, None
 
     async def _read(self) -> None:
-        prober = self._prober
+        prober = self.prober
         backend = await prober.backend()
         traced = None if backend is UNKNOWN else await prober.runner.trace(backend.profile(self.model))
         if traced is not None and traced.complete:
@@ -375,8 +375,8 @@ class KnownModel:
 
     async def _with_last_window(self, reported: ModelProfile) -> ModelProfile:
         """Store the window of a loaded model; give one that is not loaded the stored one where its backend names none."""
-        store, window = self._prober.store, reported.window
-        key = f"loaded|{self._prober.name}|{self.model}"
+        store, window = self.prober.store, reported.window
+        key = f"loaded|{self.prober.name}|{self.model}"
         if window is not None and window.value == self.requested_window:
             reported = replace(reported, window=None, provisional=True)
         elif window is not None and window.trust is Trust.LOADED:

@@ -2,18 +2,30 @@
 
 import asyncio
 import logging
+import re
 import time
-from collections.abc import AsyncIterable, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
+from uuid import uuid4
 
 import httpx
+from typing_extensions import override
 
 from proxy.backends.base import UNKNOWN, Backend
 from proxy.core.errors import BadRequest, ClientError, UpstreamInvalid, UpstreamTimeout, UpstreamUnavailable
+from proxy.core.history.turns import without_system
+from proxy.core.jsontext import HEAVY, dumps, loads, loads_object
+from proxy.core.sse import FrameTooLong
+from proxy.dialects.bodies import dict_in
+from proxy.dialects.chat import UPSTREAM_PATH
+from proxy.dialects.ollama_upstream import UPSTREAM_PATH as OLLAMA_PATH
+from proxy.dialects.ollama_upstream import LineReader, ollama_body
 from proxy.net.headers import (
     BODILESS,
+    OF_ENCODING,
     Header,
     Headers,
     ProxyKeys,
@@ -22,9 +34,9 @@ from proxy.net.headers import (
     openai_headers,
     request_headers,
 )
-from proxy.net.prober import Prober
-from proxy.net.tasks import spawn
-from proxy.net.transport import InvalidResponse
+from proxy.net.prober import KnownModel, Prober
+from proxy.net.tasks import offload_if, spawn
+from proxy.net.transport import TURN_BYTES, InvalidResponse, body_of, is_event_stream
 
 _log = logging.getLogger("spillway")
 
@@ -39,6 +51,11 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that only look (RFC 9110, section 9.2.1)."""
 _MOST_CLIENTS = 64
 """Credentials whose knowledge of one backend is remembered."""
+_LARGEST = 64 * 2**20
+"""Bytes of an answer of Ollama's that is not streamed."""
+_STREAMED = re.compile(rb'\s*+(?:(?:data|event|id|retry)?:|\{(?=[^\n]*?"(?:delta|done)")[^\n]*\}[ \t\r]*\n)')
+"""How events begin, or a line of JSON that is part of an answer."""
+_LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 
 MakeProber: TypeAlias = Callable[[Sequence[Header]], Prober]
 """Makes a prober that sends these credentials."""
@@ -50,6 +67,17 @@ client_headers: ContextVar[Headers] = ContextVar("client_headers", default=())
 def _url(root: httpx.URL, target: bytes) -> httpx.URL:
     """Join them; parsing takes 50 us, and most requests have one of a few targets."""
     return root.copy_with(raw_path=target)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatBody:
+    """A body of chat completions, and other forms of the same where the client sent one."""
+
+    content: bytes
+    wire: bytes | None = None
+    """With the client's content-encoding."""
+    native: bytes | None = None
+    """As a request of Ollama's `/api/chat`."""
 
 
 class Upstream:
@@ -164,6 +192,41 @@ class Upstream:
             response.headers.pop("content-length", None)  # of a body that does not come
         return response
 
+    async def send_chat(
+        self, known: KnownModel, headers: Headers, body: ChatBody, *, query: bytes = b"", ahead: bool = False
+    ) -> httpx.Response:
+        """Send a request for a chat with a model, and return a response of chat completions with its body unread.
+
+        Everything else knows chat completions only: what another form is spoken in begins and ends here. Raises as `send`, and
+        BadRequest if the backend has no form for what is asked.
+        """
+        backend, window = known.prober.known_backend, known.window_request.granted
+        if "no_system" in known.current().demands:
+            body = ChatBody(await offload_if(len(body.content) > 8 * HEAVY, _without_system, body.content))
+        usage, drop = False, frozenset() if body.wire else OF_ENCODING
+        target, content = UPSTREAM_PATH + (b"?" + query if query else b""), body.wire or body.content
+        if backend.speaks_ollama:
+            content, usage = await offload_if(len(body.content) > 8 * HEAVY, _translate, body.content, window)
+            target, drop, content = OLLAMA_PATH, OF_ENCODING, content if window else body.native or content
+        response = await _named(await self.send("POST", target, headers, content, drop=drop, plain=True, ahead=ahead))
+        if not backend.speaks_ollama:
+            return response
+        source, lines = response.stream, LineReader(f"chatcmpl-{uuid4().hex}", usage=usage)
+        if is_event_stream(response):
+            assert isinstance(source, httpx.AsyncByteStream)
+            response.stream = _Derived(source, _frames(source, lines))
+        else:
+            whole = await body_of(response, _LARGEST)
+            if response.status_code == 200:
+                whole = lines.completion(whole)
+            elif loads_object(whole) is None:  # Ollama says why; one that only imitates it may not, or has no such path
+                known.prober.give_up_door()
+                _log.warning("backend %s only imitates Ollama: /v1 is spoken to it from now on", self.name)
+                return await self.send_chat(known, headers, body, query=query, ahead=ahead)
+            response.headers["content-type"], response.stream = "application/json", httpx.ByteStream(whole)
+        response.headers.pop("content-length", None)
+        return response
+
     def _failed(self, error: httpx.TransportError) -> UpstreamInvalid | UpstreamUnavailable:
         """Return the error for a request that failed; unless it only took too long, the server may be another one by now."""
         if isinstance(error, httpx.TimeoutException):
@@ -175,6 +238,91 @@ class Upstream:
         return UpstreamUnavailable(
             f"Backend {self.name} at {self.url} cannot be reached: {error}. `spillway check` says what to do."
         )
+
+
+async def _named(response: httpx.Response) -> httpx.Response:
+    """Return a response as the event stream that it is, if it is one: called otherwise, or lines of JSON."""
+    if response.status_code != 200 or is_event_stream(response):
+        return response
+    if not response.headers.get("content-type", "").startswith(_LINES):
+        source = response.stream
+        assert isinstance(source, httpx.AsyncByteStream)
+        parts = aiter(source)
+        begun, error = await _beginning(source, parts)
+        response.stream = _Derived(source, _again(begun, error, parts))
+        if not _STREAMED.match(begun):
+            return response
+    response.headers["content-type"] = "text/event-stream"
+    return response
+
+
+async def _beginning(
+    source: httpx.AsyncByteStream, parts: AsyncIterator[bytes]
+) -> tuple[bytes, httpx.TransportError | None]:
+    """Read up to the end of the first line, at most some kilobytes; whoever reads on learns of an error."""
+    begun = b""
+    try:
+        async for data in parts:
+            begun += data
+            if b"\n" in begun.lstrip() or begun[TURN_BYTES:]:
+                break
+    except httpx.TransportError as error:
+        return begun, error
+    except asyncio.CancelledError:  # nobody has the response yet who could close it
+        await source.aclose()
+        raise
+    return begun, None
+
+
+async def _again(begun: bytes, error: httpx.TransportError | None, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    if begun:
+        yield begun
+    if error is not None:
+        raise error
+    async for data in rest:
+        yield data
+
+
+async def _frames(source: httpx.AsyncByteStream, lines: LineReader) -> AsyncIterator[bytes]:
+    """Yield the lines of a body as frames."""
+    try:
+        async for data in source:
+            yield lines.feed(data)
+        yield lines.close()
+    except FrameTooLong as error:
+        raise httpx.ReadError(f"it holds {error}") from None
+
+
+class _Derived(httpx.AsyncByteStream):
+    """Parts that are made of another body, which is closed with them."""
+
+    def __init__(self, source: httpx.AsyncByteStream, parts: AsyncIterator[bytes]) -> None:
+        self._source, self._parts = source, parts
+
+    @override
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._parts
+
+    @override
+    async def aclose(self) -> None:
+        await self._source.aclose()
+
+
+def _without_system(body: bytes) -> bytes:
+    parsed = loads(body)
+    return dumps(parsed | {"messages": without_system(parsed["messages"])})
+
+
+def _translate(body: bytes, window: int | None) -> tuple[bytes, bool]:
+    """The body as a request of Ollama's, for a model that is loaded with this window; whether a stream is to end with usage.
+
+    Another `num_ctx` than that of the last request would have it loaded again.
+    """
+    parsed = loads(body)
+    if window is not None:
+        parsed["options"] = {**dict_in(parsed, "options"), "num_ctx": window}
+    options = parsed.get("stream_options")
+    return dumps(ollama_body(parsed)), isinstance(options, dict) and options.get("include_usage") is True
 
 
 class ReadinessProbe:

@@ -19,8 +19,8 @@ import regex
 
 from proxy.backends.profile import TEMPLATE_RULES, RepairRules
 from proxy.core.history.embedded import texts_of, with_parts
-from proxy.core.history.marks import BRACKET, INSTRUCTION, defanged, forges_block, is_instruction
-from proxy.core.history.turns import Pending, calls_of, is_result, newest_user, signed
+from proxy.core.history.marks import BRACKET, INSTRUCTION, defanged, forges_block
+from proxy.core.history.turns import Pending, calls_of, is_result, joined, newest_user
 from proxy.core.jsontext import dig, dumps, loads
 from proxy.core.request import REASONING, SYSTEM_ROLES, THOUGHT_FIELDS, Message, is_text_part, leading_system, text_of
 from proxy.emulation.prompt import calls_as_text
@@ -70,14 +70,6 @@ def violates(messages: Sequence[Message], rule: str) -> bool:
     if rule == "no_system":
         return leading_system(messages) > 0
     return repair(messages, RepairRules(**{rule: True}))[0] is not messages
-
-
-def without_system(messages: Sequence[Message]) -> Sequence[Message]:
-    """The messages with the leading system messages as the beginning of the user's first one."""
-    lead = leading_system(messages)
-    begin = lead + any(message.get("role") == "user" for message in messages[lead : lead + 1])
-    first = [{**message, "role": "user"} for message in messages[:begin]]
-    return [_joined(first), *messages[begin:]] if lead else messages
 
 
 def tidied(messages: Sequence[Message], rules: RepairRules) -> tuple[Sequence[Message], Sequence[str]]:
@@ -177,7 +169,7 @@ def repair(messages: Sequence[Message], rules: RepairRules) -> tuple[Sequence[Me
         done = [_as_users(message, kinds) for message in done]
         if len(head) > 1:
             kinds.add("leading_system")
-            head = [_joined(head)]
+            head = [joined(head)]
     if rules.ends_with_user and done and done[-1].get("role") == "assistant":
         kinds.add("prefill")
         done.append({"role": "user", "content": GO_ON})
@@ -262,7 +254,7 @@ def _alternated(messages: Sequence[Message], kinds: set[str]) -> list[Message]:
         elif kind == newest:
             speaker = "user"
         newest = kind
-    done = [_joined(group) for group in groups]
+    done = [joined(group) for group in groups]
     if len(done) != len(messages) or any(map(is_not, done, messages)):
         kinds.add("alternation")
     return done
@@ -335,26 +327,3 @@ def _after(head: str, content: Any) -> Any:
     if isinstance(content, list):
         return [{"type": "text", "text": f"{head}\n"}, *content]
     return f"{head}\n{content or '' if isinstance(content, str | None) else dumps(content).decode()}"
-
-
-def _joined(messages: Sequence[Message]) -> Message:
-    """Messages of one role as one, a blank line between; fields that several have are the latest one's.
-
-    What the system says comes behind what the user says: it goes on to the end of a message.
-    """
-    if len(messages) == 1:
-        return messages[0]
-    fields: Message = {}
-    if len({message.get("name") for message in messages}) > 1:  # whose words they are stands before them
-        messages = [signed(message) for message in messages]
-    for message in messages:
-        fields.update(message)
-    ordered = sorted(messages, key=lambda m: m.get("role") == "user" and is_instruction(m))
-    contents = [content for message in ordered if (content := message.get("content"))]
-    if not any(isinstance(content, list) for content in contents):
-        return {**fields, "content": "\n\n".join(map(str, contents))}
-    parts: list[Any] = []
-    for content in contents:
-        parts += [{"type": "text", "text": "\n\n"}] if parts else []
-        parts += content if isinstance(content, list) else [{"type": "text", "text": str(content)}]
-    return {**fields, "content": parts}

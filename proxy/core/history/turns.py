@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from proxy.core.history.embedded import calls_in, only_results, texts_of
 from proxy.core.history.marks import is_instruction, is_summary
 from proxy.core.jsontext import omit
-from proxy.core.request import SYSTEM_ROLES, Message
+from proxy.core.request import SYSTEM_ROLES, Message, leading_system
 
 T = TypeVar("T")
 
@@ -126,6 +126,37 @@ def signed(message: Message) -> Message:
         return message
     signed = f"{name}: {content}" if isinstance(content, str) else [{"type": "text", "text": f"{name}: "}, *content]
     return {**omit(message, "name"), "content": signed}
+
+
+def joined(messages: Sequence[Message]) -> Message:
+    """Messages of one role as one, a blank line between; fields that several have are the latest one's.
+
+    What the system says comes behind what the user says: it goes on to the end of a message.
+    """
+    if len(messages) == 1:
+        return messages[0]
+    fields: Message = {}
+    if len({message.get("name") for message in messages}) > 1:  # whose words they are stands before them
+        messages = [signed(message) for message in messages]
+    for message in messages:
+        fields.update(message)
+    ordered = sorted(messages, key=lambda m: m.get("role") == "user" and is_instruction(m))
+    contents = [content for message in ordered if (content := message.get("content"))]
+    if not any(isinstance(content, list) for content in contents):
+        return {**fields, "content": "\n\n".join(map(str, contents))}
+    parts: list[Any] = []
+    for content in contents:
+        parts += [{"type": "text", "text": "\n\n"}] if parts else []
+        parts += content if isinstance(content, list) else [{"type": "text", "text": str(content)}]
+    return {**fields, "content": parts}
+
+
+def without_system(messages: Sequence[Message]) -> Sequence[Message]:
+    """The messages with the leading system messages as the beginning of the user's first one."""
+    lead = leading_system(messages)
+    begin = lead + any(message.get("role") == "user" for message in messages[lead : lead + 1])
+    first = [{**message, "role": "user"} for message in messages[:begin]]
+    return [joined(first), *messages[begin:]] if lead else messages
 
 
 class Pending(Generic[T]):
