@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from proxy.backends import USUAL
 from proxy.core.jsontext import are_objects, dig
 from proxy.core.request import Message, text_of
 from proxy.core.sse import encode
@@ -51,7 +52,7 @@ _ABOUT = (
     "middle of an answer, Spillway pauses, makes room, and lets the model go on in the same stream."
 )
 _REAL = (
-    "To talk to a real model, start LM Studio, Ollama, llama-server or vLLM on this machine: it is found within "
+    f"To talk to a real model, start a server on this machine, at its usual port: {USUAL}. It is found within "
     'seconds, and this demo is off. Or name one: SPILLWAY_BACKENDS=\'[{"url": "http://127.0.0.1:11434"}]\'.'
 )
 _TRY = (
@@ -59,8 +60,8 @@ _TRY = (
     "number you can check that nothing is lost or said twice where one part ends and the next begins."
 )
 _OTHER_MODEL = (
-    f"No backend was found yet, and the demo serves {MODEL} only. Start LM Studio, Ollama, llama-server or vLLM, which is "
-    "found within seconds, or start Spillway with --backend URL."
+    f"No backend was found yet, and the demo serves {MODEL} only. Start a server at its usual port, which is "
+    f"found within seconds: {USUAL}. Or start Spillway with --backend URL."
 )
 _DESCRIPTION = f"Spillway's built-in demo: a script with a window of {WINDOW:,} tokens, no language model"
 _CREATED = 1_760_000_000

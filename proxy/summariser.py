@@ -119,7 +119,7 @@ class Summaries:
 
     def is_free(self, upstream: Upstream) -> bool:
         """Return whether tokens of a backend cost nothing, as far as that is known."""
-        return upstream.near and upstream.prober.known_backend.kind != "openrouter"
+        return upstream.near and not upstream.prober.known_backend.bills_tokens
 
     def wait(self, job: Job) -> float:
         """Seconds that a job may wait for its summary: none where it is written afterwards, unless the user says otherwise."""
@@ -211,7 +211,9 @@ class Summaries:
                 await self._addons.place(job, None if ask.append else placed)
             content = _content(job, route, ask, placed, stream=stream)
             try:
-                response = await route.upstream.send_chat(route.known, job.backend_headers(route), content, ahead=bool(job.expected))
+                response = await route.upstream.send_chat(
+                    route.known, job.backend_headers(route), content, ahead=bool(job.expected)
+                )
                 try:
                     if response.status_code == 200:
                         return await _read(job, route, ask, response)

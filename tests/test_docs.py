@@ -17,6 +17,7 @@ from typing import cast
 
 import pytest
 
+from proxy.backends import KINDS
 from proxy.backends.overflow import recognise
 from proxy.backends.refusals import refused_feature
 from proxy.cli import main
@@ -118,6 +119,11 @@ def test_examples_can_be_read(path: Path) -> None:
             tomllib.loads(body)
         elif language in {"yaml", "yml"}:
             pytest.importorskip("yaml").safe_load(body)
+
+
+def test_the_settings_name_every_kind_of_backend() -> None:
+    (named,) = re.findall(r"Kinds are ([^.]*)", (ROOT / "docs/settings.md").read_text())
+    assert sorted(re.findall(r"`(\w+)`", named)) == sorted(KINDS)
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

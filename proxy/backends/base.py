@@ -88,6 +88,22 @@ class Backend:
     """One kind of backend. Instances hold no state."""
 
     kind = "generic"
+    title = "the backend"
+    """Its name in texts for users."""
+    port = 0
+    """Port on which it listens as installed, and is looked for; 0 if it has none of its own."""
+    domains: tuple[str, ...] = ()
+    """Ends of the host names of a service, which tell the kind without a request."""
+    bills_tokens = False
+    """Whether tokens cost money even if it is reached in one's own network."""
+    start = "start it"
+    """What a user does if it does not answer."""
+    listen = "have it listen on all addresses (0.0.0.0)"
+    """What a user does if other machines can't reach it; empty for a service."""
+    add_model = "have it load one; if it is another program, correct the address"
+    """What a user does if it lists no models."""
+    unauthorized: tuple[JsonObject, ...] = ()
+    """Bodies of replies to a request without its key, other than in OpenAI's form."""
     speaks_ollama = False
     """Whether it takes chats at Ollama's `/api/chat`, rather than as chat completions."""
     continuations: tuple[Continuation, ...] = (Continuation.QUOTE,)

@@ -38,6 +38,10 @@ class LlamaCpp(Backend):
     """llama-server, with one model or as a router."""
 
     kind = "llamacpp"
+    title = "llama-server"
+    port = 8080
+    start = "start it: `llama-server -m MODEL.gguf`"
+    listen = "start it with `--host 0.0.0.0`"
     wider = "start llama-server with `-c 16384` (its slots, `--parallel`, share that), or `-c 0` for all that the model was made for"
     continuations = (Continuation.FLAGS, Continuation.TRAILING, Continuation.QUOTE)
     ask_running_counts: Mapping[str, Any] = {"timings_per_token": True}

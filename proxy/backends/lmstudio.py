@@ -36,6 +36,11 @@ class LmStudio(Backend):
     """LM Studio's server, 0.3.6 and later. Only the SDK's websocket counts prompts."""
 
     kind = "lmstudio"
+    title = "LM Studio"
+    port = 1234
+    start = "start its server (Developer, Status: Running; or `lms server start`)"
+    listen = 'switch on "Serve on Local Network" in its server settings (or `lms server start --bind 0.0.0.0`)'
+    add_model = "download one in LM Studio, or `lms get MODEL`"
     continuations = (Continuation.TRAILING, Continuation.QUOTE)
     # The overflow policy is set per model in the application, out of reach of REST; the SDK's default cuts
     # out the middle, so nothing but the window itself can be relied on.

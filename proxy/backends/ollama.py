@@ -43,8 +43,13 @@ class Ollama(Backend):
     """Ollama's server. Whatever would count a prompt generates, or loads the model."""
 
     kind = "ollama"
-    speaks_ollama = True
+    title = "Ollama"
+    port = 11434
+    start = "start it (the application, or `ollama serve`)"
+    listen = 'start it with OLLAMA_HOST=0.0.0.0 (in the application: "Expose Ollama to the network")'
+    add_model = "`ollama pull MODEL`"
     continuations = (Continuation.TRAILING, Continuation.QUOTE)
+    speaks_ollama = True
     shifts_silently = True
     sets_windows = True
     reloads = True

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from typing_extensions import override
 
@@ -49,11 +48,6 @@ _CANCELLING = re.compile(
 """Providers that stop when a stream is broken off: OpenRouter's documentation, Streaming, "Stream cancellation"."""
 
 
-def is_openrouter(url: str) -> bool:
-    """Return whether the address is OpenRouter's own."""
-    return f".{urlsplit(url).hostname}".endswith(".openrouter.ai")
-
-
 def cancels(provider: str) -> bool:
     """Return whether a provider stops generating, and billing, when a stream is closed; False if that is not known.
 
@@ -88,6 +82,11 @@ class OpenRouter(Backend):
     """OpenRouter's API. Native counts come with the usage."""
 
     kind = "openrouter"
+    title = "OpenRouter"
+    domains = (".openrouter.ai",)
+    bills_tokens = True
+    start = "look at this machine's way to the internet, and at HTTPS_PROXY"
+    listen = ""
     continuations = (Continuation.TRAILING, Continuation.QUOTE)
     fixed_windows = True
     reports_usage = True

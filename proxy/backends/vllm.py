@@ -24,6 +24,11 @@ class Vllm(Backend):
     """vLLM's OpenAI-compatible server."""
 
     kind = owner = "vllm"
+    title = "vLLM"
+    port = 8000
+    start = "start it: `vllm serve MODEL`"
+    listen = "start it with `--host 0.0.0.0`"
+    unauthorized = ({"error": "Unauthorized"},)  # 0.33; in the replies of others `error` is an object
     wider = "start it with a larger `--max-model-len`"
     continuations = (Continuation.FLAGS, Continuation.QUOTE)
     ask_running_counts: Mapping[str, Any] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}

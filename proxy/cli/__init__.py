@@ -118,7 +118,7 @@ def _parser(*, help_on_settings: bool) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="spillway",
         description="An OpenAI-compatible proxy that keeps long conversations alive past the context window.",
-        epilog="`spillway serve` looks for LM Studio, Ollama, llama.cpp and vLLM on their usual ports and listens on "
+        epilog="`spillway serve` looks for servers of models on their usual ports and listens on "
         "http://127.0.0.1:8484/v1; `spillway COMMAND --help` explains more. Settings come from arguments, SPILLWAY_… and "
         "a TOML file. Exit status: 0; 1 if nothing answered; 2 for a wrong setting or argument; 130 if interrupted.",
     )

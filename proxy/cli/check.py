@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from proxy.app import open_wire, upstreams
+from proxy.backends import LOCAL, backend_of
 from proxy.backends.base import MODELS, UNKNOWN
 from proxy.backends.ollama import Ollama
 from proxy.backends.profile import DEMANDS, ModelProfile, Trust
@@ -21,7 +22,7 @@ from proxy.cli.serve import NOTHING_FOUND, discovered
 from proxy.config import config_files, is_here
 from proxy.core.errors import printable
 from proxy.core.settings import BackendSetting, Settings
-from proxy.net.flows import DEFAULT_PORTS, failure_at
+from proxy.net.flows import failure_at
 from proxy.net.loading import memory_here
 from proxy.net.transport import NO_HOST, NO_TLS, UNTRUSTED
 from proxy.net.upstream import Upstream
@@ -45,37 +46,6 @@ _OLLAMA = Ollama()
 _DOCKER_HOSTS = ("host.docker.internal", "host.containers.internal")
 
 
-@dataclass(frozen=True, slots=True)
-class KnownServer:
-    """A server of models that people run on their own machines: how it is named, started, opened and filled."""
-
-    name: str
-    start: str
-    listen: str = "start it with `--host 0.0.0.0`"
-    load: str = "have it load one; if it is another program, correct the address"
-
-
-ANY_SERVER = KnownServer("the backend", "start it", "have it listen on all addresses (0.0.0.0)")
-SERVERS = {
-    "lmstudio": KnownServer(
-        "LM Studio",
-        "start its server (Developer, Status: Running; or `lms server start`)",
-        'switch on "Serve on Local Network" in its server settings (or `lms server start --bind 0.0.0.0`)',
-        "download one in LM Studio, or `lms get MODEL`",
-    ),
-    "ollama": KnownServer(
-        "Ollama",
-        "start it (the application, or `ollama serve`)",
-        'start it with OLLAMA_HOST=0.0.0.0 (in the application: "Expose Ollama to the network")',
-        "`ollama pull MODEL`",
-    ),
-    "llamacpp": KnownServer("llama-server", "start it: `llama-server -m MODEL.gguf`"),
-    "vllm": KnownServer("vLLM", "start it: `vllm serve MODEL`"),
-    "openrouter": KnownServer("OpenRouter", "look at this machine's way to the internet, and at HTTPS_PROXY", ""),
-}
-"""By kind, those with a port of their own first, in the order of `DEFAULT_PORTS`."""
-
-
 @dataclass(slots=True)
 class SeenBackend:
     """A backend that was asked for its models."""
@@ -83,7 +53,7 @@ class SeenBackend:
     name: str
     url: str
     kind: str
-    """Of one that does not answer the configured kind, or the usual one at its port; empty: any."""
+    """Of one that does not answer the configured kind, or the usual one at its port."""
     answers: bool = False
     failure: str = ""
     """Why it does not answer."""
@@ -149,9 +119,8 @@ async def _look(settings: Settings) -> tuple[list[SeenBackend], list[str]]:
 async def _seen(
     upstream: Upstream, setting: BackendSetting, settings: Settings, wire: httpx.AsyncBaseTransport
 ) -> SeenBackend:
-    prober, usual = upstream.prober, dict(zip(DEFAULT_PORTS, SERVERS, strict=False))
-    is_kind = setting.kind not in ("auto", "generic")
-    kind = setting.kind if is_kind else usual.get(urlsplit(upstream.url).port or 0, "")
+    prober, usual = upstream.prober, {each.port: each.kind for each in LOCAL}
+    kind = usual.get(urlsplit(upstream.url).port or 0, "generic") if setting.kind == "auto" else setting.kind
     seen = SeenBackend(upstream.name, upstream.url, kind)
     if (backend := await prober.backend()) is not UNKNOWN:
         seen.kind, seen.enlarge = backend.kind, backend.wider
@@ -184,7 +153,7 @@ def findings_of(settings: Settings, seen: Sequence[SeenBackend]) -> Iterator[Fin
     """Yield what is wrong with backends and models, what keeps them from working first."""
     in_container = any(map(Path.exists, CONTAINERS))
     if not seen and in_container:
-        listen = "; ".join(f"{server.name}: {server.listen}" for server in SERVERS.values() if server.listen)
+        listen = "; ".join(f"{each.title}: {each.listen}" for each in LOCAL)
         yield Finding(
             "host_out_of_reach",
             f"this is a container, and no backend takes connections from it at {', '.join(settings.discover)}.",
@@ -200,7 +169,7 @@ def findings_of(settings: Settings, seen: Sequence[SeenBackend]) -> Iterator[Fin
 
 def _unreachable(backend: SeenBackend, *, in_container: bool) -> Finding:
     """Why one that is configured does not answer."""
-    host, server = urlsplit(backend.url).hostname or "", SERVERS.get(backend.kind, ANY_SERVER)
+    host, server = urlsplit(backend.url).hostname or "", backend_of(backend.kind)
     text = f"{backend.name} does not answer at {backend.url}{backend.failure and f': {backend.failure}'}"
     for failure, (code, cure) in _CURES.items():
         if backend.failure.startswith(failure):
@@ -225,7 +194,7 @@ def _of_backend(backend: SeenBackend) -> Iterator[Finding]:
         cure = 'give it one: SPILLWAY_BACKENDS=[{"url": "…", "api_key": "…"}], or have clients send theirs'
         yield Finding("wants_a_key", f"{place} wants a key.", cure, backend.name)
     elif not backend.listed:
-        text, cure = f"{place} lists no models (status {backend.status}).", SERVERS.get(backend.kind, ANY_SERVER).load
+        text, cure = (f"{place} lists no models (status {backend.status}).", backend_of(backend.kind).add_model)
         yield Finding("no_models", text, cure, backend.name)
     unknown, small, smaller = list[str](), list[str](), list[str]()
     for model, profile in backend.models.items():

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.addons.log import FORMAT, OneLine
 from proxy.app import create_app, open_wire
+from proxy.backends import USUAL
 from proxy.cli import say
 from proxy.cli.launch import LISTENING
 from proxy.config import check_tokenizers, server_options
@@ -27,13 +28,12 @@ from proxy.net.transport import HttpTransport
 from proxy.server import Server
 
 NOTHING_FOUND = (
-    "No backend is configured, and none answers on the usual ports (LM Studio 1234, Ollama 11434, llama.cpp 8080, "
-    "vLLM 8000): start one, or name one with --backend http://HOST:PORT or in SPILLWAY_BACKENDS"
+    f"No backend is configured, and none answers on the usual ports: {USUAL}. Start one, or name one with "
+    "--backend http://HOST:PORT or in SPILLWAY_BACKENDS"
 )
-
 _DEMO_NOTE = (
     "No backend answers on the usual ports, so the built-in DEMO model is served (4k window, scripted answers).\n"
-    "For real use start LM Studio, Ollama, llama.cpp or vLLM, which is found within seconds; or give --backend URL."
+    f"For real use start a server at its usual port, which is found within seconds: {USUAL}; or give --backend URL."
 )
 OPEN_FILES = 65536
 """Wanted at most, where the system permits more."""

@@ -27,6 +27,7 @@ from pydantic_settings import (
 )
 from typing_extensions import override
 
+from proxy.backends import KINDS
 from proxy.core.errors import SettingError
 from proxy.core.settings import BackendSetting, ModelOverrides, ModelSettings, Settings
 
@@ -80,11 +81,16 @@ def load_settings(config: Path | None = None, *, here: bool = True, **overrides:
         except (ValueError, OSError) as error:
             raise SettingError(f"config file {file} cannot be read: {error}".replace("\n", " ")) from None
     try:
-        return Sourced(**{key: value for key, value in overrides.items() if value is not None})
+        settings = Sourced(**{key: value for key, value in overrides.items() if value is not None})
     except ValidationError as error:
-        raise SettingError(f"{_place(error, files)}{_one_line(error)}") from None
+        raise SettingError(f"{_place(error.errors()[0]['loc'], files)}{_one_line(error)}") from None
     except SettingsError as error:
         raise SettingError(_unparsed(error)) from None
+    for index, backend in enumerate(settings.backends):
+        if backend.kind not in KINDS:
+            name = f"{_place(('backends', 'kind'), files)}{PREFIX}BACKENDS__{index}__KIND"
+            raise SettingError(f"{name}={backend.kind!r}: must be one of {', '.join(KINDS)}")
+    return settings
 
 
 def check_tokenizers(settings: Settings) -> None:
@@ -100,9 +106,9 @@ def check_tokenizers(settings: Settings) -> None:
             raise SettingError(f"{name}={named!r}: there is no such tokenizer.json, nor a folder with one")
 
 
-def _place(error: ValidationError, files: Sequence[Path]) -> str:
+def _place(path: Sequence[int | str], files: Sequence[Path]) -> str:
     """Return file and line of the setting that is wrong, where a file has it and the environment does not."""
-    names = [str(part) for part in error.errors()[0]["loc"] if isinstance(part, str)]
+    names = [part for part in path if isinstance(part, str)]
     if not names or any(name.upper().startswith(f"{PREFIX}{names[0]}".upper()) for name in environment()):
         return ""
     spelled = re.compile(rf"""\s*(?:\[+\s*)?(?:[\w."'*-]+\.)?["']?{re.escape(names[-1])}["']?\s*[=\].]""")

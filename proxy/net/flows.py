@@ -9,8 +9,8 @@ from typing import Generic, TypeVar
 
 import httpx
 
-from proxy.backends import detect
-from proxy.backends.base import Flow, Probe, Reply
+from proxy.backends import BACKENDS, LOCAL, detect
+from proxy.backends.base import MODELS, Flow, Probe, Reply
 from proxy.backends.fields import nonblank
 from proxy.core import jsontext
 from proxy.core.errors import UpstreamTooLarge, UpstreamUnavailable
@@ -32,11 +32,7 @@ PROBE_TIMEOUT = 5.0
 NOT_NOW = frozenset({0, 408, 425, 429, 500, 502, 503, 504, 529})
 """Statuses that say nothing about the model: no connection, loading, overloaded, broken."""
 
-DEFAULT_PORTS = (1234, 11434, 8080, 8000)
-"""LM Studio, Ollama, llama.cpp and vLLM, as they are installed."""
-_VLLM_UNAUTHORIZED = {"error": "Unauthorized"}
-"""Body of vLLM (0.33) where its key is missing; in those of others `error` is an object."""
-
+DEFAULT_PORTS = tuple(backend.port for backend in LOCAL)
 _UNAUTHORIZED = frozenset({401, 403})
 
 
@@ -149,15 +145,16 @@ async def discover(
     urls = [f"http://{host}:{port}" for host in hosts for port in ports]
     kinds = await asyncio.gather(*(_kind(FlowRunner(transport, url, timeout=1.0)) for url in urls))
     found = ((kind, url) for kind, url in zip(kinds, urls, strict=True) if kind is not None)
-    return [BackendSetting.model_validate({"url": url, "name": kind, "kind": kind or "auto"}) for kind, url in found]
+    return [BackendSetting(url=url, name=kind, kind=kind or "auto") for kind, url in found]
 
 
 async def _kind(runner: FlowRunner) -> str | None:
     if (backend := await runner.run(detect(runner.url))) is not None:
         return backend.kind
     if runner.unauthorized:
-        body = (await runner.exchange(Probe("GET", "/v1/models"))).json
-        return "" if body == _VLLM_UNAUTHORIZED or nonblank(jsontext.dig(body, "error", "message")) else None
+        body = (await runner.exchange(MODELS)).json
+        own = any(body in backend.unauthorized for backend in BACKENDS)
+        return "" if own or nonblank(jsontext.dig(body, "error", "message")) else None
     return None
 
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from proxy.backends import KINDS, backend_of
 from proxy.cli import main
-from proxy.cli.check import MOST_MODELS, SERVERS, SeenBackend, findings_of
+from proxy.cli.check import MOST_MODELS, SeenBackend, findings_of
 from proxy.config import load_settings
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, OllamaFake
 
@@ -192,10 +193,10 @@ def test_loopback_inside_of_a_container_is_found(checked: Any, home: Path, monke
     assert set(checked(answers=False)) == {"host_out_of_reach"}
 
 
-@pytest.mark.parametrize("kind", SERVERS)
+@pytest.mark.parametrize("kind", KINDS[1:])
 def test_a_backend_that_listens_on_its_own_loopback_only_is_found(kind: str) -> None:
     """Its name is looked up nowhere here: no test leaves this machine."""
     (found,) = findings_of(load_settings(), [SeenBackend("b", "http://host.docker.internal:1", kind)])
     assert found.code == "host_out_of_reach"
-    assert SERVERS[kind].listen in found.cure
+    assert backend_of(kind).listen in found.cure
     assert "extra_hosts" in found.cure

@@ -155,7 +155,7 @@ def test_keys_are_trimmed_and_not_shown() -> None:
         ("BACKENDS", '[{"url":"http://a:99999"}]', ["SPILLWAY_BACKENDS__0__URL", "65535"]),
         ("BACKENDS", '[{"url":"http://a/v1?x=1"}]', ["SPILLWAY_BACKENDS__0__URL", "without query"]),
         ("BACKENDS", '[{"url":"http://a","name":"a\\nb"}]', ["SPILLWAY_BACKENDS__0__NAME", "letters"]),
-        ("BACKENDS", '[{"url":"http://a","kind":"x"}]', ["SPILLWAY_BACKENDS__0__KIND='x'", "'ollama'"]),
+        ("BACKENDS", '[{"url":"http://a","kind":"x"}]', ["SPILLWAY_BACKENDS__0__KIND='x'", "one of auto, ollama"]),
         ("BACKENDS", '[{"url":"http://a","u":1}]', ["SPILLWAY_BACKENDS__0__U", "api_key, kind, managed, name, url"]),
         ("BACKENDS", '[{"url":"http://a"},{"url":"http://a"}]', ["different names", "'a'"]),
         ("MODELS", '{"q*":{"window":5}}', ["SPILLWAY_MODELS__Q*__WINDOW=5", "256"]),

@@ -46,8 +46,8 @@ async def test_all_four_are_found_where_they_usually_are() -> None:
         }
     )
     assert await discover(transport) == [
-        backend("lmstudio", 1234),
         backend("ollama", 11434),
+        backend("lmstudio", 1234),
         backend("llamacpp", 8080),
         backend("vllm", 8000),
     ]

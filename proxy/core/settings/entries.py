@@ -9,7 +9,6 @@ from urllib.parse import unquote, urlsplit
 
 import pydantic
 
-BackendKind = Literal["auto", "lmstudio", "ollama", "openrouter", "llamacpp", "llamaswap", "vllm", "generic"]
 StatusForm = Literal["auto", "event", "reasoning", "content", "comment", "off"]
 StatusDetail = Literal["minimal", "normal", "detailed"]
 ToolMode = Literal["auto", "hybrid", "native", "emulated"]
@@ -187,14 +186,14 @@ OriginGlobs = Annotated[
 class BackendSetting(pydantic.BaseModel):
     """One backend. `url` is its root, with or without `/v1`; `name` defaults to its host and port.
 
-    What is not `managed` passes through untouched.
+    What is not `managed` passes through untouched. `kind` is checked by `proxy.config`, which knows the kinds there are.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     url: str
     name: str = ""
-    kind: BackendKind = "auto"
+    kind: str = "auto"
     api_key: NonBlank | None = pydantic.Field(default=None, repr=False)
     managed: bool = True
     _basic: str | None = pydantic.PrivateAttr(None)
