@@ -80,7 +80,7 @@ class Compactor:
         if limit is None and self._cooling.get(cold, -math.inf) > now:
             return False
         dropped = limit is not None and await self.addons.make_way(job, refused=True)
-        done, checkpoint = await self._shorten(job, budget, goal, min(budget.limit, limit or budget.limit))
+        done, checkpoint = await self._shorten(job, budget, goal, min(budget.most, limit or budget.most))
         if checkpoint is None:
             now = job.outcome.clock()
             self._cooling = {key: until for key, until in self._cooling.items() if until > now}

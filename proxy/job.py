@@ -11,7 +11,7 @@ import httpx
 from proxy.backends.base import Backend
 from proxy.backends.profile import Continuation, Fact, ModelKey, ModelProfile, RepairRules, Trust, value_of
 from proxy.backends.refusals import Spent
-from proxy.compaction.budget import ContextBudget, budget_for
+from proxy.compaction.budget import USUAL_ANSWER, ContextBudget, budget_for
 from proxy.core.dialect import Dialect, Writer
 from proxy.core.piece import Piece
 from proxy.core.request import Managed, Request
@@ -117,7 +117,11 @@ class Job:
     def budget(self) -> ContextBudget | None:
         """Budget for the window; None while that is not known."""
         window = self.window
-        return None if window is None else budget_for(self.settings, window, self.prompt.estimate.fixed)
+        if window is None:
+            return None
+        in_one_go = not (self.resumable or self.background)
+        answer = in_one_go and (self.prompt.request.max_tokens or int(window * USUAL_ANSWER))
+        return budget_for(self.settings, window, self.prompt.estimate.fixed, answer)
 
     @property
     def window_is_known(self) -> bool:

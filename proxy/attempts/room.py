@@ -81,7 +81,10 @@ def reduction_of(job: Job, budget: ContextBudget, goal: int, meter: Meter) -> tu
     """Build the reduction of a job's history, and count the tokens of all else in the prompt."""
     history, cost = job.prompt.history, partial(meter.costs, job.key)
     costs = cost(history)
-    overhead = max(0.0, of_history(job.prompt) - sum(costs))
+    tokens, fixed = of_history(job.prompt), job.prompt.estimate.fixed
+    # What the estimate of a prompt of many windows is off by is that of its texts, and goes with them.
+    beyond = (tokens - sum(costs) - fixed) * min(1.0, budget.window / max(1, tokens))
+    overhead = max(0.0, fixed + beyond)
     limits = prune_limits(job.settings, budget.zone)
     room = max(1.0, goal - overhead)
     gain = min(limits.minimum_gain, round(room / 4))

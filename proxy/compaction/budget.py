@@ -32,6 +32,9 @@ _BESIDE = 300
 ANSWER_SHARE = 0.15
 """Share of the window that an answer so far may take in the prompt that it is resumed with."""
 
+USUAL_ANSWER = 0.25
+"""Share of the window to leave to an answer that can't be paused and has no bound."""
+
 NEXT = "…"
 """Stands for what the client will say next."""
 _RECENT = 4
@@ -49,13 +52,14 @@ _WORTH = 1 / 2
 _THINKING = ("<think>", "</think>")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ContextBudget:
     """One model's window in tokens and the fractions of it at which Spillway acts. Many requests share one.
 
     `fixed` are tokens of what no compaction touches: system prompt, tools, the template. Where they take most of the
     target, trigger and target move up into what they leave: a compaction would else be due again at once. `within` are the
-    tokens of a smaller window, in which prompts are to stay; None: they may use all of it.
+    tokens of a smaller window, in which prompts are to stay; None: they may use all of it. `answer` are tokens to leave to an
+    answer that can't be paused; 0: it can.
     """
 
     window: int
@@ -64,11 +68,13 @@ class ContextBudget:
     pause: float = 0.9
     fixed: int = 0
     within: int | None = None
+    answer: int = 0
 
     @cached_property
     def zone(self) -> int:
         """Tokens of the window in which prompts are to stay: twice what can't be shortened, if they are to stay in less."""
-        return self.window if self.within is None else min(self.window, max(self.within, 2 * self.fixed))
+        most = self.window if self.within is None else max(self.within, 2 * self.fixed)
+        return min(self.window, most, int((self.window - self.answer) / self.trigger))
 
     @cached_property
     def is_tight(self) -> bool:
@@ -92,12 +98,17 @@ class ContextBudget:
         """Prompt tokens at which a compaction is due."""
         base = self.zone * self.trigger
         remaining = self.fixed + (self.zone - self.fixed) * self.trigger
-        return max(base, min(self.ceiling, remaining)) if self.is_tight else base
+        return min(self.most, max(base, min(self.ceiling, remaining)) if self.is_tight else base)
 
     @cached_property
     def limit(self) -> int:
         """Prompt tokens that surely fit."""
         return int(self.window * _SAFE)
+
+    @property
+    def most(self) -> int:
+        """Prompt tokens that a compaction may leave: what surely fits, and has room for its answer."""
+        return min(self.limit, self.window - self.answer)
 
     @cached_property
     def pause_point(self) -> int:
@@ -176,8 +187,10 @@ class ContextBudget:
 _shared = lru_cache(maxsize=256)(ContextBudget)
 
 
-def budget_for(settings: Settings, window: int, fixed: int = 0) -> ContextBudget:
+def budget_for(settings: Settings, window: int, fixed: int = 0, answer: int = 0) -> ContextBudget:
     """Return the budget for a window of so many tokens, of which `fixed` can't be shortened.
+
+    An `answer` that can't be paused has at most half of the rest: clients set bounds that no answer comes near.
 
     A trigger or target in tokens counts where it is less than the usual share. A target that is a share keeps its distance
     from a trigger in tokens. The three stay in order, whatever several globs for a model come to.
@@ -192,7 +205,8 @@ def budget_for(settings: Settings, window: int, fixed: int = 0) -> ContextBudget
         target = min(min(target, window * DEFAULT_TARGET) / (within or window), trigger * _CLOSEST)
     elif target >= trigger:
         target = trigger * _CLOSEST
-    return _shared(window=window, trigger=trigger, target=target, pause=settings.pause, fixed=fixed, within=within)
+    answer = max(0, min(answer, (window - fixed) // 2))
+    return _shared(window, trigger, target, settings.pause, fixed, within, answer)
 
 
 @dataclass(frozen=True, slots=True)

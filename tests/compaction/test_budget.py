@@ -8,8 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.compaction.budget import NEXT, ContextBudget, Growth, growth, history_next, is_due_next, may_be_due
+from proxy.compaction.budget import (
+    NEXT,
+    ContextBudget,
+    Growth,
+    budget_for,
+    growth,
+    history_next,
+    is_due_next,
+    may_be_due,
+)
 from proxy.core.piece import CallPart, Piece
+from proxy.core.settings import Settings
 
 BUDGET = ContextBudget(window=1000)
 
@@ -54,6 +64,21 @@ def test_prompts_may_be_kept_in_a_smaller_window_than_there_is() -> None:
     assert (budget.goal, budget.due, budget.ceiling) == (5000, 8000, 8500)
     assert (budget.limit, budget.pause_point) == (97_000, 90_000)
     assert ContextBudget(window=1000, within=10_000).zone == 1000
+
+
+@pytest.mark.parametrize(
+    ("fixed", "answer", "figures"),
+    [
+        (0, 400, (375, 600)),
+        (0, 9000, (312, 500)),
+        (600, 300, (700, 800)),
+        (0, 50, (500, 800)),
+        (1200, 300, (1150, 850)),
+    ],
+)
+def test_an_answer_that_can_not_be_paused_has_its_room(fixed: int, answer: int, figures: tuple[int, int]) -> None:
+    budget = budget_for(Settings(), 1000, fixed, answer)
+    assert (budget.goal, round(budget.due)) == figures
 
 
 @given(st.integers(256, 2**20), st.integers(256, 2**20), st.floats(0, 1))

@@ -243,6 +243,15 @@ def test_one_thing_that_is_larger_than_the_window(size: str) -> None:
         assert (fake.overflows, fake.invalid_histories) == (0, [])
 
 
+def test_of_a_result_of_many_windows_half_a_window_stays_however_wrong_its_estimate_was() -> None:
+    fake = LlamaCppFake([FakeModel("m", WINDOW, letters=2)])
+    with fake, running_proxy(fake) as proxy:
+        result = "The weather was nice. Everybody went swimming. " * 1500
+        messages = [user("Who swam?"), assistant(None, tool_calls=[call(0, "read", "{}")]), tool(0, result)]
+        proxy.chat({"model": "m", "messages": messages})
+        assert 0.3 < fake.count(fake.chats()[-1].json) / WINDOW < 0.8
+
+
 @pytest.mark.parametrize(("form", "lines"), [("native", 44), ("text", 38)])
 @pytest.mark.parametrize("calls_at_a_time", [1, 11])
 def test_of_eleven_results_the_oldest_give_way_until_it_fits_and_the_newest_stay_whole(

@@ -10,7 +10,7 @@ import pytest
 
 from proxy.core.history.marks import RECALLED
 from proxy.core.request import text_of
-from tests.fakes import FAKES, FakeBackend, FakeModel, qa, summariser
+from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, qa, summariser
 from tests.pipeline.test_recalling import ASK, FACT, THINGS
 from tests.proxying import Proxy, read_stream, running_proxy
 
@@ -67,6 +67,22 @@ def test_what_was_left_out_is_told_and_its_middle_is_recalled(kind: str, stream:
         assert (fake.overflows, fake.cuts, fake.invalid_histories) == (0, 0, [])
         if not stream:
             assert answer.headers["x-spillway-left-out"] == str(told["tokens"])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": {"type": "json_object"}, "max_tokens": 1500},
+        {"response_format": {"type": "json_object"}, "stream": True},
+        {"response_format": {"type": "json_object"}, "max_tokens": 20_000},
+        {"logprobs": True, "max_tokens": 1500},
+    ],
+)
+def test_an_answer_that_can_not_be_paused_gets_its_room_before_it_begins(fields: dict[str, Any]) -> None:
+    with LlamaCppFake([FakeModel("m", WINDOW)]) as fake, running_proxy(fake) as proxy:
+        assert ask(proxy, document(600), **{"max_tokens": None, **fields}).status_code == 200
+        room = WINDOW - fake.count(fake.chats()[-1].json)
+        assert min(fields.get("max_tokens", WINDOW // 4), 1700) * 0.95 < room < 0.6 * WINDOW
 
 
 def test_all_of_a_book_is_looked_through() -> None:
