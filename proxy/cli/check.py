@@ -14,7 +14,7 @@ import httpx
 
 from proxy.app import open_wire, upstreams
 from proxy.backends import LOCAL, backend_of
-from proxy.backends.base import MODELS, UNKNOWN
+from proxy.backends.base import MODELS, UNKNOWN, Probe, Reply
 from proxy.backends.ollama import Ollama
 from proxy.backends.profile import DEMANDS, ModelProfile, Trust
 from proxy.cli import say
@@ -42,7 +42,8 @@ _CURES = {
     NO_TLS: ("no_tls", "try an http:// URL"),
 }
 """Codes and cures by what failures begin with."""
-_OLLAMA = Ollama()
+_OLLAMA, _OLLAMA_CHAT = Ollama(), Probe("POST", "/api/chat", {})
+"""The second one is refused for want of a model."""
 _DOCKER_HOSTS = ("host.docker.internal", "host.containers.internal")
 
 
@@ -122,7 +123,10 @@ async def _seen(
     prober, usual = upstream.prober, {each.port: each.kind for each in LOCAL}
     kind = usual.get(urlsplit(upstream.url).port or 0, "generic") if setting.kind == "auto" else setting.kind
     seen = SeenBackend(upstream.name, upstream.url, kind)
-    if (backend := await prober.backend()) is not UNKNOWN:
+    refused = await prober.runner.exchange(_OLLAMA_CHAT) if (await prober.backend()).speaks_ollama else Reply(0)
+    if refused.status not in (0, 200) and not isinstance(refused.json, dict):
+        prober.give_up_door()  # as the first chat would
+    if (backend := prober.known_backend) is not UNKNOWN:
         seen.kind, seen.enlarge = backend.kind, backend.wider
         listed = [model.id for model in await prober.listed()]
         seen.listed = len(listed)

@@ -171,6 +171,13 @@ def test_a_server_that_only_has_ollamas_paths_is_named(checked: Any, monkeypatch
         assert {"imitates_ollama", "unknown_window"} <= checked(fake).keys()
 
 
+def test_a_server_that_only_lacks_ollamas_chat_is_named_too(checked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with OllamaFake([FakeModel("m", 4096)]) as fake:
+        assert "imitates_ollama" not in checked(fake)
+        del fake.routes["POST /api/chat"]
+        assert "imitates_ollama" in checked(fake)
+
+
 def test_a_model_that_is_left_alone_is_named(checked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPILLWAY_MODELS", '{"m": {"managed": false}}')
     with LlamaCppFake([FakeModel("m", 8192)]) as fake:
