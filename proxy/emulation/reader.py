@@ -68,7 +68,7 @@ class WrittenCallReader:
         calls_before: int = 0,
     ) -> None:
         """`make_id` makes ids of calls; earlier attempts at the answer have sent `text_before` and made `calls_before`."""
-        self._offer = offer
+        self._offer, self.tools = offer, offer.callable
         self._count = count
         self._make_id = make_id
         self._emulated = emulated

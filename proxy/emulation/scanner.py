@@ -19,7 +19,7 @@ from proxy.emulation.offer import Offer
 from proxy.emulation.values import CUT, INVALID, UNKNOWN_TOOL, Brackets, Unreadable
 
 _SPACE = regex.compile(r"\s++")
-_THINK = regex.compile(r"<(think(?:ing)?)>|<\|channel\|>analysis<\|message\|>")
+_THINK = regex.compile(r"<(think(?:ing)?)>")
 _TICKS = regex.compile(r"`{64}|`{1,63}+(?=[^`])")
 _BLOCK = 3
 """Backticks from which on they open a code block."""
@@ -251,8 +251,7 @@ class CallScanner:
     def _skip_from(self, opening: regex.Match[str]) -> None:
         ticks = 0 if opening.re is _THINK else len(opening.group())
         self._pass(opening.end(), thought=not ticks)
-        ticked = rf"(?<!`)`{{{ticks}}}(?=[^`])|(?=\n)"
-        self._closing = regex.compile(ticked if ticks else f"</{opening[1]}>" if opening[1] else r"<\|end\|>")
+        self._closing = regex.compile(rf"(?<!`)`{{{ticks}}}(?=[^`])|(?=\n)" if ticks else f"</{opening[1]}>")
         self._state = partial(self._skip, ticks)
 
     def _begin(self, form: forms.CallForm, found: regex.Match[str]) -> bool | None:

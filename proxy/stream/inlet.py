@@ -17,7 +17,7 @@ from proxy.dialects.chat.answers import is_torn
 from proxy.dialects.chat.reading import CallTable
 from proxy.stream.answer import Answer
 from proxy.stream.events import Correct
-from proxy.stream.thinking import StrayEndFilter
+from proxy.stream.thinking import BEGINNINGS, Front
 from proxy.stream.watch import Watch
 
 if TYPE_CHECKING:
@@ -42,9 +42,10 @@ class Inlet:
         """Get ready for the bytes of another attempt."""
         self.splitter = sse.FrameSplitter()
         self.calls = self._make_reader()
-        self._front: StrayEndFilter | None = None
-        self._begun = len(self._answer.attempts) > 1
-        """Whether the text has begun, in which a tag may end what nobody saw begin."""
+        self._front: Front | None = None
+        """What stands before the text; None: nothing does."""
+        self._begun = False
+        """Whether the text has begun, or that."""
         self._tables: dict[int, CallTable] = {}
         """Of each choice that makes calls."""
         self._repeated: RepeatedCalls | None = None
@@ -55,9 +56,16 @@ class Inlet:
         """Return what the client may get of a piece; nothing while it may be a call."""
         if not self._begun:
             begins = piece.text.lstrip()[:1]
-            if begins == "<" or self._front is not None:
-                piece = self._without_stray_end(piece)
-            self._begun = self._begun or bool(piece.calls) or begins not in ("", "<")
+            self._begun = bool(begins or piece.calls)
+            if begins in BEGINNINGS:
+                self._front = Front(self.calls.tools if self.calls else (), resumes=len(self._answer.attempts) > 1)
+        if self._front is not None and not self._front.over:
+            ready = [out for each in self._front.feed(piece) for out in self._read(each)]
+            self._answer.attempt.unseen = len(self._front.held) + (0 if self.calls is None else self.calls.unseen)
+            return ready
+        return self._read(piece)
+
+    def _read(self, piece: Piece) -> Sequence[Piece]:
         # An end may belie the calls before it, or that there are any.
         belied = piece.finish and (self._tables or piece.finish == "tool_calls")
         pieces = self._in_order(piece) if piece.calls or belied or piece.other_choices else (piece,)
@@ -66,13 +74,6 @@ class Inlet:
         ready = [out for each in pieces for out in self.calls.feed(each)]
         self._answer.attempt.unseen = self.calls.unseen
         return self._for_client(ready)
-
-    def _without_stray_end(self, piece: Piece) -> Piece:
-        """Return the beginning of an answer without an end tag that ends nothing, as far as it is known."""
-        self._front = front = self._front or StrayEndFilter()
-        text = front.feed(piece.text) + (front.flush() if piece.finish or piece.calls else "")
-        self._begun = not front.open
-        return piece if text == piece.text else replace(piece, frame=b"", text=text)
 
     def _in_order(self, piece: Piece) -> Sequence[Piece]:
         """Return a piece with its calls in order, each choice by itself where one of several was not; else the same one."""
@@ -90,9 +91,10 @@ class Inlet:
 
     def close(self) -> Sequence[Piece]:
         """Return what is held at the end of an attempt, but for what has to be corrected."""
+        front = [out for each in self._front.close() for out in self._read(each)] if self._front is not None else []
         rest = () if self.calls is None else self.calls.close()
         self._answer.attempt.unseen = 0
-        return self._for_client(rest, ended=True)
+        return [*front, *self._for_client(rest, ended=True)]
 
     def rest(self) -> list[bytes]:
         """Return the frames at the end of the body, but for one that was cut off in the middle."""

@@ -1,28 +1,42 @@
 """Thinking that a model writes into its answer, between tags, where no parser took it out."""
 
 import re
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
+import regex
 from typing_extensions import override
 
+from proxy.core.piece import Piece
+
 TAGS = ("think", "thinking", "thought", "reasoning")
-_OPENING = re.compile(rf"\s*<({'|'.join(TAGS)})>")
-_CLOSING = re.compile(rf"</(?:{'|'.join(TAGS)})>")
-_LONGEST = max(map(len, TAGS)) + 2
+_OPENING = regex.compile(rf"\s*<({'|'.join(TAGS)})>")
+_THOUGHT = regex.compile(rf"{_OPENING.pattern}.*?</\1>", regex.DOTALL)
+_CHANNEL = r"channel\|>\s{0,9}(?P<channel>analysis|commentary|final)\b"
+_HEADER = rf"(?P<header><\|(?:start\|>\s{{0,9}}assistant[^<]{{0,99}}<\|)?{_CHANNEL}[\s\S]{{0,99}}?<\|message\|>)"
+"""Of a channel of gpt-oss; `to=` in it names the tool that is called."""
+_STRIPPED = r"assistantfinal(?=\S)|(?:assistant)?(?:\s?to=(?=\w)|(?:analysis|commentary)(?=[^\W_]|[\"“(]|\s?to=))"
+_FRONT = regex.compile(rf"\s*(?:{_HEADER}|(?P<stray></(?:{'|'.join(TAGS)})>\s*)|{_STRIPPED})")
+"""What may stand in front of an answer; `_SURE` is what can't be anything else, if there is a tool of that name."""
+_TOOL = r"(?:\A\s*|assistant)(?:commentary|analysis)?\s?to=(?:functions\.)?(?P<name>[\w.-]+)\s?(?:json|code)?\s*(?=\{)"
+_SURE = regex.compile(rf"assistant(?P<final>final)(?=[^\s.,:;!?'\")\]])|{_TOOL}")
+_UNMARKED = re.compile(r"(?:\A\s*|assistant)(analysis|commentary)")
+_ENDED = r"<\|(?:end|return|call)\|>\s{0,9}"
+_NEXT, _END = regex.compile(rf"(?:{_ENDED})?{_HEADER}|{_ENDED}\Z"), regex.compile(rf"{_ENDED}(?P<header>)\Z")
+BEGINNINGS, _LONGEST = frozenset("<act"), 512
+"""First characters of what may stand there, and how many a header has at most."""
 
 
 def open_thought(text: str) -> str | None:
     """The tag of a thought that an answer begins with and has not ended yet; None if there is none."""
     found = _OPENING.match(text)
-    if found is None or f"</{found[1]}>" in text[found.end() :]:
-        return None
-    return found[1]
+    return None if found is None or f"</{found[1]}>" in text[found.end() :] else found[1]
 
 
 def after_thought(text: str) -> str:
     """An answer without the thought that it begins with, if that has ended."""
-    found = _OPENING.match(text)
-    at = text.find(f"</{found[1]}>") if found is not None else -1
-    return text if found is None or at < 0 else text[at + len(found[1]) + 3 :].lstrip()
+    found = _THOUGHT.match(text)
+    return text if found is None else text[found.end() :].lstrip()
 
 
 def behind_thoughts(text: str) -> str:
@@ -82,10 +96,10 @@ class ThoughtFilter(Filter):
 
     @override
     def _judge(self, *, ended: bool) -> str:
-        held, found = self._held, _OPENING.match(self._held)
+        held, found = self._held, _OPENING.match(self._held, partial=not ended)
+        if found is not None and found.partial:
+            return ""
         if found is None:
-            if not ended and _may_open(held):
-                return ""
             if self._inside is None or not self._closes or not held.strip():
                 return self._release(0)
             return f"\n</{self._inside}>\n\n{self._release(0).lstrip()}"
@@ -99,19 +113,79 @@ class ThoughtFilter(Filter):
         return self._release(end).lstrip("\n")
 
 
-class StrayEndFilter(Filter):
-    """Takes out the end of a thought that an answer begins with, whose beginning was in the prompt, or was taken out by a parser."""
+class Front:
+    """Takes out of the beginning of an answer what its server's parser should have taken out: pieces in, pieces out.
 
-    @override
-    def _judge(self, *, ended: bool) -> str:
-        bare = self._held.lstrip()
-        if found := _CLOSING.match(bare):
-            rest = bare[found.end() :].lstrip()
-            return self._release(len(self._held) - len(rest)) if rest or ended else ""
-        may = any(f"</{tag}>".startswith(bare) for tag in TAGS)
-        return "" if may and bare and not ended else self._release(0)
+    That is the end of a thought whose beginning was in the prompt, and the channels of gpt-oss ("OpenAI harmony response format"):
+    thoughts become thoughts, and a call is left as it was written, for the reader of calls. Where a server drops special tokens,
+    "analysis…assistantfinal…" is left of them: that is held until there is a sure sign of it, since "analysisResults" is text.
+    """
 
+    def __init__(self, tools: Collection[str], *, resumes: bool) -> None:
+        """`tools` may be called; an attempt that `resumes` another may end a thought that it has begun."""
+        self.over = False
+        """Whether all that follows is text."""
+        self.held: list[Piece] = []
+        """Pieces of which it is not known yet what they are."""
+        self._tools, self._resumes = tools, resumes
+        self._text = self._channel = ""
+        """What is not passed on yet, and the channel that it belongs to."""
+        self._out = ["", ""]
+        """Text and thoughts to pass on."""
+        self._like: Piece | None = None
+        """The newest piece since something began."""
 
-def _may_open(text: str) -> bool:
-    bare = text.lstrip()
-    return len(bare) < _LONGEST and any(f"<{tag}>".startswith(bare) for tag in TAGS)
+    def feed(self, piece: Piece) -> Sequence[Piece]:
+        """Take in the next piece; what may be said now."""
+        if not piece.choice or piece.index or piece.other_choices:
+            return (*(self.close() if piece.done or piece.error else ()), piece)
+        return self._read(piece, ended=bool(piece.finish or piece.calls))
+
+    def close(self) -> Sequence[Piece]:
+        """Return what is held where the answer ends."""
+        return () if self.over or self._like is None else self._read(self._like.blank(), ended=True)
+
+    def _read(self, piece: Piece, *, ended: bool) -> Sequence[Piece]:
+        self._like, self._text = piece, self._text + piece.text
+        self.held.append(piece)
+        (self._follow if self._channel else self._decide)(ended=ended)
+        if not (self._channel or self.over):
+            return ()
+        (text, thought), came = self._out, self.held
+        self._out, self.held, self.over = ["", ""], [], self.over or ended
+        if self.over and not thought and text == "".join([each.text for each in came]):
+            return came
+        last = replace(piece, frame=b"", text=text, thought=piece.thought + thought, more=piece.more or bool(thought))
+        return [*(replace(each, frame=b"", text="") for each in came[:-1]), last]
+
+    def _decide(self, *, ended: bool) -> None:
+        """Find out what stands in front; where the answer ends before that is sure, it is text."""
+        text, found = self._text, _FRONT.match(self._text, partial=not ended)
+        if found is not None and found.partial:
+            return
+        if found is None or found["stray"]:
+            taken = 0 if found is None or self._resumes else found.end()
+            self._out[0], self.over = text[taken:], ended or taken < len(text)
+            return
+        if not found["header"]:
+            sure = _SURE.search(text, max(0, len(text) - len(self.held[-1].text) - _LONGEST), partial=not ended)
+            if sure is None or sure.partial or not (sure["final"] or sure["name"] in self._tools):
+                self._out[0], self.over = text if ended else "", ended
+                return
+            header = f"<|channel|>{sure['final'] or 'commentary to=functions.' + sure['name']}<|message|>"
+            text = _UNMARKED.sub(r"<|channel|>\1<|message|>", text[: sure.start()]) + header + text[sure.end() :]
+        self._text, self._channel = text.lstrip(), "commentary"
+        self._follow(ended=ended)
+
+    def _follow(self, *, ended: bool) -> None:
+        """Read channels; in the last one, which is the answer, marks are text, but for one at its end."""
+        while True:
+            found = (_END if self._channel == "final" else _NEXT).search(self._text, partial=not ended)
+            said = self._text if found is None else self._text[: found.start()]
+            self._out[self._channel == "analysis"] += said
+            self._text = self._text[len(said) :]
+            if found is None or found.partial or not found["header"]:
+                return
+            self._text = self._text[len(found[0]) :]
+            self._channel = "call" if "to=" in found["header"] else found["channel"]
+            self._out[0] += found["header"] if self._channel == "call" else ""

@@ -43,7 +43,7 @@ LEAKED: dict[str, tuple[str, str, list[tuple[str, str]]]] = {
     "llama 4 with marks": ('<|python_start|>[get_weather(city="Paris")]<|python_end|><|eom|>', "", [PARIS]),
     "kimi k2": (f"<|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{ARGS}<|tool_call_end|><|tool_calls_section_end|><|im_end|>", "", [PARIS]),
     "deepseek": (f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{ARGS}<｜tool▁call▁end｜><｜tool▁calls▁end｜><｜end▁of▁sentence｜>", "", [PARIS]),
-    "gpt-oss": (f"<|channel|>analysis<|message|>For example now()<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{ARGS}<|call|>", "<|channel|>analysis<|message|>For example now()<|end|>", [PARIS]),
+    "gpt-oss": (f"<|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{ARGS}<|call|>", "", [PARIS]),
     "command r7b": (f'<|START_ACTION|>[\n{{"tool_call_id": "0", "tool_name": "get_weather", "parameters": {ARGS}}}\n]<|END_ACTION|>', "", [PARIS]),
     "nemotron": (f"<TOOLCALL>[{P}]</TOOLCALL>", "", [PARIS]),
     "seed-oss": ("<seed:tool_call>\n<function=get_weather>\n<parameter=city>Paris</parameter>\n</function>\n</seed:tool_call>", "", [PARIS]),

@@ -77,7 +77,7 @@ def test_text_without_a_call_is_unchanged(text: str) -> None:
         *[('{"name": "get_weather"', 0), ('{"name": 1', 10), ('{"type": "f', 0), ('{"type": "o', 11), ("{x", 2)],
         *[('x {"name": "get_weather"', 24), ("[", 0), ("[x", 0), ("[x]", 3), ("x [T", 2), ("x [To", 5)],
         *[("[TOOL_CALLS]get_weather[ARGS]{", 0), ("[TOOL_CALLS]x is", 16), ("a <t", 2), ("a <ta", 5), ("<tool_call>", 0)],
-        *[("<tool_call>x", 0), ("<tool_call>x y", 14), ("<|chan", 0), ("<|channel|>analysis<|message|>", 30)],
+        *[("<tool_call>x", 0), ("<tool_call>x y", 14), ("<|chan", 0)],
         *[("<function=no", 0), ("<function=nx>{", 14), ("<think>x {", 10), ("`{", 2), (P, 0), (P + " i", len(P) + 2)],
     ],
 )  # fmt: skip

@@ -514,8 +514,8 @@ def test_an_empty_stream_near_the_window_is_a_refused_prompt() -> None:
     "tail", [b"", b'data: {"choices":[{"delta":{"cont', b"data: {", b"dat", b": comment", b'data: {"a":1}\n']
 )
 def test_an_answer_that_just_stops_is_told_as_an_error(tail: bytes) -> None:
-    out = relayed(FAR, opening() + said("a") + tail)
-    assert out.startswith(opening() + said("a"))
+    out = relayed(FAR, opening() + said("Rain") + tail)
+    assert out.startswith(opening() + said("Rain"))
     assert out.endswith(DONE)
     last = out.removesuffix(DONE).strip().split(b"\n")[-1]
     assert loads(last.removeprefix(b"data: "))["error"]["code"] == "upstream_failed"

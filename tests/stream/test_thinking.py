@@ -22,6 +22,7 @@ from tests.stream.support import (
     one_answer,
     opening,
     read,
+    relayed,
     said,
     session,
     words,
@@ -157,3 +158,24 @@ def test_a_pause_between_tags(again: str) -> None:
     client = read(conversation(session(CLOSE), first, Attempt(more, event)))
     head = "<think>" + "".join(words(THOUGHT)[:19])
     assert client.text == f"{head} and so</think>\n\n{ANSWER}"
+
+
+MARKED = "<|channel|>analysis<|message|>So be it.<|end|>\n<|start|>assistant<|channel|>final<|message|>Rain <|end|> rain.<|return|>"
+STRIPPED = "analysisSo be it.assistantfinalRain <|end|> rain."
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 200])
+@pytest.mark.parametrize("text", [MARKED, STRIPPED], ids=["marked", "stripped"])
+def test_channels_are_read_wherever_they_are_cut(text: str, size: int) -> None:
+    parts = [text[at : at + size] for at in range(0, len(text), size)]
+    client = read(conversation(session(Watch()), opening() + b"".join(map(said, parts)) + ending() + DONE))
+    one_answer(client, "Rain <|end|> rain.")
+    assert client.reasoning == "So be it."
+
+
+@pytest.mark.parametrize(
+    "text", ["analysisResults = [1]", "a", "assistant", "<|channel|>", "to=b {}", " commentaryFoo"]
+)
+def test_what_only_looks_like_a_channel_passes_byte_for_byte(text: str) -> None:
+    body = opening() + b"".join(map(said, text)) + ending() + DONE
+    assert relayed(Watch(), body) == body

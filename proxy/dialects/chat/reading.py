@@ -244,7 +244,7 @@ class CallTable:
             elif call.over and same_json(text, said):
                 text = ""
         if not call.name:
-            call.name = part.name
+            call.name = part.name.partition("<|")[0]  # gpt-oss goes on with a mark of its own
         yield from self._grown(call, part, text)
 
     def _grown(self, call: _OpenCall, part: CallPart, text: str) -> Iterator[CallPart]:
