@@ -98,6 +98,7 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 @pytest.mark.parametrize("name", NAMES, ids=str)
 @pytest.mark.parametrize("most", [20, 9])
+@pytest.mark.rows(2)
 def test_what_is_no_longer_sent_is_recalled(name: dict[str, str], most: int) -> None:
     with staged() as proxy:
         client = Windowed(proxy, name, most).chat(3).tell().chat(14, since=3)
@@ -137,6 +138,7 @@ def rewind(messages: list[dict[str, Any]], at: int) -> None:
 @pytest.mark.parametrize("name", NAMES, ids=str)
 @pytest.mark.parametrize("change", [edit, delete, rewind])
 @pytest.mark.parametrize("turns", [0, 4, 8])
+@pytest.mark.rows(4)
 def test_edits_and_deletions_take_effect(
     change: Callable[[list[dict[str, Any]], int], None], name: dict[str, str], turns: int
 ) -> None:
@@ -211,6 +213,7 @@ def test_a_restart_loses_nothing_and_a_purge_all(
 
 
 @pytest.mark.parametrize("name", NAMES, ids=str)
+@pytest.mark.rows(1)
 def test_a_deleted_conversation_leaves_no_archive_and_others_alone(
     name: dict[str, str], stored: Callable[[str], str], tmp_path: Path
 ) -> None:

@@ -62,6 +62,7 @@ def reader(failing: str = "", gate: Gate | None = None, filler: str = "", longes
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", PATHS)
+@pytest.mark.rows(2)
 def test_the_answer_comes_from_notes_which_hold_for_later_turns(path: str, stream: bool) -> None:
     with LlamaCppFake([MODEL], reader()) as fake, running_proxy(fake) as proxy:
         messages = book()
@@ -155,6 +156,7 @@ def test_what_is_longer_than_the_most_that_is_read_is_refused_with_the_figures()
 
 
 @pytest.mark.parametrize("lines", [1200, 4000, 12_000])
+@pytest.mark.rows(1)
 def test_it_is_not_read_where_a_passage_stands_out_however_little_of_the_rest_stays(lines: int) -> None:
     with LlamaCppFake([MODEL], reader()) as fake, running_proxy(fake) as proxy:
         messages = book(lines, "What is the code of room 650?")

@@ -45,6 +45,7 @@ async def get(app: ASGIApp, path: str) -> Any:
 
 
 @pytest.mark.parametrize("name", LOOKED_AT)
+@pytest.mark.rows(1)
 async def test_looking_at_a_large_request_holds_up_nobody(name: str) -> None:
     body = LOOKED_AT[name]()
     async with proxy(Backend()) as app:

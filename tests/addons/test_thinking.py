@@ -71,6 +71,7 @@ def answered(proxy: Proxy, path: str, *, stream: bool = True, **fields: Any) -> 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.rows(12)
 def test_a_thought_that_would_never_end_is_followed_by_an_answer(kind: str, path: str, *, stream: bool) -> None:
     with backend(kind, thinker()) as fake, running_proxy(fake, thinking_budget=40) as proxy:
         assert answered(proxy, path, stream=stream) == ANSWER
@@ -101,6 +102,7 @@ def test_a_thought_written_as_text_is_closed(kind: str) -> None:
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.rows(12)
 def test_an_answer_that_ends_in_its_thought_is_asked_for_once_more(kind: str, path: str, *, stream: bool) -> None:
     with backend(kind, thinker(thought=30)) as fake, running_proxy(fake) as proxy:
         assert answered(proxy, path, stream=stream) == ANSWER

@@ -18,6 +18,7 @@ NAMES = (
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.rows(3)
 def test_a_chat_outlives_its_window_without(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     every = app.addons_of
 

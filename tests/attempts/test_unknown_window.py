@@ -71,6 +71,7 @@ def test_a_bound_that_ends_an_answer_near_a_usual_window_is_none(stream: bool) -
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("window", [2500, 3333])
+@pytest.mark.rows(1)
 def test_an_unusual_window_is_assumed_for_the_answer_alone(window: int, stream: bool) -> None:
     brain = summariser(walk(last=LAST))
     with GenericFake([FakeModel("m", window)], brain) as fake, running_proxy(fake) as proxy:
@@ -82,6 +83,7 @@ def test_an_unusual_window_is_assumed_for_the_answer_alone(window: int, stream: 
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("cap", [1024, 777])
+@pytest.mark.rows(1)
 def test_a_bound_of_the_server_is_no_window_and_the_answer_goes_on(cap: int, stream: bool) -> None:
     brain = summariser(walk(last=LAST))
     with CappedFake([FakeModel("m", 60_000)], brain, cap=cap) as fake, running_proxy(fake) as proxy:

@@ -176,6 +176,7 @@ def ollama(proxy: Proxy, model: str, *, stream: bool) -> Had:
 
 @pytest.mark.parametrize("door", [chat, responses, messages, ollama], ids=lambda door: door.__name__)
 @pytest.mark.parametrize("row", range(len(FORMS)), ids=[form["id"] for form in FORMS])
+@pytest.mark.rows(80)
 def test_each_form_is_read_in_every_door(proxy: Proxy, row: int, door: Callable[..., Had]) -> None:
     form = FORMS[row]
     had = door(proxy, str(row), stream="whole" not in form)

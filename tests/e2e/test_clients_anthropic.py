@@ -71,6 +71,7 @@ def test_a_prompt_is_counted_as_the_backend_counts_it_or_near_to_that() -> None:
 
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("kind", ["llamacpp", "vllm", "ollama", "lmstudio", "openrouter"])
+@pytest.mark.rows(3)
 def test_an_answer_that_the_client_began_is_gone_on_with(kind: str, streamed: bool) -> None:
     begun: list[MessageParam] = [*ask("go"), {"role": "assistant", "content": words(1, 4)}]
     model = FakeModel(MODEL, window=1024)

@@ -252,6 +252,7 @@ def test_a_compaction_of_another_opens_nothing_and_makes_no_rules(fake: LlamaCpp
 
 
 @both
+@pytest.mark.rows(1)
 def test_the_window_compacts_too_and_ends_no_answer_while_there_is_room_to_be_made(
     streamed: bool, fake: LlamaCppFake
 ) -> None:

@@ -120,6 +120,7 @@ def user(text: str) -> dict[str, Any]:
 @every
 @both
 @pytest.mark.parametrize("kind", FAKES)
+@pytest.mark.rows(12)
 def test_an_answer(kind: str, by: Ask, streamed: bool) -> None:
     with FAKES[kind](brain=scripted(["Good day to you."])) as fake, running_proxy(fake) as proxy:
         said = by(proxy, [user("hello")], streamed=streamed)
@@ -132,6 +133,7 @@ def test_an_answer(kind: str, by: Ask, streamed: bool) -> None:
 
 @every
 @both
+@pytest.mark.rows(3)
 def test_an_answer_of_several_windows_is_one_and_a_bound_holds(by: Ask, streamed: bool) -> None:
     with LlamaCppFake(brain=walk(last=1500), window=1024) as fake, running_proxy(fake) as proxy:
         said = by(proxy, [user("go")], streamed=streamed)

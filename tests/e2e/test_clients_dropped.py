@@ -252,6 +252,7 @@ def fields(messages: Sequence[dict[str, Any]], name: str) -> list[Any]:
         *((client, "gemini", at % 2 == 0) for at, client in enumerate(CLIENTS)),
     ],
 )
+@pytest.mark.rows(6)
 def test_an_agent_works_on_though_its_client_drops_what_the_server_wants_back(
     client: Callable[..., str], server: str, stream: bool
 ) -> None:
@@ -272,6 +273,7 @@ def test_an_agent_works_on_though_its_client_drops_what_the_server_wants_back(
         (anthropic_messages, "openrouter", True, True),
     ],
 )  # fmt: skip
+@pytest.mark.rows(4)
 def test_what_a_client_sends_back_reaches_the_server_in_its_own_form(
     client: Callable[..., str], server: str, stream: bool, restore: bool
 ) -> None:

@@ -17,6 +17,7 @@ BOTH = pytest.mark.parametrize("scene", [EARLY, MIDDLE], ids=str)
 
 @pytest.mark.parametrize("form", FORMS)
 @BOTH
+@pytest.mark.rows(6)
 def test_where_the_status_is(stages: StageOf, form: str, scene: Scene) -> None:
     stage = stages(scene)
     job = stage.job(status=form)
@@ -36,6 +37,7 @@ def test_where_the_status_is(stages: StageOf, form: str, scene: Scene) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @BOTH
+@pytest.mark.rows(4)
 def test_what_is_sent_back(stages: StageOf, form: str, scene: Scene) -> None:
     """The message that the package itself put together goes back whole, reasoning included."""
     stage = stages(scene)

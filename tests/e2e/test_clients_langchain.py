@@ -11,12 +11,14 @@ from tests.e2e.clients.talk import Ask
 
 @pytest.mark.parametrize("scene", SCENES, ids=str)
 @pytest.mark.parametrize("ask", langchain.STREAMED, ids=lambda ask: ask.__name__)
+@pytest.mark.rows(2)
 def test_two_turns(stages: StageOf, scene: Scene, ask: Ask) -> None:
     stages(scene).take(ask)
 
 
 @pytest.mark.parametrize("ask", langchain.WHOLE, ids=lambda ask: ask.__name__)
 @pytest.mark.parametrize("scene", [EARLY, MIDDLE, EARLY_TOOLS, MIDDLE_TOOLS], ids=str)
+@pytest.mark.rows(2)
 def test_whole_answers(stages: StageOf, scene: Scene, ask: Ask) -> None:
     first, _ = stages(scene).take(ask, whole=True)
     assert first.usage is not None

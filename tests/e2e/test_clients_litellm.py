@@ -64,6 +64,7 @@ def litellm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoTurns]:
     ],
     ids=str,
 )
+@pytest.mark.rows(1)
 def test_two_turns(litellm: TwoTurns, stages: StageOf, way: str, scene: Scene) -> None:
     stage = stages(scene)
     job = stage.job()

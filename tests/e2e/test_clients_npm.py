@@ -31,6 +31,7 @@ def two_turns(npm: Path, way: str, job: Job) -> list[Seen]:
     [("create", EARLY), ("create", MIDDLE_TOOLS), ("helper", EARLY_TOOLS), ("helper", MIDDLE)],
     ids=str,
 )
+@pytest.mark.rows(1)
 def test_two_turns(npm: Path, stages: StageOf, way: str, scene: Scene) -> None:
     stage = stages(scene)
     job = stage.job()
@@ -66,6 +67,7 @@ EARLY_TOO = ("openai 7/responses", "anthropic/messages", "vercel openai/chat", "
 @pytest.mark.parametrize(
     ("client", "scene"), [(each, MIDDLE) for each in CLIENTS] + [(each, EARLY) for each in EARLY_TOO], ids=str
 )
+@pytest.mark.rows(1)
 def test_streams_of_every_package(npm: Path, stages: StageOf, client: str, scene: Scene) -> None:
     stage = stages(scene)
     job = stage.job()

@@ -11,6 +11,7 @@ from tests.e2e.clients.talk import Ask
 
 @pytest.mark.parametrize("scene", SCENES, ids=str)
 @pytest.mark.parametrize("ask", openai_python.STREAMED, ids=lambda ask: ask.__name__)
+@pytest.mark.rows(6)
 def test_two_turns(stages: StageOf, scene: Scene, ask: Ask) -> None:
     stages(scene).take(ask)
 

@@ -73,6 +73,7 @@ def kept(path: str, data: bytes) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.rows(6)
 def test_a_notice_is_told_in_order_and_never_comes_back(path: str, form: str) -> None:
     brain = summariser(scripted([Reply(text="First said.", reasoning="I think so."), "Second said."]))
     headers = {"x-spillway-status": form}

@@ -102,7 +102,7 @@ def p95(pairs: list[tuple[float, int]]) -> float:
         pytest.param("gpt-2", "somebodys-own-model", 0.13, 0.02, id="a model nobody knows"),
     ],
 )
-@pytest.mark.rows(1)
+@pytest.mark.heavy
 def test_counts_against_the_engines_own(
     vocab: str, alias: str, fresh: float, anchored: float, spillway: StartSpillway, tmp_path: Path
 ) -> None:

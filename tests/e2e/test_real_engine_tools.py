@@ -239,7 +239,7 @@ def test_a_loop_of_several_windows(either: Engine, proxy_of: SharedSpillway) -> 
 # -- the end of the window
 
 
-@pytest.mark.rows(1)
+@pytest.mark.heavy
 def test_a_call_that_does_not_fit_is_written_once_more(either: Engine, spillway: StartSpillway) -> None:
     """The window fills in the middle of the arguments: none of them is with the client, and the call is asked for again.
 
@@ -284,6 +284,7 @@ def pauses(proxy: Spillway) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.startswith("spillway_pauses_total{"))
 
 
+@pytest.mark.heavy
 def test_a_call_that_fits_is_written_once(untooled: Engine, spillway: StartSpillway) -> None:
     """By a proxy of its own, as above."""
     history, wanted = nearly_full(440)

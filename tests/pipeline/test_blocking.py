@@ -213,7 +213,7 @@ async def longest_block(body: bytes) -> tuple[float, int, bytes, int]:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.rows(3)
+@pytest.mark.rows(2)
 async def test_the_loop_goes_on(name: str) -> None:
     blocked, status, said, asked = await longest_block(HOSTILE[name]())
     assert status == 200 or b"context_length_exceeded" in said, said[:300]
