@@ -79,6 +79,8 @@ class Summaries:
         self._addons = addons
         self._failures: dict[tuple[Sort, str, str], int] = {}
         """Requests in a row that came to nothing, by sort, backend and model."""
+        self.chosen = ""
+        """Model that was chosen on the page to summarise for all; empty: as the settings have it."""
 
     async def drive(self, job: Job, flow: Generator[SummaryAsk, str, T], seconds: float, *, heavy: bool = False) -> T:
         """Run a flow to its result, writing the summaries it asks for in so many seconds for all. `heavy`: off the event loop.
@@ -108,7 +110,7 @@ class Summaries:
 
     async def route(self, job: Job) -> Route:
         """Find the route of the model that summarises for a job: its own unless another is configured."""
-        named = job.settings.summary_model if STRATEGIES[job.settings.strategy].asks else None
+        named = (self.chosen or job.settings.summary_model) if STRATEGIES[job.settings.strategy].asks else None
         return job.route if named is None else await self._router.route(named)
 
     def may_work_ahead(self, job: Job, upstream: Upstream) -> bool:

@@ -170,11 +170,7 @@ async def request_details(view: View, name: str) -> Response:
 @router.delete("/spillway/lessons", responses=answers("LessonForgotten"))
 async def forget_lesson(on: On, view: View, backend: str, model: str, lesson: LessonKind) -> Response:
     """Forget what was learned of a model."""
-    if view.viewer.role == "key":
-        raise Forbidden(
-            "What was learned about a model serves all clients: forgetting it needs one of SPILLWAY_ADMIN_KEYS.",
-            code="admin_only",
-        )
+    _check_admin(view)
     upstream = next((each for each in on.relay.router.upstreams if each.name == backend), None)
     if upstream is None:
         raise BadRequest("`backend` must be the name of a backend.", param="backend")
@@ -182,6 +178,23 @@ async def forget_lesson(on: On, view: View, backend: str, model: str, lesson: Le
     if forgotten:
         _log.info("what was learned of %s/%s was forgotten: %s (%s)", backend, model, lesson, view.viewer.role)
     return as_json({"forgotten": forgotten})
+
+
+@router.put("/spillway/summary_model", responses=answers("SummaryModel"))
+async def choose_summary_model(on: On, view: View, model: str = "") -> Response:
+    """Choose the model that summarises for all clients until Spillway stops; empty: as the settings have it."""
+    _check_admin(view)
+    if model and model not in await on.relay.router.table():
+        raise BadRequest("`model` must be the name of a model that a backend lists, or empty.", param="model")
+    on.relay.pipeline.compactor.summaries.chosen = model
+    _log.info("the model that summarises was chosen: %s (%s)", model or "as configured", view.viewer.role)
+    return as_json({"summary_model": model or None})
+
+
+def _check_admin(view: HistoryView) -> None:
+    """Refuse a change that all clients notice to those who have the key of one."""
+    if view.viewer.role == "key":
+        raise Forbidden("This changes what all clients get: it needs one of SPILLWAY_ADMIN_KEYS.", code="admin_only")
 
 
 def _session(on: Services, exchange: Exchange) -> dict[str, Any]:

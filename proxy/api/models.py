@@ -78,8 +78,8 @@ async def get_model(on: On, request: Request, model: str) -> Response:
 @router.get("/spillway/models", responses=answers("KnownModels"))
 async def known_models(on: On) -> Response:
     """Describe every backend and model, with the origin of every field."""
-    backends, line = [], on.relay.pipeline
-    await on.relay.router.table()
+    backends, line, table = [], on.relay.pipeline, await on.relay.router.table()
+    chosen = line.compactor.summaries.chosen
     for upstream in on.relay.router.upstreams:
         listed = await listed_models(upstream)
         snapshot = upstream.prober.snapshot()
@@ -88,14 +88,15 @@ async def known_models(on: On) -> Response:
         models = {
             model: {
                 **info,
-                "effective": _effective(on.settings, upstream, model, info),
+                "effective": _effective(on.settings, upstream, model, info)
+                | ({"summary_model": chosen} if chosen else {}),
                 "counting": line.counting.meter.describe((upstream.name, model)),
                 "emulated_calls": line.replies.ledger.describe((upstream.name, model)),
             }
             for model, info in snapshot["models"].items()
         }
         backends.append({"name": upstream.name, "url": upstream.url, **snapshot, "models": models})
-    return as_json({"backends": backends})
+    return as_json({"backends": backends, "summary_model": chosen or None, "names": [*table]})
 
 
 @router.post("/spillway/explain", responses=answers("Explanation"), openapi_extra=takes("ChatRequest", "messages"))

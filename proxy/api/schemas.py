@@ -77,7 +77,8 @@ _OBJECTS = {
     "LessonForgotten": "forgotten:boolean",
     "Savings": "requests:integer since:number? tokens:object seconds:object rescued:object",
     "KnownBackend": "name url kind:string? models:object",
-    "KnownModels": "backends:KnownBackend[]",
+    "KnownModels": "backends:KnownBackend[] summary_model:string? names:string[]",
+    "SummaryModel": "summary_model:string?",
     "Explanation": "model backend window:integer? prompt_tokens:integer prompt_tokens_upper:integer counted_by fill:number? "
     "parts:object tools:object? shaped:object checkpoint:object? recalled:object? action messages:Message[] budget:object "
     "limits:object note",

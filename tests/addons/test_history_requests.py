@@ -301,5 +301,7 @@ def test_a_lesson_is_everybodys_so_that_no_single_key_makes_it_forgotten() -> No
     keys = {"api_keys": ("anne-key-12345",), "admin_keys": ("boss-key-12345",)}
     path = "/spillway/lessons?backend=generic&model=m&lesson=all"
     with GenericFake() as fake, running_proxy(fake, **keys) as proxy:
-        assert code(proxy.client.delete(path, headers={"x-api-key": "anne-key-12345"})) == (403, "admin_only")
+        for method, each in (("DELETE", path), ("PUT", "/spillway/summary_model")):
+            refused = proxy.client.request(method, each, headers={"x-api-key": "anne-key-12345"})
+            assert code(refused) == (403, "admin_only")
         assert proxy.client.delete(path, headers={"x-api-key": "boss-key-12345"}).status_code == 200

@@ -27,6 +27,7 @@ OWN = {
     ),
     *("/v1/responses/{response_id}", "/v1/responses/{response_id}/cancel"),
     *("/spillway/session", "/spillway/live", "/spillway/models", "/spillway/explain", "/spillway/lessons"),
+    "/spillway/summary_model",
     *("/spillway/outcomes", "/spillway/savings", "/spillway/conversations", "/spillway/conversations/{conversation}"),
     *(f"/spillway/conversations/{{conversation}}/{what}" for what in ("summary", "compact")),
     "/spillway/requests/{name}",
@@ -136,6 +137,7 @@ def test_spillways_own_answers_are_as_described() -> None:
         answered(paths, "/api/show", "post", client.post("/api/show", json={"model": "m"}).json())
         lesson = "/spillway/lessons?backend=llamacpp&model=m&lesson=all"
         answered(paths, "/spillway/lessons", "delete", client.delete(lesson).json())
+        answered(paths, "/spillway/summary_model", "put", client.put("/spillway/summary_model?model=m").json())
         compacted = client.post(f"/spillway/conversations/{row['id']}/compact")
         answered(paths, "/spillway/conversations/{conversation}/compact", "post", compacted.json())
         forgotten = client.delete(f"/spillway/conversations/{row['id']}/summary")

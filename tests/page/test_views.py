@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.fakes import FakeModel, Gate, GenericFake, LlamaCppFake, OllamaFake, Reply, scripted
+from tests.fakes import FakeModel, Gate, GenericFake, LlamaCppFake, OllamaFake, Reply, VllmFake, scripted
 from tests.fakes.waiting import wait_until
 from tests.page.stage import MODEL, Stage, Visit, staged, visiting
 from tests.proxying import metric, running_proxy
@@ -291,6 +291,26 @@ def test_what_was_learned_can_be_forgotten(browser: Browser) -> None:
         expect(model).to_contain_text("Nothing learned")
         expect(model).not_to_contain_text("700 tokens")
         assert len(asked) == 3, "once, and on demand"
+
+
+def test_the_model_that_summarises_is_chosen_for_all(browser: Browser) -> None:
+    with (
+        LlamaCppFake([FakeModel("m")]) as fake,
+        VllmFake([FakeModel("small")]) as helper,
+        running_proxy(fake, helper) as proxy,
+        visiting(browser, proxy.url) as visit,
+    ):
+        page = visit.open("models")
+        page.get_by_label("Summaries by").select_option("small")
+        expect(page.get_by_role("status")).to_have_text("small summarises from now on")
+        models = proxy.client.get("/spillway/models").json()
+        effective = [each["effective"] for backend in models["backends"] for each in backend["models"].values()]
+        assert {models["summary_model"], *(each["summary_model"] for each in effective)} == {"small"}
+        visit.open("models")
+        expect(page.get_by_label("Summaries by")).to_have_value("small")
+        page.get_by_label("Summaries by").select_option("as configured")
+        expect(page.get_by_role("status")).to_have_text("Summaries as configured")
+        assert proxy.client.get("/spillway/models").json()["summary_model"] is None
 
 
 def test_malformed_calls_stand_with_the_model_that_wrote_them(browser: Browser) -> None:

@@ -291,12 +291,16 @@ def test_an_agent_loop_with_a_single_user_message_goes_on_and_on() -> None:
         assert fake.chats()[-1].json["messages"][0] == messages[0]
 
 
-def test_another_model_on_another_backend_summarises() -> None:
+@pytest.mark.parametrize("chosen", [False, True])
+def test_another_model_on_another_backend_summarises(chosen: bool) -> None:
     with (
         LlamaCppFake([FakeModel("m", 2048)], qa()) as fake,
         FAKES["vllm"]([FakeModel("small", 16_384)], summariser(qa())) as helper,
-        running_proxy(fake, helper, summary_model="small") as proxy,
+        running_proxy(fake, helper, summary_model=None if chosen else "small") as proxy,
     ):
+        if chosen:
+            assert proxy.client.put("/spillway/summary_model?model=none").status_code == 400
+            assert proxy.client.put("/spillway/summary_model?model=small").json() == {"summary_model": "small"}
         turns(proxy, 14)
         assert helper.chats()
         assert all(request.json["model"] == "small" for request in helper.chats())

@@ -99,6 +99,24 @@ function Model({ backend, model, told, malformed = {}, onForgot }) {
   </article>`;
 }
 
+function SummaryModel({ chosen, names, onChosen }) {
+  const [failed, setFailed] = useState(null);
+  const choose = async ({ target }) => {
+    setFailed(null);
+    try {
+      await act("PUT", `summary_model?${new URLSearchParams({ model: target.value })}`);
+      announce(target.value ? `${target.value} summarises from now on` : "Summaries as configured");
+    } catch (problem) {
+      setFailed(problem);
+    }
+    onChosen();
+  };
+  return html`<p><label>Summaries by <select value=${chosen ?? ""} onChange=${choose}>
+      <option value="">as configured</option>
+      ${names.map((name) => html`<option key=${name} value=${name}>${name}</option>`)}
+    </select></label> <span class="made">for all clients, until Spillway stops</span></p><${Problem} error=${failed} />`;
+}
+
 export function Models() {
   const [times, setTimes] = useState(0);
   const refresh = () => setTimes((before) => before + 1);
@@ -107,6 +125,7 @@ export function Models() {
   return html`<${Heading} note="What is known of each model, and from where.">Models<//>
     <p><button class="quiet" onClick=${refresh}>Refresh</button></p>
     <${Problem} error=${error} />
+    ${data && feed.session.role !== "key" && html`<${SummaryModel} chosen=${data.summary_model} names=${data.names} onChosen=${refresh} />`}
     ${data?.backends.map((backend) => html`<section key=${backend.name} aria-label=${backend.name}>
       <h2>${backend.name} <span class="made">${backend.kind} at ${backend.url}</span></h2>
       ${!Object.keys(backend.models ?? {}).length && html`<p class="empty">No answer, or no models: spillway check says why.</p>`}
