@@ -213,7 +213,7 @@ def addons_of(
         ToolsOnDemand(store),
         ThinkingBudget(),
         DocumentReader(counting, compactor, preparer),
-        AheadCompactor(telemetry, preparer, compactor, meter),
+        AheadCompactor(telemetry, preparer, compactor, counting),
         SlotKeeper(store),
         history,
         RequestLog(),

@@ -1,8 +1,9 @@
 """Counting prompts: the meter, what the store remembers of it, and exact counts from the backend."""
 
 import asyncio
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from proxy.backends.base import UNKNOWN
 from proxy.backends.profile import ModelKey, ModelProfile, Trust, value_of
@@ -15,6 +16,7 @@ from proxy.net.tasks import spawn
 from proxy.routing import Route
 from proxy.store import Store
 from proxy.stream.answer import Answer
+from proxy.tokens.cache import Cache
 from proxy.tokens.meter import Estimate, Meter, Observation
 
 EXACT_TIMEOUT = 0.5
@@ -23,8 +25,17 @@ SAVE_EVERY = 60.0
 """Seconds between two writes of what was learned of a model."""
 MOST_CUT = 4096
 """Conversations remembered as cut."""
+_LEAST_READ, _LEAST_WRITTEN = 50, 16
+"""Tokens from which on the time that they took tells a pace: fewer are read while other things are done."""
 _REUSED_SHARE, _CACHE_BLOCKS = 0.8, 32
 """Prompt tokens below this share of the repeated ones, less whole cache blocks (vLLM: 16 tokens), were not reused."""
+
+
+class Pace(NamedTuple):
+    """Tokens that a backend reads and writes in a second, infinite where that is not known."""
+
+    read: float = math.inf
+    written: float = math.inf
 
 
 class Counting:
@@ -36,6 +47,7 @@ class Counting:
         self._unsaved: dict[ModelKey, float] = {}
         """Models of which something new was learned, and since when."""
         self._cut: dict[tuple[str, bytes], None] = {}
+        self._paces = Cache[ModelKey, Pace](meter.memory)
 
     async def measure(
         self, route: Route, profile: ModelProfile, body: Mapping[str, Any], *, tenant: str = ""
@@ -146,6 +158,26 @@ class Counting:
         if not job.loads_window:
             _learn_fitted(job, reported, as_count(usage.get("completion_tokens")), finish)
 
+    def pace(self, key: ModelKey) -> Pace:
+        """Return how fast a model was lately."""
+        return self._paces.get(key) or Pace()
+
+    def learn_pace(self, job: Job) -> None:
+        """Learn how fast a model is, from what a streamed turn waited for its first word and for the rest."""
+        outcome, usage = job.outcome, job.outcome.usage
+        if not job.request.stream or outcome.first_byte is None or outcome.attempts != 1 or usage is None:
+            return
+        reused = (outcome.repeated or 0) if outcome.reused is None else outcome.reused
+        waited = outcome.first_byte - outcome.compaction_seconds
+        took = outcome.clock() - outcome.since - outcome.first_byte
+        read, written = as_count(usage.get("prompt_tokens")) - reused, as_count(usage.get("completion_tokens"))
+        before = self._paces.get(job.key) or Pace()
+        pace = Pace(
+            _smoothed(before.read, read, waited) if read >= _LEAST_READ else before.read,
+            _smoothed(before.written, written, took) if written >= _LEAST_WRITTEN else before.written,
+        )
+        self._paces.put(job.key, pace, 0)
+
     def was_cut(self, job: Job) -> bool:
         """Return whether the backend cut an earlier prompt of this conversation, so that it is due for compaction."""
         return bool(self._cut) and any((job.scope, link) in self._cut for link in job.prompt.links)
@@ -210,6 +242,12 @@ def _record_reused(job: Job, usage: Mapping[str, Any]) -> None:
         if not outcome.unlike and cached < (outcome.repeated or 0) * _REUSED_SHARE - _CACHE_BLOCKS:
             outcome.unlike = "backend"
         outcome.add("reused", tokens=cached)
+
+
+def _smoothed(before: float, tokens: int, seconds: float) -> float:
+    """Return a pace as it was before and is now, half of each."""
+    now = tokens / max(1e-3, seconds)
+    return now if math.isinf(before) else (before + now) / 2
 
 
 def _state_key(key: ModelKey) -> str:

@@ -35,8 +35,8 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(182, 160),
-    "lines of code": Bound(25_171, 18_500),
-    "Python tokens": Bound(264_046, 175_000),
+    "lines of code": Bound(25_200, 18_500),
+    "Python tokens": Bound(264_630, 175_000),
     "settings": Bound(41, 40),
     "lines of tests": Bound(57_000, 40_000),
     "files in a circle of imports": Bound(0, 0),

@@ -5,7 +5,6 @@ What is remembered between requests is which block was put in front of which use
 every step of a turn, and which of them stay.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,12 +13,11 @@ from typing_extensions import override
 
 from proxy.addon import AddOn
 from proxy.addons.embedding import Embedder, query_text
-from proxy.backends.profile import ModelKey
 from proxy.compaction.middles import newest_cut
 from proxy.compaction.policy import prune_limits
 from proxy.core.history.turns import newest_user
 from proxy.core.jsontext import is_heavy
-from proxy.core.piece import CallPart, as_count
+from proxy.core.piece import CallPart
 from proxy.core.request import Message
 from proxy.counting import Counting
 from proxy.job import Job
@@ -55,8 +53,6 @@ _MANY = 4000
 """Passages from which ranking is left to a thread: it takes about a millisecond for each thousand."""
 SECONDS = 2.0
 """Seconds for which a backend may read what is recalled for a turn, where reading costs nothing else."""
-_TELLING = 50
-"""Tokens that tell how fast they are read; fewer are read while other things are done."""
 _LEAST = 128
 """Tokens that may be recalled however slow a backend is."""
 _WORTH = 4
@@ -87,8 +83,6 @@ class Recaller(AddOn):
 
     def __init__(self, counting: Counting, router: Router) -> None:
         self._counting, self._meter = counting, counting.meter
-        self._speeds = Cache[ModelKey, float](self._meter.memory)
-        """Tokens that are read in a second."""
         self._embedder = Embedder(router, self._meter.memory)
         self._passages = Cache[bytes, MessagePassages](self._meter.memory)
         self._turns = Cache[tuple[str, bytes], _Turn](self._meter.memory)
@@ -149,18 +143,6 @@ class Recaller(AddOn):
             await self._insert(job, RecalledBlocks(self._staying(job, newest)))
         _record(job)
         return True
-
-    @override
-    def after_answer(self, job: Job) -> None:
-        """Learn how fast the backend reads, from what a streamed turn waited for its first word."""
-        outcome = job.outcome
-        if not job.request.stream or outcome.first_byte is None or outcome.attempts != 1 or outcome.usage is None:
-            return
-        reused = (outcome.repeated or 0) if outcome.reused is None else outcome.reused
-        read = as_count(outcome.usage.get("prompt_tokens")) - reused
-        if read >= _TELLING:
-            speed = read / max(1e-3, outcome.first_byte - outcome.compaction_seconds)
-            self._speeds.put(job.key, ((self._speeds.get(job.key) or speed) + speed) / 2, 0)
 
     @override
     async def offer(self, job: Job, offered: OfferedTools, *, emulate: bool) -> None:
@@ -245,7 +227,7 @@ class Recaller(AddOn):
             return []
         room = 0.0 if budget is None else prune_limits(job.settings, budget.zone).recall - _MARKS
         if not job.known_backend.hosted:
-            room = min(room, max(_LEAST, SECONDS * (self._speeds.get(job.key) or math.inf)) - _MARKS)
+            room = min(room, max(_LEAST, SECONDS * self._counting.pace(job.key).read) - _MARKS)
         if room <= 0:
             return []
         # The first terms of a process take 0.1 s.

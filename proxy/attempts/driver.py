@@ -103,6 +103,7 @@ class AnswerDriver:
             if session.watch.ended_short(answer) and not outcome.unfinished:
                 self._record_ended_early()
         self._observe()
+        self._counting.learn_pace(self._job)
 
     def _observe(self) -> None:
         """Learn from what the backend reported of attempts that have ended, once of each."""

@@ -27,7 +27,7 @@ COMMANDS = {
     "store": "show figures of the checkpoint store (stats), print it as lines of JSON (export), or empty it (purge)",
     "launch": "run a coding agent through a running Spillway, or one started for it; "
     "arguments after -- go to the program",
-    "top": "show conversations live: windows, speed, compactions; q ends it",
+    "top": "list the conversations: windows, speed, compactions (`watch spillway top` follows them)",
     "tail": "print a line for each request that ends; Ctrl-C ends it",
     "show": "print one request or conversation: timeline, difference, summary",
     "explain": "print, as JSON, what a running Spillway would do to a saved request, without asking a model",

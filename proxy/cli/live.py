@@ -7,9 +7,7 @@ import argparse
 import json
 import os
 import re
-import signal
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,8 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import httpx
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
@@ -53,7 +50,6 @@ _COLUMNS = {
     "CONVERSATION": 0,
 }
 """Of conversations, each with the columns of a terminal from which on the title leaves room for it."""
-_LEGEND = " ".join(f"{letter} {part}" for part, letter, _ in _PARTS)
 _EVENT = re.compile(rb"event: (\w+)\ndata: (.*)")
 
 
@@ -134,46 +130,9 @@ def _reason(url: str, answer: httpx.Response) -> str:
 
 
 def _top(client: httpx.Client, args: argparse.Namespace) -> None:
-    """Show conversations while they run, until the terminal says stop; once, where the output is piped."""
-    console = _console()
-    if args.json or not console.is_terminal:
-        listed = _ask(client, "/spillway/conversations")
-        _print(args, listed, [_conversations(listed["conversations"], console.width)])
-        return
-    rows: dict[str, JsonObject] = {}
-    with _ended_by_q(), Live(console=console, screen=True, auto_refresh=False) as live:
-        for name, data in _events(client):
-            if name == "snapshot":
-                rows = {row["id"]: row for row in data["conversations"]}
-            elif name in ("conversation", "gone"):
-                newest = {data["id"]: data} if name == "conversation" else {}
-                rows = newest | {key: row for key, row in rows.items() if key != data["id"]}
-            head = Text(f"{plural(len(rows), 'conversation')}    {_LEGEND}    q ends", style="bright_black")
-            shown = [*rows.values()][: max(1, console.height - 4)]
-            live.update(Group(head, _conversations(shown, console.width)), refresh=True)
-
-
-@contextmanager
-def _ended_by_q() -> Iterator[None]:
-    """Have the key q do what ctrl-c does, in a terminal that gives single keys."""
-    if sys.platform == "win32" or not sys.stdin.isatty():
-        yield
-        return
-    import termios  # noqa: PLC0415 - not on Windows
-    import tty  # noqa: PLC0415 - as above
-
-    def wait_for_key() -> None:
-        while os.read(sys.stdin.fileno(), 1) not in (b"q", b""):
-            pass
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    before = termios.tcgetattr(sys.stdin)
-    tty.setcbreak(sys.stdin)
-    threading.Thread(target=wait_for_key, daemon=True).start()
-    try:
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+    """Print the conversations as they are now, those with the newest requests first."""
+    listed = _ask(client, "/spillway/conversations")
+    _print(args, listed, [_conversations(listed["conversations"], _console().width)])
 
 
 def _tail(client: httpx.Client, args: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from proxy.core.jsontext import dumps, loads
 from proxy.core.piece import CallPart, Piece
@@ -49,6 +50,12 @@ _NEAR = 1 / 2
 """Share of the trigger below which no next turn can be due, but for one that is like none before."""
 _WORTH = 1 / 2
 """Of the way from target to trigger, from which it is worth compacting before the trigger is reached."""
+_FEWEST, _PAUSES = 2, 3
+"""Latest pauses of a conversation by which the next one is judged."""
+_SURE = 1.5
+"""Times the seconds that a summary is expected to take that have to be left for it."""
+_MOST_VAIN = 2
+"""Summaries that may be broken off by the next turn, before one waits for a longer pause."""
 _THINKING = ("<think>", "</think>")
 
 
@@ -259,6 +266,30 @@ def is_due_next(
     # It would be compacted in its answer, or for want of room for what is to be recalled.
     soon = following + grown.answered >= budget.pause_point or following - passing + recalled / 2 > budget.brim
     return soon and tokens >= budget.goal + (budget.brim - budget.goal) * _WORTH
+
+
+class Pauses(NamedTuple):
+    """How long a conversation's user was away after the latest answers, and what was made of it. In seconds."""
+
+    latest: tuple[float, ...] = ()
+    vain: int = 0
+    """Summaries that were broken off by the conversation's next turn."""
+
+    def followed_by(self, pause: float) -> "Pauses":
+        """Return them with one more."""
+        return self._replace(latest=(*self.latest, pause)[-_PAUSES:])
+
+    def patience(self, passed: float, needed: float) -> float | None:
+        """Return for how long the user has to stay away before a summary is asked for.
+
+        0 where one surely ends before the user is back, as the latest pauses were; else longer than any of them; None where too
+        little is known. `passed` since the answer; `needed`: what a summary takes, 0 if nobody knows.
+        """
+        if len(self.latest) < _FEWEST:
+            return None
+        if self.vain >= _MOST_VAIN or needed * _SURE > min(self.latest) - passed:
+            return max(self.latest)
+        return 0.0 if needed else None
 
 
 def history_next(messages: Sequence[Message], reply: Piece, *, parsed: bool) -> tuple[list[Message], list[Message]]:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import pty
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -19,8 +16,7 @@ from typing import Any
 import pytest
 
 from proxy.cli import main
-from proxy.config import environment
-from tests.fakes import FakeModel, Gate, LlamaCppFake, Reply, scripted
+from tests.fakes import FakeModel, LlamaCppFake, scripted
 from tests.pipeline.test_recalling import WINDOW, brain, long_chat
 from tests.proxying import Proxy, running_proxy
 
@@ -86,42 +82,6 @@ def test_what_users_wrote_can_not_drive_the_terminal(busy: Any, said: Any) -> No
     out = said(proxy, "top")
     assert "\x1b" not in out
     assert "Say \\x1b[31mred\\x1b[0m, [bold]please[/bold]." in out
-
-
-@pytest.mark.parametrize(("columns", "ended_by"), [(160, signal.SIGINT), (80, "q")])
-@pytest.mark.rows(1)
-def test_rows_live_in_a_terminal_while_an_answer_streams(columns: int, ended_by: signal.Signals | str) -> None:
-    gate = Gate(at=2)
-    fake = LlamaCppFake([FakeModel("m", WINDOW)], lambda _: Reply(text="one two three four", gate=gate))
-    with fake, running_proxy(fake) as proxy:
-        ours, its = pty.openpty()
-        terminal = {**environment(), "TERM": "xterm", "COLUMNS": f"{columns}", "LINES": "30"}
-        with command(proxy, "top", stdout=its, stdin=its, env=terminal) as top:
-            os.close(its)
-            seen = ""
-
-            def sees(text: str) -> None:
-                nonlocal seen
-                while text not in seen:
-                    ready, _, _ = select.select([ours], [], [], 20)
-                    assert ready, f"{text!r} is not drawn: {seen[-2000:]!r}"
-                    seen += os.read(ours, 65536).decode(errors="replace")
-
-            sees("0 conversations")
-            with proxy.client.stream("POST", "/v1/chat/completions", json={**SHORT, "stream": True}) as answer:
-                sees("answering")
-                gate.open()
-                answer.read()
-            seen = ""
-            sees("idle")
-            sees(" Say ")  # the title
-            assert "\x1b[" in seen, "it is drawn with colours"
-            if isinstance(ended_by, str):
-                os.write(ours, ended_by.encode())
-            else:
-                top.send_signal(ended_by)
-            assert top.wait(20) == 0
-        os.close(ours)
 
 
 # tail

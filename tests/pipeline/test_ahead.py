@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.fakes import FAKES, FakeModel, Gate, LlamaCppFake, OpenRouterFake, Question, Reply, ToolCall, qa, summariser
+from tests.fakes import (
+    FAKES,
+    FakeModel,
+    Gate,
+    LlamaCppFake,
+    OpenRouterFake,
+    Question,
+    Reply,
+    ToolCall,
+    asks_summary,
+    qa,
+    summariser,
+)
 from tests.fakes.waiting import wait_until
 from tests.pipeline.talk import (
     MODEL,
@@ -68,11 +83,58 @@ def test_the_backend_has_read_the_new_prompt_before_the_next_turn_comes() -> Non
         talk = Talk(proxy)
         talk.ask()
         wait_ahead(proxy, done=1)
-        (reading,) = readings(fake)  # not before the summary, which is appended to what it still holds
+        by_code, written = readings(fake)  # before the summary, for which there may be no time, and after it
+        asked = next(at for at, each in enumerate(fake.chats()) if is_summary_call(each))
+        assert fake.chats().index(by_code) < asked < fake.chats().index(written)
         talk.ask()
         sent = fake.chats()[-1].json["messages"]
-        assert reading.json["messages"][:-1] == sent[:-1]
-        assert reading.json["stream"] is True
+        assert written.json["messages"][:-1] == sent[:-1]
+        assert written.json["stream"] is True
+
+
+@dataclass
+class Pauses:
+    """A conversation whose user is away for ten seconds each time, while the model takes some for each answer, by the proxy's clock."""
+
+    thinks: float
+    passed: float = 0.0
+
+    def now(self) -> float:
+        return time.monotonic() + self.passed
+
+    def answer(self, question: Question) -> Reply:
+        if not asks_summary(question):
+            self.passed += self.thinks
+        reply: Reply = brain()(question)
+        return reply
+
+    def talk(self, proxy: Proxy) -> Talk:
+        """Ask up to the turn after which the next one would be due."""
+        talk = Talk(proxy, turns=1)
+        while not ahead(proxy):
+            self.passed += 10
+            talk.messages.append(user(talk.turns))
+            talk.turns += 1
+            assert talk.again(stream=True).headers["x-spillway-action"] == "forwarded"
+            talk.messages.append({"role": "assistant", "content": "Noted."})
+            wait_until(lambda: bool(ahead(proxy)) or not planned(proxy), LATER)
+        return talk
+
+
+@pytest.mark.parametrize(("thinks", "first"), [(0.0, "summary"), (60.0, "reading")])
+def test_a_summary_is_asked_for_where_it_ends_before_the_user_is_back(
+    thinks: float, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it does not, the next turn finds its prompt read, and nothing in its way."""
+    pauses = Pauses(thinks)
+    monkeypatch.setattr("proxy.app.time", SimpleNamespace(monotonic=pauses.now))
+    with LlamaCppFake([MODEL], pauses.answer) as fake, running_proxy(fake, **ON) as proxy:
+        talk = pauses.talk(proxy)
+        wait_ahead(proxy, done=1)
+        assert len(readings(fake)) == 1
+        assert len(summaries(fake)) == (first == "summary")
+        assert talk.ask().headers["x-spillway-action"] == "forwarded"
+        assert fake.cancelled == 0
 
 
 def planned(proxy: Proxy) -> list[str]:
