@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from typing_extensions import override
 
 from tests.attempts.test_searching import PAST, says, search
-from tests.fakes import FakeModel, GenericFake, Question, Reply, ToolCall
+from tests.fakes import FakeModel, GenericFake, Question, Recorded, Reply, ToolCall
 from tests.fakes.model import Prompt, Refused
 from tests.pipeline.test_recalling import WINDOW
 from tests.proxying import Proxy, metric, read_stream, running_proxy
@@ -232,9 +232,9 @@ def staged(wants: str, brain: Callable[[Question], Reply], **settings: Any) -> I
         yield backend, proxy
 
 
-def answers(backend: Strict) -> list[dict[str, Any]]:
-    """The assistant's messages in the newest request."""
-    return [message for message in backend.chats()[-1].json["messages"] if message["role"] == "assistant"]
+def answers(chats: Sequence[Recorded]) -> list[dict[str, Any]]:
+    """The assistant's messages in the newest of these requests."""
+    return [message for message in chats[-1].json["messages"] if message["role"] == "assistant"]
 
 
 def fields(messages: Sequence[dict[str, Any]], name: str) -> list[Any]:
@@ -259,7 +259,7 @@ def test_an_agent_works_on_though_its_client_drops_what_the_server_wants_back(
     wants, brain, name, value = SERVERS[server]
     with staged(wants, brain) as (backend, proxy):
         assert run(client, proxy, stream=stream) == "Done."
-        assert fields(answers(backend), name) == [value(step) for step in range(STEPS)]
+        assert fields(answers(backend.chats()), name) == [value(step) for step in range(STEPS)]
         assert len(backend.chats()) == STEPS + 1  # none was refused
         assert sum(metric(proxy, "spillway_restored_messages_total").values()) == sum(range(STEPS + 1))
 
@@ -280,7 +280,7 @@ def test_what_a_client_sends_back_reaches_the_server_in_its_own_form(
     wants, brain, name, value = SERVERS[server]
     with staged(wants, brain, restore=restore) as (backend, proxy):
         assert run(client, proxy, stream=stream, keep=True) == "Done."
-        assert fields(answers(backend), name) == [value(step) for step in range(STEPS)]
+        assert fields(answers(backend.chats()), name) == [value(step) for step in range(STEPS)]
         assert len(backend.chats()) == STEPS + 1
 
 
@@ -298,7 +298,7 @@ def test_what_is_not_known_is_replaced_as_the_service_allows_after_one_refusal(
     with staged(wants, agent) as (backend, proxy):
         for _ in range(2):
             assert proxy.chat({"model": "m", "messages": FOREIGN, "tools": [TOOL]}).status_code == 200
-            assert fields(answers(backend), name) == [value]
+            assert fields(answers(backend.chats()), name) == [value]
         assert len(backend.chats()) == 3
 
 
@@ -306,7 +306,7 @@ def test_reasoning_that_a_server_refuses_is_left_out_after_one_refusal() -> None
     with staged("nothing", agent) as (backend, proxy):
         assert run(openai_chat, proxy, stream=True) == "Done."
         assert len(backend.chats()) == STEPS + 2
-        assert fields(answers(backend), "reasoning_content") == [None] * STEPS
+        assert fields(answers(backend.chats()), "reasoning_content") == [None] * STEPS
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_a_search_inside_an_answer_has_what_the_server_wants(
     with staged(wants, brain, recall="tool", models=known) as (backend, proxy):
         answer = proxy.chat({"model": "m", "messages": PAST, "stream": True})
         assert read_stream(answer.content).text.startswith("Told: ")
-        (made,) = [message for message in answers(backend) if "tool_calls" in message]
+        (made,) = [message for message in answers(backend.chats()) if "tool_calls" in message]
         assert made.get("reasoning_content") == expected
         assert backend.refusals == refused
 

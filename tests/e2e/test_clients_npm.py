@@ -1,4 +1,4 @@
-"""The packages for npm read a stream with status in it as if there were none, in each dialect that they speak."""
+"""The packages for npm: a stream with status in it is one without to them, in each dialect; and the AI SDK in tool loops."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from tests.e2e.clients.staging import EARLY, EARLY_TOOLS, MIDDLE, MIDDLE_TOOLS, Scene, StageOf
 from tests.e2e.clients.talk import NEXT, Job, Seen, fields_of
 from tests.e2e.openai_npm import Missing, installed, run
+from tests.e2e.test_clients_dropped import SERVERS, STEPS, TASK, answers, fields, staged
 
 
 @pytest.fixture(scope="module")
@@ -21,9 +22,9 @@ def npm() -> Path:
 
 
 def two_turns(npm: Path, way: str, job: Job) -> list[Seen]:
-    fields = fields_of(job)
-    answers = run(npm, kind=way, base=job.base, key=job.key, messages=job.messages, fields=fields, next=NEXT)
-    return [Seen(**answer) for answer in answers]
+    asked = fields_of(job)
+    seen = run(npm, kind=way, base=job.base, key=job.key, messages=job.messages, fields=asked, next=NEXT)
+    return [Seen(**answer) for answer in seen]
 
 
 @pytest.mark.parametrize(
@@ -41,10 +42,10 @@ def test_two_turns(npm: Path, stages: StageOf, way: str, scene: Scene) -> None:
 def test_whole_answers(npm: Path, stages: StageOf) -> None:
     stage = stages(MIDDLE_TOOLS)
     job = stage.job(whole=True)
-    answers = two_turns(npm, "whole", job)
-    stage.check(job, answers)
-    assert answers[0].usage is not None
-    assert answers[0].usage["spillway"]["attempts"] >= 2
+    first, second = two_turns(npm, "whole", job)
+    stage.check(job, [first, second])
+    assert first.usage is not None
+    assert first.usage["spillway"]["attempts"] >= 2
 
 
 CLIENTS = (
@@ -71,7 +72,26 @@ EARLY_TOO = ("openai 7/responses", "anthropic/messages", "vercel openai/chat", "
 def test_streams_of_every_package(npm: Path, stages: StageOf, client: str, scene: Scene) -> None:
     stage = stages(scene)
     job = stage.job()
-    answers = run(npm, "streams.mjs", client=client, base=job.base, key=job.key, messages=job.messages, next=NEXT)
-    first, second = (Seen(**answer) for answer in answers)
+    seen = run(npm, "streams.mjs", client=client, base=job.base, key=job.key, messages=job.messages, next=NEXT)
+    first, second = (Seen(**answer) for answer in seen)
     stage.check_first(first)
     stage.check_second(second)
+
+
+@pytest.mark.parametrize("server", ["deepseek", "moonshot", "gemini", "openrouter"])
+@pytest.mark.parametrize("client", ["openai", "compatible", "compatible, pruned"])
+def test_tool_loops_of_the_ai_sdk_have_what_the_server_wants_back(npm: Path, client: str, server: str) -> None:
+    wants, brain, name, value = SERVERS[server]
+    # Unless it is pruned, that provider sends back reasoning and signatures, but no `reasoning_details`.
+    kept = client == "compatible" and server != "openrouter"
+    with staged(wants, brain) as (backend, proxy):
+        keys = ["streams", "whole"]
+        loops = run(npm, "loop.mjs", client=client, base=f"{proxy.url}/v1", keys=keys, task=TASK)
+        for seen in loops:
+            assert (seen["text"], seen["finish"]) == ("Done.", "stop")
+            assert seen["read"] == [f"text of f{step}" for step in range(STEPS)]
+            assert seen["restored"] == [0 if kept else step for step in range(STEPS + 1)]
+        asked = [[each for each in backend.chats() if each.header("authorization") == f"Bearer {key}"] for key in keys]
+        assert [len(chats) for chats in asked] == [STEPS + 1, STEPS + 1]  # none was refused
+        for chats in asked:
+            assert fields(answers(chats), name) == [value(step) for step in range(STEPS)]

@@ -13,7 +13,7 @@ from tests.e2e.clients.installing import Missing, once
 __all__ = ["Missing", "installed", "run"]
 
 HERE = Path(__file__).parent
-FILES = ("package.json", "chat.mjs", "streams.mjs")
+FILES = ("package.json", "chat.mjs", "streams.mjs", "loop.mjs")
 INSTALL = (
     "install",
     "--no-audit",

@@ -1,0 +1,78 @@
+"""LangChain's `SummarizationMiddleware`: what it has summarised is all that it sent, though it is far longer than the window."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.clients.installing import Missing, python_packages
+from tests.fakes import FakeModel, LlamaCppFake, Question, Reply, ToolCall, qa
+from tests.fakes.brains import facts
+from tests.proxying import running_proxy
+
+ROOT = Path(__file__).parents[2]
+WINDOW = 3072
+PARTS = [
+    f"The code of part-{part} is K-{part}. "
+    + f"It was looked at by those who live in house {part} of the street. " * 38
+    for part in range(32)
+]
+"""Of a report, each a fifth of a window."""
+ASKED = "Context Extraction Assistant"
+"""How the middleware's own request begins."""
+
+
+@pytest.fixture(scope="module")
+def packages() -> Path:
+    """LangChain's agents, which the project's environment does without."""
+    try:
+        return python_packages("langchain>=1.2", "langchain-openai>=1")
+    except Missing as missing:
+        pytest.skip(str(missing))
+
+
+def brain(question: Question) -> Reply:
+    """Reads the parts it is told to read, tells codes, and writes all that it is shown into a summary."""
+    newest = question.messages[-1]
+    said = question.last_user.rpartition("\n")[2]
+    if question.tools and newest["role"] == "user" and said.startswith("Read part"):
+        return Reply(tool_calls=[ToolCall("read", json.dumps({"part": int(said.split()[-1])}))])
+    if any(word in question.last_user for word in ("Summarise", "ummary", ASKED, "text that is too long")):
+        return Reply(text=". ".join(f"The code of {name} is {code}" for name, code in facts(question.messages).items()))
+    return qa()(question)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+def test_a_summary_is_of_all_that_the_client_sent(packages: Path, stream: bool) -> None:
+    asked = ["What is the code of harbour?", "What is the code of part-0?"]
+    turns = [
+        "Remember: the code of harbour is amber-4471.",
+        *(f"Read part {part}" for part in range(len(PARTS))),
+        *asked,
+    ]
+    with LlamaCppFake([FakeModel("m", WINDOW)], brain) as fake, running_proxy(fake) as proxy:
+        job = {"base": f"{proxy.url}/v1", "key": "k", "model": "m", "stream": stream, "parts": PARTS}
+        job |= {"turns": turns, "trigger": 3 * WINDOW}
+        strict = ["-S", "-W", "error", "-W", "ignore::ResourceWarning"]
+        done = subprocess.run(
+            [sys.executable, *strict, "-m", "tests.e2e.clients.summarizing_worker", json.dumps(job)],
+            cwd=ROOT,
+            env={"PYTHONPATH": f"{packages}:{ROOT}"},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        seen = json.loads(done.stdout)
+        assert seen["answers"][-2:] == ["The code of harbour is amber-4471.", "The code of part-0 is K-0."]
+        assert len(seen["summaries"]) == 2
+        first, second = (facts([{"content": text}]) for text in seen["summaries"])
+        read = max(int(name.removeprefix("part-")) for name in first if name != "harbour")
+        assert first == {"harbour": "amber-4471", **{f"part-{part}": f"K-{part}" for part in range(read + 1)}}
+        assert first.items() <= second.items()
+        assert (fake.overflows, fake.invalid_histories) == (0, [])
