@@ -8,12 +8,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.agents.model import DONE, Counter, prefix_kept, shortened
-from tests.agents.programs import ALLOWED, GUIDE, GUIDES, MODEL, PROGRAMS
+from tests.agents.model import DONE, HARBOUR, WORDS, Counter, prefix_kept, shortened
+from tests.agents.programs import AFTERWARDS, ALLOWED, GUIDE, GUIDES, MODEL, PROGRAMS
 from tests.fakes import FakeModel, LlamaCppFake
-from tests.proxying import running_proxy
+from tests.proxying import Proxy, running_proxy
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(__file__).parent / "node_modules/.bin"
@@ -45,7 +46,7 @@ def main() -> int:
 
 
 def _play(name: str, options: argparse.Namespace) -> bool:
-    """One program's task; whether it went well."""
+    """One program's task; whether it went well, and what was said at the beginning is known after the program's own compaction."""
     model = Counter(options.steps)
     begun = time.monotonic()
     with (
@@ -53,39 +54,47 @@ def _play(name: str, options: argparse.Namespace) -> bool:
         LlamaCppFake([FakeModel(MODEL, window=options.window)], brain=model.brain) as fake,
         running_proxy(fake, grace=2.0) as proxy,
     ):
-        home, work = Path(folder) / "home", Path(folder) / "work"
-        home.mkdir()
-        work.mkdir()
+        (Path(folder) / "home").mkdir()
+        (Path(folder) / "work").mkdir()
         for guide in GUIDES:
-            (work / guide).write_text(GUIDE)
-        ran = subprocess.run(
-            [sys.executable, "-P", "-m", "proxy", "launch", name, "--model", MODEL, "--", *PROGRAMS[name]],
-            cwd=work,
-            env={
-                "PATH": f"{BIN}{os.pathsep}{os.defpath}",
-                "HOME": str(home),
-                "PYTHONPATH": str(ROOT),
-                "SPILLWAY_PORT": proxy.url.rpartition(":")[2],
-                **ALLOWED,
-            },
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60 * MINUTES,
-            check=False,
-        )
-        invalid = len(fake.invalid_histories)
-        faults = (ran.returncode, fake.overflows, invalid, model.own_compactions, model.forgotten)
-        short, kept = shortened(fake.chats()), f"{prefix_kept(fake.chats()):.0%}"
+            (Path(folder) / "work" / guide).write_text(GUIDE)
+        ran = _launch(name, PROGRAMS[name], Path(folder), proxy)
+        chats, forgotten = fake.chats(), model.forgotten
+        later = [_launch(name, arguments, Path(folder), proxy) for arguments in AFTERWARDS.get(name, ())]
+        status = sum(each.returncode for each in (ran, *later))
+        faults = (status, fake.overflows, len(fake.invalid_histories), model.own_compactions - bool(later), forgotten)
+        short, kept = shortened(chats), f"{prefix_kept(chats):.0%}"
         well = not any(faults) and model.calls == options.steps and DONE in ran.stdout and short >= SHORTENED
-        status, *counts = faults
+        well &= all(fact in each.stdout for each in later[-1:] for fact in (HARBOUR, WORDS))
         seconds = round(time.monotonic() - begun)
         _say(
-            ROW.format(name, model.calls, status, seconds, model.tokens, *counts, short, kept, "" if well else "FAILED")
+            ROW.format(
+                name, model.calls, status, seconds, model.tokens, *faults[1:], short, kept, "" if well else "FAILED"
+            )
         )
         if options.show or not well:
-            _say(f"{ran.stdout[-3000:]}\n{ran.stderr[-3000:]}\n" + "\n".join(fake.invalid_histories[:3]))
+            _say("\n".join(f"{each.stdout[-3000:]}\n{each.stderr[-3000:]}" for each in (ran, *later)))
+            _say("\n".join(fake.invalid_histories[:3]))
         return well
+
+
+def _launch(name: str, arguments: Sequence[str], folder: Path, proxy: Proxy) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "proxy", "launch", name, "--model", MODEL, "--", *arguments],
+        cwd=folder / "work",
+        env={
+            "PATH": f"{BIN}{os.pathsep}{os.defpath}",
+            "HOME": str(folder / "home"),
+            "PYTHONPATH": str(ROOT),
+            "SPILLWAY_PORT": proxy.url.rpartition(":")[2],
+            **ALLOWED,
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60 * MINUTES,
+        check=False,
+    )
 
 
 def _say(text: str) -> None:

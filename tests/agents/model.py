@@ -9,19 +9,26 @@ from itertools import pairwise
 from typing import Any
 
 from proxy.core.request import text_of
-from tests.agents.programs import TASK
+from tests.agents.programs import QUESTION, TASK
 from tests.fakes import Question, Recorded, Reply, ToolCall, summariser
+from tests.fakes.brains import facts
 from tests.prefix import common
 
-DONE = "THE TASK IS FINISHED: amber heron 4471"
+WORDS = "amber heron 4471"
+DONE = f"THE TASK IS FINISHED: {WORDS}"
 """The last answer, whose end the model reads from the task."""
 CLOSING = re.compile("close with the words '(.+?)'")
-_SUMMARY = "Summarise the conversation so far so"
+HARBOUR = "the code of harbour is H-4471"
+"""What the first command prints."""
+_SUMMARY = "Summarise the conversation "
 """How Spillway asks for a summary at the end of the prompt."""
+_PART = "of a text that is too long to be read at once"
+"""How it asks for notes on a part of what an agent wants to have compacted."""
 _OWN_COMPACTION = (
     "CONTEXT CHECKPOINT COMPACTION",
     "Respond with TEXT ONLY",
     "Provide a detailed prompt for continuing",
+    "<state_snapshot>",
 )
 """How agents ask for one themselves."""
 
@@ -56,21 +63,32 @@ class Counter:
         return sum(len("\n".join(map(str, range(call, call + LINES + 1)))) for call in range(1, self.calls + 1)) // 3
 
     def _answer(self, question: Question) -> Reply:
+        prompt = "\n".join(map(text_of, question.messages))
         if any(mark in question.last_user for mark in _OWN_COMPACTION):
-            self.own_compactions += 1
+            self.own_compactions += _PART not in question.last_user
+            return Reply(text=_known(prompt))
+        if QUESTION in question.last_user:
+            return Reply(text=_known(prompt))
         names = [tool["function"]["name"] for tool in question.tools]
         shell = next((name for name in SHELLS if name in names), None)
         if shell is None:
             return Reply(text="Counting")  # a title, or what else is asked beside the task
-        prompt = "\n".join(map(text_of, question.messages))
         if TASK not in prompt:
             self.forgotten += 1
             return Reply(text="I do not know what I was to do.")
         if self.calls == self.steps:
             return Reply(text=f"THE TASK IS FINISHED: {CLOSING.findall(prompt)[-1]}")
         self.calls += 1
-        command = f"seq {self.calls} {self.calls + LINES}"
+        first = f"echo {HARBOUR}; " if self.calls == 1 else ""
+        command = f"{first}seq {self.calls} {self.calls + LINES}"
         return Reply(text=f"Step {self.calls}.", tool_calls=[ToolCall(shell, json.dumps(SHELLS[shell](command)))])
+
+
+def _known(prompt: str) -> str:
+    """All that it was told and is shown."""
+    words = [f"It is to close with the words '{each}'." for each in dict.fromkeys(CLOSING.findall(prompt))]
+    codes = [f"It was told that the code of {name} is {code}." for name, code in facts([{"content": prompt}]).items()]
+    return "\n".join(["A user had it count with the shell.", *words, *codes])
 
 
 def prefix_kept(chats: Sequence[Recorded]) -> float:

@@ -25,6 +25,12 @@ PROGRAMS: Mapping[str, Sequence[str]] = {
     "qwen": ("--yolo", "-p", TASK),
 }
 """Their own arguments, which have them do it and allow them all that it takes."""
+QUESTION = "What did the first command say the code of harbour is, and which words were you to close with?"
+AFTERWARDS: Mapping[str, Sequence[Sequence[str]]] = {
+    "claude": (("-c", "-p", "/compact"), ("-c", "-p", QUESTION)),
+    "qwen": (("--continue", "-p", "/compress"), ("--continue", "-p", QUESTION)),
+}
+"""How the session is then compacted by the program itself, and asked for what was said at its beginning; of those that do so by a command."""
 ALLOWED: Mapping[str, str] = {
     "IS_SANDBOX": "1",  # Claude Code skips permissions as root only where it is told so
     "OPENCODE_PERMISSION": '{"bash": "allow"}',
