@@ -126,8 +126,7 @@ class Summaries:
     def wait(self, job: Job) -> float:
         """Seconds that a job may wait for its summary: none where it is written afterwards, unless the user says otherwise."""
         settings = job.settings
-        wanted = job.request.compaction is not None or settings.strategy == "summarize"
-        if wanted or job.rewrites:
+        if job.request.compaction or settings.strategy == "summarize" or job.rewrites:
             return settings.read_timeout
         if job.expected:
             return 0.0
@@ -165,7 +164,8 @@ class Summaries:
             same_model=asks and same and self._is_worth_trying("append", route),
             trust=max(_COLD, job.surely_below(window) / window) if same else _COLD,
             prompt=instructions(job),
-            available=asks and (job.request.compaction is not None or self._is_worth_trying("any", route)),
+            available=asks
+            and (job.request.compaction is not None or job.managed.hands_over or self._is_worth_trying("any", route)),
         )
 
     async def _write(self, job: Job, ask: SummaryAsk, deadline: float) -> str:

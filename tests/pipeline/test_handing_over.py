@@ -12,9 +12,9 @@ from proxy.core.history.marks import EXTRACT
 from tests.compacting import CLIENTS as PROGRAMS
 from tests.core.test_client_compaction import CLAUDE, CODEX, OPENCODE, QWEN, QWEN_SYSTEM
 from tests.dialects.asking import PATHS, question, read
-from tests.fakes import FakeModel, LlamaCppFake, Question, Reply, qa, summariser
+from tests.fakes import FakeModel, LlamaCppFake, Question, Reply, ToolCall, qa, summariser
 from tests.fakes.brains import facts
-from tests.proxying import Proxy, read_stream, running_proxy
+from tests.proxying import Proxy, metric, read_stream, running_proxy
 
 MODEL = "fake-model"
 WINDOW = 4096
@@ -146,6 +146,24 @@ def test_it_is_made_of_what_the_client_sent_and_not_of_a_summary() -> None:
         chat(proxy, history, "What is the code of c1?", CODES, streamed=False)
         assert len(fake.chats()) == before + 1
         assert EXTRACT in fake.chats()[-1].content.decode()
+
+
+def test_it_is_read_though_the_model_has_written_no_summary_so_far() -> None:
+    """One that calls a tool wherever it may reads a part well all the same."""
+    honest, calls = summariser(qa(), compacts), Reply(tool_calls=[ToolCall("read", "{}")])
+
+    def brain(asked: Question) -> Reply:
+        return calls if OURS in asked.last_user else honest(asked)
+
+    with fake_with(brain) as fake, running_proxy(fake, strategy="summarize") as proxy:
+        for number in range(2):
+            chat(proxy, talk(12 + number)[2 * number :], "Go on.", CODES, streamed=False)
+        assert sum(metric(proxy, "spillway_summaries_total").values()) == 4  # all in vain
+        # What a user says itself is kept without a model.
+        sides = {"user": "assistant", "assistant": "user"}
+        history = [{"role": "user", "content": "Go on."}, *({**m, "role": sides[m["role"]]} for m in talk(30))][:-1]
+        said = chat(proxy, history, CODEX, CODES, streamed=False)
+        assert facts([{"role": "assistant", "content": said}]) == {f"c{turn}": f"K-{turn}" for turn in range(30)}
 
 
 def test_one_that_fits_is_sent_as_it_is() -> None:
