@@ -17,11 +17,11 @@ from tests.proxying import running_proxy
 ROOT = Path(__file__).parents[2]
 WINDOW = 3072
 PARTS = [
-    f"The code of part-{part} is K-{part}. "
+    (f"The code of part-{part} is K-{part}. " if part % 4 == 0 else "")
     + f"It was looked at by those who live in house {part} of the street. " * 38
     for part in range(32)
 ]
-"""Of a report, each a fifth of a window."""
+"""Of a report, each a fifth of a window; of those with a code, so few that notes on all have room for them."""
 ASKED = "Context Extraction Assistant"
 """How the middleware's own request begins."""
 
@@ -42,7 +42,8 @@ def brain(question: Question) -> Reply:
     if question.tools and newest["role"] == "user" and said.startswith("Read part"):
         return Reply(tool_calls=[ToolCall("read", json.dumps({"part": int(said.split()[-1])}))])
     if any(word in question.last_user for word in ("Summarise", "ummary", ASKED, "text that is too long")):
-        return Reply(text=". ".join(f"The code of {name} is {code}" for name, code in facts(question.messages).items()))
+        codes = [f"The code of {name} is {code}" for name, code in facts(question.messages).items()]
+        return Reply(text=". ".join(["Houses of a street were looked at", *codes, ""]))
     return qa()(question)
 
 
@@ -73,6 +74,6 @@ def test_a_summary_is_of_all_that_the_client_sent(packages: Path, stream: bool) 
         assert len(seen["summaries"]) == 2
         first, second = (facts([{"content": text}]) for text in seen["summaries"])
         read = max(int(name.removeprefix("part-")) for name in first if name != "harbour")
-        assert first == {"harbour": "amber-4471", **{f"part-{part}": f"K-{part}" for part in range(read + 1)}}
+        assert first == {"harbour": "amber-4471", **{f"part-{part}": f"K-{part}" for part in range(0, read + 1, 4)}}
         assert first.items() <= second.items()
         assert (fake.overflows, fake.invalid_histories) == (0, [])
