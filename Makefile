@@ -54,8 +54,8 @@ check: lint ## what to run after each change, in about a minute: lint, and the t
 test: lint ## what every change has to pass: lint, and all tests but the heavy ones; those of ARGS, heavy or not
 	@$(PY) -m pytest -q --dist loadgroup -n $(if $(ARGS),$(WORKERS) $(ARGS),$(WAITING) --durations=20 -m "not heavy")
 
-test-all: coverage ## what `make test` leaves out: the heavy tests, and how much of the pure part the others reach
-	@$(PY) -m pytest -q --dist loadgroup -n $(WAITING) --durations=20 -m heavy
+test-all: coverage ## what `make test` leaves out: the heavy tests, more examples of properties, and how much of the pure part the others reach
+	@HYPOTHESIS_PROFILE=wide $(PY) -m pytest -q --dist loadgroup -n $(WAITING) --durations=20 -m "heavy or hypothesis"
 
 lint: $(VENV)/.dev ## format check, ruff, mypy, import-linter
 	$(PY) -m ruff format --check .

@@ -25,16 +25,17 @@ from hypothesis import HealthCheck, settings
 from proxy.addons.log import FORMAT, OneLine
 from proxy.tokens.families import VOCABULARIES
 
-# The ordinary run draws the same examples every time, so that it fails for everyone or for no one;
-# new ones are looked for with HYPOTHESIS_PROFILE=deep.
-settings.register_profile(
-    "fast",
-    max_examples=15,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+# The ordinary runs draw the same examples every time, so that they fail for everyone or for no one; `make test-all` draws
+# more of them, and new ones are looked for with HYPOTHESIS_PROFILE=deep.
+for name, examples in (("fast", 15), ("wide", 100)):
+    settings.register_profile(
+        name,
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
 settings.register_profile("deep", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))  # noqa: TID251 - of the tests, not of the proxy
 
