@@ -74,10 +74,10 @@ class Exchange:
         self._task.cancel()
         return True
 
-    def stopped(self) -> ClientError | None:
-        """The error for a client whose request was cancelled by the server or a viewer; None: the client has left.
+    def take_cancellation(self) -> ClientError | None:
+        """Take back the cancellation of this task, and return the error that its client is to get.
 
-        The task is no longer cancelled then, so that the error can be sent.
+        None, and the task stays cancelled, if nobody is there to get it: neither the server nor a viewer cancelled it.
         """
         task = asyncio.current_task()
         if self.gone or task is None:

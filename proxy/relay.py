@@ -98,7 +98,7 @@ class Relay:
             outcome.fail(error.status, error.label)
             raise
         except asyncio.CancelledError:
-            if (stopped := exchange.stopped()) is not None:
+            if (stopped := exchange.take_cancellation()) is not None:
                 outcome.fail(stopped.status, stopped.label)
                 raise stopped from None
             if not outcome.delivered:

@@ -162,7 +162,7 @@ class Boundary:
             client_headers.set(exchange.headers)
             await self._app(scope, receive, exchange.send)
         except asyncio.CancelledError:
-            if (stopped := exchange.stopped()) is not None:
+            if (stopped := exchange.take_cancellation()) is not None:
                 await _refuse(exchange, stopped)
         except ClientError as error:
             if not exchange.authorized:

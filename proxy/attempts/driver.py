@@ -68,7 +68,7 @@ class AnswerDriver:
                 if more is not None:
                     stop = await self._receive(more)
         except asyncio.CancelledError:
-            if not (job.exchange.halted and self.answer.has_output and job.exchange.stopped()):
+            if not (job.exchange.halted and self.answer.has_output and job.exchange.take_cancellation()):
                 raise
             if session.state is not events.State.DONE:
                 await self._handle(events.CutOff(""))

@@ -52,7 +52,7 @@ async def pass_through(exchange: Exchange, outcome: Outcome, to: "Addressed", en
         async for data in stream:
             await exchange.write(data)
     except asyncio.CancelledError:
-        if (stopped := exchange.stopped()) is None:
+        if (stopped := exchange.take_cancellation()) is None:
             raise
         if end is not None and is_event_stream(response) and data.endswith(_BETWEEN_FRAMES):
             await exchange.write(end(stopped))

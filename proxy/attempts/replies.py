@@ -96,7 +96,7 @@ class Replies:
             yield reply
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - an open stream has to end, and it is logged
             exchange = job.exchange
-            failed = exchange.stopped() if isinstance(error, asyncio.CancelledError) else error
+            failed = exchange.take_cancellation() if isinstance(error, asyncio.CancelledError) else error
             if failed is None or exchange.ended or not (client.streams and exchange.started):
                 raise (failed or error) from None
             if not isinstance(failed, ClientError):
