@@ -77,7 +77,7 @@ class Exchange:
     def take_cancellation(self) -> ClientError | None:
         """Take back the cancellation of this task, and return the error that its client is to get.
 
-        None, and the task stays cancelled, if nobody is there to get it: neither the server nor a viewer cancelled it.
+        None, and the task stays cancelled, if the client has left.
         """
         task = asyncio.current_task()
         if self.gone or task is None:

@@ -26,15 +26,18 @@ _MOST_REDUCTIONS = 64
 """Compactions of one request that are reported each by itself."""
 _MOST_MALFORMED = 16
 """Malformed calls of one request that are reported."""
-_ACTIVITIES: Mapping[str, Activity] = {
+_BEGINNING: Mapping[Activity | None, str] = {
     "compacting": "compacting",
-    "compacted": "waiting",
-    "sent": "waiting",
-    "first_byte": "answering",
+    "waiting": "compacted sent",
+    "answering": "first_byte resumed",
     "paused": "paused",
-    "resumed": "answering",
+    None: "named looked routed window_requested mended shaped stabilised restored archived measured repeated reused "
+    "tools_on_demand tools_given slot_restored document_part searched recalled message_cut summarising summarised "
+    "compacted_ahead compacted_on_demand backend_failed refused window_learned window_disproved cut afforded restarted "
+    "concluded calls_mended called malformed_call out_of_room kept_waiting stopped finished failed",
 }
-"""Activity that begins with an event."""
+EVENTS = {name: activity for activity, names in _BEGINNING.items() for name in names.split()}
+"""All events there are, each with the activity that begins with it."""
 _COUNTERS = {
     "sent": "attempts",
     "summarised": "summaries",
@@ -174,9 +177,9 @@ class Outcome:
         self.since = self.clock()
 
     def add(self, name: str, **fields: Any) -> None:
-        """Record an event."""
+        """Record one of the `EVENTS`."""
         event = Event(self.clock(), name, fields)
-        self.doing = _ACTIVITIES.get(name, self.doing)
+        self.doing = EVENTS[name] or self.doing
         if (counter := _COUNTERS.get(name)) is not None:
             setattr(self, counter, getattr(self, counter) + 1)
         if name == "first_byte" and self.first_byte is None:
@@ -211,10 +214,7 @@ class Outcome:
         `listed`: whether it lists that; `looks`: the request only reads something, and keeps the backend from nothing.
         """
         self.backend, self.model, self.listed = backend, model, listed
-        if looks:
-            self.add("looked", backend=backend, model=model)
-        else:
-            self.add("routed", backend=backend, model=model)
+        self.add("looked" if looks else "routed", backend=backend, model=model)
 
     def record_measured(self, tokens: int, window: int | None, tools: Literal["", "emulated"]) -> None:
         """Record the prompt as it stands; `window` None: it is not known."""
@@ -296,6 +296,7 @@ class Outcome:
 
     def each(self, name: str) -> Iterator[Mapping[str, Any]]:
         """Fields of the events of this name."""
+        assert name in EVENTS
         return (event.fields for event in self.events if event.name == name)
 
     def usage_details(self) -> dict[str, Any] | None:

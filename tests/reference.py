@@ -93,19 +93,29 @@ def metrics() -> str:
 
 
 def events() -> str:
-    """List the events of outcomes as a table in Markdown, with the fields that each has: what the code adds by name."""
+    """List the events of outcomes as a table in Markdown, with the fields that each has."""
+    rows = ["| event | fields |", "|---|---|"]
+    rows += [f"| `{name}` | {', '.join(fields)} |" for name, fields in sorted(added().items())]
+    return "\n".join((*rows, ""))
+
+
+def added() -> dict[str, dict[str, None]]:
+    """Events that the code adds to outcomes, with the fields that it gives them."""
     found: dict[str, dict[str, None]] = {}
     for path in sorted((ROOT / "proxy").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
-                case ast.Call(ast.Attribute(owner, "add"), [ast.Constant(str(name))], fields):
-                    if ast.unparse(owner).endswith("outcome") or path.name == "outcome.py":
-                        found.setdefault(name, {}).update(dict.fromkeys(each.arg or "…" for each in fields))
+                case ast.Call(ast.Attribute(owner, "add"), [named], fields):
+                    if ast.unparse(owner).endswith("outcome") or (path.name, ast.unparse(owner)) == (
+                        "outcome.py",
+                        "self",
+                    ):
+                        for each in ast.walk(named):
+                            if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                                found.setdefault(each.value, {}).update(dict.fromkeys(key.arg or "…" for key in fields))
                 case _:
                     pass
-    rows = ["| event | fields |", "|---|---|"]
-    rows += [f"| `{name}` | {', '.join(fields)} |" for name, fields in sorted(found.items())]
-    return "\n".join((*rows, ""))
+    return found
 
 
 def written(path: Path) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 from typing_extensions import override
 
-from proxy.outcome import MOST_EVENTS, Event, Observer, Outcome, Telemetry
+from proxy.outcome import EVENTS, MOST_EVENTS, Event, Observer, Outcome, Telemetry
+from tests.reference import added
 
 
 class Seen(Observer):
@@ -44,6 +48,18 @@ def test_what_holds_prompts_is_shown_and_never_kept() -> None:
     outcome.show("taken", job="secret", request="secret", size=6)
     assert seen.names == ["taken"]
     assert outcome.events == []
+
+
+@pytest.mark.parametrize("use", [Outcome.add, Outcome.each])
+def test_only_events_of_the_table_exist(use: Callable[[Outcome, str], object]) -> None:
+    outcome, seen = opened()
+    with pytest.raises((KeyError, AssertionError)):
+        use(outcome, "pawsed")
+    assert seen.names == []
+
+
+def test_the_table_has_the_events_that_the_code_adds_and_no_others() -> None:
+    assert added().keys() == EVENTS.keys()
 
 
 def test_the_number_of_events_is_bounded() -> None:
