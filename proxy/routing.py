@@ -138,16 +138,13 @@ class Router:
                 param="model",
             )
         table = await self.table()
-        found = table.get(model)
-        if found is None:
-            # Ollama lists `name:latest` and answers to `name` as well.
-            alias = table.get(f"{model}:latest")
-            upstream = alias.upstream if alias is not None else self.upstreams[0]
-            several = alias is None and len(self.upstreams) > 1
-            candidates = tuple(each.name for each in self.upstreams if several)
-            listed = None if alias is None else alias.listed
-            found = Route(upstream, upstream.prober, model, listed, candidates)
-        return found
+        if (found := table.get(model)) is not None:
+            return found
+        if (alias := table.get(f"{model}:latest")) is not None:  # Ollama answers to `name` as well
+            return replace(alias, model=model)
+        first, *others = self.upstreams
+        candidates = tuple(each.name for each in self.upstreams if others)
+        return Route(first, first.prober, model, candidates=candidates)
 
     async def routed(self, request: Request) -> tuple[Request, Route]:
         """Resolve the model of a request, and find its route.
@@ -209,7 +206,7 @@ class Router:
         return self._table
 
     def _build(self, probers: Sequence[Prober], lists: Sequence[Sequence[Listed]]) -> dict[str, Route]:
-        held = Counter(listed.id for models in lists for listed in {m.id: m for m in models}.values())
+        held = Counter(model for models in lists for model in {listed.id for listed in models})
         table: dict[str, Route] = {}
         for upstream, prober, models in zip(self.upstreams, probers, lists, strict=True):
             for listed in models:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -13,7 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Route, compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
 
@@ -22,6 +23,7 @@ from proxy.api import live, models, ollama, own, stored
 from proxy.api.access import COUNTING, EXCHANGE, AlreadySent, Services, bearer, canonical, globs_pattern
 from proxy.api.models import ANTHROPIC
 from proxy.api.schemas import answers, takes
+from proxy.core.dialect import Dialect
 from proxy.core.errors import FAILED, BadRequest, BrokenOff, ClientError, InternalError
 from proxy.dialects import CHAT, DIALECTS
 from proxy.exchange import Exchange
@@ -29,23 +31,12 @@ from proxy.net.upstream import client_headers
 from proxy.relay import Relay
 
 _log = logging.getLogger("spillway.api")
-_DIALECTS = {**DIALECTS, **COUNTING}
+_DIALECTS = [(compile_path(path)[0], each) for path, each in (*DIALECTS.items(), *COUNTING.items())]
 _DESCRIPTION = """\
 A proxy that keeps long conversations alive past a model's context window. What is not described here is passed to a backend as
 it came; fields that are not described go on as they are."""
-_SCHEMAS = {
-    "/v1/chat/completions": ("ChatRequest", "ChatAnswer", ["messages"]),
-    "/v1/responses": ("ResponsesRequest", "ResponsesAnswer", ["input"]),
-    "/v1/responses/compact": ("ResponsesRequest", "CompactedAnswer", ["input"]),
-    "/v1/responses/input_tokens": ("ResponsesRequest", "Tokens", ["input"]),
-    "/v1/messages": ("MessagesRequest", "MessagesAnswer", ["messages"]),
-    "/v1/messages/count_tokens": ("MessagesRequest", "Tokens", ["messages"]),
-    "/api/chat": ("OllamaRequest", "OllamaAnswer", ["model"]),
-}
-"""Body, answer and required fields of each managed path."""
-
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
-Handler = Callable[[Relay, Exchange], Awaitable[None]]
+Handler = Callable[..., Awaitable[None]]
 
 
 class ManagedRoute(APIRoute):
@@ -56,41 +47,37 @@ class ManagedRoute(APIRoute):
         return self.endpoint
 
 
-def _endpoint(handler: Handler) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+def _endpoint(handler: Handler, *dialects: Dialect) -> Callable[[Request], Coroutine[Any, Any, Response]]:
     async def endpoint(request: Request) -> Response:
         services: Services = request.app.state.services
         exchange: Exchange = request.scope[EXCHANGE]
         services.access.authorize(exchange)
-        await handler(services.relay, exchange)
+        parts = request.path_params
+        given = [replace(each, read=partial(each.read, **parts)) if parts else each for each in dialects]
+        await handler(services.relay, exchange, *given)
         return AlreadySent()
 
     return endpoint
 
 
-def _managed(path: str, handler: Handler, summary: str, *, streams: bool) -> BaseRoute:
-    body, answer, required = _SCHEMAS[path]
+def _managed(path: str, dialect: Dialect, handler: Handler, summary: str, answer: str = "") -> BaseRoute:
+    body, usual, required = dialect.described
     return ManagedRoute(
         path,
-        _endpoint(handler),
+        _endpoint(handler, dialect),
         methods=["POST"],
         name=path,
         summary=summary,
         tags=["chat"],
-        responses=answers(answer, or_stream=streams),
-        openapi_extra=takes(body, *required),
+        responses=answers(answer or usual, or_stream=not answer),
+        openapi_extra=takes(body, required),
         dependencies=[Depends(bearer)],
     )
 
 
 ROUTES: tuple[BaseRoute, ...] = (
-    *(
-        _managed(path, partial(Relay.answer, dialect=each), "Answer a chat", streams=True)
-        for path, each in DIALECTS.items()
-    ),
-    *(
-        _managed(path, partial(Relay.count, dialect=each), "Count tokens", streams=False)
-        for path, each in COUNTING.items()
-    ),
+    *(_managed(path, each, Relay.answer, "Answer a chat") for path, each in DIALECTS.items()),
+    *(_managed(path, each, Relay.count, "Count tokens", "Tokens") for path, each in COUNTING.items()),
     *chain.from_iterable(each.router.routes for each in (own, models, ollama, stored, live)),
     Route("/{path:path}", _endpoint(Relay.passthrough), methods=()),  # whatever the method
 )
@@ -180,4 +167,5 @@ async def _refuse(exchange: Exchange, error: ClientError) -> None:
     if not exchange.started:
         anthropic = exchange.header(ANTHROPIC.encode()) is not None
         usual = DIALECTS["/v1/messages"] if anthropic else CHAT
-        await exchange.refuse(error, _DIALECTS.get(exchange.path, usual).refusal(error))
+        dialect = next((each for pattern, each in _DIALECTS if pattern.match(exchange.path)), usual)
+        await exchange.refuse(error, dialect.refusal(error))

@@ -13,7 +13,7 @@ from proxy.conversation_state import LARGE
 from proxy.core.errors import BadRequest, BrokenOff, ClientError, UpstreamUnavailable
 from proxy.core.jsontext import BadText, dumps, loads_text
 from proxy.exchange import Exchange
-from proxy.net.headers import response_headers
+from proxy.net.headers import OF_ENCODING, response_headers
 from proxy.net.transport import is_event_stream
 from proxy.net.upstream import SAFE
 from proxy.outcome import Outcome
@@ -36,11 +36,11 @@ async def pass_through(exchange: Exchange, outcome: Outcome, to: "Addressed", en
     upstream = to.route.upstream
     outcome.record_route(*to.route.key, listed=to.route.listed is not None, looks=exchange.method in SAFE)
     outcome.add("sent", why="passed on", stream=False)
-    if to.plain:
-        exchange.headers = [each for each in exchange.headers if each[0] != b"content-encoding"]
     try:
         headers = outcome.traced(exchange.headers)
-        response = await upstream.send(exchange.method, exchange.target, headers, to.body)
+        response = await upstream.send(
+            exchange.method, exchange.target, headers, to.body, drop=OF_ENCODING if to.plain else frozenset()
+        )
     except UpstreamUnavailable as error:
         outcome.add("backend_failed", error=error.label)
         raise

@@ -58,8 +58,6 @@ class SeenBackend:
     answers: bool = False
     failure: str = ""
     """Why it does not answer."""
-    enlarge: str = ""
-    """How its windows are made larger."""
     status: int = 200
     """Of its list of models."""
     imitates: bool = False
@@ -127,7 +125,7 @@ async def _seen(
     if refused.status not in (0, 200) and not isinstance(refused.json, dict):
         prober.give_up_door()  # as the first chat would
     if (backend := prober.known_backend) is not UNKNOWN:
-        seen.kind, seen.enlarge = backend.kind, backend.wider
+        seen.kind = backend.kind
         listed = [model.id for model in await prober.listed()]
         seen.listed = len(listed)
         seen.status = 200 if listed else (await prober.runner.exchange(MODELS)).status
@@ -193,13 +191,13 @@ def _unreachable(backend: SeenBackend, *, in_container: bool) -> Finding:
 
 
 def _of_backend(backend: SeenBackend) -> Iterator[Finding]:
-    place = f"{backend.name} at {backend.url}"
+    place, server = f"{backend.name} at {backend.url}", backend_of(backend.kind)
     if backend.status in (401, 403):
         cure = 'give it one: SPILLWAY_BACKENDS=[{"url": "…", "api_key": "…"}], or have clients send theirs'
         yield Finding("wants_a_key", f"{place} wants a key.", cure, backend.name)
     elif not backend.listed:
-        text, cure = (f"{place} lists no models (status {backend.status}).", backend_of(backend.kind).add_model)
-        yield Finding("no_models", text, cure, backend.name)
+        text = f"{place} lists no models (status {backend.status})."
+        yield Finding("no_models", text, server.add_model, backend.name)
     unknown, small, smaller = list[str](), list[str](), list[str]()
     for model, profile in backend.models.items():
         window, trained, loaded = profile.window, profile.trained_window, backend.loaded.get(model)
@@ -217,11 +215,11 @@ def _of_backend(backend: SeenBackend) -> Iterator[Finding]:
         text = f"the backend does not report the window of {_listed(unknown)}, so requests pass unmanaged."
         cure = f'set it: SPILLWAY_MODELS=\'{{"{unknown[0]}": {{"window": 32768}}}}\''
         yield Finding("unknown_window", text, cure, backend.name)
-    if small and backend.enlarge:
+    if small and server.wider:
         text = (
             f"{_listed(small)}: the window is {SMALL:,} tokens or less, often by default; the model was made for more."
         )
-        yield Finding("small_window", text, backend.enlarge, backend.name)
+        yield Finding("small_window", text, server.wider, backend.name)
 
 
 def _of_kind(backend: SeenBackend) -> Iterator[Finding]:

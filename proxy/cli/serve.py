@@ -170,8 +170,8 @@ async def discovered(settings: Settings) -> tuple[BackendSetting, ...]:
 
 
 def _found_note(found: Sequence[BackendSetting]) -> str:
-    kinds = {"auto": "a server that wants a key"}
-    return "Found " + ", ".join(f"{kinds.get(each.kind, each.kind)} at {each.url}" for each in found) + "."
+    keyed = "a server that wants a key"
+    return "Found " + ", ".join(f"{keyed if each.kind == 'auto' else each.kind} at {each.url}" for each in found) + "."
 
 
 def _ready(

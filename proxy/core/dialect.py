@@ -70,9 +70,9 @@ class Dialect:
 
     name: str
     path: str
-    """Of the requests that are made in it."""
-    read: Callable[[bytes], Request]
-    """Reads a body without content-encoding.
+    """Of the requests that are made in it: as in Starlette, `{model}` stands for a part that differs."""
+    read: Callable[..., Request]
+    """Reads a body without content-encoding, given as bytes, and the parts that its path names, given by name.
 
     Raises BadRequest if it is malformed, NotManaged if only a backend that speaks this dialect itself can answer it.
     """
@@ -87,6 +87,8 @@ class Dialect:
     """Of requests for the number of tokens in a prompt; empty: there are none."""
     count_head: Mapping[str, Any] = field(default_factory=dict)
     """What their answers hold besides that."""
+    described: tuple[str, str, str] = ("ChatRequest", "ChatAnswer", "messages")
+    """Names in `proxy.api.schemas` of its body and its answer, and the field that a body must have."""
     native: bool = False
     """Whether backends speak it as well."""
     parses_calls: bool = False

@@ -24,6 +24,7 @@ DIALECTS: dict[str, Dialect] = {
             writer=MessagesWriter,
             error=error_body,
             count_path="/v1/messages/count_tokens",
+            described=("MessagesRequest", "MessagesAnswer", "messages"),
             parses_calls=True,
         ),
         Dialect(
@@ -33,12 +34,14 @@ DIALECTS: dict[str, Dialect] = {
             writer=ResponsesWriter,
             count_path="/v1/responses/input_tokens",
             count_head={"object": "response.input_tokens"},
+            described=("ResponsesRequest", "ResponsesAnswer", "input"),
         ),
         Dialect(
             name="responses",
             path="/v1/responses/compact",
             read=partial(responses.read, compacts=True),
             writer=CompactedWriter,
+            described=("ResponsesRequest", "CompactedAnswer", "input"),
         ),
         Dialect(
             name="ollama",
@@ -46,6 +49,7 @@ DIALECTS: dict[str, Dialect] = {
             read=ollama.read,
             writer=ollama.OllamaWriter,
             error=ollama.error_body,
+            described=("OllamaRequest", "OllamaAnswer", "model"),
             parses_calls=True,
         ),
     )

@@ -144,8 +144,8 @@ async def discover(
     """
     urls = [f"http://{host}:{port}" for host in hosts for port in ports]
     kinds = await asyncio.gather(*(_kind(FlowRunner(transport, url, timeout=1.0)) for url in urls))
-    found = ((kind, url) for kind, url in zip(kinds, urls, strict=True) if kind is not None)
-    return [BackendSetting(url=url, name=kind, kind=kind or "auto") for kind, url in found]
+    found = zip(kinds, urls, strict=True)
+    return [BackendSetting(url=url, name=kind, kind=kind or "auto") for kind, url in found if kind is not None]
 
 
 async def _kind(runner: FlowRunner) -> str | None:
