@@ -288,7 +288,7 @@ def _checkpoint_of(job: Job, budget: ContextBudget, done: Compaction, created: f
         digest=job.prompt.links[covered - 1],
         covered=covered,
         replacement=tuple(done.messages[:replaced]),
-        tokens_before=int(done.before),
+        tokens_before=int(done.before) + (0 if old is None else old.tokens_before - old.tokens_after),
         tokens_after=int(done.after),
         kind=done.kind,
         created=created,

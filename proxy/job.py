@@ -18,7 +18,7 @@ from proxy.core.request import Managed, Request
 from proxy.core.settings import Settings
 from proxy.exchange import Exchange, unique
 from proxy.net.headers import AS_JSON, is_credential
-from proxy.outcome import Outcome
+from proxy.outcome import Outcome, SentAs
 from proxy.prompt import Prompt
 from proxy.routing import Route
 from proxy.shaping.repair import rules_for
@@ -79,8 +79,10 @@ class Job:
     outcome: Outcome
     dialect: Dialect
     """Dialect of the request and of the answer."""
-    request: Request
+    received: Request
     """As the client sent it."""
+    request: Request
+    """The same as add-ons have shaped it."""
     route: Route
     settings: Settings
     profile: ModelProfile = field(init=False)
@@ -244,9 +246,19 @@ class Job:
         self.profile = await self.route.profile(self.request.body, fresh=fresh, load=load)
 
     def record_measured(self) -> None:
-        """Record the prompt's current size."""
-        tools: Literal["", "emulated"] = "" if self.prompt.offer is None else "emulated"
-        self.outcome.record_measured(self.prompt.estimate.tokens, self.window, tools)
+        """Record the prompt's current size, and whether it is the client's."""
+        prompt, outcome = self.prompt, self.outcome
+        moved = bool(prompt.system) and "no_system" in self.profile.demands  # when it is sent
+        changed = moved or not prompt.untouched or prompt.request.body is not self.received.body
+        found = prompt.checkpoint
+        if not outcome.compactions:
+            outcome.covered, outcome.summary, outcome.saved = 0, "", 0
+            if found is not None:
+                outcome.covered, outcome.summary = found.covered, found.by or ""
+                outcome.saved = max(0, found.tokens_before - found.tokens_after)
+        tools: Literal["", "emulated"] = "" if prompt.offer is None else "emulated"
+        sent_as: SentAs = "continued" if found is not None else "shaped" if changed else "forwarded"
+        outcome.record_measured(prompt.estimate.tokens, self.window, tools, sent_as)
 
     def usage_details(self) -> dict[str, Any] | None:
         """Describe what was done, for the usage of the answer; None: nothing, or nothing that may be written there."""

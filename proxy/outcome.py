@@ -1,18 +1,17 @@
-"""The record of one request's life: filled while it is served, read at its end by log, metrics, traces, page and headers.
-
-Tokens and seconds are the units throughout.
-"""
+"""The record of one request's life: filled while it is served, read at its end by log, metrics, traces, page and headers, in tokens and seconds."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from hashlib import blake2b
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from proxy.backends.profile import ModelKey
+from proxy.core.piece import as_count
 from proxy.net.headers import Headers
 from proxy.tokens.cache import current_tenant
 
+SentAs: TypeAlias = Literal["forwarded", "continued", "shaped"]
+"""As the client sent it, with what an earlier turn shortened, or changed in another way."""
 Activity: TypeAlias = Literal["idle", "reading", "compacting", "waiting", "answering", "paused"]
 CLIENT_DISCONNECTED = 499
 """Status of a request whose client left before it was answered (nginx's code for it)."""
@@ -109,6 +108,10 @@ class Outcome:
     status: int = 0
     doing: Activity = "reading"
     action: str = "passed"
+    sent_as: SentAs = "forwarded"
+    """Its action where nothing was shortened for it."""
+    covered: int = 0
+    """Messages that an earlier turn shortened."""
     kind: str = ""
     """Of the newest reduction of its history; empty: none."""
     tools: Literal["", "emulated"] = ""
@@ -132,7 +135,7 @@ class Outcome:
     """Summaries that a model was asked for, and how many of them were not fit to be used."""
     unfit: int = 0
     summary: str = ""
-    """What stands for the covered part: `written` by a model, an `extract` by code; empty: neither."""
+    """What replaces messages: `written` by a model, an `extract` by code; empty: neither."""
     recalled: int = 0
     """Passages of the covered history that were put back into the prompt, and their tokens."""
     recalled_tokens: int = 0
@@ -209,18 +212,18 @@ class Outcome:
             observer.ended(self)
 
     def record_route(self, backend: str, model: str, *, listed: bool, looks: bool = False) -> None:
-        """Record the backend, and the id under which it knows the model.
-
-        `listed`: whether it lists that; `looks`: the request only reads something, and keeps the backend from nothing.
-        """
+        """Record backend and model, and whether it lists that; `looks`: nothing but a look, which occupies no backend."""
         self.backend, self.model, self.listed = backend, model, listed
         self.add("looked" if looks else "routed", backend=backend, model=model)
 
-    def record_measured(self, tokens: int, window: int | None, tools: Literal["", "emulated"]) -> None:
-        """Record the prompt as it stands; `window` None: it is not known."""
+    def record_measured(self, tokens: int, window: int | None, tools: Literal["", "emulated"], sent_as: SentAs) -> None:
+        """Record the prompt as it stands; `window` None: it is not known. What is counted after the end changes nothing."""
+        if self.seconds:
+            return
         self.window, self.tokens_after, self.tools = window, tokens, tools
-        if self.tokens_before is None:
-            self.action = "forwarded"
+        self.sent_as = sent_as if self.first_byte is None else self.sent_as
+        if self.action != COMPACTING:
+            self.action = self.kind or self.sent_as
         if not self.compactions:  # the backend may have counted by now what was estimated
             self.tokens_before = tokens
         self.add("measured", tokens=tokens, window=window, tools=tools)
@@ -241,7 +244,7 @@ class Outcome:
             self.compactions += 1
             self.cut_earlier = result["cut"] if result["cut"][0] else self.cut_earlier
             self.rungs = tuple(dict.fromkeys((*self.rungs, *result["rungs"])))
-        self.action = self.kind or "forwarded"
+        self.action = self.kind or self.sent_as
         self.compaction_seconds += result["seconds"]
         self.add("compacted", **result)
 
@@ -289,10 +292,19 @@ class Outcome:
         return bool(self.malformed_calls or self.leaked_calls or self.repeated_calls)
 
     @property
-    def plain(self) -> bool:
-        """Return whether it was forwarded and answered, and nothing else happened."""
-        odd = self.refusals or self.unfinished or self.stopped or self.recalled or self.left_out or self.mended_calls
-        return not (odd or self.handled) and self.error is None and self.status < 400
+    def tokens_without(self) -> int:
+        """Prompt tokens without what was recalled, and with all that was taken out, by the best estimate."""
+        taken_out = self.saved - self.saved_answer + sum(self.shaped.values())
+        return (self.tokens_after or 0) + taken_out - self.recalled_tokens
+
+    @property
+    def tokens_saved(self) -> int:
+        """Tokens by which that is more than what was sent, as the backend counts, and up to a full window."""
+        if not (self.saved or self.shaped or self.recalled_tokens) or not (sent := self.tokens_after):
+            return 0
+        counted = 0 if self.resumes else as_count((self.usage or {}).get("prompt_tokens"))
+        without = min(self.tokens_without, max(sent, self.window or self.tokens_without))
+        return self.saved_answer + round((without - sent) * (counted or sent) / sent)
 
     def each(self, name: str) -> Iterator[Mapping[str, Any]]:
         """Fields of the events of this name."""
@@ -321,7 +333,7 @@ class Outcome:
         details: dict[str, Any] = {
             "attempts": self.attempts,
             "action": self.action,
-            "saved_tokens": self.saved,
+            "saved_tokens": self.tokens_saved,
             **{name: value for name, value in optional.items() if value},
         }
         if self.repeated is not None:
@@ -386,9 +398,3 @@ class Telemetry:
     def silent(self) -> Outcome:
         """Open an outcome that nobody sees, of a request that is only explained or counted."""
         return Outcome("", self.clock)
-
-
-@lru_cache(maxsize=1024)
-def owner(credential: str) -> str:
-    """Eight hexadecimal digits that stand for a credential's digest and lead nowhere."""
-    return blake2b(credential.encode(), digest_size=4, person=b"spillway-owner").hexdigest()

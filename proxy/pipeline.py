@@ -80,13 +80,14 @@ class Pipeline:
             outcome.add("named", conversation=named)
         outcome.record_route(*route.key, listed=route.listed is not None)
         settings, received = with_requested(exchange, self.settings.for_model(route.model)), request
-        request = await route.with_options(request)
+        request = translated = await route.with_options(request)
         for addon in self.addons.at(AddOn.shape):
             request = addon.shape(request, route, settings, outcome)
         job = Job(
             exchange=exchange,
             outcome=outcome,
             dialect=dialect,
+            received=translated,
             request=request,
             route=route,
             settings=settings,

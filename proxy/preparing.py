@@ -152,7 +152,6 @@ class Preparer:
         checkpoint = await self._checkpoint(job)
         if checkpoint is not None:
             prompt.begin_with(checkpoint)
-            job.outcome.saved = max(0, checkpoint.tokens_before - checkpoint.tokens_after)
         tenant = job.exchange.tenant
         prompt.estimate = await self._counting.measure(job.route, job.profile, prompt.body(), tenant=tenant)
         if parts or prompt.shown is not edited:

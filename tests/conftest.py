@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from proxy.addons.log import FORMAT, OneLine
+from proxy.addons.log import formatter
 from proxy.tokens.families import VOCABULARIES
 
 # The ordinary runs draw the same examples every time, so that they fail for everyone or for no one; `make test-all` draws
@@ -152,7 +152,7 @@ def written() -> Iterator[io.StringIO]:
     """What a running Spillway would write at `debug`."""
     out, log = io.StringIO(), logging.getLogger("spillway")
     handler = logging.StreamHandler(out)
-    handler.setFormatter(OneLine(FORMAT))
+    handler.setFormatter(formatter("text"))
     log.addHandler(handler)
     log.setLevel(logging.DEBUG)
     yield out

@@ -21,6 +21,9 @@ from proxy.server import Server
 from tests.fakes.base import HttpFake
 from tests.fakes.waiting import PATIENT
 
+UNREDUCED = frozenset(("forwarded", "continued", "shaped"))
+"""Actions of requests for which nothing was shortened."""
+
 
 @dataclass(frozen=True, slots=True)
 class Proxy:

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
+from proxy.addons.log import FIELDS
 from proxy.addons.metrics import COUNTERS, HISTOGRAMS
 from proxy.config import listed_settings
 from proxy.stream.events import LEGAL, State
@@ -31,6 +32,8 @@ PLACES = {
     COMPOSE: re.compile(r"(?<=  # Written by make docs:\n).*?(?=  # End\.)", re.DOTALL),
 }
 """Where it stands in each file."""
+LOG = re.compile(r"(?<=<!-- log: written by make docs -->\n).*?(?=<!-- end -->)", re.DOTALL)
+"""Where, beside the metrics, the fields of the log stand."""
 _UNITS = {
     "Bytes": ((2**20, "MiB"), (2**10, "KiB"), (1, "bytes")),
     "Seconds": ((86400, "days"), (1, "s")),
@@ -92,6 +95,13 @@ def metrics() -> str:
     return "\n".join((*rows, ""))
 
 
+def log() -> str:
+    """List the fields of a line of the log as a table in Markdown."""
+    return "\n".join(
+        ("| field | what it is |", "|---|---|", *(f"| `{name}` | {text} |" for name, text, _ in FIELDS), "")
+    )
+
+
 def events() -> str:
     """List the events of outcomes as a table in Markdown, with the fields that each has."""
     rows = ["| event | fields |", "|---|---|"]
@@ -128,7 +138,7 @@ def written(path: Path) -> str:
         OPERATIONS: metrics,
         LIVE: events,
     }
-    return PLACES[path].sub(lambda _: lists[path](), path.read_text())
+    return LOG.sub(lambda _: log(), PLACES[path].sub(lambda _: lists[path](), path.read_text()))
 
 
 def _set_in(compose: str) -> Iterator[str]:

@@ -71,8 +71,8 @@ class RequestRecord:
     answer_tokens: int = 0
     sent_tokens: int = 0
     """Prompts of all attempts."""
-    saved_tokens: int = 0
-    """What the client's own prompt would have had in addition."""
+    resent_tokens: int = 0
+    """Those of attempts that resumed an answer."""
     keys: list[tuple[str, bytes]] = field(default_factory=list)
     """Under which what goes on from it finds its conversation."""
     parts: tuple[bytes, dict[str, int]] | None = None
@@ -94,13 +94,13 @@ class RequestRecord:
         prompt, state = self.job.prompt, self.job.state
         self.checkpoint = None if prompt.checkpoint is None else describe(prompt.checkpoint)
         self.budget, self.forwarded = self.job.budget, state.posted
-        self.saved_tokens = self.outcome.saved - self.outcome.saved_answer
         self.prompt_tokens = prompt.estimate.tokens
         self.sent_tokens = self.outcome.tokens_after or 0
         if self.answer is not None:
             newest = self.answer.attempts[-1]
             self.prompt_tokens, self.answer_tokens = newest.prompt_tokens, newest.completion_tokens
-            self.sent_tokens = sum(attempt.prompt_tokens for attempt in self.answer.attempts)
+            self.resent_tokens = sum(attempt.prompt_tokens for attempt in self.answer.attempts[1:])
+            self.sent_tokens = self.answer.attempts[0].prompt_tokens + self.resent_tokens
         if self.outcome.error == ContextOverflow.code:  # what was left after shortening in vain explains nothing
             self.prompt_tokens = max(self.prompt_tokens, self.outcome.tokens_before or 0)
 

@@ -9,12 +9,14 @@ from math import inf
 from typing import Any, Literal, TypeAlias
 
 from proxy.addons.history import Conversation, RequestHistory, RequestRecord
+from proxy.addons.metrics import owner
 from proxy.addons.prompt_diff import diff_rows, parsed_body, prompt_parts
+from proxy.addons.sentence import sentence
 from proxy.core.errors import Conflict, Forbidden, NotFound
 from proxy.core.piece import as_count
 from proxy.core.request import Request
 from proxy.net.tasks import offload_if
-from proxy.outcome import Outcome, owner
+from proxy.outcome import Outcome
 from proxy.tokens.meter import Meter
 
 Role: TypeAlias = Literal["open", "key", "admin"]
@@ -221,6 +223,8 @@ class HistoryView:
             "streamed": record.streamed,
             "running": record.running,
             "seconds": self._seconds(record),
+            "saved": outcome.tokens_saved,
+            "sentence": sentence(outcome),
             "malformed_calls": outcome.malformed_calls,
             "reduced": outcome.reduced,
             "prompt_tokens": as_count(usage.get("prompt_tokens")) or None,
@@ -295,7 +299,7 @@ class HistoryView:
                 "ahead": round(sum(each["seconds"] for one in outcomes for each in one.each("compacted_ahead")), 3),
             },
             "rescued": {
-                "prompts": sum(_tokens_without(each) > (each.outcome.window or inf) for each in answered),
+                "prompts": sum(each.outcome.tokens_without > (each.outcome.window or inf) for each in answered),
                 "answers": sum(bool(each.resumes) for each in outcomes),
             },
         }
@@ -306,24 +310,18 @@ def _is_answered(record: RequestRecord) -> bool:
     return record.outcome.tokens_after is not None and record.outcome.first_byte is not None
 
 
-def _tokens_without(record: RequestRecord) -> int:
-    """Size of the client's own prompt: without what was recalled, and with what was taken out last."""
-    return (record.outcome.tokens_after or 0) - record.outcome.recalled_tokens + record.saved_tokens
-
-
 def _tokens_spent(record: RequestRecord) -> int:
     return sum(each["tokens"] for each in record.outcome.each("summarised"))
 
 
 def _tokens_sent(records: Iterable[RequestRecord]) -> tuple[int, int]:
-    """Sum up the tokens of prompts that were sent, and those that were not: no backend takes more than its window."""
+    """Sum up the tokens of prompts that were sent, and those that were saved, less what summaries and resumes cost."""
     sent = not_sent = 0
     for record in records:
         if record.running:
             continue
         not_sent -= _tokens_spent(record)
         if _is_answered(record):
-            without = min(_tokens_without(record), record.outcome.window or inf)
             sent += record.sent_tokens
-            not_sent += int(without) + record.outcome.saved_answer - record.sent_tokens
+            not_sent += record.outcome.tokens_saved - record.resent_tokens
     return sent, not_sent

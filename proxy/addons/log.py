@@ -3,19 +3,25 @@
 Names and figures, never prompts or keys.
 """
 
+import json
 import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from operator import attrgetter
+from typing import Any
 
 from typing_extensions import override
 
 from proxy.addon import AddOn
+from proxy.addons.sentence import sentence
 from proxy.backends.profile import DEMANDS
-from proxy.core.errors import plural, printable
-from proxy.outcome import ANSWER_RUNGS, Event, Outcome
+from proxy.core.errors import printable
+from proxy.core.jsontext import dumps
+from proxy.outcome import Event, Outcome
 from proxy.tokens.cache import Shares
 
 _log = logging.getLogger("spillway")
 
-FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _MOST_WRITTEN = 4096
 """Lines written once that are remembered; names of models come from clients, so there must be an end."""
 _AT_ONCE: dict[str, str] = {
@@ -31,21 +37,45 @@ _AT_ONCE: dict[str, str] = {
     "cut": "{where} silently cut a prompt of about {expected} tokens to {reported}",
 }
 """Warnings by event, and by the `what` of a refusal."""
-_COUNTS = {
-    "summaries": ("summary",),
-    "unfit": ("summary", " rejected"),
-    "recalled": ("passage", " recalled"),
-    "restored": ("message", " completed"),
-    "left_out": ("token", " of the newest message left out"),
-    "searches": ("search",),
-    "leaked_calls": ("tool call", " read back"),
-    "repeated_calls": ("repeated tool call", " left out"),
-    "refusals": ("refusal",),
-    "pauses": ("pause",),
-    "resumes": ("resume",),
-    "conclusions": ("thought", " ended"),
-}
-"""What the line of a request counts, by the outcome's field."""
+FIELDS: tuple[tuple[str, str, str | Callable[[Outcome], Any]], ...] = (
+    ("event", "`request`, `resumed` (an answer), or `ahead` (a compaction in the background)", lambda _: "request"),
+    ("id", "`x-request-id`", "id"),
+    ("status", "that the client got", "status"),
+    ("error", "code of its error", "error"),
+    ("action", "[what was done](traffic.md#what-tells-you)", "action"),
+    ("backend", "that answered", "backend"),
+    ("model", "as the backend names it", "model"),
+    ("conversation", "digest of the client's name for it", "conversation"),
+    ("before", "prompt tokens before it was shortened", lambda o: o.tokens_before if o.tokens_before != o.tokens_after else None),
+    ("tokens", "prompt tokens as it was sent", "tokens_after"),
+    ("window", "of the model, in tokens", "window"),
+    ("saved", "prompt tokens that were not sent, less what was recalled", "tokens_saved"),
+    ("compactions", "times that the history or the answer was shortened", "compactions"),
+    ("compacting", "seconds which that took", "compaction_seconds"),
+    ("summary", "`written` by a model, or an `extract` made by code", "summary"),
+    ("summaries", "summaries that a model was asked for", "summaries"),
+    ("rejected", "those that failed [their check](memory.md#how-summaries-are-checked)", "unfit"),
+    ("results", "tool results that were shortened", lambda o: sum(each["results_cleaned"] for each in o.reduced)),
+    ("recalled", "passages brought back", "recalled"),
+    ("restored", "messages completed with what the client had left out", "restored"),
+    ("left_out", "tokens of the newest message that were not sent", "left_out"),
+    ("searches", "searches by the model", "searches"),
+    ("leaked_calls", "tool calls read back from text", "leaked_calls"),
+    ("repeated_calls", "tool calls left out because they were made before", "repeated_calls"),
+    ("refusals", "requests that the backend refused", "refusals"),
+    ("pauses", "pauses of the answer", "pauses"),
+    ("resumes", "resumes of the answer", "resumes"),
+    ("concluded", "thoughts ended by Spillway", "conclusions"),
+    ("repeated", "tokens that begin as the prompt before", "repeated"),
+    ("reused", "prompt tokens that the backend had cached", "reused"),
+    ("why", "no more is repeated or reused: the `first` prompt, other `tools`, another `system` prompt, `edited` by the client, `shortened` by Spillway, or not cached by the `backend`", "unlike"),
+    ("ended", "why the answer ended early: `window`, `answer_windows`, `loop`; `viewer`: it was stopped", lambda o: next((each["reason"] for each in o.each("out_of_room")), "viewer" * o.stopped)),
+    ("attempts", "requests to the backend", "attempts"),
+    ("first_byte", "seconds until the first byte", "first_byte"),
+    ("seconds", "in all", "seconds"),
+    ("done", "what was done, in a sentence", sentence),
+)  # fmt: skip
+"""Names in the line of a request and what they mean, for docs/operations.md; and how the values are read. Without a value, no name."""
 
 
 class OneLine(logging.Formatter):
@@ -55,6 +85,23 @@ class OneLine(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Format a record without its traceback."""
         return printable(super().formatMessage(record))
+
+
+class AsJson(logging.Formatter):
+    """Writes a record as a JSON object, the fields of a request under their own names."""
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        """Format a record with its traceback."""
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        told: dict[str, Any] = {"time": at, "level": record.levelname.lower(), "logger": record.name}
+        told |= getattr(record, "fields", None) or {"message": record.getMessage()}
+        return json.dumps(told | ({"traceback": self.formatException(record.exc_info)} if record.exc_info else {}))
+
+
+def formatter(log_format: str) -> logging.Formatter:
+    """Make the formatter of the log: `text` or `json`."""
+    return AsJson() if log_format == "json" else OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
 class RequestLog(AddOn):
@@ -71,9 +118,7 @@ class RequestLog(AddOn):
             known = {key: "unknown" if value is None else value for key, value in fields.items()}
             _log.warning("%s", text.format(where=_where(outcome), **known))
         elif name == "resumed":
-            form = "%s %s: answer resumed (%s, by %s), %s of room gained"
-            gained = plural(max(0, fields["gained"]), "token")
-            _log.info(form, outcome.id, _where(outcome), fields["reason"], fields["how"], gained)
+            _write(logging.INFO, {**_origin(name, outcome), **fields, "gained": max(0, fields["gained"])})
         elif name == "mended":
             for kind in fields["kinds"]:  # clients send the same every time
                 if self._is_first(name, outcome, kind):
@@ -86,12 +131,13 @@ class RequestLog(AddOn):
         """Write the line of a request, or of a compaction ahead of one."""
         if outcome.cause is not None:
             for fields in outcome.each("compacted_ahead"):
-                before, after, seconds = outcome.tokens_before, outcome.tokens_after, fields["seconds"]
-                gain = f", {before} to {after} tokens in {seconds:.1f} s" if fields["became"] == "done" else ""
-                _log.info("%s %s: compacted ahead: %s%s", outcome.id, _where(outcome), fields["became"], gain)
+                gain = {"before": outcome.tokens_before, "tokens": outcome.tokens_after}
+                _write(
+                    logging.INFO, {**_origin("ahead", outcome), **fields} | (gain if fields["became"] == "done" else {})
+                )
             return
-        if _log.isEnabledFor(level := logging.DEBUG if outcome.plain else logging.INFO):
-            _log.log(level, "%s", line(outcome))
+        if _log.isEnabledFor(level := logging.DEBUG if _is_plain(outcome) else logging.INFO):
+            _write(level, {n: (attrgetter(read) if isinstance(read, str) else read)(outcome) for n, _, read in FIELDS})
         if calls := outcome.malformed_calls:
             faults = dict.fromkeys(f"{call['reason']} {call['tool'] or 'unnamed'} ({call['form']})" for call in calls)
             place = f"{outcome.id} {_where(outcome)} ({calls[0]['provider']})"
@@ -112,38 +158,21 @@ class RequestLog(AddOn):
         return True
 
 
-def line(outcome: Outcome) -> str:
-    """Format the outcome of a request as one line."""
-    where = f" {_where(outcome)}" if outcome.backend else ""
-    parts = [f"{outcome.id}{where}: {outcome.status} {outcome.error or outcome.action}"]
-    if outcome.conversation:
-        parts.append(f"conversation {outcome.conversation}")
-    if outcome.tokens_after is not None:
-        changed = outcome.compactions and outcome.rungs != ANSWER_RUNGS
-        parts.append((f"{outcome.tokens_before} to " if changed else "") + plural(outcome.tokens_after, "token"))
-    if outcome.compactions:
-        parts.append(
-            f"{plural(outcome.compactions, 'compaction')} in {outcome.compaction_seconds:.1f} s, {plural(outcome.saved, 'token')} saved"
-        )
-    if cleaned := sum(each["results_cleaned"] for each in outcome.reduced):
-        parts.append(plural(cleaned, "tool result", " shortened"))
-    parts += [plural(count, *what) for name, what in _COUNTS.items() if (count := getattr(outcome, name))]
-    if outcome.repeated is not None:
-        reused = "" if outcome.reused is None else f", {outcome.reused} reused"
-        why = f" ({outcome.unlike})" if outcome.unlike else ""
-        parts.append(f"{plural(outcome.repeated, 'token')} repeated{reused}{why}")
-    reasons = {each["reason"] for each in outcome.each("out_of_room")}
-    flags = {
-        "extract in place of a summary": outcome.summary == "extract",
-        "ended because no room was left": outcome.unfinished and reasons <= {"window"},
-        "ended for its length": "answer_windows" in reasons,
-        "ended because it repeated itself": "loop" in reasons,
-        "stopped by a viewer": outcome.stopped,
-    }
-    parts += [words for words, holds in flags.items() if holds]
-    first = "" if outcome.first_byte is None else f"first byte after {outcome.first_byte:.2f} s, "
-    parts.append(f"{first}{plural(outcome.attempts, 'attempt')}, {outcome.seconds:.2f} s")
-    return ", ".join(parts)
+def _is_plain(outcome: Outcome) -> bool:
+    """Return whether it went out and was answered as it came, and nothing else happened."""
+    odd = outcome.refusals or outcome.unfinished or outcome.stopped or outcome.mended_calls or outcome.handled
+    return outcome.action in ("forwarded", "passed") and not odd and outcome.error is None and outcome.status < 400
+
+
+def _origin(event: str, outcome: Outcome) -> dict[str, Any]:
+    return {"event": event, "id": outcome.id, "backend": outcome.backend, "model": outcome.model}
+
+
+def _write(level: int, fields: dict[str, Any]) -> None:
+    """Write fields that have a value as `name=value`, quoted as in JSON where a value has more than one word."""
+    told = {n: round(each, 2) if isinstance(each, float) else each for n, each in fields.items() if each}
+    values = (f"{each}" if set(f"{each}").isdisjoint(' "=') else dumps(each).decode() for each in told.values())
+    _log.log(level, "%s", " ".join(map("=".join, zip(told, values, strict=True))), extra={"fields": told})
 
 
 def _where(outcome: Outcome) -> str:

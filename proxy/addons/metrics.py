@@ -2,6 +2,8 @@
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from hashlib import blake2b
 from typing import TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -10,7 +12,7 @@ from typing_extensions import override
 from proxy.addon import AddOn
 from proxy.core.jsontext import dig
 from proxy.core.piece import as_count
-from proxy.outcome import Outcome, owner
+from proxy.outcome import Outcome
 
 Sample: TypeAlias = tuple[tuple[str, ...], float]
 """Values of a metric's own labels, and the number to add or to observe."""
@@ -80,7 +82,8 @@ _BY_KEY = "key"
 """The label that stands for the sender."""
 COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler], ...] = (
     ("requests", "Requests, by action and status of the answer.", ("action", "status"), _ended),
-    ("saved_tokens", "Prompt tokens taken out of histories.", (), _one(lambda o: sum(each["tokens_before"] - each["tokens_after"] for each in o.reduced) or None)),
+    ("saved_tokens", "Prompt tokens that were not sent: what was taken out, less what was recalled.", (), _one(lambda o: max(0, o.tokens_saved) if o.attempts and o.cause is None and (o.saved or o.shaped) else None)),
+    ("summarised_requests", "Requests sent with a summary, by who made it: written by a model, or an extract by code.", ("summary",), lambda o: (((o.summary,), 1),) if o.summary and o.answered and o.cause is None else ()),
     ("compactions", "Histories shortened, by kind of reduction.", ("kind",), lambda o: [((each["kind"],), 1) for each in o.reduced]),
     ("compaction_messages", "Messages of histories that were shortened, before it and after.", ("when",), _reduced("messages_before", "messages_after")),
     ("compaction_tokens", "Tokens of histories that were shortened, before it and after.", ("when",), _reduced("tokens_before", "tokens_after")),
@@ -180,3 +183,9 @@ class Metrics(AddOn):
         for histogram, read in self._histograms:
             for labels, value in read(outcome):
                 histogram.labels(*known, *labels).observe(value)
+
+
+@lru_cache(maxsize=1024)
+def owner(credential: str) -> str:
+    """Eight hexadecimal digits that stand for a credential's digest and lead nowhere."""
+    return blake2b(credential.encode(), digest_size=4, person=b"spillway-owner").hexdigest()

@@ -231,7 +231,7 @@ def _explanation(job: Job, relay: Relay) -> dict[str, Any]:
         "shaped": dict(job.outcome.shaped),
         "checkpoint": _checkpoint(job),
         "recalled": _recalled(job),
-        "action": "forwarded",
+        "action": job.outcome.action,
         "messages": job.prompt.messages,
     }
     if not is_managed(job.route, job.settings):

@@ -59,7 +59,7 @@ _OBJECTS = {
     "summaries:integer unfit:integer summary recalled:integer recalled_tokens:integer restored:integer afforded:integer left_out:integer "
     "left_out_of:integer cut_earlier:integer[] repeated:integer? reused:integer? unlike malformed_calls:MalformedCall[] "
     "leaked_calls:integer repeated_calls:integer searches:integer refusals:integer pauses:integer resumes:integer conclusions:integer "
-    "unfinished:boolean stopped:boolean first_byte:number? seconds:number prompt_tokens:integer? completion_tokens:integer?",
+    "unfinished:boolean stopped:boolean sent_as covered:integer sentence first_byte:number? seconds:number prompt_tokens:integer? completion_tokens:integer?",
     "Outcomes": "outcomes:Outcome[] next:string?",
     "Event": "at:number event",
     "Turn": "*Outcome messages:integer? checkpoint:Checkpoint? events:Event[]",

@@ -78,6 +78,7 @@ class AnswerDriver:
 
     def _usage_details(self) -> dict[str, Any] | None:
         self._calls.record()
+        self._job.outcome.usage = self.answer.usage()
         return self._job.usage_details()
 
     def _remarks(self) -> list[Piece]:

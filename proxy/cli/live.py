@@ -273,21 +273,15 @@ def _request_line(outcome: JsonObject) -> Text:
     line = Text(time.strftime("%H:%M:%S ", time.localtime(outcome["at"])))
     style = "green" if error is None and status < 400 else "red"
     line.append(f"{'running' if outcome['running'] else status} ", style=style)
-    line.append(outcome["action"], style="magenta" if outcome["compactions"] else "")
+    line.append(outcome["action"], style="magenta" if outcome["action"] not in ("forwarded", "passed") else "")
     line.append("".join(f" {_clean(outcome['backend'])}/{_clean(outcome['model'])}" if outcome["model"] else ""))
     if after is not None:
         shortened = f"{outcome['tokens_before']:,} → " if outcome["rungs"] and [*outcome["rungs"]] != ["answer"] else ""
         line.append(f" {shortened}{_of_window(after, outcome['window'])}{'' if outcome['window'] else ' tokens'}")
-    for name, text in (
-        ("recalled", ("passage", " recalled")),
-        ("restored", ("message", " completed")),
-        ("pauses", ("pause",)),
-        ("left_out", ("token", " left out")),
-        ("completion_tokens", ("token", " answered")),
-    ):
-        line.append(f", {plural(outcome[name], *text, form=',')}" if outcome[name] else "")
+    answered = outcome["completion_tokens"]
+    line.append(f", {plural(answered, 'token', ' answered', form=',')}" if answered else "")
     first = "" if outcome["first_byte"] is None else f"first byte {outcome['first_byte']:.1f} s of "
-    line.append(f", {first}{outcome['seconds']:.1f} s")
+    line.append(f", {first}{outcome['seconds']:.1f} s. {_clean(outcome['sentence'], 500)}")
     line.append("" if error is None else f" {_clean(error)}", style="red")
     return line.append(f" {_clean(outcome['id'])}", style="bright_black")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from proxy.addons.log import FORMAT, OneLine
+from proxy.addons.log import formatter
 from proxy.app import create_app, open_wire
 from proxy.backends import USUAL
 from proxy.cli import say
@@ -50,7 +50,7 @@ def run(settings: Settings, _: object) -> int:
         SettingError: no backend and no demo, a store that cannot be opened, an address that is taken.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(OneLine(FORMAT))
+    handler.setFormatter(formatter(settings.log_format))
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
     # The server's own start-up lines say nothing that ours do not.
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.root.level))

@@ -21,5 +21,5 @@ def test_every_route_is_in_the_document_and_every_one_in_it_is_described() -> No
         for method in operations
         if path.startswith("/spillway/")
     }
-    told = {f"{method} {path}" for method, path in re.findall(r"`(GET|POST|PUT|DELETE) (/spillway/[a-z/{}]+)", TEXT)}
+    told = {f"{method} {path}" for method, path in re.findall(r"`(GET|POST|PUT|DELETE) (/spillway/[a-z_/{}]+)", TEXT)}
     assert told | {"POST /spillway/explain"} == known

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
+from datetime import datetime
 
 import pytest
 
-from proxy.addons.log import line
+from proxy.addons.log import RequestLog, formatter
 from proxy.outcome import Outcome
 from tests.fakes import LlamaCppFake
 from tests.proxying import running_proxy
@@ -40,19 +42,34 @@ def test_a_traceback_keeps_its_lines(written: io.StringIO) -> None:
     assert "failed: a\\nb\nTraceback" in written.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("count", "words"),
-    [
-        (1, ("1 pause,", "1 summary,", "1 summary rejected", "1 search,", "1 token of the newest message left out")),
-        (
-            2,
-            ("2 pauses,", "2 summaries,", "2 summaries rejected", "2 searches,", "2 tokens of the newest message left"),
-        ),
-    ],
-)
-def test_what_is_counted_stands_in_the_right_number(count: int, words: tuple[str, ...]) -> None:
-    outcome = Outcome(id="r", clock=lambda: 0.0)
-    for name in ("pauses", "summaries", "unfit", "searches", "left_out"):
-        setattr(outcome, name, count)
-    for each in words:
-        assert f" {each}" in line(outcome)
+def test_json_has_the_names_of_the_line() -> None:
+    out, log = io.StringIO(), logging.getLogger("spillway.json")
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(formatter("json"))
+    log.addHandler(handler)
+    log.propagate = False
+    log.warning("not a request", extra={"fields": {}})
+    log.warning("id=r tokens=7", extra={"fields": {"id": "r\n", "tokens": 7}})
+    try:
+        int("one")
+    except ValueError:
+        log.exception("failed")
+    plain, request, failed = map(json.loads, out.getvalue().splitlines())
+    assert (plain["level"], plain["logger"], plain["message"]) == ("warning", "spillway.json", "not a request")
+    assert (request["id"], request["tokens"], "message" in request) == ("r\n", 7, False)
+    assert failed["traceback"].startswith("Traceback")
+    assert datetime.fromisoformat(failed["time"]).tzinfo is not None
+
+
+def test_a_line_has_a_name_for_each_value_and_none_without(caplog: pytest.LogCaptureFixture) -> None:
+    outcome = Outcome(id="r", clock=lambda: 0.0, dialect="chat", backend="b", model='a "model"')
+    outcome.pauses, outcome.status, outcome.error = 2, 502, "upstream_unavailable"
+    caplog.set_level("INFO", logger="spillway")
+    RequestLog().ended(outcome)
+    (told,) = caplog.messages
+    assert told.startswith(
+        'event=request id=r status=502 error=upstream_unavailable action=passed backend=b model="a \\"model\\""'
+    )
+    assert " pauses=2 " in told
+    assert "resumes" not in told
+    assert told.endswith('done="Not sent. Paused twice to compact while answering, not resumed."')

@@ -88,7 +88,7 @@ def test_a_backend_that_does_not_hold_its_own_bound_is_held_to_it(kind: str, wri
         assert (seen.text.strip(), seen.finishes, seen.done) == (ANSWER, ["stop"], 1)
         assert 15 <= seen.reasoning.count(" t") <= 105
         assert sum(metric(proxy, "spillway_concluded_thoughts_total").values()) == 1
-    assert "1 thought ended" in written.getvalue()
+    assert " concluded=1 " in written.getvalue()
 
 
 @pytest.mark.parametrize("kind", ["llamacpp", "vllm", "ollama", "generic"])

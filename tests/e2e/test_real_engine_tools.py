@@ -23,6 +23,7 @@ from tests.engine.spec import ModelSpec
 from tests.engine.spillway import SharedSpillway, Spillway, StartSpillway
 from tests.engine.tap import Tap
 from tests.engine.walking import user
+from tests.proxying import UNREDUCED
 
 pytestmark = pytest.mark.engine
 
@@ -158,7 +159,7 @@ def test_tools_of_the_models_own_pass_byte_for_byte(echo_tap: Tap, spillway: Sta
         client = Client(proxy.v1, "k", "echo", rounds=10)
         assert client.loop([streamed]) == DONE
         assert set(client.tools) == {"native"}
-        assert set(client.actions) == {"forwarded"}
+        assert set(client.actions) <= UNREDUCED
         echo_tap.wait_for((1 + streamed) * 11)
         seen = echo_tap.chats()[-11:]
         assert [exchange.asked for exchange in seen] == client.bodies
@@ -229,7 +230,7 @@ def test_a_loop_of_several_windows(either: Engine, proxy_of: SharedSpillway) -> 
     client = Client(proxy.v1, proxy.key, either.model, rounds=16, length=60)
     assert DONE in client.loop([True, False])
     assert client.actions.count("compacted") >= 3, client.actions
-    assert client.actions.count("forwarded") >= 8, client.actions
+    assert sum(action in UNREDUCED for action in client.actions) >= 8, client.actions
     assert either.process.text().count(REFUSAL) == refused
     history = json.loads(client.bodies[-1])["messages"]
     whole = either.post("/tokenize", {"content": json.dumps(history)}).json()["tokens"]
@@ -292,7 +293,8 @@ def test_a_call_that_fits_is_written_once(untooled: Engine, spillway: StartSpill
     history[-1] = user(history[-1]["content"].partition("\n")[2])  # the answer begins with the call
     answer = proxy.chat(history, model="untooled", tools=[tool("fetch")], stream=True)
     assert made_in(answer.frames) == [("fetch", wanted)]
-    assert (answer.text, answer.reasons, answer.action) == ("", ["tool_calls"], "forwarded")
+    assert (answer.text, answer.reasons) == ("", ["tool_calls"])
+    assert answer.action in UNREDUCED
     assert pauses(proxy) == 0
 
 

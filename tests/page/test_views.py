@@ -100,7 +100,7 @@ def test_a_turn_says_how_many_tools_were_sent(visit: Visit, stage: Stage) -> Non
     body = {"model": "m", "messages": [*talk.messages, {"role": "user", "content": "Go on."}], "tools": tools}
     stage.proxy.chat(body, authorization="Bearer a-key")
     turn = open_talk(visit, "tools0").locator(".turns > .turn").first
-    expect(turn).to_contain_text(re.compile(r"0 of 60 tools sent in full, [\d.,\u202f\s]{5,7} tokens saved\."))
+    expect(turn).to_contain_text(re.compile(r"0 of 60 tools sent in full\."))
 
 
 def test_a_turn_says_what_add_ons_did_and_all_that_is_stored_of_it_can_be_deleted(browser: Browser) -> None:

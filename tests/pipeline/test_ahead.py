@@ -40,7 +40,7 @@ from tests.pipeline.talk import (
     user,
     wait_ahead,
 )
-from tests.proxying import Proxy, read_stream, running_proxy
+from tests.proxying import UNREDUCED, Proxy, read_stream, running_proxy
 
 ON: dict[str, Any] = {"ahead": "on"}
 LATER = 20.0
@@ -60,7 +60,7 @@ def test_no_turn_of_a_long_chat_waits_for_a_summary(kind: str, monkeypatch: pyte
         talk = Talk(proxy, turns=1)
         for number in range(16):
             before = len(fake.chats())
-            assert talk.ask().headers["x-spillway-action"] == "forwarded", number
+            assert talk.ask().headers["x-spillway-action"] in UNREDUCED, number
             # What came first is the turn itself: whatever else there is was done after its answer.
             assert not is_summary_call(fake.chats()[before]), number
             settled(proxy)
@@ -231,7 +231,7 @@ def test_a_turn_that_was_edited_away_is_not_compacted() -> None:
         gate.wait_reached(LATER)
         talk.messages = talk.messages[:-2]
         short = talk.ask({"role": "user", "content": "Never mind."})
-        assert short.headers["x-spillway-action"] == "forwarded"
+        assert short.headers["x-spillway-action"] in UNREDUCED
         wait_until(lambda: fake.cancelled == 1, LATER)
         gate.open()
         settled(proxy)
@@ -281,7 +281,7 @@ def test_whoever_comes_goes_first_and_it_is_done_when_it_is_quiet_for_longer(mon
         gate.open()
         wait_ahead(proxy, cancelled=1, done=1)
         assert [each for each in slept if 0.5 < each < 2.0], "than the pause that was too short"
-        assert talk.ask().headers["x-spillway-action"] == "forwarded"
+        assert talk.ask().headers["x-spillway-action"] in UNREDUCED
 
 
 @contextmanager
@@ -370,7 +370,7 @@ def test_between_the_steps_of_a_loop(tools: bool, monkeypatch: pytest.MonkeyPatc
         messages: list[dict[str, Any]] = [{"role": "user", "content": "Read all of it."}]
         for number in range(24):
             answer = proxy.chat({"model": "m", "messages": messages, "tools": offered, "seed": number})
-            assert answer.headers["x-spillway-action"] == "forwarded", number
+            assert answer.headers["x-spillway-action"] in UNREDUCED, number
             settled(proxy)
             messages.append(answer.json()["choices"][0]["message"])
             (call,) = messages[-1]["tool_calls"]

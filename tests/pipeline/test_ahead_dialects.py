@@ -72,7 +72,7 @@ def test_the_answer_that_comes_back_is_known(form: str) -> None:
         wait_ahead(proxy, done=1)
         path, body = ask([*said, *sent_back(answer.json()), user(9)])
         following = proxy.client.post(path, json=body)
-        assert following.headers["x-spillway-action"] == "forwarded"
+        assert following.headers["x-spillway-action"] == "continued"
         assert ahead(proxy) == {"done": 1}
         assert len(summaries(fake)) == 1
         forwarded = fake.chats()[-1].json["messages"]

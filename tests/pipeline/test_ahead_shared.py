@@ -6,7 +6,7 @@ import pytest
 
 from tests.fakes import Gate, LlamaCppFake, qa, summariser
 from tests.pipeline.talk import MODEL, Talk, holding, summaries, wait_ahead
-from tests.proxying import read_stream, running_proxy
+from tests.proxying import UNREDUCED, read_stream, running_proxy
 from tests.store.support import RedisServer, redis_server
 from tests.store.support import own_redis as doomed
 
@@ -26,7 +26,7 @@ def test_what_one_replica_did_ahead_another_finds(redis_server: RedisServer) -> 
         talk.ask()
         wait_ahead(one, done=1)
         talk.proxy = two
-        assert talk.ask().headers["x-spillway-action"] == "forwarded"
+        assert talk.ask().headers["x-spillway-action"] in UNREDUCED
         assert len(summaries(fake)) == 1
 
 

@@ -38,6 +38,6 @@ def test_a_long_one_is_due_until_a_checkpoint_stands_for_it() -> None:
         real = proxy.chat({**body, "max_tokens": 20})
         assert real.headers["x-spillway-action"] == "compacted"
         again = proxy.client.post("/spillway/explain", json=body).json()
-        assert again["action"] == "forwarded"
+        assert again["action"] == "continued"
         assert again["checkpoint"]["covered_messages"] > 0
         assert again["messages"][-1] == body["messages"][-1]

@@ -65,7 +65,7 @@ def test_each_result_is_cut_when_it_comes_and_the_prompt_only_grows() -> None:
     with staged() as (fake, proxy):
         for steps in range(1, 7):
             answer = ask(proxy, worked(steps))
-            assert answer.headers["x-spillway-action"] == "forwarded"
+            assert answer.headers["x-spillway-action"] == "shaped"
             assert answer.headers["x-spillway-shaped"].startswith("results=")
         sent = [chat.json["messages"] for chat in fake.chats()]
     for before, after in pairwise(sent):

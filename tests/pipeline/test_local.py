@@ -50,7 +50,7 @@ def test_a_guide_is_brought_within_bounds_and_stays_so_while_the_conversation_gr
         messages = form(GUIDE)
         for number in range(4):
             answer = ask(proxy, messages)
-            assert answer.headers["x-spillway-action"] == "forwarded"
+            assert answer.headers["x-spillway-action"] == "shaped"
             saved = int(answer.headers["x-spillway-shaped"].removeprefix("guide="))
             assert saved > 800
             messages += [said(answer), {"role": "user", "content": f"And {number}?"}]

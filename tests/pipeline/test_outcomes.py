@@ -99,7 +99,7 @@ def test_what_is_not_plain_forwarding_is_one_line_in_the_log(caplog: pytest.LogC
             proxy.chat({"model": "fake-model", "messages": [{"role": "user", "content": secret}]})
         said = [record.getMessage() for record in caplog.records if record.name == "spillway"]
         assert len(said) == 1
-        assert "llamacpp/fake-model: 502 upstream_unavailable" in said[0]
+        assert "status=502 error=upstream_unavailable action=forwarded backend=llamacpp model=fake-model " in said[0]
         assert secret not in caplog.text
 
 
@@ -158,11 +158,11 @@ SUMMARISED = summariser(walk(last=700))
 @pytest.mark.parametrize(
     ("brain", "messages", "settings", "logged"),
     [
-        (SUMMARISED, [USER], {}, ["200 compacted, ", ": answer resumed (", "tokens of room gained"]),
-        (summarises_briefly, [*LONG, USER], {}, ["200 compacted, "]),
-        (summariser(walk()), [USER], {}, ["ended for its length"]),
-        (begins_anew, [USER], {}, ["answer (it said the same again) when it was asked", "no room was left"]),
-        (fails_to_summarise, [USER], {}, ["summary by m failed in its stream: ", "extract in place of a summary"]),
+        (SUMMARISED, [USER], {}, ["status=200 action=compacted ", "event=resumed id=", " gained="]),
+        (summarises_briefly, [*LONG, USER], {}, ["status=200 action=compacted "]),
+        (summariser(walk()), [USER], {}, ["ended=answer_windows"]),
+        (begins_anew, [USER], {}, ["answer (it said the same again) when it was asked", " ended=window "]),
+        (fails_to_summarise, [USER], {}, ["summary by m failed in its stream: ", "summary=extract"]),
     ],
     ids=["the answer", "and the history", "by its length", "anew", "failed summary"],
 )
@@ -189,7 +189,7 @@ def test_what_was_done_in_the_middle_of_an_answer_is_told_with_the_same_figures_
         assert sum(metric(proxy, "spillway_compactions_total").values()) == outcome["compactions"]
         assert sum(metric(proxy, "spillway_saved_tokens_total").values()) == told["saved_tokens"]
         text = caplog.text
-        for line in (*logged, f"{outcome['compactions']} compaction", f"{outcome['saved']} tokens saved"):
+        for line in (*logged, f" compactions={outcome['compactions']} ", f" saved={outcome['saved']} "):
             assert line in text
         events = proxy.client.get(f"/spillway/conversations/{outcome['conversation']}").json()["timeline"][0]["events"]
         names = [event["event"] for event in events]
@@ -217,7 +217,7 @@ def test_a_stream_that_breaks_is_no_success(broken: list[bytes], caplog: pytest.
             proxy.chat({**ONE, "stream": True})
         said = [record.getMessage() for record in caplog.records if record.name == "spillway"]
         assert len(said) == 1
-        assert "200 upstream_failed" in said[0]
+        assert "status=200 error=upstream_failed" in said[0]
 
 
 def test_who_hangs_up_at_the_end_mark_has_got_everything() -> None:

@@ -16,7 +16,7 @@ from proxy.core.request import text_of
 from proxy.store import StoreLimits, open_store
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Question, Reply
 from tests.fakes.ollama_native import GEOMETRY
-from tests.proxying import Proxy, read_stream, running_proxy
+from tests.proxying import UNREDUCED, Proxy, read_stream, running_proxy
 
 WINDOW = 2048
 FACT = "My sister Mathilda keeps two hedgehogs called Pim and Pam in Leipzig."
@@ -176,7 +176,7 @@ def test_a_block_that_would_make_room_for_one_step_only_stays_until_the_prompt_i
         assert len(sent) == len(actions)
         anew = [n for n in range(1, len(sent)) if sent[n][: len(sent[n - 1])] != sent[n - 1]]
         assert anew
-        assert [actions[n] for n in anew if actions[n] == "forwarded"] == []
+        assert [actions[n] for n in anew if actions[n] in UNREDUCED] == []
 
 
 @pytest.mark.parametrize("policy", ["auto", "local"])
@@ -319,7 +319,7 @@ def test_explain_and_the_status_tell_what_was_recalled() -> None:
         descriptions = [event["data"]["description"] for event in seen.events]
         assert [each[:1] for each in descriptions] == ["⚙", "✅"], descriptions
         told = proxy.client.post("/spillway/explain", json=body).json()
-        assert told["action"] == "forwarded"
+        assert told["action"] == "continued"
         assert told["messages"][-1]["content"].startswith(RECALLED)
         assert FACT in [passage["text"] for passage in told["recalled"]["passages"]]
         assert all(body["messages"][p["message"]]["role"] == p["role"] for p in told["recalled"]["passages"])

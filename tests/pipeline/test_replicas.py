@@ -70,7 +70,7 @@ def test_a_summary_is_written_once_and_serves_both(replicas: Replicas) -> None:
     assert all(each == forwarded[0] for each in forwarded)
     for number in range(4):
         messages += [{"role": "assistant", "content": "Noted."}, {"role": "user", "content": f"And {number}?"}]
-        assert ask(replicas.both, messages).headers["x-spillway-action"] == "forwarded"
+        assert ask(replicas.both, messages).headers["x-spillway-action"] == "continued"
 
 
 def test_the_next_turn_after_a_summary_may_come_to_the_other_replica(replicas: Replicas) -> None:
@@ -80,4 +80,4 @@ def test_the_next_turn_after_a_summary_may_come_to_the_other_replica(replicas: R
         messages = history(f"passed on {number}")
         assert ask(here.client, messages).headers["x-spillway-action"] == "compacted"
         messages += [{"role": "assistant", "content": "Noted."}, {"role": "user", "content": "And?"}]
-        assert ask(there.client, messages).headers["x-spillway-action"] == "forwarded"
+        assert ask(there.client, messages).headers["x-spillway-action"] == "continued"

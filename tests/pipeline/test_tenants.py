@@ -41,10 +41,10 @@ def test_a_tenant_is_the_key_that_let_the_request_in(mine: dict[str, str], other
         assert action(proxy, **mine, **none) == "compacted"
         for again in (mine, {"x_api_key": "key-of-a"}, {"authorization": "bearer key-of-a"}):
             for extra in ({}, {"api_key": "of the backend"}, {"cookie": "a=1"}):
-                assert action(proxy, **again, **extra) == "forwarded"
+                assert action(proxy, **again, **extra) == "continued"
         for other in others:
             none = {} if "authorization" in other else {"authorization": "Bearer none"}
-            assert action(proxy, **other, **none) == ("compacted" if other is others[0] else "forwarded")
+            assert action(proxy, **other, **none) == ("compacted" if other is others[0] else "continued")
 
 
 @pytest.mark.parametrize("header", ["authorization", "x_api_key", "api_key", "x_goog_api_key", "x_auth_token"])
@@ -52,7 +52,7 @@ def test_without_keys_a_tenant_is_the_credential_that_is_sent(header: str) -> No
     none = {} if header == "authorization" else {"authorization": "Bearer none"}
     with LlamaCppFake([FakeModel("m", WINDOW)], summariser(qa())) as fake, running_proxy(fake) as proxy:
         assert action(proxy, **{header: "one", **none}) == "compacted"
-        assert action(proxy, **{header: "one", **none, "x_request_id": "r", "cookie": "__cf_bm=1"}) == "forwarded"
+        assert action(proxy, **{header: "one", **none, "x_request_id": "r", "cookie": "__cf_bm=1"}) == "continued"
         assert action(proxy, **{header: "another", **none}) == "compacted"
         assert action(proxy, **none) == "compacted"
 
@@ -61,6 +61,6 @@ def test_a_clock_in_the_system_prompt_loses_no_checkpoint_and_is_never_another_o
     with LlamaCppFake([FakeModel("m", WINDOW)], summariser(qa())) as fake, running_proxy(fake) as proxy:
         prompts = [f"You help. It is {at}." for at in ("04:09:56", "23:59 on Monday, May 3, 2027", "noon")]
         done = [action(proxy, prompt) for prompt in prompts]
-        assert done == ["compacted", "forwarded", "forwarded"]
+        assert done == ["compacted", "continued", "continued"]
         sent = [chat.json["messages"][0] for chat in fake.chats()][-3:]
         assert sent == [{"role": "system", "content": prompt} for prompt in prompts]

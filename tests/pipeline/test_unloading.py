@@ -142,6 +142,6 @@ def test_a_checkpoint_for_a_smaller_window_is_not_applied_where_the_history_fits
         written = there.summaries
         assert turn(WINDOW, 1) == "forwarded"
         assert fake.chats()[-1].json["messages"] == [*LONG, *history(2, 20)]
-        assert turn(4096, 2) == "forwarded"
+        assert turn(4096, 2) == "continued"
         assert fake.chats()[-1].json["messages"] == [*short, *history(4, 20)]
         assert (there.summaries, fake.cuts) == (written, 0)

@@ -168,5 +168,5 @@ def test_the_user_is_told_that_it_is_an_extract(caplog: pytest.LogCaptureFixture
         seen = read_stream(chat(proxy, stream=True).content)
         assert "compacted to an extract" in str(seen.events)
     lines = [record.getMessage() for record in caplog.records]
-    assert any("extract in place of a summary" in line and "2 summaries rejected" in line for line in lines)
+    assert any("summary=extract" in line and "rejected=2" in line for line in lines)
     assert not any("Ingrid" in line or "Nothing of it" in line for line in lines)

@@ -214,6 +214,7 @@ class Settings(ModelSettings):
     )
     demo: bool = Field(default=True, description="Serve the built-in demo model until a backend is found.")
     log_level: entries.LogLevel = Field(default="info", description="Lowest severity that is logged.")
+    log_format: entries.LogFormat = Field(default="text", description="Form of a log line: text (name=value) or json.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

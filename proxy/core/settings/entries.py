@@ -158,6 +158,7 @@ Bytes = Annotated[int, pydantic.BeforeValidator(_in_units(_BYTES, "bytes"))]
 """Bytes, as in `64MB`, which is 64 MiB here: nobody means the other."""
 Seconds = Annotated[float, pydantic.BeforeValidator(_in_units({"s": 1, "m": 60, "h": 3600, "d": 86400}, "seconds"))]
 """Seconds, as in `15m`."""
+LogFormat = Annotated[Literal["text", "json"], pydantic.BeforeValidator(lowered)]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], pydantic.BeforeValidator(lowered)]
 WordList = Annotated[tuple[NonBlank, ...], pydantic.BeforeValidator(listed)]
 

@@ -5,7 +5,7 @@ import { Facts, Heading, Problem, html, moment, number, plural, seconds, useAske
 
 const HOW = [
   "Counted over the requests that are still in memory.",
-  "Without Spillway: the client's prompt with what was shortened last put back, at most the window, because no backend takes more.",
+  "Without Spillway: the prompt with all that was taken out put back, at most the window, because no backend takes more. A prompt that was not changed saves nothing.",
   "Saved: that, less the tokens sent instead, less the tokens that summaries read and wrote. Each resume of a paused answer counts again.",
   "Rescued: prompts that would not have fitted the window, and answers that continued past a full one.",
 ];

@@ -1,77 +1,20 @@
 // The turns of a conversation: how full the window was over time, and one sentence for each.
-import { clock, fill, html, number, percent, plural, promptOf, reasonOf, seconds, times, to, troubled } from "../lib.js";
+import { clock, fill, html, number, percent, plural, promptOf, reasonOf, to, troubled } from "../lib.js";
 
 const QUIET = 3; // unchanged turns in a row that are folded into one line
 const [HEIGHT, RADIUS] = [160, 6];
 
-/** What was done to make room, in words. */
-function reductions({ rungs = [], reduced = [], summary }) {
-  const [{ messages_before: before, messages_after: after, results_cleaned: results } = {}] = reduced;
-  const has = (...names) => names.some((name) => rungs.includes(name));
-  return [
-    has("cap", "mask", "unread") && (results ? `${plural(results, "tool result")} shortened` : "tool results shortened"),
-    has("duplicates") && "duplicates dropped",
-    has("summarise", "extract") && `${before > after ? plural(before - after + 1, "message") : "messages"} became ${summary === "extract" || !has("summarise") ? "an extract" : "a summary"}`,
-    has("oversize") && "long messages cut",
-    has("trim") && "oldest turns dropped",
-    has("taken over") && "compacted by another request",
-  ].filter(Boolean);
-}
-
-const ACTIONS = { pruned: "Shortened", compacted: "Compacted", trimmed: "Trimmed", read: "Read in parts", compacting: "Compacted" };
+const SHORTENED = ["pruned", "compacted", "trimmed", "read", "compacting"];
 
 /** Whether a prompt was shortened before it was sent: an answer may also be, while it is paused. */
-const shortened = (turn) => ACTIONS[turn.action] && String(turn.rungs) !== "answer";
+const shortened = (turn) => SHORTENED.includes(turn.action) && String(turn.rungs) !== "answer";
 
-function sent(turn) {
-  const after = fill(turn.tokens_after, turn.window);
-  const change = promptOf(turn, (tokens) => percent(fill(tokens, turn.window)));
-  if (shortened(turn)) {
-    const took = turn.compaction_seconds > 0 && seconds(turn.compaction_seconds);
-    return `${ACTIONS[turn.action]} ${turn.attempts > 0 ? "before sending" : "on demand"}: ${[...reductions(turn), change, took].filter(Boolean).join(", ")}.`;
-  }
-  if (turn.attempts === 0 && turn.events?.some(({ event }) => event === "compacted_on_demand")) return "Nothing to compact.";
-  const full = after == null ? "" : `, ${percent(after)} full`;
-  if (turn.checkpoint) return `Sent with a summary of ${plural(turn.checkpoint.covered, "message")}${full}.`;
-  return `Sent unchanged${full}.`;
-}
-
-/** The sum of a figure over the events of this name. */
-const sum = (turn, name, field) => (turn.events ?? []).reduce((all, { event, [field]: figure }) => all + (event === name ? (figure ?? 0) : 0), 0);
-
-/** What was done beside it, a sentence each. */
-function asides(turn) {
-  const listed = turn.events?.findLast(({ event }) => event === "tools_on_demand");
-  const [window, restored, archived, signs] = [["window_requested", "tokens"], ["slot_restored", "tokens"], ["archived", "messages"], ["kept_waiting", "signs"]].map(([name, field]) => sum(turn, name, field));
-  return [
-    turn.restored && `${plural(turn.restored, "message")} completed with what the client had left out.`,
-    window && `Loaded with a window of ${number(window)} tokens.`,
-    listed && `${listed.sent} of ${plural(listed.of, "tool")} sent in full, ${number(turn.shaped.on_demand)} tokens saved.`,
-    restored && `${number(restored)} tokens restored from disk.`,
-    archived && `${plural(archived, "message")} archived.`,
-    signs && `${plural(signs, "sign")} of life sent while the client waited.`,
-  ];
-}
-
-/** What else happened, a sentence each. */
-const extras = (turn) => [
-  turn.recalled && `${plural(turn.recalled, "passage")} recalled.`,
-  turn.left_out && `${number(turn.left_out)} tokens of a message left out.`,
-  turn.conclusions && `Ended ${plural(turn.conclusions, "thought")} for an answer.`,
-  turn.pauses && `Paused ${times(turn.pauses)} to compact while answering, ${turn.resumes ? `resumed ${times(turn.resumes)}` : "not resumed"}.`,
-  turn.unfinished && `Ended early: ${turn.events?.some(({ reason }) => reason === "answer_windows") ? "it filled too many windows" : "no room was left"}.`,
-  turn.stopped && "Stopped by a viewer.",
-  turn.error === "client_left" && "The client left.",
-].filter(Boolean);
-
-/** One sentence, or a few, for a request. */
+/** What was done, in a sentence or a few, as the log has it; of a request that failed, why. */
 export function sentence(turn) {
   if (turn.running) return "Running …";
-  if (troubled(turn)) {
-    const size = turn.error === "context_length_exceeded" && turn.window && ` (${promptOf(turn)} of ${plural(turn.window, "token")})`;
-    return [`${turn.status < 400 || turn.attempts > 0 ? "Failed" : "Refused"}: ${reasonOf(turn.error)}${size || ""}.`, ...extras(turn)].join(" ");
-  }
-  return [sent(turn), ...asides(turn), ...extras(turn)].filter(Boolean).join(" ");
+  if (!troubled(turn)) return turn.sentence;
+  const size = turn.error === "context_length_exceeded" && turn.window && ` (${promptOf(turn)} of ${plural(turn.window, "token")})`;
+  return `${turn.status < 400 || turn.attempts > 0 ? "Failed" : "Refused"}: ${reasonOf(turn.error)}${size || ""}. ${turn.sentence}`;
 }
 
 /** How much of a prompt the backend had cached. */
@@ -93,13 +36,16 @@ export const CAUSES = {
 /** A checkpoint in words. */
 export const checkpointed = (point) => point && `${plural(point.covered, "message")}${point.summary ? `, summary ${point.summary}` : ""}`;
 
-const quiet = (turn) => !turn.running && !troubled(turn) && !shortened(turn) && !extras(turn).length;
+/** Turns of which one is like the other, by their action, and how they are called. */
+const QUIET_TURNS = { forwarded: "unchanged turns", continued: "turns sent as shortened before", shaped: "turns with other changes" };
+const quiet = (turn) =>
+  QUIET_TURNS[turn.action] && !turn.running && !troubled(turn) && !["recalled", "left_out", "conclusions", "pauses", "unfinished", "stopped"].some((name) => turn[name]);
 
-/** Turns, with those that nothing was done to gathered in lists. */
+/** Turns, with those of one action for which nothing was shortened gathered in lists. */
 function folded(turns) {
   const groups = [];
   for (const turn of turns) {
-    if (quiet(turn) && Array.isArray(groups.at(-1))) groups.at(-1).push(turn);
+    if (quiet(turn) && groups.at(-1)?.[0]?.action === turn.action) groups.at(-1).push(turn);
     else groups.push(quiet(turn) ? [turn] : turn);
   }
   return groups.flatMap((group) => (Array.isArray(group) && group.length < QUIET ? group : [group]));
@@ -112,7 +58,7 @@ const Turn = ({ turn }) => html`<li class=${`turn ${troubled(turn) ? "trouble" :
 function Quiet({ turns }) {
   const [first, last] = [turns.at(-1), turns[0]];
   const fills = [first, last].map(({ tokens_after, window }) => percent(fill(tokens_after, window))).join(" → ");
-  return html`<li class="quiet-turns"><details><summary>${plural(turns.length, "unchanged turn")}, ${clock(first.at)} to ${clock(last.at)}, ${fills} full</summary>
+  return html`<li class="quiet-turns"><details><summary>${number(turns.length)} ${QUIET_TURNS[first.action]}, ${clock(first.at)} to ${clock(last.at)}, ${fills} full</summary>
     <ol>${turns.map((turn) => html`<${Turn} key=${turn.id} turn=${turn} />`)}</ol></details></li>`;
 }
 

@@ -1,0 +1,105 @@
+"""What was done with a request, in sentences: the same in the log, in the terminal and on the page."""
+
+from collections.abc import Iterator
+
+from proxy.core.errors import plural
+from proxy.outcome import ANSWER_RUNGS, Outcome
+
+_VERBS = {"pruned": "Shortened", "compacted": "Compacted", "trimmed": "Trimmed", "read": "Read in parts"}
+_CHANGED = {
+    "tools": "shorter tools",
+    "on_demand": "tools on demand",
+    "system": "another system prompt",
+    "guide": "a shorter guide to tools",
+    "results": "shorter tool results",
+}
+"""What the policy changed, by the kind of part."""
+_RUNGS = {
+    "duplicates": "duplicates dropped",
+    "oversize": "long messages cut",
+    "trim": "oldest turns dropped",
+    "taken over": "compacted by another request",
+}
+_TIMES = ("never", "once", "twice")
+
+
+def sentence(outcome: Outcome) -> str:
+    """Say what was done with a request; of one that runs, what was done so far."""
+    return " ".join((_sent(outcome), *(f"{each}." for each in _besides(outcome))))
+
+
+def _sent(outcome: Outcome) -> str:
+    """Say in which form its prompt was sent."""
+    if outcome.action == "passed" and outcome.attempts:
+        return "Passed through."
+    fills = [_fill(tokens, outcome.window) for tokens in (outcome.tokens_before, outcome.tokens_after)]
+    if outcome.kind and outcome.rungs != ANSWER_RUNGS:
+        when = "before sending" if outcome.attempts else "on demand"
+        took = f"{outcome.compaction_seconds:.1f} s" if outcome.compaction_seconds >= 0.05 else ""
+        done = [*_reductions(outcome), " → ".join(filter(None, fills)), took]
+        return f"{_VERBS[outcome.kind]} {when}: {', '.join(filter(None, done))}."
+    if not outcome.attempts:
+        return "Nothing to compact." if any(outcome.each("compacted_on_demand")) else "Not sent."
+    how = " with " + " and ".join(_changes(outcome)) if outcome.sent_as != "forwarded" else " unchanged"
+    return f"Sent{how}{f', {fills[1]} full' if fills[1] else ''}."
+
+
+def _changes(outcome: Outcome) -> list[str]:
+    """Say what a prompt has that is not as its client sent it, though it was not shortened for this request."""
+    messages = plural(outcome.covered, "message")
+    summary = {"written": f"a summary of {messages}", "extract": f"an extract of {messages}"}
+    changes = [summary.get(outcome.summary, f"{messages} shortened before")] if outcome.covered else []
+    changes += [words for kind, words in _CHANGED.items() if outcome.shaped.get(kind)]
+    changes += ["tools as text"] if outcome.tools else []
+    changes += ["a repaired history"] if any(outcome.each("mended")) else []
+    return changes or ["changes that the model needs"]
+
+
+def _reductions(outcome: Outcome) -> Iterator[str]:
+    """Say what was done to make room."""
+    first, rungs = outcome.reduced[0], outcome.rungs
+    if not {"cap", "mask", "unread"}.isdisjoint(rungs):
+        cleaned = first["results_cleaned"]
+        yield plural(cleaned, "tool result", " shortened") if cleaned else "tool results shortened"
+    if not {"summarise", "extract"}.isdisjoint(rungs):
+        gone = first["messages_before"] - first["messages_after"] + 1
+        written = outcome.summary != "extract" and "summarise" in rungs
+        yield f"{plural(gone, 'message') if gone > 1 else 'messages'} became {'a summary' if written else 'an extract'}"
+    yield from (words for rung, words in _RUNGS.items() if rung in rungs)
+
+
+def _besides(outcome: Outcome) -> Iterator[str]:
+    """Say what else was done, and what happened."""
+
+    def total(event: str, field: str) -> int:
+        return sum(fields[field] or 0 for fields in outcome.each(event))
+
+    listed = [*outcome.each("tools_on_demand")][-1:]
+    lengths = {each["reason"] for each in outcome.each("out_of_room")}
+    ended = "it filled too many windows" if "answer_windows" in lengths else "no room was left"
+    resumed = f"resumed {_times(outcome.resumes)}" if outcome.resumes else "not resumed"
+    for number, words in (
+        (outcome.restored, plural(outcome.restored, "message", " completed with what the client had left out")),
+        (window := total("window_requested", "tokens"), f"Loaded with a window of {window:,} tokens"),
+        *((each["of"], f"{each['sent']} of {plural(each['of'], 'tool')} sent in full") for each in listed),
+        (cached := total("slot_restored", "tokens"), f"{cached:,} tokens restored from disk"),
+        (archived := total("archived", "messages"), plural(archived, "message", " archived")),
+        (signs := total("kept_waiting", "signs"), plural(signs, "sign", " of life sent while the client waited")),
+        (outcome.recalled, plural(outcome.recalled, "passage", " recalled")),
+        (outcome.left_out, f"{outcome.left_out:,} tokens of a message left out"),
+        (outcome.conclusions, f"Ended {plural(outcome.conclusions, 'thought')} for an answer"),
+        (outcome.pauses, f"Paused {_times(outcome.pauses)} to compact while answering, {resumed}"),
+        (outcome.unfinished, f"Ended early: {ended}"),
+        (outcome.stopped, "Stopped by a viewer"),
+        (outcome.error == "client_left", "The client left"),
+    ):
+        if number:
+            yield words
+
+
+def _fill(tokens: int | None, window: int | None) -> str:
+    return f"{tokens / window:.0%}".replace("%", " %") if tokens is not None and window else ""
+
+
+def _times(number: int) -> str:
+    return _TIMES[number] if number < len(_TIMES) else f"{number} times"
