@@ -14,6 +14,7 @@ import pytest
 from proxy.attempts.client import ClientStream
 from proxy.core.jsontext import dumps
 from proxy.core.settings import BackendSetting
+from proxy.stream.status import COMPACTING
 from tests.fakes import (
     FAKES,
     HEADERS,
@@ -205,7 +206,7 @@ def test_a_notice_before_the_first_byte_keeps_one_identity() -> None:
         history = [{"role": "user" if n % 2 == 0 else "assistant", "content": "word " * 150} for n in range(9)]
         seen = read_stream(proxy.chat({"model": "m", "stream": True, "messages": history}).content)
         assert (len(seen.ids), seen.roles, len(seen.finishes), seen.done) == (1, 1, 1, 1)
-        assert seen.text.startswith("\n\n> *⚙️ Compacting")
+        assert seen.text.startswith(f"\n\n> *{COMPACTING.text}")
 
 
 CHAT, MESSAGES, RESPONSES, OLLAMA = "/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat"

@@ -30,6 +30,7 @@ from proxy.core.history.turns import cut_points
 from proxy.core.request import Message
 from proxy.core.settings import Settings
 from proxy.shaping.repair import clean_history, repair
+from proxy.stream.status import COMPACTING
 from proxy.tokens.counter import read_message
 from tests.compaction.driver import driven
 from tests.histories import assistant, call, reduction_of, tool, user
@@ -43,7 +44,7 @@ SIZE = 1_000 if DEEP else 200
 MOST_ASKS = 24
 WRITTEN = '<tool_call>{"name": "x", "arguments": {}}</tool_call>'
 RESULT = "<tool_result tool_name='y'>it is long enough</tool_result>"
-STATUS = "\n> *⚙️ Compacting conversation history…*\n"
+STATUS = f"\n> *{COMPACTING.text}*\n"
 SYSTEM: Message = {"role": "system", "content": "s"}
 
 

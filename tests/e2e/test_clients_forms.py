@@ -9,8 +9,9 @@ from pydantic import BaseModel
 
 from proxy.stream.status import FORMS, strip_status
 from tests.e2e.clients.openai_python import client_of, helper
-from tests.e2e.clients.staging import EARLY, MIDDLE, STATUS, Scene, StageOf
+from tests.e2e.clients.staging import EARLY, MIDDLE, Scene, StageOf
 from tests.e2e.clients.talk import MODEL, fields_of, two_turns
+from tests.wording import NEVER_SENT
 
 BOTH = pytest.mark.parametrize("scene", [EARLY, MIDDLE], ids=str)
 
@@ -66,7 +67,7 @@ def test_structured_output_carries_none(stages: StageOf, form: str) -> None:
         whole = client.chat.completions.parse(**asked).choices[0].message
     assert final.parsed == whole.parsed == Count(count=5)
     assert final.content == whole.content
-    assert [part for part in STATUS if part in "".join(read)] == []
+    assert [part for part in NEVER_SENT if part in "".join(read)] == []
     # Another key: a history that was compacted before would be compacted silently.
     wire = stages(EARLY).post(status=form, response_format={"type": "json_object"})
     assert wire.headers["x-spillway-action"] == "compacted"

@@ -14,6 +14,7 @@ from proxy.core import sse
 from proxy.stream.status import FORMS
 from tests.fakes import FakeModel, LlamaCppFake, Reply, scripted, summariser
 from tests.proxying import running_proxy
+from tests.wording import COMPACTED
 
 MODEL = "fake-model"
 PATHS = ("/v1/messages", "/v1/responses", "/api/chat")
@@ -83,9 +84,9 @@ def test_a_notice_is_told_in_order_and_never_comes_back(path: str, form: str) ->
         first = json.loads(fake.chats()[-1].body)["messages"]
         answer = kept(path, told.content)
         shown = {"content", "reasoning"} & {form}
-        assert ("Context compacted" in json.dumps(answer)) is bool(shown)
+        assert (COMPACTED in json.dumps(answer)) is bool(shown)
         comments = path != "/api/chat" and form in ("auto", "comment")  # lines of JSON have none
-        assert ("Context compacted" in told.text) is (comments or bool(shown))
+        assert (COMPACTED in told.text) is (comments or bool(shown))
         proxy.client.post(path, json=request(path, [*ASKED, *answer, {"role": "user", "content": "go on"}]))
         second = json.loads(fake.chats()[-1].body)["messages"]
     assert second[: len(first)] == first
@@ -94,4 +95,4 @@ def test_a_notice_is_told_in_order_and_never_comes_back(path: str, form: str) ->
     said["content"] = said["content"].removeprefix("\n\n")
     assert said == {"role": "assistant", "content": "First said.", "reasoning_content": "I think so."}
     assert asked == {"role": "user", "content": "go on"}
-    assert "Context compacted" not in json.dumps(second)
+    assert COMPACTED not in json.dumps(second)

@@ -20,12 +20,13 @@ from tests.fakes import FakeModel, LlamaCppFake, Recorded, Reply
 from tests.openwebui.chat import VIEW, ChatPage, browser
 from tests.openwebui.guide import FERRIES, FOLLOW_UPS, Guide, notes, plan
 from tests.openwebui.webui import open_webui
+from tests.wording import COMPACTING, NEVER_SENT
 
 MODEL = "guide-4k"
 WINDOW = 4096
 LARGE, LARGE_WINDOW = "guide-20k", 20_000
 """A window in which Open WebUI's built-in tools are offered, and are more than a quarter of it."""
-STATUS_WORDS = ("Compacting conversation", "Context compacted", "Compacting did not", "statusHistory", '"event"')
+STATUS_WORDS = (*NEVER_SENT, "statusHistory")
 """What must never reach a model."""
 WALK = ModelSpec(stop_every=1000)
 WALK_WINDOW = 768
@@ -86,7 +87,7 @@ class Stage:
     def check_running(self) -> None:
         """The page shows that Spillway is compacting."""
         expect(self.chat.shimmer).to_be_visible()
-        check("Compacting conversation history" in self.chat.status.inner_text(), "the status line shimmers")
+        check(COMPACTING in self.chat.status.inner_text(), "the status line shimmers")
 
     def check_closed(self, text: str) -> None:
         """The newest answer's status line says this and does not shimmer, now and as it is stored."""

@@ -41,6 +41,7 @@ from tests.pipeline.talk import (
     wait_ahead,
 )
 from tests.proxying import UNREDUCED, Proxy, read_stream, running_proxy
+from tests.wording import COMPACTED
 
 ON: dict[str, Any] = {"ahead": "on"}
 LATER = 20.0
@@ -253,7 +254,7 @@ def test_a_next_turn_that_comes_too_early_waits_for_what_was_begun() -> None:
             assert other.headers["x-spillway-action"] == "forwarded"
             gate.open()
         seen = read_stream(b"".join(came))
-        assert "Context compacted" in seen.events[-1]["data"]["description"]
+        assert COMPACTED in seen.events[-1]["data"]["description"]
         assert (seen.done, len(summaries(fake)), fake.cancelled) == (1, 1, 0)
 
 

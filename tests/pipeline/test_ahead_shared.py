@@ -9,6 +9,7 @@ from tests.pipeline.talk import MODEL, Talk, holding, summaries, wait_ahead
 from tests.proxying import UNREDUCED, read_stream, running_proxy
 from tests.store.support import RedisServer, redis_server
 from tests.store.support import own_redis as doomed
+from tests.wording import COMPACTED
 
 __all__ = ["doomed", "redis_server"]
 
@@ -44,5 +45,5 @@ def test_what_one_replica_is_at_another_waits_for(redis_server: RedisServer) -> 
         with talk.following(b"Compacting", LATER) as came:
             gate.open()
         seen = read_stream(b"".join(came))
-        assert "Context compacted" in seen.events[-1]["data"]["description"]
+        assert COMPACTED in seen.events[-1]["data"]["description"]
         assert len(summaries(fake)) == 1

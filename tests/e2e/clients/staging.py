@@ -16,12 +16,11 @@ from typing_extensions import override
 from tests.e2e.clients.talk import MODEL, NEXT, Ask, Body, Job, Seen, fields_of, two_turns
 from tests.fakes import FakeModel, LlamaCppFake, Question, Recorded, Reply, ToolCall, summariser, walk, words
 from tests.proxying import Proxy, running_proxy
+from tests.wording import NEVER_SENT
 
 WINDOW = 512
 LARGE = "large"
 """The model that summarises."""
-STATUS = ("Compacting conversation", "Context compacted", "did not help", '"event"')
-"""Parts of what a status says, and the key it rides on."""
 NOTED = "noted"
 CALLS = (
     ToolCall("get_weather", '{"city": "Berlin", "unit": "celsius"}', "call_first"),
@@ -157,7 +156,7 @@ class Stage:
     def check_no_status(self) -> None:
         """No status reached the model, in any request."""
         asked = "\n".join(chat.content.decode() for chat in self.chats)
-        assert [part for part in STATUS if part in asked] == []
+        assert [part for part in NEVER_SENT if part in asked] == []
         assert self.fake.invalid_histories == []
 
 

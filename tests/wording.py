@@ -1,0 +1,19 @@
+"""What notices say, for tests that look for it in what a client sees or a model is sent; `tests/stream/test_status.py` holds the words."""
+
+from __future__ import annotations
+
+from proxy.stream import status
+
+
+def plain(notice: status.Notice) -> str:
+    """Return the text without the sign before it."""
+    return notice.text.partition(" ")[2]
+
+
+COMPACTING = plain(status.COMPACTING).rstrip("…")
+CONTINUING = plain(status.compacted(1, 1))
+CONTINUING_EXTRACT = plain(status.compacted(1, 1, extract=True))
+COMPACTED = CONTINUING.partition(",")[0]
+"""What all notices of a compaction that was done have in common."""
+NEVER_SENT = (COMPACTING, COMPACTED, plain(status.IN_VAIN).partition(",")[0], '"event"')
+"""What must never reach a model: the words of notices, and the key they ride on."""
