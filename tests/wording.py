@@ -1,7 +1,5 @@
 """What notices say, for tests that look for it in what a client sees or a model is sent; `tests/stream/test_status.py` holds the words."""
 
-from __future__ import annotations
-
 from proxy.stream import status
 
 

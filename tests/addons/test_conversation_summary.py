@@ -11,6 +11,7 @@ import pytest
 
 from proxy.core.history.marks import OPEN
 from proxy.store.sqlite import SqliteDriver
+from tests.addons.watching import code
 from tests.fakes import LlamaCppFake, Question, Reply, qa, summariser
 from tests.fakes.waiting import Gate, wait_until
 from tests.pipeline.talk import MODEL, wait_ahead
@@ -72,12 +73,6 @@ def talking(headers: dict[str, str] | None = None, **settings: Any) -> Iterator[
     model = Model()
     with LlamaCppFake(brain=model, window=2048) as fake, running_proxy(fake, recall="off", **settings) as proxy:
         yield Talk(proxy, fake, model, headers or {})
-
-
-def code(answer: httpx.Response) -> tuple[int, str | None]:
-    error = answer.json()["error"]
-    assert set(error) == {"message", "type", "code", "param"}
-    return answer.status_code, error["code"]
 
 
 def test_a_summary_is_told_as_it_stands_with_what_was_found_about_it() -> None:

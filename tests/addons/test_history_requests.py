@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.addons.watching import viewing
+from tests.addons.watching import code, viewing
 from tests.fakes import GenericFake, LlamaCppFake, Question, Reply, scripted, walk, words
 from tests.fakes.waiting import HEADERS, Gate, wait_until
 from tests.pipeline.test_verifying import GOOD, history
@@ -19,12 +19,6 @@ from tests.proxying import Proxy, read_stream, running_proxy
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a.txt"}'}}
 TOOLS = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]
-
-
-def code(answer: httpx.Response) -> tuple[int, str | None]:
-    error = answer.json()["error"]
-    assert set(error) == {"message", "type", "code", "param"}
-    return answer.status_code, error["code"]
 
 
 def newest(proxy: Proxy) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from proxy.api.live import MOST_VIEWERS
-from tests.addons.watching import viewing
+from tests.addons.watching import code, viewing
 from tests.fakes import LlamaCppFake, scripted
 from tests.proxying import Proxy, running_proxy
 from tests.raw import connected
@@ -37,12 +37,6 @@ def guarded(fake: LlamaCppFake) -> Iterator[Proxy]:
         for who in (ANNE, BERT):
             assert proxy.chat(SAID, **who).status_code == 200
         yield proxy
-
-
-def code(answer: httpx.Response) -> tuple[int, str | None]:
-    error = answer.json()["error"]
-    assert set(error) == {"message", "type", "code", "param"}
-    return answer.status_code, error["code"]
 
 
 def rows(proxy: Proxy, **headers: str) -> list[dict[str, Any]]:

@@ -18,6 +18,13 @@ from tests.proxying import Proxy
 DEADLINE = 20.0
 
 
+def code(answer: httpx.Response) -> tuple[int, str | None]:
+    """Return status and code of a well-formed error."""
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "code", "param"}
+    return answer.status_code, error["code"]
+
+
 class Viewing:
     """What a viewer was told."""
 

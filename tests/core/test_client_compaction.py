@@ -35,7 +35,6 @@ OPENCODE = (
     "<conversation>\nuser: hello\nassistant: hi\n</conversation>\n\nCreate a new anchored summary from the conversation "
     "history in the <conversation> tags above so another coding agent can continue the work."
 )
-OPENCODE_ASKS = OPENCODE.rsplit("\n", 1)[-1]
 SDK = (
     "You have been working on the task described above but have not yet completed it. Write a continuation summary that "
     "will allow you (or another instance of yourself) to resume work efficiently. Wrap your summary in "

@@ -1,4 +1,4 @@
-"""The page as a whole: the first visit, themes, small screens, the keyboard, screen readers, and who may look."""
+"""The page as a whole: themes, small screens, the keyboard, screen readers, and who may look."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.page.stage import Stage, Visit, demo_proxy, faults, staged, visiting
+from tests.page.stage import Stage, Visit, faults, staged, visiting
 
+pytestmark = pytest.mark.heavy
 VIEWS = {
     "conversations": ".rows",
     "models": "article.model",
@@ -44,28 +45,6 @@ def background(page: Page) -> str:
     return colour
 
 
-def test_the_first_visit_says_what_it_is_and_shows_a_pause_and_what_follows(browser: Browser) -> None:
-    with demo_proxy() as proxy, visiting(browser, proxy.url) as visit:
-        page = visit.open()
-        expect(page).to_have_url(f"{proxy.url}/#/start")
-        expect(page.get_by_role("main")).to_contain_text(f"{proxy.url}/v1")
-        expect(page.get_by_role("main")).to_contain_text("built-in demo answers")
-        expect(page.locator(".found")).to_contain_text("spillway-demo 4,096 tokens")
-        assert page.get_by_label("Message", exact=True).input_value() == "Count to 3000"
-        page.get_by_role("button", name="Send").click()
-        chat = page.locator(".try")
-        expect(chat.locator(".said")).to_contain_text("2999, 3000.")
-        expect(chat.locator(".state")).to_have_text("idle")
-        page.get_by_role("textbox", name="Message").fill("Hello")
-        page.get_by_role("button", name="Send").click()
-        expect(chat.locator(".said")).to_contain_text("You wrote:")
-        expect(chat.locator(".state")).to_have_text("idle")
-        chat.get_by_role("link", name="Open the conversation").click()
-        expect(page.locator(".turn").last).to_contain_text("Paused once to compact while answering, resumed once.")
-        expect(page.locator(".chart > svg .event.paused")).to_have_count(1)
-
-
-@pytest.mark.heavy
 def test_the_base_url_can_be_copied(browser: Browser, stage: Stage) -> None:
     with visiting(browser, stage.proxy.url) as visit:
         page = visit.open("start")
@@ -75,7 +54,6 @@ def test_the_base_url_can_be_copied(browser: Browser, stage: Stage) -> None:
         assert page.evaluate("navigator.clipboard.readText()") == f"{stage.proxy.url}/v1"
 
 
-@pytest.mark.heavy
 def test_one_who_has_been_here_begins_with_the_conversations(browser: Browser, stage: Stage) -> None:
     with visiting(browser, stage.proxy.url) as visit:
         page = visit.open()
@@ -83,7 +61,6 @@ def test_one_who_has_been_here_begins_with_the_conversations(browser: Browser, s
         expect(page.get_by_role("navigation").get_by_role("link").first).to_have_text("Start")
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("dark", [False, True])
 def test_nothing_keeps_people_from_using_any_view(browser: Browser, stage: Stage, *, dark: bool) -> None:
     with visiting(browser, stage.proxy.url, dark=dark) as visit:
@@ -92,7 +69,6 @@ def test_nothing_keeps_people_from_using_any_view(browser: Browser, stage: Stage
             assert faults(page) == [], page.url
 
 
-@pytest.mark.heavy
 def test_every_view_fits_a_phone(browser: Browser, stage: Stage) -> None:
     with visiting(browser, stage.proxy.url, phone=True) as visit:
         for page in every_view(visit, stage):
@@ -100,7 +76,6 @@ def test_every_view_fits_a_phone(browser: Browser, stage: Stage) -> None:
             assert all(each.evaluate("it => it.scrollWidth <= it.clientWidth") for each in wide), page.url
 
 
-@pytest.mark.heavy
 def test_a_chosen_theme_holds_against_the_systems_and_is_kept(browser: Browser, stage: Stage) -> None:
     with visiting(browser, stage.proxy.url, dark=True) as visit:
         page = visit.open("start")
@@ -135,7 +110,6 @@ def tab_to(page: Page, words: str) -> None:
     raise AssertionError(f"the tab key does not reach {words}")
 
 
-@pytest.mark.heavy
 def test_a_keyboard_is_enough(browser: Browser, stage: Stage) -> None:
     with visiting(browser, stage.proxy.url) as visit:
         page = visit.open("savings")
@@ -160,7 +134,6 @@ def test_a_keyboard_is_enough(browser: Browser, stage: Stage) -> None:
         expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
 
 
-@pytest.mark.heavy
 def test_what_is_said_aloud(browser: Browser, stage: Stage) -> None:
     with visiting(browser, stage.proxy.url) as visit:
         page = visit.open("conversations")
@@ -171,7 +144,6 @@ def test_what_is_said_aloud(browser: Browser, stage: Stage) -> None:
         asking.ended()
 
 
-@pytest.mark.heavy
 def test_markup_in_what_is_said_stays_text(browser: Browser, stage: Stage) -> None:
     stage.proxy.chat(
         {"model": "m", "messages": [{"role": "user", "content": "<img src=x onerror=alert(1)> <b>bold</b>"}]}
@@ -181,7 +153,6 @@ def test_markup_in_what_is_said_stays_text(browser: Browser, stage: Stage) -> No
         expect(page.get_by_role("link", name="<img src=x onerror=alert(1)>")).to_be_visible()
 
 
-@pytest.mark.heavy
 def test_what_the_policy_refuses_is_found(browser: Browser, stage: Stage) -> None:
     """These tests would see a violation, and a request to another host."""
     with visiting(browser, stage.proxy.url) as visit:
@@ -194,7 +165,6 @@ def test_what_the_policy_refuses_is_found(browser: Browser, stage: Stage) -> Non
         visit.wrong.clear()
 
 
-@pytest.mark.heavy
 def test_a_lost_connection_is_said_and_taken_up_again(browser: Browser, stage: Stage) -> None:
     with visiting(browser, stage.proxy.url) as visit:
         visit.page.clock.install()
@@ -223,7 +193,6 @@ def keyed(browser: Browser) -> Iterator[Stage]:
         yield running
 
 
-@pytest.mark.heavy
 def test_the_link_of_the_log_opens_the_page_and_leaves_the_address(browser: Browser) -> None:
     with staged(host="0.0.0.0", allow=("open",), page_token="of/the-log") as stage:
         stage.talk("harbours", 1)
@@ -244,7 +213,6 @@ def sign_in(visit: Visit, key: str) -> Page:
     return page
 
 
-@pytest.mark.heavy
 def test_a_key_shows_its_own_conversations_and_no_others(browser: Browser, keyed: Stage) -> None:
     with visiting(browser, keyed.proxy.url) as visit:
         expect(sign_in(visit, "no-key").get_by_role("alert")).to_be_visible()
@@ -261,7 +229,6 @@ def test_a_key_shows_its_own_conversations_and_no_others(browser: Browser, keyed
         expect(page.locator(".rows")).to_have_count(0)
 
 
-@pytest.mark.heavy
 def test_who_has_shown_a_key_asks_a_model_with_it(browser: Browser, keyed: Stage) -> None:
     with visiting(browser, keyed.proxy.url) as visit:
         page = sign_in(visit, "one-key")
@@ -275,7 +242,6 @@ def test_who_has_shown_a_key_asks_a_model_with_it(browser: Browser, keyed: Stage
     assert keyed.rows("asking", "another-key") == []
 
 
-@pytest.mark.heavy
 def test_a_link_that_is_followed_as_soon_as_the_key_is_known_is_where_one_stays(browser: Browser, keyed: Stage) -> None:
     with visiting(browser, keyed.proxy.url) as visit:
         known = 'document.querySelector("header button + button") && !location.hash'  # the button to sign out
@@ -286,7 +252,6 @@ def test_a_link_that_is_followed_as_soon_as_the_key_is_known_is_where_one_stays(
         assert page.url.endswith("#/log")
 
 
-@pytest.mark.heavy
 def test_an_admin_key_shows_all_of_them_and_not_what_was_said(browser: Browser, keyed: Stage) -> None:
     with visiting(browser, keyed.proxy.url, refused={403}) as visit:
         page = sign_in(visit, "admin-key")

@@ -1,4 +1,4 @@
-"""The files of the page: those of others are what THIRD_PARTY.md names, and all of them are few and small."""
+"""The page in short: its files, of which those of others are what THIRD_PARTY.md names, and the first visit."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import gzip
 import hashlib
 import re
 from pathlib import Path
+
+from playwright.sync_api import Browser, expect
+
+from tests.page.stage import demo_proxy, visiting
 
 ROOT = Path(__file__).parents[2]
 STATIC = ROOT / "proxy" / "page" / "static"
@@ -33,3 +37,24 @@ def test_the_page_names_no_other_host_and_nothing_that_its_own_policy_would_refu
             assert text.count("\n") <= 400, path.name
             assert re.findall(r"https?://(?!www\.w3\.org/)[\w.]*\w\.[a-z]", text) == [], path.name
             assert re.findall(r"innerHTML|\bstyle=\"|<style|<script>|\bon\w+=\"|eval\(", text) == [], path.name
+
+
+def test_the_first_visit_says_what_it_is_and_shows_a_pause_and_what_follows(browser: Browser) -> None:
+    with demo_proxy() as proxy, visiting(browser, proxy.url) as visit:
+        page = visit.open()
+        expect(page).to_have_url(f"{proxy.url}/#/start")
+        expect(page.get_by_role("main")).to_contain_text(f"{proxy.url}/v1")
+        expect(page.get_by_role("main")).to_contain_text("built-in demo answers")
+        expect(page.locator(".found")).to_contain_text("spillway-demo 4,096 tokens")
+        assert page.get_by_label("Message", exact=True).input_value() == "Count to 3000"
+        page.get_by_role("button", name="Send").click()
+        chat = page.locator(".try")
+        expect(chat.locator(".said")).to_contain_text("2999, 3000.")
+        expect(chat.locator(".state")).to_have_text("idle")
+        page.get_by_role("textbox", name="Message").fill("Hello")
+        page.get_by_role("button", name="Send").click()
+        expect(chat.locator(".said")).to_contain_text("You wrote:")
+        expect(chat.locator(".state")).to_have_text("idle")
+        chat.get_by_role("link", name="Open the conversation").click()
+        expect(page.locator(".turn").last).to_contain_text("Paused once to compact while answering, resumed once.")
+        expect(page.locator(".chart > svg .event.paused")).to_have_count(1)
