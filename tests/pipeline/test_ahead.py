@@ -134,7 +134,7 @@ def test_a_summary_is_asked_for_where_it_ends_before_the_user_is_back(
         wait_ahead(proxy, done=1)
         assert len(readings(fake)) == 1
         assert len(summaries(fake)) == (first == "summary")
-        assert talk.ask().headers["x-spillway-action"] == "forwarded"
+        assert talk.ask().headers["x-spillway-action"] in UNREDUCED
         assert fake.cancelled == 0
 
 
