@@ -25,7 +25,7 @@ from proxy.job import Job
 from proxy.outcome import Outcome
 from proxy.preparing import Preparer
 from proxy.routing import Router
-from proxy.stream.status import COMPACTING, IN_VAIN, compacted, summarising
+from proxy.stream.status import COMPACTING, DONE, IN_VAIN, compacted, shortened_ahead, summarising
 
 _CHOICES: dict[str, tuple[str, ...]] = {"policy": get_args(Policy), "recall": get_args(Recall)}
 """Settings that a request may choose for itself in headers, with their values."""
@@ -103,6 +103,8 @@ class Pipeline:
             await self.preparer.load(job)
         for addon in self.addons.at(AddOn.before_room):
             await addon.before_room(job)
+        for fields in job.outcome.each("adopted"):
+            await reply.client.notify(shortened_ahead(**fields))
         wanted, outcome = job.request.compaction, job.outcome
         if await self.counting.refine(job) or wanted is not None or self.counting.was_cut(job):
             for addon in self.addons.at(AddOn.before_compaction):
@@ -134,13 +136,12 @@ class Pipeline:
             self.counting.compacted(job)
             await client.notify(COMPACTING)  # ignored where one was shown before
         omitted = await record_message_cut(job, self.counting.meter) or job.outcome.cut_earlier[0]
-        follows = self.compactor.summaries.follows(job)
-        after, outcome = job.prompt.estimate.tokens, job.outcome
-        before = outcome.tokens_before or before  # it may have been counted meanwhile
-        done = compacted(before, after, extract=outcome.summary == "extract", follows=follows, omitted=omitted > 0)
+        if wanted is not None and wanted.now:  # nothing of it is sent, and the answer says what was done
+            await client.notify(DONE)
+            return
+        before = job.outcome.tokens_before or before  # it may have been counted meanwhile
+        done = compacted(before, job.prompt.estimate.tokens, omitted=omitted > 0)
         await client.notify(done if gained else IN_VAIN)
-        if wanted is not None and wanted.now:
-            return  # nothing of it is sent
         if job.prompt.estimate.tokens >= budget.window:
             await self.counting.confirm_count(job)
         cuts = job.known_backend.shifts_silently

@@ -133,11 +133,6 @@ class Summaries:
         usual = 0.0 if self.may_work_ahead(job, job.route.upstream) else math.inf if settings.ahead == "off" else WAIT
         return min(settings.read_timeout, usual if settings.summary_wait is None else settings.summary_wait)
 
-    def follows(self, job: Job) -> bool:
-        """Return whether a summary is written after the extract that a job had to do with."""
-        failures, asks = self._failures.get(("any", *job.route.key), 0), STRATEGIES[job.settings.strategy].asks
-        return asks and failures < IN_A_ROW["any"] and job.settings.ahead != "off" and not job.state.unsummarised
-
     async def summariser(
         self, job: Job, overhead: float = 0.0, *, goal: int | None = None, asks: bool = True
     ) -> Summariser:
@@ -197,7 +192,7 @@ class Summaries:
         if failed is None:
             self._learn(route, again=again, append=ask.append, served=bool(found.text))
         job.outcome.unfit += found.verdict not in {"kept", "mended"}
-        job.outcome.add("summarised", verdict=found.verdict, tokens=sum(job.managed.spent) - spent)
+        job.outcome.add("summarised", model=route.model, verdict=found.verdict, tokens=sum(job.managed.spent) - spent)
         if failed is not None and job.expected:
             raise NotWritten
         return found.text

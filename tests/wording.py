@@ -9,9 +9,6 @@ def plain(notice: status.Notice) -> str:
 
 
 COMPACTING = plain(status.COMPACTING).rstrip("…")
-CONTINUING = plain(status.compacted(1, 1))
-CONTINUING_EXTRACT = plain(status.compacted(1, 1, extract=True))
-COMPACTED = CONTINUING.partition(",")[0]
-"""What all notices of a compaction that was done have in common."""
+COMPACTED = plain(status.compacted(1, 1))
 NEVER_SENT = (COMPACTING, COMPACTED, plain(status.IN_VAIN).partition(",")[0], '"event"')
 """What must never reach a model: the words of notices, and the key they ride on."""

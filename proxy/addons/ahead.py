@@ -149,7 +149,10 @@ class AheadCompactor(AddOn):
                 if plan.summarising and (pauses := self._habits.get(key := _conversation(job))) is not None:
                     self._habits.put(key, pauses._replace(vain=pauses.vain + 1), 0)
                 plan.task.cancel()
-            if plan.digest and (found is None or found.digest != plan.digest):
+            if plan.digest and found is not None and found.digest == plan.digest:
+                before, after = found.tokens_before, found.tokens_after
+                job.outcome.add("adopted", messages=found.covered, summary=found.by or "", before=before, after=after)
+            elif plan.digest:
                 outcome = self._open(plan)
                 outcome.add("compacted_ahead", became="useless", seconds=0.0)
                 outcome.close(0)

@@ -28,10 +28,10 @@ _LONGEST_FOCUS: Final = 2_000
 """Characters."""
 _DONE, _IN_VAIN = "Conversation compacted:", "Nothing was compacted:"
 """By which an answer is recognised when its client sends it back."""
-_WRITTEN = "A summary by the model stands for what came before."
-_OTHERWISE = {
-    "": "Old tool results and repetitions were cut.",
-    "extract": "An extract by code stands for what came before, because the model wrote no summary fit to be used.",
+_HOW = {
+    "written": "A summary by the model replaces what came before, from your next message on.",
+    "": "Old tool results and repetitions are cut from your next message on.",
+    "extract": "An extract made by code replaces what came before, because the model's summary failed its check.",
 }
 _DROPPED: Final = frozenset((b"content-encoding", b"content-length", b"x-request-id"))
 """Headers of a request that do not hold for another one made of its messages."""
@@ -78,8 +78,7 @@ class CompactNow(AddOn):
         if not outcome.compactions:
             return f"⚠️ {_IN_VAIN} these {after} tokens can't be made fewer."
         before, after = outcome.tokens_before or 0, after - job.prompt.recalled.tokens
-        how = _OTHERWISE.get(outcome.summary, _WRITTEN)
-        return f"✅ {_DONE} {before} → {after} tokens. {how} It holds from your next message on."
+        return f"✅ {_DONE} {before} → {after} tokens. {_HOW[outcome.summary]}"
 
     async def compact(self, conversation: Conversation, focus: str) -> dict[str, Any]:
         """Compact a conversation as its newest request sent it, with that client's own credentials.

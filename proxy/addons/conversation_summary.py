@@ -6,6 +6,7 @@ from typing import Any
 
 from proxy.addon import AddOn
 from proxy.addons.history import Conversation, RequestHistory, RequestRecord, describe
+from proxy.addons.sentence import unfit_summaries
 from proxy.core.errors import Conflict, NotFound, StoreUnavailable
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.history.marks import APPENDED, CLOSE, EXTRACT, OPEN, carried_rules, is_summary
@@ -125,8 +126,8 @@ class ConversationSummaries:
 
     def _describe(self, conversation: Conversation, checkpoint: Checkpoint) -> dict[str, Any]:
         key, now = conversation.newest.outcome.key, self.history.clock() - self.history.now()
-        verdicts = [
-            {"at": now + event.at, "verdict": event.fields["verdict"]}
+        verdicts: list[dict[str, Any]] = [
+            {"at": now + event.at, **event.fields}
             for record in reversed(conversation.records)
             for event in reversed(record.outcome.events)
             if event.name == "summarised"
@@ -138,6 +139,7 @@ class ConversationSummaries:
             "tokens_after": checkpoint.tokens_after,
             "blocks": list(_blocks(checkpoint.replacement, lambda text: self.meter.count_text(key, text))),
             "verdicts": verdicts[:_MOST_VERDICTS],
+            "note": unfit_summaries(verdicts) if checkpoint.by == "extract" else "",
             "messages": list(checkpoint.replacement),
             "earlier": sum(known["covered"] < checkpoint.covered for known in conversation.checkpoints.values()),
         }

@@ -13,7 +13,7 @@ from typing import Any
 from typing_extensions import override
 
 from proxy.addon import AddOn
-from proxy.addons.sentence import sentence
+from proxy.addons.sentence import sentence, unfit_summaries
 from proxy.backends.profile import DEMANDS
 from proxy.core.errors import printable
 from proxy.core.jsontext import dumps
@@ -40,18 +40,14 @@ _AT_ONCE: dict[str, str] = {
 FIELDS: tuple[tuple[str, str, str | Callable[[Outcome], Any]], ...] = (
     ("event", "`request`, `resumed` (an answer), or `ahead` (a compaction in the background)", lambda _: "request"),
     ("id", "`x-request-id`", "id"),
-    ("status", "that the client got", "status"),
-    ("error", "code of its error", "error"),
+    ("status", "that the client got", "status"), ("error", "code of its error", "error"),
     ("action", "[what was done](traffic.md#what-tells-you)", "action"),
-    ("backend", "that answered", "backend"),
-    ("model", "as the backend names it", "model"),
-    ("conversation", "digest of the client's name for it", "conversation"),
-    ("before", "prompt tokens before it was shortened", lambda o: o.tokens_before if o.tokens_before != o.tokens_after else None),
+    ("backend", "that answered", "backend"), ("model", "as the backend names it", "model"),
+    ("conversation", "digest of the client's name for it", "conversation"), ("before", "prompt tokens before it was shortened", lambda o: o.tokens_before if o.tokens_before != o.tokens_after else None),
     ("tokens", "prompt tokens as it was sent", "tokens_after"),
     ("window", "of the model, in tokens", "window"),
     ("saved", "prompt tokens that were not sent, less what was recalled", "tokens_saved"),
-    ("compactions", "times that the history or the answer was shortened", "compactions"),
-    ("compacting", "seconds which that took", "compaction_seconds"),
+    ("compactions", "times that the history or the answer was shortened", "compactions"), ("compacting", "seconds which that took", "compaction_seconds"),
     ("summary", "`written` by a model, or an `extract` made by code", "summary"),
     ("summaries", "summaries that a model was asked for", "summaries"),
     ("rejected", "those that failed [their check](memory.md#how-summaries-are-checked)", "unfit"),
@@ -59,20 +55,15 @@ FIELDS: tuple[tuple[str, str, str | Callable[[Outcome], Any]], ...] = (
     ("recalled", "passages brought back", "recalled"),
     ("restored", "messages completed with what the client had left out", "restored"),
     ("left_out", "tokens of the newest message that were not sent", "left_out"),
-    ("searches", "searches by the model", "searches"),
-    ("leaked_calls", "tool calls read back from text", "leaked_calls"),
+    ("searches", "searches by the model", "searches"), ("leaked_calls", "tool calls read back from text", "leaked_calls"),
     ("repeated_calls", "tool calls left out because they were made before", "repeated_calls"),
-    ("refusals", "requests that the backend refused", "refusals"),
-    ("pauses", "pauses of the answer", "pauses"),
-    ("resumes", "resumes of the answer", "resumes"),
-    ("concluded", "thoughts ended by Spillway", "conclusions"),
-    ("repeated", "tokens that begin as the prompt before", "repeated"),
-    ("reused", "prompt tokens that the backend had cached", "reused"),
+    ("refusals", "requests that the backend refused", "refusals"), ("pauses", "pauses of the answer", "pauses"),
+    ("resumes", "resumes of the answer", "resumes"), ("concluded", "thoughts ended by Spillway", "conclusions"),
+    ("repeated", "tokens that begin as the prompt before", "repeated"), ("reused", "prompt tokens that the backend had cached", "reused"),
     ("why", "no more is repeated or reused: the `first` prompt, other `tools`, another `system` prompt, `edited` by the client, `shortened` by Spillway, or not cached by the `backend`", "unlike"),
     ("ended", "why the answer ended early: `window`, `answer_windows`, `loop`; `viewer`: it was stopped", lambda o: next((each["reason"] for each in o.each("out_of_room")), "viewer" * o.stopped)),
     ("attempts", "requests to the backend", "attempts"),
-    ("first_byte", "seconds until the first byte", "first_byte"),
-    ("seconds", "in all", "seconds"),
+    ("first_byte", "seconds until the first byte", "first_byte"), ("seconds", "in all", "seconds"),
     ("done", "what was done, in a sentence", sentence),
 )  # fmt: skip
 """Names in the line of a request and what they mean, for docs/operations.md; and how the values are read. Without a value, no name."""
@@ -93,9 +84,9 @@ class AsJson(logging.Formatter):
     @override
     def format(self, record: logging.LogRecord) -> str:
         """Format a record with its traceback."""
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        told: dict[str, Any] = {"time": at, "level": record.levelname.lower(), "logger": record.name}
-        told |= getattr(record, "fields", None) or {"message": record.getMessage()}
+        at, said = datetime.fromtimestamp(record.created, UTC), {"message": record.getMessage()}
+        told = {"time": at.isoformat(timespec="milliseconds"), "level": record.levelname.lower(), "logger": record.name}
+        told |= getattr(record, "fields", None) or said
         return json.dumps(told | ({"traceback": self.formatException(record.exc_info)} if record.exc_info else {}))
 
 
@@ -129,6 +120,9 @@ class RequestLog(AddOn):
     @override
     def ended(self, outcome: Outcome) -> None:
         """Write the line of a request, or of a compaction ahead of one."""
+        unfit = unfit_summaries(reversed([*outcome.each("summarised")])) if outcome.unfit else ""
+        if unfit and self._is_first("summaries", outcome):
+            _log.warning("%s", unfit)
         if outcome.cause is not None:
             for fields in outcome.each("compacted_ahead"):
                 gain = {"before": outcome.tokens_before, "tokens": outcome.tokens_after}

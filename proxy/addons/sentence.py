@@ -1,26 +1,27 @@
 """What was done with a request, in sentences: the same in the log, in the terminal and on the page."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from proxy.core.errors import plural
 from proxy.outcome import ANSWER_RUNGS, Outcome
 
 _VERBS = {"pruned": "Shortened", "compacted": "Compacted", "trimmed": "Trimmed", "read": "Read in parts"}
 _CHANGED = {
-    "tools": "shorter tools",
-    "on_demand": "tools on demand",
-    "system": "another system prompt",
-    "guide": "a shorter guide to tools",
-    "results": "shorter tool results",
-}
+    "tools": "shorter tools", "on_demand": "tools on demand", "system": "another system prompt",
+    "guide": "a shorter guide to tools", "results": "shorter tool results",
+}  # fmt: skip
 """What the policy changed, by the kind of part."""
 _RUNGS = {
-    "duplicates": "duplicates dropped",
-    "oversize": "long messages cut",
-    "trim": "oldest turns dropped",
+    "duplicates": "duplicates dropped", "oversize": "long messages cut", "trim": "oldest turns dropped",
     "taken over": "compacted by another request",
-}
-_TIMES = ("never", "once", "twice")
+}  # fmt: skip
+_UNFIT = {
+    "failed": "the backend gave no answer", "empty": "they are empty", "refusal": "the model refuses",
+    "loop": "they repeat themselves", "cut": "they are cut off", "language": "they are in another language",
+    "copy": "they copy the conversation", "gaps": "names, numbers or dates are missing",
+}  # fmt: skip
+"""Why summaries are not used, by the verdict of their check."""
 
 
 def sentence(outcome: Outcome) -> str:
@@ -28,11 +29,21 @@ def sentence(outcome: Outcome) -> str:
     return " ".join((_sent(outcome), *(f"{each}." for each in _besides(outcome))))
 
 
+def unfit_summaries(summarised: Iterable[Mapping[str, Any]]) -> str:
+    """Say which model's summaries fail, why, and what to set, if the newest of these events tells of one that did."""
+    newest = next(iter(summarised), {})
+    if (why := _UNFIT.get(newest.get("verdict", ""))) is None:
+        return ""
+    cure = "Set SPILLWAY_SUMMARY_MODEL to another model, or SPILLWAY_STRATEGY=mask to ask for none."
+    return f"Summaries by {newest['model']} are not used: {why}. Extracts made by code replace them. {cure}"
+
+
 def _sent(outcome: Outcome) -> str:
     """Say in which form its prompt was sent."""
     if outcome.action == "passed" and outcome.attempts:
         return "Passed through."
-    fills = [_fill(tokens, outcome.window) for tokens in (outcome.tokens_before, outcome.tokens_after)]
+    before, after, window = outcome.tokens_before or 0, outcome.tokens_after or 0, outcome.window
+    fills = [f"{100 * tokens / window:.0f} %" if window else "" for tokens in (before, after)]
     if outcome.kind and outcome.rungs != ANSWER_RUNGS:
         when = "before sending" if outcome.attempts else "on demand"
         took = f"{outcome.compaction_seconds:.1f} s" if outcome.compaction_seconds >= 0.05 else ""
@@ -46,9 +57,8 @@ def _sent(outcome: Outcome) -> str:
 
 def _changes(outcome: Outcome) -> list[str]:
     """Say what a prompt has that is not as its client sent it, though it was not shortened for this request."""
-    messages = plural(outcome.covered, "message")
-    summary = {"written": f"a summary of {messages}", "extract": f"an extract of {messages}"}
-    changes = [summary.get(outcome.summary, f"{messages} shortened before")] if outcome.covered else []
+    which = {"written": "a summary of {}", "extract": "an extract of {}", "": "{} shortened before"}[outcome.summary]
+    changes = [which.format(plural(outcome.covered, "message"))] if outcome.covered else []
     changes += [words for kind, words in _CHANGED.items() if outcome.shaped.get(kind)]
     changes += ["tools as text"] if outcome.tools else []
     changes += ["a repaired history"] if any(outcome.each("mended")) else []
@@ -75,8 +85,8 @@ def _besides(outcome: Outcome) -> Iterator[str]:
         return sum(fields[field] or 0 for fields in outcome.each(event))
 
     listed = [*outcome.each("tools_on_demand")][-1:]
-    lengths = {each["reason"] for each in outcome.each("out_of_room")}
-    ended = "it filled too many windows" if "answer_windows" in lengths else "no room was left"
+    reasons = {"answer_windows": "it filled too many windows", "loop": "it repeated itself"}
+    ended = [reasons.get(each["reason"], "no room was left") for each in outcome.each("out_of_room")]
     resumed = f"resumed {_times(outcome.resumes)}" if outcome.resumes else "not resumed"
     for number, words in (
         (outcome.restored, plural(outcome.restored, "message", " completed with what the client had left out")),
@@ -89,7 +99,7 @@ def _besides(outcome: Outcome) -> Iterator[str]:
         (outcome.left_out, f"{outcome.left_out:,} tokens of a message left out"),
         (outcome.conclusions, f"Ended {plural(outcome.conclusions, 'thought')} for an answer"),
         (outcome.pauses, f"Paused {_times(outcome.pauses)} to compact while answering, {resumed}"),
-        (outcome.unfinished, f"Ended early: {ended}"),
+        (bool(ended), f"Ended early: {''.join(ended)}"),
         (outcome.stopped, "Stopped by a viewer"),
         (outcome.error == "client_left", "The client left"),
     ):
@@ -97,9 +107,5 @@ def _besides(outcome: Outcome) -> Iterator[str]:
             yield words
 
 
-def _fill(tokens: int | None, window: int | None) -> str:
-    return f"{tokens / window:.0%}".replace("%", " %") if tokens is not None and window else ""
-
-
 def _times(number: int) -> str:
-    return _TIMES[number] if number < len(_TIMES) else f"{number} times"
+    return {1: "once", 2: "twice"}.get(number, f"{number} times")

@@ -65,9 +65,9 @@ _OBJECTS = {
     "Turn": "*Outcome messages:integer? checkpoint:Checkpoint? events:Event[]",
     "Conversation": "*Row timeline:Turn[]",
     "Block": "index:integer text appended rules:string[] by tokens:integer",
-    "Verdict": "at:number verdict",
+    "Verdict": "at:number model verdict tokens:integer",
     "Summary": "conversation checkpoint:Checkpoint tokens_before:integer tokens_after:integer blocks:Block[] "
-    "verdicts:Verdict[] messages:Message[] earlier:integer",
+    "verdicts:Verdict[] note messages:Message[] earlier:integer",
     "CompactRequest": "focus",
     "Compacted": "compacted:boolean tokens_before:integer? tokens_after:integer? summary:string? message request",
     "Forgotten": "rejected:boolean summary:Summary?",

@@ -228,6 +228,11 @@ def final_notices(job: Job) -> list[status.Notice]:
     if budget is not None and budget.fixed >= budget.window * _TOO_MUCH and any(outcome.each("compacting")):
         notices.append(status.too_much_fixed(round(100 * budget.fixed / budget.window)))
     # Open WebUI shows the newest line: this one would replace that of a compaction, on each step of a turn.
-    if outcome.recalled and not outcome.compactions and is_user(job.prompt.sent[-1]):
+    if (
+        outcome.recalled
+        and not outcome.compactions
+        and not any(outcome.each("adopted"))
+        and is_user(job.prompt.sent[-1])
+    ):
         notices.append(status.recalled(outcome.recalled))
     return [*notices, status.SILENT_CUT] if any(outcome.each("cut")) else notices

@@ -211,11 +211,8 @@ class AnswerDriver:
             ended = status.NO_ROOM if answer.has_output else status.IN_VAIN
             notice = status.LOOPED if loops else status.LONGEST if longest else ended
         elif gain > 0:
-            new, after = outcome.reduced[::-1][: outcome.compactions - compactions], attempted.estimate.tokens
-            extract = any(each["summary"] == "extract" for each in new)
-            omitted = outcome.left_out not in (0, left_out)
-            follows = self._attempts.compactor.summaries.follows(job)
-            notice = status.compacted(after + gain, after, extract=extract, follows=follows, omitted=omitted)
+            after, omitted = attempted.estimate.tokens, outcome.left_out not in (0, left_out)
+            notice = status.compacted(after + gain, after, omitted=omitted)
         await client.notify(await self._with_account(notice) if notice.last else notice)
         return attempted
 

@@ -276,8 +276,7 @@ def _request_line(outcome: JsonObject) -> Text:
     line.append(outcome["action"], style="magenta" if outcome["action"] not in ("forwarded", "passed") else "")
     line.append("".join(f" {_clean(outcome['backend'])}/{_clean(outcome['model'])}" if outcome["model"] else ""))
     if after is not None:
-        shortened = f"{outcome['tokens_before']:,} → " if outcome["rungs"] and [*outcome["rungs"]] != ["answer"] else ""
-        line.append(f" {shortened}{_of_window(after, outcome['window'])}{'' if outcome['window'] else ' tokens'}")
+        line.append(f" {_of_window(after, outcome['window'])}{'' if outcome['window'] else ' tokens'}")
     answered = outcome["completion_tokens"]
     line.append(f", {plural(answered, 'token', ' answered', form=',')}" if answered else "")
     first = "" if outcome["first_byte"] is None else f"first byte {outcome['first_byte']:.1f} s of "

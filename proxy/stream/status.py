@@ -14,7 +14,7 @@ MOST_WINDOWS = 16
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One line of plain text to tell. `done` closes the one before it; `last`: the answer ends here.
+    """One line of plain text to tell. `done` closes the one before it; `last`: it is shown though there is none to close.
 
     `details` are more lines, which belong to it.
     """
@@ -54,23 +54,25 @@ NOT_CONTINUED = Notice(
     details=("write “continue” once the backend answers again",),
 )
 SILENT_CUT = Notice("⚠️ The backend cut the beginning of this conversation; it is compacted on the next turn")
-_COMPACTED = "✅ Context compacted, continuing…"
+DONE = Notice("✅ Done")
+_COMPACTED = "✅ Conversation shortened"
 _READ = "✅ Your message was read in parts, answering from notes…"
-_OMITTED = "✅ Context compacted, the middle of your message was left out, continuing…"
-_EXTRACT = "✅ Context compacted to an extract, continuing…"
-_FOLLOWS = "✅ Context compacted to an extract for now, continuing…"
+_OMITTED = "✅ Conversation shortened, the middle of your message was left out"
+_NOW = {"written": "a summary", "extract": "an extract", "": "shorter"}
+_AHEAD = rf"✅\s+\d+\s+earlier\s+messages?\s+(?:is|are)\s+now\s+(?:{'|'.join(_NOW.values())})".replace(" ", r"\s+")
 
 
-def compacted(
-    before: int, after: int, *, extract: bool = False, follows: bool = False, omitted: bool = False
-) -> Notice:
-    """Return the notice that tells the prompt tokens before and after.
-
-    `extract`: there is no summary fit to be used, or none yet if one `follows`; `omitted`: part of the newest message was left out.
-    """
-    text = _OMITTED if omitted else _COMPACTED if not extract else _FOLLOWS if follows else _EXTRACT
+def compacted(before: int, after: int, *, omitted: bool = False) -> Notice:
+    """Return the notice that tells the prompt tokens before and after; `omitted`: part of the newest message was left out."""
+    text = _OMITTED if omitted else _COMPACTED
     # An estimate that has become a count meanwhile may be the higher one.
     return Notice(f"{text} ({_short(before)} → {_short(after)} tokens)" if after < before else text)
+
+
+def shortened_ahead(messages: int, summary: str, before: int, after: int) -> Notice:
+    """Return the notice that a history was shortened before its newest turn, shown once."""
+    text = f"✅ {plural(messages, 'earlier message')} {'is' if messages == 1 else 'are'} now {_NOW[summary]}"
+    return Notice(f"{text} ({_short(before)} → {_short(after)} tokens)", last=True)
 
 
 def summarising(tokens: int) -> str:
@@ -124,14 +126,16 @@ def _short(tokens: int) -> str:
 
 def _pattern() -> re.Pattern[str]:
     """Clients trim the ends of a text, change its white space, and some drop the selector that makes an emoji."""
-    notices = [each.text for each in (COMPACTING, READING, IN_VAIN, NO_ROOM, NOT_CONTINUED, ANEW, LONGEST, LOOPED)]
-    lines = (*notices, _READ, _OMITTED, _FOLLOWS, _EXTRACT, _COMPACTED)
+    notices = [
+        each.text for each in (COMPACTING, READING, IN_VAIN, DONE, NO_ROOM, NOT_CONTINUED, ANEW, LONGEST, LOOPED)
+    ]
+    lines = (*notices, _READ, _OMITTED, _COMPACTED)
     texts = [r"\s+".join(map(re.escape, text.split())).replace("\ufe0f", "\ufe0f?") for text in lines]
     figures = r"(?:\s+\([\d.]+k?\s+→\s+[\d.]+k?\s+tokens\))?"
     blank = r"[^\S\r\n]*"
     before = rf"(?:\r?\n(?:{blank}\r?\n)?{blank})?"
     details = rf"(?:{blank}\r?\n{blank}>{blank}-[^\r\n]*)*"
-    return re.compile(rf"{before}>\s+\*(?:{'|'.join(texts)}){figures}\*{details}(?:{blank}\r?\n){{0,2}}")
+    return re.compile(rf"{before}>\s+\*(?:{'|'.join([*texts, _AHEAD])}){figures}\*{details}(?:{blank}\r?\n){{0,2}}")
 
 
 _NOTICE = _pattern()

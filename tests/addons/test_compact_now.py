@@ -50,6 +50,14 @@ def test_a_command_is_answered_by_spillway_and_holds_for_the_next_request(path: 
         assert "Conversation compacted" not in sent
 
 
+def test_what_was_done_is_told_once() -> None:
+    with serving() as (_, proxy):
+        asked = {"model": "m", "messages": [*history(), {"role": "user", "content": "/compact"}], "stream": True}
+        told = proxy.chat(asked).text
+        assert told.count("tokens. A summary by the model replaces what came before") == 1
+        assert [words in told for words in ("Conversation shortened", "did not help")] == [False, False]
+
+
 @pytest.mark.parametrize(
     ("messages", "says"),
     [

@@ -10,9 +10,9 @@ from tests.engine.walking import spoken
 from tests.fakes import Gate, Recorded, Reply, ToolCall
 from tests.openwebui.guide import FERRIES, QUESTION, TAGS, TITLE, notes, plan
 from tests.openwebui.stage import LARGE, MODEL, WALK_WINDOW, Stage, check
-from tests.wording import CONTINUING, CONTINUING_EXTRACT
+from tests.wording import COMPACTED
 
-FIGURES = re.compile(rf"{CONTINUING} \(([\d.]+)k → ([\d.]+)k tokens\)")
+FIGURES = re.compile(rf"{COMPACTED} \(([\d.]+)k → ([\d.]+)k tokens\)")
 """Thousands of tokens before and after."""
 
 
@@ -49,7 +49,7 @@ def compaction(stage: Stage) -> None:
     chat.shot("1-compacting")
     guide.summaries.open()
     chat.wait_ended()
-    stage.check_closed(CONTINUING)
+    stage.check_closed(COMPACTED)
     check_figures(stage)
     check(chat.text == shown(FERRIES), "the answer is whole")
     chat.shot("1-compacted")
@@ -77,7 +77,7 @@ def pause(stage: Stage) -> None:
     chat.shot("2-paused")
     guide.summaries.open()
     chat.wait_ended()
-    stage.check_closed(CONTINUING)
+    stage.check_closed(COMPACTED)
     check_figures(stage)
     check(chat.text == shown(plan(40)), "the answer goes on without a seam to its end")
     check(stage.newest_stored()["content"] == plan(40), "it is stored without a seam")
@@ -96,7 +96,7 @@ def pauses(stage: Stage) -> None:
     chat.ask("Write the plan for half a year.")
     check(len(stage.newest_stored()["statusHistory"]) >= 4, "it was paused at least twice")
     check(chat.text == shown(plan(230)), "no word is lost or doubled in an answer of almost two windows")
-    stage.check_closed(CONTINUING)
+    stage.check_closed(COMPACTED)
     stage.check_follow_ups()
     prompts = [request.json["messages"][0]["content"] for request in stage.fake.chats()]
     task = next(prompt for prompt in reversed(prompts) if '"follow_ups"' in prompt)
@@ -112,7 +112,7 @@ def tasks(stage: Stage) -> None:
     chat = stage.chat
     stage.fill(0.82)  # the last answer is one after a compaction
     chat.ask(QUESTION)
-    stage.check_closed(CONTINUING)
+    stage.check_closed(COMPACTED)
     expect(chat.title).to_have_text(TITLE)
     check(chat.title.inner_text() == TITLE, f"the title is {TITLE}")
     stage.check_follow_ups()
@@ -134,7 +134,7 @@ def tools(stage: Stage) -> None:
     chat.ask(notes("My notes:", 7500, stage.count_tokens))
     guide.call, guide.answer = ToolCall("get_current_timestamp"), Reply(text="Time to ride.")
     chat.ask(notes("More notes. What time is it?", 4800, stage.count_tokens))
-    stage.check_closed(CONTINUING)
+    stage.check_closed(COMPACTED)
     asked = [request for request in stage.large.chats() if request.json.get("stream")]
     result = asked[-1].json["messages"][-1]
     check(result["role"] == "tool" and "timestamp" in result["content"], "its call was carried out")
@@ -159,5 +159,5 @@ def real_engine(stage: Stage) -> None:
     chat.wait_ended()
     said = chat.text.split()
     check(said == spoken(words, words[0], 999).split(), f"{len(said)} words in their order, window {WALK_WINDOW}")
-    stage.check_closed(CONTINUING_EXTRACT)
+    stage.check_closed(COMPACTED)
     chat.shot("7-real-engine", beginning=True)

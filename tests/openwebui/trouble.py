@@ -10,7 +10,7 @@ from tests.fakes import Gate, Reply, wait_until
 from tests.openwebui.guide import QUESTION, plan
 from tests.openwebui.scenes import shown
 from tests.openwebui.stage import MODEL, Stage, check
-from tests.wording import CONTINUING, CONTINUING_EXTRACT
+from tests.wording import COMPACTED
 
 SOON = 10.0
 """Seconds within which the backend must be left after Stop."""
@@ -68,11 +68,11 @@ def error_in_answer(stage: Stage) -> None:
     stage.guide.answer = Reply(text=plan(20), error=OUT_OF_MEMORY, after=60)
     chat.ask("Write the plan.")
     _check_partial(stage, OUT_OF_MEMORY)
-    stage.check_closed(CONTINUING)
+    stage.check_closed(COMPACTED)
     chat.shot("5-error")
     chat.reload()
     _check_partial(stage, OUT_OF_MEMORY)
-    stage.check_closed(CONTINUING)
+    stage.check_closed(COMPACTED)
 
 
 def connection_lost(stage: Stage) -> None:
@@ -104,7 +104,7 @@ def backend_gone(stage: Stage) -> None:
     try:
         chat.wait_ended()
         check("backend" in chat.newest.inner_text().lower(), "an error says that the backend is gone")
-        stage.check_closed(CONTINUING_EXTRACT)
+        stage.check_closed(COMPACTED)
         chat.shot("5-backend-gone")
     finally:
         stage.fake.start()

@@ -160,13 +160,23 @@ def test_one_that_does_not_keep_the_bound_is_cut_and_used() -> None:
 
 def test_the_user_is_told_that_it_is_an_extract(caplog: pytest.LogCaptureFixture) -> None:
     brain = summarises("Nothing of it was of any interest to anybody who was there.")
+
+    def lines() -> list[str]:
+        return [record.getMessage() for record in caplog.records]
+
     with (
         caplog.at_level(logging.INFO, logger="spillway"),
         LlamaCppFake([FakeModel("m", 2048)], brain) as fake,
         running_proxy(fake) as proxy,
     ):
         seen = read_stream(chat(proxy, stream=True).content)
-        assert "compacted to an extract" in str(seen.events)
-    lines = [record.getMessage() for record in caplog.records]
-    assert any("summary=extract" in line and "rejected=2" in line for line in lines)
-    assert not any("Ingrid" in line or "Nothing of it" in line for line in lines)
+        assert "Conversation shortened (" in str(seen.events)
+        again = proxy.chat({"model": "m", "messages": history(), "max_tokens": 40})
+        assert again.json()["usage"]["spillway"]["summary"] == "extract", "it still is one"
+        (row,) = proxy.client.get("/spillway/conversations").json()["conversations"]
+        note = proxy.client.get(f"/spillway/conversations/{row['id']}/summary").json()["note"]
+        assert note.startswith("Summaries by m are not used: names, numbers or dates are missing. ")
+        assert "SPILLWAY_SUMMARY_MODEL" in note
+    assert any("summary=extract" in line and "rejected=2" in line for line in lines())
+    assert lines().count(note) == 1
+    assert not any("Ingrid" in line or "Nothing of it" in line for line in lines())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -52,7 +53,7 @@ def test_a_slow_summary_delays_no_turn_and_stands_in_a_later_prompt() -> None:
         talk = Talk(proxy, turns=9)
         with talk.following(b"[DONE]", 20) as came:
             assert summaries(fake) == []
-        assert "an extract for now" in str(read_stream(b"".join(came)).events)
+        assert "Conversation shortened (" in str(read_stream(b"".join(came)).events)
         assert "An extract, made by code" in prompt(fake)
         talk.messages.append({"role": "assistant", "content": "Noted."})
         gate.wait_reached()  # the user comes back while it is written
@@ -61,6 +62,22 @@ def test_a_slow_summary_delays_no_turn_and_stands_in_a_later_prompt() -> None:
         gate.open()
         assert next_has_the_summary(proxy, talk, fake)
         assert (fake.overflows, fake.invalid_histories) == (0, [])
+
+
+@pytest.mark.parametrize("form", ["auto", "content"])
+def test_the_first_turn_after_it_was_shortened_ahead_says_so_once(form: str) -> None:
+    told = re.compile(r"✅ \d+ earlier messages are now a summary \([\d.]+k? → [\d.]+k? tokens\)")
+    with LlamaCppFake([MODEL], summariser(qa())) as fake, running_proxy(fake, **AUTO, status=(form,)) as proxy:
+        talk = Talk(proxy)
+        talk.ask()
+        wait_ahead(proxy, done=1)
+        seen = []
+        for _ in range(2):
+            talk.messages.append({"role": "user", "content": "And now?"})
+            seen.append(talk.again(stream=True).text)
+            talk.messages.append({"role": "assistant", "content": read_stream(seen[-1].encode()).text})
+        assert [bool(told.search(each)) for each in seen] == [True, False]
+        assert not told.search(prompt(fake)), "what the client sends back of it is taken out"
 
 
 @pytest.mark.parametrize("settings", [{"strategy": "summarize"}, {"summary_wait": 20.0}, {"ahead": "off"}])

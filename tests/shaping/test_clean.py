@@ -24,10 +24,10 @@ from proxy.core.history.marks import (
 from proxy.core.jsontext import dumps, loads
 from proxy.core.request import Message, text_of
 from proxy.shaping.repair import clean_history, without_binary
-from proxy.stream.status import COMPACTING, IN_VAIN, Notice, compacted, quoted, strip_status
+from proxy.stream.status import COMPACTING, IN_VAIN, Notice, compacted, quoted, shortened_ahead, strip_status
 from tests.histories import assistant, histories, user
 
-NOTICES = [COMPACTING, compacted(5, 4, extract=True), compacted(41_234, 987), IN_VAIN]
+NOTICES = [COMPACTING, shortened_ahead(16, "written", 1_720, 940), compacted(41_234, 987), IN_VAIN]
 
 
 CHANGES: dict[str, Callable[[str], str]] = {
@@ -89,12 +89,13 @@ def test_it_goes_whatever_a_client_makes_of_the_white_space(
 def test_an_ordinary_quote_stays(before: str, after: str) -> None:
     """In the answers of others too: a notice is a notice to its last character only."""
     lookalikes = [
-        "> *Context compacted, continuing…*",
-        "> *✅ Context compacted, continuing as before*",
+        "> *Conversation shortened*",
+        "> *✅ Conversation shortened by hand*",
+        "> *✅ 16 earlier messages are now lost*",
         "> *⚙️ Compacting conversation history is what Spillway does*",
         "> **⚙️ Compacting conversation history…**",
         "> ⚙️ Compacting conversation history…",
-        "> *✅ Context compacted, continuing… (some → fewer tokens)*",
+        "> *✅ Conversation shortened (some → fewer tokens)*",
         "> *⚠️ Compacting did not help*",
     ]
     for quote in lookalikes:

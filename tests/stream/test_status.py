@@ -13,6 +13,7 @@ from proxy.shaping.repair import clean_history
 from proxy.stream.status import (
     ANEW,
     COMPACTING,
+    DONE,
     FORMS,
     IN_VAIN,
     LONGEST,
@@ -22,6 +23,7 @@ from proxy.stream.status import (
     Notice,
     compacted,
     omitted_from_message,
+    shortened_ahead,
     strip_status,
 )
 from tests.histories import assistant
@@ -37,7 +39,9 @@ NOTICES = [
     ANEW,
     LONGEST,
     LOOPED,
-    compacted(5, 4, extract=True),
+    shortened_ahead(1, "extract", 5, 4),
+    shortened_ahead(16, "", 1_700, 940),
+    DONE,
     compacted(5, 4, omitted=True),
     *(compacted(before, after) for n in FIGURES for before, after in ((n, 0), (0, n))),
 ]
@@ -54,7 +58,7 @@ def test_there_is_a_form_for_every_value_of_the_setting() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("notice", NOTICES[:9])
+@pytest.mark.parametrize("notice", NOTICES[:12])
 def test_every_form_is_a_chunk_that_any_client_can_read(form: str, notice: Notice) -> None:
     for chunk in chunks(form, notice):
         assert (chunk["id"], chunk["model"], chunk["object"]) == ("own", "asked", "chat.completion.chunk")
@@ -64,8 +68,12 @@ def test_every_form_is_a_chunk_that_any_client_can_read(form: str, notice: Notic
 
 def test_texts() -> None:
     assert COMPACTING.text == "⚙️ Compacting conversation history…"
-    assert ENDED.text == "✅ Context compacted, continuing… (41.2k → 980 tokens)"
-    assert compacted(3_200, 3_400).text == "✅ Context compacted, continuing…"
+    assert ENDED.text == "✅ Conversation shortened (41.2k → 980 tokens)"
+    assert compacted(3_200, 3_400).text == "✅ Conversation shortened"
+    assert (
+        shortened_ahead(16, "written", 1_720, 940).text
+        == "✅ 16 earlier messages are now a summary (1.7k → 940 tokens)"
+    )
     assert "22.6k of its 26.2k tokens" in omitted_from_message(22_563, 26_248).text
 
 

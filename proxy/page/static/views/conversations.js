@@ -95,7 +95,7 @@ const VERDICTS = {
   copy: "rejected: a copy of the conversation",
   gaps: "rejected: too much was missing",
 };
-const BY = { written: "written by the model", extract: "extracted by code" };
+const BY = { written: "written by the model", extract: "your own statements, extracted by code" };
 
 /** A button that deletes, after a question. */
 function Forget({ label = "Forget summary", word = "Forget", question, busy, onDo }) {
@@ -204,6 +204,7 @@ function Summary({ row }) {
       ["earlier checkpoints", data.earlier],
       ["check", data.verdicts?.length ? html`<ul class="plain">${data.verdicts.map(({ at, verdict }) => html`<li key=${at}>${clock(at)}: ${VERDICTS[verdict] ?? verdict}</li>`)}</ul>` : "none since Spillway was started"],
     ]} />`}
+    ${data?.note && html`<p class="made">${data.note}</p>`}
     ${blocks.map((block, place) => html`<${Block} key=${block.index} block=${block} number=${place + 1} several=${blocks.length > 1} />`)}
     ${data && html`<${Forget} key=${changes} busy=${busy} onDo=${forget}
       question=${data.earlier ? "The earlier checkpoint is used instead." : "The next prompt holds the whole history, or is compacted again."} />`}
