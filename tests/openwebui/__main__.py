@@ -22,6 +22,7 @@ SCENES: tuple[Callable[[Stage], None], ...] = (
     scenes.pause,
     scenes.pauses,
     scenes.tasks,
+    scenes.own_compaction,
     scenes.tools,
     scenes.real_engine,
     trouble.stop_answer,

@@ -119,12 +119,20 @@ class ChatPage:
 
     def stored(self) -> dict[str, Any]:
         """The chat as Open WebUI keeps it."""
-        script = """async (id) => {
-            const headers = {authorization: `Bearer ${localStorage.token}`};
-            return await (await fetch(`/api/v1/chats/${id}`, {headers})).json();
+        return self._fetch("")
+
+    def compact(self, model: str) -> dict[str, Any]:
+        """Have Open WebUI compact the chat itself."""
+        return self._fetch("/compact", {"model": model})
+
+    def _fetch(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        script = """async ([path, body]) => {
+            const headers = {authorization: `Bearer ${localStorage.token}`, "content-type": "application/json"};
+            const sent = body ? {method: "POST", headers, body: JSON.stringify(body)} : {headers};
+            return await (await fetch(`/api/v1/chats/${path}`, sent)).json();
         }"""
-        stored: dict[str, Any] = self.page.evaluate(script, self.page.url.rsplit("/", 1)[1])
-        return stored
+        fetched: dict[str, Any] = self.page.evaluate(script, [self.page.url.rsplit("/", 1)[1] + path, body])
+        return fetched
 
 
 def find_browser() -> str | None:

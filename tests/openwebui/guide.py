@@ -11,6 +11,7 @@ import orjson
 
 from proxy.core.request import text_of
 from tests.fakes import Gate, Question, Reply, ToolCall, asks_summary
+from tests.fakes.brains import facts
 
 TITLE = "🚲 Riding to the Algarve"
 TAGS = ["travel", "portugal"]
@@ -92,8 +93,9 @@ class Guide:
         """Speak."""
         asked = question.last_user
         if asked.startswith("### Task:"):
-            task = next(name for name in TASKS if f'"{name}"' in asked)
-            return Reply(text=orjson.dumps({task: TASKS[task]}).decode())
+            task = next((name for name in TASKS if f'"{name}"' in asked), None)
+            # None: its own compaction.
+            return Reply(text=_summary(question) if task is None else orjson.dumps({task: TASKS[task]}).decode())
         if asks_summary(question):
             self.summarised += 1
             return Reply(text=_summary(question), gate=self.summaries)
@@ -109,7 +111,8 @@ def _summary(question: Question) -> str:
     noted = _NOTED.findall("\n".join(map(text_of, question.messages)).replace("**", ""))
     towns = dict.fromkeys(town for _, here, there, *_ in noted for town in (here, there))
     sights = dict.fromkeys(sight for *_, sight in noted)
-    lines = [f"Towns: {', '.join(towns)}.", f"On the way: {', '.join(sights)}."]
+    codes = [f"The code of {name} is {code}." for name, code in facts(question.messages).items()]
+    lines = [*codes, f"Towns: {', '.join(towns)}.", f"On the way: {', '.join(sights)}."]
     lines += dict.fromkeys(f"Day {number}: {km} km, to {there}." for number, _, there, km, _ in noted)
     asked = _MOST_WORDS.search(question.last_user)
     left = (int(asked[1]) if asked else 300) - len(_SUMMARY.split())

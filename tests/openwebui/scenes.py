@@ -123,6 +123,27 @@ def tasks(stage: Stage) -> None:
     chat.shot("6-tasks")
 
 
+def own_compaction(stage: Stage) -> None:
+    """Open WebUI's own compaction, of a chat of more than three windows."""
+    chat, guide = stage.chat, stage.guide
+    guide.summaries, guide.answer = None, Reply(text="Noted.")
+    chat.open(MODEL)
+    chat.ask("Remember: the code of harbour is amber-4471.")
+    for part in range(1, 6):
+        chat.ask(notes(f"Part {part} of what I noted in {next(guide.rides)}:", 2800, stage.count_tokens))
+    asked = len(stage.fake.chats())
+    check(chat.compact(MODEL)["compacted"], "it compacts the chat when it is told to")
+    parts = len(stage.fake.chats()) - asked - 1
+    check(parts > 3, f"what it asks to be summarised was read in {parts} parts")
+    check("amber-4471" in stage.newest_stored()["contextSummary"], "its summary tells what was said first")
+    chat.ask("Which code had the harbour?")
+    prompt = stage.streamed()[-1].json["messages"]
+    check("amber-4471" in str(prompt) and "Part 4 of what" not in str(prompt), "the next answer is given from it")
+    chat.shot("9-own-compaction")
+    check(not stage.fake.overflows and not stage.fake.invalid_histories, "no request was too long")
+    stage.check_no_status_upstream()
+
+
 def tools(stage: Stage) -> None:
     """A model with a larger window: it is offered Open WebUI's tools, and calls one after a compaction."""
     chat, guide = stage.chat, stage.guide

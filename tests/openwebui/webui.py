@@ -41,6 +41,7 @@ def _environment(api: str, folder: Path) -> dict[str, str]:
         "OPENAI_API_KEY": "any",
         "ENABLE_OLLAMA_API": "False",
         "ENABLE_PERSISTENT_CONFIG": "False",
+        "ENABLE_CONTEXT_COMPACTION": "True",  # from 80,000 tokens on by itself
         "OFFLINE_MODE": "True",
         "RAG_EMBEDDING_ENGINE": "openai",  # else it loads an embedding model
         "ANONYMIZED_TELEMETRY": "False",
