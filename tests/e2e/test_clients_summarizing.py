@@ -49,31 +49,21 @@ def brain(question: Question) -> Reply:
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 def test_a_summary_is_of_all_that_the_client_sent(packages: Path, stream: bool) -> None:
+    read = [f"Read part {part}" for part in range(len(PARTS))]
     asked = ["What is the code of harbour?", "What is the code of part-0?"]
-    turns = [
-        "Remember: the code of harbour is amber-4471.",
-        *(f"Read part {part}" for part in range(len(PARTS))),
-        *asked,
-    ]
+    turns = ["Remember: the code of harbour is amber-4471.", *read, *asked]
     with LlamaCppFake([FakeModel("m", WINDOW)], brain) as fake, running_proxy(fake) as proxy:
         job = {"base": f"{proxy.url}/v1", "key": "k", "model": "m", "stream": stream, "parts": PARTS}
         job |= {"turns": turns, "trigger": 3 * WINDOW}
         strict = ["-S", "-W", "error", "-W", "ignore::ResourceWarning"]
-        done = subprocess.run(
-            [sys.executable, *strict, "-m", "tests.e2e.clients.summarizing_worker", json.dumps(job)],
-            cwd=ROOT,
-            env={"PYTHONPATH": f"{packages}:{ROOT}"},
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
+        command = [sys.executable, *strict, "-m", "tests.e2e.clients.summarizing_worker", json.dumps(job)]
+        path = {"PYTHONPATH": f"{packages}:{ROOT}"}
+        done = subprocess.run(command, cwd=ROOT, env=path, capture_output=True, text=True, timeout=100, check=False)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         seen = json.loads(done.stdout)
         assert seen["answers"][-2:] == ["The code of harbour is amber-4471.", "The code of part-0 is K-0."]
         assert len(seen["summaries"]) == 2
         first, second = (facts([{"content": text}]) for text in seen["summaries"])
-        read = max(int(name.removeprefix("part-")) for name in first if name != "harbour")
-        assert first == {"harbour": "amber-4471", **{f"part-{part}": f"K-{part}" for part in range(0, read + 1, 4)}}
-        assert first.items() <= second.items()
+        told = {"harbour": "amber-4471", "part-0": "K-0", "part-4": "K-4", "part-8": "K-8"}
+        assert told.items() <= first.items() <= second.items()
         assert (fake.overflows, fake.invalid_histories) == (0, [])
