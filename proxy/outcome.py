@@ -300,9 +300,9 @@ class Outcome:
     @property
     def tokens_saved(self) -> int:
         """Tokens by which that is more than what was sent, as the backend counts, and up to a full window."""
-        if not (self.saved or self.shaped or self.recalled_tokens) or not (sent := self.tokens_after):
+        if not (self.saved or self.shaped or self.recalled_tokens) or not (self.attempts and self.tokens_after):
             return 0
-        counted = 0 if self.resumes else as_count((self.usage or {}).get("prompt_tokens"))
+        sent, counted = self.tokens_after, 0 if self.resumes else as_count((self.usage or {}).get("prompt_tokens"))
         without = min(self.tokens_without, max(sent, self.window or self.tokens_without))
         return self.saved_answer + round((without - sent) * (counted or sent) / sent)
 

@@ -103,9 +103,9 @@ class Pipeline:
             await self.preparer.load(job)
         for addon in self.addons.at(AddOn.before_room):
             await addon.before_room(job)
-        for fields in job.outcome.each("adopted"):
-            await reply.client.notify(shortened_ahead(**fields))
         wanted, outcome = job.request.compaction, job.outcome
+        for fields in outcome.each("adopted") if wanted is None else ():
+            await reply.client.notify(shortened_ahead(**fields))
         if await self.counting.refine(job) or wanted is not None or self.counting.was_cut(job):
             for addon in self.addons.at(AddOn.before_compaction):
                 await addon.before_compaction(job, reply.client)

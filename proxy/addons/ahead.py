@@ -332,6 +332,7 @@ class AheadCompactor(AddOn):
         if not any(job.outcome.each("backend_failed")):
             self._tried.put((job.scope, extract.digest), True, 0)
         if not written:
+            shortened.record_measured()  # the other job's prompt was measured last
             await self._have_read(shortened, rest)
             return None if plan.digest else "failed"
         self._note_digest(plan, job)

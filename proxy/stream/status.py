@@ -58,7 +58,7 @@ DONE = Notice("✅ Done")
 _COMPACTED = "✅ Conversation shortened"
 _READ = "✅ Your message was read in parts, answering from notes…"
 _OMITTED = "✅ Conversation shortened, the middle of your message was left out"
-_NOW = {"written": "a summary", "extract": "an extract", "": "shorter"}
+_NOW = {"written": "a summary", "extract": "an extract of what you said", "": "shorter"}
 _AHEAD = rf"✅\s+\d+\s+earlier\s+messages?\s+(?:is|are)\s+now\s+(?:{'|'.join(_NOW.values())})".replace(" ", r"\s+")
 
 

@@ -15,6 +15,7 @@ from tests.fakes import (
     OpenRouterFake,
     Question,
     Reply,
+    asks_summary,
     qa,
     summariser,
     walk,
@@ -78,6 +79,17 @@ def test_the_first_turn_after_it_was_shortened_ahead_says_so_once(form: str) -> 
             talk.messages.append({"role": "assistant", "content": read_stream(seen[-1].encode()).text})
         assert [bool(told.search(each)) for each in seen] == [True, False]
         assert not told.search(prompt(fake)), "what the client sends back of it is taken out"
+
+
+def test_what_is_told_of_it_is_the_extract_where_the_summary_fails(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="spillway")
+    brain, poor = qa(), Reply(text="Nothing of it was of any interest to anybody who was there.")
+    fake = LlamaCppFake([MODEL], lambda question: poor if asks_summary(question) else brain(question))
+    with fake, running_proxy(fake, **AUTO) as proxy:
+        Talk(proxy).ask()
+        wait_ahead(proxy, done=1)
+    (before, after), *_ = re.findall(r"event=ahead .*before=(\d+) tokens=(\d+)", caplog.text)
+    assert int(after) < int(before)
 
 
 @pytest.mark.parametrize("settings", [{"strategy": "summarize"}, {"summary_wait": 20.0}, {"ahead": "off"}])
