@@ -23,6 +23,21 @@ _LAST_LATIN = "\u024f"
 _ENDS = (re.compile(r"\n"), re.compile(r"[.!?](?=\s)|[。！？]"), re.compile(r"\s"))
 _LONGEST = 1_000_000
 """Characters of one message that are looked through, a long book; what a tool prints beyond that is found by calling it again."""
+_SENTENCE_ENDS = ".!?\u3002\uff01\uff1f\u061f\n"
+_WORDS = r"""who whom whose what when where which why how tell\sme remind\sme show list name give repeat recall say quote state look\sup find
+    describe explain wer wen wem was wann wo woher wohin welche[rsnm]? warum wieso wie wieviel nenn\w* sag zeig\w* erinner\w* qui quoi quand où
+    quel\w* pourquoi comment combien dis rappelle redonne donne qui[eé]n\w* qu[eé] cu[aá]ndo d[oó]nde cu[aá]l\w* c[oó]mo cu[aá]nt\w*
+    recu[eé]rda\w* dime quem quando onde qual quais quant\w+ lembra\w* diga chi che cosa dove quale perch[eé] ricorda\w* dimmi кто кого что
+    когда где куда как\w* почему сколько чей напомни скажи подскажи"""
+_ANYWHERE = "什么 什麼 谁 誰 哪 几 幾 多少 怎么 怎麼 为何 吗 嗎 说一下 提醒 何 いつ どこ なぜ どう どの 무엇 뭐 누구 언제 어디 왜 어떻 몇"
+_ASKED = re.compile(
+    rf"(?<![^{_SENTENCE_ENDS}])(?:[\s\"'\u00bf(-]{{0,4}}(?:{'|'.join(_WORDS.split())})\b[^{_SENTENCE_ENDS}]*[?\uff1f\u061f]?"
+    rf"|[^{_SENTENCE_ENDS}]*(?:{'|'.join(_ANYWHERE.split())})[^{_SENTENCE_ENDS}]*[?\uff1f\u061f]?|[^{_SENTENCE_ENDS}]*[?\uff1f\u061f])",
+    re.IGNORECASE,
+)
+"""A sentence that ends in a question mark, also those of Chinese and Arabic, or asks without one: begins with a word that asks, or has
+one in Chinese, Japanese or Korean. Looked for from where a sentence may begin only.
+"""
 DAY = "day:"
 """Begins the term for a day of the year, as no word does."""
 
@@ -113,6 +128,11 @@ def terms_and_days(text: str) -> list[str]:
     """List a term for each day that a text names, and its other terms."""
     plain = folded(text)
     return [*(term for _, term in days_in(plain)), *terms_of_folded(plain)]
+
+
+def asked(text: str) -> str:
+    """Return the sentences of a text that ask."""
+    return " ".join(_ASKED.findall(text))
 
 
 def day_term(day: date) -> str:

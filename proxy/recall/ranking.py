@@ -5,7 +5,6 @@ which the neighbours of a passage count too. Words find what was said in the wor
 others: each alone decides what stands out, and reciprocal ranks (Cormack, Clarke and Büttcher, 2009) join the two orders.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from operator import mul, not_
 from proxy.core.history.embedded import authored_text
 from proxy.core.history.sentences import sentences
 from proxy.core.request import Message
-from proxy.recall.passages import DAY, MessagePassages, day_term, spoken_text, terms_and_days
+from proxy.recall.passages import DAY, MessagePassages, asked, day_term, spoken_text, terms_and_days
 from proxy.recall.words import terms
 
 _NAMED_DAY = 6.0
@@ -27,10 +26,8 @@ _MOST_TERMS = 48
 _LONGEST = 2_000
 """Characters at either end of a message that show what it is about; what lies between is pasted."""
 _RUN = 2
-"""User messages before the newest, with no answer between, that belong to what is asked: a question, and a text about it."""
-_ENDS = ".!?\u3002\uff01\uff1f\u061f\n"
-_QUESTION = re.compile(f"(?<![^{_ENDS}])[^{_ENDS}]*[?\uff1f\u061f]")
-"""A sentence that ends in a question mark, also those of Chinese and Arabic; looked for from where one may begin only."""
+"""User messages before the newest, with no answer between, that belong to what is asked where that asks nothing: a question, and a
+text about it."""
 _OTHER_TEXT = 0.5
 """Weight of what a message says besides its question, where that has so many terms of its own. However much that is, all
 of it together weighs no more than twice the question: it must not drown it.
@@ -44,15 +41,16 @@ AROUND = 8.0
 """Tokens that a passage takes besides its text."""
 _RANKED = 60
 """The constant of reciprocal ranks: the first few count alike."""
-_SHARE_OF_BEST, _SHARE_OF_OTHERS = 0.2, 0.4
+_SHARE_OF_BEST, _SHARE_OF_OTHERS = 0.2, 0.3
 """Share of the best passage's score that a passage needs: one that has words of the query which none before it has; others."""
 _SAME = 0.5
 """Share of a statement's terms that one later on has, which puts something else in its place."""
 _FEW = 3
 """Messages of the user's that have a word, up to which a later one of them may put something else in the place of an earlier one."""
-_BAR = 0.35
+_BAR = 0.55
 """Needed for anything to be recalled: by how much more of the query the lost passages have than those in the prompt, times the
-standard deviations by which the best lies above the mean. Who asks nothing, or of what is new, mostly needs nothing.
+standard deviations by which the best lies above the mean. Who asks nothing, or of what is new, mostly needs nothing; a plain
+question shares its few words with anything, so as much of a message as asks is taken off the bar.
 """
 
 
@@ -102,12 +100,18 @@ class Passage:
 
 def query_of(messages: Sequence[Message], newest: int) -> Query:
     """Derive the query of the turn that begins with the user message at `newest`, and with those right before it."""
-    said = takewhile(lambda each: each.get("role") == "user", reversed(messages[max(0, newest - _RUN) : newest + 1]))
-    text = "\n".join(f"{each[:_LONGEST]}\n{each[_LONGEST:][-_LONGEST:]}" for each in map(authored_text, said))
-    weights, others = _weighted(" ".join(_QUESTION.findall(text))), _weighted(text)
+    run = takewhile(lambda each: each.get("role") == "user", reversed(messages[max(0, newest - _RUN) : newest + 1]))
+    said: list[str] = []
+    for each in map(authored_text, run):
+        said.append(f"{each[:_LONGEST]}\n{each[_LONGEST:][-_LONGEST:]}")
+        if asked(said[-1]):
+            break  # what was said before a question is no part of it
+    text = "\n".join(said)
+    weights, others = _weighted(asked(text)), _weighted(text)
     share = min(_OTHER_TEXT, 2 * len(weights) / len(others)) if weights else 1.0
+    bar = _BAR * (1 - len(weights) / len(others)) if len(others) > 1 else _BAR
     # The first terms are those that count, each with the first weight that it got.
-    return Query(weights | {term: weight * share for term, weight in others.items()} | weights)
+    return Query(weights | {term: weight * share for term, weight in others.items()} | weights, bar)
 
 
 def search_query(text: str) -> Query:
@@ -117,9 +121,9 @@ def search_query(text: str) -> Query:
 
 def asks_the_same(message: Message, query: Query) -> bool:
     """Return whether a user's message asks for at least half of what the query is about."""
-    if message.get("role") != "user" or not _QUESTION.search(text := authored_text(message)):
+    if message.get("role") != "user" or not asked(text := authored_text(message)[-2 * _LONGEST :]):
         return False
-    having = _weighted(text[-2 * _LONGEST :])
+    having = _weighted(text)
     shared = sum(weight for term, weight in query.terms.items() if term in having)
     return 2 * shared >= sum(query.terms.values())
 

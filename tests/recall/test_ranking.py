@@ -176,6 +176,28 @@ def test_who_tells_something_gets_less_easily_something_back_than_who_asks() -> 
     assert recalled(messages, f"The hedgehogs like the garden and the office. {beside}", lost=100) == []
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("Where did Tom buy the boat?", "where did Tom buy the boat", "remind me where Tom's boat is from"),
+        *("汤姆在哪里买了船\uff1f", "汤姆在哪里买了船", "¿Dónde compró Tom el barco?", "dónde compró Tom el barco"),
+    ],
+)
+def test_a_plain_question_needs_no_more_words_than_the_prompt_has(text: str) -> None:
+    """Whoever talks of a boat now, and asks of Tom's, has all of its words in the prompt, or as many."""
+    told = {"role": "user", "content": "Tom bought the boat in Kiel. 汤姆在基尔买了船。 Tom compró el barco en Kiel."}
+    now = {"role": "user", "content": "Tom paints the boat. 汤姆买了船。 Tom compró el barco."}
+    assert told["content"] in [each.text for each in recalled([*talk(60), told, *talk(40), now], text, lost=100)]
+
+
+def test_what_was_said_before_a_question_is_no_part_of_it() -> None:
+    messages = [*said("We were at the river.", "Nice.", "The violin is in the office.")]
+    asks = {"role": "user", "content": "Where did Tom buy the boat?"}
+    pastes = {"role": "user", "content": "It floats on the river."}
+    assert query_of([*messages, asks], 3) == query_of([asks], 0)
+    assert query_of([*messages, asks, pastes], 4).terms.keys() == {"tom", "buy", "boat", "float", "river"}
+
+
 @pytest.mark.parametrize("text", ["Tell me which animals Mathilda keeps", "Mathilda's hedgehogs", "ASK hedgehogs"])
 def test_a_request_needs_no_question_mark(text: str) -> None:
     assert recalled([*talk(60), FACT, *talk(60)], text, lost=100)[0].text == FACT["content"]
