@@ -93,6 +93,8 @@ class Job:
     state: JobState = field(default_factory=JobState)
     expected: bytes = b""
     """Link of the history as it was answered last, of a job done ahead of its request; empty: a client waits for it."""
+    displaced: bool = False
+    """Whether the backend has read another prompt since, so that a summary gains nothing by going on with this one."""
     rewrites: bool = False
     """Whether it is done to have a model's summary in place of extracts: their checkpoints are left out."""
 

@@ -156,7 +156,7 @@ class Summaries:
             window=window,
             tokens=max(96, min(2048, budget.window // 8, window // 8, room)),
             overhead=overhead,
-            same_model=asks and same and self._is_worth_trying("append", route),
+            same_model=asks and same and not job.displaced and self._is_worth_trying("append", route),
             trust=max(_COLD, job.surely_below(window) / window) if same else _COLD,
             prompt=instructions(job),
             available=asks

@@ -216,8 +216,7 @@ class AheadCompactor(AddOn):
 
     def _note_pause(self, job: Job) -> None:
         """Note for how long the user of a conversation was away."""
-        answered = (self._answered.get((job.scope, link)) for link in job.prompt.links[-2::-1])
-        since = next(filter(None, answered), None)
+        since = next(filter(None, (self._answered.get((job.scope, each)) for each in job.prompt.links[-2::-1])), None)
         if since is not None and is_user(job.prompt.sent[-1]):
             pause = job.outcome.clock() - since
             self._habits.put(key := _conversation(job), (self._habits.get(key) or Pauses()).followed_by(pause), 0)
@@ -272,7 +271,7 @@ class AheadCompactor(AddOn):
     async def _try(self, plan: _Plan, job: Job, upstreams: set[Upstream], work: _Work) -> AheadResult | None:
         """Carry it out once; whatever else is sent to one of the backends cancels that."""
         outcome = self._open(plan)
-        run = spawn(work(job.fresh(outcome=outcome)), name="ahead-run")
+        run = spawn(work(job.fresh(outcome=outcome, displaced=plan.patience > 0)), name="ahead-run")
         plan.running = True
         for upstream in upstreams:
             upstream.ahead.add(run)
@@ -302,11 +301,13 @@ class AheadCompactor(AddOn):
         result = await self._shorten(plan, job, rest, recalled)
         lacks_summary, patience = self._extract_in(job), self._patience(plan, job)
         # Where there surely is time for both a summary comes first: the backend still holds the prompt that it is appended to.
-        if result == "done" and not (lacks_summary and patience == 0):
+        job.displaced = result != "done" or not lacks_summary or patience != 0
+        if result == "done" and job.displaced:
             await self._have_read(job, rest)
-        if lacks_summary and not patience:
+        if lacks_summary and patience:
+            plan.patience = patience
+        elif lacks_summary:
             return await self._summarise(plan, job, rest) or result
-        plan.patience = patience if lacks_summary and patience else 0.0
         return result
 
     def _patience(self, plan: _Plan, job: Job) -> float | None:
