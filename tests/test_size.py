@@ -63,6 +63,7 @@ def figures() -> dict[str, int]:
     }
 
 
+@pytest.mark.xdist_group("size")
 @pytest.mark.parametrize("figure", BOUNDS)
 def test_the_whole_does_not_grow(figures: dict[str, int], figure: str) -> None:
     most, aim = BOUNDS[figure]

@@ -16,6 +16,8 @@ from tests.e2e.clients.installing import Missing, python_packages
 from tests.e2e.clients.staging import EARLY, EARLY_TOOLS, MIDDLE, MIDDLE_TOOLS, SCENES, Scene, StageOf
 from tests.e2e.clients.talk import Job, Seen
 
+pytestmark = pytest.mark.xdist_group("litellm")  # which takes ten seconds to import
+
 ROOT = Path(__file__).parents[2]
 TwoTurns: TypeAlias = Callable[[str, Job], list[Seen]]
 
