@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import FakeModel, LlamaCppFake, Question, Reply
+from tests.fakes import FakeModel, LlamaCppFake
+from tests.pipeline.test_stabilising import fine
 from tests.proxying import Proxy, running_proxy
 
 Turns = list[dict[str, Any]]
@@ -37,10 +38,6 @@ ALIKE: dict[str, tuple[str, ...]] = {
     "counts": ("Do step 3 of 20.", "Do step 4 of 20.", "Do step 5 of 20."),
     "clocks on a regenerate": ("It is 10:41.", "It is 10:42.", "It is 10:41."),
 }
-
-
-def fine(_: Question) -> Reply:
-    return Reply(text="fine")
 
 
 def arrived(proxy: Proxy, fake: LlamaCppFake, dialect: str, system: str, turns: Turns) -> Turns:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tests.fakes import FakeModel, LlamaCppFake, qa, summariser
+from tests.pipeline.test_counting import history
 from tests.proxying import running_proxy
-
-
-def history(count: int, words: int) -> list[dict[str, Any]]:
-    roles = ("user", "assistant")
-    return [{"role": roles[n % 2], "content": f"{n} " + "word " * words} for n in range(count)]
 
 
 def test_a_short_request_is_forwarded() -> None:
