@@ -36,7 +36,7 @@ class Bound(NamedTuple):
 BOUNDS = {
     "files": Bound(183, 160),
     "lines of code": Bound(25_340, 18_500),
-    "Python tokens": Bound(266_430, 175_000),
+    "Python tokens": Bound(266_470, 175_000),
     "settings": Bound(42, 40),
     "lines of tests": Bound(57_288, 40_000),
     "files in a circle of imports": Bound(0, 0),

@@ -38,7 +38,7 @@ _AT_ONCE: dict[str, str] = {
 }
 """Warnings by event, and by the `what` of a refusal."""
 FIELDS: tuple[tuple[str, str, str | Callable[[Outcome], Any]], ...] = (
-    ("event", "`request`, `resumed` (an answer), or `ahead` (a compaction in the background)", lambda _: "request"),
+    ("event", "`request`, `resumed` (an answer), `ahead` (a compaction in the background) or `malformed` (tool calls)", lambda _: "request"),
     ("id", "`x-request-id`", "id"),
     ("status", "that the client got", "status"), ("error", "code of its error", "error"),
     ("action", "[what was done](traffic.md#what-tells-you)", "action"),
@@ -52,6 +52,7 @@ FIELDS: tuple[tuple[str, str, str | Callable[[Outcome], Any]], ...] = (
     ("summaries", "summaries that a model was asked for", "summaries"),
     ("rejected", "those that failed [their check](memory.md#how-summaries-are-checked)", "unfit"),
     ("results", "tool results that were shortened", lambda o: sum(each["results_cleaned"] for each in o.reduced)),
+    ("repaired", "what the backend would have refused: two messages of one role in a row (`alternation`), `arguments` that are no JSON, a `developer` message, an `empty_answer`, a `leading_system` or `middle_system` message, `no_user` message, an `orphaned_call` or `orphaned_result`, an answer at the end (`prefill`), missing `reasoning`", lambda o: ",".join(kind for each in o.each("mended") for kind in each["kinds"])),
     ("recalled", "passages brought back", "recalled"),
     ("restored", "messages completed with what the client had left out", "restored"),
     ("left_out", "tokens of the newest message that were not sent", "left_out"),
@@ -134,8 +135,7 @@ class RequestLog(AddOn):
             _write(level, {n: (attrgetter(read) if isinstance(read, str) else read)(outcome) for n, _, read in FIELDS})
         if calls := outcome.malformed_calls:
             faults = dict.fromkeys(f"{call['reason']} {call['tool'] or 'unnamed'} ({call['form']})" for call in calls)
-            place = f"{outcome.id} {_where(outcome)} ({calls[0]['provider']})"
-            _log.warning("%s: malformed tool calls: %s", place, ", ".join(faults))
+            _write(logging.WARNING, {**_origin("malformed", outcome), "calls": ", ".join(faults)})
         unknown = outcome.window is None and outcome.tokens_before is not None and outcome.status < 400
         if unknown and self._is_first("window", outcome):
             _log.error(
