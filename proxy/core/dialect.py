@@ -12,87 +12,87 @@ from proxy.core.request import Managed, Request
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """An answer that came in one body."""
+    """An answer that arrived in one body, without streaming."""
 
     body: bytes = b""
-    """As it came, without content-encoding; empty: no backend was asked."""
+    """The body as received, its content-encoding removed; empty if no backend was asked."""
     form: Any = None
-    """The same, parsed."""
+    """The parsed body."""
     choices: tuple[Piece, ...] = ()
-    """Each with its finish reason and the identity."""
+    """One piece per choice, each with its finish reason and the answer's identity."""
     usage: dict[str, Any] | None = None
     is_error: bool = False
 
 
 class Writer(Protocol):
-    """Writes one answer for one client, in the order in which it is sent."""
+    """Writes one answer for one client. Methods are called in the order in which their bytes are sent."""
 
     media_type: str
-    """Of a stream."""
+    """Media type of a streamed answer."""
     final: dict[str, Any] | None = None
     """The complete answer in the client's form, once it has ended; None in dialects whose answers are never stored."""
     native: bool = False
-    """Whether the backend speaks the same dialect, so that a frame may pass as it came, unread."""
+    """Whether the backend speaks the same dialect, so that a frame may be passed on unread."""
 
     def relay(self, piece: Piece, identity: Identity | None, *, role_sent: bool) -> bytes:
-        """Write a piece that was read: as it came, or under another identity. Of one that is `done`, the mark that ends."""
+        """Write a piece as the backend sent it, or under another identity; for a `done` piece, write the end mark."""
 
     def part(self, piece: Piece, identity: Identity, *, role_sent: bool) -> bytes:
-        """Write a piece of a later attempt as part of the answer: no finish reason, no usage. Maybe nothing."""
+        """Write a piece of a later attempt as part of the same answer, without finish reason and usage; may be empty."""
 
     def insert(self, piece: Piece, identity: Identity) -> bytes:
         """Write a piece that Spillway made."""
 
     def heartbeat(self, identity: Identity | None, fallback: Identity) -> bytes:
-        """Write what keeps a silent stream alive: an event where clients of the dialect count nothing else.
+        """Write a heartbeat for a silent stream: a real event where the dialect's clients ignore comments.
 
-        `identity` is the answer's, None while nothing of it was written; `fallback` is the one to begin it under.
+        `identity` is the answer's, or None before its first byte; the answer is then begun under `fallback`.
         """
         return self.insert(Piece(comment="spillway"), identity or fallback)
 
     def with_usage(self, finish: Piece, usage: Piece) -> Piece:
-        """Return the finish with what it lacks because usage was asked for."""
+        """Return the finishing piece with the fields that its backend moved to the usage frame because usage was requested."""
         return finish
 
     def error(self, body: Mapping[str, Any]) -> bytes:
-        """Write an error (`{"error": {"message": …}}`), and the end of the stream."""
+        """Write an error (`{"error": {"message": …}}`) and end the stream."""
 
     def end(self) -> bytes:
         """Write the mark that ends the stream."""
 
     def body(self, completion: Completion, choices: Sequence[Piece], usage: dict[str, Any] | None) -> bytes:
-        """Write a body like this one, in which the choices are these; the same bytes if nothing differs."""
+        """Write the body with these choices in place of its own; return the same bytes if nothing differs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dialect:
-    """A client API, as a row of what differs."""
+    """A client API: one row with everything in which it differs from the others."""
 
     name: str
     path: str
-    """Of the requests that are made in it: as in Starlette, `{model}` stands for a part that differs."""
+    """Path of its requests, in Starlette's syntax: `{model}` is a path parameter."""
     read: Callable[..., Request]
-    """Reads a body without content-encoding, given as bytes, and the parts that its path names, given by name.
+    """Reads a body, given as bytes without content-encoding; path parameters are keyword arguments.
 
-    Raises BadRequest if it is malformed, NotManaged if only a backend that speaks this dialect itself can answer it.
+    Raises BadRequest if it is malformed, or NotManaged if only a backend that speaks this dialect itself can answer it.
     """
     writer: Callable[[Request, str, Managed], Writer]
-    """Builds the writer of one answer, which may make ids of the text: hexadecimal, and like no other's.
+    """Builds the writer of one answer from the request, a unique hexadecimal text for ids, and the results to report.
 
-    It reports the results of the client's edits and compaction, which are filled in while the answer is made.
+    The results are those of the client's edits and compaction. They are filled in while the answer is made.
     """
     error: Callable[[Any], dict[str, Any]] | None = None
-    """Builds the body of an error from OpenAI's error object, whose code may be an HTTP status; None: in OpenAI's form."""
+    """Builds an error's body from OpenAI's error object, whose code may be an HTTP status; None for OpenAI's own form."""
     count_path: str = ""
-    """Of requests for the number of tokens in a prompt; empty: there are none."""
+    """Path of requests that count a prompt's tokens; empty if the dialect has none."""
     count_head: Mapping[str, Any] = field(default_factory=dict)
-    """What their answers hold besides that."""
+    """Constant fields of a token count's answer."""
     described: tuple[str, str, str] = ("ChatRequest", "ChatAnswer", "messages")
-    """Names in `proxy.api.schemas` of its body and its answer, and the field that a body must have."""
+    """Names in `proxy.api.schemas` of its request and its answer, and the field that every request must have."""
     native: bool = False
-    """Whether backends speak it as well."""
+    """Whether backends speak it too."""
     parses_calls: bool = False
-    """Whether clients get the arguments of calls as objects, and send them back so."""
+    """Whether a call's arguments are an object, not JSON text, in what clients get and send."""
 
     def refusal(self, error: ClientError) -> dict[str, Any]:
         """Build the body of the answer to a request that can't be served."""

@@ -8,19 +8,19 @@ from typing_extensions import override
 from proxy.core.jsontext import dumps
 
 STREAM_FAILED = "upstream_failed"
-"""Code of an error inside a stream, where the backend broke off or sent what can't be read."""
+"""Code of an error inside a stream: the backend broke off, or sent something unreadable."""
 _LONGEST = 4000
-"""Characters of an error's text: what it quotes comes from clients and backends."""
+"""Characters after which an error's text is cut: it may quote clients and backends."""
 FAILED = "Spillway failed on this request; its log says more."
 
 
 def printable(text: str) -> str:
-    """Return a text in one line that can't drive a terminal: names in it come from clients and backends."""
+    """Return a text on one line and without control characters, since clients and backends choose the names in it."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def plural(number: int, noun: str, rest: str = "", *, form: str = "") -> str:
-    """Return a count with its noun in the right number, and what follows it; `form` is the number's format."""
+    """Return a count and its noun in singular or plural, followed by `rest`; `form` is the number's format."""
     many = (
         noun
         if number == 1
@@ -40,7 +40,7 @@ class SettingError(SpillwayError):
 
 
 class BrokenOff(SpillwayError):
-    """The backend broke off a response whose status has gone out already."""
+    """The backend broke off a response whose status was already sent to the client."""
 
 
 class ClientError(SpillwayError):
@@ -50,11 +50,11 @@ class ClientError(SpillwayError):
     type = "invalid_request_error"
     code: str | None = None
     retry_after: int | None = None
-    """Seconds after which the same request may succeed, if that is known."""
+    """Seconds after which the same request may succeed; None if unknown."""
 
     @override
     def __init_subclass__(cls, status: int = 0, type: str = "", code: str = "", retry_after: int = 0) -> None:
-        """Inherit from the base what a subclass does not name."""
+        """Set the class's fields; those not given are inherited."""
         cls.status = status or cls.status
         cls.type = type or cls.type
         cls.code = code or cls.code
@@ -68,7 +68,7 @@ class ClientError(SpillwayError):
 
     @property
     def label(self) -> str:
-        """What records call it: its code, or else its type."""
+        """Name of the error in records: its code, or else its type."""
         return self.code or self.type
 
     def body(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class BadRequest(ClientError):
 
 
 class NotManaged(BadRequest):
-    """A request that has no neutral form, and is passed to the backend as it came."""
+    """The request has no neutral form, so it is passed to the backend unchanged."""
 
 
 class BodyTooLarge(ClientError, status=413, code="request_too_large"):
@@ -89,19 +89,19 @@ class BodyTooLarge(ClientError, status=413, code="request_too_large"):
 
 
 class Unauthorized(ClientError, status=401, type="authentication_error", code="invalid_api_key"):
-    """No key, or one that is not in `SPILLWAY_API_KEYS`."""
+    """The key is missing, or is not in `SPILLWAY_API_KEYS`."""
 
 
 class Forbidden(ClientError, status=403, type="permission_error"):
-    """The request is not allowed from this address, under this host name, or without a key; the text names the setting."""
+    """The request is not allowed from this address, with this host name, or without a key; the text names the setting."""
 
 
 class ModelNotFound(ClientError, status=404, code="model_not_found"):
-    """No backend lists the model that was asked for by its own id."""
+    """No backend lists a model of the requested id."""
 
 
 class NotFound(ClientError, status=404, code="not_found"):
-    """Nothing of that name is kept for this credential."""
+    """Nothing of that name is stored for this credential."""
 
 
 class Conflict(ClientError, status=409):
@@ -109,10 +109,10 @@ class Conflict(ClientError, status=409):
 
 
 class ContextOverflow(ClientError, code="context_length_exceeded"):
-    """The pinned part alone exceeds the window."""
+    """The pinned part of the prompt, which may not be shortened, alone exceeds the window."""
 
     def __init__(self, message: str, **figures: Any) -> None:
-        """`figures` are more fields of the error: tokens, by the names that llama-server (b11549) has for them."""
+        """`figures` are token counts, added to the error under llama-server's names for them (b11549)."""
         super().__init__(message, param="messages")
         self.figures = figures
 
@@ -122,7 +122,7 @@ class ContextOverflow(ClientError, code="context_length_exceeded"):
 
 
 class TooMuchWork(ClientError, status=413, code="too_much_work"):
-    """Reading and shortening a request takes more time than one may have."""
+    """Reading and shortening the request takes longer than a single request may."""
 
 
 class HeadTooLarge(ClientError, status=431, code="headers_too_large"):
@@ -134,19 +134,19 @@ class TooSlow(ClientError, status=408, code="request_timeout"):
 
 
 class WebSocketRefused(ClientError, status=426, code="websocket_not_supported"):
-    """A client wants a WebSocket. With 426 Codex (0.169) goes on over HTTP at once, with anything else after six more tries."""
+    """A client wants a WebSocket. On 426, Codex (0.169) falls back to HTTP at once; on anything else, after six more tries."""
 
 
 class MethodRefused(ClientError, status=501, code="method_not_supported"):
-    """The method is served for no path."""
+    """No path supports the method."""
 
 
 class InternalError(ClientError, status=500, type="server_error", code="internal_error"):
-    """A mistake in Spillway itself; the log has more."""
+    """A bug in Spillway itself; the log has more."""
 
 
 class Overloaded(ClientError, status=503, type="server_error", code="overloaded", retry_after=2):
-    """There are `SPILLWAY_MAX_CONNECTIONS` connections, or too many viewers."""
+    """`SPILLWAY_MAX_CONNECTIONS` is reached, or too many viewers are connected."""
 
 
 class ShuttingDown(ClientError, status=503, type="server_error", code="shutting_down", retry_after=5):
@@ -162,15 +162,15 @@ class UpstreamUnavailable(ClientError, status=502, type="upstream_error", code="
 
 
 class UpstreamTimeout(UpstreamUnavailable, status=504, code="upstream_timeout"):
-    """The backend said nothing for `SPILLWAY_READ_TIMEOUT`, or took nothing of the request for as long."""
+    """The backend sent nothing, or read nothing of the request, for `SPILLWAY_READ_TIMEOUT`."""
 
 
 class UpstreamRefused(UpstreamUnavailable, code="upstream_refused"):
-    """The backend refuses to continue an answer, and would refuse the same request again."""
+    """The backend refuses to continue an answer; trying the same request again would not help."""
 
 
 class UpstreamInvalid(UpstreamUnavailable, code="upstream_invalid"):
-    """The backend answered with something that is no response of HTTP."""
+    """The backend's response is not valid HTTP."""
 
 
 class UpstreamTooLarge(UpstreamUnavailable, code="upstream_too_large"):
@@ -180,16 +180,17 @@ class UpstreamTooLarge(UpstreamUnavailable, code="upstream_too_large"):
 # -- what backends report
 
 _WORDS = ("message", "msg", "error_message", "error_msg", "detail", "details", "error", "errors", "reason", "title")
-"""Fields in which servers say what went wrong (FastAPI, TGI, LM Studio, Venice, RFC 9457), the plainest first."""
+"""Fields in which servers describe an error (FastAPI, TGI, LM Studio, Venice, RFC 9457), the plainest first."""
 _NAMES_ERROR = re.compile(r"error|exception|^details?$", re.IGNORECASE)
 _TYPES = {400: "invalid_request_error", 404: "not_found_error"}
 
 
 def error_in(value: Any, status: int = 200, *, answers: bool = False) -> dict[str, Any] | None:
-    """Return the error that JSON from a backend reports, as OpenAI has it; the same object if it has that form, None for no error.
+    """Find the error that JSON from a backend reports, in OpenAI's form (then the same object), or None if it reports none.
 
-    `answers`: it holds an answer; of such an object only `error` counts. Any other is one that has an error's status, or a field
-    that names an error: at the top level, as a list, under `detail` or `error_type`, under a key that is a sentence (Ollama).
+    Servers put errors at the top level, in a list, under `detail` or `error_type`, or under a key that is a sentence
+    (Ollama). So an object reports an error if the HTTP status, a field's name or a code says so. Where it `answers`, that
+    is, holds part of an answer, only its `error` field counts.
     """
     if isinstance(value, list):
         found = [error for each in value[:1] if (error := error_in(each, status)) is not None]
@@ -214,7 +215,7 @@ def error_in(value: Any, status: int = 200, *, answers: bool = False) -> dict[st
 
 
 def _said(value: Any) -> str:
-    """Return the words in part of an error; empty if there are none."""
+    """Return the description in part of an error; empty if there is none."""
     if isinstance(value, list):
         return "; ".join(filter(None, map(_said, value)))
     if isinstance(value, dict):

@@ -1,10 +1,10 @@
-"""JSON in and out: the fast parser first, the tolerant one of the standard library where it refuses.
+"""JSON in and out: with orjson, and where that refuses, with the standard library's tolerant parser.
 
 orjson refuses lone surrogates (half of an emoji, which backends and models produce by cutting strings), NaN, and numbers
-beyond a double. A stream that was ended for those would break conversations; what clients send has to be text.
+beyond a double. Ending a stream for one of these would break conversations, so backends may send them; clients may not.
 
-Whatever is read can be counted with, written and walked: a number that no double holds is read as null (RFC 8259,
-section 6, lets a reader set the range), and nesting is limited.
+Every value that is read can safely be computed with, written and traversed: a number outside the range of a double is read
+as null (RFC 8259, section 6, lets a reader set the range), and nesting is limited.
 """
 
 import json
@@ -18,28 +18,28 @@ JsonObject: TypeAlias = dict[str, Any]
 
 _TOO_DEEP = "nested too deeply"
 _FLAT = 500
-"""Bytes of JSON that can't be nested as deeply as 254 levels, which is what orjson writes (3.11)."""
+"""Length in bytes up to which JSON cannot be nested more deeply than the 254 levels that orjson writes (3.11)."""
 _NESTED = 250
 _DIGITS = 19
-"""Of integers that 64 bits may not hold."""
+"""Number of digits from which an integer may not fit into 64 bits."""
 _SURROGATES = (b"\\ud", b"\\uD", b"\xed")
-"""What half of a surrogate pair looks like in JSON; Korean letters and whole pairs look alike."""
+"""Beginnings of half a surrogate pair in JSON. Some Korean letters and whole pairs begin alike, so a hit proves nothing."""
 
 
 class BadText(ValueError):
-    """JSON in which a text is none: bytes that are not UTF-8, or half of a surrogate pair."""
+    """JSON with a string that is not valid text: bytes that are not UTF-8, or half of a surrogate pair."""
 
 
 def loads(data: bytes | str, *, strict: bool = False) -> Any:
-    """Parse JSON; bytes are UTF-8, as RFC 8259, section 8.1 has it, with or without a byte order mark.
+    """Parse JSON; bytes are UTF-8 (RFC 8259, section 8.1), with or without a byte order mark.
 
-    Integers of more than 64 bits come out as floats, numbers beyond those and NaN as None.
+    Integers of more than 64 bits become floats; NaN and numbers beyond a float become None.
 
     Raises:
         ValueError: not JSON (also for bytes that are not UTF-8, and more than about 250 levels); `strict`: or half of a pair.
     """
     try:
-        value = orjson.loads(data)  # which refuses what is no text
+        value = orjson.loads(data)  # refuses invalid text by itself
     except orjson.JSONDecodeError:
         text = data if isinstance(data, str) else data.decode("utf-8-sig", "surrogatepass")
         value = _tolerant(text)
@@ -87,10 +87,10 @@ def omit(value: Mapping[str, Any], *names: str) -> JsonObject:
 
 
 def loads_text(data: bytes) -> Any:
-    """Parse what a client sends, all of which has to be text: it goes to logs, stores and backends.
+    """Parse JSON from a client. Every string has to be valid text, since it goes to logs, stores and backends.
 
     Raises:
-        BadText: a string or a key in it is no text.
+        BadText: a string or a key in it is not valid text.
         ValueError: not JSON, or nested too deeply.
     """
     try:
@@ -102,7 +102,7 @@ def loads_text(data: bytes) -> Any:
 
 
 def _tolerant(text: str) -> Any:
-    text = text.strip(" \t\r\n")  # which json skips a hundred times as slowly
+    text = text.strip(" \t\r\n")  # json skips white space a hundred times more slowly
     try:
         return json.loads(text, parse_int=_as_integer, parse_float=_as_float, parse_constant=_as_float)
     except RecursionError:
@@ -119,7 +119,7 @@ def _as_float(digits: str) -> float | None:
 
 
 def _check_depth(value: Any, data: bytes) -> None:
-    """Refuse what could be read and not be walked.
+    """Refuse JSON that is nested too deeply to be traversed.
 
     Raises:
         ValueError: nested too deeply.
@@ -151,14 +151,14 @@ _SLICE = 256 * 1024
 
 
 def may_hold_more(data: bytes, values: int) -> bool:
-    """Return whether JSON may hold more than so many values, from a cheap count that includes what stands in strings."""
+    """Return whether JSON may hold more than this number of values, by a cheap count that includes marks in strings."""
     return _values(data, values) > values
 
 
 def holds_more(data: bytes, values: int) -> bool:
-    """Return whether JSON holds more than so many values, without parsing it; in steps of some milliseconds.
+    """Return whether JSON holds more than this number of values, without parsing it; in steps of some milliseconds.
 
-    A list or an object, which costs more than other values, is at least two.
+    A list or an object counts as at least two, because it costs more than other values.
     """
     if not may_hold_more(data, values):
         return False
@@ -166,7 +166,7 @@ def holds_more(data: bytes, values: int) -> bool:
     while at < len(data):
         end = at + _SLICE
         while data[end - 1 : end] == b"\\":
-            end += 1  # what it escapes belongs to it
+            end += 1  # a backslash and the character that it escapes stay in one slice
         pieces = data[at:end].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
         outside = b"".join(pieces[inside::2])
         count += _values(outside, values)
@@ -178,9 +178,9 @@ def holds_more(data: bytes, values: int) -> bool:
 
 
 def _values(data: bytes, enough: int) -> int:
-    """Bound the number of values from above: marks in strings count, too. Counting stops soon after `enough`.
+    """Return an upper bound on the number of values, since marks in strings count too. Stops soon after `enough`.
 
-    Taking few bytes out of many is an order of magnitude faster than counting them.
+    `bytes.replace` with a limit is an order of magnitude faster than `bytes.count` where marks are rare.
     """
     size, most = len(data), enough + 1
     without = (len(data.replace(mark, b"", most)) for mark in (b",", b"{", b"["))
@@ -189,10 +189,10 @@ def _values(data: bytes, enough: int) -> int:
 
 
 HEAVY = 64 * 1024
-"""Weight from which something is not gone through on the loop: some milliseconds, 50 at the very worst."""
+"""Weight above which a value is processed in a thread, not on the event loop: some milliseconds, 50 at the very worst."""
 _TEXT = {str}
 _EACH = 64
-"""Weight of a value besides its characters."""
+"""Weight of a value, in addition to its characters."""
 
 
 def is_heavy(value: Any, limit: int = HEAVY) -> bool:

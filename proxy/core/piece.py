@@ -10,12 +10,12 @@ from proxy.core.jsontext import loads_object
 
 _LARGEST = 2**53
 _SPOKEN = ("text", "summary", "data")
-"""Fields of a block of reasoning of which each frame has some more (OpenRouter, "Preserving reasoning blocks")."""
+"""Fields of a reasoning block that grow from frame to frame (OpenRouter, "Preserving reasoning blocks")."""
 
 
 @dataclass(slots=True)
 class Identity:
-    """Identity of the answer, which the first frame gives and every frame repeats."""
+    """Identity of an answer, set by its first frame and repeated in every other."""
 
     id: str
     created: int
@@ -24,7 +24,7 @@ class Identity:
 
 
 NOBODY = Identity("", 0, "")
-"""For what belongs to no answer, like a comment."""
+"""Identity of frames that belong to no answer, such as comments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class CallPart:
     """Index of the call in the answer."""
     kind: str = "function"
     extras: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Fields of the call beyond OpenAI's, as Gemini's `extra_content`."""
+    """Fields of the call beyond OpenAI's, such as Gemini's `extra_content`."""
 
     def joined(self, more: CallPart) -> CallPart:
-        """Put more of the same call behind it."""
+        """Return this part with more of the same call appended."""
         name, arguments = self.name or more.name, self.arguments + more.arguments
         extras = joined_fields(self.extras, more.extras)
         return replace(self, id=self.id or more.id, name=name, arguments=arguments, extras=extras)
@@ -51,32 +51,32 @@ class CallPart:
 class Piece:
     """Content of a frame for the first choice that it lists; malformed fields are left out.
 
-    A piece that was changed (`dataclasses.replace`) has no `frame`: what it says is then in its fields, and what
-    else was in the frame survives in `form`.
+    A piece that was changed (`dataclasses.replace`) has no `frame`: its content is then in its fields, and anything
+    else that was in the frame survives in `form`.
     """
 
     frame: bytes = b""
-    """The bytes as they came, without fields that a backend must not set; empty if the frame has to be built."""
+    """The bytes as received, without fields that a backend must not set; empty if the frame has to be built."""
     form: Any = None
-    """The frame as its dialect parsed it, opaque to everyone else; None for what says nothing of an answer."""
+    """The frame as its dialect parsed it, opaque to all other code; None if it says nothing about an answer."""
     bare: bool = False
-    """What else the frame said of the choice was said by an earlier piece of it."""
+    """Whether an earlier piece already carries the frame's other fields of the choice."""
 
     text: str = ""
     thought: str = ""
     calls: tuple[CallPart, ...] = ()
     extras: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the delta besides its text and calls, those of its reasoning among them."""
+    """Fields of the delta besides its text and calls, including reasoning."""
     finish: str | None = None
     stopped: str = ""
-    """The client's own stop sequence that ended it; empty: none did, or the backend does not tell."""
+    """The client's stop sequence that ended the answer; empty if none did, or if the backend does not report it."""
     role: bool = False
     identity: Identity | None = None
     usage: dict[str, Any] | None = None
     prompt_tokens: int = 0
-    """Reported with this frame; 0: nothing was."""
+    """Prompt tokens reported with this frame; 0 if none were."""
     completion_tokens: int = 0
-    """Of the whole answer so far, reported with this frame; 0: nothing was."""
+    """Completion tokens of the whole answer so far, as reported with this frame; 0 if none were."""
 
     choice: bool = False
     """Whether it is about a choice at all."""
@@ -87,12 +87,12 @@ class Piece:
     trailer: bool = False
     """Whether it is usage and nothing else."""
     more: bool = False
-    """Whether it says anything of the choice besides the text and the finish reason."""
+    """Whether it says anything about the choice besides the text and the finish reason."""
     alone: str = ""
-    """The field that holds the text, if nothing but that and maybe the role is said and counted."""
+    """Name of the text's field, if the frame holds nothing but text and possibly the role: no counts, no other field."""
 
     error: Any = None
-    """What the backend reports as an error, if it does."""
+    """Error reported by the backend; None if there is none."""
     done: bool = False
     """Whether it is the mark that ends the stream."""
     aside: bool = False
@@ -117,7 +117,7 @@ class Piece:
         return pieces
 
     def blank(self) -> Piece:
-        """A piece of the same choice that says nothing yet."""
+        """Return an empty piece of the same choice."""
         blank = self.uncounted()
         blank.bare, blank.role, blank.more = True, False, False
         blank.text, blank.thought, blank.calls, blank.extras, blank.finish = "", "", (), {}, None
@@ -125,7 +125,7 @@ class Piece:
 
 
 def joined_fields(before: Mapping[str, Any], more: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Join the extra fields of two frames of one answer: lists go on, blocks in them by their index, other values are replaced."""
+    """Join the extra fields of two frames: lists are extended, blocks in them merged by index, other values replaced."""
     if not (before and more):
         return before or more
     lists = {
@@ -137,7 +137,7 @@ def joined_fields(before: Mapping[str, Any], more: Mapping[str, Any]) -> Mapping
 
 
 def _joined_blocks(blocks: list[Any], more: list[Any]) -> list[Any]:
-    """Go on with a list of blocks; one of the index and type of the last is more of that."""
+    """Extend a list of blocks; a block with the index and type of the last one continues that."""
     blocks = [*blocks]
     for block in more:
         last = blocks[-1] if blocks else None
@@ -157,12 +157,12 @@ def _joined_blocks(blocks: list[Any], more: list[Any]) -> list[Any]:
 
 
 def arguments_of(written: str) -> dict[str, Any]:
-    """The arguments of a whole call; none where they are no JSON object."""
+    """Parse the arguments of a complete call; empty if they are not a JSON object."""
     return loads_object(written) or {}
 
 
 def as_count(value: Any) -> int:
-    """A count as a backend reported it, 0 for anything that is none."""
+    """Read a token count that a backend reported; 0 for anything but a count."""
     if type(value) is int:  # as nearly all of them are
         return value if 0 <= value < _LARGEST else 0
     return int(value) if isinstance(value, float) and 0 <= value < _LARGEST else 0

@@ -1,9 +1,8 @@
-"""A request in the neutral form, in which everything between the two ends of Spillway knows it.
+"""A request in the neutral form, the only form that the code between client and backend sees.
 
-Messages and options keep the names that chat completions has for them (OpenAI API reference, "Create chat
-completion", 2026), because every backend is spoken to in that dialect; a dialect that says them otherwise translates
-when it reads a body. What dialects do not share is no part of it: bytes, paths, frames, and by which fields a wish is
-expressed.
+Messages and options have their names of chat completions (OpenAI API reference, "Create chat completion", 2026), because
+every backend speaks that dialect; a dialect with other names translates when it reads a body. Anything that dialects do
+not share is left out: bytes, paths, frames, and the fields in which a client expresses a wish.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -13,19 +12,19 @@ from typing import Any, Literal, TypeAlias
 Message: TypeAlias = dict[str, Any]
 
 THOUGHT_FIELDS = ("reasoning_content", "reasoning")
-"""In which the thoughts of a message stand as text, the one that is written first."""
+"""Fields with a message's reasoning as text; Spillway writes the first."""
 SIGNED = "reasoning_details"
 REASONING = (*THOUGHT_FIELDS, SIGNED)
-"""The same, and the field of blocks that are signed or encrypted (OpenRouter)."""
+"""All fields of reasoning: as text, and as blocks that are signed or encrypted (OpenRouter)."""
 SYSTEM_ROLES = frozenset({"system", "developer"})
 _CHORE = "### Task:"
 
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
-"""The least first (OpenAI's `reasoning.effort`, Anthropic's `output_config.effort`, Ollama's `think`)."""
+"""Reasoning efforts, the least first (OpenAI's `reasoning.effort`, Anthropic's `output_config.effort`, Ollama's `think`)."""
 NONE = "none"
-"""The word of OpenAI for a model that is not to think."""
+"""OpenAI's effort for a model that should not think."""
 COMPACTION = "compaction"
-"""What clients call a history that was compacted."""
+"""Clients' name for a compacted history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +49,23 @@ class Unseal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClearResults:
-    """Leave out old tool results, once the prompt has more than so many tokens, or the history more than so many results."""
+    """Leave out old tool results once the prompt exceeds `over_tokens`, or the history `over_results`."""
 
     over_tokens: int | None = None
     over_results: int | None = None
     keep: int = 3
-    """The newest ones, which stay."""
+    """Number of newest results that stay."""
     at_least: int = 0
-    """Tokens to be won; nothing is left out for less."""
+    """Tokens that must be saved; otherwise nothing is left out."""
     spared: frozenset[str] = frozenset()
     """Tools whose results stay."""
     arguments: frozenset[str] | bool = False
-    """Tools whose calls lose their arguments too; True: all."""
+    """Tools whose calls lose their arguments too; True for all."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClearThoughts:
-    """Leave out what the model thought, but for that of the newest `keep` turns in which it did."""
+    """Leave out the model's reasoning, except in the newest `keep` turns that have any."""
 
     keep: int
 
@@ -88,19 +87,19 @@ class CompactionRequest:
     """Client's request to compact its history; it gets the compaction, and sends that back."""
 
     trigger: int | None = None
-    """Tokens from which on it is, though the window may be larger; None: where Spillway does it anyway."""
+    """Prompt tokens at which to compact, even if the window is larger; None to leave the point to Spillway."""
     instructions: str = ""
-    """Instructions for the summary, instead of Spillway's; empty: those."""
+    """Instructions for the summary; empty for Spillway's own."""
     pauses: bool = False
-    """Whether the answer ends behind a compaction."""
+    """Whether the answer ends after a compaction."""
     now: bool = False
     """Whether the request is for a compaction and nothing else."""
     worded: bool = True
-    """Whether the client is given the compaction in words, too."""
+    """Whether the client also gets the compaction in words."""
     sealed: bool = True
-    """Whether the client gets the compaction to send it back; False: it knows nothing of such, and finds the checkpoint."""
+    """Whether the client gets a seal to send back; if not, its next request is matched with a checkpoint."""
     lead: int = 0
-    """How many of the leading system messages, the last ones, are part of the history: clients leave them out with it."""
+    """Number of leading system messages, counted from the last, that belong to the history: clients drop them with it."""
     fingerprints: Sequence[str] = ()
     """Fingerprints of messages that earlier compactions replaced, which this one builds on."""
 
@@ -110,9 +109,9 @@ class SealedCompaction:
     """A compaction that a client sends back: it replaces all of the history before it."""
 
     seal: str
-    """Of the messages that take the place of those before (`proxy.core.history.sealed`); empty: there is none."""
+    """Seal of the messages that replace the earlier ones (`proxy.core.history.sealed`); empty if there is none."""
     words: str
-    """The same in words, for who can't open the seal; empty: there are none."""
+    """The compaction in words, for an instance that cannot open the seal; empty if there are none."""
 
 
 @dataclass(slots=True)
@@ -135,21 +134,21 @@ class Managed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thinking:
-    """Reasoning options of a client; each backend gets them in its own fields."""
+    """A client's reasoning options; each backend gets them in its own fields."""
 
     on: bool | None = None
-    """Whether it is to think at all; None: the model's default."""
+    """Whether the model should think at all; None for the model's default."""
     effort: str = ""
-    """One of `EFFORTS`; empty: the model's default."""
+    """One of `EFFORTS`; empty for the model's default."""
     budget: int | None = None
-    """The most tokens of it; None: no bound but the answer's."""
+    """Maximum tokens of reasoning; None if only the answer is bounded."""
     openai: str = ""
-    """OpenAI's own value, where the client used that; empty: it did not."""
+    """OpenAI's own value, if the client used it; otherwise empty."""
 
     def nearest(self, known: tuple[str, ...]) -> str:
-        """Find the nearest effort that a backend knows; empty if the client set none.
+        """Return the highest effort up to the client's that a backend knows, or else its lowest; empty if the client set none.
 
-        `known` in the order of `EFFORTS`.
+        `known` is in the order of `EFFORTS`.
         """
         if not self.effort:
             return ""
@@ -159,49 +158,49 @@ class Thinking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request. Fields that nobody here knows survive in `body`."""
+    """One request. Fields unknown to Spillway survive in `body`."""
 
     body: Mapping[str, Any]
-    """Messages and options, by their neutral names."""
+    """Messages and options, under their neutral names."""
     model: str = ""
-    """The id that the client asked for; empty if it named none."""
+    """Model id that the client asked for; empty if it named none."""
     stream: bool = False
     max_tokens: int | None = None
-    """The client's bound on completion tokens; None: none."""
+    """The client's bound on completion tokens; None if it set none."""
     bounds: tuple[str, ...] = ("max_tokens",)
-    """Options by which it bounds the answer, or would."""
+    """Names of the options that bound the answer's length; Spillway sets its own bound under the first."""
     wants_usage: bool | None = None
-    """Whether the client wants usage in the stream; None: it said nothing about it."""
+    """Whether the client wants usage in the stream; None if it did not say."""
     choices: int = 1
-    """How many answers are asked for."""
+    """Number of answers requested."""
     structured: bool = False
-    """Whether the answer has to follow a format, into which nothing may be written."""
+    """Whether the answer must follow a format, so that Spillway may not insert text."""
     continues: bool = False
-    """Whether the model is to go on with the last message, which the client began for it."""
+    """Whether the model should continue the last message, which the client began for it."""
     thinking: Thinking | None = None
-    """How much the model is to think; None: the client says nothing of it, or says it to the backend itself."""
+    """Reasoning options; None if the client sets none, or sets them in the backend's own fields."""
     edits: Sequence[Edit] = ()
-    """Edits that the client asks for in its history, in this order."""
+    """Edits of the history requested by the client, in order."""
     compaction: CompactionRequest | None = None
-    """Client's request for compaction; None: it knows nothing of compactions."""
+    """The client's request for compaction; None if it made none."""
     restored: Sequence[Message] = ()
-    """Messages under the seal of the compaction that it sends back, which stand behind its leading system messages."""
+    """Messages from the seal of a compaction that the client sends back; they follow its leading system messages."""
     conversation: str = ""
-    """Client's name of the conversation in the body; empty: it gives none."""
+    """The client's name for the conversation, from the body; empty if it gives none."""
     raw: bytes | None = None
-    """The body as it came, where it can go upstream as it is."""
+    """The body as received, if it can go upstream unchanged."""
     wire: bytes | None = None
-    """The same with its content-encoding; None: it has none."""
+    """The same body with its content-encoding; None if it has none."""
     native: bytes | None = None
-    """The body as a request of Ollama's `/api/chat`, where an Ollama can be sent it as it is."""
+    """The body as a request of Ollama's `/api/chat`, if it can go to an Ollama unchanged."""
     for_ollama: Mapping[str, Any] | None = None
-    """Fields that only an Ollama is sent: `options` that other backends do not have, `keep_alive`, `think` …; None: there are none."""
+    """Fields for Ollama only: `options` that other backends lack, `keep_alive`, `think` …; None if there are none."""
     form: Any = None
-    """The body as its dialect parsed it, opaque to everyone else."""
+    """The body as its dialect parsed it, opaque to all other code."""
     reading: "Callable[[], Generator[Fetch | Unseal, Any, Request]] | None" = None
-    """Flow that completes a request which refers to stored documents; it has no messages until then. None: it is complete."""
+    """Flow that completes a request which refers to stored documents, and has no messages until then; None if complete."""
     keeping: Callable[[dict[str, Any]], tuple[str, dict[str, Any]]] | None = None
-    """Builds the name and the document to store from the complete answer; None: it is not stored."""
+    """Builds the name and content of the document to store from the complete answer; None if the answer is not stored."""
 
     @property
     def messages(self) -> list[Message]:
@@ -219,7 +218,7 @@ class Request:
         return isinstance(content, str) and content.startswith(_CHORE)
 
     def changed(self, **fields: Any) -> "Request":
-        """The same request with other messages or options; one given as None is removed."""
+        """Return the request with other messages or options; one given as None is removed."""
         body = {**self.body, **fields}
         gone = [name for name, value in fields.items() if value is None]
         for name in gone:
@@ -227,7 +226,7 @@ class Request:
         return replace(self, body=body, raw=None, wire=None, native=None)
 
     def bounded(self, tokens: int) -> "Request":
-        """The same request with a bound on its answer, which it had not."""
+        """Return the request, which has no bound on its answer, with one."""
         return replace(self.changed(**{self.bounds[0]: tokens}), max_tokens=tokens)
 
 
@@ -247,7 +246,7 @@ def is_text_part(part: Any) -> bool:
 
 
 def text_of(message: Mapping[str, Any]) -> str:
-    """The text of a message whose content is a string or a list of parts; other parts are left out."""
+    """Return the text of a message whose content is a string or a list of parts; parts without text are left out."""
     content = message.get("content")
     if isinstance(content, str):
         return content
@@ -266,7 +265,7 @@ def in_openais_word(word: str) -> Thinking | None:
 
 
 def effort_in(fields: Mapping[str, Any], name: str) -> str:
-    """Read an effort from a field; empty where it is none."""
+    """Read an effort from a field; empty if it is not one of `EFFORTS`."""
     text = fields.get(name)
     return text if text in EFFORTS else ""
 

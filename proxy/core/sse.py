@@ -3,8 +3,8 @@
 WHATWG HTML, "Server-sent events": lines end with CRLF, LF or CR and nothing else. U+2028 and U+0085 inside
 JSON are ordinary characters, so bytes are searched, never text.
 
-Some servers send lines of JSON (NDJSON) for events, or beside them: such a line, which can be no field of an event, is a frame, and its
-data is all of it.
+Some servers send lines of JSON (NDJSON) instead of events, or among them. Such a line cannot be a field of an event, so it
+is a frame of its own, and all of it is data.
 """
 
 import re
@@ -18,31 +18,31 @@ _EOL = re.compile(rb"\r\n|\n|\r")
 _JSON_LINE = rb"^\{[^\r\n]*\}[ \t]*+(?:\r?\n|\Z)"
 _FRAME_END = re.compile(rb"(?:\r\n|\n|\r(?=[^\n])){2}|" + _JSON_LINE.replace(rb"|\Z", b""), re.MULTILINE)
 _FRAME = re.compile(rb"[\r\n]+|" + _JSON_LINE + rb"|(?:[^\r\n]++(?:\r\n|\n|\r|\Z))++(?:\r\n|\n|\r)?", re.MULTILINE)
-"""Blank lines, a line of JSON, or lines with the blank one that ends them."""
+"""Piece of a block: blank lines, a line of JSON, or an event's lines with the blank line that ends them."""
 
 
 LARGEST_FRAME = 32 * 2**20
-"""Bytes of the largest frame that is held in memory: a picture in an answer takes some of them."""
+"""Bytes of the largest frame that is held in memory: an image in an answer takes several MiB."""
 
 
 class FrameTooLong(ValueError):
-    """The stream has a frame without end; the text says so to a client."""
+    """The stream has a frame that exceeds the limit; the text is for the client."""
 
 
 class FrameSplitter:
-    """Holds back the unfinished frame at the end of what was read; linear however small the pieces are."""
+    """Holds back the unfinished frame at the end of the bytes read; linear however small the chunks are."""
 
     def __init__(self, limit: int = LARGEST_FRAME) -> None:
         """`limit`: bytes of the largest unfinished frame."""
         self.held = bytearray()
-        """What is held back; to be looked at only. No method: this is asked for every chunk."""
+        """Bytes held back; read-only for others. An attribute, not a method, because it is read for every chunk."""
         self._limit = limit
 
     def feed(self, data: bytes) -> bytes:
-        """Return all frames that are whole now, as the bytes they came as; maybe none.
+        """Return the bytes of all frames that are now complete; may be empty.
 
         Raises:
-            FrameTooLong: what is held back has become longer than the limit.
+            FrameTooLong: the unfinished frame exceeds the limit.
         """
         rest = self.held
         if not rest and data.endswith(b"\n\n"):
@@ -62,7 +62,7 @@ class FrameSplitter:
         return frames
 
     def flush(self) -> bytes:
-        """Return what is left when the stream has ended."""
+        """Return the remaining bytes when the stream has ended."""
         rest = bytes(self.held)
         self.held.clear()
         return rest
@@ -80,10 +80,10 @@ def _last_end(data: bytearray, start: int) -> int:
 
 
 def frames(block: bytes) -> list[bytes]:
-    """Cut whole frames apart; each keeps its bytes, the blank line that ends it included.
+    """Split a block of complete frames; each keeps its bytes, including the blank line that ends it.
 
-    Further blank lines, which mean nothing, are pieces of their own: where a frame begins does not depend
-    on how the stream was cut into reads.
+    Further blank lines mean nothing and become pieces of their own, so that the beginning of a frame does not depend on
+    how the stream was cut into reads.
     """
     if b"\r" in block or b"\n\n\n" in block or block.startswith((b"\n", b"{")) or b"\n{" in block:
         return _FRAME.findall(block)
@@ -92,7 +92,7 @@ def frames(block: bytes) -> list[bytes]:
 
 
 def data_of(frame: bytes) -> bytes | None:
-    """The data of one frame, its lines joined by LF; None if it has none (a comment, a bare `event:`)."""
+    """Return the data of one frame, its lines joined by LF; None if it has none (a comment, a bare `event:`)."""
     if frame.startswith(b"data: ") and frame.endswith(b"\n\n"):
         # JSON has no line ends inside, so nearly every frame is one line.
         data = frame[6:-2]
@@ -116,10 +116,10 @@ def is_open(out: list[bytes]) -> bool:
 
 
 def encode(value: Any) -> bytes:
-    """One frame that carries a JSON value."""
+    """Make a frame that carries a JSON value."""
     return b"data: " + dumps(value) + b"\n\n"
 
 
 def comment(text: str = "") -> bytes:
-    """A frame that every client ignores."""
+    """Make a comment, a frame that every client ignores."""
     return b": " + text.replace("\r", " ").replace("\n", " ").encode("utf-8", "replace") + b"\n\n"

@@ -1,10 +1,10 @@
 """Checkpoints: stored prefix rewrites, and the chain of digests by which a history is recognised when a client sends it again.
 
-A checkpoint says "a history that begins with these k messages may begin with these others instead". Clients are stateless
-and send nearly, not exactly, what they got: answers lose white space at their ends, reasoning is dropped, text content
-becomes a list of parts. The canonical form leaves out what they change. So do the marks by which they tell where a cache of
-the prompt may end (`cache_control`, Anthropic's, also taken by OpenRouter): those say nothing to the model, and move from
-turn to turn.
+A checkpoint says "a history that begins with these k messages may begin with these others instead". Clients send back
+nearly, but not exactly, the answers they got: white space at the ends is stripped, reasoning is dropped, text content
+becomes a list of parts. The canonical form of a message leaves out everything that clients change. It also leaves out the
+marks of where a prompt cache may end (`cache_control`, Anthropic's, also accepted by OpenRouter), which mean nothing to
+the model and move from turn to turn.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,18 +21,18 @@ By: TypeAlias = Literal["written", "extract"]
 DIGEST_BYTES = 16
 CACHE_MARK = "cache_control"
 _NESTED = frozenset({"content", "tool_calls", "function"})
-"""Fields of messages, calls and tools in which such marks may stand."""
+"""Fields of messages, calls and tools that may contain cache marks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """A prefix rewrite.
 
-    `scope` names who may see it and where it holds (credential, backend, model; opaque here);
-    `digest` is the chain digest of the covered prefix, 16 bytes; `covered` counts the messages after the
-    leading system messages that it covers; `replacement` are the messages that stand for them (parsed
-    JSON). Token figures are estimates at the time of making. `kind` is `pruned`, `compacted`, `trimmed` or `read`.
-    `window` is the context window in tokens that it was made for; 0: not recorded, by an earlier version.
+    `scope` names who may see it and where it applies (credential, backend, model; opaque here). `digest` is the chain
+    digest of the covered prefix, 16 bytes. `covered` is the number of covered messages, not counting the leading system
+    messages. `replacement` are the messages that replace them (parsed JSON). Token figures were estimated when it was
+    made. `kind` is `pruned`, `compacted`, `trimmed` or `read`. `window` is the context window in tokens that it was made
+    for, or 0 if an earlier version did not record it.
     """
 
     scope: str
@@ -43,35 +43,35 @@ class Checkpoint:
     tokens_after: int
     kind: str
     created: float
-    """Seconds since the epoch, from the clock of whoever made it."""
+    """Time of making, in seconds since the epoch."""
     window: int = 0
 
     @property
     def by(self) -> By | None:
-        """Author of the summary in it; None: there is no summary."""
+        """Author of the summary in it, or None if there is no summary."""
         if not any(map(is_summary, self.replacement)):
             return None
         return "extract" if any(map(is_extract, self.replacement)) else "written"
 
 
 def message_digest(message: Message) -> bytes:
-    """16 bytes that stand for what a message says: role, text, other parts, tool calls and their ids."""
+    """Compute the 16-byte digest of a message's content: role, text, other parts, tool calls and their ids."""
     return blake2b(dumps(_canonical(message)), digest_size=DIGEST_BYTES).digest()
 
 
 def chain(messages: Iterable[Message]) -> list[bytes]:
-    """Digest of every prefix: the n-th (from 0) stands for the first n+1 messages. 400 kB take 0.8 ms."""
+    """Compute the digest of every prefix; the n-th (from 0) covers the first n+1 messages. 400 kB take 0.8 ms."""
     return links(map(message_digest, messages))
 
 
 def links(digests: Iterable[bytes]) -> list[bytes]:
-    """Digest of every prefix of messages with these digests."""
+    """Compute the digest of every prefix from the digests of the messages."""
     link = b""
     return [link := blake2b(link + digest, digest_size=DIGEST_BYTES).digest() for digest in digests]
 
 
 def without_cache_marks(value: Any) -> Any:
-    """Messages, tools, or one of these, without cache marks; the same object if there are none."""
+    """Return messages, tools, or one of these, without cache marks; the same object if there are none."""
     if isinstance(value, Mapping):
         kept = omit(value, CACHE_MARK)
         bare = {name: without_cache_marks(each) if name in _NESTED else each for name, each in kept.items()}
@@ -94,7 +94,7 @@ def _canonical(message: Message) -> list[Any]:
 
 
 def _canonical_call(call: Any) -> Any:
-    """Id, name and arguments, in whatever order and with whatever beside them they are sent back."""
+    """Reduce a call to id, name and arguments, since clients send calls back reordered or with other fields."""
     function = dig(call, "function")
     if not isinstance(function, dict):
         return call

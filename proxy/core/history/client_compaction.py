@@ -1,10 +1,10 @@
-"""Compactions that clients make themselves: how they ask a model for one, and how what it wrote comes back.
+"""Compactions that clients make themselves: the request for a summary, and the summary when it is sent back.
 
-No client marks such a request, so it is known by its purpose: a summary of a conversation. The instruction is in the system
-prompt, in the first or the newest message; the conversation is in messages of its own, or written out in one of these.
-Played: the requests of Codex, Claude Code, opencode, Qwen Code, Gemini CLI, aider, Cline, Roo, goose, Copilot, Open WebUI,
-LobeChat, NextChat, SillyTavern, OpenHands, Letta, LangChain, LangGraph, LlamaIndex, Semantic Kernel, AutoGen, eino, Agent
-Zero and the tool runner of Anthropic's SDK.
+No client marks such a request, so it is recognised by its wording: it asks for a summary of a conversation. The
+instruction is in the system prompt, or in the first or newest message; the conversation is in messages of its own, or
+written out as a transcript in one of these. Tested with the requests of Codex, Claude Code, opencode, Qwen Code, Gemini
+CLI, aider, Cline, Roo, goose, Copilot, Open WebUI, LobeChat, NextChat, SillyTavern, OpenHands, Letta, LangChain, LangGraph,
+LlamaIndex, Semantic Kernel, AutoGen, eino, Agent Zero and the tool runner of Anthropic's SDK.
 """
 
 import re
@@ -20,7 +20,7 @@ _STEMS = re.findall(
     "summar compact condens compress consolidat recap handoff hand-off distil takeaway snapshot continuing extract zusammen résum resum "
     "riassu samenvat sammanf podsum streszcz özet резюм кратк сожм 总结 總結 摘要 概括 概述 压缩 壓縮 要約 まとめ 圧縮 요약 압축 لخ tóm ringkas",
 )
-"""One is in every such request. They are looked for first because every request is checked."""
+"""Word stems, at least one of which is in every such request. A fast first test, since every request is checked."""
 _CONVERSATION = re.compile(
     r"\b(?:the|this|that|our|your|an?|these|all|internal|partial|lines? of|earlier|older|previous|prior)\s(?:\w{1,30}\s){0,3}"
     r"(?:conversation|chat|dialog(?:ue)?|transcript|discussion|exchange|session|history|messages|turns|thread|trajectory|role-?play|scene)s?\b"
@@ -43,18 +43,18 @@ _NAMED = re.compile(
     r"|\b(?:continuation|anchored|hand-?off) summary|\bprompt for continuing (?:our|the|this) conversation|<state_snapshot>",
     re.IGNORECASE,
 )
-"""What is asked for: a summary with the conversation near it, in either order, or by a name of its own."""
+"""Established names for such a summary. Otherwise a word for a summary counts only near one for a conversation."""
 _BEFORE, _AFTER = 160, 100
-"""Characters around a summary in which the conversation is near; after it in the same paragraph."""
+"""Characters before and after a word for a summary that are searched for the conversation; after it, in the same paragraph."""
 _LOOKS = 12
-"""Summaries in a text that are looked at."""
+"""Words for a summary that are looked at in one text."""
 _LABEL_CHORE = re.compile(
     r"\b(?:title|headline|subject line|(?<!> )tags|follow-?ups?|emoji|titel|titre|título)\b|标题|標題|タイトル|제목",
     re.IGNORECASE,
 )
-"""What other chores want, which name a summary only as the way to it."""
+"""Products of other background tasks, which mention a summary only as a step towards a title or tags."""
 _NEAR = 80
-"""Characters around what is asked for in which that is named."""
+"""Characters around the request for a summary that are searched for such a product."""
 _HANDS_OVER = re.compile(
     r"</?(?:summary|analysis|state_snapshot|scratchpad|conversation|context|messages|chat_history)>|\btext only\b"
     r"|\bnot (?:call|use|invoke) any (?:other )?(?:tools?|functions?)"
@@ -66,7 +66,7 @@ _HANDS_OVER = re.compile(
     r"|引き継|続け|이어|계속",
     re.IGNORECASE,
 )
-"""And that somebody who has nothing else is to go on with it: who merely wants to read a summary does not say that."""
+"""Signs that the summary is for a reader who has nothing else to go on. A user who wants to read one says no such thing."""
 _SO_FAR = re.compile(
     r"so far|above|to date|until now|conversation history|(?:entire|whole) conversation|bisher|jusqu|hasta ahora|finora|até agora"
     r"|до сих пор|以上|上述|目前为止|これまで|지금까지",
@@ -78,27 +78,30 @@ _ASSIGNED = re.compile(
 )
 _SECTIONS = 3
 _ASK = 4_000
-"""Characters at either end of a message in which the instruction is looked for."""
+"""Characters at either end of a message that are searched for the instruction."""
 _OPENING = 700
-"""Characters of a system prompt that say what it is for: later ones speak of summaries that others make."""
+"""Characters at the beginning of a system prompt that state its purpose; later ones may mention others' summaries."""
 _SHORT = 600
-"""Characters of a message that only says to begin with what the system prompt asks for."""
+"""Length in characters up to which a message may be a mere "begin", with the instruction in the system prompt."""
 _FEW = 3
-"""Messages besides the system's up to which the conversation is in none of its own: an instruction, a yes, a transcript."""
+"""Number of messages besides the system's up to which the conversation has to be a transcript inside one of them.
+
+Three, for an instruction, the assistant's "yes", and the transcript.
+"""
 _TRANSCRIPT = 6_000
-"""Characters of a text from which it may be a transcript."""
+"""Length in characters above which a text in such a request is taken for the transcript."""
 _LOOKED_AT = 8_000
-"""Characters in which turns are looked for to see whether it is one."""
+"""Characters of a text that are searched for turns, to see whether it is a transcript."""
 _EDGE = 1_000
-"""Characters at either end of one in which no turns are marked that are left outside: the instruction is there."""
+"""Characters at either end that are left out of a transcript without recognisable turns: the instruction is there."""
 _TURN = re.compile(
     r"""\b(?:role|type|from|speaker|author)["']?\s?[:=]\s?["'](\w{1,20})["']"""
     r"|^(?![ \t]*</|\W{0,4}(?:role|type|from)\b)[^\w\n]{0,4}(?:\d{1,4}\W{1,2})?([^\W\d_][\w'.-]{0,20}(?: [\w'.-]{1,20}){0,2})(?: ?\([^()\n]{1,30}\)| \w{1,12}=[^>\n]{1,30})?[\"'*\])|]{0,4}(?:[:\uff1a>]|$)",
     re.MULTILINE,
 )
-"""A turn of a transcript: a field of JSON or of a tag, or who speaks at the beginning of a line."""
+"""Start of a turn in a transcript: a role in JSON or in a tag, or the speaker's name at the beginning of a line."""
 _TURNS = 4
-"""Turns of the two who speak most, from which a text is a transcript."""
+"""Turns that the two busiest speakers must have together in a transcript."""
 _COMES_BACK = (
     "Another language model started to solve this problem and produced a summary",
     "This session is being continued from a previous conversation",
@@ -109,13 +112,13 @@ _COMES_BACK = (
 
 
 class Apart(NamedTuple):
-    """A request to compact, taken apart into what is to be summarised and what is asked for."""
+    """A request to compact, divided into the conversation and the instruction."""
 
     messages: Sequence[Message]
     spans: Mapping[int, tuple[int, int]]
-    """Transcripts in messages, by the index of each."""
+    """Span of the transcript in a message, by the message's index."""
     history: Sequence[int]
-    """Indices of the messages that are the conversation themselves."""
+    """Indices of the messages that are themselves part of the conversation."""
 
     @property
     def question(self) -> str:
@@ -128,17 +131,17 @@ class Apart(NamedTuple):
         return "\n\n".join(map(text_of, asking))
 
     def with_notes(self, notes: str) -> list[Message]:
-        """The request with notes in the place of the conversation."""
+        """Return the request with notes in place of the conversation."""
         made = self._rest(f"\n{notes}\n")
         if not self.spans:
-            # In one message with a user's instruction, in front of one of the system's.
+            # The notes go into the message of a user's instruction, or before a system message with the instruction.
             merged = made.pop() if made and made[-1].get("role") == "user" else {"role": "user"}
             end = len(made) - (bool(made) and len(made) > leading_system(made))
             made.insert(end, {**merged, "content": f"{notes}\n\n{text_of(merged)}".strip()})
         return made
 
     def _rest(self, between: str) -> list[Message]:
-        """All but the conversation, with a text in the place of the first transcript."""
+        """Return everything but the conversation, with a text in place of the first transcript."""
         rest: list[Message] = []
         for at, message in enumerate(self.messages):
             start, end = self.spans.get(at, (0, 0))
@@ -153,7 +156,7 @@ class Apart(NamedTuple):
 
 
 def asks_to_compact(messages: Sequence[Message]) -> bool:
-    """Return whether a request is a client's own for a summary of its history: of earlier messages, or of a transcript in one."""
+    """Return whether a client asks for a summary of its own history, be it earlier messages or a transcript in one."""
     lead = leading_system(messages)
     if not messages or lead == len(messages):
         return False
@@ -179,7 +182,7 @@ def asks_to_compact(messages: Sequence[Message]) -> bool:
 
 
 def taken_apart(messages: Sequence[Message]) -> Apart:
-    """Take a request to compact apart. Transcripts are in one of few messages, else the messages are the conversation."""
+    """Divide a request to compact. With few messages the conversation is a transcript in one, otherwise the messages themselves."""
     lead, last = leading_system(messages), len(messages) - 1
     if len(messages) - lead <= _FEW:
         texts = enumerate(map(text_of, messages))
@@ -191,17 +194,20 @@ def taken_apart(messages: Sequence[Message]) -> Apart:
 
 
 def is_transcript(text: str) -> bool:
-    """Return whether a text is a conversation, by who speaks in it and how often."""
+    """Return whether a text is a written-out conversation, judging by its speakers and their turns."""
     return len(text) > _SHORT and bool(_speakers(text[:_LOOKED_AT]))
 
 
 def brought_from(text: str) -> int:
-    """Find where a summary by a model starts in a user's message, nothing of which is the user's own; else return the length."""
+    """Find where a model's summary starts in a user message, or return the text's length.
+
+    A client goes on with the summary as a user message, though none of it is the user's own words.
+    """
     return min((at for words in _COMES_BACK if (at := text.find(words)) >= 0), default=len(text))
 
 
 def _by_program(messages: Sequence[Message], ask: str) -> bool:
-    """Return whether what asks for a summary is a client's, and not its user, who merely wants to read one."""
+    """Return whether the client asks for the summary, not its user, who merely wants to read one."""
     lead, role = leading_system(messages), messages[-1].get("role")
     if role != "user":
         return role in SYSTEM_ROLES
@@ -228,7 +234,7 @@ def _edges(text: str) -> str:
 
 
 def _speakers(text: str) -> frozenset[str]:
-    """Who takes turns in a text, in lower case; empty: nobody."""
+    """Return the speakers who take turns in a text, in lower case; empty if it is not a transcript."""
     turns = Counter(str(turn[turn.lastindex or 0]).casefold() for turn in _TURN.finditer(text))
     often = frozenset(name for name, number in turns.items() if number > 1)
     most = sum(number for _, number in turns.most_common(2))

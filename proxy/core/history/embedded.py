@@ -1,12 +1,12 @@
-"""What stands in a message's text though its author did not write it: tool calls, tool results, blocks of programs.
+"""Text embedded in messages by programs rather than their author: tool calls, tool results, and blocks.
 
 Calls: `<tool_call>{"name": …, "arguments": {…}}</tool_call>` in assistant messages, the form that models are taught
 (`proxy.emulation.prompt`). Results: `<tool_result tool_name='…'>…</tool_result>` and `[TOOL_RESULT]…[/TOOL_RESULT]` in user
-messages. Blocks are what programs put around the user's words: reminders, environments, files, retrieved context. A block
-is an element whose tag is known from a program, files between dashed lines (Gemini CLI, Qwen Code), or what stands behind
-a fixed sentence (aider). Anything else, and what stands in a code fence, is the user's.
+messages. Blocks are put around the user's words by programs: reminders, environments, files, retrieved context. A block
+is an element with a tag that some program is known to use, files between dashed lines (Gemini CLI, Qwen Code), or
+everything after a fixed sentence (aider). All other text, and everything in a code fence, is the user's.
 
-Content is a string or a list of parts, each of whose texts is read on its own. All in time linear in the texts.
+Content is a string or a list of parts; the text of each part is read on its own. Everything takes linear time.
 """
 
 import json
@@ -23,9 +23,9 @@ from proxy.core.request import Message, is_text_part, text_of
 Span: TypeAlias = tuple[int, int]
 
 IMAGE_OMITTED = "[An image was here and was left out to save room.]"
-"""Stands in place of an old image; in a message with results it is no word of the user's."""
+"""Placeholder for an old image that was left out. It is not counted as the user's words."""
 RULE = "[For this answer: {}.]"
-"""What a request demands of one answer, behind the last message: no word of the user's either."""
+"""Template of a demand on this answer only, added to the last message. It is not counted as the user's words either."""
 _WRITTEN_HERE = re.compile(
     r"\[(?:An image[^\[\]]* was here and was left out to save room|For this answer: [^\[\]]*)\.\]"
 )
@@ -34,22 +34,22 @@ _NO_WORDS = re.compile(rf"\s*(?:{_WRITTEN_HERE.pattern}\s*)*")
 _CALL = "<tool_call>"
 _CALL_END = re.compile(r"\s*</tool_call>")
 _MISSES = 64
-"""Openings without a call behind them after which no more calls are looked for: each may cost the length of the text."""
+"""Openings without a call after which the search for calls ends: each may cost the length of the text."""
 _NAMES = ("name", "tool")
 _ARGUMENTS = ("arguments", "args", "parameters")
 _SPACE = re.compile(r"\s*")
 _DECODER = json.JSONDecoder()
 
-# Nothing here can run over a `<` or a bracket, so that no text is read twice.
+# No pattern here runs over a `<` or a bracket, so no text is read twice and the time stays linear.
 _RESULT_MARK = re.compile(r"\[/?TOOL_RESULT\]|<tool_result(?P<fields>\s[^<>]*)?>|</tool_result>")
 _RESULT_WORDS = ("tool_result", "TOOL_RESULT", "Base directory for this skill", "skill>", "<skill_", "<activated_skill")
-"""One of them is in every mark: looking for them is many times faster than looking for marks."""
+"""Words, one of which is in every mark: searching for them is many times faster than matching marks."""
 _SKILL = re.compile(
     r"(?:\A\s*|\n\n)(?P<skill>Base directory for this skill: .*?(?=\n\n(?:ARGUMENTS|Base directory for this skill): |\n\n<system-reminder>|\Z))"
     r"|\A\s*(?P<element><(?P<tag>skill|skill_content|activated_skill)(?:\s[^<>\n]{0,200})?>\n.*?</(?P=tag)>)",
     re.DOTALL | re.IGNORECASE,
 )
-"""Instructions of a skill; before them may be the command that brought them, and after them what the user typed with that."""
+"""Instructions of a skill; the command that loaded them may come before, and the words the user typed with it after."""
 SKILL = "Skill"
 _RESULT_BEGINS = re.compile(r"\s*(?:\[TOOL_RESULT\]|<tool_result[\s>])")
 _NAME_FIELD = re.compile(r"""\b(?:tool_name|name)=(?:'([^'<>]*)'|"([^"<>]*)")""")
@@ -64,7 +64,7 @@ _BLOCK_MARK = re.compile(
     r"|To suggest changes to a file you MUST return "
     r"|This is the (?:Qwen Code|Gemini CLI)\. We are setting up the context for our chat\."
 )
-"""Each alternative begins with a character of its own, so that the text is searched for these alone."""
+"""Beginning or end of a block or a code fence. Each alternative begins with a literal, to keep the search fast."""
 _BLOCK_TAGS = frozenset(
     re.findall(
         r"\S+",
@@ -89,16 +89,16 @@ _BLOCK_TAGS = frozenset(
         """,
     )
 )
-"""Claude Code's, Codex's, Cline's and its kin's, Cursor's, Copilot's, and those of others (Open WebUI, opencode, Zed, Gemini CLI)."""
+"""Tags of blocks, by program: Claude Code; Codex; Cline and its forks; Cursor; Copilot; Open WebUI, opencode, Zed, Gemini CLI."""
 _FENCES = ("`", "~")
 _PAIRED = frozenset("<-`~")
-"""First characters of the marks of what another mark ends; others begin what goes on to the end of the message."""
+"""First characters of marks that a second mark closes; a block begun by any other mark goes on to the message's end."""
 _BLOCK_HEADING = re.compile(
     r"### Task:\nRespond to the user query using the provided context(?s:.*)\n|# AGENTS\.md instructions[^\n]*\n+"
 )
-"""Text of a program in front of the first element: Open WebUI's retrieval template, a guide file of Codex."""
+"""Text that a program puts before the first element: Open WebUI's retrieval template, the heading of Codex's AGENTS.md."""
 _MOST_BLOCK_MARKS = 2**14
-"""What is behind so many marks is the user's: each takes some microseconds and hundreds of bytes."""
+"""Marks after which text counts as the user's, unread: each mark costs some microseconds and hundreds of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class ProgramBlock:
 
 
 def texts_of(message: Message) -> list[tuple[int | None, str]]:
-    """The texts of a message, with the index of the part that each stands in; None if the content is a string."""
+    """Return the texts of a message, each with the index of its part; the index is None if the content is a string."""
     content = message.get("content")
     if isinstance(content, str):
         return [(None, content)]
@@ -139,9 +139,9 @@ def texts_of(message: Message) -> list[tuple[int | None, str]]:
 
 
 def calls_in(text: str) -> list[WrittenCall]:
-    """The calls that a text holds, in order; what is no JSON object with a name is none.
+    """Find the calls in a text, in order. Anything but a JSON object with a name is not a call.
 
-    Of several behind one opening the first one takes the opening, the last one the closing.
+    Several calls may share one pair of marks: the opening then belongs to the first one's span, the closing to the last.
     """
     found: list[WrittenCall] = []
     start, misses = text.find(_CALL), 0
@@ -161,7 +161,7 @@ def calls_in(text: str) -> list[WrittenCall]:
 
 
 def results_in(text: str) -> list[WrittenResult]:
-    """Results between marks. Of several openings the last one counts: what is before it may be the user's words."""
+    """Find the results between marks. Of several openings in a row only the last counts: the user may have typed the others."""
     found: list[WrittenResult] = []
     opened: dict[str, re.Match[str]] = {}
     skills = _skills_in(text)
@@ -178,10 +178,10 @@ def results_in(text: str) -> list[WrittenResult]:
 
 
 def only_results(message: Message) -> bool:
-    """Return whether a message consists of tool results alone. Parts that are not text, such as images, count as theirs."""
+    """Return whether a message consists of tool results alone. Parts that are not text, such as images, belong to them."""
     content = message.get("content")
     if isinstance(content, str) and not any(word in content for word in _RESULT_WORDS):
-        return False  # nearly every message, and each is asked often
+        return False  # true of nearly every message, and asked of each many times
     found = False
     for _, text in texts_of(message):
         if _NO_WORDS.fullmatch(text):
@@ -195,11 +195,11 @@ def only_results(message: Message) -> bool:
 
 
 def authored_text(message: Message) -> str:
-    """Return the part of a user message that is surely the user's: nothing from the first mark of a result to the last of its kind.
+    """Return the part of a user message that is certainly the user's own words.
 
-    A result that holds a closing mark would else put its rest into the user's mouth, and one that is cut off all of it.
-    Neither is what the system says there, nor what Spillway wrote, nor the summary with which a client goes on, nor what a
-    program puts around the user's words.
+    Everything from the first mark of a result to the last of its kind is left out. Otherwise a result that contains a
+    closing mark would pass its remainder off as the user's words, and a truncated result all of itself. Also left out are
+    system text, text written by Spillway, the summary of a client's own compaction, and the blocks of programs.
     """
     around = {part: without(text, found) for part, text in texts_of(message) if (found := _skills_in(text))}
     text = text_of(with_parts(message, around))
@@ -221,12 +221,12 @@ def authored_text(message: Message) -> str:
 
 
 def without(text: str, spans: Iterable[Span], *, replacement: str = "") -> str:
-    """Cut spans, which are in order, out of a text, with `replacement` in place of each."""
+    """Cut spans, given in order, out of a text, and put `replacement` in place of each."""
     return replaced(text, ((span, replacement) for span in spans))
 
 
 def replaced(text: str, changes: Iterable[tuple[Span, str]]) -> str:
-    """Put other texts in place of spans of a text, which are in order."""
+    """Replace spans of a text, given in order, by other texts."""
     pieces: list[str] = []
     after = 0
     for (start, end), new in changes:
@@ -236,7 +236,7 @@ def replaced(text: str, changes: Iterable[tuple[Span, str]]) -> str:
 
 
 def with_parts(message: Message, texts: Mapping[int | None, str]) -> Message:
-    """The message with other texts, by their places as `texts_of` gives them; everything else in it stays."""
+    """Return the message with new texts at the indices that `texts_of` gives; everything else stays."""
     if not texts:
         return message
     if None in texts:
@@ -246,7 +246,7 @@ def with_parts(message: Message, texts: Mapping[int | None, str]) -> Message:
 
 
 def without_calls(text: str) -> str:
-    """A text with a space in place of each call, so that what was around it makes no new one."""
+    """Replace each call in a text by a space, so that the text around it cannot join into a new call."""
     return without(text, [call.span for call in calls_in(text)], replacement=" ")
 
 
@@ -265,9 +265,9 @@ def blocks_in(text: str) -> Iterator[ProgramBlock]:
 
 
 def _marks_block(text: str, mark: re.Match[str]) -> bool:
-    """Return whether a match begins a line or follows an element, closes an element, or is a tag that ends a line.
+    """Return whether a match marks a block: it begins a line, follows or closes an element, or is a tag that ends a line.
 
-    Prose may mention a tag.
+    The place matters because prose may mention a tag.
     """
     if (tag := mark["tag"]) is not None and (tag not in _BLOCK_TAGS or mark["closes"]):
         return tag in _BLOCK_TAGS
@@ -276,7 +276,7 @@ def _marks_block(text: str, mark: re.Match[str]) -> bool:
 
 
 def _block_ends(marks: Sequence[re.Match[str]], length: int) -> dict[int, Span]:
-    """Return the span of the closing mark of each opening one, by the start of the latter.
+    """Return the span of each opening mark's closing mark, by the start of the opening mark.
 
     Elements of one name nest. Where more of them are opened than closed, several end at the same closing mark.
     """
@@ -301,7 +301,7 @@ def _block_ends(marks: Sequence[re.Match[str]], length: int) -> dict[int, Span]:
 
 
 def _call_at(text: str, at: int) -> tuple[str, str, int] | None:
-    """Read the JSON object of a call: its tool, its arguments, and the index behind it; None: there is none."""
+    """Read the JSON object of a call: its tool, its arguments, and the index after it; None if there is none."""
     begin = _SPACE.match(text, at)
     at = begin.end() if begin is not None else at
     if not text.startswith("{", at):
@@ -326,7 +326,7 @@ def _result_marks(text: str) -> list[re.Match[str]]:
 
 
 def _skills_in(text: str) -> list[Span]:
-    """Spans of the instructions that skills brought into a user's message, in order."""
+    """Find the spans of the instructions that skills added to a user message, in order."""
     known = any(word in text for word in _RESULT_WORDS[2:])
     return [found.span("skill" if found["skill"] else "element") for found in _SKILL.finditer(text)] if known else []
 

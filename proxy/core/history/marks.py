@@ -1,8 +1,8 @@
-"""The marks around what Spillway writes into a history, and what stands between them.
+"""Marks around the text that Spillway writes into a history, and the sections between them.
 
-A block that begins with a mark is one that Spillway wrote, because marks are taken out of every message that comes in,
-whoever speaks in it (`proxy.shaping.repair`): blocks are put in afterwards, from the store or from a seal. Between its
-marks a block holds none, so that nothing it quotes closes it or opens another.
+A block that begins with a mark was written by Spillway, because marks are removed from every incoming message, whoever
+speaks in it (`proxy.shaping.repair`), before blocks are added from the store or from a seal. Inside a block there are no
+marks, so no quotation can close it or open another.
 """
 
 import re
@@ -13,28 +13,28 @@ from proxy.core.request import Message
 OPEN = "[Summary of the earlier conversation, kept as background in place of messages that no longer fit:]"
 CLOSE = "[End of the summary. The conversation goes on below.]"
 HEADING = "Rules in the user's own words:"
-"""Stands before the user's rules at a block's end."""
+"""Heading of the user's rules, at a block's end."""
 NAMES = "Identifiers: "
-"""Begins the line of a block with paths, numbers and names."""
+"""Beginning of a block's line of paths, numbers and names."""
 EXTRACT = "An extract, made by code:"
-"""Begins a block that no model wrote."""
+"""Beginning of a block written by code, not by a model."""
 QUOTES, MORE_QUOTES = "Facts and wishes of the user:", "More facts and wishes of the user:"
-"""Stand before what the user said, word for word, in an extract and behind a summary that left it out.
+"""Headings of verbatim statements of the user: in an extract, and after a summary that left them out.
 
-Names, because a small model (SmolLM2) goes on with "The user said:" as with a transcript.
+Noun phrases, because a small model (SmolLM2) continues "The user said:" as if it were a transcript.
 """
 DONE, CHANGED, OPEN_ITEMS = "Done so far, in order:", "Files changed:", "Left to do:"
-"""Stand before what code makes of tool calls and their results."""
+"""Headings of the sections that code makes from tool calls and their results."""
 APPENDED = (f"{HEADING}\n", NAMES, f"{OPEN_ITEMS}\n", f"{CHANGED}\n", f"{DONE}\n", f"{MORE_QUOTES}\n")
-"""Beginnings of what code puts behind a summary, from the last one on."""
+"""Beginnings of the sections that code appends to a summary, the last one first."""
 BRIDGE, NOTED = "Go on with the task from where the summary ends.", "Noted."
-"""What Spillway lets the user and the assistant say, where one of them has to speak."""
+"""Filler messages of the user and the assistant, for templates in which the two must alternate."""
 FENCE = "<<<conversation>>>"
 FENCE_END = "<<<end of conversation>>>"
 SHORTENED = "[The beginning of this answer, shortened:]"
 CONTINUED = "[It goes on:]"
 INSTRUCTION = "[Instruction from the system, in the middle of the conversation]"
-"""Begins what a system message said that had to become a user message: it goes on to that message's end."""
+"""Beginning of a system message's text that had to move into a user message; it extends to that message's end."""
 
 RECALLED = (
     "[Recalled, word for word, from a part of this conversation that no longer fits, in case the message below refers "
@@ -47,17 +47,17 @@ _MARK = re.compile("|".join(r"\s{1,4}".join(map(re.escape, mark.split())) for ma
 _HEADING = re.compile(r"rules\s{1,4}in\s{1,4}the\s{1,4}user['\u2019]s\s{1,4}own\s{1,4}words", re.IGNORECASE)
 _RULE = "- "
 BRACKET = "["
-"""Which they all begin with: one character is found a hundred times as fast as four texts."""
+"""First character of the marks of a block: one character is found a hundred times as fast as four texts."""
 
 
 def defanged(text: str) -> str:
-    """The text without any mark; what is left of nested ones makes no new one, for brackets turn round."""
+    """Return the text with every mark disarmed: round brackets replace its own, so remains of nested marks form no new one."""
     text = _MARK.sub(lambda mark: f"({mark.group().strip('[]<>')})", text)
     return _HEADING.sub("rules, as somebody puts them", text)
 
 
 def forges_block(text: str) -> bool:
-    """Return whether a text contains a mark of a block that Spillway writes, or of what the system says."""
+    """Return whether a text contains a mark of a block that Spillway writes, or of a system instruction."""
     return BRACKET in text and any(mark in text for mark in (OPEN, CLOSE, RECALLED, RECALLED_END, INSTRUCTION))
 
 
@@ -68,13 +68,13 @@ def is_summary(message: Message) -> bool:
 
 
 def rules_section(rules: list[str]) -> str:
-    """The user's rules as they stand in a block, on lines of their own; `carried_rules` reads them back."""
+    """Write the user's rules for a block, one per line; `carried_rules` reads them back."""
     stated = "".join(f"\n{_RULE}{defanged(rule)}" for rule in rules)
     return f"\n{HEADING}{stated}" if rules else ""
 
 
 def carried_rules(message: Message) -> list[str]:
-    """The user's rules in a message that is a summary; a line that was cut off is none."""
+    """Return the user's rules in a message that is a summary; a line that was cut off does not count."""
     if not is_summary(message):
         return []
     carried: list[str] = []
@@ -92,7 +92,7 @@ def carried_statements(message: Message) -> list[str]:
 
 
 def section(message: Message, heading: str) -> list[str]:
-    """The items under a heading in the extracts that a summary holds."""
+    """Return the items under every occurrence of a heading in a summary."""
     lines = str(message["content"]).split("\n")
     at = [number for number, line in enumerate(lines) if line == heading]
     return [
@@ -103,12 +103,12 @@ def section(message: Message, heading: str) -> list[str]:
 
 
 def headed_list(heading: str, items: list[str]) -> str:
-    """Items under a heading; `section` reads them back."""
+    """Write items under a heading; `section` reads them back."""
     return "\n".join((heading, *(f"{_RULE}{item}" for item in items)))
 
 
 def is_extract(message: Message) -> bool:
-    """Return whether a summary holds a block that no model wrote."""
+    """Return whether a message is a summary with a block written by code, not by a model."""
     return is_summary(message) and f"{OPEN}\n{EXTRACT}\n" in message["content"]
 
 

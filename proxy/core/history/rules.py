@@ -1,8 +1,8 @@
-"""Rules that users lay down, taken word for word: summaries by a model paraphrase rules, or drop them.
+"""Rules that users lay down, taken word for word because a model's summary paraphrases rules or drops them.
 
-A sentence is a rule by its form, in the languages people use, not by a single word. 'Always' makes a rule where it stands
-with a demand: at the beginning of an imperative, or behind 'you' or a duty. In a statement about something else ('her
-pictures always give me ideas') it makes none. What somebody demands of himself ('I must go') is none either.
+A sentence is a rule by its form, in each of the supported languages, not by a single word. 'Always' makes a rule only with
+a demand: at the beginning of an imperative, or after 'you' or a duty. In a statement about something else ('her pictures
+always give me ideas') it does not. A demand on oneself ('I must go') is not a rule either.
 """
 
 import re
@@ -110,11 +110,11 @@ _FIRST_PERSON = re.compile(
     r"|^\W{0,4}(?:我|我们|他|她|私は|僕は|俺は|나는|저는|제가|내가)",
     re.IGNORECASE,
 )
-"""Begins what somebody says of himself or others."""
+"""Beginning of a sentence about the speaker, not of a demand on the model."""
 _PLEASE = re.compile(
     r"\b(?:please|bitte|s['’]il (?:te|vous) pla[iî]t|por favor|per favore|пожалуйста)\b|请|請", re.IGNORECASE
 )
-"""Begins what somebody asks for in the same sentence."""
+"""Beginning of a demand later in such a sentence."""
 _ANY = re.compile(
     "|".join(
         f"(?:{pattern})" for pattern in (*_ENGLISH, *_GERMAN, *_FRENCH, *_SPANISH, *_PORTUGUESE, *_ITALIAN, *_RUSSIAN)
@@ -135,18 +135,18 @@ _HEADING = re.compile(
     re.IGNORECASE,
 )
 _LONGEST_TEXT = 20_000
-"""Characters of one message that are looked through: rules stand in what people type, not in what they paste."""
+"""Characters of one message that are searched: rules are in the text people type, not in the text they paste."""
 _LONGEST, _SHORTEST = 300, 4
 _PASTED = re.compile(
     r"^[ \t]*(?P<fence>```|~~~).*?(?:^[ \t]*(?P=fence)|\Z)"  # code
     r"|^[ \t]*>.*?$"  # what somebody else wrote
-    r"|(?P<line>^[ \t]*)?<(?P<tag>[A-Za-z][\w-]{0,40})(?:\s[^<>]{0,400})?>.*?(?:</(?P=tag)>|(?(line)\Z|(?!)))",  # documents that a client puts in; within a line a tag that nothing closes is a placeholder
+    r"|(?P<line>^[ \t]*)?<(?P<tag>[A-Za-z][\w-]{0,40})(?:\s[^<>]{0,400})?>.*?(?:</(?P=tag)>|(?(line)\Z|(?!)))",  # documents added by a client; an unclosed tag within a line is a placeholder
     re.DOTALL | re.MULTILINE,
 )
 _DOCUMENT = re.compile(r"<(?!system.reminder)([A-Za-z][\w-]{0,40})(?:\s[^<>]{0,400})?>.*</\1>", re.DOTALL)
-"""From the first opening tag to the last closing one: a page may close the element that it stands in, and speak on."""
+"""Document, from its first opening tag to the last closing one: a page may close the element around it and go on."""
 _ASIDE = "\ue000"
-"""Stands in place of a quotation, which lays down nothing and may be part of a rule."""
+"""Placeholder for a quotation, which lays down nothing itself but may be part of a rule."""
 _QUOTED = re.compile(
     r"\"[^\"\n]{1,400}\"|[“„][^“”\n]{1,400}[“”]|«[^»\n]{1,400}»|「[^」\n]{1,400}」|『[^』\n]{1,400}』|‘[^’\n]{1,400}’|`[^`\n]{1,400}`"
     r"|(?<!\w)'(?:[^'\n]|(?<=\w)'(?=\w)){1,400}'(?!\w)"
@@ -157,7 +157,7 @@ _SET_APART = re.compile(
     r"|(?: {4}| {0,3}\t)\s*(?![-*•]\s|\d{1,3}[.)]\s)\S|.*(?:</|<!--|/>|<br\b|.\t| \| |(?:  | — ).{0,20}\d:\d\d(?: ?[AP]M)?$)"
     r"|(?:TOOL|OBSERVATION|OUTPUT|RESULT|RESPONSE|CONTEXT|DOCUMENT|BEGIN|START|WEBVTT)[A-Z _-]*$|[A-Z-]{3,}:\S"
 )
-"""A line that nobody types in prose: of code, data, logs, tables or a page."""
+"""Line that nobody types as prose: code, data, logs, a table or a page."""
 _LABEL = re.compile(r"([^:：]{1,80})(?::(?=\s)|：)|(.*)[:：]\W{0,4}$")
 _THINGS = r"(?:contexts?|documents?|contents?|passages?|excerpts?|information|sources?|materials?|snippets?|files?|pages?|articles?|texts?|results?|e?mails?|messages?|letters?|posts?|transcripts?|logs?|outputs?|issues?|readme|code|essays?|prompts?|contracts?|drafts?|reviews?|stor(?:y|ies)|poems?|recipes?|kontext\w*|text\w*|dokument\w*|inhalt\w*|contenus?|contextes?|textes?|contenidos?|contextos?|conteúdos?|textos?|contest[oi]|test[oi]|контекст\w*|текст\w*)"
 _LAYS_DOWN = re.compile(
@@ -165,12 +165,12 @@ _LAYS_DOWN = re.compile(
     rf"|^(?:my|mein\w*|mon|ma|mi|meu|minha) (?!{_THINGS}\b)\w+$|注意|记住|规则|要求|请记|お願い|ルール|覚え|규칙|주의|기억|부탁",
     re.IGNORECASE,
 )
-"""What somebody says before a colon who lays something down; anything else there announces the words of others."""
+"""Words before a colon that announce a rule; any others announce someone else's text."""
 _SPEAKS = re.compile(
     r"\b(?:i|i['’]\w+|my|me|please|thank\w*|hi|hello|ich|mir|mich|mein\w*|je|mon|ma|mes|moi|yo|mis?|eu|meu|minha|io|mi[oa]|я|мне|мо[йяи]|меня)\b|\bj['’]|我|私|僕|俺|나|저|내|제",
     re.IGNORECASE,
 )
-"""Says that somebody speaks for himself."""
+"""Words that show the user speaking for himself."""
 _POINTED = r"(?:following|below|provided|given|attached|retrieved|reference|search (?=results)|here(?:['’]s| is| are)|folgend\w*|suivant\w*|siguientes?|seguintes?|seguent[ei]|следующ\w*)"
 _HANDED_OVER = re.compile(
     rf"\b{_POINTED}\b[^:\n]{{0,40}}\b{_THINGS}\b|\b{_THINGS}\b[^:\n]{{0,30}}\b(?:{_POINTED}|follows)\b|\b(?:copied|pasted|forwarded|taken) from\b|(?<!\bi )\b(?:says|said|writes|wrote)\b"
@@ -179,23 +179,23 @@ _HANDED_OVER = re.compile(
     r"|\((?:summary of the earlier|instruction from the system)|as somebody puts them|own words",
     re.IGNORECASE,
 )
-"""Says that what follows is not the user's: a template of a program, a paste, or a mark that was taken apart."""
+"""Words saying that the text that follows is not the user's: a program's template, a paste, or a disarmed mark."""
 _OF_OTHERS = re.compile(
     r"\b(?:sent|gave|found|got|explain\w*|check|review|are these)\b|^\W*(?:what|which)\b", re.IGNORECASE
 )
-"""In a heading of rules that is about those of others."""
+"""Words in a heading that show it to be about someone else's rules."""
 _POINTS = re.compile(
     rf"\b(?:this|these|it|that|here|das|dies\w*|ceci|esto|isto|questo|это|{_THINGS})\b[^.!。]*[.!。]?$", re.IGNORECASE
 )
-"""Ends a line in which somebody points at what is pasted below."""
+"""End of a line that points at a text pasted below it."""
 _LONG, _DENSE = 1_000, 1 / 8
-"""Characters from which a message is rather a paste, unless this share of its sentences lays something down."""
+"""Characters above which a message is taken for a paste, unless at least this share of its sentences are rules."""
 _MOST_TAGS = 64
-"""Opening tags up to which they are looked for: each may cost the length of the text."""
+"""Opening tags above which tags are not matched: each may cost the length of the text."""
 _ITEM = re.compile(r"^\s*(?:[-*•]|\d{1,3}[.)])\s+(?P<item>\S.*)$")
 _VALUE = re.compile(r"\d|^[\"'«“„「]")
 _LABELS = frozenset({"must", "shall", "should", "is", "are", "has", "may", "needs"})
-"""Behind these a number says which thing it is about, not what it is to be."""
+"""Words after a number that make it part of the subject ("step 3 must …"), not a value."""
 _MARKERS = frozenset(
     re.findall(
         r"\S+",
@@ -217,10 +217,10 @@ def is_rule(sentence: str) -> bool:
 
 
 def constraints(messages: Sequence[Message], *, limit: int) -> list[str]:
-    """Sentences of users that state a rule, in order and once each; the newest, `limit` characters together.
+    """Return the users' rules, in order and once each: the newest ones that fit into `limit` characters in total.
 
-    Of two that differ in nothing but a value the later one holds. Those that an earlier summary of Spillway's carries
-    count; what tools, pages or models say does not, wherever it stands.
+    If two differ only in a value, the later one replaces the earlier. Rules carried by an earlier summary of Spillway's
+    count; the words of tools, pages and models do not, wherever they are.
     """
     found: dict[str, str] = {}
     is_known_rule = cache(is_rule)  # logs and transcripts say the same sentence thousands of times
@@ -237,13 +237,13 @@ def constraints(messages: Sequence[Message], *, limit: int) -> list[str]:
 
 
 def typed_text(message: Message) -> str:
-    """What a user typed: not code, quotations and documents that were pasted."""
+    """Return the text that a user typed, without pasted code, quotations and documents."""
     text = authored_text(message)[:_LONGEST_TEXT]
     return _PASTED.sub("\n", text) if text.count("<") <= _MOST_TAGS else text.split("<", 1)[0]
 
 
 def _stated_rules(message: Message, is_known_rule: Callable[[str], bool]) -> list[str]:
-    """Find the rules in what a person surely typed: up to the first sign of somebody else's words, and in no long paste."""
+    """Find the rules in text that a person certainly typed: up to the first sign of someone else's words, and not in a paste."""
     text = text_of(message)[: 10 * _LONGEST_TEXT]
     text = _DOCUMENT.sub("\n", _PAGE.sub("", text)) if text.count("<") <= _MOST_TAGS else text
     told = [*_own_sentences(typed_text({**message, "content": text}), is_known_rule)]
@@ -253,7 +253,7 @@ def _stated_rules(message: Message, is_known_rule: Callable[[str], bool]) -> lis
 
 
 def _own_sentences(text: str, is_known_rule: Callable[[str], bool]) -> Iterator[tuple[str, bool]]:
-    """Yield the sentences in front of what is announced or set apart as somebody else's, and whether each is a rule."""
+    """Yield the sentences before any text announced or set apart as someone else's, and whether each is a rule."""
     lines = text.split("\n")
     in_list = opens = elsewhere = False
     for line, following in zip(lines, (*lines[1:], "-"), strict=True):
@@ -273,7 +273,7 @@ def _own_sentences(text: str, is_known_rule: Callable[[str], bool]) -> Iterator[
             if _HANDED_OVER.search(said) or (before and not (_LAYS_DOWN.search(before) or is_known_rule(before))):
                 return
             rules = len(said) >= _SHORTEST and not line.startswith("#") and is_known_rule(said)
-            # A later paragraph that is no rule, and in which nobody speaks for himself, may be of a page, as what follows it.
+            # A new paragraph that neither states a rule nor speaks for the user may begin a pasted page: nothing after it counts.
             elsewhere |= opens and not (rules or heading or before or line.startswith("#") or _SPEAKS.search(said))
             opens = False
             while _ASIDE in said and quotations:
@@ -285,7 +285,7 @@ def _own_sentences(text: str, is_known_rule: Callable[[str], bool]) -> Iterator[
 
 
 def _subject(rule: str) -> str:
-    """Return the subject of a rule: its words without values, and without those that only make it a rule."""
+    """Return the subject of a rule: its words without values, and without the words that only make it a rule."""
     words = rule.split()
     if len(words) == 1:
         return re.sub(r"\d+", "#", rule)

@@ -1,8 +1,8 @@
-"""Sealed values that clients store for Spillway and send back, so that nothing is believed that it did not write itself.
+"""Sealed values, which clients store for Spillway and send back; the seal proves that Spillway wrote them.
 
-A seal is a MAC (HMAC-SHA-256), bound to the credential. It is not encryption: who holds one holds
-the conversation that it was made of, so that there is nothing to hide, and the standard library has all that it takes.
-The same value has the same seal, so that a prompt made of it is the same, too.
+A seal is a MAC (HMAC-SHA-256), bound to the credential. It is not encryption: a client that holds one also holds the
+conversation that it was made from, so there is nothing to hide, and the standard library suffices. Sealing is
+deterministic: the same value gets the same seal, so a prompt made from it stays the same and a prefix cache keeps working.
 """
 
 import hmac
@@ -18,33 +18,33 @@ from proxy.core.jsontext import are_objects, dumps, loads_or_none
 
 KEY_BYTES = 32
 LARGEST = 64 * 2**20
-"""Bytes that a sealed value comes to at most."""
+"""Bytes to which a sealed value may decompress."""
 _MARK = "spw1."
 _MAC_BYTES = 32
 
 
 def seal(key: bytes, owner: str, value: Any) -> str:
-    """A JSON value as ASCII text of URL-safe characters.
+    """Seal a JSON value: return it as ASCII text of URL-safe characters.
 
     Args:
-        key: secret, of `KEY_BYTES`.
-        owner: whose it is; nobody else can have it opened.
-        value: is sealed.
+        key: secret of `KEY_BYTES` bytes.
+        owner: the only credential for which it can be opened again.
+        value: the JSON value.
 
     Raises:
-        TypeError, ValueError: it is not JSON.
+        TypeError, ValueError: the value is not JSON.
     """
     packed = zlib.compress(dumps(value))
     return _MARK + urlsafe_b64encode(_mac(key, owner, packed) + packed).decode()
 
 
 def is_sealed(text: Any) -> bool:
-    """Return whether a value looks like a seal of Spillway's, even a broken one or another instance's."""
+    """Return whether a value looks like one of Spillway's seals, even if it is broken or another instance's."""
     return isinstance(text, str) and text.startswith(_MARK)
 
 
 def opened(keys: Iterable[bytes], owner: str, text: Any) -> Any:
-    """The value under a seal that was made with one of these keys, for this owner; None for anything else."""
+    """Return the value under a seal made with one of these keys for this owner, or None for anything else."""
     if not is_sealed(text):
         return None
     try:
@@ -52,7 +52,7 @@ def opened(keys: Iterable[bytes], owner: str, text: Any) -> Any:
     except (NotBase64, ValueError):
         return None
     mac, packed = decoded[:_MAC_BYTES], decoded[_MAC_BYTES:]
-    # Unpacked only when it is known to be our own: anything else may be made to be huge.
+    # Decompressed only once it is known to be Spillway's own: anything else might be a decompression bomb.
     if not any(hmac.compare_digest(mac, _mac(key, owner, packed)) for key in keys):
         return None
     return loads_or_none(zlib.decompressobj().decompress(packed, LARGEST))
@@ -64,14 +64,14 @@ def _mac(key: bytes, owner: str, packed: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedHistory:
-    """Content of a seal: the history as it was when it was compacted."""
+    """Content of a seal: the history as it was after its compaction."""
 
     messages: Sequence[dict[str, Any]]
-    """Those that take the place of the history."""
+    """Messages that replace the history."""
     lead: Sequence[dict[str, Any]] = ()
-    """System messages in front of it that were part of it."""
+    """System messages at its beginning that belong to the history."""
     fingerprints: Sequence[str] = ()
-    """Fingerprints of the user's messages that it stands for."""
+    """Fingerprints of the user messages that it replaces."""
 
     @classmethod
     def read(cls, value: Any) -> "SealedHistory | None":
@@ -86,5 +86,5 @@ class SealedHistory:
 
 
 def fingerprint(message: Mapping[str, Any]) -> str:
-    """Compute the digest by which a message that was sent before is recognised."""
+    """Compute the digest by which a message is recognised when it is sent again."""
     return blake2b(dumps([message.get("role"), message.get("content")]), digest_size=8).hexdigest()

@@ -13,13 +13,13 @@ _NUMBERED = re.compile(
     r"|(?-i:\b[B-DF-HJ-NP-TV-XZ][b-df-hj-np-tv-xz]{1,3}))$",
     re.IGNORECASE,
 )
-"""What stands before a dot that ends no sentence: the number of an item or step, a German ordinal, an initial, 'e.g', a title
+"""Text before a dot that does not end a sentence: an item's or step's number, a German ordinal, an initial, 'e.g', a title
 or name cut to consonants ('Dr', 'Mrs', 'St').
 """
 _COUNTED = re.compile(r"\s\(?\d{1,3}$")
-"""Another number ends none if what follows begins small."""
+"""Any other number before a dot; it ends a sentence unless a small letter follows."""
 _BEFORE = 12
-# One after the other at each place of a text: of a path its file name is no identifier of its own. Every
+# The alternatives are tried in order at each place, so that a path is found before its file name could be. Every
 # repetition is bounded, so that no text takes longer than a constant for each of its characters.
 _IDENTIFIER = re.compile(
     r"https?://[^\s<>\"'`)\]}]{4,200}"
@@ -33,7 +33,7 @@ _LONGEST_TEXT = 200_000
 
 
 def sentences(text: str, *, longest: int) -> Iterator[str]:
-    """The sentences of a text, without white space around them; one of more than `longest` characters in pieces."""
+    """Yield the sentences of a text, stripped of white space; one of more than `longest` characters is cut at clauses."""
     start = 0
     for end in _ends(text):
         sentence = text[start:end].strip()
@@ -47,7 +47,7 @@ def sentences(text: str, *, longest: int) -> Iterator[str]:
 
 
 def last_end(text: str) -> int:
-    """Find the end of the last complete sentence; 0 if there is none. The end of a line ends one, the end of the text does not."""
+    """Find the end of the last complete sentence, or 0. A line's end completes a sentence, the end of the text does not."""
     last = 0
     for end in _ends(text):
         if end < len(text) or not text[-1:].isalnum():
@@ -69,7 +69,7 @@ def _ends(text: str) -> Iterator[int]:
 
 
 def identifiers(texts: Iterable[str], *, limit: int) -> list[str]:
-    """The newest distinct identifiers in the order of their appearance, at most `limit` characters together."""
+    """Return the newest distinct identifiers in order of their last appearance, at most `limit` characters in total."""
     found: dict[str, None] = {}
     for text in texts:
         for name in found_in(text):
@@ -79,12 +79,15 @@ def identifiers(texts: Iterable[str], *, limit: int) -> list[str]:
 
 
 def found_in(text: str) -> Iterator[str]:
-    """The identifiers of a text, in order, with repetitions."""
+    """Find the identifiers of a text, in order, with repetitions."""
     return (match.group().rstrip(".,:;") for match in _IDENTIFIER.finditer(text[:_LONGEST_TEXT]))
 
 
 def newest_within(found: Iterable[str], *, limit: int) -> list[str]:
-    """The last of these that take at most `limit` characters together, separators counted, in their order."""
+    """Return the newest texts that fit into `limit` characters, in their order; each counts two more for a separator.
+
+    One that is too long for the room left is skipped, and an older, shorter one may still be taken.
+    """
     chosen: list[str] = []
     room = limit
     for name in reversed(list(found)):

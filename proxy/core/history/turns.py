@@ -19,10 +19,10 @@ _OTHER_SPEAKER = {"user": "assistant", "assistant": "user"}
 
 
 def cut_points(messages: Sequence[Message]) -> list[int]:
-    """Indexes before which the history may be cut, in order; 0 and the length are always among them.
+    """Return the indexes before which the history may be cut, in order; 0 and the length are always among them.
 
-    A cut is legal where the next message is no tool result (results follow their call directly, OpenAI API,
-    "Function calling") and no result that comes later answers a call from before.
+    A cut is legal if the next message is not a tool result (results follow their call directly, OpenAI API, "Function
+    calling") and no later result answers an earlier call.
     """
     if not messages:
         return [0]
@@ -44,7 +44,7 @@ def is_result(message: Message) -> bool:
 def is_user(message: Message) -> bool:
     """Return whether the user speaks in a message.
 
-    One of that role which holds nothing but tool results does not count, nor one in which the system speaks.
+    A user message that holds nothing but tool results does not count, nor one in which the system speaks.
     """
     return message.get("role") == "user" and not is_instruction(message) and not only_results(message)
 
@@ -56,15 +56,15 @@ def is_system(message: Message) -> bool:
 
 
 def calls_of(message: Message) -> list[dict[str, Any]]:
-    """The tool calls of a message that are objects."""
+    """Return the tool calls of a message, leaving out malformed ones that are not objects."""
     calls = message.get("tool_calls")
     return [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
 
 
 def _last_results(messages: Sequence[Message]) -> dict[int, int]:
-    """Index of the last result by the index of the message that called for it; ids may be used again.
+    """Return the index of each calling message's last result, by the index of the caller; ids may be reused.
 
-    A result as text has no id: it answers what the assistant wrote last.
+    A result as text has no id: it answers the assistant's latest message.
     """
     callers: dict[str, int] = {}
     written: int | None = None
@@ -82,9 +82,9 @@ def _last_results(messages: Sequence[Message]) -> dict[int, int]:
 
 
 def bridge_needed(before: Message | None, after: Sequence[Message]) -> str | None:
-    """Return the role that has to speak between a message and those after it, so that user and assistant alternate.
+    """Return the role that must speak between a message and its successors so that user and assistant alternate.
 
-    None if they do already. System messages in between speak for nobody. A conversation begins with the user.
+    None if they already do. System messages in between are skipped. A conversation begins with the user.
     """
     follower = next((m.get("role") for m in after if m.get("role") not in SYSTEM_ROLES), None)
     speaker = before.get("role") if before is not None else "assistant"
@@ -94,7 +94,7 @@ def bridge_needed(before: Message | None, after: Sequence[Message]) -> str | Non
 
 
 def next_speakers(messages: Sequence[Message]) -> list[Message | None]:
-    """For every index and the end: the next message from there on that is not the system's."""
+    """Return, for every index and the end, the first message at or after it that is not the system's."""
     following: Message | None = None
     speakers = [following]
     for message in reversed(messages):
@@ -104,7 +104,7 @@ def next_speakers(messages: Sequence[Message]) -> list[Message | None]:
 
 
 def newest_user(messages: Sequence[Message]) -> int | None:
-    """Index of the last message in which the user speaks: the newest user turn is it and all that follows."""
+    """Return the index of the last message in which the user speaks; the newest user turn begins there."""
     for index in range(len(messages) - 1, -1, -1):  # each request asks it, more than once
         if is_user(messages[index]):
             return index
@@ -112,15 +112,15 @@ def newest_user(messages: Sequence[Message]) -> int | None:
 
 
 def first_user(messages: Sequence[Message]) -> int | None:
-    """Index of the first message in which the user speaks, which stays pinned: it usually states the task.
+    """Return the index of the user's first message, which stays pinned because it usually states the task.
 
-    None where a summary stands in its place.
+    None if a summary has replaced it.
     """
     return next((None if is_summary(message) else i for i, message in enumerate(messages) if is_user(message)), None)
 
 
 def signed(message: Message) -> Message:
-    """A message with its speaker's name in front of its words, to be joined with those of others."""
+    """Move the speaker's name from its field to the front of the text, so that the message can be joined with others."""
     name, content = message.get("name"), message.get("content")
     if not isinstance(name, str) or not content:
         return message
@@ -129,14 +129,14 @@ def signed(message: Message) -> Message:
 
 
 def joined(messages: Sequence[Message]) -> Message:
-    """Messages of one role as one, a blank line between; fields that several have are the latest one's.
+    """Join messages of one role into one, with blank lines between; of a field that several have, the latest value counts.
 
-    What the system says comes behind what the user says: it goes on to the end of a message.
+    System text comes last, since its mark makes everything up to the end of the message the system's.
     """
     if len(messages) == 1:
         return messages[0]
     fields: Message = {}
-    if len({message.get("name") for message in messages}) > 1:  # whose words they are stands before them
+    if len({message.get("name") for message in messages}) > 1:  # the field could name only one of the speakers
         messages = [signed(message) for message in messages]
     for message in messages:
         fields.update(message)
@@ -152,7 +152,7 @@ def joined(messages: Sequence[Message]) -> Message:
 
 
 def without_system(messages: Sequence[Message]) -> Sequence[Message]:
-    """The messages with the leading system messages as the beginning of the user's first one."""
+    """Return the messages with the leading system messages moved to the beginning of the first user message."""
     lead = leading_system(messages)
     begin = lead + any(message.get("role") == "user" for message in messages[lead : lead + 1])
     first = [{**message, "role": "user"} for message in messages[:begin]]
@@ -160,9 +160,9 @@ def without_system(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 class Pending(Generic[T]):
-    """Calls that wait for their results: values in order, each under a key, any JSON, that others may have too.
+    """Queue of calls that wait for their results. Keys are any JSON, and several values may share one.
 
-    The first of a key is found in the same time, however many wait.
+    Taking a key's first value takes constant time, however many values wait.
     """
 
     def __init__(self) -> None:
@@ -177,13 +177,13 @@ class Pending(Generic[T]):
         return self._added > 0
 
     def add(self, key: Any, value: T) -> None:
-        """Put a value behind those there are."""
+        """Append a value."""
         self._values[self._added] = value
         self._numbers[_hashable(key)].append(self._added)
         self._added += 1
 
     def take(self, key: Any) -> T | None:
-        """Take out the first value of that key."""
+        """Remove and return the first value of a key, or None."""
         numbers = self._numbers.get(_hashable(key), ())
         while numbers:
             if (number := numbers.popleft()) in self._values:
@@ -191,7 +191,7 @@ class Pending(Generic[T]):
         return None
 
     def take_first(self) -> T | None:
-        """Take out the first value of all."""
+        """Remove and return the first value, or None."""
         return self._values.popitem(last=False)[1] if self._values else None
 
 

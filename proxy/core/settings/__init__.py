@@ -1,4 +1,10 @@
-"""Settings as one frozen value: the server's, and those that can differ from model to model."""
+"""Settings as one frozen value.
+
+`Settings` holds everything that can be set, `ModelSettings` the part that may differ by model. `ModelOverrides` are the
+values set for models whose id matches a glob; `Settings.for_model` applies them. An entry (`entries`) is the type of one
+setting, which parses the forms that people type. `BackendSetting` describes one configured backend. `proxy.config` reads
+all this from files and the environment.
+"""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -12,11 +18,11 @@ from proxy.core.settings import entries
 from proxy.core.settings.entries import BackendSetting, Limit, Policy
 
 __all__ = ["BackendSetting", "Limit", "Policy"]
-"""What is imported here for others, too."""
+"""Names that other modules import from here."""
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 OFF = "off"
-"""Value of a setting that names something: nothing."""
+"""Value that switches off a setting which otherwise holds a name or a text."""
 DEFAULT_TRIGGER = 0.8
 DEFAULT_TARGET = 0.5
 
@@ -104,7 +110,7 @@ class ModelSettings(BaseModel):
 class ModelOverrides(ModelSettings):
     """Settings of the models whose id matches a glob, and facts about them; only fields that were set count.
 
-    A fact that is None is left to what the backend reports.
+    For a fact that is None, the backend's report is used.
     """
 
     managed: bool | None = None
@@ -235,7 +241,7 @@ class Settings(ModelSettings):
 
     @override
     def __hash__(self) -> int:
-        """Hash a few fields, since tables can't be hashed: enough for a cache with one key or two."""
+        """Hash a few fields, since dictionaries cannot be hashed; enough for caches in which few settings are ever keys."""
         return hash((self.port, self.policy, self.trigger, self.target))
 
     def for_model(self, model: str) -> "Settings":
@@ -252,7 +258,7 @@ class Settings(ModelSettings):
 
     @property
     def helpers(self) -> frozenset[tuple[str, str]]:
-        """All models that the settings name, each with the name of its setting."""
+        """Models named by settings, each after the name of its setting."""
         named = [("default_model", self.default_model)] if self.default_model != OFF else []
         for each in (self, *self.models.values()):
             named += [("summary_model", each.summary_model), ("recall_model", each.recall_model)]

@@ -1,4 +1,4 @@
-"""Kinds of value that settings have, each read as people type it, and the table of a backend."""
+"""Types of settings, each parsed leniently from the forms that people type, and the settings of a backend."""
 
 import json
 import re
@@ -29,15 +29,15 @@ Limit = Literal[
     "answer_cap",
     "recall",
 ]
-"""A figure of the policy that can be set alone."""
+"""Limits of the policy that can be set individually."""
 
 _BYTES = {f"{prefix}{unit}": 2 ** (10 * power) for power, prefix in enumerate("kmg", 1) for unit in ("b", "ib", "")}
 LEAST_TOKENS = 256
-"""Tokens of the smallest window that anything can be done in."""
+"""Smallest usable window, in tokens."""
 
 
 def urls(value: Any) -> Any:
-    """Read backends given as URLs with commas between them, or numbered (`__0__`, `__1__`), as the environment spells a list."""
+    """Read backends from comma-separated URLs, or from numbered entries (`__0__`, `__1__`), the environment's form of a list."""
     if isinstance(value, dict) and value and all(str(key).isdecimal() for key in value):
         value = [value[key] for key in sorted(value, key=int)]
     rows = listed(f"[{value}]" if isinstance(value, str) and value.lstrip().startswith("{") else value)
@@ -63,7 +63,7 @@ def listed(value: Any) -> Any:
 
 
 def _in_units(units: Mapping[str, int], unit: str) -> Callable[[Any], Any]:
-    """Make a reader of a number that has one of these units behind it; what else there is, is left to pydantic."""
+    """Make a reader of numbers followed by one of these units; any other value is left to pydantic."""
 
     def read(value: Any) -> Any:
         found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", value.lower()) if isinstance(value, str) else None
@@ -77,11 +77,11 @@ def _in_units(units: Mapping[str, int], unit: str) -> Callable[[Any], Any]:
 
 
 _thousands = _in_units({"k": 1024}, "tokens")
-"""A window of `8k` is one of 8,192 tokens to everybody who types it."""
+"""Reads `8k` as 8,192 tokens, since that is what everyone who types it means."""
 
 
 def lowered(value: Any) -> Any:
-    """Take a word in capitals, as `INFO` is written."""
+    """Convert a word to lower case, since some people write `INFO`."""
     return value.lower() if isinstance(value, str) else value
 
 
@@ -113,7 +113,7 @@ def host_glob(value: str) -> str:
     """Normalise a host name that clients use, or a glob over such names, to lower case.
 
     Raises:
-        ValueError: it is more than that, or less.
+        ValueError: it is empty, or has a scheme, port or path.
     """
     if not re.fullmatch(r"[\w.*-]+", value, re.ASCII):
         raise ValueError("must be a name such as spillway or *.example.com, without scheme, port and path")
@@ -124,7 +124,7 @@ def origin_glob(value: str) -> str:
     """Normalise the origin of web pages, or a glob over origins, to lower case.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not an origin.
     """
     if not re.fullmatch(r"\*|null|[A-Za-z*][\w.+*-]*://[^\s/?#@]+/?", value, re.ASCII):
         raise ValueError("must be an origin such as https://chat.example.com, without path, or *")
@@ -148,14 +148,14 @@ StrategyName = Annotated[
     Literal["auto", "summarize", "truncate", "mask"],
     pydantic.BeforeValidator(lambda value: "auto" if lowered(value) == "hybrid" else value),
 ]
-"""`hybrid` is what others call `auto`."""
+"""Strategy; `hybrid` is accepted because other tools call `auto` that."""
 NonBlank = Annotated[str, pydantic.StringConstraints(strip_whitespace=True, min_length=1)]
 Fraction = Annotated[float, pydantic.Field(gt=0.0, le=1.0)]
 Fill = Annotated[float, pydantic.BeforeValidator(_thousands), pydantic.AfterValidator(share_or_tokens)]
-"""Share of the window, or tokens where it is above 1."""
+"""Share of the window up to 1, or tokens above."""
 Window = Annotated[int | Literal["auto"], pydantic.PlainValidator(window_or_auto)]
 Bytes = Annotated[int, pydantic.BeforeValidator(_in_units(_BYTES, "bytes"))]
-"""Bytes, as in `64MB`, which is 64 MiB here: nobody means the other."""
+"""Bytes, as in `64MB`, which is read as 64 MiB: nobody means the decimal unit here."""
 Seconds = Annotated[float, pydantic.BeforeValidator(_in_units({"s": 1, "m": 60, "h": 3600, "d": 86400}, "seconds"))]
 """Seconds, as in `15m`."""
 LogFormat = Annotated[Literal["text", "json"], pydantic.BeforeValidator(lowered)]
@@ -164,7 +164,7 @@ WordList = Annotated[tuple[NonBlank, ...], pydantic.BeforeValidator(listed)]
 
 
 def single_limits(value: Any, validate: pydantic.ValidatorFunctionWrapHandler) -> Any:
-    """Read single limits, of which `keep` is a list of words and all others are numbers."""
+    """Read single limits: `keep` is a list of words, all others are numbers."""
     words = value.get("keep") if isinstance(value, dict) else None
     if words is None:
         return validate(value)
@@ -187,7 +187,7 @@ OriginGlobs = Annotated[
 class BackendSetting(pydantic.BaseModel):
     """One backend. `url` is its root, with or without `/v1`; `name` defaults to its host and port.
 
-    What is not `managed` passes through untouched. `kind` is checked by `proxy.config`, which knows the kinds there are.
+    Requests to a backend that is not `managed` pass through untouched. `kind` is checked by `proxy.config`, which knows all kinds.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
@@ -205,7 +205,7 @@ class BackendSetting(pydantic.BaseModel):
         if not value.startswith(("http://", "https://")):
             raise ValueError("must start with http:// or https://")
         parts = urlsplit(value)
-        # A wrong port raises a ValueError of its own when it is asked for.
+        # `parts.port` itself raises a ValueError for a port that is not a number up to 65535.
         if not parts.hostname or parts.port == 0 or re.search(r"[\s?#]", value):
             raise ValueError("must be a root such as http://127.0.0.1:1234, without query or spaces")
         return value.rstrip("/").removesuffix("/v1").rstrip("/")
@@ -219,7 +219,7 @@ class BackendSetting(pydantic.BaseModel):
 
     @pydantic.model_validator(mode="after")
     def _user_and_name(self) -> Self:
-        """Take user and password out of the URL, which is shown in many places, and give it a name."""
+        """Move user and password out of the URL, which is shown in many places, and derive a missing name from it."""
         parts = urlsplit(self.url)
         before, at, place = parts.netloc.rpartition("@")
         if at:
@@ -236,5 +236,5 @@ class BackendSetting(pydantic.BaseModel):
 
     @property
     def authorization(self) -> str | None:
-        """Value of `Authorization` for the backend: its key, or user and password; None: the client's own."""
+        """Value of `Authorization` for the backend: its key, or user and password; None to pass the client's own."""
         return self._basic if self.api_key is None else f"Bearer {self.api_key}"
