@@ -38,6 +38,8 @@ _ASKED = re.compile(
 """A sentence that ends in a question mark, also those of Chinese and Arabic, or asks without one: begins with a word that asks, or has
 one in Chinese, Japanese or Korean. Looked for from where a sentence may begin only.
 """
+_FEW = 8
+"""Terms of a brief message."""
 DAY = "day:"
 """Begins the term for a day of the year, as no word does."""
 
@@ -88,6 +90,8 @@ class MessagePassages:
     """For each term the passages that have it, and how often."""
     day: date | None
     """On which it was written, if it tells."""
+    brief: bool = False
+    """Whether the user says it in few words, which may be about what was said before: "make it 900"."""
 
     @property
     def size(self) -> int:
@@ -110,7 +114,9 @@ def passages_of(message: Message, *, only: Callable[[str], bool] = bool) -> Mess
         lengths.append(found.total())
         for term, count in found.items():
             places.setdefault(term, []).append((number, count))
-    return MessagePassages(spans, tuple(lengths), {term: _shared(tuple(where)) for term, where in places.items()}, day)
+    brief = message.get("role") == "user" and len(spans) == 1 and lengths[0] <= _FEW and not asked(text)
+    shared = {term: _shared(tuple(where)) for term, where in places.items()}
+    return MessagePassages(spans, tuple(lengths), shared, day, brief)
 
 
 _shared = lru_cache(maxsize=4096)(tuple[tuple[int, int], ...])

@@ -9,10 +9,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import accumulate, compress, islice, takewhile
 from math import inf, log, sqrt
-from operator import mul, not_
+from operator import mul, not_, or_
 
 from proxy.core.history.embedded import authored_text
 from proxy.core.history.sentences import sentences
@@ -35,6 +35,10 @@ of it together weighs no more than twice the question: it must not drown it.
 _K1, _B = 1.2, 0.75
 _BEFORE, _AFTER = 0.5, 0.3
 """Share of its score that a passage gives to the next one and the one before: a question finds its answer."""
+_OF_BEFORE, _BACK = 0.4, 4
+"""Share of the best score of so many messages before that a brief one of the user's has, too, with the words of all of them: it
+says something of what was said there, and may change it.
+"""
 _AROUND, _REACH = 1.0, 4
 """Weight of the mean score of so many passages on either side: what was talked about there."""
 AROUND = 8.0
@@ -47,6 +51,8 @@ _SAME = 0.5
 """Share of a statement's terms that one later on has, which puts something else in its place."""
 _FEW = 3
 """Messages of the user's that have a word, up to which a later one of them may put something else in the place of an earlier one."""
+_FOLLOWING = 4
+"""Brief messages behind a statement that come with it: they may put something else in its place."""
 _BAR = 0.55
 """Needed for anything to be recalled: by how much more of the query the lost passages have than those in the prompt, times the
 standard deviations by which the best lies above the mean. Who asks nothing, or of what is new, mostly needs nothing; a plain
@@ -157,6 +163,12 @@ def rank(passages: Sequence[MessagePassages], query: Query, near: Sequence[float
             scores[at] += idf * count * (_K1 + 1) / (count + norm)
             covers[at] += idf
             words[at] |= (weight >= 1) << bit
+    own, said = [*scores], [*words]
+    for at, before in (
+        (starts[n], slice(starts[max(0, n - _BACK)], starts[n])) for n, each in enumerate(passages) if each.brief
+    ):
+        scores[at] = max(scores[at], _OF_BEFORE * max(own[before], default=0.0))
+        words[at] = reduce(or_, said[before], words[at])
     covers = [each / (total or 1.0) for each in covers]
     # A piece of a long message counts as part of it, unless it answers the query by itself.
     scores = [
@@ -273,12 +285,20 @@ class _Statements:
         if self.messages[place[0]].get("role") == "assistant":
             return [place]
         best = by.words[at] == max(by.words)
-        found = [each for each in self._later(at) if best or self.lost(each[0])][-1:]
+        later = self._later(at)
+        found = [each for each in later if (best or self.lost(each[0])) and not self._follows(each[0], at)][-1:]
         newest = (found or [place])[0][0]
+        brief = [each for each in later if each[0] > newest and self._follows(each[0], at) and self.lost(each[0])]
         uses = (self.used.get(term, []) for term in self.passages[newest].places)
         linked = ((-len(use), index) for use in uses if len(use) <= _FEW for index in use if index > newest)
         alike = [(i, 0) for _, i in sorted(linked) if self.lost(i) and self._value(i) == self._value(newest)]
-        return [*found, place, *alike[-1:]]
+        return [*found, place, *brief[:_FOLLOWING], *alike[-1:]]
+
+    def _follows(self, index: int, at: int) -> bool:
+        """Return whether a brief message has the words of a passage only from what was said before it."""
+        wanted = {term for term, weight in self.ranking.query.terms.items() if weight >= 1}
+        here = wanted & self.passages[self.ranking.places[at][0]].places.keys()
+        return self.passages[index].brief and not here <= self.passages[index].places.keys()
 
     def _value(self, index: int) -> tuple[bool, bool]:
         """Return whether a message tells a day, and whether a number: a value is replaced by one of its kind."""
