@@ -1,6 +1,6 @@
-"""Account of a conversation whose answer has to end: what was done and with which files, what was settled, what is open.
+"""Closing note of an answer that has to end early: what was done and with which files, what was settled, what is open.
 
-Made by code from the history that the client sent and the answer so far; a person reads it, no model does.
+Code writes it from the history that the client sent and the answer so far. It is meant for people; no model reads it.
 """
 
 import re
@@ -22,7 +22,7 @@ from proxy.core.history.turns import is_user, newest_user
 from proxy.core.request import Message, text_of
 
 _LOOKED_AT = 2_000
-"""Characters at the end of a result in which its outcome is looked for."""
+"""Characters at the end of a result that are searched for its outcome."""
 _FIRST_WORD = re.compile(r"\W{0,20}(\w{1,60})")
 _PATH = re.compile(r"(?!\w{3,8}://)(?:.*/.*|.*\.[A-Za-z]\w{0,7})")
 _HEADING = re.compile(r"^#{1,4} (.{1,80})", re.MULTILINE)
@@ -32,10 +32,10 @@ _BOX = re.compile(r"^\s{0,8}[-*+] \[([ xX])\] (.{1,200})", re.MULTILINE)
 def account(
     messages: Sequence[Message], answer: str, *, tokens: int, window: int, steps: Sequence[str], detailed: bool
 ) -> list[str]:
-    """Build the lines of an account, one for each section, or where `detailed` one for each item of a section.
+    """Build the lines of a closing note: one for each section or, if `detailed`, one for each item of a section.
 
-    `tokens` are those of the answer, `steps` what may be done next. The history is the client's, after its leading
-    system messages.
+    `messages` is the client's history after its leading system messages, `tokens` the length of the answer, and `steps` what
+    the user may do next.
     """
     most, width, room = (5, 200, 600) if detailed else (3, 100, 200)
     newest, results = newest_user(messages), results_of(messages)
@@ -59,7 +59,7 @@ def account(
 
 
 def _done(turn: Sequence[Result], answer: str, tokens: int, window: int) -> Iterator[str]:
-    """What was done in this turn: the answer, the calls by tool, then each with its outcome, the newest first."""
+    """Yield what was done in this turn: the answer, the number of calls by tool, then each call with its outcome, newest first."""
     covered = ", ".join(_HEADING.findall(answer)) or (answer and f"up to “…{_plain(answer[-60:], 60)}”")
     yield f"{plural(tokens, 'token')} of the answer{f' in a window of {window}' * (window > 0)}{f' ({covered})' * bool(covered)}"
     if turn:
@@ -72,13 +72,13 @@ def _done(turn: Sequence[Result], answer: str, tokens: int, window: int) -> Iter
 
 
 def _open_items(messages: Sequence[Message], results: Sequence[Result], answer: str) -> list[str]:
-    """The open items of the newest list of to-dos: of a tool's, else of one with boxes to tick in an answer."""
+    """Return the open items of the newest to-do list: a tool's if there is one, else a Markdown task list in an answer."""
     answers = (text_of(message) for message in reversed(messages) if message.get("role") == "assistant")
     lists = chain(map(todos, reversed(results)), map(_BOX.findall, chain((answer,), answers)))
     return open_items(next(filter(None, lists), []))
 
 
 def _plain(text: str, width: int) -> str:
-    """One line of it that is no link, image or tag where Markdown is shown: it may be a tool's."""
+    """Return one line of a text that cannot become a link, image or tag in Markdown: it may come from a tool."""
     line = " ".join(text[: 4 * width].split()).replace("](", "] (").replace("<", "(")
     return line if len(line) <= width else f"{line[: width - 1].rstrip()}…"

@@ -1,4 +1,8 @@
-"""How the context window is divided, when a request is due to be compacted, and when the next turn will be. Figures in tokens."""
+"""Division of the context window: when a request is due for compaction, and when the next one will be. Figures in tokens.
+
+From small to large: `goal` (compact to here), `enough` (no model needed below), `due` (compact from here), `ceiling`,
+`limit` (surely fits), `window`. `zone` is the part of the window that the shares of trigger and target are taken of.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,45 +21,45 @@ _SAFE = 0.97
 
 
 _FIXED = 2 / 3
-"""Share of the target that what can't be shortened may take before the other figures follow what is left."""
+"""Share of the target that the fixed part may take before trigger and target are based on what it leaves."""
 _ENOUGH = 0.45
-"""How far from the target to the trigger a prompt may be left by what costs no model's time."""
+"""How far up from target to trigger a prompt may be left by steps that cost no model's time, as a share of the distance."""
 _CLOSEST = 0.95
-"""Share of the trigger that a target may be at most: a compaction has to gain something."""
+"""Largest share of the trigger that a target may be: a compaction has to gain something."""
 _DEEP = 1 / 4
-"""Share of what is left that a compaction comes down to then."""
+"""Share of the room beside the fixed part that a compaction comes down to in a tight window."""
 
 _LEAST = 1 / 5
-"""The same where a turn adds much."""
+"""The same where turns are large: the lowest goal that growth may ask for."""
 _BESIDE = 300
-"""Tokens that are to be left beside the newest turn: of a summary, and of how the conversation began."""
+"""Tokens to leave beside the newest turn, for a summary and for the beginning of the conversation."""
 
 ANSWER_SHARE = 0.15
-"""Share of the window that an answer so far may take in the prompt that it is resumed with."""
+"""Share of the window that a partial answer may take in the prompt that resumes it."""
 
 USUAL_ANSWER = 0.25
-"""Share of the window to leave to an answer that can't be paused and has no bound."""
+"""Share of the window to leave for an answer that can't be paused and has no bound."""
 
 NEXT = "…"
-"""Stands for what the client will say next."""
+"""Placeholder for what the client will say next."""
 _RECENT = 4
-"""Turns by which the next one is judged."""
+"""Latest turns from which the next one is predicted."""
 TURNS = 4.5
-"""Turns that are to pass from one compaction to the next, and a little more: what they add is estimated."""
+"""Turns that should pass between two compactions. Not a whole number because the growth is an estimate: half a turn is margin."""
 _MOST = 1 / 8
-"""Share of the window that is expected of a client or an answer at most, however much came before."""
+"""Largest share of the window expected of a client's turn or of an answer, however large earlier ones were."""
 _MORE = 1.2
-"""Times the most of its latest turns that a turn may add: a little more is still nothing new, and its cost is estimated."""
+"""Factor on the largest of the latest turns, up to which the next one is expected to grow; its cost is an estimate too."""
 _NEAR = 1 / 2
-"""Share of the trigger below which no next turn can be due, but for one that is like none before."""
+"""Share of the trigger below which the next turn cannot be due, unless it is far larger than any before."""
 _WORTH = 1 / 2
-"""Of the way from target to trigger, from which it is worth compacting before the trigger is reached."""
+"""Share of the way from target to trigger after which compacting ahead of the trigger is worth it."""
 _FEWEST, _PAUSES = 2, 3
-"""Latest pauses of a conversation by which the next one is judged."""
+"""Fewest and most of a conversation's latest pauses from which the next one is predicted."""
 _SURE = 1.5
-"""Times the seconds that a summary is expected to take that have to be left for it."""
+"""Margin on the seconds that a summary is expected to take: so much of the pause has to be left."""
 _MOST_VAIN = 2
-"""Summaries that may be broken off by the next turn, before one waits for a longer pause."""
+"""Summaries that the next turn may interrupt before the next summary waits for a longer pause."""
 _THINKING = ("<think>", "</think>")
 
 
@@ -63,10 +67,10 @@ _THINKING = ("<think>", "</think>")
 class ContextBudget:
     """One model's window in tokens and the fractions of it at which Spillway acts. Many requests share one.
 
-    `fixed` are tokens of what no compaction touches: system prompt, tools, the template. Where they take most of the
-    target, trigger and target move up into what they leave: a compaction would else be due again at once. `within` are the
-    tokens of a smaller window, in which prompts are to stay; None: they may use all of it. `answer` are tokens to leave to an
-    answer that can't be paused; 0: it can.
+    `fixed` is the part that no compaction touches: system prompt, tools, the template. If it takes most of the target,
+    trigger and target are taken of the room it leaves, or a compaction would be due again at once. `within` is a smaller
+    window in which prompts should stay, or None if they may use all of it. `answer` is the room to leave for an answer that
+    can't be paused, or 0 if it can.
     """
 
     window: int
@@ -79,24 +83,24 @@ class ContextBudget:
 
     @cached_property
     def zone(self) -> int:
-        """Tokens of the window in which prompts are to stay: twice what can't be shortened, if they are to stay in less."""
+        """Part of the window in which prompts should stay: `within`, but at least twice the fixed part, and room for the answer."""
         most = self.window if self.within is None else max(self.within, 2 * self.fixed)
         return min(self.window, most, int((self.window - self.answer) / self.trigger))
 
     @cached_property
     def is_tight(self) -> bool:
-        """Whether what can't be shortened takes so much that the rest is managed within what it leaves."""
+        """Whether the fixed part is so large that the figures are taken of the room it leaves."""
         return self.fixed > self.zone * self.target * _FIXED
 
     @cached_property
     def goal(self) -> int:
-        """Prompt tokens to come down to when compacting."""
+        """Prompt tokens to compact to."""
         aimed = self.zone * self.target
         return int(max(aimed, self.fixed + (self.zone - self.fixed) * _DEEP) if self.is_tight else aimed)
 
     @property
     def enough(self) -> int:
-        """Prompt tokens at which no model has to be asked: far enough below the trigger for several steps."""
+        """Prompt tokens at or below which no model is asked: far enough below the trigger for several steps."""
         between = self.target + (self.trigger - self.target) * _ENOUGH
         return max(self.goal, int(self.zone * between))
 
@@ -114,7 +118,7 @@ class ContextBudget:
 
     @property
     def most(self) -> int:
-        """Prompt tokens that a compaction may leave: what surely fits, and has room for its answer."""
+        """Prompt tokens that a compaction may leave: they surely fit, with room for the answer."""
         return min(self.limit, self.window - self.answer)
 
     @cached_property
@@ -124,7 +128,7 @@ class ContextBudget:
 
     @property
     def brim(self) -> int:
-        """Prompt tokens up to which a prompt may be filled for one turn: an answer has as much room as it has without that."""
+        """Prompt tokens up to which recalled text may fill a prompt for one turn: at the trigger an answer has its usual room."""
         return int(self.due)
 
     @cached_property
@@ -133,21 +137,23 @@ class ContextBudget:
         return int(self.zone * (self.trigger + self.pause) / 2)
 
     def goal_for(self, grown: "Growth", opening: float) -> int:
-        """Prompt tokens to come down to for some turns to pass before the next compaction, where that leaves enough.
+        """Return the prompt tokens to compact to so that some turns pass before the next compaction, never more than `goal`.
 
-        What a user has begun with is not cut for that: `opening` are its tokens.
+        The beginning of the conversation, of `opening` tokens, is not cut for that.
         """
-        # A program's files and a user's papers stay rather than make room: only answers let a conversation grow so.
+        # A request counts for no more than an answer: files and papers that somebody pastes in are large once, not every
+        # turn, and should not push out what there is.
         turn = grown.answered + min(grown.requested, grown.answered)
         last = min(self.due, self.pause_point - grown.answered)
         least = max((self.zone - self.fixed) * _LEAST, opening + grown.requested + grown.answered + _BESIDE)
         return min(self.goal, int(max(self.fixed + least, last - TURNS * turn)))
 
     def growth_needed(self, tokens: int, spare: int, delivered: int) -> int:
-        """Return the tokens that an attempt has to generate before a pause gains room; `UNBOUND`: none ever does.
+        """Return the tokens that an attempt has to generate before a pause gains room, or `UNBOUND` if none ever would.
 
-        What a pause takes out is `spare` of the `tokens` that the prompt has without the answer, and of the answer what is
-        beyond its share: it has to be a part of the window, and as much has to be free then. `delivered` came before.
+        A pause can take out `spare` of the prompt's `tokens` (without the answer), and the part of the answer beyond its
+        share. That has to be at least the window divided by `GAIN_SHARE`, and as much has to be free after it. `delivered`
+        is the length of the answer before this attempt.
         """
         gain, share = self.window // GAIN_SHARE, int(self.zone * ANSWER_SHARE)
         needed = max(0, gain - spare)
@@ -156,32 +162,32 @@ class ContextBudget:
         return needed if left + gain <= self.window else UNBOUND
 
     def fill(self, tokens: float) -> float:
-        """Tokens as a fraction of the window."""
+        """Return tokens as a fraction of the window."""
         return tokens / self.window
 
     def needs_compaction(self, tokens: int, upper: int, *, passing: int = 0, cramped: bool = False) -> bool:
-        """Return whether a prompt has to be shortened before it is sent: it is due, or might not fit.
+        """Return whether a prompt has to be shortened before it is sent, because it is due or might not fit.
 
         Args:
-            tokens: of the prompt, by the best estimate.
-            upper: the same by its upper bound.
-            passing: those of `tokens` that are there for this turn alone.
-            cramped: nothing of what this turn needs of the covered history has room, and a compaction makes some.
+            tokens: best estimate of the prompt.
+            upper: upper bound of the estimate.
+            passing: part of `tokens` that is in the prompt for this turn only.
+            cramped: this turn needs passages of the covered history and none has room, but a compaction would make some.
         """
         if tokens - passing >= (self.enough if cramped else self.due):
             return True
         return upper > self.limit or (passing > 0 and tokens > self.ceiling)
 
     def refuses(self, tokens: int, upper: int, *, counted: bool, cuts: bool) -> bool:
-        """Return whether a shortened prompt is not even sent: it is too long by the backend's own count (`counted`).
+        """Return whether a shortened prompt is refused without being sent, because the backend's own count (`counted`) is too high.
 
-        An honest backend decides all other cases itself. To one that `cuts` in silence nothing is sent that is too long by
-        the lowest reading of the estimate.
+        A backend that reports overflows decides all other cases itself. One that silently `cuts` is not sent a prompt that
+        is too long even by the lower bound of the estimate (as far below `tokens` as `upper` is above).
         """
         return tokens >= self.window if counted else cuts and 2 * tokens - upper >= self.window
 
     def requested_goal(self, tokens: int, wanted: CompactionRequest | None) -> int | None:
-        """Return the prompt tokens to compact a prompt of `tokens` to on the client's request; None: not, or not yet."""
+        """Return the tokens to compact a prompt of `tokens` to at the client's request, or None if not (or not yet) asked to."""
         if wanted is None:
             return None
         if wanted.now:
@@ -195,12 +201,12 @@ _shared = lru_cache(maxsize=256)(ContextBudget)
 
 
 def budget_for(settings: Settings, window: int, fixed: int = 0, answer: int = 0) -> ContextBudget:
-    """Return the budget for a window of so many tokens, of which `fixed` can't be shortened.
+    """Return the budget for a window of `window` tokens, of which `fixed` can't be shortened.
 
-    An `answer` that can't be paused has at most half of the rest: clients set bounds that no answer comes near.
+    An `answer` that can't be paused gets at most half of the rest: clients set bounds that no answer comes near.
 
-    A trigger or target in tokens counts where it is less than the usual share. A target that is a share keeps its distance
-    from a trigger in tokens. The three stay in order, whatever several globs for a model come to.
+    A trigger or target in tokens applies only where it is less than the default share. A target given as a share keeps its
+    proportion to a trigger in tokens. Target, trigger and pause stay in this order, however several globs for a model combine.
     """
     within, trigger = None, min(settings.trigger, settings.pause)
     if settings.trigger > 1:
@@ -218,14 +224,17 @@ def budget_for(settings: Settings, window: int, fixed: int = 0, answer: int = 0)
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Tokens by which a conversation grows with a turn: what the client says, and what is answered."""
+    """Tokens by which a turn lets a conversation grow: those of the client's messages, and those of the answer."""
 
     requested: int
     answered: int
 
 
 def growth(messages: Sequence[Message], costs: Sequence[float], window: int) -> Growth:
-    """The most of its latest turns, within reason; the message that opens it is like no other. `costs` are tokens of each."""
+    """Return the largest of the latest turns, within reason. `costs` are the messages' tokens.
+
+    The first message is not counted: the opening of a conversation is rarely like its later turns.
+    """
     requests, answered = [0.0], [0.0]
     before = ""
     for index in range(len(messages) - 1, 0, -1):
@@ -242,7 +251,7 @@ def growth(messages: Sequence[Message], costs: Sequence[float], window: int) -> 
 
 
 def may_be_due(budget: ContextBudget, used: int) -> bool:
-    """Return whether the next turn may be due, by nothing but the tokens of the prompt and its answer: the cheap question."""
+    """Return whether the next turn may be due, going by `used` alone, the tokens of prompt and answer: a cheap first check."""
     return used >= budget.due * _NEAR
 
 
@@ -252,38 +261,38 @@ def is_due_next(
     """Return whether the next turn would be due.
 
     Args:
-        budget: the model's.
-        tokens: of the history with its newest answer, by the best estimate.
-        upper: the same by its upper bound.
-        grown: what a turn of this conversation adds.
-        recalled: tokens that were brought back for its latest turn, and may be for the next one.
-        passing: those of `tokens` that are there for this turn alone, which goes on.
+        budget: budget of the model.
+        tokens: best estimate of the history with its newest answer.
+        upper: upper bound of the estimate.
+        grown: expected growth with the next turn.
+        recalled: tokens of passages recalled for the latest turn; the next one may need them too.
+        passing: part of `tokens` that is there for this turn only, where the turn is not over yet.
     """
     request = int(grown.requested * _MORE)
     following = tokens + request
     if budget.needs_compaction(following, upper + request, passing=passing):
         return True
-    # It would be compacted in its answer, or for want of room for what is to be recalled.
+    # Otherwise the next turn would be compacted in the middle of its answer, or to make room for recalled passages.
     soon = following + grown.answered >= budget.pause_point or following - passing + recalled / 2 > budget.brim
     return soon and tokens >= budget.goal + (budget.brim - budget.goal) * _WORTH
 
 
 class Pauses(NamedTuple):
-    """How long a conversation's user was away after the latest answers, and what was made of it. In seconds."""
+    """Pauses of a conversation's user after the latest answers, in seconds, and how often a summary did not end in time."""
 
     latest: tuple[float, ...] = ()
     vain: int = 0
-    """Summaries that were broken off by the conversation's next turn."""
+    """Number of summaries that the conversation's next turn interrupted."""
 
     def followed_by(self, pause: float) -> "Pauses":
-        """Return them with one more."""
+        """Return a copy with one more pause; only the latest three are kept."""
         return self._replace(latest=(*self.latest, pause)[-_PAUSES:])
 
     def patience(self, passed: float, needed: float) -> float | None:
-        """Return for how long the user has to stay away before a summary is asked for.
+        """Return the seconds that the user has to stay away before a summary is asked for, or None if too little is known.
 
-        0 where one surely ends before the user is back, as the latest pauses were; else longer than any of them; None where too
-        little is known. `passed` since the answer; `needed`: what a summary takes, 0 if nobody knows.
+        0 if the summary would end before the shortest of the latest pauses is over, otherwise the longest of them. `passed`
+        are the seconds since the answer, `needed` those that a summary takes, or 0 if unknown.
         """
         if len(self.latest) < _FEWEST:
             return None
@@ -293,15 +302,15 @@ class Pauses(NamedTuple):
 
 
 def history_next(messages: Sequence[Message], reply: Piece, *, parsed: bool) -> tuple[list[Message], list[Message]]:
-    """The history as the client will send it next, in two parts: what can be compacted already, and what comes after it.
+    """Predict the history that the client will send next, as two parts: what can be compacted already, and what follows it.
 
-    In place of what is not known yet something stands that is about nothing. What was called for is not compacted, nor is
-    anything for the sake of a result that has not come.
+    Placeholders without meaning stand in for unknown content: the user's next message, or the results of calls. Calls
+    without results are in the second part, so they are not compacted.
 
     Args:
-        messages: as the client sent them.
-        reply: the whole answer.
-        parsed: whether clients of this dialect get the arguments of calls as objects, and send them back so.
+        messages: history as the client sent it.
+        reply: whole answer.
+        parsed: whether clients of this dialect get the arguments of calls as objects, and send them back in that form.
     """
     answer: Message = {"role": "assistant", "content": _resent(messages, reply.text) or None}
     if reply.thought and any(message.get("reasoning_content") for message in messages):
@@ -314,7 +323,7 @@ def history_next(messages: Sequence[Message], reply: Piece, *, parsed: bool) -> 
 
 
 def _resent(messages: Sequence[Message], text: str) -> str:
-    """The text as the client sends it back: without the thoughts in it, if it took them out of earlier answers."""
+    """Return an answer's text as the client will send it back: without its thinking, if it dropped that from earlier answers."""
     opening, closing = _THINKING
     if not text.lstrip().startswith(opening):
         return text

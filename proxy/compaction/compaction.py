@@ -1,7 +1,7 @@
 """Shortening a history by a strategy: a pure flow that yields requests for summaries and receives texts.
 
-What a strategy leaves too long is trimmed. The result is a prefix rewrite: `covered` messages at the front of the history
-are replaced, the rest stays as it is. A new strategy is a function and an entry in `STRATEGIES`.
+A history that is still too long after its strategy is trimmed. The result is a prefix rewrite: `covered` messages at the
+front of the history are replaced, the rest stays as it is. A new strategy is a function and an entry in `STRATEGIES`.
 """
 
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -32,11 +32,11 @@ from proxy.core.request import Message
 Kind = Literal["pruned", "compacted", "trimmed", "read"]
 SummaryKind = Literal["", "written", "extract"]
 Rungs: TypeAlias = tuple[str, ...]
-"""Names of the rungs that took something out."""
+"""Names of the rungs that saved tokens, in the order in which they were tried."""
 Shortening: TypeAlias = Generator[SummaryAsk, str, tuple[Reduction, Rungs, Kind]]
-"""Yields requests for summaries and is sent the texts; comes to the shorter history."""
+"""Yields requests for summaries, is sent the texts, and returns the shorter history with its rungs and its kind."""
 Step: TypeAlias = tuple[str, Callable[..., Reduction], dict[str, Any]]
-"""A rung with its name and its bounds; it returns the same reduction if nothing is to gain."""
+"""Name of a rung, the rung itself, and its bounds. A rung returns the same reduction if it would save nothing."""
 
 RUNGS: dict[str, Callable[..., Reduction]] = {
     "thoughts": drop_thoughts,
@@ -44,28 +44,28 @@ RUNGS: dict[str, Callable[..., Reduction]] = {
     "mask": mask_results,
     "duplicates": drop_duplicates,
 }
-"""Rungs that need no model and keep every message in its place, in this order; each is told where the tail begins."""
+"""Rungs that need no model and keep every message in its place, in this order; each takes the index of the tail."""
 _SUMMARY_KINDS: dict[str, SummaryKind] = {"summarise": "written", "extract": "extract"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """Result of a compaction: the new history, and which part of the old one which part of it stands for."""
+    """Result of a compaction: the new history, and how many of its first messages replace how many of the old ones."""
 
     messages: Sequence[Message]
     covered: int
-    """Messages at the front of the old history that were rewritten; 0: nothing could be done."""
+    """Messages at the front of the old history that were rewritten; 0 if nothing could be done."""
     replaced: int
-    """Messages at the front of the new history that stand for them."""
+    """Messages at the front of the new history that replace the covered ones."""
     kind: Kind
     before: float
     after: float
-    """Predicted tokens of the whole history."""
+    """Predicted tokens of the whole history, like `before`."""
     rungs: Rungs
     cleaned: int = 0
-    """Tool results that no longer stand there as they did: capped, masked, told of in a summary, or left out."""
+    """Tool results that are no longer there in full: capped, masked, summarised, or left out."""
     cut: tuple[float, float] = (0.0, 0.0)
-    """Tokens of users' own words, before the newest message, in whose middle something was left out: these, and of how many."""
+    """Tokens cut from the middle of users' own words, and all tokens of the words so cut; the newest message not counted."""
 
     @property
     def summary(self) -> SummaryKind:
@@ -78,13 +78,13 @@ class Strategy:
     """One way to bring a history down to its budget."""
 
     shorten: Callable[[Reduction, Summariser, bool], Shortening]
-    """Its flow; the last argument says that a summary is wanted though the history could do without one."""
+    """Flow of the strategy. If the last argument is true, a summary is wanted even where the history could do without one."""
     asks: bool = True
     """Whether a model may be asked for a summary."""
 
 
 def _auto(reduction: Reduction, by: Summariser, summarised: bool) -> Shortening:  # noqa: FBT001 - a `Strategy`
-    """Rungs without a model, then a summary of what lies between head and tail, or an extract; then what else can be given up."""
+    """Prune without a model, then summarise (or extract) what lies between head and tail, then give up what else can go."""
     shorter, rungs = _prune(reduction)
     kind: Kind = "pruned"
     if summarised or shorter.total > shorter.goal:
@@ -96,7 +96,7 @@ def _auto(reduction: Reduction, by: Summariser, summarised: bool) -> Shortening:
 
 
 def _summarize(reduction: Reduction, by: Summariser, _summarised: bool) -> Shortening:  # noqa: FBT001 - as above
-    """A summary of what lies between head and tail, though masking its results might do; the tail stays as it is."""
+    """Summarise what lies between head and tail even if masking its results might do; the tail stays as it is."""
     roomy = least_tail(reduction) + by.tokens <= reduction.budget
     tail = reduction if roomy else _prune(reduction)[0]
     shorter, rungs = yield from summarise(reduction, tail, by, always=True)
@@ -107,9 +107,9 @@ def _summarize(reduction: Reduction, by: Summariser, _summarised: bool) -> Short
 
 
 def _truncate(reduction: Reduction, by: Summariser, summarised: bool) -> Shortening:  # noqa: FBT001 - as above
-    """Whole turns are left out, the oldest first; head and newest turn stay, and give way only where they alone are too long.
+    """Leave out whole turns, the oldest first; shorten the head and the newest turn only if they alone are too long.
 
-    Where a summary is wanted, code makes an extract instead.
+    If a summary is wanted, code makes an extract instead.
     """
     if summarised:
         return (yield from _auto(reduction, by, summarised))
@@ -127,10 +127,10 @@ STRATEGIES = {
     "auto": Strategy(_auto),
     "summarize": Strategy(_summarize),
     "truncate": Strategy(_truncate, asks=False),
-    # Every summary that would be asked for is taken for one that failed: an extract made by code stands in its place.
+    # No model is asked, as if every request for a summary had failed: code makes extracts instead.
     "mask": Strategy(_auto, asks=False),
 }
-"""Strategies by the name that users give them."""
+"""Strategies by the names that users set."""
 
 
 def compact(
@@ -143,8 +143,8 @@ def compact(
 ) -> Generator[SummaryAsk, str, Compaction]:
     """Bring a history down to `reduction.budget` tokens, or at least below `limit`, the tokens that surely fit.
 
-    `summarised`: with a summary, or an extract, though it could do without one.
-    Yields summary requests; send the text back, empty when the model failed. Raises nothing: a result above
+    With `summarised`, the result has a summary or an extract even if pruning alone would do.
+    Yields summary requests; send the text back, or an empty one if the model failed. Raises nothing: a result above
     `limit` means that the pinned part alone is too large.
     """
     if reduction.total <= reduction.budget:
@@ -164,7 +164,7 @@ def compact(
 
 
 def _descend(reduction: Reduction, target: float, steps: Iterable[Step]) -> tuple[Reduction, Rungs]:
-    """Take one step after the other until no more than `target` tokens are left."""
+    """Take one step after the other until at most `target` tokens are left."""
     used: list[str] = []
     for name, rung, bounds in steps:
         if reduction.total <= target:
@@ -177,7 +177,7 @@ def _descend(reduction: Reduction, target: float, steps: Iterable[Step]) -> tupl
 
 
 def _prune(reduction: Reduction) -> tuple[Reduction, Rungs]:
-    """Old turns first, then what the newest one has read; at last what was read a moment ago, rather than ask a model."""
+    """Prune old turns first, then what the newest one has read, and last what it read a moment ago: still cheaper than a model."""
     budget, least, end = reduction.budget, reduction.limits.message, len(reduction.messages)
     tails = ({"tail": reduction.newest or 0}, {"tail": end})
     steps = [(name, rung, tail) for name, rung in RUNGS.items() for tail in tails]
@@ -191,7 +191,7 @@ def _prune(reduction: Reduction) -> tuple[Reduction, Rungs]:
 
 
 def _give_up(reduction: Reduction) -> tuple[Reduction, Rungs]:
-    """Shorten what is given up last: programs' blocks, what the model has not read yet, the user's words."""
+    """Shorten what is given up last: programs' blocks, results that the model has not read yet, the user's words."""
     goal, least = reduction.goal, reduction.limits.message / 4
     steps: list[Step] = [
         ("oversize", cut_oversize, {"budget": goal, "least": least, "words": False}),
@@ -202,7 +202,7 @@ def _give_up(reduction: Reduction) -> tuple[Reduction, Rungs]:
 
 
 def _squeeze(reduction: Reduction, limit: float) -> Reduction:
-    """Down to `limit` without leaving out whole turns, if that goes: be it ever so little that each result gives."""
+    """Come down to `limit` without leaving out whole turns, if possible, however little each result saves."""
     limits = replace(reduction.limits, protect_newest=0, minimum_gain=0)
     reduction = replace(reduction, budget=limit, enough=limit, unread=0.0, limits=limits)
     steps: list[Step] = [("mask", mask_results, {"tail": len(reduction.messages)}), ("unread", cap_unread, {})]
@@ -212,13 +212,13 @@ def _squeeze(reduction: Reduction, limit: float) -> Reduction:
 def _drop_turns(reduction: Reduction, budget: float) -> Reduction:
     """Leave out whole turns, the oldest first, down to `budget` tokens; the head and the newest turn stay."""
     newest, floor = reduction.newest, head_end(reduction.messages)
-    # In a turn that is all there is, only its last step is certain to stay.
+    # If the history is one long turn, only its last step is certain to stay.
     tail = newest if newest is not None and newest >= floor else cut_points(reduction.messages)[-2:][0]
     return drop_oldest(reduction, budget, floor, tail)
 
 
 def _trim(reduction: Reduction, limit: float) -> Reduction:
-    """Down to `limit` at any price: whole turns first, then the middles of what is left."""
+    """Come down to `limit` at any price: leave out whole turns first, then cut the middles of what is left."""
     shorter = _drop_turns(reduction, limit)
     if shorter.total <= limit:
         return shorter
@@ -228,19 +228,20 @@ def _trim(reduction: Reduction, limit: float) -> Reduction:
     deeper = cut_middles(shorter, min(limit, reduction.recallable))
     whole = reduction.uncut or shorter.messages[user]
     more, less = (share_left(whole, each.messages[user], reduction.cost) for each in (cut, deeper))
-    # Where hardly anything of it has room in any case, what is asked has to be recalled.
+    # The deeper cut makes room to recall pieces of the newest message, but leaves fewer of its words in place. If only the
+    # shallower cut leaves a readable share, take that; if neither does, the pieces have to be recalled anyway.
     return cut if less < LEAST_SHARE <= more else deeper
 
 
 def _rewritten(old: Reduction, new: Reduction, kind: Kind, rungs: Rungs) -> Compaction:
-    """Find the untouched common end: everything before it is covered, and what the rewrite points at. No gain, no rewrite."""
+    """Find the untouched common end: all before it is covered, and so is what the rewrite points at. No gain, no rewrite."""
     if new.total >= old.total:
         new, rungs = old, ()
     before, after = list(old.messages), list(new.messages)
     same = 0
     while same < min(len(before), len(after)) and before[-1 - same] is after[-1 - same]:
         same += 1
-    # Up to the next place where the history may be cut: a batch of results is stored whole.
+    # Round up to the next place where the history may be cut: a batch of results is stored whole.
     least = max(len(before) - same, *new.leans.values(), 0)
     covered = next(point for point in cut_points(before) if point >= least)
     replaced = len(after) - (len(before) - covered)
@@ -258,7 +259,7 @@ def _rewritten(old: Reduction, new: Reduction, kind: Kind, rungs: Rungs) -> Comp
 
 
 def _words_cut(old: Reduction, new: Reduction) -> tuple[float, float]:
-    """Tokens of users' words that were cut out of messages before the newest one, and of all words in these."""
+    """Return the tokens cut from users' words before the newest message, and all tokens of the words so cut."""
     before, newest = {id(message) for message in old.messages}, new.newest
     gone = total = 0.0
     for message in new.messages[:newest]:

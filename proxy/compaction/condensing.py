@@ -1,4 +1,4 @@
-"""Plan and place a summary: which part of the beginning stays, where the tail begins, and the block between."""
+"""Plan and place a summary: which part of the beginning stays, where the tail begins, and the block between them."""
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,46 +18,47 @@ from proxy.core.history.turns import bridge_needed, cut_points, first_user, is_r
 from proxy.core.request import SYSTEM_ROLES, Message
 
 _MOST_TOO_LONG = 1.25
-"""Of the tokens asked for, what a summary may have by the estimate."""
+"""Factor by which a summary's estimated tokens may exceed those asked for."""
 _FOLDED = 1 / 4
-"""Share of its tokens that is left of what is put in short by code."""
+"""Size of an extract made without asking a model, as a share of the tokens it covers."""
 _READ = 0.7
-"""Share of the room up to which the answer that the user has just read stays."""
+"""Share of the goal up to which the answer that the user has just read stays, with its question."""
 _LEAST = 0.25
-"""Share of the room that the beginning has, however large the newest turn is."""
+"""Share of the budget that the beginning gets, however large the newest turn is."""
 _WORTH_CUTTING = 1 / 8
-"""Share of a message of the beginning that has to be left of it, if it is to be cut."""
+"""Smallest share of a message that is worth keeping; a message that would be cut to less is dropped."""
 _OF_THE_REST = 1 / 2
-"""Share of what the newest turn leaves of the room, that a summary may take."""
+"""Share of the room beside the newest turn that a summary may take."""
 _SMALLEST = 96
-"""Tokens of a summary that says anything."""
+"""Fewest tokens of a summary that says anything."""
 _VERBATIM = 1.45
-"""Times the room of a summary that an extract may have: it takes the user's words as they are."""
+"""Factor on a summary's size for an extract in its place, which quotes the user and so needs more words."""
 _UNUSED = 0.15
-"""Share of the room that may be left unused; more is filled from the beginning."""
+"""Share of the budget that may stay unused; if more is left, it is filled from the beginning."""
 
 
 def head_end(messages: Sequence[Message]) -> int:
-    """Index after the pinned head: the summary that is there with its bridge, else the first user message.
+    """Return the index after the pinned head: an earlier summary and its bridge or, without one, the first user message.
 
-    Where several turns with tool results come before that, the beginning of the conversation is missing: none is pinned.
+    If several turns with tool results come before that message, the beginning of the conversation is missing, and nothing
+    is pinned.
     """
     first, block = first_user(messages), next((i for i, m in enumerate(messages) if is_summary(m)), None)
     if block is not None:
         return block + 1 + summary.is_bridge(messages, block + 1)
     if first is None or (any(map(is_result, messages[:first])) and len(cut_points(messages[:first])) > 2):
-        return 0  # its beginning is lacking
+        return 0
     return first + 1
 
 
 def _tail_start(reduction: Reduction, room: float) -> int | None:
-    """Index at which the verbatim tail begins: as early as `room` allows, before the newest user turn if that fits.
+    """Find the index at which the verbatim tail begins: as early as `room` allows, before the newest user turn if that fits.
 
-    None if there is no place to cut. What lies before it is summarised and covered, so it never ends in the newest user
-    message: that one would be told of, though it stays as it is and may yet be edited.
+    Returns None if there is no place to cut. The messages before the tail are covered by the summary, so they never end in
+    the newest user message: it would be summarised although it stays verbatim and may yet be edited.
     """
     newest = reduction.newest
-    # Tokens of everything before an index.
+    # Tokens of everything before each index.
     upto = [0.0, *accumulate(reduction.costs)]
     point: int | None
     points = [point for point in cut_points(reduction.messages) if reduction.floor <= point < len(reduction.messages)]
@@ -73,7 +74,7 @@ def _tail_start(reduction: Reduction, room: float) -> int | None:
 
 
 def _extract(zone: Sequence[Message], source: Source, reduction: Reduction, tokens: int) -> str:
-    """Extract of it made by code, in about as many tokens as a summary."""
+    """Make an extract of the zone by code, in about as many tokens as a summary would have."""
     limit = tokens * 4
     text = extract(zone, source, limit=limit)
     used = reduction.count(text)
@@ -81,7 +82,7 @@ def _extract(zone: Sequence[Message], source: Source, reduction: Reduction, toke
 
 
 def _within(text: str, reduction: Reduction, tokens: int) -> str:
-    """A summary without what it has above the length that was asked for: not every backend keeps that."""
+    """Cut a summary, at a sentence's end, to the length that was asked for: not every backend obeys `max_tokens`."""
     while (used := reduction.count(text)) > _MOST_TOO_LONG * tokens:
         shorter = text[: int(len(text) * tokens / used)]
         text = shorter[: last_end(shorter)].rstrip() or shorter
@@ -90,22 +91,22 @@ def _within(text: str, reduction: Reduction, tokens: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Head in front of the block, and the part of the history that the block stands for."""
+    """What stays before the block (the head), and where the history goes on after it (`start`)."""
 
     reduction: Reduction
     head: Sequence[Message]
     start: int
     newest: int | None = None
-    """Index of the newest user message, where it belongs to the beginning."""
+    """Index of the newest user message if it is part of the beginning."""
     parts: Sequence[Part] | None = None
-    """What the head was chosen from; None: it is that of an earlier compaction."""
+    """Messages that the head was chosen from, or None if the head comes from an earlier compaction."""
     folded: tuple[Message, ...] = ()
-    """The earlier block, and of it what is told anew."""
+    """The earlier block, and then its extracts, which the new block replaces."""
 
     def with_less(self, room: float) -> "_Plan":
-        """The same, where of the beginning as much stays as `room` tokens hold, and what the user asked last.
+        """Return a plan whose head has only what fits into `room` tokens, and the user's last question in any case.
 
-        Each message goes with its answer; what is cut in its middle is told in the block, too.
+        A message is dropped together with its answer. What is cut in its middle is also covered by the block.
         """
         questions = [m for m in self.reduction.messages if is_user(m) and not is_summary(m)]
         last = next((m for m in reversed(questions) if m.get("content") != BRIDGE), None)
@@ -132,7 +133,7 @@ class _Plan:
 
     @property
     def with_instructions(self) -> "_Plan":
-        """The same, with the instructions that the block would cover in front of it, and without those that are replaced."""
+        """The plan with the instructions that the block would cover put before it, and without outdated ones."""
         old, end = self.reduction, next((i for i, m in enumerate(self.head) if is_summary(m)), len(self.head))
         stale = [i for i, group in old.results.items() if i < old.floor and old.kept.keys().isdisjoint(group)]
         gone = {id(old.messages[each]) for at in stale for each in (at - 1, at)}
@@ -141,7 +142,7 @@ class _Plan:
 
     @property
     def without_extracts(self) -> "_Plan":
-        """The same, where what code told last of all is told anew with the rest, in one extract."""
+        """The plan with the extracts at the end of the earlier block merged, with the rest, into one new extract."""
         at = next((i for i, message in enumerate(self.head) if is_summary(message)), None)
         summaries, extracts = ("", "") if at is None else summary.last_extract(str(self.head[at]["content"]))
         if at is None or not extracts:
@@ -152,7 +153,7 @@ class _Plan:
 
     @property
     def zone(self) -> list[Message]:
-        """Messages that the block stands for: not those that stay whole, in front of it or, as the newest user message, behind it."""
+        """Messages that the block replaces: all before the tail but those that stay whole (the head and the newest user message)."""
         messages, newest = self.reduction.messages, self.reduction.newest
         verbatim = {*map(id, self.head), *map(id, self.folded[:1])}
         rest = (m for at, m in enumerate(messages[: self.start]) if at != newest and id(m) not in verbatim)
@@ -160,13 +161,14 @@ class _Plan:
 
     @property
     def source(self) -> Source:
-        """What the user said in what the block stands for, and nowhere in what stays."""
+        """Source of the block: what the user said in the messages that it replaces and nowhere in those that stay."""
         messages, newest, zone = self.reduction.messages, self.reduction.newest, self.zone
         visible = [*self.head, *messages[self.start :], *messages[slice(newest, newest and newest + 1)]]
         covered = set(map(id, zone))
         begins = (id(message) in covered for message in messages[: self.start])
         places = zip(accumulate(begins, initial=len(self.folded[1:])), messages, strict=False)
-        told = next((at for at, m in enumerate(messages) if is_summary(m)), 0)  # what was asked before it is told there
+        # An earlier summary covers the questions before it.
+        told = next((at for at, m in enumerate(messages) if is_summary(m)), 0)
         asked = [(at, m) for at, m in [*places][told:] if is_user(m) and id(m) not in covered]
         return source_of(zone, visible, asked)
 
@@ -174,9 +176,9 @@ class _Plan:
 def summarise(
     reduction: Reduction, pruned: Reduction, by: Summariser, *, always: bool
 ) -> Generator[SummaryAsk, str, tuple[Reduction | None, tuple[str, ...]]]:
-    """Summarise the unpruned history, whose bytes the backend has cached; the tail is kept as it was pruned.
+    """Summarise the unpruned history, which the backend has cached byte for byte; the tail is kept in its pruned form.
 
-    What is not worth asking a model for is put in short by code, behind the blocks that there are.
+    If a model's summary is not worth its time, code appends an extract to the existing blocks instead.
     """
     wanted, by = by.tokens, replace(by, tokens=_size(by.tokens, pruned))
     plan = _planned(reduction, pruned, by)
@@ -185,7 +187,7 @@ def summarise(
     block, due = _block(plan.reduction), new
     if block is not None and _outgrown(plan, block, pruned, by):
         due += plan.reduction.costs[block]
-    # What has to be told in next to nothing a model tells no better.
+    # With next to no room for a summary, a model does no better than an extract.
     asks = always or (due >= reduction.limits.worth and by.tokens >= wanted // 4)
     if asks and block is not None and due > new:
         plan = _merged(plan, block, pruned, by)
@@ -204,7 +206,7 @@ def summarise(
 
 
 def _reductions(plan: _Plan, compacted: Reduction, *, extracts: bool) -> Iterator[_Plan]:
-    """Plans with less and less in front of the newest turn, for where that takes what room there is."""
+    """Yield plans with less and less before the newest turn, for histories whose newest turn takes most of the room."""
     opening = [m for m in plan.head if not is_summary(m) and m.get("content") != BRIDGE]
     over = compacted.total - compacted.goal
     bare = plan.with_less(sum(compacted.cost(opening)) - over)
@@ -215,7 +217,7 @@ def _reductions(plan: _Plan, compacted: Reduction, *, extracts: bool) -> Iterato
 
 
 def _condensed(plan: _Plan, pruned: Reduction, text: str, size: int, source: Source | None = None) -> Reduction:
-    """The history with its block: this text, or what code makes of it in as many tokens."""
+    """Return the history with its block: `text`, or an extract of `size` tokens if that is empty."""
     zone = plan.zone
     source = source or plan.source
     written = _within(text or _extract(zone, source, plan.reduction, size), plan.reduction, size)
@@ -223,7 +225,7 @@ def _condensed(plan: _Plan, pruned: Reduction, text: str, size: int, source: Sou
 
 
 def _planned(reduction: Reduction, pruned: Reduction, by: Summariser) -> _Plan | None:
-    """Choose what stays; None if there is no place to cut."""
+    """Choose what stays, or return None if there is no place to cut."""
     newest = reduction.newest
     brought = sum(reduction.cost(reduction.instructions(reduction.floor, len(reduction.messages))))
     if _block(reduction) is not None or not reduction.floor:
@@ -245,21 +247,21 @@ def _planned(reduction: Reduction, pruned: Reduction, by: Summariser) -> _Plan |
 
 
 def _room(reduction: Reduction, others: float) -> float:
-    """Tokens that the tail may take beside `others`: what is left, and a little more for what the user has just read."""
+    """Return the tokens left for the tail beside `others`, stretched towards the goal if the newest answer just misses."""
     room, read = reduction.budget - others, least_tail(reduction)
-    return read + 1 if room <= read < reduction.goal - others else room  # sums differ by their order
+    return read + 1 if room <= read < reduction.goal - others else room  # +1: float sums depend on their order
 
 
 def _size(tokens: int, reduction: Reduction) -> int:
-    """Tokens of a summary, so many if the newest turn leaves room: it must not take all that is left to what comes next."""
+    """Return a summary's size: `tokens`, or half of the room beside the newest turn if that is less, so that the next turn fits."""
     room = reduction.goal - least_tail(reduction)
     return min(tokens, max(_SMALLEST, int(room * _OF_THE_REST)))
 
 
 def _merged(plan: _Plan, block: int, pruned: Reduction, by: Summariser) -> _Plan:
-    """The same, where the earlier block becomes part of the new one: its room is the tail's.
+    """Return a plan in which the new block replaces the earlier one, whose room goes to the tail.
 
-    Not where that would be filled with calls and the notes for their results, which are told better in the block.
+    The tail does not grow where that would only add calls and the notes for their results: the block covers them better.
     """
     merged, start = replace(plan.reduction, floor=block), None
     if not any(map(is_result, merged.messages[plan.reduction.floor : plan.start])):
@@ -269,12 +271,16 @@ def _merged(plan: _Plan, block: int, pruned: Reduction, by: Summariser) -> _Plan
 
 
 def _pinned(reduction: Reduction, head: Sequence[Message], newest: int | None) -> float:
-    """Tokens of a head, without those of the newest user message, which is counted with the tail wherever it stands."""
+    """Return the tokens of a head without the newest user message, which counts towards the tail wherever it is."""
     return sum(reduction.cost(head)) - (reduction.costs[newest] if newest is not None else 0.0)
 
 
 def least_tail(reduction: Reduction) -> float:
-    """Tokens of the last step, of the newest user message, and of the answer before it with its question, if that is not much longer."""
+    """Return the tokens of the smallest tail: the last step, and the newest user message with the answer that it follows.
+
+    The question before that answer belongs to it; neither is counted if the question is more than twice as long as the
+    answer, or both do not fit well.
+    """
     costs, newest, last = reduction.costs, reduction.newest, cut_points(reduction.messages)[-2:][0]
     if newest is None or newest < last:
         return sum(costs[last:]) + (0.0 if newest is None else costs[newest])
@@ -286,7 +292,7 @@ def least_tail(reduction: Reduction) -> float:
 
 
 def _filled(plan: _Plan, pruned: Reduction, block: str) -> Reduction:
-    """The history with its block, and as much more of its beginning as there is room for when the block is known."""
+    """Return the history with its block, and with more of its beginning if the finished block leaves room."""
     old = plan.reduction
     uncovered = replace(
         old,
@@ -306,7 +312,7 @@ def _filled(plan: _Plan, pruned: Reduction, block: str) -> Reduction:
 
 
 def _new(plan: _Plan) -> float:
-    """Tokens that the block is to stand for: neither those of the newest user message nor those of the head."""
+    """Return the tokens that the block replaces: neither the newest user message nor the head counts."""
     old, newest = plan.reduction, plan.reduction.newest
     stays = newest is not None and old.floor <= newest < plan.start
     between = sum(old.costs[old.floor : plan.start]) - (old.costs[newest or 0] if stays else 0.0)
@@ -315,12 +321,12 @@ def _new(plan: _Plan) -> float:
 
 
 def _block(reduction: Reduction) -> int | None:
-    """Index of the earlier summary, which stays frozen until together they outgrow their budget."""
+    """Return the index of the earlier block, which stays as it is until the blocks together outgrow their budget."""
     return next((i for i in range(reduction.floor) if is_summary(reduction.messages[i])), None)
 
 
 def _outgrown(plan: _Plan, block: int, pruned: Reduction, by: Summariser) -> bool:
-    """Return whether earlier summaries are to be summarised too: they are large, or one more would be too much."""
+    """Return whether to summarise the earlier summaries too, because they are large or one more would not fit."""
     old = plan.reduction
     pinned, rest = sum(old.costs[: old.floor]), sum(pruned.costs[old.floor :])
     total = pinned + rest - _new(replace(plan, reduction=replace(old, costs=pruned.costs))) + by.tokens
@@ -328,9 +334,9 @@ def _outgrown(plan: _Plan, block: int, pruned: Reduction, by: Summariser) -> boo
 
 
 def _with_summary(reduction: Reduction, plan: _Plan, block: str) -> Reduction:
-    """The history with a summary in place of what lies between head and tail, such that user and assistant take turns.
+    """Return the history with a summary between head and tail, such that user and assistant alternate.
 
-    Earlier blocks stay as they are, in front of it. A newest user message that is covered stays whole behind it.
+    Earlier blocks stay unchanged before it. If the newest user message lies before the tail, it is moved, whole, after the block.
     """
     messages, newest = reduction.messages, reduction.newest
     head = list(plan.head)

@@ -1,4 +1,4 @@
-"""Asking a backend to go on with a partial answer, and shortening what was said so far."""
+"""Asking a backend to go on with a partial answer, and shortening a partial answer that has grown too long."""
 
 import re
 from collections.abc import Generator, Mapping, Sequence
@@ -38,19 +38,19 @@ _SUMMARISED = f"{SHORTENED}\n{{}}\n{CONTINUED}\n\n"
 
 @dataclass(frozen=True, slots=True)
 class ContinuationRequest:
-    """Messages and fields to ask with. `echo` may be repeated whole by the backend, `quote` by the model."""
+    """Messages and fields to ask with. The backend may repeat all of `echo`, and the model may repeat `quote`."""
 
     messages: list[Message]
     fields: dict[str, Any]
     echo: str = ""
     quote: str = ""
     exact: bool = False
-    """The backend is known to go on with the very next character."""
+    """Whether the backend is known to go on with the very next character."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Partial answer: its text, and its thought if it has no text yet."""
+    """Partial answer: its text, and its reasoning if it has no text yet."""
 
     text: str = ""
     thought: str = ""
@@ -62,9 +62,9 @@ class Partial:
 
 
 def with_resume_flags(request: Request, how: Continuation) -> Request:
-    """A request whose answer the client began, for a backend that has to be told so; as it is where the client did.
+    """Add the flags with which a backend continues an answer that the client began, unless the client set them itself.
 
-    Unasked, llama.cpp repeats the beginning in answers that are sent whole, and vLLM begins another message.
+    Without them, llama.cpp repeats the beginning in answers that are sent whole, and vLLM begins another message.
     """
     messages = request.messages
     prefilled = request.continues and bool(messages) and messages[-1].get("role") == "assistant"
@@ -76,17 +76,17 @@ def with_resume_flags(request: Request, how: Continuation) -> Request:
 def continuation(
     history: Sequence[Message], partial: Partial, how: Continuation, *, thoughts: bool = False
 ) -> ContinuationRequest:
-    """Ask for the rest of an answer in the way this backend understands; from the top if it has said nothing.
+    """Ask for the rest of an answer in the way this backend understands, or for a new answer if there is nothing yet.
 
-    `thoughts`: with flags the backend goes on with reasoning as well (llama.cpp).
+    `thoughts`: the backend can also continue reasoning if asked by flags (llama.cpp).
     """
     if history and history[-1].get("role") == "assistant" and (partial.text or partial.thought):
-        # The client began the answer itself: what was said goes on with that.
+        # The client began the answer itself: the partial answer continues its text.
         prefix = text_of(history[-1])
         history = history[:-1]
         partial = Partial(prefix + partial.text, partial.thought)
     if not partial.text and not partial.thought:
-        return ContinuationRequest(list(history), {}, exact=True)  # all there was is a tool call that did not fit
+        return ContinuationRequest(list(history), {}, exact=True)  # there was only a tool call that did not fit
     flags = how is Continuation.FLAGS and (bool(partial.text) or thoughts)
     if flags:
         # Streams do not repeat the text in this form (llama.cpp from May 2026, vLLM).
@@ -105,17 +105,17 @@ def continuation(
 
 
 def closed(history: Sequence[Message], thought: str, *, tagged: bool) -> ContinuationRequest:
-    """Have a backend go on with the answer behind a thought; `tagged`: it stands in the text, between its tags."""
+    """Have a backend write the answer that follows finished reasoning; `tagged`: that is in the text, between its tags."""
     if tagged:
         answer: Message = {"role": "assistant", "content": f"{thought}\n\n"}
         return ContinuationRequest([*history, answer], dict(_FLAGS), exact=True)
-    # By this word llama.cpp writes the thought and its end mark in front of a text that is still empty (seen on b11549).
+    # With the value "content", llama.cpp writes the reasoning and its end mark before a text that is still empty (seen on b11549).
     answer = {"role": "assistant", "content": "", "reasoning_content": thought}
     return ContinuationRequest([*history, answer], {**_FLAGS, "continue_final_message": "content"}, exact=True)
 
 
 def _go_on(tail: str) -> str:
-    """The user turn that quotes the end of an answer, word for word, between marks that are not in it."""
+    """Return the user turn that quotes the end of an answer verbatim, between marks that do not occur in it."""
     size = 1
     while "»" * size in tail:
         size += 1
@@ -125,7 +125,7 @@ def _go_on(tail: str) -> str:
 def from_notes(
     history: Sequence[Message], thought: str, instruction: str = _THINK_ON, fields: Mapping[str, Any] | None = None
 ) -> ContinuationRequest:
-    """A thought can't be gone on with in a new turn: the model gets it as its notes, and by default thinks the rest anew."""
+    """Give the model its reasoning as notes, from which it thinks on by default: a new turn cannot continue reasoning itself."""
     notes: Message = {"role": "assistant", "content": _NOTES.format(_TAG.sub("", thought, count=1).strip())}
     ask: Message = {"role": "user", "content": instruction}
     return ContinuationRequest([*history, notes, ask], dict(fields or {}), quote=thought[-_QUOTED:])
@@ -138,7 +138,7 @@ class SummarisedStart:
     upto: int = 0
     summary: str = ""
     written: bool = False
-    """By a model, and not made of its first words."""
+    """Whether a model wrote the summary. Otherwise it is the answer's own text, cut short."""
 
 
 def shorten_partial(
@@ -146,7 +146,7 @@ def shorten_partial(
 ) -> Generator[SummaryAsk, str, str]:
     """Bring a partial answer down to about `room` tokens: its end verbatim, its beginning summarised.
 
-    Only what is new since the last time is read again. `start_summary` is brought up to date.
+    Only the text added since the last time is read. `start_summary` is updated in place.
     """
     total = _tokens(text, cost)
     if total <= room:
@@ -173,7 +173,7 @@ def shorten_partial(
 
 
 def _fitting(text: str, by: Summariser, cost: Cost) -> str:
-    """The text, its middle left out if the summariser could not read it whole."""
+    """Cut the middle out of a text that is too long for the summariser."""
     room, make = by.window * 0.7 - by.tokens, partial(cut_middle, text)
     return fit(text, len(text), room, make=make, count=lambda some: _tokens(some, cost))[0]
 
@@ -183,7 +183,7 @@ def _tokens(text: str, cost: Cost) -> float:
 
 
 def _word_start(text: str, at: int) -> int:
-    """The next beginning of a line or word from `at` on, not far away."""
+    """Return the next beginning of a line or word within 200 characters after `at`, or `at` itself."""
     for mark in ("\n", " "):
         found = text.find(mark, at, at + 200)
         if found >= 0:

@@ -1,4 +1,4 @@
-"""The ladder: ways to shorten a history without a model, each of which replaces messages one for one or leaves turns out."""
+"""The ladder: ways to shorten a history without a model. Each replaces messages one for one, or leaves out whole turns."""
 
 import math
 import re
@@ -37,11 +37,11 @@ from proxy.core.request import REASONING, Message
 
 OMITTED = "[Earlier messages were left out here to fit the context window.]"
 LEAST_SHARE = 1 / 10
-"""Share of the user's words in the newest message below which what is left of them is no message any more."""
+"""Share of the user's words in the newest message that has to be left for it to be readable."""
 _LEAST_OF_UNREAD = 1 / 2
-"""Share that is left of a result which the model has not read yet, of what it would have if all gave alike."""
+"""Share of an even split that every unread result keeps at least."""
 _STALE = 1 / 4
-"""What is left of a system message behind which another stands, as a share of what is left of others."""
+"""Size to which an outdated system message may be cut, one that a later one replaces, relative to that of others."""
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _COMMANDS = frozenset(
     re.findall(r"\w+", "bash sh shell zsh cmd command commands terminal console exec execute run powershell python")
@@ -61,21 +61,21 @@ class Reduction:
     floor: int
     """Index of the first message that may change: what is before it is pinned or frozen."""
     budget: float
-    """What all messages together may have."""
+    """Tokens that all messages together may have."""
     limits: PruneLimits
     cost: Cost
     enough: float = 0.0
-    """At so many, if they are more than `budget`, no model is asked."""
+    """Tokens at or below which no model is asked, if they are more than `budget`."""
     unread: float = math.inf
-    """Up to so many what the model has not read yet is not shortened for less."""
+    """Tokens of unread results that stay, however little room there is."""
     roomy: float = math.inf
-    """At so many an answer still has room."""
+    """Tokens at or below which an answer still has room."""
     recallable: float = math.inf
-    """To so many the newest user message is brought where it has to be cut: pieces of it can be recalled then."""
+    """Tokens to bring the history to if the newest user message has to be cut: then there is room to recall pieces of it."""
     uncut: Message | None = None
-    """The newest user message as it was sent: it may have been cut before. None: as it is."""
+    """The newest user message as it was sent, if it was cut before; else None."""
     leans: Mapping[int, int] = field(default_factory=dict)
-    """Messages that point at a later one, by their index, and the index behind that: it is covered with them."""
+    """Index after the later message that a message points at, by the index of the latter. Both are covered together."""
 
     @cached_property
     def total(self) -> float:
@@ -94,34 +94,34 @@ class Reduction:
 
     @cached_property
     def kept(self) -> dict[Result, str]:
-        """What stays of results that hold instructions, or that are never to be shortened."""
+        """Texts that results keep if they hold instructions or are never shortened."""
         return kept_texts([result for group in self.results.values() for result in group], self.limits)
 
     def instructions(self, start: int, end: int) -> list[Message]:
-        """What stays of the instructions between two indexes, with the calls that brought them."""
+        """Return the instructions kept between two indexes, with the calls that brought them."""
         groups = {index: group for index, group in self.results.items() if start <= index < end}
         return carried(self.messages, groups, self.kept)
 
     @cached_property
     def read(self) -> int:
-        """Index from which on there are only results that the model has not read yet."""
+        """Index after which there are only results that the model has not read yet."""
         return unread_from(self.messages)
 
     @property
     def goal(self) -> float:
-        """Tokens at which no model has to be asked."""
+        """Tokens at or below which no model has to be asked."""
         return max(self.budget, self.enough)
 
     def count(self, text: str) -> float:
-        """Tokens of a message that holds a text."""
+        """Return the tokens of a message with this text."""
         return sum(self.cost([{"role": "tool", "content": text}]))
 
     def may_change(self, index: int, tail: int) -> bool:
-        """Return whether a message lies between `floor` and `tail`, and is not the newest of the user."""
+        """Return whether a message lies between `floor` and `tail`, and is not the newest user message."""
         return self.floor <= index < tail and index != self.newest
 
     def with_changes(self, changes: Mapping[int, Message], **fields: Any) -> "Reduction":
-        """The same with other messages in place of some, one for one; the same object if that saves nothing."""
+        """Return a copy with some messages replaced one for one, or this very object if that saves nothing."""
         messages, costs = list(self.messages), list(self.costs)
         for (index, message), cost in zip(changes.items(), self.cost([*changes.values()]), strict=True):
             messages[index], costs[index] = message, cost
@@ -129,7 +129,7 @@ class Reduction:
 
 
 def drop_thoughts(reduction: Reduction, tail: int) -> Reduction:
-    """Leave the reasoning out of answers before the newest user message; that of the running loop is part of its turn."""
+    """Drop the reasoning of answers before the newest user message. That of the running turn stays: the model goes on from it."""
     changed: dict[int, Message] = {}
     for index, message in enumerate(reduction.messages[: min(tail, reduction.newest or 0)]):
         says = message.get("content") or message.get("tool_calls")
@@ -139,7 +139,7 @@ def drop_thoughts(reduction: Reduction, tail: int) -> Reduction:
 
 
 def cap_results(reduction: Reduction, tail: int) -> Reduction:
-    """Cap oversize results between `floor` and `tail` until the budget is kept; never what the model has not read yet."""
+    """Cap oversize results between `floor` and `tail` until the budget is kept, but none that the model has not read yet."""
     end, groups = min(tail, reduction.read), reduction.results.items()
     results = [result for index, group in groups if reduction.may_change(index, end) for result in group]
     limits, excess, kept = reduction.limits, reduction.total - reduction.budget, reduction.kept
@@ -153,7 +153,7 @@ def cap_results(reduction: Reduction, tail: int) -> Reduction:
 def _cap_in_turn(
     reduction: Reduction, results: Iterable[Result], excess: float, cap: Callable[[Result, float], str]
 ) -> Reduction:
-    """Cap one result after the other, from the oldest on, until `excess` tokens are saved; the newer ones stay whole."""
+    """Cap results, the oldest first, until `excess` tokens are saved; the newer ones stay whole."""
     texts: dict[Result, str] = {}
     for result in results:
         if excess <= 0:
@@ -167,10 +167,10 @@ def _cap_in_turn(
 
 
 def within_limits(messages: Sequence[Message], limits: PruneLimits) -> Sequence[Message]:
-    """The history with each tool result within the limits, however much room there is; the same object if all are.
+    """Cap every tool result at the limits, however much room there is; returns the same object if none exceeds them.
 
-    What becomes of a result depends on it and its call alone, so it is the same on every turn. A message with words of the
-    user stays as it is.
+    The outcome depends on the result and its call alone, so it is the same on every turn and the backend's cached prefix
+    stays valid. Messages that also hold the user's words are left alone.
     """
 
     def tokens(text: str) -> float:
@@ -185,7 +185,7 @@ def within_limits(messages: Sequence[Message], limits: PruneLimits) -> Sequence[
 
 
 def _capped(result: Result, limits: PruneLimits, excess: float, count: Callable[[str], float]) -> str:
-    """The text within all limits, or without the `excess` tokens if that is more; the text itself if that saves nothing."""
+    """Shorten a result to its limits, or only by `excess` tokens if that leaves more; the text itself if nothing is saved."""
     text = result.text
     if len(text) <= LEAST or result.is_note:
         return text
@@ -196,7 +196,7 @@ def _capped(result: Result, limits: PruneLimits, excess: float, count: Callable[
 
 
 def _fitted(text: str, tokens: float, count: Callable[[str], float], bounds: Bounds | None = None) -> str:
-    """Shorten a result until it has so few tokens, as far as that goes."""
+    """Shorten a result to `tokens`, as far as that is possible."""
     most, body = max(LEAST, len(text)), text.removesuffix(HINT)
     bounds = bounds or Bounds(max(LEAST_LINES, text.count("\n") + 1), max(LEAST_LINE, len(text)), most)
 
@@ -211,28 +211,28 @@ def _fitted(text: str, tokens: float, count: Callable[[str], float], bounds: Bou
 
 
 def _bounds(result: Result, limits: PruneLimits) -> Bounds:
-    """Bounds of a result by the tool that it comes from."""
+    """Return the bounds of a result, by the kind of tool it comes from."""
     words = {word.lower() for word in _WORDS.findall(result.name)}
     command = bool(words & _COMMANDS)
     listing = (bool(words & _LISTINGS) or {"list", "files"} <= words) and not words & _SEARCHES
     listing |= command and _LISTING_COMMAND.match(result.arguments or "") is not None
-    # One line more than entries, for the mark.
+    # One line more than there may be entries, for the mark that says how many are missing.
     lines = min(limits.lines, limits.entries + 1) if listing else limits.lines
     characters = limits.output_characters if command else len(result.text)
     return Bounds(max(LEAST_LINES, lines), max(LEAST_LINE, limits.line_characters), max(LEAST, characters))
 
 
 def mask_results(reduction: Reduction, tail: int, protect: float | None = None) -> Reduction:
-    """Replace results by notes, from the oldest on, until the budget is kept and the minimum is gained.
+    """Replace results by notes, the oldest first, until the budget is kept and the minimum is gained.
 
-    `protect` are tokens of the newest results that stay, by default as the limits say.
+    The newest results stay, up to `protect` tokens together; the default is the limits' `protect_newest`.
     """
     limits = reduction.limits
     protect = limits.protect_newest if protect is None else protect
     old: dict[int, list[Result]] = {}
     protected = 0.0
     for index, group in reversed(reduction.results.items()):
-        # Without the user's words around them.
+        # Where results share a message with the user's words, count the results alone.
         alone = is_result(reduction.messages[index])
         protected += reduction.costs[index] if alone else sum(reduction.count(result.text) for result in group)
         if protected > protect and reduction.may_change(index, min(tail, reduction.read)):
@@ -252,10 +252,10 @@ def mask_results(reduction: Reduction, tail: int, protect: float | None = None) 
 
 
 def cut_oversize(reduction: Reduction, budget: float, least: float, *, words: bool) -> Reduction:
-    """Cut what stands in users' and system messages before the newest turn until the budget is kept, the largest first.
+    """Cut the middles of user and system messages before the newest turn until the budget is kept, the largest first.
 
-    None of them to less than `least` tokens; system messages that a later one replaces to a quarter of that. Beginning
-    and end stay, a mark says what is missing. The users' own `words` only where that is asked for.
+    No message is cut to less than `least` tokens, or a quarter of that for a system message that a later one replaces.
+    Beginning and end stay, and a mark says how much is missing. The users' own words are cut only if `words` is set.
     """
     order: list[tuple[int, float]] = []
     stale = False
@@ -273,7 +273,7 @@ def cut_oversize(reduction: Reduction, budget: float, least: float, *, words: bo
 def cut_middles(reduction: Reduction, budget: float) -> Reduction:
     """Cut the middle out of the largest texts until the budget is kept; the head and the newest user message last.
 
-    Tool calls stay whole: half of their JSON is none. So do the marks of results as text.
+    Tool calls stay whole, since half a JSON object is useless. So do the marks around results written as text.
     """
     pinned = [index < reduction.floor or index == reduction.newest for index in range(len(reduction.messages))]
     order = sorted(range(len(pinned)), key=lambda index: (pinned[index], -reduction.costs[index]))
@@ -281,7 +281,7 @@ def cut_middles(reduction: Reduction, budget: float) -> Reduction:
 
 
 def _cut_each(reduction: Reduction, budget: float, order: Iterable[tuple[int, float]], *, words: bool) -> Reduction:
-    """Cut messages, each to so many tokens at least, one after the other until the budget is kept."""
+    """Cut messages in the given order until the budget is kept, each to no less than the tokens paired with its index."""
     changed: dict[int, Message] = {}
     excess = reduction.total - budget
     for index, least in order:
@@ -295,10 +295,10 @@ def _cut_each(reduction: Reduction, budget: float, order: Iterable[tuple[int, fl
 
 
 def cap_unread(reduction: Reduction) -> Reduction:
-    """Shorten what the model has not read yet, the oldest first, down to the goal; `unread` tokens stay.
+    """Shorten results that the model has not read yet, the oldest first, down to the goal; `unread` tokens stay.
 
-    The last thing to give up: the model has just asked for it. So none loses more than half of its share of what stays,
-    and where that is not enough for the newer ones to stay whole, they are shortened too.
+    They are the last thing to give up, since the model has just asked for them. So each keeps at least half of what an even
+    split would leave it; if the older ones cannot save enough that way, the newer ones are shortened too.
     """
     unread = [result for index, group in reduction.results.items() if index >= reduction.read for result in group]
     total = sum(reduction.costs[reduction.read :])
@@ -315,15 +315,15 @@ def cap_unread(reduction: Reduction) -> Reduction:
 
 
 def drop_oldest(reduction: Reduction, budget: float, floor: int, tail: int) -> Reduction:
-    """Leave out whole turns between `floor` and `tail` until the budget is kept, but for instructions that tools brought.
+    """Leave out whole turns between `floor` and `tail` until the budget is kept, except for instructions that tools brought.
 
-    As many as it takes, all of them if that is not enough, and no question without its answer. A note says so.
+    Leaves out all of them if that is still not enough, and never a question without its answer. A note takes their place.
     """
     messages, end_at = reduction.messages, len(reduction.messages)
     asked = next(
         (i for i in range(floor, end_at) if is_user(messages[i]) and messages[i]["content"] != OMITTED), end_at
     )
-    # Tokens of everything before an index.
+    # Tokens of everything before each index.
     upto = [0.0, *accumulate(reduction.costs)]
     note: Message = {"role": "assistant", "content": OMITTED}
     kept = sum(reduction.cost([*reduction.instructions(floor, tail), note]))
@@ -346,7 +346,7 @@ def drop_oldest(reduction: Reduction, budget: float, floor: int, tail: int) -> R
 def _joined(
     head: Sequence[Message], brought: Sequence[Message], rest: Sequence[Message], speaker: Message | None
 ) -> list[Message]:
-    """Parts of a history with the note of what is missing, such that user and assistant take turns; `speaker` is the next."""
+    """Join parts of a history with a note about the gap, so that user and assistant alternate; `speaker` comes next."""
     front = [*head, *brought]
     if not head or head[-1].get("role") == "assistant":
         front = [*head, {"role": "user", "content": OMITTED}, *brought]
@@ -354,7 +354,7 @@ def _joined(
         return [*front, *([{"role": bridge, "content": NOTED}] if bridge else []), *rest]
     if speaker is None or speaker.get("role") != "assistant":
         return [*front, {"role": "assistant", "content": OMITTED}, *rest]
-    # In the middle of a turn the note is part of what is said next: one of the user's would be taken for a new turn.
+    # In the middle of a turn, put the note into the assistant's next message: a user message would look like a new turn.
     said = speaker.get("content") or ""
     noted = [{"type": "text", "text": OMITTED}, *said] if isinstance(said, list) else f"{OMITTED}\n\n{said}".rstrip()
     return [*front, *({**each, "content": noted} if each is speaker else each for each in rest)]

@@ -9,51 +9,52 @@ from typing import Any, NamedTuple
 from proxy.core.settings import Limit, Policy, Settings
 
 BYTES_PER_TOKEN = 4
-"""About, of JSON schemas and of what tools print: the same for every turn, unlike an estimate that learns."""
+"""Rough size of a token in JSON schemas and tool output. A constant, so that the same text is treated alike on every turn,
+which an estimate that learns would not do."""
 SMALL_WINDOW = 16_384
-"""Tokens up to which `auto` takes the local limits for pruning."""
+"""Largest window, in tokens, in which `auto` takes the local limits for pruning."""
 _UNLIMITED = 2**31
-"""Stands for no limit, and for an unknown window: nothing is small for its sake."""
+"""Value for "no limit", and for the tokens of an unknown window, which counts as large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneLimits:
-    """What pruning may leave. Figures in tokens unless they say otherwise."""
+    """Limits within which pruning has to bring a history. Figures in tokens unless they say otherwise."""
 
     protect_newest: int
-    """Of the newest tool output, which is never masked."""
+    """Tokens of the newest tool output, which is never masked."""
     minimum_gain: int
-    """That a pruning batch or a summary has to save to be worth losing the prefix cache."""
+    """Tokens that a pruning batch or a summary has to save to be worth losing the prefix cache."""
     lines: int = _UNLIMITED
     """Lines of a tool result."""
     line_characters: int = _UNLIMITED
     output_characters: int = _UNLIMITED
-    """Characters of what a command printed."""
+    """Characters of a command's output."""
     entries: int = _UNLIMITED
-    """Entries of a directory."""
+    """Entries of a directory listing."""
     result_tokens: int = _UNLIMITED
     guide: int | None = None
-    """Of the guide files that a client pastes into its prompt, together; None: as many as they have."""
+    """Tokens of all guide files together that a client pastes into its prompt, or None for no limit."""
     tools: int | None = None
-    """Of tool definitions up to which tools say more than how they are called; None: all do."""
+    """Tokens of tool definitions up to which tools keep their descriptions, or None if all do."""
     answer_cap: int | None = None
-    """Completion tokens of an answer whose client sets no bound; None or 0: no cap."""
+    """Completion tokens of an answer whose client sets no bound; None or 0 for no cap."""
     instructions: int = 0
-    """Of the instructions that one tool brought, which stay word for word; of longer ones their rules do."""
+    """Tokens of the instructions from one tool result that stay verbatim; of longer ones mainly the rules stay."""
     keep: tuple[str, ...] = ()
-    """Tools, or globs, whose results are never shortened."""
+    """Tool names, or globs, whose results are never shortened."""
     recall: int = 0
-    """That recalled passages may take."""
+    """Tokens that recalled passages may take."""
     message: float = math.inf
-    """Above which a message that is not of the newest turn is cut in its middle."""
+    """Tokens above which a message before the newest turn is cut in its middle."""
     worth: float = 0.0
-    """From which a part of the history is worth asking a model for a summary; less is put in short by code."""
+    """Tokens from which a part of the history is worth a model's summary; code makes an extract of less."""
     from_the_first: bool = False
     """Whether each result is capped as it comes in, and not only when a compaction is due."""
 
 
 class _Figure(NamedTuple):
-    """A limit in each policy (None: no limit), and the share of the window that it is at most."""
+    """A limit in each policy, or None for no limit, and the largest share of the window that it may be."""
 
     standard: int | None
     local: int
@@ -79,17 +80,17 @@ _INSTRUCTIONS_SHARE = 1 / 8
 
 
 def prune_limits(settings: Settings, window: int) -> PruneLimits:
-    """Return what pruning may leave in a window of so many tokens; the user's own limits hold as they are."""
+    """Return the limits of pruning in a window of `window` tokens; the user's own limits apply unchanged."""
     return _limits(settings.policy, window, tuple(settings.limits.items()))
 
 
 def answer_cap_for(settings: Settings, window: int | None) -> int | None:
-    """Return the completion tokens of an answer whose client sets no bound; None: no cap. `window` in tokens."""
+    """Return the completion tokens of an answer whose client sets no bound, or None for no cap. `window` in tokens."""
     return prune_limits(settings, window or _UNLIMITED).answer_cap or None
 
 
 def limit_origins(settings: Settings, model: str, window: int) -> dict[str, str]:
-    """Name the origin of each limit of a model: a setting, a policy, or the window, of which it is a share.
+    """Name the origin of each limit of a model: a setting, a policy, or (if it is a share of that) the window.
 
     `settings` are those for all models.
     """
@@ -112,9 +113,9 @@ def _limits(policy: Policy, window: int, chosen: tuple[tuple[Limit, int], ...]) 
 
 
 def _figure(name: Limit, policy: Policy, window: int) -> tuple[int | None, str]:
-    """Return a limit as the policy has it, and its origin.
+    """Return the policy's limit and its origin.
 
-    In a small window `auto` takes the local figure where there is a standard one too.
+    In a small window `auto` takes the local figure, unless the standard policy has no such limit at all.
     """
     figure = _FIGURES[name]
     small = policy == "auto" and window <= SMALL_WINDOW and figure.standard is not None
