@@ -1,4 +1,4 @@
-"""Having a summary written: in which request, or in which pieces."""
+"""Requests for a summary: at the end of the live prompt, which the backend has cached, or of a transcript, in pieces if long."""
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,23 +17,23 @@ from proxy.core.request import Message
 
 _MOST_PIECES = 16
 _ENTRIES = (4_000, 1_500, 500)
-"""Characters that transcripts keep of a message."""
+"""Characters of a message that each next, shorter transcript keeps."""
 _SHORTER = 0.6
-"""Share of its room that a transcript takes when it is read for the second time."""
+"""Share of its room that a transcript takes when it is read a second time."""
 _SMALLEST_PIECE = 200
 _TASK = 1_000
-"""Characters of a message that stays in the prompt, with which a transcript of what came after it begins."""
+"""Characters of each user message in the head that are put at the beginning of a transcript."""
 _MOST_PER_TOKEN = 8
-"""Characters of nearly any text that a token holds at most."""
+"""Most characters per token in nearly any text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summariser:
     """The model that summarises, in tokens: its window, the length wanted, and what surrounds the history.
 
-    `overhead` is what the system messages and tools of the live request take; `same_model` tells whether
-    the instruction may be appended to the live prompt, whose prefix that backend has cached. `trust` is the share of the
-    room that may be filled by what is merely estimated. `prompt` is what the client wants asked instead of Spillway's own words.
+    `overhead` is the size of the live request's system messages and tools. `same_model` says whether the instruction may be
+    appended to the live prompt, whose prefix that backend has cached. `trust` is the share of the room that may be filled
+    going by an estimate alone. `prompt` is the client's own instruction, used instead of Spillway's.
     """
 
     window: int
@@ -43,14 +43,14 @@ class Summariser:
     trust: float = 1.0
     prompt: str = ""
     available: bool = True
-    """Whether it may be asked: what is not asked for is taken for a summary that failed."""
+    """Whether the model may be asked at all. If not, every summary counts as failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryAsk:
-    """Ask a model for a summary. `append`: with the live request's system messages and tools.
+    """Request for a summary by a model. `append`: to be sent with the live request's system messages and tools.
 
-    Whoever answers sends the text as it was found fit to be used against `source`, empty if it was not.
+    The caller checks the reply against `source`, and sends the usable text back, or an empty one if it is not usable.
     """
 
     messages: list[Message]
@@ -58,17 +58,20 @@ class SummaryAsk:
     max_tokens: int
     source: Source = NOTHING
     brief: bool = False
-    """Whether a word may be all that there is to say."""
+    """Whether a single word may be a valid summary."""
 
 
 def request_summary(
     reduction: Reduction, by: Summariser, start: int, source: Source
 ) -> Generator[SummaryAsk, str, str]:
-    """A summary of what lies between the floor and `start`, asked for once more in the other form; empty if neither served."""
+    """Get a summary of the messages between the floor and `start`; if one form of the request fails, try the other.
+
+    Returns an empty text if both fail.
+    """
     if not by.available:
         return ""
     if by.prompt:
-        source = source.form  # a client may want something else than what was said
+        source = source.form  # the client's instruction may ask for anything, so facts prove nothing
     ask = _appended(reduction, by, start, source)
     if ask is not None and (text := (yield ask)):
         return text
@@ -76,16 +79,16 @@ def request_summary(
     if pieces and (text := (yield from _read_on(pieces, by, source))):
         return text
     if ask is None and len(pieces) == 1:
-        # What was read in this form already is shorter the second time: a model that got lost may follow that.
+        # The second transcript is shorter than the first: a model that got lost may cope with that.
         return (yield from _read_on(_fitting(reduction, by, start, _SHORTER), by, source))
     return ""
 
 
 def _appended(reduction: Reduction, by: Summariser, start: int, source: Source) -> SummaryAsk | None:
-    """Ask at the end of the live prompt, which the backend has cached; None if there is no room, or no such cache."""
+    """Ask at the end of the live prompt, which the backend has cached; None without room or such a cache."""
     if not by.same_model:
         return None
-    # What is covered, and no more: a client may edit what comes after it, and a summary would still tell of what it was.
+    # Only the covered messages: a client may still edit later ones, and the summary would go on describing the old version.
     live = list(reduction.messages[:start])
     frozen = any(map(is_summary, reduction.messages[: reduction.floor]))
     what = "since the summary near its beginning" if frozen else "so far"
@@ -95,14 +98,14 @@ def _appended(reduction: Reduction, by: Summariser, start: int, source: Source) 
     ask: Message = {"role": "user", "content": text}
     used = by.overhead + sum(reduction.costs[: len(live)]) + sum(reduction.cost([ask]))
     room = int(by.window * 0.98 * by.trust - used)
-    # A shorter summary out of the backend's cache is worth more than a long one for which it reads everything again.
+    # A shorter summary from a cached prompt is worth more than a longer one for which the backend reads everything again.
     if room < by.tokens // 2:
         return None
     return SummaryAsk(at_its_end(live, ask), append=True, max_tokens=min(by.tokens, room), source=source)
 
 
 def _fitting(reduction: Reduction, by: Summariser, start: int, share: float) -> list[str]:
-    """A transcript that takes at most a share of the room there is, in as few pieces as can be; none if that is too many."""
+    """Return a transcript in as few pieces as possible, each within `share` of the room; empty if it would take more than 16."""
     shell = sum(reduction.cost([summary.fenced("", tokens=by.tokens, before="x", prompt=by.prompt)]))
     room = (by.window * 0.98 - shell - by.tokens) * by.trust * share
     best: list[str] = []
@@ -120,10 +123,10 @@ def _fitting(reduction: Reduction, by: Summariser, start: int, share: float) -> 
 
 
 def transcripts(messages: Sequence[Message], limits: Sequence[float] = _ENTRIES) -> Iterator[str]:
-    """Transcripts of the same conversation, each much shorter than the one before it: of long messages so many characters stay.
+    """Yield transcripts of a conversation, each much shorter than the one before: `limits` are the characters kept of a message.
 
-    Tool calls and results look the same in either form. What the user says itself, and earlier summaries, are kept as in
-    the first one.
+    Tool calls and results look the same in all wire forms. The user's own words and earlier summaries are kept in all
+    transcripts as in the first.
     """
     entries = [(message, _speaker(message), all_text(message)) for message in messages]
     length = 0
@@ -148,17 +151,17 @@ def _speaker(message: Message) -> str:
 
 
 def _task(reduction: Reduction) -> Iterator[Message]:
-    """The user's words in front of the floor, which stay as they are: the steps to be summarised make no sense without them."""
+    """Yield the user's words in the head, which is not summarised: the later steps make no sense without them."""
     for message in reduction.messages[: reduction.floor]:
         if is_user(message) and not is_summary(message) and message.get("content") != BRIDGE:
             yield {"role": "user", "content": cut_text(authored_text(message), _TASK)}
 
 
 def _read_on(pieces: Sequence[str], by: Summariser, source: Source) -> Generator[SummaryAsk, str, str]:
-    """A summary of all pieces, each read with the summary of those before it; empty if one is not read at last.
+    """Summarise pieces one after the other, each with the summary of those before it; empty if one fails for good.
 
-    Of several one that failed is read in two halves: it may have been more than the model can take. Only the last summary
-    has to tell what is in all of them.
+    If one of several pieces fails, its halves are tried: it may have been too much for the model. Only the last summary is
+    checked against all facts.
     """
     known, waiting = "", [(piece, len(pieces) > 1) for piece in reversed(pieces)]
     while waiting:
@@ -172,12 +175,12 @@ def _read_on(pieces: Sequence[str], by: Summariser, source: Source) -> Generator
             half = _end_of_line(piece[: len(piece) * 2 // 3])
             waiting += [(piece[half:], False), (piece[:half], False)]
         else:
-            return ""  # a summary that leaves out a part without a word is none
+            return ""  # a summary with a hidden gap is worse than none
     return known
 
 
 def at_its_end(live: list[Message], ask: Message) -> list[Message]:
-    """The live prompt with the instruction at its end, in the last message if that is a user's already."""
+    """Append the instruction to the live prompt, within its last message if that is the user's."""
     last = live[-1] if live else {}
     if last.get("role") == "user" and isinstance(last.get("content"), str):
         return [*live[:-1], {**last, "content": f"{last['content']}\n\n{ask['content']}"}]
@@ -185,13 +188,13 @@ def at_its_end(live: list[Message], ask: Message) -> list[Message]:
 
 
 def in_pieces(text: str, room: float, cost: Cost) -> Iterator[str]:
-    """A text in pieces of at most `room` tokens, but not of fewer than 200 characters."""
-    # Not all of a text is counted to see where its first piece ends.
+    """Yield a text in pieces of at most `room` tokens, but of at least 200 characters."""
+    # Count only as much of the text as a piece can hold, not all of it.
     at, size = 0, int(room * _MOST_PER_TOKEN)
     while at < len(text):
         piece = text[at : at + size]
         tokens = sum(cost([{"role": "user", "content": piece}]))
-        # Text differs from place to place, so the size is set anew from every piece.
+        # Characters per token differ within a text, so every piece sets the size of the next.
         size = max(_SMALLEST_PIECE, int(len(piece) * 0.95 * room / max(tokens, 1.0)))
         if tokens <= room or len(piece) <= _SMALLEST_PIECE:
             if at + len(piece) < len(text):
@@ -201,7 +204,7 @@ def in_pieces(text: str, room: float, cost: Cost) -> Iterator[str]:
 
 
 def _end_of_line(piece: str) -> int:
-    """Index at which to cut a piece: behind its last line or, if that is far from its end, its last word."""
+    """Return the index at which to cut a piece: after its last line or, if that is far from its end, its last word."""
     for mark in ("\n", " "):
         at = piece.rfind(mark, len(piece) * 3 // 4)
         if at >= 0:

@@ -11,14 +11,17 @@ from proxy.core.jsontext import dumps
 from proxy.core.request import Message
 
 NEWEST_IMAGES = 3
-"""The newest images, which stay."""
+"""Number of the newest images, which stay."""
 _SAME = NOTE + ": a later call of {} returned the same, see there.]"
 AGAIN = "[The same attachment comes again in a later message, see there.]"
 _SUPERSEDED = NOTE + ": {} was called again with the same arguments, see the newer result.]"
 
 
 def drop_duplicates(reduction: Reduction, tail: int) -> Reduction:
-    """Replace what a later message makes needless: results and attachments that come again, superseded reads, stale images."""
+    """Replace what a later message makes needless: results and attachments that come again, superseded reads, stale images.
+
+    A note that points at a later message is recorded in `leans`, so that both are covered together.
+    """
     leans, changed = dict(reduction.leans), dict[int, Message]()
     found = _pointers([r for group in reduction.results.values() for r in group], reduction.read)
     pointers = {result: pointer for result, pointer in found.items() if result not in reduction.kept}
@@ -37,10 +40,10 @@ def drop_duplicates(reduction: Reduction, tail: int) -> Reduction:
 
 
 def _pointers(results: Sequence[Result], unread: int) -> dict[Result, tuple[str, int]]:
-    """Notes for results that a later one repeats, or replaces, each with the index of that one's message, in their order."""
+    """Return notes for results that a later one repeats or replaces, each with the index of the later message, in order."""
     pointers: dict[Result, tuple[str, int]] = {}
     texts: dict[str, int] = {}
-    # The message that has the newest answer to a call: all of its parts belong to that answer.
+    # Index of the message with the newest result of a call. All parts of that message belong to the result.
     answers: dict[tuple[str, str | None], int] = {}
     for result in reversed(results):
         if result.is_note:
@@ -56,7 +59,7 @@ def _pointers(results: Sequence[Result], unread: int) -> dict[Result, tuple[str,
 
 
 def _without_repeated(messages: Sequence[Message], changed: Mapping[int, Message]) -> dict[int, tuple[Message, int]]:
-    """The user's messages with a pointer in place of attachments that a later one brings too, each with its index.
+    """Put a pointer in place of attachments that a later user message brings too; each message comes with the later one's index.
 
     Attachments are parts of a message, and blocks that programs put around the user's words.
     """
@@ -82,7 +85,7 @@ def _without_repeated(messages: Sequence[Message], changed: Mapping[int, Message
 
 
 def _without_stale_images(messages: Sequence[Message], changed: Mapping[int, Message]) -> dict[int, Message]:
-    """Messages with a note in place of each image, those in `changed` as they are there; the newest images stay."""
+    """Put a note in place of each image but the newest three, in messages as they are in `changed` if they are there."""
     found = [
         (index, at)
         for index, message in enumerate(messages)

@@ -1,4 +1,4 @@
-"""Extract in place of a summary where no model wrote one: the user's own statements, by how much they tell."""
+"""Extract, made by code in place of a model's summary: the user's own statements, chosen by how much they tell."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,31 +35,32 @@ from proxy.stream.watch import repeats_itself
 
 _BEFORE, _ANSWERED = "Before that:", "Last answers:"
 _SHARES = {_BEFORE: 0.25, _ANSWERED: 0.15}
-"""Of the room that each may take; the rest is for what the user said."""
+"""Share of the room that each section may take; the rest is for the user's statements."""
 _TASKS = 0.4
-"""Of the room, what the user said may take where it is tasks: then what was done matters as much."""
+"""Share of the room for the user's statements if they are tasks: then the work done matters as much."""
 _LINE, _ANSWER_READ, _ANSWERS = 240, 2_000, 8
-"""Characters of a line and of an answer that is read for one, and the answers that are."""
+"""Characters of a line, characters of an answer that are read for one, and number of answers."""
 _AGAIN = 0.1
-"""Share of its weight that a fact has which another line tells already."""
+"""Factor on the weight of a fact that another chosen line has already."""
 _PASSING, _FRAME = 0.5, 60
-"""Weight that says nothing, and what a line costs besides its bytes: with them a few full statements win over many bare ones."""
+"""Weight and bytes that each line is charged extra, so that a few rich statements win over many poor ones."""
 _NOTHING = 0.1
-"""Weight up to which a statement says nothing, however much room there is: one short word."""
+"""Weight of a single short word: a statement with no more is left out, however much room there is."""
 _QUESTION, _LIFE = 0.5, 4.0
-"""What a question counts of a statement, and one on which a life may depend."""
+"""Factor on the weight of a question, and of a statement on which a life may depend."""
 _DATA, _FACTS = 4, 4
-"""Lines of data in a message from which on they are a dump that says less than prose, and facts of such a line that count."""
+"""Lines of data that make a message a dump, worth less than prose; and facts of a line of data that count."""
 _FEW = 3
-"""Statements with figures that have a word in common, up to which a later one may put its figure in the place of an earlier one."""
+"""Most statements with figures that share a word for which a later one is taken to update the figure of an earlier one."""
 _DATED = 13
-"""Characters of the day in front of a statement."""
+"""Characters of the date before a statement."""
 
 
 def extract(messages: Sequence[Message], source: Source, *, limit: int) -> str:
-    """At most `limit` characters besides headings: what the user stated, the newest of the rest; empty if nothing was said.
+    """Make an extract of at most `limit` characters, headings not counted; empty if nothing was said.
 
-    What an extract before it kept counts as it did then, so that an extract of an extract is the same again.
+    It has the user's statements and the beginnings of the newest answers. Lines from an earlier extract keep their rank, so
+    that an extract of an extract is the same again.
     """
     before = _dated(_picked(_earlier(messages), int(limit * _SHARES[_BEFORE])))
     newest = islice(filter(None, _answers(messages)), _ANSWERS)
@@ -67,7 +68,7 @@ def extract(messages: Sequence[Message], source: Source, *, limit: int) -> str:
     spare = limit - sum(len(line) + 3 for line in (*before, *answered))
     spare = min(spare, int(limit * _TASKS)) if source.worked else spare
     lines = {_BEFORE: before, QUOTES: _dated(_picked(source.statements, spare)), _ANSWERED: answered}
-    if not any(lines.values()) and limit > _DATED:  # then the beginning of what there is
+    if not any(lines.values()) and limit > _DATED:  # nothing fits whole, so take a beginning
         text = next(filter(None, (*(each.text for each in source.statements), *_answers(messages))), "")
         short = text if len(text) + 3 <= limit else f"{text.removesuffix(' …')[: limit - 5].strip()} …"
         lines[QUOTES if source.statements else _ANSWERED] = [short] if text else []
@@ -76,7 +77,7 @@ def extract(messages: Sequence[Message], source: Source, *, limit: int) -> str:
 
 
 def missing_statements(source: Source, text: str, *, limit: int) -> list[str]:
-    """The user's statements with facts that a text lacks, at most `limit` characters together, those that tell most."""
+    """Return the user's most telling statements with facts that a text lacks, in at most `limit` characters together."""
     known = folded(text)
     words = words_of(known)
     keys = {fact.key for each in source.statements for fact in each.facts if fact.weight >= HARD}
@@ -86,7 +87,10 @@ def missing_statements(source: Source, text: str, *, limit: int) -> list[str]:
 
 
 def _picked(statements: Sequence[Statement], room: int, mentioned: Iterable[str] = ()) -> list[Statement]:
-    """Statements in their order, those first to get room that tell most that is not told yet, for their length."""
+    """Pick the statements with the most new facts for their length until `room` is used, and return them in their order.
+
+    Scores only fall as facts become known, so a heap entry whose score is out of date is put back with the present one.
+    """
     lines, known = list({statement.text: statement for statement in statements}.values()), set(mentioned)
 
     def score(statement: Statement) -> float:
@@ -116,7 +120,7 @@ def _picked(statements: Sequence[Statement], room: int, mentioned: Iterable[str]
             heapreplace(waiting, (now, number))
             continue
         heappop(waiting)
-        # What may have changed since never comes without what may have changed it.
+        # A figure that may be outdated never comes without the later statement that may have changed it.
         both = {number, later.get(number, number)}
         new = [lines[each] for each in both - chosen]
         size = sum(len(each.text) + 3 + _DATED * (each.day not in days) for each in new)
@@ -129,7 +133,7 @@ def _picked(statements: Sequence[Statement], room: int, mentioned: Iterable[str]
 
 
 def _later_values(lines: Sequence[Statement]) -> dict[int, int]:
-    """Find, for statements with a figure, the last one after it with another figure and a word that few of them have."""
+    """Map each statement with a figure to the last later one with a figure that shares one of its rare words."""
     having: dict[str, list[int]] = {}
     for number, statement in enumerate(lines):
         for key in {fact.key for fact in statement.facts} if any(map(str.isdecimal, statement.text)) else ():
@@ -138,7 +142,7 @@ def _later_values(lines: Sequence[Statement]) -> dict[int, int]:
 
 
 def _dated(statements: Iterable[Statement]) -> list[str]:
-    """Their lines, each with its day where that is another than before."""
+    """Return the lines of statements, with a date wherever it changes."""
     lines, day = list[str](), None
     for statement in statements:
         new = statement.day not in (None, day)
@@ -148,7 +152,7 @@ def _dated(statements: Iterable[Statement]) -> list[str]:
 
 
 def _earlier(messages: Sequence[Message]) -> list[Statement]:
-    """Statements of earlier summaries that a model wrote, also those that earlier extracts took over."""
+    """Collect the statements of earlier summaries by a model, including those carried on by earlier extracts."""
     found: list[Statement] = []
     for message in messages:
         if not is_summary(message):
@@ -173,7 +177,7 @@ def _answers(messages: Sequence[Message]) -> Iterator[str]:
 
 
 def _beginning(text: str) -> str:
-    """The first sentences of an answer in one line, without code; each to its end."""
+    """Return the first whole sentences of an answer in one line, without code."""
     line = ""
     for sentence in sentences(text[:_ANSWER_READ].split("```", maxsplit=1)[0], longest=_LINE):
         if len(line) + 1 + len(sentence) > _LINE:

@@ -1,9 +1,9 @@
-"""Instructions that a tool brought: skills, guides of a project, runbooks. They hold as long as the work that they are for.
+"""Instructions from tool results: skills, project guides, runbooks. They apply for as long as the work that they are for.
 
-Told by where they come from: the name of the tool, the name of the file that was read, or the tag or heading with which they
-begin. opencode, Hermes, LibreChat, Goose, Gemini CLI, Roo and Kilo have a tool for skills; Claude Code and Codex send them in a
-user's message (`proxy.core.history.embedded`); others read `SKILL.md` like any file. They stay what a tool said: what they
-demand is never a rule of the user's.
+They are recognised by the tool's name, by the name of the file that was read, or by the tag or heading at their beginning.
+opencode, Hermes, LibreChat, Goose, Gemini CLI, Roo and Kilo have a tool for skills; Claude Code and Codex send them in a
+user message (`proxy.core.history.embedded`); others read `SKILL.md` like any file. They remain tool output: their demands
+never count as rules of the user's.
 """
 
 import re
@@ -21,17 +21,17 @@ from proxy.core.piece import arguments_of
 from proxy.core.request import Message
 
 LEAST = 600
-"""Bytes that are left of a guide: the note that tells how to get the rest takes most of that."""
+"""Fewest bytes left of a guide; the note that says how to get the rest takes most of them."""
 _ALL = 2
-"""Times the room of one text that all together may have."""
+"""Room of all instructions together, as a multiple of the room of one."""
 _LONGEST = 200_000
-"""Characters of a guide that are looked at line by line; a longer one keeps its beginning."""
+"""Characters of a guide that are read line by line; only these can stay."""
 _READ = 2_000
-"""Characters of a call's arguments in which a file is looked for."""
+"""Characters of a call's arguments that are searched for a file name."""
 _SHORTENED = "[{} of {} lines of this guide are left out here. {} where you need them.]"
 _STRONG = re.compile(r"\b(?:MUST|NEVER|ALWAYS|DO NOT|DON'T|IMPORTANT|CRITICAL)\b")
 _LINE_MARK = re.compile(r"^\s*(?:\d{1,6}\s*[→|:\t]\s*)?[-*•\s]*")
-"""A number that a tool puts in front of a line, and the mark of an item."""
+"""Line number added by a tool, and the bullet of a list item."""
 
 _JOINTS = re.compile(r"(?<=[a-z])(?=[A-Z])|[\W_]+")
 _LOADS = re.compile(r"(?:^|_)(?:skills?|runbooks?|playbooks?|instructions|guidelines|conventions|fetch_rules)(?:_|$)")
@@ -54,14 +54,14 @@ _READS = re.compile(r"(?:^|_)(?:read|view|open|cat|get|fetch|load|show)(?:_|$|fi
 _SHOWS = re.compile(
     r"\b(?:cat|bat|sed(?! -i)|head|tail|less|more|nl|type|view|Get-Content|gc)\b[^|;&<>]{0,200}\Z", re.IGNORECASE
 )
-"""In front of a file's name: the command that prints it."""
+"""Command before a file's name that prints the file."""
 _BEGINS = re.compile(
     r"\s*(?:<(?:[a-z]+_)?(?:skill|instructions)(?:_\w+)?[\s>]|Base directory for this skill:|---\n(?:[\w-]+:[^\n]*\n){0,8}?description:"
     r"|#{1,3} (?:[\w-]+ ){0,3}(?:skill|runbook|playbook|instructions|guidelines|conventions)\b)",
     re.IGNORECASE,
 )
 _OTHERS = re.compile(r"web|url|http|browser|search|grep|find|crawl|scrape|page")
-"""Parts of the names of tools whose texts anybody may have written: these say nothing of themselves that is believed."""
+"""Parts of the names of tools that return texts by anybody: such a text is not trusted to call itself instructions."""
 _SKILL_NAME = re.compile(
     r"""Base directory for this skill: {0,9}\S{0,400}?([^/\\\s]{1,100})/?[ \t]{0,9}$|<name>([^<>\n]+)<|\bname=["']([^"'\n]+)""",
     re.MULTILINE,
@@ -73,9 +73,9 @@ _NO_TEXT = re.compile(
 
 
 def kept_texts(results: Sequence[Result], limits: PruneLimits) -> dict[Result, str]:
-    """What stays of results that are instructions, or of tools whose results are never shortened; in their order.
+    """Return the texts that stay of results with instructions, or of tools whose results are never shortened; in order.
 
-    Of two versions the newer one; the newest of all first, where not all have room.
+    Of two versions of the same instructions the newer one stays. If not all fit, the newest do.
     """
     kept: dict[Result, str] = {}
     known: dict[str, int] = {}
@@ -85,7 +85,8 @@ def kept_texts(results: Sequence[Result], limits: PruneLimits) -> dict[Result, s
         if any(fnmatchcase(result.name, glob) for glob in limits.keep):
             kept[result] = result.text
         elif not result.is_note and (name := _name(result)):
-            # All of a file replaces parts of it; several parts of a message are one result.
+            # A whole file replaces excerpts of it read earlier (their name has line numbers after the NUL). Parts of one
+            # message are one result, so they do not replace each other.
             names = {name, name.split("\0")[0], result.text}
             if any(known.get(each, result.index) != result.index for each in names):
                 continue
@@ -101,7 +102,7 @@ def kept_texts(results: Sequence[Result], limits: PruneLimits) -> dict[Result, s
 def carried(
     messages: Sequence[Message], results: Mapping[int, Sequence[Result]], kept: Mapping[Result, str]
 ) -> list[Message]:
-    """What is kept of these results in messages of their own, each behind the call that it answers, without other calls."""
+    """Return the kept results in messages of their own, each after the call that it answers and without other calls."""
     done: list[Message] = []
     for index, group in results.items():
         if any(result in kept for result in group):
@@ -111,7 +112,7 @@ def carried(
 
 
 def _call_of(messages: Sequence[Message], index: int) -> Message:
-    """The message that made the call which a result answers; where nobody did, a word of the assistant's in its place."""
+    """Return the message with the call that a result answers, or a placeholder by the assistant if there is none."""
     wanted, before = messages[index].get("tool_call_id"), messages[index - 1]
     if messages[index].get("role") == "user":
         written = any(calls_in(text) for _, text in texts_of(before)) and before.get("role") == "assistant"
@@ -122,7 +123,7 @@ def _call_of(messages: Sequence[Message], index: int) -> Message:
 
 
 def _name(result: Result) -> str:
-    """Name of the instructions that a result holds, and the numbers of the lines that were read; empty if it holds none."""
+    """Return the name of the instructions in a result, with the line numbers that were read; empty if it has none."""
     if _NO_TEXT.match(result.text):
         return ""
     tool, written = _JOINTS.sub("_", result.name).lower(), (result.arguments or "")[:_READ]
@@ -148,7 +149,7 @@ def _name(result: Result) -> str:
 
 @lru_cache(maxsize=16)
 def rules_first(guide: str, room: int, how: str) -> str:
-    """A guide in so many bytes: its rules first, then the rest from the beginning, in the old order; `how` to get the rest."""
+    """Shorten a guide to `room` bytes: its rules get room first, then its beginning. A note says `how` to get the rest."""
     if _size(guide) <= room:
         return guide
     lines, total = guide[:_LONGEST].split("\n"), guide.count("\n") + 1

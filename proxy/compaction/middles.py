@@ -15,7 +15,7 @@ from proxy.core.request import Message
 
 _Kind = Literal["block", "data", "words"]
 _ORDER: tuple[tuple[tuple[_Kind, ...], int], ...] = ((("block", "data"), LEAST), (("block",), 0), (("words",), LEAST))
-"""What is cut, one after the other, and to how many characters each."""
+"""Kinds of text in the order in which they are cut, each with the fewest characters to which a piece is cut."""
 
 
 class TextPiece(NamedTuple):
@@ -28,9 +28,9 @@ class TextPiece(NamedTuple):
 
 
 def cut_message(message: Message, most: float, count: Cost, *, words: bool = True) -> tuple[Message, float]:
-    """The message in `most` tokens, or as few as may be, and its tokens; as it is if cutting would gain nothing.
+    """Cut a message to `most` tokens, or as close as possible, and return it with its tokens; unchanged if nothing is gained.
 
-    Calls and the marks of results stay, and so do the user's own `words`, unless they may be cut once all else is.
+    Calls and the marks around results stay. The user's own words are cut only if `words` is set, and after all else.
     """
 
     def tokens(message: Message) -> float:
@@ -46,7 +46,7 @@ def cut_message(message: Message, most: float, count: Cost, *, words: bool = Tru
 
 
 def cut_text(text: str, most: int) -> str:
-    """Cut a user's text to about so many characters: programs' blocks first, and if that is not enough, its middle."""
+    """Cut a user's text to about `most` characters: programs' blocks first and, if that is not enough, its middle."""
     message: Message = {"role": "user", "content": text}
     return str(_shortened(message, list(pieces_of(message)), most)["content"]) if len(text) > most else text
 
@@ -61,9 +61,9 @@ def newest_cut(sent: Sequence[Message], history: Sequence[Message]) -> tuple[Mes
 
 
 def share_left(full: Message, short: Message, count: Cost) -> float:
-    """Share of a user message that is left of it: of the user's own words, where it has any.
+    """Return the share that is left of a user message, or of the user's own words in it if there are any.
 
-    Whatever a token is found to weigh meanwhile, of both it is the same.
+    Both versions are counted here and now, so an estimate that has changed in between does not distort the share.
     """
     both = [user_words(full), user_words(short)]
     before, after = count(both if both[0]["content"] else [full, short])
@@ -71,7 +71,7 @@ def share_left(full: Message, short: Message, count: Cost) -> float:
 
 
 def user_words(message: Message) -> Message:
-    """A user message with nothing but the user's words, to be counted."""
+    """Return a message with nothing but the user's own words, for counting."""
     texts = dict(texts_of(message))
     words = (texts[each.part][each.start : each.end] for each in pieces_of(message) if each.kind == "words")
     return {"role": "user", "content": "\n".join(words)}
@@ -82,7 +82,7 @@ def _marked(message: Message) -> int:
 
 
 def _shortened(message: Message, pieces: Sequence[TextPiece], most: int, *, words: bool = True) -> Message:
-    """Cut the longest pieces of a message until all together have so many characters."""
+    """Cut the longest pieces of a message until all together have at most `most` characters."""
     lengths = [piece.end - piece.start for piece in pieces]
     lose = sum(lengths) - most
     for kinds, least in _ORDER:
@@ -103,7 +103,7 @@ def _shortened(message: Message, pieces: Sequence[TextPiece], most: int, *, word
 
 
 def pieces_of(message: Message) -> Iterator[TextPiece]:
-    """Pieces at which a message may be cut: around calls, inside of results that are text and of blocks, and between all these."""
+    """Yield the pieces of a message that may be cut: text between calls, results and blocks, and the inside of the latter two."""
     role = message.get("role")
     users = role == "user" and not is_system(message)
     outside: _Kind = "words" if users else "data"
@@ -117,7 +117,7 @@ def pieces_of(message: Message) -> Iterator[TextPiece]:
         after = 0
         for (start, end), inside, kind in sorted(spans):
             if start < after:
-                continue  # inside of the one before, or a result once more
+                continue  # nested in the span before, or the same result found as a block
             yield TextPiece(part, after, start, outside)
             yield TextPiece(part, *inside, kind)
             after = end

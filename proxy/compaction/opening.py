@@ -1,8 +1,9 @@
 """Beginning of a session that stays, word for word, when the rest of it is summarised.
 
-The first user message is the task with half of the programs only: others begin with a worked example and take it back,
-with the files they are about, with tools or rules that hold throughout, with where they run. Each of these is told by what
-it is, by how it was answered, and by whether it is still referred to; what is repeated later on need not stay.
+The first user message is the task with only half of the programs. Others begin with a worked example that they retract
+later, with files, with tools or rules that apply throughout, or with the environment. Code tells these apart by their
+form, by how they were answered, and by whether later messages still refer to them. A message that is repeated later need
+not stay.
 """
 
 import re
@@ -19,25 +20,25 @@ from proxy.core.history.turns import bridge_needed, calls_of, is_result, is_syst
 from proxy.core.request import SYSTEM_ROLES, Message, text_of
 
 _MOST = 16
-"""Messages, counted from the first, that can belong to the beginning."""
+"""First messages of a session that can belong to the beginning."""
 _ANSWER = 200
-"""Characters of an answer that does no more than take note."""
+"""Longest answer, in characters, that only acknowledges a message."""
 _SET_UP = 400
-"""Characters of a message that, so answered, sets something up."""
+"""Shortest message, in characters, that sets something up if it is only acknowledged."""
 _REMARK = 400
-"""Characters of a message that takes back what was said before it."""
+"""Longest message, in characters, that can retract earlier ones."""
 _LONG = 4_000
-"""Characters from which what nobody took note of, and nothing refers to, is more likely an example."""
+"""Characters above which a set-up message that was not acknowledged, and that nothing refers to, is more likely an example."""
 _REPEATED = 40
 _AS_LARGE = 2
-"""Times the characters of another task that a task may have which is finished then."""
+"""Largest size of a task, relative to a later one, at which the later one shows that it is finished."""
 _READ, _NAMES = 20_000, 2_000
 _SEARCHED = 256
-"""Messages in which what was said at the beginning is looked for."""
+"""Messages that are searched for references to the beginning, and for repetitions of it."""
 _SHARE = 1 / 2
-"""Share of the room that the task may take, and all that sets something up."""
+"""Share of the room that the task may take, and the same for all set-up messages together."""
 _WORTH_CUTTING = 1 / 8
-"""Share of a message that has to be left of it, if it is to be cut."""
+"""Smallest share of a message that is worth keeping when it is cut."""
 _RETRACTS = re.compile(
     r"\b(?:ignore|disregard|forget|(?:do not|don['\u2019]t|no longer|stop) (?:consider|use|apply|edit)\w*"
     r"|switched to|(?:just|only|merely) an? (?:example|demonstration|sample)|no longer (?:relevant|valid|appl\w+)"
@@ -55,7 +56,7 @@ _TAGGED_FILE = re.compile(r"<(?:file|document|source)\b[^<>]{0,300}>", re.IGNORE
 
 
 class _Rank(IntEnum):
-    """Order in which parts of the beginning get room."""
+    """Kind of a message of the beginning, in the order in which they get room."""
 
     TASK = 0
     FILES = 1
@@ -65,7 +66,7 @@ class _Rank(IntEnum):
 
 
 class Part(NamedTuple):
-    """A message of the beginning; those that are worth more to keep come first."""
+    """A message of the beginning. Parts sort by their worth, the highest first."""
 
     rank: _Rank
     unreferred: bool
@@ -82,10 +83,10 @@ def opening(
     forced: int | None = None,
     others: bool = False,
 ) -> list[Message]:
-    """The messages of the beginning, before `end`, that are kept in `room` tokens, in order and such that roles alternate.
+    """Choose the messages of the beginning, before `end`, to keep in `room` tokens; in order, and with alternating roles.
 
-    Long ones are cut in their middle. The one at `forced` is kept whatever it takes. With `others`, also long ones that
-    are neither task nor files nor set up anything, unless that takes an answer away from its question.
+    Long messages are cut in their middle. The one at `forced` is kept at any price. With `others`, long messages of no
+    particular kind are kept too, unless that would separate a question from its answer.
     """
     messages, costs = reduction.messages, reduction.costs
     chosen = {} if forced is None else {forced: messages[forced]}
@@ -111,7 +112,7 @@ def opening(
 
 
 def _with_answers(reduction: Reduction, chosen: dict[int, Message]) -> Iterator[Message]:
-    """Messages that stay, with the short answers between, or a word in their place where somebody has to speak."""
+    """Yield the chosen messages with short answers between them, or a placeholder where the roles would not alternate."""
     before: Message | None = None
     first = min(chosen, default=0)
     if all(_is_short(message) for message in reduction.messages[:first]):
@@ -125,7 +126,7 @@ def _with_answers(reduction: Reduction, chosen: dict[int, Message]) -> Iterator[
 
 
 def parts_of(messages: Sequence[Message], end: int) -> list[Part]:
-    """The messages of the beginning that may stay, each with what it is, the worthiest first."""
+    """Return the messages of the beginning that may stay, each with its rank, the most valuable first."""
     end, messages = min(end, beginning(messages)), messages[:_SEARCHED]
     candidates = [i for i in range(end) if is_user(messages[i]) or is_system(messages[i])]
     after = max((i for i in candidates if _takes_back(messages[i])), default=-1)
@@ -152,17 +153,17 @@ def parts_of(messages: Sequence[Message], end: int) -> list[Part]:
 
 
 def unfinished(messages: Sequence[Message], end: int) -> list[Message]:
-    """The beginning, before `end`, without the tasks after which the user set another that is about as large."""
+    """Return the messages before `end` without finished tasks: those after which the user set another of about the same size."""
     later = max((len(text_of(m)) for m in messages[end:] if is_user(m) and not is_summary(m)), default=0)
     tasks = (part.place for part in parts_of(messages, end) if part.rank is _Rank.TASK)
     finished = {place for place in tasks if len(text_of(messages[place])) <= later * _AS_LARGE}
     answered = {n + 1 for n in finished if _after(messages, n).get("role") == "assistant"}
-    answered -= {n for n in answered if is_result(_after(messages, n))}  # that is a call
+    answered -= {n for n in answered if is_result(_after(messages, n))}  # these are calls
     return [message for place, message in enumerate(messages[:end]) if place not in finished | answered]
 
 
 def beginning(messages: Sequence[Message]) -> int:
-    """Index at which the work begins: before the first call, and not far from the first message."""
+    """Return the index at which the work begins: that of the first call, but at most 16."""
     work = (i for i, m in enumerate(messages[:_MOST]) if calls_of(m) or is_result(m))
     return min(_MOST, next(work, len(messages)))
 
@@ -175,7 +176,7 @@ def _rank(messages: Sequence[Message], index: int, *, task_known: bool) -> _Rank
     if _FILE.search(text) or _TAGGED_FILE.search(text):
         return _Rank.FILES
     following = _after(messages, index)
-    # Where every answer is short, a short one tells nothing.
+    # A short answer is an acknowledgement only if others are longer.
     noted = _is_short(following)
     worked = noted and any(m.get("role") == "assistant" and not _is_short(m) for m in messages[index + 2 :])
     unanswered = following.get("role") in ("user", *SYSTEM_ROLES) and not is_result(following)
@@ -187,17 +188,17 @@ def _rank(messages: Sequence[Message], index: int, *, task_known: bool) -> _Rank
 
 
 def _after(messages: Sequence[Message], index: int) -> Message:
-    """The message behind that one; an empty one at the end."""
+    """Return the next message, or an empty one at the end."""
     return messages[index + 1] if index + 1 < len(messages) else {}
 
 
 def _is_short(message: Message) -> bool:
-    """Return whether an assistant did no more than take note, or greet."""
+    """Return whether a message is the assistant's and only acknowledges, or greets."""
     return message.get("role") == "assistant" and not calls_of(message) and len(text_of(message)) <= _ANSWER
 
 
 def _stands_alone(messages: Sequence[Message], index: int) -> bool:
-    """Return whether much was said there, and not as a question whose answer would be missing."""
+    """Return whether a message is long, and not a question whose answer would be missing."""
     if len(text_of(messages[index])) < _SET_UP:
         return False
     following = _after(messages, index)
@@ -211,7 +212,7 @@ def _takes_back(message: Message) -> bool:
 
 
 def _repeated(text: str, later: Sequence[str]) -> bool:
-    """Return whether it stands again further on, or shows files of which all are shown again."""
+    """Return whether a text occurs again later, or shows files that are all shown again."""
     stripped = text.strip()
     if len(stripped) >= _REPEATED and any(stripped in each for each in later):
         return True

@@ -1,4 +1,4 @@
-"""Progress of an agent's work in a part of a history, by its tool calls: what was done, what was changed, what is left."""
+"""Progress of an agent's work in a part of a history, read from its tool calls: steps done, files changed, items open."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -13,11 +13,11 @@ from proxy.core.piece import arguments_of
 from proxy.core.request import Message
 
 TASK = "Task: "
-"""Begins the line of a task."""
+"""Prefix of a task's line."""
 _CALL, _OUTCOME, _PATH, _NEAR = 80, 100, 200, 4
-"""Characters that are shown of a call, of what came of it, and of a path; and lines at either end of a result that may name one."""
+"""Characters shown of a call, of its outcome and of a path; and lines at either end of a result that are searched for a path."""
 _OPEN_SHARE, _CHANGED, _TASKS = 0.35, 0.2, 0.5
-"""Shares of the room for what is left and what was changed; of the rest for tasks, each with its last step."""
+"""Shares of the room for open items and for changed files; and share of the rest for tasks, each with its last step."""
 _VERBS = "write|edit|create|replace|insert|patch|update|append|rename|move|delete|remove"
 _WRITES = re.compile(rf"(?:^|_)(?:multi)?(?:{_VERBS})(?:_|$)", re.IGNORECASE)
 _WRITES_BY_COMMAND = re.compile(
@@ -29,13 +29,13 @@ _NAMES_FILE = re.compile(r"path|file", re.IGNORECASE)
 _COMMANDS = ("command", "cmd")
 _OVER = frozenset({"x", "completed", "complete", "done", "cancelled", "canceled", "finished"})
 _TITLES = ("content", "step", "title", "text", "description", "task")
-"""Fields in which the to-do tools of clients say what is to be done."""
+"""Fields in which clients' to-do tools put the text of an item."""
 _BEFORE_QUOTED, _AFTER_QUOTED = " … ", "Call the tool again if you need it.]"
-"""Around what a note in place of a result shows of its end."""
+"""Text before and after the last line of a result that is quoted in the note in its place."""
 
 
 def progress(messages: Sequence[Message], source: Source, *, limit: int) -> str:
-    """Sections about the work, at most `limit` characters besides headings; empty where no tool was called."""
+    """Return sections about the work in at most `limit` characters, headings not counted; empty without tool calls."""
     results = results_of(messages)
     blocks = [message for message in messages if is_summary(message)]
     steps, changed, remaining = (
@@ -57,13 +57,13 @@ def progress(messages: Sequence[Message], source: Source, *, limit: int) -> str:
 
 
 def _first(lines: Sequence[str], room: int) -> list[str]:
-    """The first of these lines, as many as have room."""
+    """Return the first lines that fit into `room` characters."""
     ends = accumulate(len(line) + 3 for line in lines)
     return [line for line, end in zip(lines, ends, strict=True) if end <= room]
 
 
 def _newest(lines: Sequence[str], room: int) -> list[str]:
-    """The newest tasks, each with its last step, in a part of the room, then the newest other steps; all in their order."""
+    """Choose the newest tasks, each with its last step, for half of the room, then the newest other steps; in their order."""
     following = [*lines[1:], TASK]
     ends = [n for n, line in enumerate(lines) if line.startswith(TASK) or following[n].startswith(TASK)]
     chosen: set[int] = set()
@@ -77,7 +77,7 @@ def _newest(lines: Sequence[str], room: int) -> list[str]:
 
 
 def _steps(results: Sequence[Result], source: Source) -> list[str]:
-    """A line for each call with what came of it, of equal ones for the last, under the task that it served."""
+    """Return a line for each call and its outcome, under the task that it served; of equal calls only the last is listed."""
     prompts = shell_prompts(results)
     lines: dict[str, str] = {}
     waiting = list(source.tasks)
@@ -97,19 +97,19 @@ def _steps(results: Sequence[Result], source: Source) -> list[str]:
 
 
 def _values(result: Result) -> dict[str, str]:
-    """Arguments of a call that are texts."""
+    """Return the arguments of a call that are strings."""
     return {name: value for name, value in arguments_of(result.arguments or "").items() if isinstance(value, str)}
 
 
 def _shown(result: Result) -> str:
-    """A call in short: the first lines of its arguments, of those that have more only where it is the first."""
+    """Abbreviate a call: the first line of its first argument, and the other arguments of one line."""
     values = [value.strip() for value in _values(result).values()] or [result.arguments or ""]
     shown = ", ".join(v.split("\n")[0] for n, v in enumerate(values) if not n or "\n" not in v)
     return shown if len(shown) <= _CALL else f"{shown[:_CALL]}…"
 
 
 def _changes(result: Result) -> list[str]:
-    """Files that a call writes to: named by a patch, an argument, the command, or the result."""
+    """Return the files that a call writes to: all that a patch names, else the first named by argument, command or result."""
     values = _values(result)
     if patched := _PATCHED.findall(result.arguments.replace("\\n", "\n") if result.arguments else ""):
         return patched
@@ -128,7 +128,7 @@ def _changes(result: Result) -> list[str]:
 
 
 def todos(result: Result) -> list[tuple[str, str]]:
-    """The items of the list that a call sets, each behind its status; none if it sets none."""
+    """Return status and text of each item of a to-do list that a call sets; empty if it sets none."""
     fields = arguments_of(result.arguments or "") if '"status"' in (result.arguments or "") else {}
     items = [item for value in fields.values() if isinstance(value, list) for item in value]
     tasks = [item for item in items if isinstance(item, dict) and item.get("status")]
@@ -136,5 +136,5 @@ def todos(result: Result) -> list[tuple[str, str]]:
 
 
 def open_items(items: Iterable[tuple[str, str]]) -> list[str]:
-    """What is left of a list, by the status of each item."""
+    """Return the texts of those items whose status does not say that they are over."""
     return [" ".join(title.split()) for status, title in items if status.lower() not in _OVER]

@@ -1,7 +1,7 @@
-"""Tool results wherever they stand in a history, and their replacement without touching what is around them.
+"""Tool results wherever they are in a history, and their replacement without touching the text around them.
 
-Clients may wish old results left out, or what the model thought (`edited`). Every time the same is left out of the same
-history, and only more of one that has grown.
+Clients may ask to leave out old results or reasoning (`edited`). The same history always loses the same, and a longer one
+at least as much, so that a backend's cached prefix stays valid.
 
 Forms: messages of role `tool` and `function` (OpenAI API, "Create chat completion"), and in user messages, for
 models without tools of their own, the forms of `proxy.core.history.embedded`.
@@ -30,19 +30,19 @@ from proxy.core.jsontext import dumps
 from proxy.core.request import THOUGHT_FIELDS, Cleared, ClearResults, ClearThoughts, Edit, Message
 
 NOTE = "[Tool result left out"
-"""How every note begins that stands in place of a result."""
+"""Beginning of every note in place of a result."""
 _LONGEST_NOTE = 600
 _SHOWN = 90
-"""Characters of its beginning, and of the line that tells how it ended."""
+"""Characters that a note quotes of the result's beginning, and of the line that tells its outcome."""
 _WORTH = 1.5
-"""Times the length of its note that a result must have."""
+"""Smallest ratio of a result's length to that of its note for a note to be worth it."""
 _READ = 400
 _LONGEST_NAME = 64
 _PROMPT, _COMMON = 4, 2
-"""Lines at the end of a result that may be a shell's prompt, and results from which on one that they have in common is."""
+"""Lines at the end of a result that may be a shell's prompt, and number of results that have to share such a line."""
 _UNNAMED = "tool"
 KnownCall: TypeAlias = tuple[str, str | None]
-"""Name of a tool, and the arguments of a call as JSON; None: they are not known."""
+"""Name of a tool, and the arguments of a call as JSON, or None if unknown."""
 Cost: TypeAlias = Callable[[Sequence[Message]], list[float]]
 """Predicted tokens of each message."""
 _TAG = re.compile(r"<[/A-Za-z][^<>\n]*+(?:>|\Z)")
@@ -53,20 +53,20 @@ class Result:
     """One tool result: characters `start` to `end` of a message's content, or of the text of one of its parts."""
 
     index: int
-    """Of the message in the history."""
+    """Index of the message in the history."""
     part: int | None
-    """Of the part in the content; None if the content is a string."""
+    """Index of the part in the content, or None if the content is a string."""
     start: int
     end: int
     text: str
     name: str
-    """Of the tool, as far as it is known, at most 64 characters; else `tool`."""
+    """Name of the tool, at most 64 characters; `tool` if unknown."""
     arguments: str | None
-    """The JSON of the call, as it was written; None if it is not known."""
+    """Arguments of the call, as JSON in its original form, or None if unknown."""
 
     @property
     def is_note(self) -> bool:
-        """Return whether a note stands in its place already."""
+        """Return whether it is already a note in place of a result."""
         short = len(self.text) <= _LONGEST_NOTE and self.text.endswith("]")
         return short and (self.text.startswith(NOTE) or self.text == IMAGE_OMITTED)
 
@@ -78,11 +78,11 @@ class Result:
 
 @dataclass(slots=True)
 class _Calls:
-    """The calls so far. Ids may be used again: the newest call is the one that is answered."""
+    """Calls read so far. Ids may be used again: a result belongs to the newest call with its id."""
 
     known: dict[str, KnownCall] = field(default_factory=dict)
     written: Pending[KnownCall] = field(default_factory=Pending)
-    """Those that the assistant wrote last as text and that have no result yet: results as text have no ids."""
+    """Calls of the assistant's last message without a result yet, for results written as text, which have no ids."""
 
     def read(self, message: Message) -> None:
         self.written = Pending()
@@ -95,7 +95,7 @@ class _Calls:
                 self.written.add(known[0], known)
 
     def answered_by_text(self, result: WrittenResult) -> KnownCall:
-        """The first open call of that name; of any name if the result has none."""
+        """Take the first open call with the result's name, or simply the first if the result has none."""
         call = self.written.take_first() if result.name is None else self.written.take(result.name)
         name, arguments = call or (result.name or _UNNAMED, None)
         return name[:_LONGEST_NAME], result.arguments or arguments
@@ -114,7 +114,7 @@ def cleaned(before: Sequence[Message], after: Sequence[Message]) -> int:
 
 
 def results_of(messages: Sequence[Message]) -> list[Result]:
-    """All tool results in the order in which they stand; in time linear in the length of the texts."""
+    """Find all tool results, in order; takes time linear in the length of the texts."""
     calls = _Calls()
     found: list[Result] = []
     for index, message in enumerate(messages):
@@ -135,13 +135,13 @@ def by_message(results: Sequence[Result]) -> dict[int, list[Result]]:
 
 
 def shell_prompts(results: Iterable[Result]) -> Collection[str]:
-    """Lines with which several results end: a shell prints them, and no command."""
+    """Return lines at the end of several results: most likely a shell's prompt rather than output of the commands."""
     ends = Counter(line for result in results for line in {*map(str.strip, result.text.split("\n")[-_PROMPT:])})
     return {line for line, times in ends.items() if times >= _COMMON}
 
 
 def note_for(result: Result, prompts: Collection[str] = ()) -> str:
-    """Note in place of a result that is left out: name, size, first characters, and its error or last line, without tags."""
+    """Write the note in place of a result: name, size, first characters, and its error or last line, without tags."""
     texts = result.text, telling_line(result.text, prompts)
     began, ended = (" ".join(_TAG.sub(" ", text[:_READ]).split())[:_SHOWN] for text in texts)
     ended = "" if ended in began else f"{ended} "
@@ -149,7 +149,7 @@ def note_for(result: Result, prompts: Collection[str] = ()) -> str:
 
 
 def unread_from(messages: Sequence[Message]) -> int:
-    """Index from which on there are only results: the model's next reading, which it has not seen yet."""
+    """Return the index after which there are only results, which the model has not read yet."""
     end = len(messages)
     while end > 0 and is_result(messages[end - 1]):
         end -= 1
@@ -157,7 +157,7 @@ def unread_from(messages: Sequence[Message]) -> int:
 
 
 def with_texts(message: Message, changes: Mapping[Result, str]) -> Message:
-    """The message with other texts in place of some of its own results; everything else in it stays."""
+    """Replace the texts of some results in a message; everything else in it stays."""
     changes = {result: text for result, text in changes.items() if text != result.text}
     if not changes:
         return message
@@ -169,9 +169,9 @@ def with_texts(message: Message, changes: Mapping[Result, str]) -> Message:
 
 
 def _embedded(index: int, message: Message, calls: _Calls) -> Iterator[Result]:
-    """Results between marks. Several parts in a row are one result, like those of a tool, if the tool is the same.
+    """Yield results written between marks. Adjacent parts with the same tool name answer one call, as in a tool message.
 
-    What `proxy.shaping.repair` joins has an empty part in between.
+    An empty part separates results: `proxy.shaping.repair` puts one between messages that it joins.
     """
     before: tuple[int | None, str | None] | None = None
     answer: KnownCall = _UNNAMED, None
@@ -187,7 +187,7 @@ def _embedded(index: int, message: Message, calls: _Calls) -> Iterator[Result]:
 
 
 def _written(arguments: Any) -> str | None:
-    """Arguments as text: a string in OpenAI's form, an object in Ollama's."""
+    """Return arguments as JSON text: they are a string in OpenAI's form, an object in Ollama's."""
     if isinstance(arguments, str):
         return arguments.strip()
     return dumps(arguments).decode() if isinstance(arguments, dict) else None
@@ -196,9 +196,10 @@ def _written(arguments: Any) -> str | None:
 def edited(
     messages: Sequence[Message], edits: Sequence[Edit], *, tokens: int, cost: Cost
 ) -> tuple[list[Message], list[Cleared]]:
-    """The history as its client wishes it, with as many messages as before, and what was left out.
+    """Apply a client's edits to the history, and return it with a report of what each edit left out.
 
-    Messages in which nothing was left out are the same objects. `tokens` has the whole prompt.
+    The number of messages stays the same, and unchanged messages are the same objects. `tokens` is the size of the whole
+    prompt.
     """
     done, cleared = list(messages), list[Cleared]()
     for edit in edits:
@@ -215,9 +216,9 @@ def edited(
 
 
 def _without_thoughts(messages: Sequence[Message], keep: int) -> tuple[list[Message], int]:
-    """The history with thoughts in the newest turns only, and how many others lost theirs.
+    """Keep reasoning only in the newest `keep` turns, and return how many other turns lost theirs.
 
-    A turn is all that the assistant says between two messages of the user.
+    A turn is everything the assistant says between two user messages; only turns with reasoning count.
     """
     done, turns, thinks = list(messages), 0, False
     for index in reversed(range(len(done))):
@@ -232,9 +233,9 @@ def _without_thoughts(messages: Sequence[Message], keep: int) -> tuple[list[Mess
 
 
 def _without_results(messages: Sequence[Message], edit: ClearResults, tokens: int) -> tuple[list[Message], int]:
-    """The history with notes in place of old results, and the number of calls whose results they were."""
+    """Put notes in place of old results, and return the number of calls whose results they were."""
     results = results_of(messages)
-    # Several parts of a tool message are the result of one call.
+    # All parts of a tool message are the result of one call.
     uses = {r: (r.index,) if messages[r.index].get("role") == "tool" else (r.index, r.part, r.start) for r in results}
     ordered = list(dict.fromkeys(uses.values()))
     over_tokens = edit.over_tokens is not None and tokens > edit.over_tokens
@@ -250,7 +251,7 @@ def _without_results(messages: Sequence[Message], edit: ClearResults, tokens: in
 
 
 def _clear_call(messages: list[Message], at: int) -> None:
-    """Take the arguments of the call that a tool message answers, which is the newest of that id before it."""
+    """Remove the arguments of the call that a tool message answers: the newest one with its id before it."""
     wanted = messages[at].get("tool_call_id")
     for index in reversed(range(at if wanted else 0)):
         calls = calls_of(messages[index])

@@ -1,4 +1,4 @@
-"""Shortening a text: its beginning and end stay, and what looks like an error; each mark says how much is missing."""
+"""Shortening a text: its beginning and end stay, and lines that look like errors; each mark says how much is missing."""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -7,10 +7,10 @@ from typing import NamedTuple, TypeVar
 T = TypeVar("T")
 
 LEAST = 400
-"""Characters that are left of a text at least: below that the marks would take more than they save."""
+"""Fewest characters that are left of a text: below that, the marks would take more than they save."""
 LEAST_LINE, LEAST_LINES = 100, 5
 MARK_ROOM = 72
-"""Characters of a mark with its line end, at most."""
+"""Most characters of a mark, with its line end."""
 _LINES_OUT = "[… {} line{}, {} characters left out here …]"
 _CHARACTERS_OUT = "[… {} characters left out here …]"
 CUT_MARK = re.compile(r"\[… (?:(\d{1,12}) lines?, )?(\d{1,12}) characters left out here …\]")
@@ -20,12 +20,12 @@ _TRIES = 4
 _AIM = 0.97
 """Share of the tokens that the first try aims at."""
 _NEAR = 10
-"""Lines at the end of a text in which an error is how it ended."""
+"""Lines at the end of a text in which an error counts as its outcome."""
 _SCANNED = 50_000
 """Lines that are searched for errors."""
 GRAVE = re.compile(r"error|exception|traceback|fail(?:ed|ure)|panic|fatal|abort|denied", re.IGNORECASE)
 _PROMPT = re.compile(r"\S{0,40}[$#%>]|\d+[:|]")
-"""What a shell prints behind the output of a command, also where it prints nothing else, and the number of an empty line."""
+"""A shell's prompt after (or instead of) the output of a command, or the number of an empty line."""
 _LESS_GRAVE = re.compile(r"warn|not found|cannot|unable|timed? ?out", re.IGNORECASE)
 
 
@@ -38,10 +38,10 @@ class Bounds(NamedTuple):
 
 
 def cut_middle(text: str, most: int, *, edge: str = "") -> str:
-    """Cut the middle out of a text, so that `most` characters are left; `edge` stands before and behind the mark."""
+    """Cut the middle out of a text, so that `most` characters are left; `edge` goes before and after the mark."""
     if len(text) <= most:
         return text
-    # The mark for all of it is the longest that can be needed.
+    # A mark that counts all of the text is the longest that can be needed.
     mark = edge + _CHARACTERS_OUT.format(len(text) + characters_cut(text)) + edge
     room = max(0, most - len(mark))
     begin, end = room - room // 2, len(text) - room // 2
@@ -51,9 +51,10 @@ def cut_middle(text: str, most: int, *, edge: str = "") -> str:
 
 
 def telling_line(text: str, prompts: Collection[str] = ()) -> str:
-    """The line that says most of how something ended: the last near its end, or at its beginning, that looks like an error, else the last.
+    """Return the line that best tells how something ended: an error near its end, or in its first two lines, else the last line.
 
-    None without a word, and no line of `prompts`, with which shells end whatever they print, unless that is an error.
+    Lines without a word are skipped, and so are those in `prompts`, which shells print after any output, unless they look
+    like errors.
     """
     stripped = map(str.strip, text.removesuffix(HINT).split("\n"))
     lines = [line for line in stripped if re.search(r"\w", line) and not _PROMPT.fullmatch(line)]
@@ -70,7 +71,7 @@ def shorten(text: str, bounds: Bounds) -> str:
     """Bring a text within its bounds, marks and line ends included, so that doing it again changes nothing."""
     lines = [cut_middle(line, bounds.line) for line in text.split("\n")]
     if _exceeds(lines, bounds):
-        # A line takes a quarter of the room at most, unless there are so few that all have room for more.
+        # A line may take a quarter of the room, or more if there are so few lines that all have room for it.
         level = water_level([len(line) + 1 for line in lines], bounds.characters - MARK_ROOM)
         longest = max(LEAST_LINE, min(bounds.line, max(bounds.characters // 4, int(level) - 1)))
         lines = [cut_middle(line, longest) for line in lines]
@@ -80,9 +81,10 @@ def shorten(text: str, bounds: Bounds) -> str:
 
 
 def fit(full: T, size: int, tokens: float, *, make: Callable[[int], T], count: Callable[[T], float]) -> tuple[T, float]:
-    """Make something as long as fits into so many tokens: these are not spread evenly over characters, so a guess may miss.
+    """Shorten `full` to at most `tokens` and return it with its tokens, trying up to four times.
 
-    Returns it with its tokens. `make` shortens `full`, which has `size` characters, to a number of them, as far as that goes.
+    Tokens are not spread evenly over characters, so a first guess may miss. `make` shortens `full`, which has `size`
+    characters, to a number of characters, as far as that is possible.
     """
     done, total = full, count(full)
     used, lose = total, size * (1 - _AIM * tokens / max(1.0, total))
@@ -96,7 +98,7 @@ def fit(full: T, size: int, tokens: float, *, make: Callable[[int], T], count: C
 
 
 def water_level(sizes: Sequence[float], room: float) -> float:
-    """Find the size to which the larger of these have to come down, so that together they take no more than `room`."""
+    """Find the size to which the larger ones have to come down so that all together take at most `room`."""
     spare = room
     for at, size in enumerate(ordered := sorted(sizes)):
         level = spare / (len(ordered) - at)
@@ -111,7 +113,7 @@ def _exceeds(lines: Sequence[str], bounds: Bounds) -> bool:
 
 
 def _chosen(lines: Sequence[str], bounds: Bounds) -> set[int]:
-    """Choose lines: two fifths of the room for the beginning, as much for the end, then errors, then more before the end."""
+    """Choose lines: two fifths of the room for the beginning, two for the end, the rest for errors, then for more of the end."""
     chosen: set[int] = set()
     # There is at least one mark.
     used_lines, used = 1, MARK_ROOM
@@ -120,7 +122,7 @@ def _chosen(lines: Sequence[str], bounds: Bounds) -> set[int]:
         for index in indexes:
             if index in chosen:
                 continue
-            # One that stands alone in the middle adds a mark.
+            # A line alone in the middle splits a gap in two, which takes another mark.
             marks = 0 < index < len(lines) - 1 and {index - 1, index + 1}.isdisjoint(chosen)
             size = len(lines[index]) + 1 + MARK_ROOM * marks
             if used_lines + 1 + marks > share * bounds.lines or used + size > share * bounds.characters:
@@ -152,7 +154,7 @@ def _with_marks(lines: Sequence[str], chosen: set[int]) -> Iterator[str]:
 
 
 def _missing(gone: str) -> tuple[int, int]:
-    """Count the lines and characters of a text that is left out; earlier marks in it stand for what they say."""
+    """Count the lines and characters of a text that is left out, with those that earlier marks in it say are missing."""
     marks = list(CUT_MARK.finditer(gone))
     lines = gone.count("\n") + sum(int(mark[1] or 1) - 1 for mark in marks)
     # The line end of a mark for lines is the mark's own.

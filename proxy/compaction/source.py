@@ -1,6 +1,6 @@
-"""Source of a summary, as far as code can check it: what the user said in it, and the facts in that.
+"""Source of a summary, as far as code can check one against it: the user's statements and the facts in them.
 
-Facts are what can be looked for in another text: names, numbers, dates, paths and rare words.
+Facts are things that can be searched for in another text: names, numbers, dates, paths and rare words.
 """
 
 import re
@@ -43,44 +43,44 @@ _BEFORE_NOUN = re.compile(r"(?:e|en|er|es|em|das|ein|mein|dein|sein|ihr|kein|im|
 """How words end that stand before nouns in German: articles, adjectives."""
 _RARE, _PAIR = 0.5, 0.2
 _OF_LETTER, _SHORT, _LONG = 0.1, 2, 9
-"""Of a word in small letters: long ones are rare in every language; none for the first letters, nor for those of the longest."""
+"""Weight of a lower-case word: so much for each letter after the second, up to the ninth. Long words are rare in every language."""
 VITAL = re.compile(
     "allerg|аллерг|alergi|diabet|диабет|asthma|asma|астм|epilep|эпилеп|coeliac|celiac|celia[ck]|zoliak|zöliak|pregnan|schwanger|enceinte"
     "|embaraz|gravid|incinta|беремен|insulin|vegan|vegetar|веган|вегетар"
 )
-"""Beginnings of words on which a life may depend, in the languages whose rules are known; they tell as much as a name."""
+"""Beginnings of words on which a life may depend, in the languages whose rules are known; they weigh as much as a name."""
 HARD = 1.5
-"""Weight from which a fact can be told on its own: a name, a number, a path."""
+"""Weight from which a fact means something on its own, as a name, a number or a path does."""
 _LONGEST_TEXT = 20_000
-"""Characters of one message in which facts are looked for: what a user means stands in what people type."""
+"""Characters of one message that are searched for facts. Longer ones are mostly pasted, and people type what they mean."""
 _LONGEST = 400
 _MOST_SENTENCES = 4_000
 _OF_A_SENTENCE = 4
-"""Facts of one sentence that count: else a list would outweigh all that was said."""
+"""Facts of one sentence that count; with all of them, a list would outweigh everything that was said."""
 _USERS, _DATA = 2.0, 0.25
 _FEW = 12
-"""Words of a statement up to which one of them may be new in a later one about the same."""
+"""Longest subject, in words, that a later statement still matches if one of the words is missing there."""
 _COMMON = 3
-"""Messages from which on a word is no rare one."""
+"""Messages with a word up to which it keeps its full weight; a word in more of them tells less."""
 _ANSWERS = 3
 _ITEM = re.compile(r"\A(?:\d{1,3}[.)]|[-*•])\s+")
 _NUMBER = re.compile(r"\A\W*(?:[^\W\d]{1,8}\s)?\d{1,3}[.):]\s")
-"""Of an item or step, at its beginning."""
+"""Number of an item or step, at its beginning."""
 _DIGITS = re.compile(r"\d")
 _DAY = re.compile(r"\((\d{4}-\d\d-\d\d)\) ")
-"""Begins a statement in an extract where the day is another than that of the one before it."""
+"""Date that begins a statement in an extract if it differs from the previous statement's."""
 _STAMP = re.compile(r"\A\s*[\[(<{][^\])>}]{0,80}\d[^\])>}]{0,80}[\])>}]\s*")
 _FIRST, _TITLE = 3, 160
-"""Sentences of a message among which one tells what it asks for, and the most characters of that."""
+"""First sentences of a message, one of which says what it asks for, and the most characters of that one."""
 _TEMPLATE = 4
-"""Sentences that two messages share, from which on these are a program's text around what the user asks."""
+"""Sentences shared by two messages from which they count as a program's template around the user's request."""
 _Spoken: TypeAlias = tuple[int, str, date | None]
-"""Which message a sentence stands in, the sentence, and the day on which it was written, if that is known."""
+"""Index of a sentence's message, the sentence, and the day on which it was written, or None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextFact:
-    """Something that a text tells: as it is written, folded to be compared, and how much it matters."""
+    """A fact as it is written (`text`), folded for comparison (`key`), and how much it matters (`weight`)."""
 
     text: str
     key: str
@@ -94,29 +94,29 @@ class Statement:
     text: str
     facts: tuple[TextFact, ...]
     prose: bool
-    """Whether it is what a person says, and not data."""
+    """Whether it reads like speech rather than data."""
     place: int = 0
-    """Index of its message; negative for what an earlier summary carries."""
+    """Index of its message; negative if it comes from an earlier summary."""
     day: date | None = None
-    """On which it was written, if that is known."""
+    """Day on which it was written, or None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Statements and facts of what is to be summarised."""
+    """Statements and facts of the messages to summarise."""
 
     statements: tuple[Statement, ...] = ()
-    """What the user said, in order; what was corrected later is left out."""
+    """Statements of the user, in order; one that was corrected later is left out."""
     users: tuple[TextFact, ...] = ()
-    """The user's facts that mean something on their own, the heaviest first: no data where there are statements."""
+    """The user's hard facts, the heaviest first; those in data are left out if there are heavier ones in prose."""
     all: tuple[TextFact, ...] = ()
-    """The same of everybody, the user included."""
+    """Hard facts of the user and the assistant together, the heaviest first."""
     languages: tuple[tuple[str, str], ...] = ()
-    """Script and language of what the user said, and of all; those that can be told."""
+    """Script and language of the user's words, then of everybody's, as far as they could be detected."""
     worked: bool = False
     """Whether tools were called: then statements are tasks."""
     tasks: tuple[tuple[int, str], ...] = ()
-    """A line for each message of the user, with the index of the first message that came after it."""
+    """A line for each user message, with the index of the first message after it."""
     answers: tuple[str, ...] = ()
     """The assistant's newest answers, the last one first."""
     size: int = 0
@@ -124,12 +124,12 @@ class Source:
 
     @property
     def form(self) -> "Source":
-        """The same without facts: only the form of a summary is checked."""
+        """A copy without facts, against which only the form of a summary is checked."""
         return Source(languages=self.languages, worked=self.worked, answers=self.answers, size=self.size)
 
     @property
     def language(self) -> str:
-        """The language to write in, if it can be told."""
+        """Language to write the summary in; empty if it could not be detected."""
         return self.languages[0][1] if self.languages else ""
 
 
@@ -139,17 +139,18 @@ NOTHING = Source()
 def source_of(
     messages: Sequence[Message], visible: Sequence[Message] = (), asked: Sequence[tuple[int, Message]] = ()
 ) -> Source:
-    """Find what there is to summarise in these messages; earlier summaries of Spillway's count, too.
+    """Collect statements and facts of these messages, Spillway's own earlier summaries included.
 
-    What the user said is left out where it stands in `visible` messages, which stay, and where it is a program's text.
-    `asked` are messages between these that may stay as well, each with the index of the one that came after it.
+    A sentence of the user's is left out if it is also in `visible` messages, which stay in the prompt, or if a program wrote
+    it. `asked` are user messages that may stay as well, each with the index in `messages` of the one after it.
     """
     facts_of = cache(facts_in)  # what tools print says the same again and again
     spoken, texts = _spoken(messages), [all_text(message)[:_LONGEST_TEXT] for message in messages]
     shown = {s for _, s, _ in _spoken(visible)}
     results = (all_text(message)[:_LONGEST_TEXT] for message in (*messages, *visible) if is_result(message))
     printed = {s for text in results for s in sentences(text, longest=_LONGEST)}
-    # Rules are carried by themselves, and what reads like one without being the user's for certain is no wish either.
+    # Rules are carried in a section of their own. A sentence that only reads like a rule may not be the user's, so it is not
+    # taken for a wish either.
     printed.update((*constraints(messages, limit=_LONGEST_TEXT), *filter(is_rule, {said for _, said, _ in spoken})))
     worked = any(map(is_result, messages))
     statements = _statements(_without_templates(spoken, shown, printed, worked=worked), facts_of)
@@ -161,7 +162,7 @@ def source_of(
         _weigh(users, statement.facts, _USERS * (1 if statement.prose else _DATA))
     everybody = dict(users)
     for message, text in zip(messages, texts, strict=True):
-        if message.get("role") == "assistant":  # what tools print need not be told
+        if message.get("role") == "assistant":  # a summary need not repeat tool output
             found = sentences(text, longest=_LONGEST)
             _weigh(everybody, [fact for s in found for fact in facts_of(s)[:_OF_A_SENTENCE]], 1.0)
     statements_text, answers = " ".join(text for _, text, _ in spoken), _assistants(messages)
@@ -179,13 +180,13 @@ def source_of(
 
 
 def of_text(text: str) -> Source:
-    """A text by nobody in particular as something to be summarised: only the form of its summary is checked."""
+    """Make a source of a bare text, which has no speakers: only the form of its summary is checked."""
     language = script_and_language(text)
     return Source(languages=(language,) if language[0] else (), size=len(text))
 
 
 def statement_of(text: str) -> Statement:
-    """A sentence with all of its facts."""
+    """Make a statement of a sentence, with all of its facts."""
     return Statement(text, facts_in(text), is_prose(text))
 
 
@@ -195,7 +196,7 @@ def _heaviest(facts: Iterable[TextFact]) -> tuple[TextFact, ...]:
 
 
 def _spoken(messages: Sequence[Message]) -> list[_Spoken]:
-    """The user's sentences, earlier summaries' included; not what Spillway says in the user's place."""
+    """Collect the user's sentences, those in earlier summaries included, but not Spillway's bridges in the user's role."""
     spoken: list[_Spoken] = []
     today: date | None = None
     for index, message in enumerate(messages):
@@ -206,11 +207,11 @@ def _spoken(messages: Sequence[Message]) -> list[_Spoken]:
                 day = date.fromisoformat(dated[1]) if dated else day
                 spoken.append((-number, line[dated.end() :] if dated else line, day))
         elif is_user(message) and message.get("content") != BRIDGE:
-            text = CUT_MARK.sub("\0", typed_text(message))  # a sentence with something left out is none
+            text = CUT_MARK.sub("\0", typed_text(message))  # marks sentences with a gap, which are skipped
             stamp = _STAMP.match(text)
             day = written_on({**message, "content": stamp.group() if stamp else ""})
             text = text[stamp.end() :] if stamp and day else text
-            today = day or today  # many clients tell only where a day begins
+            today = day or today  # many clients write the date only when a day begins
             spoken += ((index, said, today) for said in sentences(text, longest=_LONGEST) if "\0" not in said)
     return spoken[-_MOST_SENTENCES:]
 
@@ -218,9 +219,9 @@ def _spoken(messages: Sequence[Message]) -> list[_Spoken]:
 def _without_templates(
     spoken: Sequence[_Spoken], shown: set[str], printed: set[str], *, worked: bool = False
 ) -> Iterator[_Spoken]:
-    """Leave out what the prompt shows or tools print as well, headings, and what programs put into several messages.
+    """Leave out headings, sentences that the prompt shows or tools print too, and templates that programs put into messages.
 
-    Where tools have `worked` on messages of the last kind, these are tasks: only the newest of them is not done yet.
+    If tools were called (`worked`), messages from a template are tasks, and all but the newest of them count as done.
     """
     keys = [_ITEM.sub("", text) for _, text, _ in spoken]
     gone = {_ITEM.sub("", text) for text in (*shown, *printed)}
@@ -237,7 +238,7 @@ def _without_templates(
 
 
 def _tasks(asked: Sequence[tuple[int, Message]], printed: set[str]) -> Iterator[tuple[int, str]]:
-    """Find the sentence that tells most at the beginning of each message of the user, by place."""
+    """Yield the most telling sentence near the beginning of each user message, with the message's index."""
     in_order = sorted(asked, key=itemgetter(0))
     spoken = _without_templates([s for s in _spoken([m for _, m in in_order]) if s[0] >= 0], set(), printed)
     for number, group in groupby(spoken, key=itemgetter(0)):
@@ -247,7 +248,7 @@ def _tasks(asked: Sequence[tuple[int, Message]], printed: set[str]) -> Iterator[
 
 
 def _statements(spoken: Iterable[_Spoken], facts_of: Callable[[str], tuple[TextFact, ...]]) -> list[Statement]:
-    """The sentences with their facts; of two that differ in a value alone the later one."""
+    """Make statements of sentences. If two differ only in a value, the later one is kept: it corrects the earlier."""
     found = [(place, text, day, facts_of(text)) for place, text, day in spoken]
     names = {fact.key for _, _, _, facts in found for fact in facts if fact.weight == NAME}
     often = Counter(key for key, _ in {(fact.key, place) for place, _, _, facts in found for fact in facts})
@@ -263,20 +264,20 @@ def _statements(spoken: Iterable[_Spoken], facts_of: Callable[[str], tuple[TextF
 
 
 def _subject(sentence: str) -> frozenset[str]:
-    """What a sentence is about: its terms without the last that has a digit, which is its value; empty if it has none."""
+    """Return a sentence's subject: its terms without the last one with a digit, which is its value. Empty if it has no value."""
     found = terms(_NUMBER.sub("", sentence)) if _DIGITS.search(sentence) else []
     value = next((term for term in reversed(found) if _DIGITS.search(term)), None)
     return frozenset(found) - {value} if value is not None else frozenset()
 
 
 def _weighed(fact: TextFact, messages: int, *, name: bool) -> TextFact:
-    """A fact as it counts when so many messages have it: what is in many tells little, and a name is one everywhere."""
+    """Weigh a fact by the number of `messages` that have it: more tell less. A `name` weighs as one wherever it occurs."""
     weight = (NAME if name else fact.weight) * min(1.0, _COMMON / messages)
     return fact if weight == fact.weight else replace(fact, weight=weight)
 
 
 def _weigh(known: dict[str, TextFact], facts: Iterable[TextFact], factor: float) -> None:
-    """Take in the hard facts of a sentence, each with the most that it ever weighs."""
+    """Add the hard facts of a sentence to `known`, each with the largest weight that it ever has."""
     for fact in sorted(facts, key=lambda fact: -fact.weight)[:_OF_A_SENTENCE]:
         weight = fact.weight * factor
         if fact.weight >= HARD and (fact.key not in known or known[fact.key].weight < weight):
@@ -289,7 +290,7 @@ def _assistants(messages: Sequence[Message]) -> list[str]:
 
 
 def call_lines(message: Message) -> list[str]:
-    """The calls of a message, a line each."""
+    """Return the calls of a message, one per line."""
     functions = [call.get("function") for call in calls_of(message)]
     called = [(f.get("name"), f.get("arguments")) for f in functions if isinstance(f, dict)]
     if message.get("role") == "assistant":
@@ -298,12 +299,12 @@ def call_lines(message: Message) -> list[str]:
 
 
 def all_text(message: Message) -> str:
-    """Text of a message, and the calls that it makes."""
+    """Return the text of a message, with its calls below."""
     return "\n".join(part for part in (text_without_calls(message), *call_lines(message)) if part)
 
 
 def text_without_calls(message: Message) -> str:
-    """The text without what stands for calls, and of messages that are nothing but results without their marks."""
+    """Return a message's text without calls written in it, and without the marks around results if it holds only these."""
     if message.get("role") == "assistant":
         texts = (without(text, [call.span for call in calls_in(text)]) for _, text in texts_of(message))
         return "\n".join(texts).strip("\n")
@@ -314,13 +315,13 @@ def text_without_calls(message: Message) -> str:
 
 
 def facts_in(sentence: str) -> tuple[TextFact, ...]:
-    """The facts of a sentence, in order, with repetitions."""
+    """Return the facts of a sentence, in order, with repetitions."""
     names, rest = list(found_in(sentence)), sentence
     for name in names:
         rest = rest.replace(name, " ", 1)
     tokens = list(_TOKEN.finditer(rest))
     texts = [token.group().strip() for token in tokens]
-    # Folded together: that costs one call and not one for each.
+    # Fold all keys in one call: one for each would take much longer.
     keys = folded("\n".join((*names, *texts))).split("\n")
     facts = [TextFact(name, key, IDENTIFIER) for name, key in zip(names, keys, strict=False)]
     keys = keys[len(names) :]
@@ -337,7 +338,7 @@ def facts_in(sentence: str) -> tuple[TextFact, ...]:
         elif kind == "han":
             facts += (TextFact(text[at : at + 2], text[at : at + 2], _PAIR) for at in range(len(text) - 1))
         elif kind == "hangul":
-            # Endings change, stems do not.
+            # The first two syllables serve as the stem: in Korean, endings change and stems do not.
             facts.append(TextFact(text, text[:2], _RARE))
         elif kind == "katakana":
             facts.append(TextFact(text, key, _KATAKANA))
@@ -348,19 +349,19 @@ def facts_in(sentence: str) -> tuple[TextFact, ...]:
 
 
 def is_mentioned(key: str, text: str, words: Collection[str]) -> bool:
-    """Return whether a fact is in a folded text, whose words are `words`; a number or a word only as a whole."""
+    """Return whether a fact is in a folded text, whose words are `words`. ASCII words and numbers only match as a whole."""
     return key in words or (not (key.isalnum() and key.isascii()) and key in text)
 
 
 def words_of(text: str) -> frozenset[str]:
-    """The words and numbers of a folded text."""
+    """Return the words and numbers of a folded text."""
     found = {token.group() for token in _TOKEN.finditer(text)}
     parts = {part for token in found if not token.isalnum() for part in re.findall(r"\w+", token)}
     return frozenset(found | parts | set(re.findall(r"[^\W_]+", text)))
 
 
 def is_prose(sentence: str) -> bool:
-    """Return whether most of its words are words, as in what a person says; data has digits and signs in most of them."""
+    """Return whether at least half of the tokens are words, as in speech; in data most of them have digits and signs."""
     words = sentence.split()
     return 2 * sum(_WORD.fullmatch(word) is not None for word in words) >= len(words)
 
@@ -377,7 +378,7 @@ def _of_word(text: str, key: str, *, capital: float) -> list[TextFact]:
 
 
 def _titled(words: Sequence[tuple[str, str]]) -> bool:
-    """Return whether a sentence has capitals all over: a title, something shouted, or German, whose nouns have them."""
+    """Return whether most words of a sentence begin with a capital: a title, something shouted, or German with its nouns."""
     content = [word for word, key in words if key not in ALL_FUNCTION_WORDS]
     capitals = sum(word[0].isupper() for word in content)
     return len(content) >= 4 and capitals > 0.6 * len(content)

@@ -1,4 +1,4 @@
-"""Summaries: how they are asked for, when one is believed, and how it stands in the history."""
+"""Summaries: the instructions that ask for them, and the block that holds one in the history."""
 
 import re
 from collections.abc import Sequence
@@ -50,23 +50,23 @@ _FOCUSED = (
     "everything else in short. Write in the language of the conversation."
 )
 _OF_EXTRACT = 2
-"""Times the room that what was done has behind an extract, which leaves it unused where tools are called."""
+"""Factor on the room for completed work after an extract, which leaves much of its own room unused if tools were called."""
 _SHORT = 6_000
-"""Characters in which is told what is no summary yet."""
+"""Characters reserved for material not yet summarised."""
 _FENCES = re.compile(
     "|".join(r"\s{1,4}".join(map(re.escape, mark.split())) for mark in (FENCE, FENCE_END)), re.IGNORECASE
 )
 
 
 _LABEL = re.compile(r"^(?=(?:USER|ASSISTANT|TOOL|FUNCTION|SYSTEM|DEVELOPER):)", re.MULTILINE)
-"""Where a line of somebody's text reads as if another spoke from there on."""
+"""Beginning of a line that would read as if another speaker began there."""
 
 
 def instruction(*, tokens: int, what: str = "so far", prompt: str = "", language: str = "", chat: bool = False) -> str:
-    """The request for a summary of at most so many tokens (three quarters of a word each).
+    """Return the request for a summary of at most `tokens`.
 
-    In a client's own words if it sent a `prompt`, and in a language if that is known. That of a `chat` has other sections,
-    and is a third shorter.
+    It uses the client's own words if there is a `prompt`, and names the language if that is known. A summary of a `chat` has
+    other sections, and two words for every five tokens rather than three.
     """
     words = max(40, tokens * (2 if chat else 3) // 5)
     if prompt:
@@ -76,22 +76,23 @@ def instruction(*, tokens: int, what: str = "so far", prompt: str = "", language
 
 
 def focused(focus: str) -> str:
-    """The request for a summary with a focus, to be used as a `prompt`; empty if there is none."""
+    """Return the `prompt` of a summary with a focus; empty without a focus."""
     return _FOCUSED.format(focus=defanged(focus)) if focus else ""
 
 
 def block(
     text: str, covered: Sequence[Message], *, limit: int, source: Source | None = None, before: Sequence[Message] = ()
 ) -> str:
-    """A summary as it stands in the history, marked. What it leaves out of what the user said is appended by code, and so are identifiers and, at its end, the user's rules.
+    """Make the block that holds a summary in the history.
 
-    `limit` bounds the rules, and all else that is appended, in characters. The rules are told whether or not the summary
-    has them: the next one takes them from there. But not once more what blocks `before` it tell.
+    Code appends what the summary lacks: statements of the user, the work done, identifiers and, at the end, the user's
+    rules. `limit` bounds the rules, and separately all else that is appended, in characters. The rules are always listed,
+    since the next summary takes them from there, unless a block `before` this one has them.
     """
     text, told = plain(text), {rule for message in before for rule in carried_rules(message)}
     rules = rules_section([rule for rule in constraints(covered, limit=limit) if rule not in told])
     source = source or source_of(covered)
-    extracted = text.startswith(EXTRACT)  # which has as many of the user's statements as there is room for
+    extracted = text.startswith(EXTRACT)  # an extract already has all of the user's statements that fit
     done = defanged(progress(covered, source, limit=limit * (_OF_EXTRACT if extracted else 1)))
     text = "\n".join(
         line for line in text.split("\n") if not line.startswith("- ") or f"\n- {TASK}{line[2:]}" not in done
@@ -107,7 +108,7 @@ def block(
 
 
 def last_extract(content: str) -> tuple[str, str]:
-    """Split a block into what stands in front of the extracts at its end, and these; each empty if there is none."""
+    """Split a block into the part before the extracts at its end, and these extracts; either may be empty."""
     pieces = content.split(f"{OPEN}\n")[1:]
     written = next((n for n in range(len(pieces), 0, -1) if not pieces[n - 1].startswith(f"{EXTRACT}\n")), 0)
     parts = pieces[:written], pieces[written:]
@@ -116,21 +117,21 @@ def last_extract(content: str) -> tuple[str, str]:
 
 
 def plain(text: str) -> str:
-    """Strip calls and marks from what a model wrote: it closes no block that it is put into, and opens none."""
+    """Strip calls and marks from a model's text, so that it can neither close the block around it nor open another."""
     return defanged(without_calls(text)).strip()
 
 
 def is_bridge(messages: Sequence[Message], at: int) -> bool:
-    """Return whether the message there is the user turn that Spillway puts behind a summary."""
+    """Return whether the message at this index is the user turn that Spillway puts after a summary."""
     return 0 < at < len(messages) and messages[at].get("content") == BRIDGE and is_summary(messages[at - 1])
 
 
 def fenced(
     text: str, *, tokens: int, before: str = "", prompt: str = "", language: str = "", chat: bool = False
 ) -> Message:
-    """A user message that asks for a summary of a text, going on from an earlier summary if there is one.
+    """Make a user message that asks for a summary of a text, which continues the one `before` if there is one.
 
-    The fence cannot be closed from inside.
+    The text cannot close the fence around it.
     """
     before = unlabelled(_unfenced(before))
     known = f"Summary of what came before:\n{before}\n\n" if before else ""
@@ -140,22 +141,22 @@ def fenced(
 
 
 def fence(text: str) -> str:
-    """A text between marks that it can't close."""
+    """Put a text between marks that it cannot close itself."""
     return f"{FENCE}\n{_unfenced(text)}\n{FENCE_END}"
 
 
 def unlabelled(text: str) -> str:
-    """Somebody's words without a line in them that reads as if another spoke."""
+    """Quote the lines of a text that begin like those of another speaker."""
     return _LABEL.sub("> ", text)
 
 
 def _unfenced(text: str) -> str:
-    # Round brackets, because the rest of nested marks must not make a new one.
+    # Round brackets, because the remains of nested marks must not form a new mark.
     return _FENCES.sub(lambda mark: f"({mark.group().strip('<>')})", text)
 
 
 def in_words(history: Sequence[Message]) -> str:
-    """Put a history in words: its summary, and an extract of what came after that."""
+    """Describe a history: its summaries, and an extract of the messages after them."""
     blocks = [message["content"].replace(OPEN, "").replace(CLOSE, "") for message in history if is_summary(message)]
     newer = [message for message in history if not is_summary(message)]
     rest = extract(newer, source_of(newer), limit=_SHORT)

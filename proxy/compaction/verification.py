@@ -1,6 +1,6 @@
-"""Check that what a model wrote is a summary of what it was shown, and mend what can be mended.
+"""Check that a model's text is a summary of what it was shown, and repair what can be repaired.
 
-All of it is told by code, without a model: the same text always gets the same verdict.
+Code alone decides, without a model, so the same text always gets the same verdict.
 """
 
 import re
@@ -17,12 +17,12 @@ from proxy.recall.words import UNSPACED, differ, folded, script_and_language
 from proxy.stream.thinking import TAGS
 
 Verdict = Literal["kept", "mended", "failed", "empty", "refusal", "loop", "cut", "language", "copy", "gaps"]
-"""`mended`: something was taken away that was no part of it. All but the first two mean that it is not used."""
+"""`mended`: text around the summary was removed. All but the first two verdicts mean that the text is not used."""
 
 _TAGS = "|".join(TAGS)
 _THOUGHT = re.compile(rf"<({_TAGS})>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 _ENDED_THOUGHT = re.compile(rf"\A.*</(?:{_TAGS})>", re.DOTALL | re.IGNORECASE)
-"""One whose beginning stood in the prompt."""
+"""Reasoning whose opening tag was in the prompt."""
 _CHANNEL = re.compile(r"\A.*<\|channel\|>final<\|message\|>", re.DOTALL)
 _SPECIAL = re.compile(r"<\|[a-z_]{2,20}\|>(?:assistant\n)?|</?s>")
 _WRAPPED = re.compile(r"\A```\w*\n(.*?)\n```\Z", re.DOTALL)
@@ -61,57 +61,57 @@ _HEADINGS = re.compile(
 _WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3]")
 _SHORTEST, _SHORT = 24, 300
 _LEAST_COMPLETE = 0.5
-"""Share of a text that was cut off that must be left when its last sentence is taken away."""
+"""Smallest share of a truncated text that has to remain without its unfinished last sentence."""
 _WORDS = re.compile(
     r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0e7f]|[^\W\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0e7f]+"
 )
 _SHINGLE = 5
 _COPIED, _MOST_OF_ALL = 0.6, 0.5
-"""Share of it that stands in one answer; and that answer's share of everything, above which it may well."""
+"""Share of a text found in one answer that makes it a copy; and share of the source above which an answer may be copied."""
 _PER_FACT = 12
-"""Tokens of a summary for each fact that is looked for in it, within these bounds."""
+"""Tokens of a summary for each fact that it is searched for, within the next two bounds."""
 _FEWEST_FACTS, _MOST_FACTS = 8, 48
 _USERS, _ALL = 0.4, 0.15
-"""Share of the user's facts that a summary must have; of everybody's, where the user stated too few to tell."""
+"""Share of the user's facts that a summary must have, or of everybody's facts if the user stated too few."""
 _ENOUGH, _ENOUGH_OF_ALL = 4, 12
-"""With fewer facts than that nothing is told by their share."""
+"""Fewest facts of the user, and of everybody, whose share means anything."""
 _UNIT = re.compile(rf"(?P<marker>\d{{1,3}}[.)](?=\s))|[{UNSPACED}]|[^\W{UNSPACED}]{{1,64}}")
-"""A word, or a character where words are not spaced; the number of an item says nothing."""
+"""A word, or a character in scripts without spaces. Numbers of list items are matched apart, because they are ignored."""
 _LOOP_UNITS = 8
-"""Units in a row that are looked for among those before."""
+"""Consecutive units that are searched for in the text before them."""
 _LOOP = 40.0
-"""Words in a row that were all said before in the same order, from which on it is a loop."""
+"""Consecutive words, all said before in the same order, that make a loop."""
 _OF_CHARACTER = 0.6
-"""Of a word, for a character of a script without spaces."""
+"""Words that a character of a script without spaces counts for."""
 _BLANK = 400
-"""Characters without a single word in them."""
+"""Characters without a single word that make a loop."""
 _TIMES, _SHARE = 3, 0.5
 _LEAST_UNITS, _LEAST_DIFFERENT = 24, 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryReply:
-    """Reply of a model that was asked for a summary. `cut`: the bound on its length ended it; `looped`: it was ended because it looped."""
+    """Reply to a request for a summary. `cut`: `max_tokens` ended it; `looped`: it was stopped because it repeated itself."""
 
     text: str = ""
     cut: bool = False
     looped: bool = False
     failed: bool = False
-    """No answer came at all."""
+    """Whether no answer came at all."""
     endless: bool = False
-    """It was left because it had gone far beyond the bound on its length."""
+    """Whether it was abandoned because it had gone far beyond `max_tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A verdict, and the text as it may be used; empty if it may not."""
+    """A verdict, and the usable text; empty if it is not usable."""
 
     verdict: Verdict
     text: str = ""
 
 
 def checked(written: SummaryReply, source: Source, *, tokens: int, brief: bool = False) -> Checked:
-    """Judge a summary of `source` for which `tokens` were asked; `brief`: it may be a single word."""
+    """Judge a summary of `source` of which `tokens` were asked for; `brief`: a single word may be enough."""
     if written.failed:
         return Checked("failed")
     if written.looped or loops(written.text):
@@ -132,7 +132,7 @@ def _fault(text: str, source: Source, tokens: int, *, mended: bool) -> Verdict |
         return "empty"
     if len(text) < _SHORT and _REFUSAL.match(text):
         return "refusal"
-    if mended and loops(text):  # as it came it does not
+    if mended and loops(text):  # the whole text was checked before it was repaired
         return "loop"
     if _is_copy(text, source):
         return "copy"
@@ -143,7 +143,7 @@ def _fault(text: str, source: Source, tokens: int, *, mended: bool) -> Verdict |
 
 
 def _bare(text: str) -> str:
-    """The summary in what a model wrote: without its reasoning, calls, preambles, offers, and a fence around all of it."""
+    """Return the summary in a model's text: without reasoning, calls, preamble, closing offer, and a fence around it all."""
     text = _CHANNEL.sub("", text)
     text = _ENDED_THOUGHT.sub("", _THOUGHT.sub("", text))
     text = _SPECIAL.sub("", without_calls(text)).strip()
@@ -155,12 +155,12 @@ def _bare(text: str) -> str:
 
 
 def _long_enough(text: str) -> bool:
-    """Return whether it says anything; a character of a script without spaces says as much as three others."""
+    """Return whether a text is long enough to say anything. A character of a script without spaces counts as three."""
     return len(text) + 2 * len(_WIDE.findall(text)) >= _SHORTEST
 
 
 def _is_copy(text: str, source: Source) -> bool:
-    """Return whether it carries on the conversation instead of summing it up: repeats an answer, or what was asked."""
+    """Return whether a text repeats an answer or the instruction, as a model does that carries on instead of summarising."""
     shingles = _shingles(text)
     instruction = _shingles(INSTRUCTION)
     if len(shingles & instruction) > _COPIED * min(len(instruction), max(1, len(shingles))):
@@ -182,16 +182,16 @@ def _has_gaps(text: str, source: Source, tokens: int) -> bool:
     words = words_of(known)
     most = max(_FEWEST_FACTS, min(_MOST_FACTS, tokens // _PER_FACT))
 
-    by_user = len(source.users) >= _ENOUGH  # what tools print need not be told then
+    by_user = len(source.users) >= _ENOUGH  # if so, the assistant's facts may be left out
     facts, share = (source.users[:most], _USERS) if by_user else (source.all[:most], _ALL)
     found = sum(is_mentioned(fact.key, known, words) for fact in facts)
-    if source.worked:  # code tells of tasks and of what was done, behind it
+    if source.worked:  # code appends the tasks and the work done, so one fact is enough
         return by_user and not found
     return len(facts) >= (_ENOUGH if by_user else _ENOUGH_OF_ALL) and found < share * len(facts)
 
 
 class LoopWatch:
-    """Reads a text as it grows, in time linear in its length."""
+    """Detector of loops in a text as it grows; takes time linear in its length."""
 
     def __init__(self) -> None:
         self._rest = ""
@@ -200,12 +200,12 @@ class LoopWatch:
         self._run = 0.0
         self._blank = 0
         self.looped = False
-        """Whether it went round in circles; that stays so."""
+        """Whether the text has ever looped."""
 
     def feed(self, text: str) -> bool:
-        """More of the text; whether it loops."""
+        """Take in more of the text, and return whether it loops."""
         text = self._rest + text
-        # Its last word may go on, and with it what stands before it.
+        # The last word may not be complete, and if it is a number it may turn out to be that of a list item: keep it back.
         end = len(text) - 1
         while end > 0 and end > len(text) - 80 and (text[end].isalnum() or text[end] in "_.)"):
             end -= 1
@@ -214,7 +214,7 @@ class LoopWatch:
         return self.looped
 
     def end(self) -> bool:
-        """The text is complete; whether it looped."""
+        """Take in the end of the text, and return whether it looped."""
         self._read(self._rest)
         self._rest = ""
         return self.looped
@@ -242,7 +242,7 @@ class LoopWatch:
 
 
 def loops(text: str) -> bool:
-    """Return whether a whole text says the same over and over: in its course, or taken together if it is short."""
+    """Return whether a complete text repeats itself: in long runs, or in most of its words or sentences."""
     watch = LoopWatch()
     watch.feed(text)
     return watch.end() or _says_one_thing(text)
