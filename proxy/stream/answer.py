@@ -11,7 +11,7 @@ from proxy.core.request import THOUGHT_FIELDS
 from proxy.stream.thinking import behind_thoughts, open_thought
 
 _LONGEST_TOKEN = 24
-"""Characters up to which one word is taken for one token."""
+"""Longest word, in characters, that counts as one token."""
 _LONGEST_WORD = 64
 
 
@@ -20,9 +20,9 @@ class Attempt:
     """One request to the backend, as far as its stream was read."""
 
     prompt_tokens: int
-    """Estimated until the backend reports them."""
+    """Tokens of the prompt, estimated until the backend reports them."""
     bound: int | None = None
-    """`max_tokens` it was sent with, where that is less than the client allows."""
+    """`max_tokens` of the request if that is less than the client allows."""
     completion_tokens: int = 0
     finish: str | None = None
     usage: dict[str, Any] | None = None
@@ -31,31 +31,31 @@ class Attempt:
     withheld: bool = False
     """Whether the client has seen nothing of its tool calls yet."""
     unseen: int = 0
-    """Tokens of it that may be a tool call written as text, which nobody has read to its end yet."""
+    """Tokens of what may be the beginning of a tool call written as text; no call has been read from it yet."""
     dropped: int = 0
-    """Tokens of it that the client never gets: an unfinished tool call, a second version of the answer."""
+    """Tokens that the client never gets: an unfinished tool call, a second version of the answer."""
     in_vain: bool = False
-    """Whether it was left for a tool call that did not fit."""
+    """Whether it was abandoned because a tool call did not fit."""
     cleared: bool = False
     """Whether the backend cleared its slot, because all slots together had filled the memory."""
     copied: bool = False
-    """Whether much of it repeated the answer before it, and was taken out."""
+    """Whether much of it repeated the answer so far, and was removed."""
     restarted: bool = False
     """Whether the model began its answer anew instead of going on."""
     counted: bool = False
-    """Whether the backend counts while it generates."""
+    """Whether the backend has reported `completion_tokens`, which then include `unseen` ones."""
     errored: bool = False
     searching: bool = False
     """Whether it calls a tool that Spillway answers, so that the client sees none of its calls."""
 
     @property
     def used(self) -> int:
-        """Tokens of the window that it takes."""
+        """Tokens of the window that it has filled so far."""
         return self.prompt_tokens + self.completion_tokens + (0 if self.counted else self.unseen)
 
     @property
     def gained(self) -> int:
-        """Tokens of it that the client gets."""
+        """Completion tokens that reach the client."""
         return self.completion_tokens - self.dropped
 
     @property
@@ -69,7 +69,7 @@ class Attempt:
 
 
 class Answer:
-    """Text, reasoning, tool calls, usage and finish of the only choice, accumulated from pieces."""
+    """Text, reasoning, tool calls, usage and finish reason of an answer, accumulated from pieces."""
 
     def __init__(
         self, prompt_tokens: int, count: Callable[[str], int], *, bound: int | None = None, unique: str = ""
@@ -82,30 +82,30 @@ class Answer:
         self.count = count
         self._text, self._reasoning = StringIO(), StringIO()
         self.calls: list[CallPart] = []
-        """Put together of their parts."""
+        """Tool calls, each joined from its parts."""
         self._extras: Mapping[str, Any] = {}
         self._places: dict[tuple[int, int | None], int] = {}
-        """Where calls stand in that list, by choice and index."""
+        """Position in `calls`, by choice and index."""
         self.mark: tuple[int, int, int, list[CallPart], dict[tuple[int, int | None], int]] | None = None
-        """Where it stood when what comes from then on was held back, which may be taken back; None: nothing may."""
+        """State to rewind to: sizes of text and reasoning, tokens, calls and their places. None if nothing can be taken back."""
         self._placed = (0, 0)
-        """Characters of the text and the reasoning that stand in the prompt: what came before the newest search."""
+        """Characters of text and of reasoning that are in the prompt already: those before the newest search."""
         self.thinking = False
         """Whether the newest text is reasoning."""
         self.identity: Identity | None = None
         self.model = ""
-        """As the backend called it last; empty: it did not."""
+        """Name of the model as the backend gave it last; empty if it gave none."""
         self.attempts = [Attempt(prompt_tokens, bound=bound)]
         self.repeated_calls = 0
-        """Calls that were left out because their attempt had made them before."""
+        """Number of calls left out because the same attempt had made them before."""
         self.error: Any = None
-        """The error that it ended in; None: it did not, or the client has its text all the same."""
+        """Error that the answer ended in; None without one, or if the client got text before it."""
         self.ended = ""
-        """The finish reason that Spillway gave it; empty: it has the backend's."""
+        """Finish reason set by Spillway; empty if the backend's applies."""
 
     @property
     def attempt(self) -> Attempt:
-        """The running one."""
+        """The running attempt."""
         return self.attempts[-1]
 
     @property
@@ -142,7 +142,7 @@ class Answer:
 
     @property
     def only_thought(self) -> bool:
-        """Return whether it holds a thought, and neither a word for the client nor a call."""
+        """Return whether there is only reasoning so far, neither text for the client nor a call."""
         if self.calls or self.attempt.calling:
             return False
         if not (text := self.text.strip()):
@@ -154,22 +154,22 @@ class Answer:
 
     @property
     def unplaced(self) -> str:
-        """Return what of the text the prompt does not have."""
+        """Text that is not in the prompt yet."""
         return self.text[self._placed[0] :]
 
     @property
     def unplaced_thoughts(self) -> Mapping[str, str]:
-        """Return what of the reasoning the prompt does not have, by the field in which the server writes it."""
+        """Reasoning that is not in the prompt yet, by the field in which the server writes it."""
         thought = self.reasoning[self._placed[1] :]
         return {name: thought for name in THOUGHT_FIELDS if thought and name in self._extras}
 
     def place(self) -> None:
-        """Note that the prompt has all of it."""
+        """Note that all of the answer so far is in the prompt."""
         self._placed = self._text.tell(), self._reasoning.tell()
 
     @property
     def calls_are_complete(self) -> bool:
-        """Return whether each call has a name, and arguments that are JSON, or none at all."""
+        """Return whether each call has a name, and arguments that are valid JSON or empty."""
         calls = [(call.name, call.arguments) for call in self.calls]
         return all(name and (not written.strip() or loads_or_none(written) is not None) for name, written in calls)
 
@@ -190,13 +190,14 @@ class Answer:
 
     @property
     def resumes(self) -> int:
-        """Return how many times it was resumed; an attempt that added nothing to it is none."""
+        """Number of times the answer was resumed; attempts that added nothing to it do not count."""
         return sum(1 for a in self.attempts[:-1] if a.spoke and not (a.restarted or a.cleared or a.searching))
 
     def attempts_in_vain(self, gain: int) -> int:
-        """Return how many attempts in a row, the running one included, have each given the client less than `gain` tokens.
+        """Count the latest attempts in a row, the running one included, that each gave the client less than `gain` tokens.
 
-        The first attempt had its prompt to share the window with; one that was cleared was not at fault.
+        The first attempt ends the count if it said anything, since its prompt may have left little room. Attempts whose slot
+        the backend cleared are skipped: they were not at fault.
         """
         count = 0
         for number in range(len(self.attempts) - 1, -1, -1):
@@ -204,7 +205,7 @@ class Answer:
             if attempt.cleared or attempt.searching:
                 continue
             first = number == 0 and attempt.spoke and not attempt.in_vain
-            # What is withheld is not given yet; if it is taken back, nothing was gained by it.
+            # A withheld call has not reached the client; if it is taken back, the attempt gained nothing.
             waits = attempt.withheld and attempt is self.attempt
             if not waits and (first or attempt.gained >= gain):
                 break
@@ -223,11 +224,11 @@ class Answer:
 
     @property
     def size_since_mark(self) -> int:
-        """Characters behind the mark."""
+        """Characters after the mark."""
         return 0 if self.mark is None else self.size - self.mark[0] - self.mark[1]
 
     def rewind(self) -> str:
-        """Take back what is behind the mark, which nobody has seen; the text that was taken back."""
+        """Take back everything after the mark, which the client has not seen, and return the text of it."""
         if self.mark is None:
             return ""
         text_size, reasoning_size, tokens, self.calls, self._places = self.mark
@@ -239,10 +240,10 @@ class Answer:
         return text[text_size:]
 
     def cut_word(self) -> str:
-        """Take back the word that the text ends in, with its tokens, and return the white space before it.
+        """Take back the last word of the text, with its tokens, and return the white space before it.
 
-        For an answer that nobody has seen yet: a model that is asked to go on can't finish half a word. Of an answer
-        that has no text, the same is done to the reasoning.
+        Only for an answer that the client has not seen yet. The word may be cut in half, and a model that is asked to go on
+        can't finish it. If there is no text, the last word of the reasoning is taken back.
         """
         buffer = self._text if self.has_text or not self.thinking else self._reasoning
         text = buffer.getvalue()
@@ -262,11 +263,11 @@ class Answer:
             (self._reasoning if thought else self._text).write(text)
 
     def count_only(self, text: str) -> None:
-        """Count something that was generated and is not shown, or not yet."""
+        """Count generated text without adding it: it is not shown, or not yet."""
         self.attempts[-1].completion_tokens += self._tokens(text)
 
     def drop_call(self, call: str) -> None:
-        """Count a call that was generated, and is left out because it was made before."""
+        """Count a call that is left out because it was made before."""
         self.repeated_calls += 1
         self.count_only(call)
         self.attempt.dropped += self._tokens(call)
@@ -296,7 +297,7 @@ class Answer:
         self.report(piece)
 
     def report(self, piece: Piece) -> None:
-        """Take in what the backend counts with a piece. Zeros on interim chunks are no report (Ollama)."""
+        """Take in the backend's counts from a piece. Zeros are ignored: Ollama sends them on interim chunks."""
         attempt = self.attempts[-1]
         if piece.prompt_tokens:
             attempt.prompt_tokens = piece.prompt_tokens
@@ -305,15 +306,15 @@ class Answer:
             attempt.completion_tokens, attempt.counted = piece.completion_tokens, True
 
     def joined(self) -> Piece:
-        """All of it in one piece."""
+        """Return the whole answer as one piece."""
         finish, thoughts = self.ended or self.attempt.finish, self._extras.keys() & set(THOUGHT_FIELDS)
-        # What was signed for one of several attempts is no signature of the whole.
+        # The extras may hold a signature of the reasoning: one made for a single attempt is invalid for the whole.
         extras = {} if len(self.attempts) > 1 else self._extras
         extras = {**extras, **dict.fromkeys(thoughts, self.reasoning)}
         return Piece(text=self.text, thought=self.reasoning, calls=tuple(self.calls), extras=extras, finish=finish)
 
     def usage(self) -> dict[str, Any]:
-        """Usage of the whole answer: the last prompt, all completion tokens; counted where nobody reported."""
+        """Return the usage of the whole answer: the last prompt and all completion tokens, counted here if not reported."""
         reported = next((a.usage for a in reversed(self.attempts) if a.usage is not None), {})
         prompt, completion = self.attempt.prompt_tokens, self.completion_tokens
         total = prompt + completion
@@ -329,9 +330,9 @@ class Answer:
                 self.calls[place] = self.calls[place].joined(part)
 
     def _tokens(self, text: str) -> int:
-        """Count a delta: it is taken for one token, as llama.cpp, vLLM, Ollama and LM Studio send them.
+        """Count the tokens of a delta: usually one, as llama.cpp, vLLM, Ollama and LM Studio send them.
 
-        A word with the space before it is one; a delta with a gap inside, or of many characters, holds several.
+        A word with the space before it is one token. A delta with white space inside, or a long one, holds several.
         """
         if len(text) <= 4 or (text.isascii() and len(text) <= _LONGEST_TOKEN and len(text.split()) <= 1):
             return 1
@@ -344,6 +345,6 @@ def _cut(text: StringIO, size: int) -> None:
 
 
 def last_word(text: str) -> str:
-    """Return the word that a text ends in; empty: it ends in white space."""
+    """Return the last word of a text, or an empty string if the text ends in white space."""
     words = text.rsplit(maxsplit=1)
     return words[-1] if words and text.endswith(words[-1]) else ""

@@ -26,7 +26,7 @@ class ChunkReceived:
 
 @dataclass(frozen=True, slots=True)
 class AnswerReceived:
-    """The backend sent its answer in one body: the pieces in which a stream would carry it, with its end mark."""
+    """The backend sent its answer in one body, given here as the pieces of a stream, with an end mark."""
 
     pieces: Sequence[Piece]
 
@@ -38,7 +38,7 @@ class UpstreamEnded:
 
 @dataclass(frozen=True, slots=True)
 class CutOff:
-    """The connection broke or fell silent, as the `message` tells the client; empty: somebody wants no more than there is."""
+    """The connection broke or fell silent, with a `message` for the client. It is empty if the answer is to end here on purpose."""
 
     message: str
 
@@ -48,10 +48,10 @@ class Reopened:
     """The next attempt is open.
 
     `prompt_tokens` is its estimate, `bound` the `max_tokens` it was sent with, if that is not the client's own.
-    The backend may repeat `echo` at its start, the model the end of `quote`. `exact`: it goes on with the very
-    next character; else the white space before the next word may be missing.
-    `calls`: the attempt before was left for a tool call, which is to be made again, maybe with the text before it.
-    `corrects`: it was asked for by Correct, Conclude or after a Search, and goes on with a paragraph of its own.
+    The backend may repeat `echo` at its start, and the model the end of `quote`. `exact`: it goes on with the very
+    next character; otherwise the white space before the next word may be missing.
+    `calls`: the previous attempt was abandoned during a tool call, which is made again, maybe with the text before it.
+    `corrects`: it follows a Correct, Conclude or Search, and begins a paragraph of its own.
     """
 
     prompt_tokens: int
@@ -67,7 +67,7 @@ class Reopened:
 class ResumeFailed:
     """There is no next attempt: the history can't be made shorter, or the backend refused it.
 
-    What had to be corrected is sent as it was written.
+    Calls that should have been corrected are sent as they were written.
     """
 
 
@@ -83,14 +83,14 @@ LEGAL: dict[tuple[State, type[StreamEvent]], frozenset[State]] = {
     (State.PAUSED, ResumeFailed): frozenset({State.DONE, State.PAUSED}),
     (State.PAUSED, CutOff): frozenset({State.DONE}),
 }
-"""Every legal event and the states it may lead to; anything else is a mistake of the driver."""
+"""Every legal event and the states that it may lead to; any other pair is a mistake of the driver."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
     """Close the upstream, compact, and open the next attempt; answer with Reopened or ResumeFailed.
 
-    `last`: there is to be no next one, because going on gains nothing any more; answer with ResumeFailed.
+    `last`: do not open another attempt, because going on gains nothing any more; answer with ResumeFailed.
     """
 
     reason: str
@@ -98,14 +98,14 @@ class Pause:
 
 
 LOOP = "the answer repeats itself"
-"""Reason of a pause that ends it."""
+"""Reason of the pause that ends an answer which repeats itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The backend refused the prompt although it had answered 200: compact and send it again.
+    """The backend answered 200 and then refused the prompt: compact it and send it again.
 
-    Without an `overflow` it was refused for its tools, in these words.
+    Without an `overflow` it was refused for its tools, with the text in `refusal`.
     """
 
     overflow: Overflow | None
@@ -114,28 +114,28 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Correct:
-    """A tool call can't be made: have it written once more, and answer with Reopened or ResumeFailed."""
+    """A tool call can't be read: have the model write it again, and answer with Reopened or ResumeFailed."""
 
     written: str
-    """What the model wrote of its calls."""
+    """The model's text of its calls."""
     complaint: str
-    """What to tell it."""
+    """Explanation of the mistake, for the model."""
     forms: tuple[str, ...]
-    """In which the calls that can't be made were written."""
+    """Names of the forms in which the faulty calls were written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The model called tools that Spillway answers: do that, and answer with Reopened or ResumeFailed."""
+    """The model called tools that Spillway itself answers: run them, and answer with Reopened or ResumeFailed."""
 
     calls: tuple[CallPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Conclude:
-    """The model has thought enough: have it answer now, and answer with Reopened or ResumeFailed.
+    """The model has thought enough: ask it for the answer, and answer with Reopened or ResumeFailed.
 
-    `ended`: it ended by itself, without a word for the client, or went round in circles.
+    `ended`: it stopped by itself without a word for the client, or its thinking looped.
     """
 
     ended: bool

@@ -1,4 +1,4 @@
-"""Output of an answer to the client: frames as they came, or rewritten as parts of one answer, or held back."""
+"""Output of an answer to the client: frames as they came, rewritten as parts of one answer, or held."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -22,11 +22,11 @@ _LONGEST_WORD = 64
 
 
 class Outlet:
-    """The way out. Its methods append to `out`, which is what is sent next, and keep the answer up to date.
+    """The way out. Its methods append to `out`, the bytes to send next, and keep the answer up to date.
 
-    Pieces are held, in their order, while it is not known whether the client gets them as they are: from an end on that
-    may be the window's doing, or that lacks what the usage chunk took from it; from a tool call on that may not fit; and
-    from a word on that a bound may cut. Behind a mark in the answer they can be taken back.
+    Pieces are held, in order, while it is unknown whether the client gets them unchanged. Holding begins with a finish reason
+    that may come from the window, or that waits for the usage chunk; with a tool call that may not fit; or with a word that a
+    bound may cut. Pieces after a mark in the answer can be taken back.
     """
 
     def __init__(self, watch: Watch, answer: Answer, writer: Writer) -> None:
@@ -37,18 +37,18 @@ class Outlet:
         self.renaming = False
         """Whether frames go out under an identity other than the backend's."""
         self.rewriting = False
-        """Whether frames are those of a later attempt, and become part of the first one's answer."""
+        """Whether frames belong to a later attempt, and are rewritten as part of the first one's answer."""
         self.role_sent = False
-        """Whether a delta named the role, which it does once."""
+        """Whether a delta with the role was sent: only the first may have it."""
         self.template = Template()
         self.held: list[Piece] | None = None
-        """What is held back; None: nothing is."""
+        """Pieces held, maybe none yet; None if nothing is being held."""
         self._seam = self._thoughts = NO_SEAM
-        """What the text, and the reasoning, of a later attempt has to pass."""
+        """Filters for the text and for the reasoning of a later attempt."""
         self._thought_gap: str | None = ""
-        """What goes before the reasoning of a later attempt; None: it is left out, the answer has begun."""
+        """Text before the reasoning of a later attempt; None if that is dropped because the answer has begun."""
         self.more_expected = False
-        """Whether the running attempt goes on with a text of which one more word is known to come."""
+        """Whether the previous attempt was paused before a word, so that at least one more has to come."""
         self._usage_sent = self._remarks_sent = False
 
     def next_attempt(self, reopened: Reopened, gap: str) -> None:
@@ -71,9 +71,9 @@ class Outlet:
     # -- pieces
 
     def plain(self, frame: bytes, calls: "WrittenCallReader | None") -> bool:
-        """Take in a frame that differs from the last parsed one in nothing but its text, far from the pause point.
+        """Take in a frame that differs from the last parsed one only in its text, far from the pause point.
 
-        False: it has to be parsed. No character is more than four tokens.
+        Returns False if the frame has to be parsed. To be safe, a character counts as four tokens (one for each UTF-8 byte).
         """
         template, answer = self.template, self._answer
         text = template.read(frame)
@@ -87,7 +87,7 @@ class Outlet:
         return True
 
     def piece(self, piece: Piece) -> bool:
-        """A piece that was read; False: it shows that the model began its answer anew, and nothing of it is passed on."""
+        """Take in a parsed piece; returns False if it shows that the model began its answer anew, and then sends none of it."""
         if self.rewriting:
             self._emit(self._joined(piece))
             return not (self._seam.restarted or self._thoughts.restarted)
@@ -104,7 +104,8 @@ class Outlet:
             self.held is not None or watch.may_be_full(answer) or watch.cut_after_calls(answer)
         )
         usage_follows = watch.strip_usage and answer.attempt.finish is not None
-        # The end of the first choice does not hold up others; that of nothing at all may be a failure.
+        # Only the first choice's end is held, so that it does not delay other choices. An end without any text is held too,
+        # since the attempt may have failed.
         vain = piece.finish and ((not answer.has_text and answer.is_empty) or watch.ended_in_thought(answer))
         ends = cut or usage_follows or vain
         if not piece.index and ends:
@@ -114,14 +115,14 @@ class Outlet:
         return True
 
     def aside(self, piece: Piece) -> None:
-        """A piece that says nothing of the answer."""
+        """Take in a piece that is not part of the answer."""
         if self.held is not None and self._answer.mark is None:
             self.held.append(piece)
         else:
             self.out.append(self._relayed(piece))
 
     def _joined(self, piece: Piece) -> Piece:
-        """A piece of a later attempt, less what it repeats: counted as it comes, added when it is no repetition."""
+        """Return a piece of a later attempt without repetitions. Its tokens are counted at once; text is added when it is new."""
         if piece.calls or (piece.text and self._thoughts.open):
             self.flush()
         answer, seam, thoughts = self._answer, self._seam, self._thoughts
@@ -146,7 +147,7 @@ class Outlet:
 
     def _emit(self, piece: Piece) -> None:
         content = piece.role or piece.text or piece.thought or piece.calls or piece.finish or piece.usage
-        if piece.bare and not (content or piece.other_choices):  # but the tokens of a call that is still held
+        if piece.bare and not (content or piece.other_choices):  # all of it is a call that is still held elsewhere
             return
         if self.held is not None and (self._answer.mark is not None or not piece.index):
             self.held.append(piece)
@@ -173,7 +174,7 @@ class Outlet:
         return remarks + counted + self._writer.relay(piece, identity, role_sent=role_sent)
 
     def counted(self) -> bytes:
-        """Usage as it was counted here, for clients of other dialects, whose answers always have it, where nobody reported any."""
+        """Write usage as counted here if the backend reported none: in dialects other than chat completions it is mandatory."""
         answer, writer = self._answer, self._writer
         reported = any(attempt.usage is not None for attempt in answer.attempts)
         if writer.native or reported or not self._watch.show_usage or answer.identity is None:
@@ -181,7 +182,7 @@ class Outlet:
         return writer.insert(Piece(trailer=True, usage=answer.usage()), answer.identity)
 
     def _remarks(self) -> bytes:
-        """Write what is shown beside the answer, once: in front of its usage, which clients look for in the last chunk, or of its end mark."""
+        """Write the remarks once: before the usage, which clients expect in the last chunk, or else before the end mark."""
         if self._remarks_sent:
             return b""
         self._remarks_sent = True
@@ -191,9 +192,9 @@ class Outlet:
     # -- holding back
 
     def hold_word(self, text: str) -> None:
-        """Hold a word until the next one begins: what may end at any token may end inside a word.
+        """Hold a word until the next one begins, for an attempt that may end at any token and so inside a word.
 
-        Scripts that put no spaces between words need none of it.
+        Scripts without spaces between words do not need this.
         """
         if self._answer.attempt.withheld or self._seam.open or self._thoughts.open:
             return
@@ -204,7 +205,7 @@ class Outlet:
             self.withhold()
 
     def withhold(self, *, call: bool = False) -> None:
-        """Hold everything from now on, from a `call` on or from a word, until `release`, or forever."""
+        """Hold everything after this point (a word, or with `call` a tool call) until it is released or taken back."""
         self.release()
         self.flush()
         self.held = []
@@ -219,7 +220,7 @@ class Outlet:
         self._answer.attempt.withheld = False
 
     def close_thought(self, *, ended: bool) -> None:
-        """Let the answer go on behind a thought that the model has not ended: its end tag, where it was written as text."""
+        """Close reasoning that the model has not ended, with an end tag if it is in the text, so that an answer can follow."""
         self.drop_end() if ended else self.release()
         self.flush()
         if tag := open_thought(behind_thoughts(self._answer.text)):
@@ -227,34 +228,34 @@ class Outlet:
             self.out.append(self._writer.insert(Piece(text=closing), self._answer.identity or NOBODY))
 
     def take_back(self) -> str:
-        """Forget what is held behind a mark, and return the text in it."""
+        """Drop the pieces held after a mark, and return their text."""
         if self._answer.mark is None:
             return ""
         self.held = None
         return self._answer.rewind()
 
     def give_back(self, text: str) -> None:
-        """Send a word that was taken back for an attempt that there is none of."""
+        """Send a word that was taken back for another attempt, now that there will be none."""
         if text:
             self._answer.add(piece := Piece(text=text))
             self.out.append(self._writer.insert(piece, self._answer.identity or NOBODY))
 
     def drop_end(self) -> None:
-        """The end that is held turns out to be none: only its content goes out."""
+        """Send the held pieces without their finish reason: the answer goes on."""
         identity = self._answer.identity or NOBODY
         held, self.held = self.held or (), None
         self.out += [self._writer.part(piece, identity, role_sent=self.role_sent) for piece in held if not piece.error]
         self._answer.mark = None
 
     def settle(self) -> None:
-        """The answer ends here: text that was held back goes out, half a tool call never does."""
+        """Settle what is held at the end of the answer: text is sent, half a tool call is not."""
         if self._answer.attempt.withheld:
             self.take_back()
         self.release()
         self.flush()
 
     def flush(self) -> bool:
-        """Text that was held back at the seam turns out to be no repetition; False: it is the answer begun anew."""
+        """Send text that the seam still holds; returns False if the model has begun its answer anew."""
         thought, text = self._thoughts.flush(), self._seam.flush()
         if thought or text:
             self._answer.add_text(thought, thought=True)
@@ -264,7 +265,7 @@ class Outlet:
         return not (self._seam.restarted or self._thoughts.restarted)
 
     def _account(self) -> None:
-        """Once the seam is closed, write down how much was taken out there."""
+        """Note how much a seam removed, once it is closed."""
         attempt = self._answer.attempt
         for seam in (self._seam, self._thoughts):
             if seam.taken_in and not seam.open:
@@ -276,7 +277,7 @@ class Outlet:
     # -- ending
 
     def end(self, finish: str = "") -> None:
-        """End the answer in Spillway's own words: with this finish reason; empty: it has one already."""
+        """End the answer with this finish reason, or only with the end mark if `finish` is empty: it has been sent already."""
         answer, writer, identity = self._answer, self._writer, self._answer.identity
         self.close_frame()
         if not finish:
@@ -291,7 +292,7 @@ class Outlet:
         self.out.append(writer.end())
 
     def fail(self, message: str) -> None:
-        """End an answer that can't be resumed with an error, after what was held back."""
+        """End an answer that can't be resumed: send what is held, and an error."""
         self.close_frame()
         self.settle()
         self.out.append(self._writer.error(UpstreamUnavailable(message, code=STREAM_FAILED).body()))
@@ -302,29 +303,29 @@ class Outlet:
         self.out += (self._writer.relay(refusal, None, role_sent=True), self._writer.end())
 
     def close_frame(self) -> None:
-        """Close a frame that was passed on as the backend tore it. Lines of JSON may not have blank ones between them."""
+        """End a frame that the backend left unfinished with a blank line. JSON lines need none, and may not have any."""
         if self._writer.native and sse.is_open(self.out):
             self.out.append(b"\n\n")
 
 
 class Template:
-    """The text of a frame, read without parsing it: the last parsed frame, as a form to be filled in.
+    """Form of the last parsed frame, by which the text of similar frames is read without parsing them.
 
-    Backends send frame after frame that differ in nothing but a word. Once one of them was parsed, the bytes before and after
-    its text are known; a frame that has the same ones around plain text (no quote, no escape, no control character) is the
-    same JSON with that text in it.
+    Backends send frame after frame that differ only in a word. Once one of them was parsed, the bytes before and after its
+    text are known. A frame with the same bytes around plain text (no quote, escape or control character) is the same JSON
+    with that text in it.
     """
 
     __slots__ = ("_after", "_before", "_to", "known", "thought")
 
     def __init__(self) -> None:
         self.known = False
-        """Whether there is a form to read by; whoever sends anything else to the client clears it."""
+        """Whether there is a form to read by. Code that sends the client anything else has to clear it."""
         self.thought = False
         """Whether the text is reasoning."""
         self._before = self._after = b""
         self._to: tuple[bytes, bytes] = (b"", b"")
-        """What goes to the client around the text."""
+        """Bytes to send to the client before and after the text."""
 
     def learn(self, frame: bytes, sent: bytes, name: str, text: str) -> None:
         """Take a parsed frame that says only `text`, in the field `name`, as the form; `sent` went to the client for it."""
@@ -335,7 +336,7 @@ class Template:
             self.known, self.thought = True, name != "content"
 
     def read(self, frame: bytes) -> str | None:
-        """Return the text of a frame that fits; None if it has to be parsed."""
+        """Return the text of a frame that has this form, or None if it has to be parsed."""
         before, after = self._before, self._after
         if not self.known or len(frame) <= len(before) + len(after):
             return None
@@ -357,7 +358,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _around(frame: bytes, name: str, literal: bytes) -> tuple[bytes, bytes] | None:
-    """Return what stands before and after a value in a frame, if it stands there as it is and the key stands there once."""
+    """Return the bytes before and after a value in a frame, if it is there literally and its key occurs only once."""
     key = b'"%b"' % name.encode()
     if frame.count(key) != 1:
         return None

@@ -1,12 +1,12 @@
 """The state machine of one streamed answer.
 
-The backend's frames are passed on as the bytes they came as. A frame that differs from an earlier one in nothing but a word is
-not even parsed; every token is counted all the same, so that a pause falls right at the pause point, between two chunks of text.
-After a pause the frames of the next attempt are rewritten to carry the first one's identity, so the client sees one answer. How
-the bytes were cut into reads makes no difference to what goes out. `LEGAL` lists all states and events.
+The backend's frames are passed on byte for byte. A frame that differs from an earlier one only in its text is not even parsed,
+but every token is counted, so that a pause falls right at the pause point, between two chunks of text. After a pause, the
+frames of the next attempt are rewritten to carry the first one's identity, so the client sees one answer. How the bytes were
+split into reads makes no difference to the output. `LEGAL` lists all states and events.
 
-A finish reason is the end of an attempt whatever follows it, even a broken connection. Without one an end mark is believed,
-because a server that breaks down does not write it; a body that just ends is not, unless the window is full.
+A finish reason ends an attempt whatever follows it, even a broken connection. Without one, an end mark is trusted, because a
+server that breaks down does not write it. A body that merely ends is not, unless the window is full.
 """
 
 from collections.abc import Iterable, Sequence
@@ -39,45 +39,45 @@ class StreamSession:
     """One answer. Feed events to `handle`: it returns what to send to the client, and what to do then."""
 
     def __init__(self, watch: Watch, answer: Answer, writer: Writer, calls: MakeReader = lambda: None) -> None:
-        """Begin an answer, of which nothing came yet."""
+        """Begin an empty answer; `calls` makes a reader of calls written as text, or None."""
         self.watch = watch
         self.answer = answer
         self.state = events.State.RELAYING
         self._inlet = Inlet(watch, answer, calls)
         self._outlet = Outlet(watch, answer, writer)
         self._refusal: Piece | None = None
-        """The backend's, for a client whose prompt can't be sent again."""
+        """Error with which the backend refused the prompt, for the client if it can't be sent again."""
         self._uncorrected: Sequence[Piece] | None = None
-        """What to send if nobody corrects the calls in it."""
+        """Pieces to send if the faulty calls in them are not corrected."""
         self.failed = False
-        """Whether it ended in an error that Spillway wrote."""
+        """Whether the answer ended in an error that Spillway wrote."""
         self._over = False
         """Whether the attempt has ended; its body may still be open."""
         self._whole = False
-        """Whether the running attempt came in one body, and is not paused before its end."""
+        """Whether the running attempt came in one body, so that it is not paused before its end."""
         self._due = False
-        """The pause point is reached: the next word is not taken any more."""
+        """Whether the pause point is reached, so that the next word is not taken any more."""
         self._gap = self._gap_before = ""
-        """White space before the word that was not taken by this attempt, and the one before it."""
+        """White space before the word at which this attempt, and the previous one, was paused."""
         self._stray = ""
-        """The newest text among the frames that was no answer: it may be what the backend ended it for."""
+        """Latest comment among the frames: it may say why the backend ended the answer."""
         self._cut = ""
-        """Word that was taken back for a pause, and that nobody has seen."""
+        """Word that was taken back for a pause, and that the client has not seen."""
         self._size_before = -1
-        """Characters of the answer before the running attempt."""
+        """Characters of the answer when the running attempt began."""
 
     @property
     def delivered(self) -> bool:
-        """Return whether the client has got all of the answer; the backend may not have ended the body yet."""
+        """Return whether the client has the whole answer; the backend may not have ended the body yet."""
         return self.state is events.State.DONE or self._over
 
     def adopt(self, identity: Identity) -> None:
-        """Put the answer under an identity that a notice has gone out with, after a chunk with the role."""
+        """Use the identity under which a notice was sent before the answer, after a chunk with the role."""
         self.answer.identity = identity
         self._outlet.role_sent = self._outlet.renaming = True
 
     def handle(self, event: events.StreamEvent) -> tuple[bytes, events.Stop | None]:
-        """Take in one event; None: go on reading.
+        """Take in one event, and return bytes for the client and what to do next, or None to go on reading.
 
         Raises:
             ValueError: the event is not legal in this state (a mistake of the driver).
@@ -106,7 +106,7 @@ class StreamSession:
         self._outlet.out.clear()
         return data, stop
 
-    # -- relaying: what is to be sent stands in the outlet
+    # -- relaying: output collects in the outlet
 
     def _frames(self, frames: Iterable[bytes]) -> events.Stop | None:
         for frame in frames:
@@ -121,13 +121,13 @@ class StreamSession:
         return self._conclude(ended=True) if self.answer.in_thought else self._pause(events.LOOP, last=True)
 
     def _body_received(self, pieces: Sequence[Piece]) -> events.Stop | None:
-        """Take in an answer that is not paused before its end: what it counts decides whether it is resumed."""
+        """Take in an answer that is not paused before its end: its own usage decides whether it is resumed."""
         attempt, self._whole = self.answer.attempt, True
         counts = next((piece for piece in pieces if piece.trailer), Piece())
         attempt.prompt_tokens = counts.prompt_tokens or attempt.prompt_tokens
         for piece in pieces:
             if piece.done:
-                self.answer.report(counts)  # they hold, though nothing behind a wrong call is sent
+                self.answer.report(counts)  # before a faulty call can end the attempt: the counts are valid anyway
             if (stop := self._pieces(self._inlet.take(piece))) is not None:
                 return stop
         return self._body_ended()
@@ -153,7 +153,7 @@ class StreamSession:
         return self._pause("restarted")
 
     def _outside_answer(self, piece: Piece) -> events.Stop | None:
-        """Take in what is no part of the answer: its end mark, a comment, or what comes behind an error."""
+        """Take in a piece outside the answer: an end mark, a comment, or anything after an error."""
         if piece.done:
             return self._attempt_ended(piece)
         if piece.comment.strip(": "):
@@ -166,7 +166,7 @@ class StreamSession:
         data = sse.data_of(piece.frame) or b""
         overflow, attempt = recognise(200, data), self.answer.attempt
         if overflow is not None and self.answer.has_output:
-            # Slots that share their memory fill up together, and are cleared together.
+            # llama.cpp's slots may share their memory: if it fills up, all are cleared, although this one had room left.
             attempt.cleared = overflow.shared and attempt.used < self.watch.pause_point
             if self.watch.may_retry(self.answer) or self.watch.may_resume(self.answer):
                 return self._pause("cleared" if attempt.cleared else "window full")
@@ -197,7 +197,10 @@ class StreamSession:
         return self._pause("pause point") if self._due and watch.cancels and watch.overdue(self.answer) else None
 
     def _next_word(self, text: str) -> events.Pause | None:
-        """If a word begins while a pause is due, the backend will repeat it; or withhold it: a bound may cut it."""
+        """If a word begins while a pause is due, pause before it: the next attempt will write it again.
+
+        If the attempt can't be left, withhold everything after this point instead: its bound may cut a word.
+        """
         if self.watch.unknown:
             self._outlet.hold_word(text)
         if not self._due or not text[:1].isspace():
@@ -229,7 +232,7 @@ class StreamSession:
         return events.Pause(reason, last)
 
     def _conclude(self, *, ended: bool) -> events.Stop:
-        """Have the model answer without thinking any more; the answer ends where it thinks all the same."""
+        """Have the model answer without further thinking, or end the answer if it was asked to before and still thinks."""
         self._outlet.close_thought(ended=ended)
         if not self.watch.conclusions:
             return self._end("length")
@@ -272,7 +275,7 @@ class StreamSession:
         return self._complete(mark, supplied=supplied)
 
     def _close(self) -> events.Stop | None:
-        """The reader of calls lets go of what it held."""
+        """Take in the pieces that the inlet still holds, and ask for a correction if a call in them is faulty."""
         if (stop := self._pieces(self._inlet.close())) is not None:
             return stop
         wrong, pieces = self._inlet.correction()
@@ -283,11 +286,11 @@ class StreamSession:
 
     @property
     def _unexplained(self) -> bool:
-        """Return whether neither a finish reason nor an error has explained yet why the running attempt ends."""
+        """Return whether the running attempt has neither a finish reason nor an error so far."""
         return self.answer.attempt.finish is None and not self.answer.attempt.errored
 
     def _supply_finish(self, *, marked: bool) -> bool:
-        """Supply the finish reason that the backend left out, if it can be told; `marked`: an end mark came."""
+        """Supply the finish reason that the backend left out, if it can be inferred; `marked`: there was an end mark."""
         answer, attempt = self.answer, self.answer.attempt
         if self.watch.outgrown(answer):
             attempt.finish = "length"
@@ -296,7 +299,7 @@ class StreamSession:
         return attempt.finish is not None
 
     def _next_attempt_needed(self, *, marked: bool, supplied: bool) -> events.Stop | None:
-        """Return what has to be done before an attempt that has ended can be gone on with; None: nothing goes on."""
+        """Return what another attempt needs, now that this one has ended, or None if the answer is complete."""
         answer, attempt, outlet = self.answer, self.answer.attempt, self._outlet
         if attempt.searching and attempt.finish != "length":
             searches = tuple([call for call in answer.calls if self.watch.passed(call) is None])
@@ -321,11 +324,11 @@ class StreamSession:
         return None
 
     def _complete(self, mark: Piece | None = None, *, supplied: bool = False) -> events.Stop | None:
-        """Send what is left of an attempt that nothing comes after; None: all is sent, and its body has not ended yet."""
+        """Send the rest of the last attempt; returns None if all is sent but the body has not ended yet."""
         attempt, outlet, watch = self.answer.attempt, self._outlet, self.watch
         bounded = watch.remaining_tokens(self.answer) == 0 and not attempt.searching
         if attempt.withheld and attempt.finish == "length" and not bounded:
-            outlet.take_back()  # half a call, and no more room for all of it
+            outlet.take_back()  # half a call, and there is no room for the rest
             return self._end("length")
         finish, ends_in_calls = attempt.finish or "stop", watch.cut_after_calls(self.answer)
         if ends_in_calls:
@@ -348,12 +351,12 @@ class StreamSession:
             return self._finish()
         if not self.answer.has_output:
             return self._fail(_EMPTY if self.watch.may_not_fit(self.answer) else _NOTHING)
-        if not self.answer.attempt.restarted:  # of a second version nothing is the client's
+        if not self.answer.attempt.restarted:  # nothing of a second version goes to the client
             self._outlet.give_back(self._cut)
         return self._end((self._over and self.answer.only_thought and self.answer.attempt.finish) or "length")
 
     def _cut_off(self, message: str) -> events.Stop | None:
-        """The connection broke, or nobody wants more (no `message`): nothing is corrected any more, nor resumed."""
+        """End the answer: the connection broke or (without a `message`) it is to end here. Nothing is corrected or resumed."""
         attempt, outlet = self.answer.attempt, self._outlet
         if self.state is events.State.RELAYING:
             if self._over:
@@ -364,7 +367,7 @@ class StreamSession:
                 return self._complete()
         if message:
             return self._fail(message)
-        outlet.settle()  # of a call that was begun nobody takes half for all
+        outlet.settle()  # with the finish reason `length`, no client runs a call that is only half there
         return self._end("length" if attempt.calling else "stop")
 
     def _fail(self, message: str) -> events.Finish:
