@@ -1,12 +1,12 @@
 """Forms in which models write calls, one entry each, and records of the calls that are found.
 
-To add a family: an entry in `FORMS`, and what its models were seen to write in `tests/emulation/outputs.py`.
+To add a family, add an entry to `FORMS`, and real output of its models to `tests/emulation/outputs.py`.
 
-A form has a beginning up to its first body, what may stand between bodies, and an end. A body is a bracketed value, followed to the
-bracket that closes it, or parameters up to a mark. A group `name` holds a tool's name outside of the body; `value` is where the body
-starts, if not behind the match, and `tool` the name that stands in it.
-Patterns are matched against text that may go on (`regex`'s partial matches). So what matches must match whatever follows, and runs of
-white space are bounded.
+A form has a beginning up to its first body, separators between bodies, and an end. A body is a bracketed value, followed to its
+closing bracket, or parameters up to a mark. The group `name` matches a tool's name outside of the body; `value` matches where the
+body starts, if that is not after the match, and `tool` the name inside the body.
+Patterns are matched against incomplete text (`regex`'s partial matches). So a match must not depend on the text that follows, and
+runs of white space are bounded.
 
 Sources: Hermes and Qwen's chat templates; Qwen3-Coder's tool parser; Meta's prompt formats of Llama 3.1 ("Custom tool format"), 3.2 and 4
 ("Zero shot function calling"); mistral-common's tokenizers up to v7 (a list) and v11 (`[ARGS]`); the chat templates of Kimi K2, GLM,
@@ -25,18 +25,18 @@ from proxy.core.jsontext import omit
 from proxy.emulation.values import CUT, Unreadable, read_json, read_python
 
 MOST_CALLS = 128
-"""Calls of one answer; what goes on like that is text."""
+"""Calls of one answer; any further ones are text."""
 TOOL_NAME = re.compile(r"[\w.:/-]{1,64}")
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 _NAMES = ("name", "tool", "tool_name", "function")
 _ARGUMENTS = ("arguments", "args", "parameters", "input", "params")
 _NO_ARGUMENTS = {*_NAMES, "type", "id"}
-"""Keys that are no arguments."""
+"""Keys of a call that are not arguments."""
 
 _S = r"\s{0,200}"
 _COMMA = r"[\s,]{0,200}"
 _BETWEEN = r"[\s,}\]]{0,200}"
-"""White space, commas, and closing brackets that are too many."""
+"""White space, commas, and superfluous closing brackets."""
 _LABEL = rf"""(?:["']type["']{_S}:{_S}["']function["']|["'](?:tool_call_)?id["']{_S}:{_S}["']?[^\s,{{}}\[\]"'`<\\]{{0,64}}["']?){_COMMA}"""
 _JSON = (
     rf"""(?P<value>(?:\[{_COMMA})?\{{{_COMMA}(?:{_LABEL}){{0,3}}(?:["']function["']{_S}:{_S}\{{{_COMMA}(?:{_LABEL}){{0,3}})?"""
@@ -44,7 +44,7 @@ _JSON = (
 )
 """The beginning of an object, or of an array of them, that starts like a call: with a tool's name, or with its arguments."""
 ARGUMENTS = regex.compile(rf"""{_COMMA}(?:{_LABEL}){{0,3}}["'](?:{"|".join(_ARGUMENTS)})["']{_S}:{_S}\{{""")
-"""What follows the name in an object that is a call."""
+"""Text after the name in an object that is a call."""
 _NAME = r"(?P<name>[\w.:/-]{1,128})"
 _BEFORE_OBJECT = rf"{_S}(?=\{{)"
 _PYTHON = rf"(?P<name>[\w.:-]{{1,128}}?)(?:\.call)?{_S}(?=\()"
@@ -57,9 +57,9 @@ _FENCE = rf"(?:`{{1,64}}[a-z_]{{0,20}}{_S})?"
 _PRINT = rf"(?:print\({_S})?(?:default_api\.)?(?!print\()"
 _LANGUAGE = r"(?i:json|tool|tool_calls?|function_call|xml)?"
 _LINE = r"(?<!\S)(?<=(?:\A|\n)[ \t]{0,3})"
-"""The beginning of a line, behind at most three blanks (CommonMark: four make it code)."""
+"""The beginning of a line, after at most three blanks (CommonMark: four make it code)."""
 _NOT_INSIDE = r"""(?<!(?:[{\[(]|["'}\]\d]\s?,|["']\s?:)\s{0,80})"""
-"""Not behind what goes on inside of a structure: a plan made of calls is none."""
+"""Not in the middle of a structure: a plan that contains calls is not a call."""
 _CHANNEL = rf"(?:<\|channel\|>(?:commentary|analysis))?{_S}"
 
 
@@ -69,18 +69,18 @@ class CallForm:
 
     name: str
     mark: regex.Pattern[str]
-    """Beginning of all texts in it; at its end, `begin` goes on."""
+    """Beginning that all texts in this form share; `begin` starts with it."""
     begin: regex.Pattern[str]
     more: regex.Pattern[str] | None = None
     end: regex.Pattern[str] | None = None
-    """What has to stand behind the last body; None: it ends with that, and closing marks behind it mean nothing."""
+    """Required text after the last body; None if the form ends with the body, and closing marks after it mean nothing."""
     closing: regex.Pattern[str] | None = None
-    """End of a body of parameters; None: the body is a bracketed value."""
+    """End of a body of parameters; None if the body is a bracketed value."""
     parameter: regex.Pattern[str] | None = None
 
     @property
     def marked(self) -> bool:
-        """Return whether its mark alone says that a call is meant."""
+        """Return whether the mark alone shows that a call is meant."""
         return self.end is None
 
 
@@ -90,12 +90,12 @@ def _form(name: str, mark: str, begin: str, **patterns: str) -> CallForm:
 
 
 def _json(name: str, mark: str) -> CallForm:
-    """Objects between marks; some models put a fence inside."""
+    """Build a form of objects between marks; some models put a fence inside."""
     return _form(name, mark, rf"{_S}{_FENCE}{_JSON}", more=rf"{_BETWEEN}(?=[{{\[])")
 
 
 def _invoke(prefix: str) -> CallForm:
-    """Tags with names in quotes. What stands around several calls stands before the first and behind the last."""
+    """Build a form of tags with names in quotes. A tag around several calls counts as part of the first and the last."""
     wrapper = rf"(?:<(?:{prefix}(?:function|tool)_calls|minimax:tool_call|tool_call)>{_S})?"
     parameter = rf'<{prefix}parameter{_S}name="'
     return _form(
@@ -152,7 +152,7 @@ FORMS = (
 )  # fmt: skip
 _CLOSING = r"</(?:(?:seed:)?tool_calls?|TOOLCALL|function_calls?|function|minimax:tool_call|(?:antml:|｜DSML｜)(?:function|tool)_calls|s)>|<([|｜])[\w▁/]{1,32}\1>"
 BEHIND_CALL = regex.compile(rf"\s++|[;}}\]]|{_CLOSING}|`{{3,64}}(?=\s{{0,200}}<[/|｜])")
-"""What models and backends leave over behind a call, piece by piece: white space, and marks that close and end."""
+"""Remains that models and backends leave after a call, one at a time: white space, and marks that close and end."""
 _CLOSED = regex.compile(rf"{_CLOSING}|\n`{{3,64}}\s*\Z")
 _TAGGED = [form for form in FORMS if form.mark.match("<", partial=True)]
 _SECOND = "".join(
@@ -161,12 +161,12 @@ _SECOND = "".join(
 _TAGS = "|".join(dict.fromkeys(form.mark.pattern for form in _TAGGED))
 _OTHERS = "|".join(dict.fromkeys(form.mark.pattern for form in FORMS if form not in _TAGGED))
 OPENINGS = regex.compile(rf"(?=<[{_SECOND}])(?:{_TAGS}|<think(?:ing)?>)|(?=[\[{{])(?:{_OTHERS})|`")
-"""What a form, a thought or code begins with."""
+"""Beginning of a form, of reasoning or of code."""
 BY_CHARACTER = {each: [form for form in FORMS if form.begin.match(each, partial=True)] for each in "<[{`"}
 
 
 class Body(NamedTuple):
-    """A body of a form as it was written, with the name before it."""
+    """A body of a form as the model wrote it, with the name before it."""
 
     name: str
     text: str
@@ -176,28 +176,28 @@ class Body(NamedTuple):
 
     @property
     def is_broken(self) -> bool:
-        """Return whether this is JSON that went on, or whose tag was closed, before its brackets were."""
+        """Return whether this is JSON whose brackets were still open when other text followed, or when its tag was closed."""
         return not self.closed and self.text.startswith(("{", "[")) and (self.over or bool(_CLOSED.search(self.text)))
 
 
 @dataclass(slots=True)
 class Written:
-    """One call, not yet read by what its tool asks for."""
+    """One call as the model wrote it, not yet checked against its tool."""
 
     name: str
     arguments: Any
-    """Values, or JSON text of them, or None; bare texts if they are `parameters`."""
+    """Values, or JSON text of them, or None; unparsed texts by name if they are `parameters`."""
     parameters: bool = False
     repaired: bool = False
 
 
 def calls_of(form: CallForm, bodies: Sequence[Body], names: Collection[str], *, cut: bool) -> list[Written] | None:
-    """The calls in the bodies of a form, of which there is at least one; None if it turns out to be other JSON.
+    """Read the calls in the bodies of a form, at least one; None if the text turns out to be other JSON.
 
     `cut`: the answer was cut off before the form's end.
 
     Raises:
-        Unreadable: they can't be read.
+        Unreadable: a call cannot be read.
     """
     found: list[Written] = []
     for body in bodies:
@@ -227,11 +227,12 @@ def calls_of(form: CallForm, bodies: Sequence[Body], names: Collection[str], *, 
 
 
 def _written(item: Any, names: Collection[str], *, first: bool, marked: bool) -> Written | None:
-    """The call that an object is, if it is one.
+    """Read a call from an object, or None if it is not a call.
 
     Shapes: `{"name", "arguments"}` (OpenAI, Hermes), `{"name", "parameters"}` (Llama 3), `{"name", "input"}` (Anthropic),
-    `{"name", "params"}`, `{"tool", "args"}`, and `{"function": {…}}` around one of them. A name beside other keys is no call in plain text, where it
-    is a record; between marks these are the arguments. A definition of a tool has a description.
+    `{"name", "params"}`, `{"tool", "args"}`, and `{"function": {…}}` around one of them. In plain text an object with a name and
+    other keys is some record, not a call; between marks the other keys are the arguments. An object with a description is a
+    tool's definition.
     """
     if not isinstance(item, dict):
         return None
@@ -262,31 +263,31 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class CallFault:
-    """A call that can't be made, for counters and logs: never what the model wrote, but for a tool's name that looks like one."""
+    """A call that cannot be made, for counters and logs; of the model's words it shows only a tool's name, if that is well formed."""
 
     reason: str
-    """`cut`, `not_json`, `unknown_tool`, `wrong_arguments`, `unread`, or `no_call` where one had to be."""
+    """`cut`, `not_json`, `unknown_tool`, `wrong_arguments`, `unread`, or `no_call` where a call was required."""
     tool: str
     form: str
-    """In which it was written, or `native`."""
+    """Name of the form in which it was written, or `native`."""
     message: str = field(default="", repr=False)
-    """For the model; it may quote what the model wrote."""
+    """Explanation for the model, which may quote it."""
 
 
 def fault(reason: str, tool: str, form: str, message: str = "") -> CallFault:
-    """A fault of a call whose name is what the model wrote."""
+    """Build a fault; a tool's name that is not well formed is replaced by `?`."""
     return CallFault(reason, tool if TOOL_NAME.fullmatch(tool) else "?" if tool else "", form, message)
 
 
 class CallSpan(NamedTuple):
-    """Part of an answer that is no text: from the first character up to the one behind it."""
+    """Part of an answer that is not sent as text, from index `start` up to, but not including, `end`."""
 
     start: int
     end: int
     found: tuple[Call, ...] | CallFault | None = ()
-    """No calls: white space and marks around calls; None: the same behind one that can't be made, which stays text."""
+    """Calls, or a fault. Empty for white space and marks around calls; None for the same after a fault, which stay text."""
     answered: int = 0
-    """Characters of the answer before it, without thoughts."""
+    """Characters of the answer before it, without reasoning."""
 
     @property
     def calls(self) -> tuple[Call, ...]:

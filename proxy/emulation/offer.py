@@ -1,9 +1,9 @@
 """The tools that a request offers, which of them may be called, and their arguments against their schemas.
 
-Wrong types are mended, and what is wrong in spite of that is put in words. Checked are types, required and additional parameters,
-`enum`, `const`, and whether one of several alternatives fits. All other keywords (bounds, formats, patterns) are the tool's own to
-check, as with models that call tools natively. A client may send anything as a schema: what is none checks nothing, only references
-within it are followed, and the work is bounded.
+Wrong types are repaired where the meaning is clear; remaining mistakes are described in words. Types, required and additional
+parameters, `enum`, `const` and alternatives are checked. All other keywords (bounds, formats, patterns) are left to the tool,
+as with models that call tools natively. A client may send anything as a schema: anything but a schema allows everything, only
+references within the schema are followed, and the work is bounded.
 """
 
 import json
@@ -24,10 +24,10 @@ from proxy.emulation.forms import Call, CallFault, Written, fault
 from proxy.emulation.values import CUT, NOT_JSON, UNKNOWN_TOOL, WRONG_ARGUMENTS, Unreadable, json_text, read_json
 
 _MOST = 10_000
-"""Schemas that are looked at for one call: alternatives of alternatives multiply."""
+"""Schemas that are checked for one call; nested alternatives multiply."""
 _DEEPEST = 64
 _REFERENCES = 8
-"""References that lead to one schema, one after the other."""
+"""References that are followed in a row to reach one schema."""
 _MISTAKES = 3
 _SHOWN = 60
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,15})(?:\.\d{1,20})?")
@@ -44,9 +44,9 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 ALTERNATIVES = ("anyOf", "oneOf", "allOf")
 Choice = Literal["auto", "none", "required", "named"]
 MOST_FAULTS = 64
-"""Calls of one answer that are looked at."""
+"""Calls of one answer that are checked."""
 NATIVE = "native"
-"""Stands for the form of a call that the backend sent as one."""
+"""Name of the form of calls that the backend itself sent as calls."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Tool:
     name: str
     description: str = ""
     schema: Any = None
-    """JSON schema of the parameters, as the client sent it; anything."""
+    """JSON schema of the parameters as the client sent it; may be any JSON."""
 
 
 @dataclass(frozen=True)
@@ -66,37 +66,37 @@ class Offer:
     tools: Mapping[str, Tool] = field(hash=False)
     choice: Choice = "auto"
     callable: frozenset[str] = frozenset()
-    """Names that count as calls."""
+    """Names of the tools that may be called."""
     parallel: bool = True
     """Whether one answer may hold several calls."""
     messages: Sequence[Message] = field(default=(), repr=False, compare=False)
-    """The conversation: a call that a result in it holds, or the user's newest message, is quoted where it is written again."""
+    """The conversation. A call in one of its results, or in the user's newest message, is only quoted if the model repeats it."""
 
     @cached_property
     def _quotable(self) -> list[str]:
-        """Texts of results, and of the newest user message, bare."""
+        """Bare texts of the results and of the newest user message."""
         users = [text_of(message) for message in self.messages if message.get("role") == "user"]
         texts = [text_of(message) for message in self.messages if message.get("role") in ("tool", "function")]
         texts += (text[slice(*result.inside)] for text in users[:-1] for result in results_in(text))
         return [values.bare(text) for text in (*texts, *users[-1:])]
 
     def quotes(self, text: str, calls: Iterable[Call] = ()) -> bool:
-        """Return whether a result or the newest user message holds this text, or one of these calls: a model only quotes it."""
+        """Return whether a model only quotes: a result or the newest user message holds this text, or one of these calls."""
         text, made = values.bare(text), [(call.name, json.loads(call.arguments)) for call in calls]
         return any(text in each or any(values.holds_call(each, *call) for call in made) for each in self._quotable)
 
     def with_more(self, schemas: Mapping[str, Any]) -> Self:
-        """Return the offer with tools of these names and schemas besides; the same where not all of its own may be called."""
+        """Return the offer with additional tools of these names and schemas; unchanged if not all of its own may be called."""
         more = {name: Tool(name, schema=schema) for name, schema in schemas.items() if name not in self.tools}
         if not more or len(self.callable) < len(self.tools):
             return self
         return replace(self, tools={**self.tools, **more}, callable=self.callable | more.keys())
 
     def read(self, written: Written, *, cut: bool = False) -> tuple[str, bool]:
-        """The arguments of a call as JSON text, and whether they were repaired. `cut`: they may end where more was to come.
+        """Return the arguments of a call as JSON text, and whether they were repaired. `cut`: they may be incomplete.
 
         Raises:
-            Unreadable: it can't be called like that; `cut` if its end is missing.
+            Unreadable: the tool cannot be called like that; of kind `cut` if the end is missing.
         """
         tool = self.tools.get(written.name) if written.name in self.callable else None
         if tool is None:
@@ -118,7 +118,7 @@ class Offer:
 
 
 def faults_of(calls: Iterable[CallPart], offer: Offer, *, cut: bool) -> list[CallFault]:
-    """Faults of calls that the backend sent as such. `cut`: the answer ended for want of room."""
+    """Find the faults of calls that the backend itself sent as calls. `cut`: the answer ended for want of room."""
     found: list[CallFault] = []
     for call in islice(calls, MOST_FAULTS):
         if not call.name:
@@ -131,13 +131,13 @@ def faults_of(calls: Iterable[CallPart], offer: Offer, *, cut: bool) -> list[Cal
 
 
 NO_TOOLS = Offer({}, "none")
-"""For histories of calls and results where none are offered any more."""
+"""Offer for a history with calls and results whose request offers no tools any more."""
 
 
 def offer_of(body: Mapping[str, Any]) -> Offer | None:
-    """The offer of a chat request; None where no function is offered.
+    """Read the offer of a chat request, or None if it offers no function.
 
-    Tools of other types and malformed ones are left out: that they are there is the backend's to refuse.
+    Tools of other types and malformed ones are ignored: refusing them is left to the backend.
     """
     tools = _tools(body.get("tools"))
     if not tools:
@@ -157,7 +157,7 @@ def _tools(listed: Any) -> dict[str, Tool]:
 
 
 def _choice(choice: Any, tools: Mapping[str, Tool]) -> tuple[Choice, frozenset[str]]:
-    """Read `tool_choice`, and the names that it leaves."""
+    """Read `tool_choice`: the kind of choice, and the names that it allows."""
     names = frozenset(tools)
     if choice == "none":
         return "none", frozenset()
@@ -174,7 +174,10 @@ def _choice(choice: Any, tools: Mapping[str, Tool]) -> tuple[Choice, frozenset[s
 
 
 def check(schema: Any, arguments: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Arguments with their types mended, the same object if none was, and what is wrong in spite of that. Any value is a schema."""
+    """Return the arguments with repaired types (the same object if none was), and the remaining mistakes in words.
+
+    Any JSON may be given as the schema.
+    """
     checker = _Checker(schema)
     fitted = checker.fit(arguments, schema, "", 0)
     return fitted, "; ".join([*dict.fromkeys(checker.faults)][:_MISTAKES])
@@ -187,7 +190,7 @@ class _Checker:
         self.faults: list[str] = []
 
     def fit(self, value: Any, schema: Any, path: str, depth: int) -> Any:
-        """The value as the schema wants it, the same object if it fits; notes what is wrong."""
+        """Return the value converted to the schema, the same object if it fits; mistakes are added to `faults`."""
         schema = resolved(self._root, schema)
         self._left -= 1
         if self._left < 0 or depth > _DEEPEST:
@@ -205,7 +208,7 @@ class _Checker:
         return fitted
 
     def _fit_one(self, value: Any, choices: Sequence[Any], path: str, depth: int) -> Any:
-        """The value as one of the schemas wants it, best as it is."""
+        """Return the value converted to one of the schemas; one that it fits unchanged is preferred."""
         before, tried = self.faults, []
         for choice in choices:
             self.faults = []
@@ -230,7 +233,7 @@ class _Checker:
 
 
 def resolved(root: Any, schema: Any) -> Mapping[str, Any]:
-    """The schema that a reference within `root` means, with what stands beside it; an empty one for what can't be followed."""
+    """Follow references within `root` from a schema, keeping their sibling keywords; empty for one that cannot be followed."""
     for _ in range(_REFERENCES):
         reference = dig(schema, "$ref")
         if not isinstance(reference, str):
@@ -244,12 +247,12 @@ def resolved(root: Any, schema: Any) -> Mapping[str, Any]:
 
 
 def alternatives(schema: Mapping[str, Any]) -> list[Any]:
-    """Schemas of which a value has to fit one; of `allOf` nearly always a single one, around a reference."""
+    """Return the schemas of which a value must fit one. `allOf` counts too: it nearly always wraps a single reference."""
     return next((schema[key] for key in ALTERNATIVES if isinstance(schema.get(key), list)), [])
 
 
 def _fit_type(value: Any, schema: Mapping[str, Any], path: str) -> tuple[Any, str]:
-    """The value in a type that the schema names, and what is wrong with it."""
+    """Return the value converted to a type that the schema names, and the mistake in words; empty if there is none."""
     named = schema.get("type")
     names = named if isinstance(named, list) else [named]
     kinds = [kind for kind in names if isinstance(kind, str) and kind in _TYPES]
@@ -272,7 +275,7 @@ def _is(value: Any, kind: str) -> bool:
 
 
 def _mended(value: Any, kinds: Sequence[str]) -> tuple[Any] | None:
-    """The value that was meant; None if that is not known."""
+    """Return the intended value in a tuple, since it may itself be None; None if the intention is not clear."""
     if isinstance(value, str):
         return next((found for kind in kinds if (found := _from_text(value.strip(), kind))), None)
     if isinstance(value, int | float) and not isinstance(value, bool) and "string" in kinds:
@@ -305,9 +308,9 @@ def _short(value: Any) -> str:
 
 
 def offer_to_emulate(request: Request) -> Offer | None:
-    """Build the offer of tools for a model that has none of its own, or None where there is nothing to emulate.
+    """Build the offer of tools for a model that has none of its own, or None if there is nothing to emulate.
 
-    A history of calls is rewritten although none is offered any more.
+    A history of calls is rewritten even if the request offers no tools any more.
     """
     offer = offer_of(request.body)
     if offer is None and any(message.get("tool_calls") or message["role"] == "tool" for message in request.messages):

@@ -1,7 +1,7 @@
 """Prompt for a model without tools: how to write a call, each tool as a signature, and calls and results of the history as text.
 
-Deterministic, so that the prompt begins with the same bytes on every turn and the backend's prefix cache keeps working. What
-holds for one answer only, such as a `tool_choice`, is told apart from it, at the end of the prompt.
+Deterministic, so that the prompt begins with the same bytes on every turn and the backend's prefix cache keeps working. A
+demand on one answer only, such as a `tool_choice`, is therefore put at the end of the prompt.
 """
 
 import re
@@ -34,20 +34,20 @@ _CUT = "it was cut off before its end"
 _REASONS, _LONGEST_REASON = 3, 400
 _DEEPEST = 6
 _NODES = 400
-"""Schemas that are written out for one tool: references can multiply them without end."""
+"""Schemas that are written out for one tool; references can multiply them without end."""
 _DEFAULT = 40
-"""Characters of the longest default value that is told."""
+"""Characters above which a default value is left out."""
 _SIMPLE = frozenset({"object", "array", "string", "integer", "number", "boolean", "null"})
 _LONGEST_NAME, _LONGEST_ARGUMENTS = 64, 200
 _UNSAFE = re.compile(r"[^\w.:/ -]")
 """Characters that would end the field of a tag."""
 _MARKUP = re.compile(r"[<>'\n]")
 _MARK = re.compile(r"(<|\[)(/?tool_result)", re.IGNORECASE)
-"""What `proxy.core.history.embedded` takes for the beginning or the end of a result."""
+"""Text that `proxy.core.history.embedded` takes for the beginning or the end of a result."""
 
 
 def call_text(name: str, arguments: str) -> str:
-    """A call in the form that is taught; `arguments` is JSON."""
+    """Write a call in the form that the prompt teaches; `arguments` is JSON text."""
     return f'{OPENING}\n{{"name": {dumps(name).decode()}, "arguments": {arguments}}}\n{CLOSING}'
 
 
@@ -55,13 +55,13 @@ _EXAMPLE = call_text("NAME", '{"PARAMETER": VALUE}')
 
 
 def complaint(malformed: Sequence[CallFault]) -> str:
-    """A user message that has the model write its calls once more."""
+    """Write a user message that asks the model to write its calls again."""
     reasons = dict.fromkeys(_CUT if call.reason == CUT else call.message[:_LONGEST_REASON] for call in malformed)
     return _COMPLAINT.format("; ".join(list(reasons)[:_REASONS]), _EXAMPLE)
 
 
 def protocol(offer: Offer) -> str:
-    """The text for the system prompt: the same whichever of the tools may be called; empty where there are none."""
+    """Write the text for the system prompt; it does not depend on which tools may be called. Empty if there are none."""
     if not offer.tools:
         return ""
     tools = "\n".join(map(signature, offer.tools.values()))
@@ -69,7 +69,7 @@ def protocol(offer: Offer) -> str:
 
 
 def rule(offer: Offer) -> str:
-    """Rule for this answer only, for the end of the prompt; empty where there is none."""
+    """Write the rule for this answer only, for the end of the prompt; empty if there is none."""
     if not offer.tools:
         return ""
     if not offer.callable:
@@ -84,7 +84,7 @@ def rule(offer: Offer) -> str:
 
 
 def signature(tool: Tool) -> str:
-    """One tool: what it does, and a line for each parameter."""
+    """Describe one tool: its purpose, and a line for each parameter."""
     about = f": {tool.description}" if tool.description else ""
     schema, nodes = resolved(tool.schema, tool.schema), iter(range(_NODES))
     return "\n  ".join((f"- {tool.name}{about}", *_members(tool.schema, schema, 0, nodes)))
@@ -103,7 +103,7 @@ def _members(root: Any, schema: Mapping[str, Any], depth: int, nodes: Iterator[i
 
 
 def _kind(root: Any, schema: Any, depth: int, nodes: Iterator[int]) -> str:
-    """The type of a value: its options, several types, an array, an object, or the name of a simple type."""
+    """Describe the type of a value: its options, several types, an array, an object, or the name of a simple type."""
     schema = resolved(root, schema)
     named, room = schema.get("type"), next(nodes, None) is not None
     options = [schema["const"]] if "const" in schema else schema.get("enum")
@@ -127,11 +127,11 @@ def _kind(root: Any, schema: Any, depth: int, nodes: Iterator[int]) -> str:
 
 
 def as_text(messages: Sequence[Message], offer: Offer, *, system: bool = True) -> list[Message]:
-    """One message out for each in, in order, with the protocol in the last of the leading system messages.
+    """Rewrite calls and results as text, one message out for each in, with the protocol in the last leading system message.
 
-    Where there is none, a system message comes first; without `system`, for templates that have no such role, the
-    protocol stands at the beginning of the first user message. What holds for this answer only ends the last message if
-    that is the user's or a result, else the protocol. Messages without calls and results stay the same objects but for that.
+    If there is none, a system message is added in front; without `system`, for templates that lack the role, the protocol
+    goes to the beginning of the first user message. The rule for this answer only ends the last message if that is the
+    user's or a result, otherwise the protocol. All other messages without calls and results stay the same objects.
     """
     done = calls_as_text(messages)
     text, now = protocol(offer), rule(offer)
@@ -155,15 +155,15 @@ def as_text(messages: Sequence[Message], offer: Offer, *, system: bool = True) -
 
 
 def calls_as_text(messages: Sequence[Message]) -> list[Message]:
-    """The same without the protocol."""
+    """Rewrite calls and results as text, without adding the protocol."""
     called: dict[str, tuple[str, str]] = {}
     return [_as_text(message, called) for message in messages]
 
 
 def _as_text(message: Message, called: dict[str, tuple[str, str]]) -> Message:
-    """A message with its calls as text, or a result as a user's message.
+    """Rewrite a message with its calls as text, or a result as a user message.
 
-    `called` are names and arguments by the ids of calls; arguments only where the name does not tell which call it was.
+    `called` collects names and arguments by call id; arguments only where several calls of one message share a name.
     """
     if message.get("role") == "tool":
         return _result(message, called)
@@ -187,7 +187,7 @@ def _is_users(message: Message) -> bool:
 
 
 def _joined(content: Any, between: str, text: str) -> Any:
-    """Content with a text behind it; where it ends in white space already, that stands between them."""
+    """Append a text to content, with `between` in the middle unless the content already ends with it."""
     if isinstance(content, list) and content:
         return [*content, {"type": "text", "text": between + text}]
     if not (isinstance(content, str) and content):
@@ -196,7 +196,7 @@ def _joined(content: Any, between: str, text: str) -> Any:
 
 
 def _arguments(function: Any) -> str:
-    """Arguments as they were written, where they are JSON."""
+    """Return the arguments as they were written if they are a JSON object, otherwise as a JSON value."""
     arguments = dig(function, "arguments")
     if not isinstance(arguments, str):
         return dumps({} if arguments is None else arguments).decode()
@@ -205,14 +205,14 @@ def _arguments(function: Any) -> str:
 
 
 def _result(message: Message, called: Mapping[str, tuple[str, str]]) -> Message:
-    """A result as a user message. Each part that is text becomes a result of its own; images stay what they are."""
+    """Rewrite a result as a user message. Each part with text becomes a result of its own; images stay unchanged."""
     name, arguments = called.get(str(message.get("tool_call_id")), ("tool", ""))
     name = _UNSAFE.sub("_", str(message.get("name") or name))[:_LONGEST_NAME]
     plain = len(arguments) <= _LONGEST_ARGUMENTS and not _MARKUP.search(arguments)
     which = f" arguments='{arguments}'" if arguments and plain else ""
 
     def tagged(text: str) -> str:
-        # Nothing in it may look like one of the tags.
+        # A tag inside the text would end the result early, and pass the rest off as the user's words.
         return f"<{_RESULT} tool_name='{name}'{which}>" + _MARK.sub(r"\1\\\2", text) + f"</{_RESULT}>"
 
     content = message.get("content")
@@ -226,9 +226,9 @@ def _result(message: Message, called: Mapping[str, tuple[str, str]]) -> Message:
 
 
 def emulated(request: Request, offer: Offer, messages: Sequence[Message], *, system: bool) -> Request:
-    """The request with its tools, and the calls and results in these messages, as text.
+    """Return the request with its tools, and the calls and results in these messages, as text.
 
-    `system`: the model's template may know the role, so that a system message may be added.
+    `system`: the model's template may have the role, so a system message may be added.
     """
     gone = {name: None for name in _TOOL_FIELDS if name in request.body}
     return request.changed(messages=as_text(messages, offer, system=system), **gone)

@@ -1,12 +1,12 @@
 """Calls that a model writes as text, read out of one attempt at an answer: pieces in, pieces out.
 
-Where tools are emulated, every call is made as soon as it is complete. From the first one on that can't be made, everything is held
-back: the owner asks the model once more, or gives up, which sends all of it as text.
+Where tools are emulated, every call is made as soon as it is complete. Once a call cannot be made, it and everything after it
+is held back: the owner either asks the model once more, or gives up and sends it all as text.
 
-A model with tools of its own writes a call as text where its backend's parser does not fit, or where it slips into another form, and
-the finish reason is `stop` (Ollama issue 13519, llama.cpp issue 14697, LM Studio's bug tracker 821). It is read back where all of this
-holds: the tool was offered and the arguments fit its schema; the answer ends with it, in good order, and has made no call of the usual
-kind; and it is not an example, by what is said before it. Anything else stays text, byte for byte.
+A model with tools of its own writes a call as text if its backend's parser does not fit, or if it slips into another form; the
+finish reason is then `stop` (Ollama issue 13519, llama.cpp issue 14697, LM Studio's bug tracker 821). Such a call is read back
+if all of these are true: the tool was offered and the arguments fit its schema; the answer ends with the call, was not cut off,
+and has made no regular call; and the text before it does not announce an example. Anything else stays text, byte for byte.
 """
 
 import re
@@ -23,14 +23,14 @@ from proxy.emulation.values import CUT, NO_CALL
 from proxy.stream.events import Correct
 
 UNFINISHED = ("length", "content_filter", "error")
-"""Finish reasons of answers that the model did not end (OpenAI API, "The chat completion object"; the last is OpenRouter's)."""
+"""Finish reasons of answers not ended by the model (OpenAI API, "The chat completion object"; the last is OpenRouter's)."""
 _COUNTS = ("usage", "prompt_tokens", "completion_tokens")
 _EARLY, _LATE = re.compile(r"[<\[{`]"), re.compile(r"[<\[]")
-"""What a call may begin with that is read back: near the beginning of an answer, and later."""
+"""Characters with which a call to read back may begin: near the beginning of an answer, and later."""
 _ANNOUNCED = 200
-"""Characters that a few words have at most."""
+"""Characters up to which the text before a call counts as a short announcement."""
 _BEFORE = 300
-"""Characters before a call that are looked at."""
+"""Characters before a call that are searched for signs of an example."""
 _MARKED = frozenset(form.name for form in FORMS if form.marked)
 _SENTENCE_END = re.compile(r"[.!?)\u2026\u3002\uff01\uff1f\U0001f000-\U0001ffff]\s*\Z")
 _SHOWS = re.compile(
@@ -40,9 +40,9 @@ _SHOWS = re.compile(
     r"|beispiel\w*|z\. ?b|würde|könnte|exemples?|ejemplos?|esempi\w*|exemplos?)\b|例|示例|格式|пример",
     re.IGNORECASE,
 )
-"""Words of those who show something."""
+"""Words that announce an example or an explanation."""
 _BEGUN = re.compile(r"[<\[]\W?\w{0,20}(?:tool|function|invoke|call)[\s\S]{0,80}")
-"""What calls look like in most forms, with as much behind their beginning as a tool's name may be away."""
+"""Beginning of a call in most forms, with enough of the following text to include the tool's name."""
 _ANNOUNCES = re.compile(
     r"\b(?:I['\u2019]ll|I will|I['\u2019]m going to|I am going to|I need to|I have to|I['\u2019]m \w+ing|let me|let['\u2019]s|now I|first, I"
     r"|(?:calling|checking|looking|searching|reading|running|fetching|opening|writing|creating|updating)\b"
@@ -50,12 +50,12 @@ _ANNOUNCES = re.compile(
     r"|让我|我来|我将|我会|我需要",
     re.IGNORECASE,
 )
-"""Words of those who are about to do something."""
+"""Words that announce an action."""
 _MISSING = CallFault(NO_CALL, "", "none", "no tool was called, and one has to be")
 
 
 class WrittenCallReader:
-    """Reads the calls of the first choice; what may become one is held, with the piece that it came in, and nothing else is."""
+    """Reads the calls of the first choice. Only text that may become a call is held back, in whole pieces."""
 
     def __init__(
         self,
@@ -67,42 +67,42 @@ class WrittenCallReader:
         text_before: str = "",
         calls_before: int = 0,
     ) -> None:
-        """`make_id` makes ids of calls; earlier attempts at the answer have sent `text_before` and made `calls_before`."""
+        """`make_id` makes ids of calls; earlier attempts at the answer sent `text_before` and made `calls_before` calls."""
         self._offer, self.tools = offer, offer.callable
         self._count = count
         self._make_id = make_id
         self._emulated = emulated
         self._scanner = CallScanner(offer, text_before, calls_before=calls_before)
         self.faults = self._scanner.faults
-        """What was found to be wrong with calls; the owner takes them out."""
+        """Faults of calls found so far; the owner removes those it has handled."""
         self._over = not offer.callable and not emulated
         self._calls = calls_before
         self._end = self._held_from = len(text_before)
-        """Characters of the answer that came, and of those before what is held."""
+        """Characters of the answer received so far, and before the first held piece."""
         self._held: deque[Piece] = deque()
         self._spans: list[CallSpan] = []
-        """Spans that are not sent."""
+        """Spans not sent yet."""
         self._behind = 0
-        """Index behind the newest span."""
+        """Index after the newest span."""
         self._before = text_before[-_BEFORE:]
-        """Newest text that was sent."""
+        """End of the text sent so far."""
         self._showing = False
-        """Whether the answer has shown a call before."""
+        """Whether the answer already contains a call that was an example."""
         self._made: list[str] = []
-        """Calls that were sent, as text."""
+        """Sent calls, as text."""
         self._malformed: list[CallFault] = []
         self._waiting = False
-        """Whether everything waits for a correction, or for that there is none."""
+        """Whether everything is held until a correction arrives or the owner gives up."""
         self._tail: list[Piece] = []
         self.unseen = 0
-        """Tokens of what is held."""
+        """Tokens held back."""
         self.leaked = 0
-        """Calls that were read back; the same."""
+        """Number of calls of a model with tools of its own that were read back from text."""
         self.stats: Counter[tuple[str, str]] = Counter()
-        """Calls of emulated tools by form and outcome: `called`, `repaired` (of those that were called), `malformed`."""
+        """Numbers of emulated calls by form and outcome: `called`, `repaired` (included in `called`), `malformed`."""
 
     def skip(self, text: str) -> bool:
-        """Take in a text that can't be part of a call, and is sent unread; False: its piece has to be fed."""
+        """Accept a text that cannot be part of a call, so that it may be sent unread; False if its piece has to be fed."""
         if self._over or not text:
             return not self._emulated
         early = self._scanner.answered <= _ANNOUNCED
@@ -115,11 +115,11 @@ class WrittenCallReader:
         return True
 
     def feed(self, piece: Piece) -> Sequence[Piece]:
-        """Take in the next piece of the backend's stream; what may be said now."""
+        """Read the next piece of the backend's stream; return the pieces that may be sent now."""
         if piece.aside:
             return (piece,)
         if piece.error or (piece.calls and not self._emulated):
-            # An error is passed on at once, without the call that it cut off, which is no fault of the model's.
+            # An error is passed on at once, without the call that it cut off: that was not the model's fault.
             released = self._end_reading("error", failed=True) if piece.error else self._release(self._end)
             self._over, self._waiting = True, False
             return (*released, piece)
@@ -140,30 +140,30 @@ class WrittenCallReader:
             return self._end_reading(piece.finish)
         if self._emulated:
             return self._release(self._scanner.decided)
-        # What began in text that was said already can't be taken back.
+        # A call that began in text already sent cannot be taken back, so it is not worth waiting for.
         waits = self._spans or self._held_from <= self._scanner.suspect_from < self._end
         return () if waits else self._release(self._end)
 
     def close(self) -> Sequence[Piece]:
-        """End an attempt without a finish reason, which was cut off; what is left of it, but for what has to be corrected."""
+        """End an attempt that was cut off without a finish reason; return the remaining pieces that need no correction."""
         return self._end_reading("error")
 
     def correction(self) -> Correct | None:
-        """Return what the model is asked to correct; None: nothing."""
+        """Return the correction to ask of the model, or None if there is none."""
         if not self._malformed:
             return None
         written = "\n".join((*self._made, *filter(None, ["".join(piece.text for piece in self._tail)])))
         return Correct(written, complaint(self._malformed), tuple(call.form for call in self._malformed))
 
     def unread(self, text: str) -> list[CallFault]:
-        """Return the fault of an answer that names a tool behind the beginning of a call, in a form that is not known."""
+        """Return the fault of an answer with a call in an unknown form: a tool's name after the usual beginning of a call."""
         begun = _BEGUN.search(text)
         if begun is None or _SHOWS.search(text, max(0, begun.start() - _BEFORE), begun.start()):
             return []
         return [fault("unread", tool, "unknown") for tool in self._offer.callable if tool in begun[0]][:1]
 
     def give_up(self) -> Sequence[Piece]:
-        """Release what was held back: calls that can't be made as the text that they were written in."""
+        """Release everything that was held back; calls that cannot be made stay the text that the model wrote."""
         tail, self._tail, self.unseen = self._tail, [], 0
         return tail
 
@@ -180,12 +180,12 @@ class WrittenCallReader:
             self._drop_spans()
 
     def _drop_spans(self) -> None:
-        """Take what was found for an example, or part of a text."""
+        """Decide that the calls found so far are examples, or part of a text."""
         self._showing |= bool(self._spans)
         self._spans = []
 
     def _end_reading(self, finish: str | None, *, failed: bool = False) -> Sequence[Piece]:
-        """End the answer, by its end mark if there is no finish reason; `failed`: by an error."""
+        """End the answer: at its end mark if there is no finish reason, or, if `failed`, at an error."""
         if self._over:
             return ()
         self._over = True
@@ -199,7 +199,7 @@ class WrittenCallReader:
         if last is None or not last.finish or cut:
             return self._release(self._end)
         if self._calls or any(span.calls for span in self._spans):
-            # Some backends have words of their own for `stop`.
+            # Any finish reason is replaced, not only `stop`, for which some backends have words of their own.
             self._held[-1] = replace(last, frame=b"", finish="tool_calls")
         elif self._emulated and self._offer.choice in ("required", "named") and not (self._spans or self._malformed):
             del self._held[-1]
@@ -209,7 +209,7 @@ class WrittenCallReader:
         return self._release(self._end)
 
     def _keep_intended(self, *, cut: bool) -> None:
-        """Of calls at the end of an answer in good order keep those that are meant; they take all that is behind them along."""
+        """Keep the calls at the end of a complete answer if they are intended; their span then includes all text after them."""
         malformed = [span.found for span in self._spans if isinstance(span.found, CallFault)]
         self.faults += malformed
         if malformed or cut or not self._spans:
@@ -227,7 +227,7 @@ class WrittenCallReader:
     # -- pieces
 
     def _release(self, end: int) -> Sequence[Piece]:
-        """Send what is held up to a character of the answer, with calls in place of the spans."""
+        """Send the held text up to an index of the answer, with calls in place of the spans."""
         sent: list[Piece] = []
         while self._held:
             piece = self._held[0]
@@ -244,10 +244,10 @@ class WrittenCallReader:
         return sent
 
     def _send_span(self, piece: Piece) -> Sequence[Piece]:
-        """Send what the first piece that is held says before the first span, and the calls in that."""
+        """Send the text of the first held piece before the first span, and the calls of that span."""
         span, stop = self._spans[0], self._held_from + len(piece.text)
         if span.found == () and span.start <= self._held_from and stop < span.end and not (piece.more or piece.role):
-            # Of running counts the newest one is enough.
+            # The piece lies within the span. Dropping its counts is safe: they are running totals, and later ones replace them.
             self._held.popleft()
             self._held_from = stop
             return ()
@@ -271,7 +271,7 @@ class WrittenCallReader:
         return sent
 
     def _wait(self, malformed: CallFault) -> Sequence[Piece]:
-        """Hold everything back from a call on that can't be made."""
+        """Hold back everything from a call that cannot be made."""
         self._waiting = True
         self._malformed.append(malformed)
         self.faults.append(malformed)
@@ -296,7 +296,7 @@ class WrittenCallReader:
 
 
 def _cut(piece: Piece, at: int) -> tuple[Piece, Piece]:
-    """A piece as two, cut in its text; usage, counts and the finish reason go with the second."""
+    """Cut a piece in two at an index of its text; usage, counts and the finish reason go with the second."""
     first = replace(piece.uncounted(), text=piece.text[:at], finish=None)
     second = replace(piece.blank(), text=piece.text[at:], finish=piece.finish)
     for name in _COUNTS:
@@ -305,16 +305,16 @@ def _cut(piece: Piece, at: int) -> tuple[Piece, Piece]:
 
 
 def _without_fault(span: CallSpan) -> CallSpan:
-    """A span of an answer that an error ended: a call that it cut off is left out, another that can't be made is text."""
+    """Return a span without its fault, after an error ended the answer: a cut-off call is left out, any other fault is text."""
     if not isinstance(span.found, CallFault):
         return span
     return span._replace(found=() if span.found.reason == CUT else None)
 
 
 def _is_intended(calls: Sequence[Call], before: str, answered: int, *, showing: bool) -> bool:
-    """Return whether calls at the end of an answer can't be an example, by what is said before them.
+    """Return whether calls at the end of an answer are meant as calls, not as an example, by the text before them.
 
-    `answered` counts the characters before them without thoughts; `showing`: the answer has shown a call before.
+    `answered` is the number of characters before them without reasoning; `showing`: the answer already contains an example.
     """
     if not (answered or showing):
         return True

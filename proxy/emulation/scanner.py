@@ -1,11 +1,11 @@
 """Calls in the text of an answer, found while it arrives.
 
-Ordinary text is decided at once; what may begin a call is undecided only as long as it may still be one: up to its end once it has
-a tool's name or arguments, then it is read in one go. Text in a `<think>` block, in inline code and in code blocks of other languages
-is never a call, nor is a call of a tool that is not offered.
+Ordinary text is decided at once. Text that may begin a call stays undecided only as long as it may still be one: once it has a
+tool's name or arguments, up to its end, where it is read in one go. Text in a `<think>` block, in inline code and in code blocks
+of other languages is never a call, nor is a call of a tool that is not offered.
 
-White space behind a call is left out, but where text follows it that would run into the text before the call; so is white space at
-the beginning of an answer that opens with a call. Where one answer may hold one call only, later calls are left out, too.
+White space after a call is left out, unless text follows it that would run into the text before the call; so is white space at
+the beginning of an answer that opens with a call. If an answer may hold only one call, later calls are left out, too.
 """
 
 from collections.abc import Callable
@@ -22,31 +22,31 @@ _SPACE = regex.compile(r"\s++")
 _THINK = regex.compile(r"<(think(?:ing)?)>")
 _TICKS = regex.compile(r"`{64}|`{1,63}+(?=[^`])")
 _BLOCK = 3
-"""Backticks from which on they open a code block."""
+"""Number of backticks from which they open a code block."""
 _CONTEXT = 100
-"""Characters before undecided text that forms look back at."""
+"""Characters before undecided text that are kept for the forms' look-behinds."""
 _LONGEST = 262_144
-"""Characters of a call; a longer one is text."""
+"""Characters above which a call is text."""
 _MOST_OPENINGS = 1_000
-"""Places of one piece that are looked at more closely; a piece with more of them is text from there on: each takes 10 µs."""
+"""Possible openings that are examined in one piece; the rest of a piece with more of them is text. Each takes 10 µs."""
 _LONGEST_OPENING = 512
-"""Characters of what a form begins with; its white space is bounded."""
+"""Characters up to which a form's beginning may be incomplete at the end of the text; its white space is bounded."""
 _MOST_UNKNOWN = 8
-"""Calls of tools that are not offered that are counted."""
+"""Calls of tools that are not offered that are kept for the owner's report."""
 
 
 @dataclass(slots=True)
 class _Reading:
-    """A form behind its beginning."""
+    """State of reading a form after its beginning."""
 
     form: forms.CallForm
     start: int
     tool: str
-    """Name of the first tool; empty: it stands behind its arguments."""
+    """Name of the first tool; empty if it comes after the arguments."""
     name: str = ""
     """Name before the newest body."""
     body_at: int = -1
-    """Index at which the body begins that is being read; -1: none is."""
+    """Index at which the current body begins; -1 between bodies."""
     brackets: Brackets = field(default_factory=Brackets)
     bodies: list[forms.Body] = field(default_factory=list)
 
@@ -56,46 +56,46 @@ class _Reading:
 
 
 class CallScanner:
-    """Finds the calls of an answer. The cuts between the pieces of its text change nothing."""
+    """Finds the calls of an answer. The result does not depend on how its text is cut into pieces."""
 
     def __init__(self, offer: Offer, text_before: str = "", *, calls_before: int = 0) -> None:
-        """Begin behind the text and the calls of earlier attempts, which are decided."""
+        """Begin after the text and the calls of earlier attempts, which are already decided."""
         self._offer = offer
         self._text = ""
-        """Text from the first undecided character on, behind some that give it a context."""
+        """Text from the first undecided character, preceded by some decided text as context."""
         self._base = 0
-        """Characters of the answer before it."""
+        """Characters of the answer before `_text`."""
         self._at = self._cursor = 0
-        """Indices of the first undecided character, and of the first one that was not read."""
+        """Indices in `_text` of the first undecided character, and of the first unread one."""
         self._state: Callable[[], bool] = self._between
-        """Reads on; whether it could without more text."""
+        """Current state of the scanner: reads on, and returns False if it needs more text."""
         self._closing: regex.Pattern[str] | None = None
-        """End of the thought or code that is being read."""
+        """Pattern of the end of the reasoning or code being read; None outside of these."""
         self._reading: _Reading | None = None
         self._ended = self._cut = False
         self._openings = self._calls = 0
         self.behind_call = False
-        """Whether nothing but white space and marks stands behind the newest call."""
+        """Whether only white space and marks have followed the newest call so far."""
         self._failed = False
-        """Whether that can't be made."""
+        """Whether the newest call cannot be made."""
         self._runs_on = False
         """Whether the text before the newest call does not end in white space."""
         self._spans: list[forms.CallSpan] = []
         self.faults: list[forms.CallFault] = []
-        """Calls of tools that are not offered, not many."""
+        """Calls of tools that are not offered, up to a limit."""
         self.answered = 0
-        """Characters of decided text, without thoughts."""
+        """Characters of decided text, without reasoning."""
         self._resume(text_before)
         self._calls = calls_before
 
     @property
     def decided(self) -> int:
-        """Characters of the answer that are text for sure, or part of a span."""
+        """Number of characters of the answer that are certainly text, or part of a span."""
         return self._base + (len(self._text) if self._closing else self._at)
 
     @property
     def suspect_from(self) -> int:
-        """Characters of the answer before what may become a call: all of it if nothing may."""
+        """Number of characters of the answer before any possible call; all of them if there is none."""
         if self._closing:
             return self.decided
         return self._base + (self._cursor if self._reading is None else self._reading.start)
@@ -109,7 +109,7 @@ class CallScanner:
             self._at = self._cursor = len(self._text)
 
     def feed(self, text: str) -> list[forms.CallSpan]:
-        """Take in the next text of the answer; spans that are certain now, in order."""
+        """Read the next text of the answer; return the spans that are now certain, in order."""
         if self._reading is None:
             self._forget(self._at - _CONTEXT)
         self._text += text
@@ -117,7 +117,7 @@ class CallScanner:
         return self._read()
 
     def close(self, *, cut: bool = False) -> list[forms.CallSpan]:
-        """End the answer. `cut` says that it ended for want of room, so that nothing unfinished is completed."""
+        """End the answer and return the remaining spans. `cut`: it ended for want of room, so nothing is completed."""
         self._ended, self._cut = True, cut
         found = self._read()
         if self.behind_call:
@@ -139,14 +139,14 @@ class CallScanner:
             self._cursor -= count
 
     def _pass(self, end: int, *, thought: bool = False) -> None:
-        """Decide that what comes before an index is text."""
+        """Decide that everything before an index is text."""
         self.answered += 0 if thought else end - self._at
         self._at = self._cursor = end
 
     # -- text
 
     def _between(self) -> bool:
-        """Read white space at the beginning, and what is left over behind a call."""
+        """Read white space at the beginning, or white space and left-over marks after a call."""
         skipped = forms.BEHIND_CALL if self.behind_call else _SPACE
         found = skipped.match(self._text, self._cursor, partial=True)
         if found is None or found.group().startswith("<"):
@@ -166,7 +166,7 @@ class CallScanner:
         return True
 
     def _text_follows(self) -> None:
-        """Decide that white space is text, since text stands behind it."""
+        """Decide that white space is text, since text follows it."""
         self.behind_call = self._failed = False
         self._at = self._cursor
 
@@ -192,7 +192,7 @@ class CallScanner:
         return opened is not None
 
     def _skip(self, ticks: int = 0) -> bool:
-        """Read a thought up to its end, or code behind so many backticks."""
+        """Read up to the end of reasoning, or of code that began with this number of `ticks`."""
         assert self._closing is not None
         found = self._closing.search(self._text, self._cursor, partial=not self._ended)
         if found is None:
@@ -202,7 +202,7 @@ class CallScanner:
         if found.partial:
             return False
         if ticks >= _BLOCK and not found.group():
-            # What looked like inline code was the first line of a code block.
+            # The line ended before the backticks were closed: it was the first line of a code block, not inline code.
             self._closing = regex.compile(rf"\n[ \t]{{0,3}}`{{{ticks},64}}[ \t]{{0,64}}(?=[\r\n])")
             self._state = partial(self._skip, 1)
         else:
@@ -214,7 +214,7 @@ class CallScanner:
     # -- calls
 
     def _open(self) -> bool | None:
-        """Read the beginning of a call, a thought or code; False: there is none, None: too early to know."""
+        """Read the beginning of a call, of reasoning or of code; False if there is none, None if it is too early to know."""
         self._openings += 1
         if self._openings > _MOST_OPENINGS:
             return False
@@ -255,7 +255,7 @@ class CallScanner:
         self._state = partial(self._skip, ticks)
 
     def _begin(self, form: forms.CallForm, found: regex.Match[str]) -> bool | None:
-        """Begin to read a form; whether its tool is offered, None: too early to know that it is a call."""
+        """Begin to read a form; False if its tool is not offered, None if it is too early to know that it is a call."""
         groups = found.groupdict()
         name = groups.get("name") or ""
         tool = name or groups.get("tool") or ""
@@ -275,7 +275,7 @@ class CallScanner:
         return True
 
     def _follow(self) -> bool:
-        """Read a body up to its end, then what stands behind it: another one, the end of the form, or neither."""
+        """Read a body up to its end, then the text after it: another body, the end of the form, or neither."""
         reading = self._reading
         assert reading is not None
         form = reading.form
@@ -302,7 +302,7 @@ class CallScanner:
         return True
 
     def _follow_body(self, reading: _Reading) -> bool:
-        """Read on in a body; whether that has come to its end."""
+        """Read on in a body; return whether its end was reached."""
         if reading.form.closing is None:
             self._cursor = reading.brackets.follow(self._text, self._cursor)
             over, closed = reading.brackets.over, reading.brackets.closed
@@ -320,7 +320,7 @@ class CallScanner:
         return True
 
     def _settle(self, reading: _Reading) -> None:
-        """Find the calls of a form: all of them, or none if one can't be made."""
+        """Make the calls of a form: all of them, or none if one cannot be made."""
         form, single = reading.form, not self._offer.parallel
         surplus = single and self._calls > 0
         try:
@@ -371,7 +371,7 @@ class CallScanner:
         self._end_form(reading, forms.fault(wrong.kind, wrong.tool, reading.form.name, message))
 
     def _reject(self, reading: _Reading) -> None:
-        """Decide that what looked like a call is text; a code block is still one."""
+        """Decide that the form being read is text; if it was in a code block, go on inside that."""
         end, self._reading = self._cursor, None
         self._cursor = reading.start
         self._text_follows()

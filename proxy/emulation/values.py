@@ -1,7 +1,7 @@
-"""Values in the JSON and Python that models write: followed as they stream, parsed once they are complete, repaired if need be.
+"""Values in the JSON and Python that models write: followed as they stream, parsed once complete, repaired if need be.
 
-`json_repair` guesses, so it is only asked once the brackets are closed, or nothing but brackets is missing: it never completes
-a call that was cut off. Its results count only where they fit the schema of the tool.
+`json_repair` guesses, so it is used only once the brackets are closed, or nothing but brackets is missing: it never
+completes a call that was cut off. Its results count only where they fit the schema of the tool.
 """
 
 import ast
@@ -20,17 +20,17 @@ NOT_JSON = "not_json"
 UNKNOWN_TOOL = "unknown_tool"
 WRONG_ARGUMENTS = "wrong_arguments"
 NO_CALL = "no_call"
-"""Kinds of calls that can't be made; `CUT` is the reason as well of what ends before its value does."""
+"""Kinds of calls that cannot be made; `CUT` is also the reason for text that ends before its value does."""
 INVALID = "it is not valid JSON"
 _DEEPEST = 100
-"""Brackets that are open at a time."""
+"""Brackets that may be open at a time."""
 _LONGEST = 32_768
-"""Characters that are repaired: `json_repair` takes 1.5 µs for each, and must not hold up the loop."""
+"""Characters up to which JSON is repaired: `json_repair` takes 1.5 µs for each, and must not hold up the loop."""
 _LONGEST_PYTHON = 65_536
-"""Characters that are parsed as Python, which takes some 20 ms for them."""
+"""Characters up to which a call is parsed as Python, which takes some 20 ms for as many."""
 _IN_STRING = {quote: re.compile(rf"(?:[^{quote}\\]|\\.)*+", re.DOTALL) for quote in "\"'"}
 _MARK = regex.compile(r"""["{}\[\]()`<]|(?<=[{\[(,:=]\s{0,20})'""")
-"""What counts outside of strings. Where no value may begin, a single quote is an apostrophe."""
+"""Characters with a meaning outside of strings. Where no value may begin, a single quote is an apostrophe."""
 _OPENED_BY = {"}": "{", "]": "[", ")": "("}
 _KEY_LAST = re.compile(r"""[{,]\s*(?:"[^"]*"|'[^']*')\s*\Z""")
 _LITERALS = re.compile(
@@ -38,33 +38,34 @@ _LITERALS = re.compile(
     r"""|"(?:[^"\\]|\\.)*+"|'(?:[^'\\]|\\.)*+')*+""",
     re.DOTALL,
 )
-"""Literals and names without operators, attributes and formatted strings: nothing nests but brackets, of which there are few, so
-that Python's parser can't be brought down by what a model writes (the warning at `ast.literal_eval`)."""
+"""Literals and names, without operators, attributes and formatted strings. Only brackets nest, and few of them, so a model's
+text cannot crash Python's parser (see the warning at `ast.literal_eval`)."""
 _ESCAPED = re.compile(r"\\u([0-9A-Fa-f]{4})|(?<!\\)\\++[nrt]")
 _BESIDE = 120
-"""Characters of a call, of a text as `bare` makes it, beside its tool's name and its arguments."""
+"""Characters that a call in bare text (see `bare`) has besides its tool's name and its arguments."""
 _NAMED = r"(?:(?<=[:<|\].,\[]){0}|{0}(?=[({{]))"
 _NO_ARGUMENTS = r"(?:,(?:arguments|args|parameters|input|params):|\[args\])?(?:\{\}|\(\)|\}|:</)"
-"""What follows the name in a call without arguments."""
+"""Text after the name in a call without arguments."""
 _ARGUMENT_ENDS = re.compile(r"[})\]<|]|,[^,:{}()<>\[\]]{1,80}:|\Z")
-"""What follows an argument: a bracket, or the next one's key."""
+"""Text after an argument: a bracket, or the next argument's key."""
 _JSON_WORDS = {"true": True, "false": False, "null": None}
 
 
 class Unreadable(ValueError):
-    """A call that can't be made; says why in words for the model, and may quote it."""
+    """A call that cannot be made. The text gives the reason to the model, and may quote the model."""
 
     def __init__(self, why: str, kind: str = NOT_JSON, *, tool: str = "") -> None:
-        """`tool`: its name as it was written."""
+        """`tool`: the tool's name as the model wrote it."""
         super().__init__(why)
         self.kind = CUT if why == CUT else kind
         self.tool = tool
 
 
 class Brackets:
-    """Follows one bracketed value to the bracket that closes it, past strings. Linear in the text, however it is cut.
+    """Follows one bracketed value, past strings, to its closing bracket. Linear in the text, however that is cut.
 
-    Mistakes are passed over, except for a backtick or an angle bracket outside of strings, with which fences and tags end.
+    Mistakes are ignored, except that a backtick or an angle bracket outside of strings ends the value, since a fence or a
+    tag ends there.
     """
 
     def __init__(self) -> None:
@@ -73,7 +74,7 @@ class Brackets:
         self.over = self.closed = False
 
     def follow(self, text: str, at: int) -> int:
-        """Follow a text that only grows from an index on; the index to go on from, or behind the value if it is `over`."""
+        """Follow a growing text from an index; return the index to continue from, or the value's end if it is `over`."""
         while at < len(text) and not self.over:
             if self._quote:
                 found = _IN_STRING[self._quote].match(text, at)
@@ -100,22 +101,22 @@ class Brackets:
             self.over = len(self._open) > _DEEPEST
         elif opened in self._open:
             while self._open.pop() != opened:
-                pass  # those that were left open inside
+                pass  # closes brackets that were left open inside
             self.over = self.closed = not self._open
 
     def lacks_only_brackets(self, text: str) -> bool:
-        """Return whether nothing else can be missing at the end of a text that was followed."""
+        """Return whether nothing but closing brackets can be missing at the end of a text that was followed."""
         complete = not self._quote and text.endswith(('"', "'", "}", "]"))
         return complete and not (self._open[-1:] == ["{"] and _KEY_LAST.search(text))
 
 
 def read_json(text: str, *, cut: bool = False) -> tuple[Any, bool]:
-    """The value of JSON text, and whether it was repaired. `cut`: the text may end before the value does.
+    """Return the value of JSON text, and whether it was repaired. `cut`: the text may end before the value does.
 
     Raises:
         Unreadable: it has no value, or none that is safe to guess.
     """
-    for strict in (True, False):  # a line end in a string is the commonest mistake, and the cheapest to read
+    for strict in (True, False):  # a raw line break in a string is the commonest mistake, and the cheapest to read
         try:
             return json.loads(text, strict=strict, parse_constant=_refuse), not strict
         except (ValueError, RecursionError):
@@ -138,7 +139,7 @@ def read_json(text: str, *, cut: bool = False) -> tuple[Any, bool]:
 
 
 def _refuse(constant: str) -> Any:
-    """Refuse NaN and Infinity, which are no JSON: clients' parsers fail at them."""
+    """Refuse NaN and Infinity, which are not JSON: clients' parsers fail at them."""
     raise ValueError(constant)
 
 
@@ -151,16 +152,16 @@ class _JsonWords(ast.NodeTransformer):
 
 
 def read_python(text: str) -> dict[str, Any]:
-    """Keyword arguments between parentheses, all of them literals. Nothing is ever run.
+    """Read keyword arguments between parentheses, all of them literals. Nothing is ever executed.
 
     Raises:
-        Unreadable: they have no names, or are no literals.
+        Unreadable: an argument has no name, or is not a literal.
     """
     try:
         if len(text) > _LONGEST_PYTHON or not _LITERALS.fullmatch(text):
             raise Unreadable(INVALID)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes that are none
+            warnings.simplefilter("ignore")  # about invalid escapes
             call = _JsonWords().visit(ast.parse(f"_{text}", mode="eval").body)
         if not isinstance(call, ast.Call) or call.args:
             raise Unreadable(INVALID)
@@ -170,10 +171,10 @@ def read_python(text: str) -> dict[str, Any]:
 
 
 def json_text(value: Any) -> str:
-    """JSON spaced as chat templates write it, so that a call comes back to the model in the tokens that it generated.
+    """Write JSON with the spaces of chat templates, so that a call returns to the model in the tokens that it generated.
 
     Raises:
-        Unreadable: JSON has no words for it.
+        Unreadable: JSON cannot express the value.
     """
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
@@ -186,9 +187,9 @@ def json_text(value: Any) -> str:
 
 
 def bare(text: str) -> str:
-    """Reduce a text to what all ways to write a call have in common.
+    """Reduce a text to the parts that all ways of writing a call have in common.
 
-    Left out are white space, quotes and escapes; a colon is what parts a key from its value.
+    White space, quotes and escapes are removed; every separator of a key from its value becomes a colon.
     """
     text = html.unescape(_ESCAPED.sub(lambda code: chr(int(code[1], 16)) if code[1] else "", text))
     text = "".join(text.lower().split())
@@ -198,10 +199,10 @@ def bare(text: str) -> str:
 
 
 def holds_call(text: str, name: str, arguments: Mapping[str, Any]) -> bool:
-    """Return whether a bare text holds a call with these arguments, in whatever form and order.
+    """Return whether a bare text holds a call with these arguments, in any form and order.
 
-    The longest argument is looked for, and the others and the tool's name near it, all of them as code has them and not
-    prose. The time is linear in the text.
+    The longest argument is searched for, then the others and the tool's name near it, all of them set off as in code,
+    unlike prose. Takes linear time.
     """
     named = _NAMED.format(re.escape(bare(name)))
     values = {key: value if isinstance(value, str) else json_text(value) for key, value in arguments.items()}
@@ -220,7 +221,7 @@ def holds_call(text: str, name: str, arguments: Mapping[str, Any]) -> bool:
 
 
 def _ends(text: str, argument: str) -> Iterator[int]:
-    """Yield the index behind each occurrence of an argument that begins and ends as one."""
+    """Yield the index after each occurrence of an argument, if the characters around it delimit an argument."""
     at = text.find(argument)
     while at >= 0:
         end = at + len(argument)
