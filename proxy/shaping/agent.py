@@ -1,11 +1,12 @@
-"""What coding agents put in front of every prompt, recognised, and brought within bounds where the window is small.
+"""The text that coding agents put before every prompt: recognised, and shortened if the window is small.
 
-A project's guide file that a client pastes in: its rules first, the rest as far as it has room. Forms, by what the programs send:
-Claude Code 2.1 (`Contents of …`, in a `<system-reminder>`), Codex 0.169 (`# AGENTS.md instructions for …`, a user message),
-opencode 1.18 (`Instructions from: …`), Qwen Code 0.15 and Gemini CLI (`--- Context from: … ---`), both in the system prompt.
+A project's guide file, pasted in by the client, is shortened to its rules and as much of the rest as has room. Its forms, by
+program: Claude Code 2.1 (`Contents of …`, in a `<system-reminder>`), Codex 0.169 (`# AGENTS.md instructions for …`, a user
+message), opencode 1.18 (`Instructions from: …`), Qwen Code 0.15 and Gemini CLI (`--- Context from: … ---`), both in the system
+prompt.
 
-A short system prompt in place of the agent's own, where that takes too much: kept of the client's own are its rules, its
-environment, the names of its skills and agents, and the project's guides.
+If an agent's system prompt takes too much room, a short one replaces it. It keeps the agent's rules, its environment, the names
+of its skills and agents, and the project's guides.
 """
 
 import re
@@ -34,7 +35,7 @@ _FORMS = (
     (rf"^{_CODEX}(?P<path>[^\n]{{1,400}})\n\n<INSTRUCTIONS>\n", r"\n{0,4}</INSTRUCTIONS>"),
     (r"^--- Context from: (?P<path>[^\n]{1,400}?) ---\n", r"\n--- End of Context from: [^\n]{0,400}"),
 )
-"""What opens a guide, and what ends it."""
+"""Patterns of a guide's opening and of its end."""
 _COMPILED = [(re.compile(opening, re.MULTILINE), re.compile(closing)) for opening, closing in _FORMS]
 SHORT = """\
 You are {name}a coding agent that works in the user's terminal and workspace.
@@ -47,16 +48,16 @@ and leave what does not belong to the task alone.
 - Explain a command before you run it if it deletes or overwrites anything. Never commit, push or undo changes that are not \
 yours unless you are told to.
 - Answer briefly. End with a short account of what you did, what you checked, and what is left."""
-"""A system prompt of 190 tokens."""
+"""Short system prompt, 190 tokens."""
 _WORKS_WITH = ("bash", "shell", "exec", "command", "edit", "write", "patch", "replace", "read")
-"""What is in the names of tools of which an agent that works on code has at least two."""
+"""Parts of tool names. A coding agent has at least two tools with one of these."""
 _LEAST_PROMPT = 2_000
-"""Characters of a prompt that it pays to replace."""
+"""Characters from which replacing a prompt is worthwhile."""
 _GAIN = 0.8
-"""Share of the client's own prompt that this one may have at most."""
+"""Maximum length of the short prompt, as a share of the client's own."""
 _NAME = re.compile(r"\AYou are (?:an? |the )?([A-Z][\w.+-]*(?: [A-Z][\w.+-]*){0,3}|[a-z][\w-]*)\s*(?:,|\.|\(|$)")
 _BEGINNING = 1_500
-"""Characters in which a program says what it is."""
+"""Characters at the beginning of a prompt in which a program introduces itself."""
 _CODE = re.compile(
     r"\b(?:coding|software (?:engineer|develop)\w*|programming|codebase|developer|CLI|IDE|terminal|code editor)\b"
 )
@@ -66,10 +67,10 @@ _RANKS = (
     re.compile(r"\b(?:MUST|ALWAYS|REQUIRED)\b"),
     re.compile(r"\b(?:IMPORTANT|CRITICAL|[Nn]ever|[Mm]ust not)\b|^Do(?: not|n't) "),
 )
-"""What makes a sentence a rule; the first is kept first."""
+"""Patterns that make a sentence a rule, the strictest first; stricter rules are kept first."""
 _LONGEST_RULE = 300
 _RULES = 1_000
-"""Characters of rules, at most, and their share of the window, in characters for a token of it."""
+"""Maximum characters of rules; `_RULES_SHARE` is another limit, in characters per token of the window."""
 _RULES_SHARE = 1 / 12
 _MARK = re.compile(r"^\s*(?:(?:[-*•>]|#{1,6}|\d{1,3}[.)])\s+){0,3}")
 _FENCE = re.compile(r"^\s*(?:```|~~~)")
@@ -83,7 +84,7 @@ _FACT = re.compile(
     re.IGNORECASE,
 )
 _MOST_FACTS, _LONGEST_FACT = 24, 300
-"""Lines of an environment, and characters of one."""
+"""Maximum lines of an environment, and characters of one line."""
 _LIST, _LIST_END = "<available_", "</available_"
 _ENTRY = re.compile(r"<name>([^<>\n]{1,60})</name>")
 _MOST_ENTRIES = 40
@@ -91,19 +92,19 @@ _MOST_ENTRIES = 40
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """Place of a guide in a text, with and without what opens and ends it."""
+    """Place of a guide in a text: `start` to `over` with its opening and closing, `begins` to `ends` without."""
 
     start: int
     begins: int
     ends: int
     over: int
-    """Where what closes it ends."""
+    """Index after its closing."""
     path: str
 
 
 @lru_cache(maxsize=8)
 def guides_in(text: str) -> Sequence[Guide]:
-    """The guides that a text holds, in order; they do not overlap."""
+    """Find the guides in a text, in order; they do not overlap."""
     found: list[Guide] = []
     openings = [(opening, closing) for form, closing in _COMPILED for opening in form.finditer(text)]
     for opening, closing in sorted(openings, key=lambda each: each[0].start()):
@@ -116,10 +117,10 @@ def guides_in(text: str) -> Sequence[Guide]:
 
 
 def guided(messages: Sequence[Message], tokens: int | None) -> Sequence[Message]:
-    """Return the messages with their guides within so many tokens together; None: as they are.
+    """Shorten the guides in messages to this number of tokens in total; None leaves them unchanged.
 
-    The same object if nothing changes. Looked at are what the system says, and what a client puts before the first answer in blocks
-    of its own, never the user's words. A token counts as four bytes. Applying it again changes nothing.
+    Returns the same object if nothing changes. Only messages before the first answer are read: system messages, and the client's
+    own blocks in user messages, never the user's words. A token counts as four bytes. Idempotent.
     """
     if tokens is None:
         return messages
@@ -147,9 +148,9 @@ def guided(messages: Sequence[Message], tokens: int | None) -> Sequence[Message]
 
 
 def _places(messages: Sequence[Message]) -> Iterator[tuple[int, int | None, str, Sequence[Guide]]]:
-    """Texts with guides in them, before the first answer: their message, their part of it, themselves, and the guides.
+    """Yield each text with guides before the first answer: index of its message, index of its part, the text, its guides.
 
-    In a user's message only those count that stand in a program's block.
+    In a user message, only guides inside a program's block count.
     """
     for index, message in enumerate(messages):
         role, content = message.get("role"), message.get("content")
@@ -176,7 +177,7 @@ def _size(text: str) -> int:
 
 
 def is_agent(text: str, tools: Sequence[str]) -> bool:
-    """Return whether this is the system prompt of a program that works on code with these tools."""
+    """Return whether this is the system prompt of a coding agent with these tools."""
     works = sum(any(part in name.lower() for part in _WORKS_WITH) for name in tools)
     beginning = text[:_BEGINNING]
     says = _CODE.search(beginning) and _AGENT.search(beginning)
@@ -185,7 +186,7 @@ def is_agent(text: str, tools: Sequence[str]) -> bool:
 
 @lru_cache(maxsize=16)
 def shortened_prompt(text: str, window: int) -> str | None:
-    """A short prompt in place of an agent's; None if that says hardly less. `window` in tokens."""
+    """Write a short prompt in place of an agent's, or return None if it would be hardly shorter. `window` is in tokens."""
     guides = guides_in(text)
     prompt = text
     for guide in reversed(guides):
@@ -204,7 +205,7 @@ def shortened_prompt(text: str, window: int) -> str | None:
 
 
 def _prose(text: str) -> Iterator[str]:
-    """The lines that are no code, and no example."""
+    """Yield the lines that are neither code nor an example."""
     fenced = example = False
     for line in text.split("\n"):
         if _FENCE.match(line):
@@ -216,7 +217,7 @@ def _prose(text: str) -> Iterator[str]:
 
 
 def _rules(text: str, room: int) -> list[str]:
-    """Sentences that demand something, word for word, in their order; the strictest where not all have room."""
+    """Return the sentences that demand something, verbatim and in order; if not all fit into `room`, the strictest."""
     found: dict[str, int] = {}
     for line in _prose(text):
         for sentence in sentences(_MARK.sub("", line), longest=_LONGEST_RULE):
@@ -232,13 +233,13 @@ def _rules(text: str, room: int) -> list[str]:
 
 
 def _entries(text: str) -> list[str]:
-    """The names in lists of what is there to be asked for: skills, agents."""
+    """Return the names in lists of available things: skills, agents."""
     lists = (piece.partition(_LIST_END)[0] for piece in text.split(_LIST)[1:])
     return list(dict.fromkeys(name for piece in lists for name in _ENTRY.findall(piece)))[:_MOST_ENTRIES]
 
 
 def _environment(text: str) -> list[str]:
-    """Lines about where the agent works: those of a block for it, and others of that form."""
+    """Return the lines about the agent's environment: those in an environment block, and others of the same form."""
     lines: dict[str, None] = {}
     inside = False
     for line in text.split("\n"):

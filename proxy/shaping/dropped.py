@@ -1,9 +1,9 @@
-"""What an answer holds besides its text and its calls: remembered when it ends, and put back where a client left it out.
+"""Fields of an answer besides its text and calls: stored when it ends, and put back if a client left them out.
 
-Reasoning models want the reasoning of a tool loop back as they gave it, and some servers refuse a history without it (DeepSeek,
-Moonshot, Gemini: docs/agents.md). Most clients return text and calls only. An answer is recognised by the history before it and by
-what every client returns: its text without thoughts and outer white space, and its calls by name and parsed arguments. Ids of calls
-are no part of that, because some dialects have none (Ollama) and clients may give their own.
+Reasoning models need the reasoning of a tool loop back unchanged, and some servers refuse a history without it (DeepSeek,
+Moonshot, Gemini: docs/agents.md). Most clients send back text and calls only. An answer is recognised by the history before it
+and by the part that every client sends back: its text without reasoning and outer white space, and its calls by name and parsed
+arguments. Ids of calls do not count, because some dialects have none (Ollama) and clients may set their own.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _STANDARD = frozenset({"role", "content", "tool_calls", "refusal", "audio", "ann
 
 
 def answer_digest(message: Message) -> str:
-    """Digest of what every client returns of an answer, 32 hexadecimal digits."""
+    """Compute the digest of the part of an answer that every client sends back, 32 hexadecimal digits."""
     said = behind_thoughts(text_of(message)).strip()
     calls = [[dig(call, "function", "name"), _parsed(dig(call, "function", "arguments"))] for call in calls_of(message)]
     return blake2b(dumps([said, calls]), digest_size=16).hexdigest()
@@ -38,10 +38,10 @@ def _parsed(arguments: Any) -> Any:
 
 
 def dropped_fields(answer: Piece) -> JsonObject:
-    """Return what a client may drop of a whole answer; empty if there is nothing of that kind.
+    """Return the parts of a complete answer that a client may drop; empty if there are none.
 
-    `fields` are those of the message by name, `calls` those of each of its calls, and `thought` is the reasoning that its text
-    begins with, between tags.
+    `fields` are the message's by name, `calls` are those of each of its calls, and `thought` is tagged reasoning at the
+    beginning of its text.
     """
     rest = behind_thoughts(answer.text)
     found = {
@@ -53,14 +53,14 @@ def dropped_fields(answer: Piece) -> JsonObject:
 
 
 def _is_blank(value: Any) -> bool:
-    """Return whether there is nothing in it: some clients put a space where they lack a thought."""
+    """Return whether a value is empty or blank: some clients send a space in place of missing reasoning."""
     return not (value.strip() if isinstance(value, str) else value)
 
 
 def completed(message: Message, dropped: Mapping[str, Any]) -> Message:
     """Return a message with the fields that it lacks; the same object if it lacks none.
 
-    What the client sent wins: another reasoning than the server's, in whichever field, keeps the server's out.
+    The client's values win: if it sent a different reasoning, in either field, the server's is not put back.
     """
     fields, thought = dict(dropped.get("fields", {})), dropped.get("thought", "")
     own = next((value for name in THOUGHT_FIELDS if not _is_blank(value := message.get(name))), None)
@@ -80,17 +80,17 @@ def completed(message: Message, dropped: Mapping[str, Any]) -> Message:
 
 
 def meeting(messages: list[Message], rules: RepairRules) -> list[Message]:
-    """The messages with what a server demands of answers, where that is not known, or without what it refuses.
+    """Return the messages with placeholders for unknown fields that a server demands, and without fields that it refuses.
 
-    DeepSeek and Moonshot take an empty reasoning, with any answer, by that name alone; Gemini the signature that its documentation
-    names for calls of other models ("Thought signatures", 2026). The same object if there is nothing to do.
+    DeepSeek and Moonshot accept an empty reasoning with any answer, under their own field name only; Gemini accepts the signature
+    that its documentation gives for other models' calls ("Thought signatures", 2026). The same object if nothing changes.
     """
     done = [_with_demanded(message, rules) if message.get("role") == "assistant" else message for message in messages]
     return done if any(map(is_not, done, messages)) else messages
 
 
 def lacking(messages: list[Message], rules: RepairRules) -> list[TemplateRule]:
-    """Return the demands beyond these rules that answers, which meet these, do not meet."""
+    """Return the demands, other than those of `rules`, that messages meeting `rules` do not meet."""
     unmet = [each for each in TEMPLATE_RULES if not getattr(rules, each)]
     return [each for each in unmet if meeting(messages, replace(rules, **{each: True})) is not messages]
 

@@ -1,12 +1,12 @@
-"""Cleaning and repair of histories: what is valid comes back as the same object.
+"""Cleaning and repair of histories; valid parts stay the same objects.
 
-Taken out are Spillway's own status text in answers, and in all messages the marks that only Spillway may set: a client never gets a
-block of Spillway's, so one that it sends is a quotation, or a forgery. Repaired is what a backend would refuse.
+Cleaning removes Spillway's own status text from answers, and from all messages the marks that only Spillway may set: a client
+never gets one of Spillway's blocks, so a block that it sends is a quotation or a forgery. Repair changes anything that a backend
+would refuse.
 
-Every step looks at what came before a message, not at what comes later, so that a history which extends
-another is repaired in the same way as far as that went: the backend's prefix cache and stored prefix rewrites
-keep working. Only the last message, calls that are open at the end, and a conversation in which no user has
-spoken yet may turn out otherwise.
+Every step looks only at earlier messages, so a history that extends another is repaired in the same way up to the other's end,
+and the backend's prefix cache and stored prefix rewrites keep working. Only the last message, calls still open at the end, and a
+conversation in which no user has spoken yet may be repaired differently once more messages follow.
 """
 
 import re
@@ -47,18 +47,18 @@ _BINARY = regex.compile(
 )
 """Base64 or hexadecimal digits, in one piece or in lines, also as JSON writes them."""
 _LEAST_BINARY, _LINE, _KINDS = 1_000, 60, 14
-"""Characters from which it is worth a note, those of a line of it, and different ones that it has at least."""
+"""Length from which binary data may be replaced, length of one of its lines, and number of distinct characters it must have."""
 _SPEAKERS = ("user", "assistant")
 _BRIDGES: dict[str, Message] = {
     "user": {"role": "assistant", "content": NOTED},
     "assistant": {"role": "user", "content": BEGIN},
 }
-"""What is said between two turns of one role."""
+"""Filler message between two turns of one role, by that role."""
 
 
 @lru_cache(maxsize=256)
 def rules_for(model: str, known: frozenset[str] = frozenset()) -> RepairRules:
-    """The rules for a model: those `known` of its chat template, by the names of the fields, and those of its id's family."""
+    """Return the rules for a model: those `known` of its chat template, by field name, and those of the family its id names."""
     alternate = "alternate" in known or _ALTERNATING.search(model) is not None
     one_system = alternate or not known.isdisjoint(("one_system", "no_system")) or bool(_ONE_SYSTEM.search(model))
     rules = {str(rule): rule in known for rule in TEMPLATE_RULES}
@@ -66,23 +66,23 @@ def rules_for(model: str, known: frozenset[str] = frozenset()) -> RepairRules:
 
 
 def violates(messages: Sequence[Message], rule: str) -> bool:
-    """Return whether a chat template with this rule, the name of a field, refuses a conversation."""
+    """Return whether a chat template with this rule (a field name of `RepairRules`) refuses a conversation."""
     if rule == "no_system":
         return leading_system(messages) > 0
     return repair(messages, RepairRules(**{rule: True}))[0] is not messages
 
 
 def tidied(messages: Sequence[Message], rules: RepairRules) -> tuple[Sequence[Message], Sequence[str]]:
-    """A history cleaned and repaired, the same object if nothing was done, and the kinds of repairs."""
+    """Clean and repair a history; return it, the same object if nothing changed, and the kinds of repairs."""
     clean = clean_history(messages)
     done, kinds = repair(clean, rules)
     return (done if kinds or any(map(is_not, messages, clean)) else messages), kinds
 
 
 def without_binary(messages: Sequence[Message], window: int) -> Sequence[Message]:
-    """The messages with a note of its size in place of encoded binary data that takes much of a window of so many tokens.
+    """Replace encoded binary data that takes much of the window, given in tokens, by a note of its size.
 
-    In the newest user message only what could not be read even if it were all of it, or says itself that it is no text.
+    In the newest user message, data without a media type is replaced only if it has as many characters as the window has tokens.
     """
     least, newest = max(_LEAST_BINARY, window // 4), newest_user(messages)
     done = [
@@ -113,7 +113,7 @@ def _without_binary(message: Message, least: int, typed: int) -> Message:
 
 
 def _slices(text: str) -> Iterator[str]:
-    """Yield a text in parts, so that no step over one holds the interpreter for long."""
+    """Yield a text in parts, so that no single operation holds the interpreter for long."""
     return (text[at : at + _SLICE] for at in range(0, len(text), _SLICE))
 
 
@@ -124,7 +124,7 @@ def _with_arguments(call: Any, change: Callable[[str], str]) -> Any:
 
 
 def clean_history(messages: Sequence[Message]) -> list[Message]:
-    """The same messages without marks, and answers without status text; messages that carry none are the same objects."""
+    """Remove marks from messages and status text from answers; messages without any stay the same objects."""
     return [
         _clean(each)
         if each.get("role") == "assistant" or not isinstance(each.get("content"), str) or BRACKET in each["content"]
@@ -149,9 +149,9 @@ def _clean_content(value: Any, role: Any) -> Any:
 
 
 def repair(messages: Sequence[Message], rules: RepairRules) -> tuple[Sequence[Message], list[str]]:
-    """Mend a conversation.
+    """Repair a conversation.
 
-    Returns the messages, the same object if there was nothing to do, and the kinds of repairs in order:
+    Returns the messages, the same object if there was nothing to do, and the sorted kinds of repairs:
     `alternation`, `arguments`, `developer`, `empty_answer`, `leading_system`, `middle_system`, `no_user`, `orphaned_call`,
     `orphaned_result`, `reasoning`. Applying it again changes nothing.
     """
@@ -179,7 +179,7 @@ def repair(messages: Sequence[Message], rules: RepairRules) -> tuple[Sequence[Me
     if demanded is not done:
         kinds.add("reasoning")
         done = demanded
-    # A request without any message is the backend's to refuse.
+    # Refusing a request without any message is left to the backend.
     if messages and not any(message.get("role") == "user" for message in done):
         kinds.add("no_user")
         done.insert(0, {"role": "user", "content": BEGIN})
@@ -187,16 +187,16 @@ def repair(messages: Sequence[Message], rules: RepairRules) -> tuple[Sequence[Me
 
 
 def with_demanded(messages: list[Message], rules: RepairRules) -> list[Message]:
-    """The messages with what a server demands of answers (see `proxy.shaping.dropped`); the same object where it demands nothing."""
+    """Return the messages as a server demands them (see `proxy.shaping.dropped`); the same object if it demands nothing."""
     return meeting(messages, rules) if rules.thoughts or rules.signatures or rules.no_extras else messages
 
 
 def _paired(messages: Sequence[Message], kinds: set[str]) -> list[Message]:
-    """The messages with a result behind every call, and results without a call as text behind the batch."""
+    """Give every call a result, and move results without a call, as text, to the end of their batch."""
     done: list[Message] = []
     names: dict[str, str] = {}
     lost: Pending[Message] = Pending()
-    """What answers the calls that are open, if nothing else does."""
+    """Placeholder results of the open calls, used if no other result comes."""
     late: list[Message] = []
 
     def end_batch() -> None:
@@ -208,7 +208,7 @@ def _paired(messages: Sequence[Message], kinds: set[str]) -> list[Message]:
 
     for message in messages:
         if message.get("role") == "tool":
-            # What names no call answers the first one (Ollama).
+            # A result that names no call answers the first open one (Ollama).
             wanted = message.get("tool_call_id")
             answered = lost.take_first() if wanted is None else lost.take(wanted) or lost.take(None)
             if answered is None:
@@ -230,10 +230,10 @@ def _paired(messages: Sequence[Message], kinds: set[str]) -> list[Message]:
 
 
 def _alternated(messages: Sequence[Message], kinds: set[str]) -> list[Message]:
-    """The messages with those of one role joined, or a word between two turns of one role.
+    """Make user and assistant alternate: join messages of one role, or put a filler between them.
 
-    What the user says is not joined with results as text: it stays as it is while those are shortened. A message with calls
-    does not count as a turn (template of Mistral Small 3.2).
+    The user's words are not joined with results as text, so that they stay unchanged when the results are shortened. A
+    message with calls does not count as a turn (template of Mistral Small 3.2).
     """
     groups: list[list[Message]] = []
     newest: tuple[Any, bool] | None = None
@@ -261,7 +261,7 @@ def _alternated(messages: Sequence[Message], kinds: set[str]) -> list[Message]:
 
 
 def _with_valid_arguments(message: Message, kinds: set[str]) -> Message:
-    """Arguments that are no JSON object are wrapped in one: Ollama answers 400 to anything else."""
+    """Wrap arguments that are not a JSON object in one: Ollama answers 400 to anything else."""
     if not calls_of(message):
         return message
     calls = [_valid_call(call) for call in message["tool_calls"]]
@@ -287,7 +287,7 @@ def _valid_call(call: Any) -> Any:
 
 
 def _says_nothing(message: Message) -> bool:
-    """Return whether it is an assistant message in which there is nothing at all."""
+    """Return whether a message is an assistant message without any content."""
     if message.get("role") != "assistant" or calls_of(message):
         return False
     if any(message.get(name) for name in (*REASONING, "refusal", "audio")):
@@ -299,7 +299,7 @@ def _says_nothing(message: Message) -> bool:
 
 
 def _result_as_text(message: Message, names: dict[str, str]) -> Message:
-    """A result whose call is not there, as a user message that says what it is, in the form of results as text."""
+    """Rewrite a result whose call is missing as a user message that says so, in the form of results as text."""
     call_id = message.get("tool_call_id")
     name = message.get("name") or names.get(str(call_id))
     which = f"{f' of the tool {name}' if name else ''}{f' ({call_id})' if call_id else ''}"
@@ -323,7 +323,7 @@ def _as_users(message: Message, kinds: set[str]) -> Message:
 
 
 def _after(head: str, content: Any) -> Any:
-    """Content behind a line of its own."""
+    """Put a line before content."""
     if isinstance(content, list):
         return [{"type": "text", "text": f"{head}\n"}, *content]
     return f"{head}\n{content or '' if isinstance(content, str | None) else dumps(content).decode()}"

@@ -1,11 +1,11 @@
 """Shape a request by the policy before anything else looks at it.
 
-Fewer and shorter tools, a cap on the answer, another system prompt, a shorter guide: decided by the request and the window alone,
-so that the prompt begins the same on every turn.
+Fewer and shorter tools, a cap on the answer, another system prompt, a shorter guide: all decided by the request and the window
+alone, so that the prompt begins the same on every turn.
 
-On a diet, descriptions of tools and of their parameters are cut to the first sentence; those further down, examples and titles go.
-Under the local policy, where even that takes too much, the tools that are used most say what they do, and the others only how they
-are called. What a call is made of (names, types, required fields, enums, defaults, bounds) never changes.
+A diet cuts the descriptions of tools and of their parameters to the first sentence; deeper descriptions, examples and titles are
+removed. If even that takes too much room under the local policy, only the most used tools keep a description. The facts needed
+for a call (names, types, required fields, enums, defaults, bounds) never change.
 """
 
 import re
@@ -22,24 +22,24 @@ from proxy.core.settings import OFF, Settings
 from proxy.shaping.agent import guided, is_agent, shortened_prompt
 
 SHARE = 1 / 4
-"""Fraction of the window from which tool definitions are too large."""
+"""Share of the window above which tool definitions are too large."""
 DEEPEST = 64
-"""Levels of a schema that are looked at; what lies below stays as it is."""
+"""Levels of a schema that are shortened; deeper levels stay unchanged."""
 TOOLS_FIRST = (
     *("*bash*", "*shell*", "exec*", "*run*command*", "read*", "edit*", "*replace*", "apply_patch", "write*"),
     *("*grep*", "*search*", "glob*", "list*", "ls"),
 )
-"""What coding agents live by, in the order in which they use it: globs on names in small letters."""
+"""Tools that coding agents need most, the most used first: globs on lower-case names."""
 _TEXTS = ("description", "title", "$comment", "$schema", "example")
 _WORDS: dict[str, Any] = {**dict.fromkeys(_TEXTS, str), "examples": list}
-"""Keywords that only explain, with the type that tells them from a parameter of that name in a sloppy schema."""
+"""Keywords that only explain, each with its type: in a sloppy schema a parameter of the same name has another type."""
 _MAPS = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
 """Keywords whose values map names to schemas (JSON Schema 2020-12): a parameter may be called `title`."""
 _SCHEMAS = frozenset(
     {"items", "prefixItems", "additionalItems", "additionalProperties", "unevaluatedItems", "unevaluatedProperties"}
     | {"anyOf", "allOf", "oneOf", "not", "if", "then", "else", "contains", "propertyNames"}
 )
-"""Keywords whose values are schemas or lists of them. All others hold data, in which nothing is a keyword."""
+"""Keywords whose values are schemas or lists of them. All others hold data, which must not be searched for keywords."""
 _SENTENCE = re.compile(r".*?(?:[.!?](?=\s+[^\sa-z]|\s*\Z)|[\u3002\uff01\uff1f])", re.DOTALL)
 _PARAGRAPH = re.compile(r"\n\s*\n")
 
@@ -54,21 +54,21 @@ class ShapedPart:
 
     @property
     def removed(self) -> list[Message]:
-        """Messages that are in the request before and not after it; tools as a message."""
+        """Messages that are only in the request before; tools are shown as a message."""
         return _unlike(self.before, self.after)
 
     @property
     def added(self) -> list[Message]:
-        """Messages in their place."""
+        """Messages that replace them."""
         return _unlike(self.after, self.before)
 
 
 def shaped(request: Request, settings: Settings, window: int | None) -> tuple[Request, list[ShapedPart]]:
-    """The request as the policy has it, with the steps that were taken; the same object if that leaves it alone.
+    """Apply the policy to a request; return it, the same object if nothing changes, with the steps taken.
 
-    `window` in tokens, None if it is not known.
+    `window` is in tokens, or None if unknown.
     """
-    if request.body.get("tools") == []:  # which OpenAI and vLLM refuse
+    if request.body.get("tools") == []:  # OpenAI and vLLM refuse an empty list
         request = request.changed(**_no_tools(request))
     parts = steps(request, settings, window)
     request = parts[-1].after if parts else request
@@ -77,11 +77,11 @@ def shaped(request: Request, settings: Settings, window: int | None) -> tuple[Re
 
 
 def steps(request: Request, settings: Settings, window: int | None) -> list[ShapedPart]:
-    """Parts of a prompt that the policy changes, in order; none where it leaves the prompt alone."""
+    """Return the parts of a prompt that the policy changes, in order; empty if it leaves the prompt alone."""
     parts: list[ShapedPart] = []
     limits = None if window is None else prune_limits(settings, window)
     guide = None if limits is None else limits.guide
-    if guide is not None or settings.policy == "local":  # no other has a prompt of its own, or a guide
+    if guide is not None or settings.policy == "local":  # otherwise neither guides nor the system prompt change
         before, messages = request, guided(request.messages, guide)
         if messages is not request.messages:
             request = request.changed(messages=messages)
@@ -111,14 +111,14 @@ def _prompted(request: Request, settings: Settings, window: int | None) -> Reque
     if text is None and lead and window is not None:
         text = _of_agent(request, lead, window)
     if text is None or not lead:
-        # A request without a system prompt gets none: it may be a chore of the client's own.
+        # A request without a system prompt gets none: it may be a background task of the client's own.
         return request
     system = {"role": request.messages[0]["role"], "content": text}
     return request.changed(messages=[system, *request.messages[lead:]])
 
 
 def _of_agent(request: Request, lead: int, window: int) -> str | None:
-    """A short prompt for a coding agent whose own, with its tools, takes too much of the window; None: it stays."""
+    """Write a short prompt for a coding agent whose own prompt and tools take too much of the window; None to keep its own."""
     text = "\n\n".join(map(text_of, request.messages[:lead]))
     tools = request.body.get("tools")
     if not isinstance(tools, list) or len(text) + len(dumps(tools)) <= diet_from(window):
@@ -133,7 +133,7 @@ def allows_tool(settings: Settings, name: str) -> bool:
 
 
 def _tools(request: Request, settings: Settings, tokens: int | None) -> dict[str, Any]:
-    """Fields with the tools as the policy has them, within so many `tokens`."""
+    """Return the request fields that the policy changes, with tool definitions of at most this number of tokens."""
     tools, chosen = request.body.get("tools"), request.body.get("tool_choice")
     if not isinstance(tools, list) or not tools:
         return {}
@@ -154,7 +154,7 @@ def _no_tools(request: Request) -> dict[str, Any]:
 
 
 def _called(request: Request) -> frozenset[str]:
-    """Tools that were called in earlier turns: within a turn the prompt stays as it began."""
+    """Return the tools called in earlier turns. The current turn is ignored, so that the prompt does not change within it."""
     earlier = request.messages[: newest_user(request.messages) or 0]
     return frozenset(tool_name(call) for message in earlier for call in calls_of(message))
 
@@ -163,12 +163,12 @@ def _called(request: Request) -> frozenset[str]:
 
 
 def diet_from(window: int) -> int:
-    """Bytes of tool definitions, as JSON, above which they are too large for a window of so many tokens."""
+    """Return the bytes of JSON above which tool definitions are too large for a window, given in tokens."""
     return int(window * SHARE * BYTES_PER_TOKEN)
 
 
 def tool_name(tool: Any) -> str:
-    """By which name a tool is allowed: its function's, its own, or its type's (tools that the backend runs)."""
+    """Return the name of a tool that settings refer to: its function's, its own, or its type (tools that the backend runs)."""
     if not isinstance(tool, dict):
         return ""
     function = tool.get("function")
@@ -177,27 +177,27 @@ def tool_name(tool: Any) -> str:
 
 
 def diet(tools: Sequence[Any]) -> Sequence[Any]:
-    """The tools (OpenAI's `tools`, or its older `functions`) on a diet; the same object if nothing is gained.
+    """Shorten tools (OpenAI's `tools`, or its older `functions`) to a diet; return the same object if nothing is gained.
 
-    Deterministic, and applying it again changes nothing. What is no object stays as it is.
+    Deterministic and idempotent. Anything but an object stays unchanged.
     """
     slim = [_shortened(tool, described=True) for tool in tools]
     return slim if slim != list(tools) else tools
 
 
 def named_only(tools: Sequence[Any], used: Collection[str]) -> Sequence[Any]:
-    """The tools, of which those that are not `used` tell nothing but how they are called: names, types, what is required.
+    """Strip the descriptions from tools that are not `used`, leaving names, types and required fields.
 
-    So a call of one is as good as ever. Applying it again changes nothing; the same object if nothing is gained.
+    They can still be called correctly. Idempotent; returns the same object if nothing is gained.
     """
     bare = [tool if tool_name(tool) in used else _shortened(tool, described=False) for tool in tools]
     return bare if bare != list(tools) else tools
 
 
 def tool_set(tools: Sequence[Any], called: Collection[str], room: int) -> Sequence[Any]:
-    """The tools, of which as many tell what they do as fit into `room` bytes of JSON, in the order of `TOOLS_FIRST`.
+    """Keep the descriptions of the tools that fit into `room` bytes of JSON, in the order of `TOOLS_FIRST`.
 
-    Those that were `called` tell all they do beside the others. The same object if all have room.
+    Tools that were `called` keep theirs in any case. Returns the same object if all fit.
     """
     if len(dumps(tools)) <= room:
         return tools
@@ -215,9 +215,9 @@ def tool_set(tools: Sequence[Any], called: Collection[str], room: int) -> Sequen
 
 
 def first_sentence(text: str) -> str:
-    """The first sentence of a text: up to a full stop before a new sentence, or to the end of the paragraph.
+    """Return the first sentence of a text: up to a full stop before a new sentence, or to the end of the paragraph.
 
-    A stop before a small letter ends no sentence ("e.g. a file").
+    A stop before a small letter does not end a sentence ("e.g. a file").
     """
     paragraph = _PARAGRAPH.split(text.strip(), maxsplit=1)[0]
     found = _SENTENCE.match(paragraph)
@@ -225,7 +225,7 @@ def first_sentence(text: str) -> str:
 
 
 def _shortened(tool: Any, *, described: bool) -> Any:
-    """A definition without words, but the first sentences about the tool and each parameter if it is `described`."""
+    """Strip a definition of its explanations; if `described`, keep the first sentence about the tool and each parameter."""
     inner = tool.get("function") if isinstance(tool, dict) else None
     function = inner if isinstance(inner, dict) else tool
     if not isinstance(function, dict) or "name" not in function:
@@ -242,14 +242,14 @@ def _shortened(tool: Any, *, described: bool) -> Any:
 
 
 def _schema(schema: Any, *, described: bool, depth: int) -> Any:
-    """A schema, or a list of them, without words, but the first sentence about each parameter; `$ref` is not followed."""
+    """Strip a schema, or a list of them, like `_shortened`; `$ref` is not followed."""
     if isinstance(schema, list):
         return [_schema(inner, described=described, depth=depth) for inner in schema]
     if not isinstance(schema, dict) or depth >= DEEPEST:
         return schema
     slim: dict[str, Any] = {}
     for name, value in schema.items():
-        # The parameters are the schemas at the first level.
+        # Parameters are at depth 1, directly under the top `properties`; any other nesting counts two, and so is never 1.
         below = depth + (1 if name == "properties" else 2)
         if name in _MAPS and isinstance(value, dict):
             slim[name] = {key: _schema(inner, described=described, depth=below) for key, inner in value.items()}
