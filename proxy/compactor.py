@@ -147,10 +147,8 @@ class Compactor:
 
     async def replace(self, job: Job, budget: ContextBudget, done: Compaction | Checkpoint, since: float) -> None:
         """Let the history begin with a rewrite that was not made here, and store one that is new."""
-        if isinstance(done, Checkpoint):
-            await self._apply(job, None, done, since)
-        else:
-            await self._apply(job, done, await self._stored(job, budget, done), since)
+        checkpoint = done if isinstance(done, Checkpoint) else await self._stored(job, budget, done)
+        await self._apply(job, done if isinstance(done, Compaction) else None, checkpoint, since)
         for addon in self.addons.at(AddOn.enrich):
             await addon.enrich(job)
 
@@ -283,9 +281,9 @@ def _checkpoint_of(job: Job, budget: ContextBudget, done: Compaction, created: f
         beyond = max(0, len(old.replacement) - covered)
         covered, replaced = covered + beyond, replaced + beyond
         covered += old.covered - len(old.replacement)
-    return Checkpoint(
+    checkpoint = Checkpoint(
         scope=job.scope,
-        digest=job.prompt.links[covered - 1],
+        digest=job.prompt.links[covered - 1] if covered or old is None else old.digest,
         covered=covered,
         replacement=tuple(done.messages[:replaced]),
         tokens_before=int(done.before) + (0 if old is None else old.tokens_before - old.tokens_after),
@@ -294,11 +292,13 @@ def _checkpoint_of(job: Job, budget: ContextBudget, done: Compaction, created: f
         created=created,
         window=budget.window,
     )
+    # Ahead of the next request, the answer and what stands for what comes after it are no part of what a client sends.
+    return job.prompt.recognised_by(checkpoint, len(job.prompt.sent) - 2 * bool(job.expected))
 
 
 def _is_longer(other: Checkpoint, job: Job) -> bool:
     """Tell whether a checkpoint covers more than the job's own; one for a smaller window was left out on purpose."""
-    current, budget = job.prompt.checkpoint, job.budget
+    current, budget, other = job.prompt.checkpoint, job.budget, job.prompt.placed(other)
     if job.rewrites and other.by == "extract":
         return False
     return (current is None or other.covered > current.covered) and (budget is None or other.window >= budget.window)

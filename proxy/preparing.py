@@ -8,10 +8,10 @@ from proxy.backends.profile import RepairRules, value_of
 from proxy.compaction.continuation import with_resume_flags
 from proxy.compaction.ladder import within_limits
 from proxy.compaction.policy import prune_limits
-from proxy.conversation_state import ConversationState
-from proxy.core.history.checkpoint import Checkpoint, chain
+from proxy.conversation_state import ConversationState, conversation_of
+from proxy.core.history.checkpoint import NO_DIGITS, RUN, Checkpoint, links, message_digest, overlap, run_ends
 from proxy.core.jsontext import HEAVY, is_heavy
-from proxy.core.request import Message, Request, leading_system
+from proxy.core.request import Message, Request, leading_system, text_of
 from proxy.counting import Counting
 from proxy.emulation.offer import offer_to_emulate
 from proxy.emulation.prompt import emulated
@@ -24,6 +24,9 @@ from proxy.store import Store
 
 HEAVY_BODY = 4 * HEAVY
 """Weight of a body from which it is not shaped, cleaned and chained on the loop."""
+
+_NEWEST = 256
+"""Places, from the newest message back, at which a run is looked for that a history shares with an earlier one."""
 
 
 def may_offer(job: Job, request: Request) -> bool:
@@ -64,13 +67,15 @@ def build_prompt(job: Job, offered: OfferedTools, *, emulate: bool) -> tuple[Pro
     if restored:
         sent, _ = repair([*restored, *sent], rules)
     shown = limited(job, sent)
+    digests = [*map(message_digest, sent)]
     prompt = Prompt(
         request=request,
         offer=offer,
         builtin=offered.builtin,
         system=messages[:lead],
         sent=sent,
-        links=chain(sent),
+        digests=digests,
+        links=links(digests),
         shown=shown,
         history=shown,
         untouched=untouched and shown is sent,
@@ -141,6 +146,7 @@ class Preparer:
         job.prompt, repairs = await offload_if(heavy, build_prompt, job, offered, emulate=emulate)
         if repairs:
             job.outcome.add("mended", kinds=tuple(repairs))
+        resumed = await self._resumed(job) if len(job.prompt.sent) > RUN and not job.managed.hands_over else None
         for addon in self._addons.at(AddOn.complete):
             await addon.complete(job)
         prompt = job.prompt
@@ -149,7 +155,7 @@ class Preparer:
             edited, job.managed.cleared = await self._state.edit(job.route, prompt.request, prompt.system, edited)
             prompt.shown = prompt.history = await offload_if(heavy, limited, job, edited)
             prompt.untouched = prompt.untouched and prompt.shown is prompt.sent
-        checkpoint = await self._checkpoint(job)
+        checkpoint = await self._checkpoint(job, resumed)
         if checkpoint is not None:
             prompt.begin_with(checkpoint)
         tenant = job.exchange.tenant
@@ -160,7 +166,25 @@ class Preparer:
         for addon in self._addons.at(AddOn.enrich):
             await addon.enrich(job)
 
-    async def _checkpoint(self, job: Job) -> Checkpoint | None:
+    async def _resumed(self, job: Job) -> Checkpoint | None:
+        """Recognise a conversation whose client left out or replaced earlier messages; return a checkpoint of what it left out."""
+        prompt, system = job.prompt, job.request.messages[: leading_system(job.request.messages)]
+        # Under the system prompt it had, in which a clock may stand, and under the name that the client gives it.
+        whose = "\n".join(
+            [conversation_of(job.exchange, job.request), *(text_of(m).translate(NO_DIGITS) for m in system)]
+        )
+        prompt.run_ends = await offload_if(is_heavy(prompt.sent), run_ends, prompt.sent, prompt.digests, whose)
+        names = [key for key, end in prompt.run_ends.items() if end < len(prompt.sent)][: -_NEWEST - 1 : -1]
+        while (found := await self._store.find(job.scope, names)) is not None:
+            names = names[names.index(found.digest) + 1 :]
+            origin = await self._store.find(job.scope, [bytes.fromhex(found.replacement[0]["checkpoint"])])
+            run, end = () if origin is None else origin.run, prompt.run_ends[found.digest]
+            first = overlap(run, prompt.sent, prompt.digests, end)
+            if first is not None and origin is not None and origin.digest in prompt.resume(run, end, first):
+                return origin
+        return None
+
+    async def _checkpoint(self, job: Job, resumed: Checkpoint | None) -> Checkpoint | None:
         """Find the checkpoint to apply: the longest, unless it was made for a smaller window and this one takes more.
 
         Then the next shorter one is applied, or none, as long as the prompt stays below the trigger.
@@ -168,12 +192,21 @@ class Preparer:
         # A client's own compaction is of all that it sends. Else the newest message is never covered, not even where the
         # same loop has been run before.
         prompt, window = job.prompt, job.profile.window
-        links = () if job.managed.hands_over else prompt.links[:-1]
-        found = await self._store.find(job.scope, links[::-1])
-        while found is not None and job.rewrites and found.by == "extract":
-            found = await self._store.find(job.scope, links[: found.covered - 1][::-1])
+
+        async def longest(end: int) -> Checkpoint | None:
+            found = await self._store.find(job.scope, prompt.links[: max(0, end)][::-1])
+            return None if found is None else prompt.placed(found)
+
+        found = None if job.managed.hands_over else await longest(len(prompt.sent) - 1)
+        if found is None and resumed is not None and resumed.digest not in prompt.links:
+            found = prompt.placed(resumed)
+        if resumed is not None and found is not None and 4 * prompt.run_end < 3 * len(prompt.sent):
+            await self._store.put(prompt.recognised_by(found, len(prompt.sent)))
+        # An extract is all there is of what the client left out.
+        while found is not None and job.rewrites and found.by == "extract" and len(prompt.run) == prompt.run_end:
+            found = await longest(found.covered - 1)
         while found is not None and window is not None and found.window < window.value:
-            shorter = await self._store.find(job.scope, links[: found.covered - 1][::-1])
+            shorter = await longest(found.covered - 1)
             history = prompt.shown if shorter is None else prompt.with_checkpoint(shorter)
             body = {**prompt.request.body, "messages": [*prompt.system, *history]}
             prompt.estimate = await self._counting.measure(job.route, job.profile, body)

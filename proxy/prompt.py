@@ -1,12 +1,12 @@
 """The prompt to send for a request: a value that `proxy.preparing` builds, and the tools that it offers."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import Any
 
 from proxy.backends.profile import RepairRules
-from proxy.core.history.checkpoint import Checkpoint
+from proxy.core.history.checkpoint import MOST_KNOWN, Checkpoint, digests_in, entries, links
 from proxy.core.piece import CallPart
 from proxy.core.request import Message, Request
 from proxy.emulation.offer import Offer
@@ -49,7 +49,8 @@ class Prompt:
     """Prompt to send for a request.
 
     `history` are the messages after the leading system messages as they will be sent; `sent` the same part as
-    the client sent it, without status text, and `links` its chain digests.
+    the client sent it, without status text, `digests` those of its messages, and `links` its chain: that of the whole
+    conversation, where it is known that the client left out or replaced earlier messages.
     """
 
     request: Request
@@ -60,6 +61,7 @@ class Prompt:
     """Tools that Spillway answers, by name."""
     system: Sequence[Message]
     sent: Sequence[Message]
+    digests: Sequence[bytes]
     links: Sequence[bytes]
     shown: Sequence[Message]
     """The same as shown to the model where nothing covers it: with the client's edits, its results within limits."""
@@ -72,6 +74,13 @@ class Prompt:
     capped: frozenset[int] = frozenset()
     """Indexes of messages that were sent whose results are shown within limits, covered or not."""
     checkpoint: Checkpoint | None = None
+    run_ends: Mapping[bytes, int] = field(default_factory=dict)
+    """Digests by which a later history may be recognised, and where in what was sent the run of each ends."""
+    run: Sequence[str] = ()
+    """The conversation up to `run_end` in what was sent, with what the client left out; empty: it was not recognised so."""
+    run_end: int = 0
+    first: int = 0
+    """Messages in front of those that were left out."""
     archived: Sequence[Message] = ()
     """Messages from before those that were sent, which can be recalled; they are no part of the history."""
     recalled: RecalledBlocks = NOTHING
@@ -106,7 +115,28 @@ class Prompt:
         """Return the history as it is with a checkpoint applied."""
         return [*checkpoint.replacement, *self.shown[checkpoint.covered :]]
 
+    def resume(self, run: Sequence[str], end: int, first: int) -> Sequence[bytes]:
+        """Go on with the run of another history (see `overlap`); return the chain of the whole conversation."""
+        self.run, self.run_end, self.first = run, end, first
+        whole = links([*digests_in(run), *self.digests[end:]])
+        self.links = [*whole[:first], *whole[first + len(run) - end :]]
+        return whole
+
+    def placed(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Return a checkpoint with what it covers counted in what was sent."""
+        elsewhere = self.first if self.run else checkpoint.covered
+        at = self.links.index(checkpoint.digest) + 1 if checkpoint.digest in self.links else elsewhere
+        return replace(checkpoint, covered=at)
+
+    def recognised_by(self, checkpoint: Checkpoint, until: int) -> Checkpoint:
+        """Return a checkpoint with the run by which it is found, of at most `until` messages of what was sent."""
+        ends = {end: key for key, end in self.run_ends.items() if end <= until}
+        new = slice(self.run_end, end := max(ends, default=0))
+        run = [*self.run, *entries(self.sent[new], self.digests[new])]
+        return replace(checkpoint, run=run, alias=ends[end].hex()) if end and len(run) <= MOST_KNOWN else checkpoint
+
     def begin_with(self, checkpoint: Checkpoint) -> None:
         """Let the history begin with a checkpoint."""
+        checkpoint = self.placed(checkpoint)
         self.history = self.with_checkpoint(checkpoint)
         self.checkpoint, self.recalled, self.untouched = checkpoint, NOTHING, False

@@ -35,10 +35,10 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(183, 160),
-    "lines of code": Bound(25_358, 18_500),
-    "Python tokens": Bound(266_790, 175_000),
+    "lines of code": Bound(25_445, 18_500),
+    "Python tokens": Bound(268_407, 175_000),
     "settings": Bound(42, 40),
-    "lines of tests": Bound(57_302, 40_000),
+    "lines of tests": Bound(57_626, 40_000),
     "files in a circle of imports": Bound(0, 0),
     "functions entered by a short streamed request": Bound(364, 250),
     "files entered by a short streamed request": Bound(68, 45),

@@ -101,8 +101,9 @@ class ConversationSummaries:
         return found
 
     async def _drop(self, checkpoint: Checkpoint) -> None:
-        if not await self.store.drop(checkpoint.scope, checkpoint.digest):
-            raise StoreUnavailable(_NO_CHANGES)
+        for digest in (checkpoint.digest, bytes.fromhex(checkpoint.alias)):
+            if not await self.store.drop(checkpoint.scope, digest):
+                raise StoreUnavailable(_NO_CHANGES)
 
     async def _current(self, conversation: Conversation) -> Checkpoint:
         found = await self._find(conversation)

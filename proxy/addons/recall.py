@@ -15,10 +15,11 @@ from proxy.addon import AddOn
 from proxy.addons.embedding import Embedder, query_text
 from proxy.compaction.middles import newest_cut
 from proxy.compaction.policy import prune_limits
+from proxy.core.history.marks import BEGIN
 from proxy.core.history.turns import newest_user
 from proxy.core.jsontext import is_heavy
 from proxy.core.piece import CallPart
-from proxy.core.request import Message
+from proxy.core.request import Message, text_of
 from proxy.counting import Counting
 from proxy.job import Job
 from proxy.net.tasks import offload_each, offload_if
@@ -101,7 +102,7 @@ class Recaller(AddOn):
         if not (prompt.lost or prompt.capped) or job.budget is None:
             return
         newest, placed = newest_user(prompt.sent), newest_user(prompt.history)
-        if newest is None or placed is None:
+        if newest is None or placed is None or text_of(prompt.sent[newest]) == BEGIN:
             return
         if job.settings.recall == "off" or job.undisturbed or job.managed.hands_over:
             return

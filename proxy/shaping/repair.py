@@ -19,7 +19,7 @@ import regex
 
 from proxy.backends.profile import TEMPLATE_RULES, RepairRules
 from proxy.core.history.embedded import texts_of, with_parts
-from proxy.core.history.marks import BRACKET, INSTRUCTION, defanged, forges_block
+from proxy.core.history.marks import BEGIN, BRACKET, INSTRUCTION, defanged, forges_block
 from proxy.core.history.turns import Pending, calls_of, is_result, joined, newest_user
 from proxy.core.jsontext import dig, dumps, loads
 from proxy.core.request import REASONING, SYSTEM_ROLES, THOUGHT_FIELDS, Message, is_text_part, leading_system, text_of
@@ -28,7 +28,6 @@ from proxy.shaping.dropped import meeting
 from proxy.stream.status import strip_status
 
 LOST = "[The result of this tool call was lost. Call the tool again if it is still needed.]"
-BEGIN = "[The conversation begins here.]"
 NOTED = "Noted."
 GO_ON = "[Go on from where your last message ends.]"
 

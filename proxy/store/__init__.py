@@ -102,7 +102,16 @@ class Store:
         return None if sheltered is None else decode(sheltered[1], scope, digests[end])
 
     async def put(self, checkpoint: Checkpoint) -> bool:
-        """Store it; one of the same scope and digest is replaced. False: it never can be, and is left out."""
+        """Store it, with what leads to it from its alias; one of the same scope and digest is replaced.
+
+        False: it never can be, and is left out.
+        """
+        if checkpoint.alias:
+            old = await self.find(checkpoint.scope, [checkpoint.digest])
+            if old is not None and old.alias not in ("", checkpoint.alias):
+                await self.drop(old.scope, bytes.fromhex(old.alias))
+            leads, alias = {"checkpoint": checkpoint.digest.hex()}, bytes.fromhex(checkpoint.alias)
+            await self.put(replace(checkpoint, digest=alias, covered=0, replacement=(leads,), run=[], alias=""))
         try:
             body = encode(checkpoint)
         except (TypeError, ValueError, RecursionError) as error:

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.backends.profile import RepairRules
+from proxy.core.history.marks import BEGIN
 from proxy.core.history.turns import is_result
 from proxy.core.jsontext import loads
 from proxy.core.request import Message, text_of
-from proxy.shaping.repair import BEGIN, LOST, repair, rules_for
+from proxy.shaping.repair import LOST, repair, rules_for
 from tests.fakes.history import check_history
 from tests.histories import assistant, call, flaws, histories, tool, user
 

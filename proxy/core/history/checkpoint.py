@@ -5,21 +5,34 @@ nearly, but not exactly, the answers they got: white space at the ends is stripp
 becomes a list of parts. The canonical form of a message leaves out everything that clients change. It also leaves out the
 marks of where a prompt cache may end (`cache_control`, Anthropic's, also accepted by OpenRouter), which mean nothing to
 the model and move from turn to turn.
+
+Many clients change their own past: they send the newest messages only, or a note in place of old tool results. Such a history is
+recognised by a run of messages that it shares with one that a checkpoint was made for, and goes on with that one's chain.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
 
-from proxy.core.history.marks import is_extract, is_summary
+from proxy.core.history.marks import BEGIN, is_extract, is_summary
+from proxy.core.history.turns import is_result
 from proxy.core.jsontext import dig, dumps, omit
-from proxy.core.request import Message
+from proxy.core.request import Message, text_of
 
 By: TypeAlias = Literal["written", "extract"]
 """Author of a summary: a model, or code."""
 DIGEST_BYTES = 16
 CACHE_MARK = "cache_control"
+RUN, TELLING = 4, 200
+"""Messages in a row, results aside, that have to be the same for a history to go on with one whose beginning it lacks, and
+characters of answers among them, which no two conversations have in common by chance. So long is a result that is seen to be
+replaced."""
+MOST_KNOWN = 4_000
+"""Messages of one history that are remembered by their digests."""
+_HEX = 2 * DIGEST_BYTES
+NO_DIGITS = str.maketrans("", "", "0123456789")
+"""Translates a text to one without numbers: a clock's, or those that tell how much a note stands for."""
 _NESTED = frozenset({"content", "tool_calls", "function"})
 """Fields of messages, calls and tools that may contain cache marks."""
 
@@ -45,6 +58,10 @@ class Checkpoint:
     created: float
     """Time of making, in seconds since the epoch."""
     window: int = 0
+    run: Sequence[str] = field(default_factory=list)
+    """All messages of the history that it was made for, up to a place behind which an answer given here follows (see `entries`)."""
+    alias: str = ""
+    """Digest of the end of that run, in hexadecimal digits, under which a document leads here (see `run_ends`)."""
 
     @property
     def by(self) -> By | None:
@@ -68,6 +85,57 @@ def links(digests: Iterable[bytes]) -> list[bytes]:
     """Compute the digest of every prefix from the digests of the messages."""
     link = b""
     return [link := blake2b(link + digest, digest_size=DIGEST_BYTES).digest() for digest in digests]
+
+
+def entries(messages: Iterable[Message], digests: Iterable[bytes]) -> list[str]:
+    """Hexadecimal digits by which messages are recognised: the digest of each, and behind a tool result's how long it is."""
+    return [d.hex() + (f"{len(text_of(m)):x}" if is_result(m) else "") for m, d in zip(messages, digests, strict=True)]
+
+
+def digests_in(run: Iterable[str]) -> list[bytes]:
+    """The digests in `entries`."""
+    return [bytes.fromhex(entry[:_HEX]) for entry in run]
+
+
+def run_ends(messages: Sequence[Message], digests: Sequence[bytes], whose: str) -> dict[bytes, int]:
+    """Digests of the runs that end in a history, and where: whatever the results in them have become.
+
+    `whose` tells conversations apart that have a run in common.
+    """
+    owner = blake2b(whose.encode("utf-8", "surrogatepass")).digest()
+    spoken = [at for at, message in enumerate(messages) if not is_result(message)]
+    runs = (spoken[end - RUN : end] for end in range(RUN, len(spoken) + 1))
+    joined = ((b"".join(digests[at] for at in run), run[-1] + 1) for run in runs)
+    return {blake2b(owner + each, digest_size=DIGEST_BYTES).digest(): end for each, end in joined}
+
+
+def overlap(run: Sequence[str], messages: Sequence[Message], digests: Sequence[bytes], end: int) -> int | None:
+    """Compare a history with a run that ends in it at `end`.
+
+    Returns how many messages from the run's beginning it begins with that are not followed by the same ones as there: those
+    between were left out. None: it does not go on with the run, or there is too little to tell.
+    """
+    gap, known = len(run) - end, digests_in(run)
+    if gap < 0 or next((m.get("role") for m in messages[end:] if not is_result(m)), "") != "assistant":
+        return None
+    pairs = [(text_of(m), int(f"0{entry[_HEX:]}", 16)) for m, entry in zip(messages, run[gap:], strict=False)]
+    notes = {text.translate(NO_DIGITS) for text, size in pairs if max(TELLING, 2 * len(text)) <= size}
+    at, answers = end, dict[bytes, int]()
+    while at:
+        message, digest = messages[at - 1], digests[at - 1]
+        note = text_of(message).translate(NO_DIGITS) if is_result(message) else None
+        if digest == known[at - 1 + gap]:
+            if message.get("role") == "assistant":
+                answers[digest] = len(text_of(message)) + len(dumps(message.get("tool_calls") or ""))
+        # What was said after a result shows that it is the one that was replaced.
+        elif not (answers and run[at - 1 + gap][_HEX:] and note in notes):
+            break
+        at -= 1
+    first = at
+    while first and (is_result(messages[first - 1]) or text_of(messages[first - 1]) == BEGIN):
+        first -= 1  # what belongs to it was left out, unless that is a call in front of it
+    first = at if first and messages[first - 1].get("role") == "assistant" else first
+    return first if sum(answers.values()) >= TELLING and digests[:first] == known[:first] else None
 
 
 def without_cache_marks(value: Any) -> Any:

@@ -29,6 +29,8 @@ APPENDED = (f"{HEADING}\n", NAMES, f"{OPEN_ITEMS}\n", f"{CHANGED}\n", f"{DONE}\n
 """Beginnings of the sections that code appends to a summary, the last one first."""
 BRIDGE, NOTED = "Go on with the task from where the summary ends.", "Noted."
 """Filler messages of the user and the assistant, for templates in which the two must alternate."""
+BEGIN = "[The conversation begins here.]"
+"""Filler message of the user in front of an answer with which a history begins."""
 FENCE = "<<<conversation>>>"
 FENCE_END = "<<<end of conversation>>>"
 SHORTENED = "[The beginning of this answer, shortened:]"
