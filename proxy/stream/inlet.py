@@ -1,8 +1,8 @@
-"""Reading one attempt: frames into pieces, calls that were written as text into calls, those that Spillway answers apart from others.
+"""Reading one attempt: turns frames into pieces, and calls written as text into calls; separates those that Spillway answers.
 
-Models call several tools at a time. A message whose first call is one that Spillway answers is answered first, and its
-other calls, of which the client has seen nothing, are left for the model to make once more. Behind a call of the client's,
-which has gone out already, such a call is left out, for the model to make in its next step.
+A model may call several tools at a time. If the first call is for Spillway, Spillway answers that, and drops the other
+calls, which the client has not seen: the model can make them again. If the first call is for the client, which may have it
+already, later calls for Spillway are dropped, and the model can make them in its next step.
 """
 
 from collections.abc import Callable, Container, Sequence
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from proxy.emulation.reader import WrittenCallReader
 
 MakeReader: TypeAlias = "Callable[[], WrittenCallReader | None]"
-"""Makes a reader of calls that are written as text, for the next attempt; None: there are none."""
+"""Makes a reader of calls written as text for the next attempt, or None if calls are not written as text."""
 _COMPARED = 64
-"""Calls of one name that another one is compared with: a model that writes more repeats itself for good."""
+"""Latest calls of the same name that a call is compared with. A model that writes more in one answer is looping anyway."""
 
 
 class Inlet:
-    """The way in. What a reader of calls still holds is counted in the answer as unseen."""
+    """The way in. Text that a reader of calls still holds is counted in the answer as unseen."""
 
     def __init__(self, watch: Watch, answer: Answer, make_reader: MakeReader) -> None:
         self._watch = watch
@@ -43,17 +43,17 @@ class Inlet:
         self.splitter = sse.FrameSplitter()
         self.calls = self._make_reader()
         self._front: Front | None = None
-        """What stands before the text; None: nothing does."""
+        """Reader of marks before the text, or None if the text begins without any."""
         self._begun = False
-        """Whether the text has begun, or that."""
+        """Whether the text, or a mark before it, has begun."""
         self._tables: dict[int, CallTable] = {}
-        """Of each choice that makes calls."""
+        """Table of calls for each choice that makes calls."""
         self._repeated: RepeatedCalls | None = None
-        """None until a call is made."""
+        """Filter of repeated calls, or None before the first call."""
         self._calling = False
 
     def take(self, piece: Piece) -> Sequence[Piece]:
-        """Return what the client may get of a piece; nothing while it may be a call."""
+        """Return the pieces that the client may get now; none while the text may be a call."""
         if not self._begun:
             begins = piece.text.lstrip()[:1]
             self._begun = bool(begins or piece.calls)
@@ -66,7 +66,7 @@ class Inlet:
         return self._read(piece)
 
     def _read(self, piece: Piece) -> Sequence[Piece]:
-        # An end may belie the calls before it, or that there are any.
+        # A finish reason may contradict the calls before it, or claim calls where there are none.
         belied = piece.finish and (self._tables or piece.finish == "tool_calls")
         pieces = self._in_order(piece) if piece.calls or belied or piece.other_choices else (piece,)
         if self.calls is None:
@@ -76,7 +76,7 @@ class Inlet:
         return self._for_client(ready)
 
     def _in_order(self, piece: Piece) -> Sequence[Piece]:
-        """Return a piece with its calls in order, each choice by itself where one of several was not; else the same one."""
+        """Put the calls of a piece in order. If that changes one of several choices, each comes as a piece of its own."""
         came = piece.by_choice() if piece.other_choices else [piece]
         ordered = [self._table(each.index).feed(each) if each.calls or each.finish else each for each in came]
         return (piece,) if all(map(is_, came, ordered)) else ordered
@@ -84,25 +84,25 @@ class Inlet:
     def _table(self, index: int) -> CallTable:
         if index not in self._tables:
             answer, attempt = self._answer, len(self._answer.attempts) - 1
-            # Calls that Spillway answered, which are all of their attempt, the client has never seen.
+            # The client has never seen calls that Spillway answered, and such an attempt has no others.
             seen = 0 if any(each.searching for each in answer.attempts) else len(answer.calls)
             self._tables[index] = CallTable(f"{answer.unique}{attempt or ''}", seen if attempt else 0)
         return self._tables[index]
 
     def close(self) -> Sequence[Piece]:
-        """Return what is held at the end of an attempt, but for what has to be corrected."""
+        """Return the pieces still held at the end of an attempt, except faulty calls that have to be corrected."""
         front = [out for each in self._front.close() for out in self._read(each)] if self._front is not None else []
         rest = () if self.calls is None else self.calls.close()
         self._answer.attempt.unseen = 0
         return [*front, *self._for_client(rest, ended=True)]
 
     def rest(self) -> list[bytes]:
-        """Return the frames at the end of the body, but for one that was cut off in the middle."""
+        """Return the last frames of the body, without one that was cut off in the middle."""
         frames = sse.frames(self.splitter.flush())
         return frames[:-1] if frames and is_torn(frames[-1]) else frames
 
     def correction(self) -> tuple[Correct | None, Sequence[Piece]]:
-        """Return what has to be corrected, and the pieces to send if it can't be; None: they are to be sent in any case."""
+        """Return the calls to correct, and the pieces to send if that fails. With None, the pieces are sent in any case."""
         wrong = self.calls.correction() if self.calls is not None else None
         if self.calls is None or wrong is None or self._answer.attempt.searching:
             return None, ()
@@ -110,22 +110,22 @@ class Inlet:
         self.calls = None
         if not any(piece.finish == "length" for piece in instead):
             return wrong, instead
-        # Ended in the middle of a call: by the client's bound, or for want of room.
+        # The answer ended in the middle of a call, by the client's bound or for lack of room.
         ends = [piece for piece in instead if piece.finish or not (piece.text or piece.calls)]
         ending = [replace(piece, frame=b"", text="") if piece.text else piece for piece in ends]
         for piece in ending:
             answer.add(piece)
         if self._watch.remaining_tokens(answer) == 0:
             return None, instead
-        # The call is asked for again where the window ended it.
+        # The window ended it: another attempt makes the call again.
         answer.attempt.in_vain = answer.attempt.calling = answer.attempt.withheld = True
         answer.attempt.dropped += answer.count(wrong.written)
         return None, ending
 
     def _for_client(self, pieces: Sequence[Piece], *, ended: bool = False) -> Sequence[Piece]:
-        """Return the pieces without calls that the attempt has made before, nor those that Spillway answers beside others.
+        """Remove calls that the attempt has made before, and calls for Spillway after others.
 
-        Several choices are left as they are.
+        Answers with several choices are left as they are.
         """
         if self._repeated is None:
             if not any(piece.calls for piece in pieces):
@@ -145,7 +145,7 @@ class Inlet:
         return [self._without_answered(piece) for piece in single] if self._watch.builtin else single
 
     def _without_answered(self, piece: Piece) -> Piece:
-        """Return a piece of an attempt whose calls Spillway answers as it is, any other without such calls."""
+        """Remove calls for Spillway from a piece, unless Spillway answers the calls of this attempt: then it stays unchanged."""
         attempt, rest = self._answer.attempt, list[CallPart]()
         for call in () if attempt.searching else piece.calls:
             passed = self._watch.passed(call)
@@ -159,32 +159,32 @@ class Inlet:
 
 
 class RepeatedCalls:
-    """Leaves out of one attempt's stream calls that it makes twice: same name, same arguments. The first is made.
+    """Removes calls that an attempt makes twice, with the same name and arguments; the first one stays.
 
-    A model that asks for the same twice in one breath gains nothing by it, and clients run both, or show both for approval.
-    A call whose name was called before, or is `held`, is held until all of it came. Where one is left out, those behind it move up in the
-    list that clients make of them.
+    A model that asks for the same thing twice in one message gains nothing, and clients run both calls, or show both for
+    approval. A call whose name was called before, or is in `held`, is held until it is complete. If one is removed, those
+    after it move up in the client's list.
     """
 
     def __init__(self, drop: Callable[[str], None], held: Container[str] = ()) -> None:
-        """`drop` is given the name and arguments of each call that is left out; `held` are names."""
+        """`drop` receives name and arguments, joined, of each removed call; `held` are names of tools."""
         self._drop = drop
         self._names = held
         self.unseen = 0
-        """Tokens of the call that is held: a part is one, as a delta is."""
+        """Tokens of the held call: each part counts as one, like a delta."""
         self._dropped = 0
         self._made: dict[str, list[str]] = {}
-        """Arguments of the calls that were made, by name."""
+        """Arguments of the calls made so far, by name."""
         self._call: CallPart | None = None
-        """The newest one, as far as it came."""
+        """The newest call, joined from the parts received."""
         self._held = False
         self._like = Piece()
         """The newest piece with calls."""
         self._places: dict[int | None, int | None] = {}
-        """Where calls stand in the client's list, by where they stand in the backend's."""
+        """Index of a call in the client's list, by its index in the backend's."""
 
     def feed(self, piece: Piece) -> list[Piece]:
-        """Take in the next piece; what is to be passed on now."""
+        """Take in the next piece, and return pieces to pass on now."""
         ends = bool(piece.finish) or piece.done or bool(piece.error)
         if not piece.calls:
             return [*self.close(), piece] if ends else [piece]
@@ -194,7 +194,7 @@ class RepeatedCalls:
         return [piece] if parts == list(piece.calls) else [replace(piece, frame=b"", bare=True, calls=tuple(parts))]
 
     def close(self) -> list[Piece]:
-        """Return what is held where the stream ends."""
+        """Return what is held at the end of the stream."""
         parts = self._settled()
         return [replace(self._like.blank(), calls=tuple(parts))] if parts else []
 
@@ -209,9 +209,9 @@ class RepeatedCalls:
         return before if self._held else [*before, self._placed(part)]
 
     def _settled(self) -> list[CallPart]:
-        """The newest call is complete: it is left out, or what is held of it is passed on."""
+        """Finish the newest call, which is complete: return its held parts, or drop it as a repetition."""
         call, self._call, self.unseen = self._call, None, 0
-        if call is None or not call.name:  # of a kind that is not known here
+        if call is None or not call.name:  # a call of an unknown kind
             return []
         earlier = self._made.setdefault(call.name, [])
         if self._held and any(same_json(call.arguments, each) for each in earlier[-_COMPARED:]):
@@ -222,7 +222,7 @@ class RepeatedCalls:
         return [self._placed(call)] if self._held else []
 
     def _placed(self, part: CallPart) -> CallPart:
-        """The part with its place in the client's list."""
+        """Give a part its index in the client's list."""
         if part.index is not None and part.index not in self._places:
             self._places[part.index] = part.index - self._dropped
         place = self._places.get(part.index, part.index)

@@ -1,4 +1,4 @@
-"""The seam between two attempts: a repeated beginning is taken out, a real repetition is not."""
+"""The seam between two attempts: a continuation that begins by repeating the answer loses that part; a real repetition stays."""
 
 import re
 
@@ -11,25 +11,25 @@ from proxy.stream.thinking import Filter, ThoughtFilter, after_thought, open_tho
 _LONGEST_OVERLAP = 400
 _SHORTEST_OVERLAP = 16
 _SURE = 80
-"""Characters of an overlap that is one whatever it begins with: in some vocabularies every text begins with a space."""
+"""Characters of an overlap that counts even after white space: in some vocabularies every text begins with a space."""
 _STOPS, _CLOSING = ",.;:!?…", ")]}%»\u201d\u2019"
-"""What follows a word without white space; on a line of its own a bracket may stand alone."""
+"""Characters that follow a word without white space. A closing bracket may also stand alone on a line."""
 _CONTEXT = 8
 """Characters by which a place in a text is recognised."""
 LONG = 160
-"""Characters that a continuation has in common with the beginning of the answer when that is no refrain."""
+"""Characters in common with the beginning of the answer above which a continuation is a copy rather than a refrain."""
 _BEGINNING = 64
-"""Characters by which the beginning of an answer is looked for in the rest of it."""
+"""Characters of an answer's beginning that are searched for in the rest of it."""
 _PRECEDENTS_IN = 4096
 """Characters of an answer that are searched for precedents."""
 _HALF_WORD = 3
-"""Characters of half a word, at least, that is recognised when it is written again."""
+"""Shortest half word, in characters, that is recognised when the model writes it again."""
 
 
 def seam_for(reopened: Reopened, text: str, gap: str) -> "Seam":
-    """Return what stands between an answer with this text and the attempt that goes on with it.
+    """Return the filters between an answer with this text and the attempt that continues it.
 
-    `gap` is the white space before the word that was not taken, if that is known.
+    `gap` is the white space before the next word, if that is known.
     """
     if not text:
         return NO_SEAM
@@ -39,12 +39,13 @@ def seam_for(reopened: Reopened, text: str, gap: str) -> "Seam":
         EchoFilter(copied),
         ThoughtFilter(thought, closes=quoted),
         EchoFilter("" if text == reopened.echo else reopened.echo),
-        # A thought that was interrupted is thought anew where it can't be gone on with.
+        # Interrupted thinking that can't be continued is expected to start over, so that is not a restarted answer.
         RestartFilter("" if thought and quoted else text),
         SpacedFilter(gap, "" if gap or not quoted else text),
     ]
     if gap or quoted:
-        # What begins with the white space that belongs here goes on; what does not is most likely a new turn.
+        # After a plain continuation, text that begins with the white space due here goes on. Anything else most likely comes
+        # from a model that took the request for a new turn, and may repeat the end.
         tail = reopened.quote or text[-_LONGEST_OVERLAP:]
         filters.insert(3, OverlapFilter(tail, text, unless_spaced=not quoted))
     return Seam(*filters)
@@ -56,11 +57,11 @@ class Seam:
     def __init__(self, *filters: Filter) -> None:
         self._filters = filters
         self.taken_in = self.given_out = 0
-        """Characters that came in and went out while it was open."""
+        """Characters fed and passed on while the seam was open."""
 
     @property
     def open(self) -> bool:
-        """Return whether text may still be held back, taken out or put in."""
+        """Return whether text may still be held, removed or inserted."""
         return any(each.open for each in self._filters)
 
     @property
@@ -69,7 +70,7 @@ class Seam:
         return any(each.restarted for each in self._filters)
 
     def feed(self, text: str) -> str:
-        """New text in, text for the client out."""
+        """Take in new text, and return text for the client."""
         if not self.open:
             return text
         self.taken_in += len(text)
@@ -94,25 +95,24 @@ NO_SEAM = Seam()
 class EchoFilter(Filter):
     """Removes a copy of the answer, if the backend repeats it whole or the model starts from the top again.
 
-    LM Studio with llama.cpp engines from 2.21 on repeats the text that it is to continue, others do not; a copy
-    is taken out only when every character of it came, so text that merely begins alike is let through. White
-    space at the ends of the copy may be missing, because chat templates trim it; white space that the client has
-    is not sent again.
+    LM Studio with llama.cpp engines from 2.21 on repeats the text that it is to continue; others do not. A copy is removed
+    only once every character of it has come, so text that merely begins alike passes. White space at the ends of the copy
+    may be missing, because chat templates trim it; white space that the client has is not sent again.
 
-    A long beginning that is the same, and then differs or ends, is another version of the same answer: nothing of it is
-    let through. Of an answer that repeats itself neither is to be told from more of the same: there a copy has to come in
-    one piece, which is how llama.cpp's parser hands out what it did not generate (`common_chat_msg_diff`, October 2026).
+    If a long beginning is the same and the text then differs or ends, it is another version of the answer, and none of it
+    passes. If the answer repeats its own beginning, a copy or a new version looks just like more of the same. Then a copy
+    has to come in one piece, as llama.cpp's parser sends text that it did not generate (`common_chat_msg_diff`, October 2026).
     """
 
     def __init__(self, echo: str) -> None:
-        """`echo` is the text that may be repeated; empty: nothing is held back."""
+        """`echo` is the text that may be repeated. If it is empty, nothing is held."""
         super().__init__(is_open=bool(echo.strip()))
         self._copy = echo.lstrip()
         self._core = len(echo.strip())
         self._at = 0
-        """Characters of the copy that came."""
+        """Characters of the copy received so far."""
         self._margin = ""
-        """White space that came before them."""
+        """White space received before them."""
         self._in_one_piece = repeats_its_beginning(self._copy)
 
     @override
@@ -135,7 +135,7 @@ class EchoFilter(Filter):
         return self._close("", "") if self.open else ""
 
     def _close(self, behind_copy: str, rest: str) -> str:
-        """Return what is behind the copy if all of it came, else all that came: `rest` is what differs from it."""
+        """Return the text after a complete copy, or else all text received, of which `rest` differs from the copy."""
         self.open = False
         if self._at >= self._core:
             return behind_copy
@@ -148,18 +148,17 @@ class EchoFilter(Filter):
 class OverlapFilter(Filter):
     """Removes the quoted end of the text when a model begins its continuation by repeating it.
 
-    Whether a model repeats itself, or goes on with a text that repeats, cannot be told in general: after equal
-    lines either may come. So an overlap of at least 16 characters is taken out only where it has no precedent.
-    It is let through where the last words of the text stood before and were followed by the same as now, and
-    where a piece as long as the overlap has stood twice in a row before. Of a text that repeats itself nothing is
-    lost but perhaps one piece: when the pause falls right after the first, the second is not to be told from an
-    overlap.
+    In general it is impossible to know whether a model repeats itself or continues a text that repeats: after equal
+    lines, either may follow. So an overlap of at least 16 characters is removed only if it has no precedent. It passes
+    if the last words occurred earlier and were followed by the same text as now, or if a piece as long as the overlap
+    occurred twice in a row. A text that repeats itself loses one piece at most: if the pause falls right after the first
+    piece, the second looks like an overlap.
     """
 
     def __init__(self, before: str, text: str = "", *, unless_spaced: bool = False) -> None:
         """`before` is the text that the model was shown as the end of its answer, `text` more of that answer.
 
-        `unless_spaced`: what begins with white space is no repetition, unless it is a long one.
+        `unless_spaced`: a text that begins with white space is not taken for a repetition, unless the overlap is long.
         """
         self._unless_spaced = unless_spaced
         self._answer = (text or before)[-_PRECEDENTS_IN:]
@@ -184,12 +183,12 @@ class OverlapFilter(Filter):
 class SpacedFilter(Filter):
     """Puts white space between two attempts when the second one begins a new word without any.
 
-    A model that is asked in a new turn to go on rarely begins with the space that belongs there. Where it was asked to
-    finish half a word, it begins with the whole one: then the half is taken out.
+    A model that is asked to go on in a new turn rarely begins with the white space that is due. If the answer ended in half
+    a word, the model begins with the whole word, and the half is removed.
     """
 
     def __init__(self, gap: str, text: str = "") -> None:
-        """`gap` is the white space that belongs between the attempts, maybe none; `text` a text that may end in half a word."""
+        """`gap` is the white space due between the attempts (maybe none), `text` an answer that may end in half a word."""
         self._gap = gap
         half = last_word(text)
         self._half = half if half.isalpha() and len(half) >= _HALF_WORD else ""
@@ -212,12 +211,12 @@ def repeats_its_beginning(text: str) -> bool:
 
 
 def margin(text: str) -> str:
-    """The white space that a text begins with."""
+    """Return the white space at the beginning of a text."""
     return text[: len(text) - len(text.lstrip())]
 
 
 def _same(copy: str, at: int, text: str) -> int:
-    """Return how many characters of the text are the next ones of the copy."""
+    """Return how many of the text's first characters continue the copy after `at`."""
     if copy.startswith(text, at):
         return len(text)
     pairs = zip(copy[at : at + len(text)], text, strict=False)
@@ -235,7 +234,7 @@ def _repeats(text: str, length: int) -> bool:
 
 
 def _overlaps(tail: str, text: str, *, bare: bool) -> list[str]:
-    """The ends of a text that it has no precedent for, longest first; `bare`: nor one behind white space."""
+    """Return the ends of `tail` without precedent in the text, longest first; `bare`: precedents after white space count too."""
     last = text[-_CONTEXT:]
     places = [at + _CONTEXT for at in range(len(text) - _CONTEXT) if text.startswith(last, at)]
     followers = {text[at:][:_SHORTEST_OVERLAP] for at in places}
@@ -245,39 +244,39 @@ def _overlaps(tail: str, text: str, *, bare: bool) -> list[str]:
     return [end for end in ends if end[:_SHORTEST_OVERLAP] not in followers]
 
 
-# -- an answer that is begun anew
+# -- an answer begun anew
 
 _LOOK = 96
-"""Characters of a continuation that are looked at before it is believed to be one."""
+"""Characters of a continuation that are examined before it passes."""
 _RECOGNISED, _END = 800, 1000
-"""Characters of an answer that are recognised when they come again."""
+"""Characters of an answer's beginning, and of its end, that are recognised when they come again."""
 _SEARCHED = 4096
-"""Characters of an answer in which what is recognised must stand only once."""
+"""Characters at either end of an answer in which a recognised piece must occur only once."""
 _OPENING = 100
-"""Letters of an answer among which it is taken up where it is told again; what is like a later place of it, a refrain or
-the mended form of what it showed, is no new beginning.
+"""Letters at an answer's beginning within which a new version has to start. A text like a later place is not a new version:
+it may be a refrain, or a corrected form of something that the answer showed.
 """
 _GRAM = 8
-"""Letters and digits in a row by which texts are compared."""
+"""Length of the runs of letters and digits by which texts are compared."""
 _JUDGED = (32, 240)
-"""How many of those, at least and at most, it takes to tell."""
+"""Fewest and most runs needed for a verdict."""
 _RISING, _SAME = 0.4, 0.5
-"""Shares of them that the beginning of the answer has too: less is no suspicion, more is the same text."""
+"""Shares of runs found in the beginning of the answer: below the first nothing is suspected, at the second it is the same text."""
 _ECHO = 40
-"""Characters of the end of an answer that are no coincidence behind words about it."""
+"""Characters of an answer's end that cannot follow a preamble by coincidence."""
 _PROBE = 32
-"""Characters of the beginning of an answer that are no coincidence in the rest of it."""
+"""Characters of an answer's beginning that cannot occur again by coincidence."""
 _PREAMBLE = 200
 _WORDS = 8
-"""Letters that such words have at least; and words of the answer's own are none."""
+"""Fewest letters of a preamble; its words must not be the answer's own."""
 _LEADS_IN = re.compile(r"(?:[:\n…]|\.\.\.)[\s\"'“„«>*`]*")
-"""What stands between words about a text and the text."""
+"""Separator between a preamble and the text that it announces."""
 
 
 class RestartFilter(Filter):
-    """Holds the beginning of a continuation back until it is known to be none of these.
+    """Holds the beginning of a continuation until it is neither a new version of the answer nor an echo of its end.
 
-    Repetitive texts can't be told apart from themselves: of what the answer says twice nothing is looked for.
+    Text that the answer itself says twice is ignored, since nobody could tell a new version from one more repetition.
     """
 
     def __init__(self, text: str) -> None:
@@ -310,7 +309,7 @@ class RestartFilter(Filter):
         return "" if doubtful or echo is None or len(self._held) < _LOOK else self._release(0)
 
     def _similarity(self) -> tuple[float, int]:
-        """Return how much of what is held stands in the beginning of the answer, from where it is taken up, and out of how many."""
+        """Return the share of runs, from the first one in the answer's opening on, that its beginning has; and their number."""
         grams = _grams(_letters(self._held[:_END]))
         start = next((at for at, gram in enumerate(grams[:_PREAMBLE]) if gram in self._first), None)
         if start is None:
@@ -319,7 +318,7 @@ class RestartFilter(Filter):
         return sum(matches) / len(matches), len(matches)
 
     def _echo(self) -> int | None:
-        """Characters of a preamble and of the end of the answer behind it; 0: there is none, None: there may be one."""
+        """Return the length of a preamble with an echo of the answer's end after it; 0 without one, None if one may still come."""
         held, may_come = self._held, False
         for found in _LEADS_IN.finditer(held[:_PREAMBLE]):
             again = held[found.end() :]
@@ -341,13 +340,13 @@ class RestartFilter(Filter):
 
 
 def _comes_again(text: str, begin: int) -> bool:
-    """Return whether any piece of a text's beginning stands in the rest of it once more: then it may well come a third time."""
+    """Return whether any piece of a text's beginning occurs in it again, in which case it may well come a third time."""
     probes = range(begin, min(begin + _RECOGNISED, len(text)) - _PROBE, _PROBE)
     return any(text.find(text[at : at + _PROBE], at + 1) >= 0 for at in probes)
 
 
 def _letters(text: str) -> str:
-    """A text without all that is lost when it is put in another form."""
+    """Return a text's letters and digits, case-folded: these survive a change of format."""
     return "".join(filter(str.isalnum, text.casefold()))
 
 
@@ -356,7 +355,7 @@ def _grams(letters: str) -> list[str]:
 
 
 def _rare(part: str, text: str) -> frozenset[str]:
-    """Return what stands in a part, and only once in the text."""
+    """Return the runs of a part that do not occur more than once in the text."""
     counts: dict[str, int] = {}
     for gram in _grams(text):
         counts[gram] = counts.get(gram, 0) + 1

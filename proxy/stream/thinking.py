@@ -1,4 +1,4 @@
-"""Thinking that a model writes into its answer, between tags, where no parser took it out."""
+"""Thinking that a model writes into its answer, between tags, on servers whose parser did not remove it."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -14,50 +14,50 @@ _OPENING = regex.compile(rf"\s*<({'|'.join(TAGS)})>")
 _THOUGHT = regex.compile(rf"{_OPENING.pattern}.*?</\1>", regex.DOTALL)
 _CHANNEL = r"channel\|>\s{0,9}(?P<channel>analysis|commentary|final)\b"
 _HEADER = rf"(?P<header><\|(?:start\|>\s{{0,9}}assistant[^<]{{0,99}}<\|)?{_CHANNEL}[\s\S]{{0,99}}?<\|message\|>)"
-"""Of a channel of gpt-oss; `to=` in it names the tool that is called."""
+"""Header of a gpt-oss channel; `to=` in it names the tool that is called."""
 _STRIPPED = r"assistantfinal(?=\S)|(?:assistant)?(?:\s?to=(?=\w)|(?:analysis|commentary)(?=[^\W_]|[\"“(]|\s?to=))"
 _FRONT = regex.compile(rf"\s*(?:{_HEADER}|(?P<stray></(?:{'|'.join(TAGS)})>\s*)|{_STRIPPED})")
-"""What may stand in front of an answer; `_SURE` is what can't be anything else, if there is a tool of that name."""
+"""Marks that may come before an answer. `_SURE` can't be anything else, provided that a tool of that name exists."""
 _TOOL = r"(?:\A\s*|assistant)(?:commentary|analysis)?\s?to=(?:functions\.)?(?P<name>[\w.-]+)\s?(?:json|code)?\s*(?=\{)"
 _SURE = regex.compile(rf"assistant(?P<final>final)(?=[^\s.,:;!?'\")\]])|{_TOOL}")
 _UNMARKED = re.compile(r"(?:\A\s*|assistant)(analysis|commentary)")
 _ENDED = r"<\|(?:end|return|call)\|>\s{0,9}"
 _NEXT, _END = regex.compile(rf"(?:{_ENDED})?{_HEADER}|{_ENDED}\Z"), regex.compile(rf"{_ENDED}(?P<header>)\Z")
 BEGINNINGS, _LONGEST = frozenset("<act"), 512
-"""First characters of what may stand there, and how many a header has at most."""
+"""First characters of such marks, and the most characters of a header."""
 
 
 def open_thought(text: str) -> str | None:
-    """The tag of a thought that an answer begins with and has not ended yet; None if there is none."""
+    """Return the tag of the thinking that an answer begins with and has not ended yet, or None."""
     found = _OPENING.match(text)
     return None if found is None or f"</{found[1]}>" in text[found.end() :] else found[1]
 
 
 def after_thought(text: str) -> str:
-    """An answer without the thought that it begins with, if that has ended."""
+    """Strip the first thinking block from an answer, if it has ended."""
     found = _THOUGHT.match(text)
     return text if found is None else text[found.end() :].lstrip()
 
 
 def behind_thoughts(text: str) -> str:
-    """An answer without any of the thoughts that it begins with; from the beginning of the one that it has not ended."""
+    """Strip all ended thinking blocks from the beginning of an answer; one that has not ended stays."""
     while (rest := after_thought(text)) != text:
         text = rest
     return text
 
 
 class Filter:
-    """Holds the beginning of a text back until it is known what of it is passed on; the rest passes as it is."""
+    """Holds the beginning of a text until it is clear which part of it to pass on; the rest passes unchanged."""
 
     def __init__(self, *, is_open: bool = True) -> None:
         self.open = is_open
-        """Whether text may still be held back, taken out or put in."""
+        """Whether text may still be held, removed or inserted."""
         self.restarted = False
-        """Whether it turned out to be the answer from its beginning on, of which nothing is passed on."""
+        """Whether the text turned out to be the answer begun anew, of which nothing is passed on."""
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """New text in, text to pass on out."""
+        """Take in new text, and return text to pass on."""
         if not self.open or not text:
             return "" if self.restarted else text
         self._held += text
@@ -68,11 +68,11 @@ class Filter:
         return self._judge(ended=True) if self.open else ""
 
     def _judge(self, *, ended: bool) -> str:
-        """Return what to pass on of the text that is held; empty, and still open: nothing yet."""
+        """Return what to pass on of the held text. An empty result with the filter still open means: nothing yet."""
         raise NotImplementedError
 
     def _release(self, cut: int) -> str:
-        """Close, and return what is held behind its first `cut` characters."""
+        """Close the filter, and return the held text without its first `cut` characters."""
         out, self._held, self.open = self._held[cut:], "", False
         return out
 
@@ -80,15 +80,14 @@ class Filter:
 class ThoughtFilter(Filter):
     """Keeps the thinking of an answer well-formed when a model thinks again before it goes on.
 
-    Within a thought its next opening tag is taken out, and where the answer itself comes instead, the thought is
-    closed first. After a thought, or where there was none, another one in front of the continuation is no part of
-    the answer: it is left out.
+    If the answer was interrupted while thinking, another opening tag is removed; if the answer itself follows, the thinking
+    is closed first. Otherwise, thinking before the continuation is not part of the answer and is removed.
     """
 
     def __init__(self, inside: str | None, *, closes: bool = True) -> None:
-        """`inside` is the tag of the thought in which the answer was interrupted, None: in none.
+        """`inside` is the tag of the thinking in which the answer was interrupted, if any.
 
-        `closes`: what does not begin with a tag is the answer, rather than the rest of the thought.
+        `closes`: a text that does not begin with a tag is the answer, rather than more of the thinking.
         """
         super().__init__()
         self._inside = inside
@@ -114,35 +113,36 @@ class ThoughtFilter(Filter):
 
 
 class Front:
-    """Takes out of the beginning of an answer what its server's parser should have taken out: pieces in, pieces out.
+    """Reads marks at the beginning of an answer that the server's parser should have removed: pieces in, pieces out.
 
-    That is the end of a thought whose beginning was in the prompt, and the channels of gpt-oss ("OpenAI harmony response format"):
-    thoughts become thoughts, and a call is left as it was written, for the reader of calls. Where a server drops special tokens,
-    "analysis…assistantfinal…" is left of them: that is held until there is a sure sign of it, since "analysisResults" is text.
+    These are a closing tag of thinking that was opened in the prompt, and the channels of gpt-oss ("OpenAI harmony response
+    format"): the analysis channel becomes reasoning, and a call stays as written, for the reader of calls. On a server that
+    drops special tokens, "analysis…assistantfinal…" remains of them. Such text is held until it is certain, since
+    "analysisResults" is ordinary text.
     """
 
     def __init__(self, tools: Collection[str], *, resumes: bool) -> None:
-        """`tools` may be called; an attempt that `resumes` another may end a thought that it has begun."""
+        """`tools` are the names that may be called. An attempt that `resumes` another may close the other's thinking."""
         self.over = False
         """Whether all that follows is text."""
         self.held: list[Piece] = []
-        """Pieces of which it is not known yet what they are."""
+        """Pieces whose kind is not known yet."""
         self._tools, self._resumes = tools, resumes
         self._text = self._channel = ""
-        """What is not passed on yet, and the channel that it belongs to."""
+        """Text not passed on yet, and the channel that it belongs to."""
         self._out = ["", ""]
-        """Text and thoughts to pass on."""
+        """Text and reasoning to pass on."""
         self._like: Piece | None = None
         """The newest piece since something began."""
 
     def feed(self, piece: Piece) -> Sequence[Piece]:
-        """Take in the next piece; what may be said now."""
+        """Take in the next piece, and return pieces to pass on now."""
         if not piece.choice or piece.index or piece.other_choices:
             return (*(self.close() if piece.done or piece.error else ()), piece)
         return self._read(piece, ended=bool(piece.finish or piece.calls))
 
     def close(self) -> Sequence[Piece]:
-        """Return what is held where the answer ends."""
+        """Return what is held at the end of the answer."""
         return () if self.over or self._like is None else self._read(self._like.blank(), ended=True)
 
     def _read(self, piece: Piece, *, ended: bool) -> Sequence[Piece]:
@@ -159,7 +159,7 @@ class Front:
         return [*(replace(each, frame=b"", text="") for each in came[:-1]), last]
 
     def _decide(self, *, ended: bool) -> None:
-        """Find out what stands in front; where the answer ends before that is sure, it is text."""
+        """Identify marks before the answer; if the answer ends before that is certain, they are text."""
         text, found = self._text, _FRONT.match(self._text, partial=not ended)
         if found is not None and found.partial:
             return
@@ -178,7 +178,7 @@ class Front:
         self._follow(ended=ended)
 
     def _follow(self, *, ended: bool) -> None:
-        """Read channels; in the last one, which is the answer, marks are text, but for one at its end."""
+        """Read channels. In the last one, which is the answer, marks are text, except for one at its end."""
         while True:
             found = (_END if self._channel == "final" else _NEXT).search(self._text, partial=not ended)
             said = self._text if found is None else self._text[: found.start()]
