@@ -1,4 +1,4 @@
-"""What requests leave behind for later ones: caches, which share one bound in bytes, and shares, which are bound in number."""
+"""Data kept for later requests: caches, which share one limit in bytes, and shares, which are limited in number."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, ValuesView
@@ -10,17 +10,17 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 ENTRY_BYTES = 300
-"""Bytes that an entry takes besides its value: a key of a digest or two, and its place in the order of use."""
+"""Bytes of an entry besides its value: a key of one or two digests, and its place in the order of use."""
 
 
 current_tenant: ContextVar[str] = ContextVar("current_tenant", default="")
-"""Digest of the credentials of the request that is being served."""
+"""Digest of the credentials of the request being served."""
 
 
 class CacheMemory:
-    """Bytes that caches take together. While that is too much, the largest of them drops what it used least recently.
+    """Common limit, in bytes, of several caches. Above it, the largest cache drops its least recently used values.
 
-    So each may have what the others leave, and a flood in one costs the others nothing.
+    So each cache may use the room that the others leave, and a flood in one does not displace values of the others.
     """
 
     def __init__(self, limit: int) -> None:
@@ -33,7 +33,7 @@ class Cache(Generic[K, V]):
     """Values of one kind. Usable from threads."""
 
     def __init__(self, memory: CacheMemory, *, dropped: Callable[[V], None] | None = None) -> None:
-        """`dropped` is called with each value that has to go, from any thread."""
+        """`dropped` is called with each evicted value, from any thread."""
         self._memory, self._dropped = memory, dropped
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self.size = 0
@@ -50,7 +50,7 @@ class Cache(Generic[K, V]):
         return entry[0]
 
     def put(self, key: K, value: V, size: int) -> V:
-        """Store a value of about so many bytes, in place of an earlier one, and return it."""
+        """Store a value of about `size` bytes, replacing an earlier one, and return it."""
         size += ENTRY_BYTES
         memory = self._memory
         with memory.lock:
@@ -75,7 +75,7 @@ class Cache(Generic[K, V]):
             self.remove(key)
 
     def drop_oldest(self) -> None:
-        """Drop the value that was used least recently; the lock is held."""
+        """Drop the least recently used value; the caller holds the lock."""
         key, (value, _) = next(iter(self._entries.items()))
         self.remove(key)
         if self._dropped is not None:
@@ -83,9 +83,9 @@ class Cache(Generic[K, V]):
 
 
 class Shares(Generic[K, V]):
-    """At most so many values, each of the credential that brought it: one more, and who holds most loses the longest unused.
+    """Limited number of values, each owned by the credential that stored it. Beyond the limit, the largest owner's oldest goes.
 
-    So nobody displaces what others hold within an equal share. For one thread.
+    So nobody displaces the values of others who hold no more than an equal share. For one thread.
     """
 
     def __init__(self, most: int) -> None:
@@ -101,7 +101,7 @@ class Shares(Generic[K, V]):
         return value
 
     def put(self, key: K, value: V) -> V | None:
-        """Store a value for whoever is being served; return one that had to go, if one had."""
+        """Store a value for the current tenant, and return the evicted value, if any."""
         owner = self._owners.setdefault(key, current_tenant.get())
         self._held.setdefault(owner, OrderedDict())[key] = None
         self._values[key] = value
@@ -111,7 +111,7 @@ class Shares(Generic[K, V]):
         return self.pop(next(iter(most)))
 
     def pop(self, key: K) -> V | None:
-        """Remove a value and return it; None if it is not there."""
+        """Remove a value and return it, or None if it is not there."""
         if (owner := self._owners.pop(key, None)) is not None:
             del self._held[owner][key]
             if not self._held[owner]:
@@ -119,5 +119,5 @@ class Shares(Generic[K, V]):
         return self._values.pop(key, None)
 
     def values(self) -> ValuesView[V]:
-        """Look at the values, in no order."""
+        """Return a view of the values, in no particular order."""
         return self._values.values()

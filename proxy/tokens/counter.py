@@ -1,6 +1,6 @@
-"""What messages hold that reaches the prompt (texts, tool calls, re-sent reasoning, images, attachments), and its cost.
+"""Contents of messages that reach the prompt (texts, tool calls, re-sent reasoning, images, attachments), and their cost.
 
-Nothing here raises for what could be read as JSON: an unknown part is counted as its JSON, without what looks like base64.
+Nothing here raises for valid JSON: an unknown part is counted as its JSON, without strings that look like base64.
 """
 
 import base64
@@ -20,17 +20,17 @@ Dimensions: TypeAlias = tuple[int, int]
 ImageRule: TypeAlias = Callable[[Dimensions | None], float]
 
 HEADER_BYTES = 48 * 1024
-"""A JPEG can have a preview and a colour profile before its frame header."""
+"""First bytes of an image that are read: a JPEG can have a preview and a colour profile before its frame header."""
 UNKNOWN = 1000.0
-"""Tokens of an image whose dimensions can't be read, for instance of one given by its URL."""
+"""Tokens of an image whose dimensions are unknown, for instance one given by its URL."""
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _FIXED = re.compile(r"gemma-?3")
 """Models for which every image is 256 tokens."""
 
 ATTACHMENT_BYTES = 1500
-"""Decoded bytes of audio or of a file that are counted as one token; coarse, the weights correct it."""
+"""Decoded bytes of audio, or of a file, per token; coarse, but the learned weights correct it."""
 _FEWEST, _MOST = 32, 16_384
-"""Tokens of an attachment."""
+"""Fewest and most tokens of an attachment."""
 _IMAGE_TYPES = frozenset({"image_url", "input_image", "image"})
 _REASONING_TYPES = frozenset({"thinking", "reasoning", "redacted_thinking"})
 _REASONING_FIELDS = (*THOUGHT_FIELDS, "thinking", "reasoning_details")
@@ -59,14 +59,14 @@ class Vocabulary(Protocol):
 
 @dataclass(slots=True)
 class Content:
-    """Content that a message brings into the prompt. `images` holds dimensions, None where they can't be read."""
+    """Content that a message adds to the prompt. `images` holds dimensions, or None if they can't be read."""
 
     texts: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     calls: int = 0
     images: list[Dimensions | None] = field(default_factory=list)
     attachments: list[int] = field(default_factory=list)
-    """Tokens of each attachment that is no image, coarsely by its size."""
+    """Tokens of each attachment other than an image, estimated by its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +88,10 @@ class Counter:
         return (*texts, 1, content.calls, reasoning, images, 0, 0)
 
     def extras(self, body: Mapping[str, Any]) -> Vector:
-        """Count what a request adds to its messages where the whole prompt is predicted."""
+        """Count the parts of a request besides its messages, for a prediction of the whole prompt."""
         rendered = [body[name] for name in _RENDERED if body.get(name) is not None]
         rendered += [schema] if (schema := _schema_of(body)) else []
-        # As Python writes it and most chat templates render it.
+        # As Python's json module writes it, because most chat templates render it like that.
         tools = sum(self.vocabulary.count(json.dumps(value, ensure_ascii=False)) for value in rendered)
         return (*_REST, 0, 0, 0, 0, 1, tools)
 
@@ -116,7 +116,7 @@ def read_message(message: Mapping[str, Any]) -> Content:
 
 
 def _schema_of(body: Mapping[str, Any]) -> Any:
-    """The schema that `response_format` asks for, else None."""
+    """Return the schema that `response_format` asks for, or None."""
     requested = body.get("response_format")
     if not isinstance(requested, dict):
         return None
@@ -144,7 +144,7 @@ def _part(part: Any, found: Content) -> None:
 
 
 def _image(part: Mapping[str, Any]) -> Dimensions | None:
-    """Dimensions of OpenAI's, the Responses form's and Anthropic's image part."""
+    """Return the dimensions of an image part in the form of chat completions, the Responses API or Anthropic."""
     source = part.get("image_url") or part.get("image") or part.get("source")
     if isinstance(source, dict):
         source = source.get("url") or source.get("data")
@@ -152,7 +152,7 @@ def _image(part: Mapping[str, Any]) -> Dimensions | None:
 
 
 def _reasoning(value: Any, found: Content) -> None:
-    """Count a thought once: several fields may hold it."""
+    """Collect reasoning, each text only once: several fields may hold the same."""
     texts = [value]
     for item in value if isinstance(value, list) else ():
         texts += [item.get(name) for name in ("text", "summary", "thinking")] if isinstance(item, dict) else []
@@ -167,7 +167,7 @@ def _call(function: Any, found: Content) -> None:
 
 
 def _any(value: Any, found: Content) -> None:
-    """Count what no rule knows: text as it is, structures as their JSON without their blobs."""
+    """Collect content without a rule of its own: text as it is, structures as their JSON without base64 blobs."""
     if isinstance(value, str):
         found.texts.append(value)
     elif value is not None:
@@ -182,7 +182,7 @@ def _any(value: Any, found: Content) -> None:
 
 
 def dimensions(url: str) -> Dimensions | None:
-    """Width and height of a PNG, JPEG or GIF in a `data:` URL or bare base64; else None."""
+    """Return width and height of a PNG, JPEG or GIF in a `data:` URL or bare base64, or None."""
     start = url.find(",", 0, 200) + 1 if url.startswith("data:") else 0
     head = _first_bytes(url[start : start + HEADER_BYTES * 4 // 3])
     found: Dimensions | None = None
@@ -216,16 +216,16 @@ def _jpeg(head: bytes) -> Dimensions | None:
 
 
 def by_area(size: Dimensions | None) -> float:
-    """A token for 28 by 28 pixels: the grid of Qwen-VL and Pixtral, and about that of others."""
+    """Return a token for each 28 by 28 pixels: the grid of Qwen-VL and Pixtral, and roughly that of others."""
     return UNKNOWN if size is None else min(max(size[0] * size[1] / 784, 64), 4096)
 
 
 def fixed(size: Dimensions | None) -> float:
-    """Every image becomes 256 tokens."""
+    """Return 256 tokens for any image."""
     del size
     return 256.0
 
 
 def image_rule(model: str) -> ImageRule:
-    """The rule for a model by its name."""
+    """Return the rule for a model, by its name."""
     return fixed if _FIXED.search(model.lower()) else by_area

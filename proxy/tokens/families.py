@@ -1,4 +1,4 @@
-"""Families of models that share a tokenizer: how each is recognised, and its vocabulary. A new one is one entry."""
+"""Families of models that share a tokenizer: how each is recognised, and its vocabulary. A new family is one entry."""
 
 import re
 from collections.abc import Callable
@@ -11,9 +11,9 @@ from proxy.tokens.ratios import SAME
 from proxy.tokens.vocabulary import ByteLevel, from_file, sentencepiece
 
 GENERAL = "general"
-"""The vocabulary that stands in for unknown ones: the beginning of o200k."""
+"""Name of the vocabulary used for unknown models: the beginning of o200k."""
 MOST = 57_344
-"""Tokens of the general vocabulary: as many as a hash table of 65,536 places takes, of which tiktoken makes two."""
+"""Tokens of the general vocabulary: the most that fit into a hash table of 65,536 places. tiktoken makes two of these."""
 AMBIGUOUS = frozenset({"llama", "mistral", "phi3", "gpt2", "default", "other"})
 """Architectures whose models have different vocabularies: `phi3` is Phi-4's too."""
 _NEVER = r"(?!)"
@@ -28,7 +28,7 @@ _SPACES = r"\s+(?!\S)|\s+"
 
 
 def _cased(tail: str, digits: str) -> str:
-    """Words split where the case changes."""
+    """Return the regex of a vocabulary that splits words where the case changes."""
     return (
         rf"{_EDGE}{_UPPER}*{_LOWER}+{tail}|{_EDGE}{_UPPER}+{_LOWER}*{tail}|{digits}"
         rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|{_SPACES}"
@@ -66,13 +66,13 @@ VOCABULARIES: dict[str, Callable[[], Vocabulary]] = {
     "mistral": partial(sentencepiece, "mistral"),
     "llama2": partial(sentencepiece, "llama2"),
 }
-"""Loaders of the vocabularies that are shipped; slow: to be called in a thread."""
+"""Loaders of the shipped vocabularies. They are slow: call them in a thread."""
 
 # Ratios by script (ASCII, digits, Latin, Cyrillic, Arabic, Indic, marks, Han, Hangul, emoji, indentation), fitted to counts of the models' own
 # tokenizers where their licences forbid to ship them (Llama, Gemma): of programs' messages in 97 languages, chats in English
 # and Chinese, code and agents' sessions.
 GENERAL_RATIOS = (0.97, 1.4, 0.9, 0.92, 0.9, 1.0, 0.6, 0.72, 0.75, 0.8, 1.0)
-"""Of a model of which nothing is known: those of seven vocabularies of today at once."""
+"""Ratios for unknown models, fitted to seven present-day vocabularies together."""
 _LLAMA4 = (1.0, 0.98, 0.96, 1.0, 1.17, 1.12, 0.8, 0.82, 0.88, 1.09, 1.0)
 _LLAMA3 = (*SAME[:5], 0.92, 1.0, 0.94, *SAME[8:])
 _LLAMA2 = (1.0, 1.0, 0.89, 0.92, *SAME[4:])
@@ -84,9 +84,9 @@ _GLM = (*SAME[:7], 0.6, *SAME[8:])
 class Family:
     """Models with the same tokenizer: its id, the vocabulary that counts for them, and how they are recognised.
 
-    `names` finds models by their id, which is a guess; `hints` matches the names by which backends call the architecture or
-    tokenizer (lower case, in full). `ratios` by script correct a vocabulary that is not their own; none where it is. `load`
-    is there for vocabularies that are not shipped.
+    `names` finds models by their id, which is a guess. `hints` matches the whole name, in lower case, that a backend reports
+    for the architecture or tokenizer. `ratios` by script correct a vocabulary that is not the models' own; empty if it is.
+    `load` loads a vocabulary that is not shipped.
     """
 
     id: str
@@ -118,18 +118,18 @@ FAMILIES: tuple[Family, ...] = (
     Family("o200k", "o200k", r"gpt-?oss|gpt-4o|gpt-4\.[1-9]|gpt-[5-9]|chatgpt|(^|[/:-])o[134](-|$)", r"o200k(_base|_harmony)?|gpt-?oss|gpt-4o"),
     Family("cl100k", "cl100k", r"gpt-4(?![\do.])|gpt-3\.5|phi-?4", r"cl100k(_base)?|phi-?4"),
 )  # fmt: skip
-"""In the order in which model names are tried. A new one is a line."""
+"""All families, in the order in which model names are tried. A new family is one line."""
 UNKNOWN = Family(GENERAL, GENERAL, ratios=GENERAL_RATIOS)
-"""Of models that no family fits."""
+"""Family of models that match no other."""
 
 
 def resolve(model: str, hint: str | None, override: str | None) -> tuple[Family, str]:
-    """Find the family of a model, and by what: `user`, `backend`, `name`, `none`.
+    """Find the family of a model, and the source that named it: `user`, `backend`, `name` or `none`.
 
     Args:
-        model: its id; tried as a whole and, where it has one, without what stands before the last slash.
-        hint: architecture, tokenizer name, model name or file, as the backend says.
-        override: the same or a family, as the user says.
+        model: id of the model; the family's name may be anywhere in it.
+        hint: architecture, tokenizer name, model name or file, as reported by the backend.
+        override: the same, or the id of a family, as set by the user.
     """
     if hint is not None and hint.strip().lower() in AMBIGUOUS:
         hint = None
@@ -138,7 +138,7 @@ def resolve(model: str, hint: str | None, override: str | None) -> tuple[Family,
 
 
 def _by_word(word: str) -> Family | None:
-    """Find the family of a file, a family's id, an architecture, or else of a model's name."""
+    """Find the family for a tokenizer file, a family's id, an architecture or, failing these, a model's name."""
     word = word.strip()
     file = _family_of_file(word)
     if file is not None:
@@ -154,10 +154,10 @@ def _by_name(name: str) -> Family | None:
 
 
 def _family_of_file(word: str) -> Family | None:
-    """Make a family for the `tokenizer.json`, or the folder with one, that `word` names; None if there is none.
+    """Make a family for the `tokenizer.json`, or the folder with one, that `word` names, or None if there is no such file.
 
-    The file is not read before the vocabulary is needed. Its size and time are part of the name, so that a
-    file that was replaced is another tokenizer.
+    The file is not read until the vocabulary is needed. Its size and time are part of the name, so that a replaced file
+    counts as another tokenizer.
     """
     if "/" not in word and "\\" not in word and not word.endswith(".json"):
         return None
@@ -167,7 +167,7 @@ def _family_of_file(word: str) -> Family | None:
         stat = path.stat()
     except (OSError, ValueError):
         return None
-    if path.suffix == ".gguf":  # the backend's own file: its name may still tell the family
+    if path.suffix == ".gguf":  # the backend's own file; the caller goes on to find the family by its name
         return None
     name = f"{path}:{stat.st_size}:{stat.st_mtime_ns}"
     return Family(name, name, load=partial(from_file, name, path))

@@ -1,7 +1,7 @@
-"""The meter: how many tokens a request's prompt has, by all that is known.
+"""The meter: estimates the tokens of a request's prompt from the best source there is.
 
-Best first: a count of this very prompt by the backend, one it reported for the beginning of this conversation (an anchor)
-plus a prediction of the rest, the model's own vocabulary, another vocabulary with learned ratios.
+Best first: the backend's count of this very prompt; its count of the beginning of this conversation (an anchor) plus a
+prediction of the rest; the model's own vocabulary; another vocabulary with learned ratios.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,18 +22,18 @@ from proxy.tokens.ratios import EMPTY, SCRIPTS, Vector, add, by_script
 from proxy.tokens.vocabulary import Coarse, Library
 
 INLINE = 16 * 1024
-"""Characters of new text up to which counting happens on the loop: 5 ms."""
+"""Characters of new text up to which counting happens on the event loop; takes up to 5 ms."""
 _LEAST = 2**20
-"""Bytes for caches in any case: with fewer a request would not find what it has just counted."""
+"""Fewest bytes for caches, whatever is set: with less, a request would not find the counts that it has just made."""
 _MODEL, _VECTOR, _ANCHOR = 8192, 500, 200
-"""Bytes of what is known of a model, of the count of a message and of a reported count, about."""
+"""Approximate bytes of a model's state, of the count of a message, and of an anchor."""
 _ROLES = {role: role.encode() + b"\0" for role in ("system", "developer", "user", "assistant", "tool")}
 _Part: TypeAlias = tuple[bytes, Callable[[Any], Vector], Any]
-"""Digest of a part of a request, what counts it, and the part."""
+"""Digest of a part of a request, the function that counts it, and the part."""
 
 
 def digest_of(message: Any) -> bytes:
-    """Digest of all that a message (any parsed JSON) says, which is not where a cache may end."""
+    """Return the digest of a message (any parsed JSON), without marks that only say where a cache may end."""
     if (
         type(message) is dict
         and len(message) == 2
@@ -55,33 +55,33 @@ class Anchor:
     covered: int
     tokens: int
     system: Vector
-    """Of the system messages it was reported with; they may be others by now."""
+    """Count of the system messages at the time of the report; they may have changed since."""
     requested: bool
-    """Whether the backend counted on request, rather than reported what it did."""
+    """Whether the backend counted on request, rather than reporting usage with an answer."""
 
 
 class Meter:
     """Measures prompts and learns from what backends report.
 
-    To be used from one event loop. Texts that are new and large are counted in worker threads. Bodies are
-    parsed JSON. `library`: where vocabularies are loaded, by default its own; `cache_bytes`: of `memory`.
+    Use it from one event loop. Large new texts are counted in worker threads. Bodies are parsed JSON. `library` loads the
+    vocabularies, by default one of its own; `cache_bytes` is the limit of `memory`.
     """
 
     def __init__(self, cache_bytes: int = 2**26, *, library: Library | None = None) -> None:
         self.memory = memory = CacheMemory(max(cache_bytes, _LEAST))
-        """Bounds what is kept for later requests, elsewhere too."""
+        """Memory bound of everything kept for later requests, shared with caches elsewhere."""
         self._library = library or Library()
         self._models = Cache[ModelKey, Model](memory)
         self._counts = Cache[tuple[str, bytes], Vector](memory)
         self._anchors = Cache[bytes, Anchor](memory)
-        """By scope and digest of the prefix: under its own system messages and, because they may tell the time, without."""
+        """Anchors by scope and digest of the prefix, both with and without the system messages, which may contain the time."""
 
     def model(self, key: ModelKey) -> Model:
-        """What is known of how a model counts."""
+        """Return the state of a model: how it is counted, and what was learned about it."""
         return self._models.get(key) or self._models.put(key, Model(key), _MODEL)
 
     async def measure(self, key: ModelKey, body: Mapping[str, Any], *, tenant: str = "") -> Estimate:
-        """Estimate the prompt tokens of a chat completion body. Reports for other tenants are no anchors."""
+        """Estimate the prompt tokens of a chat completion body. Reports for other tenants do not serve as anchors."""
         messages = body.get("messages") or []
         model = self.model(key)
         counter = model.counter or await self._load_counter(model)
@@ -90,10 +90,10 @@ class Meter:
         lead = leading_system(messages)
         scope = blake2b(repr((*key, options, tenant)).encode(), digest_size=DIGEST_BYTES).digest()
         chain, system_digest = links(digests[lead:]), b"".join(links(digests[:lead])[-1:])
-        # That of the longest prefix; one with the same system messages before any other.
+        # Take the anchor of the longest prefix, and prefer one with the same system messages to any other.
         starts = (start + digest for start in (scope + system_digest, scope) for digest in reversed(chain))
         anchor = next((found for key in starts if (found := self._anchors.get(key)) is not None), None)
-        # What an anchor covers need not be counted.
+        # Messages covered by the anchor need not be counted.
         first = lead + (0 if anchor is None else anchor.covered)
         parts: list[_Part] = [(options, counter.extras, extras)]
         parts += [(digests[at], counter.message, messages[at]) for at in (*range(lead), *range(first, len(messages)))]
@@ -156,10 +156,10 @@ class Meter:
         """Learn from the prompt tokens that the backend reported for a measured request.
 
         Args:
-            estimate: what `measure` said of the body that was sent.
-            prompt_tokens: the whole prompt, cached part included.
-            window: context window in tokens as the backend tells it, if it does; helps to tell a silent cut.
-            may_cut: whether it is a backend that cuts prompts without a word.
+            estimate: result of `measure` for the body that was sent.
+            prompt_tokens: tokens of the whole prompt, the cached part included.
+            window: context window in tokens as reported by the backend, if it is; helps to detect a silent cut.
+            may_cut: whether the backend is one that silently cuts prompts.
         """
         model = self.model(estimate.key)
         verdict = verdict_on(estimate.expected, prompt_tokens, window, may_cut=may_cut)
@@ -170,12 +170,12 @@ class Meter:
         return verdict
 
     def shows_cut(self, estimate: Estimate, tokens: int, window: int) -> bool:
-        """Return whether a backend that read so many tokens of a prompt, which may be longer than the window, has cut it."""
+        """Return whether the backend has cut a prompt, given the `tokens` that it read of it."""
         expected = estimate.expected
         return is_half(tokens, window) or (expected.trusted and tokens < CUT_RATIO * expected.lowest)
 
     def anchor_exact(self, estimate: Estimate, tokens: int) -> None:
-        """Take in a count that the backend made on request; it is believed without judging."""
+        """Take in a count that the backend made on request; it is trusted without a check."""
         if tokens > 0:
             self._learn(estimate, tokens, requested=True)
 
@@ -186,7 +186,7 @@ class Meter:
         return {**model.describe(), **({"problem": problem} if problem else {})}
 
     async def _load_counter(self, model: Model) -> Counter:
-        """Load the vocabulary of a model, or the general one where that fails."""
+        """Load the vocabulary of a model, or the general one if that fails."""
         family = model.counted_as
         load = family.load or VOCABULARIES[family.vocabulary]
         if await self._library.load(family.vocabulary, load) is None and family is not UNKNOWN:
@@ -195,7 +195,7 @@ class Meter:
         return self._counter(model)
 
     def _counter(self, model: Model) -> Counter:
-        """Count with what is loaded: the model's vocabulary, else a coarse one that is not remembered."""
+        """Return a counter with the model's vocabulary or, while that is not loaded, a coarse one that is not kept."""
         if model.counter is None:
             rule, vocabulary = image_rule(model.key[1]), self._library.get(model.counted_as.vocabulary)
             if vocabulary is None:
@@ -204,12 +204,12 @@ class Meter:
         return model.counter
 
     def _count(self, counter: str, parts: Iterable[_Part]) -> list[Vector]:
-        """Count each part by the counter of that id. Takes long where much of it is new; usable from threads."""
+        """Count each part, with cached counts of the counter with that id. Slow if much is new; usable from threads."""
         counts, keyed = self._counts, (((counter, digest), count, value) for digest, count, value in parts)
         return [counts.get(key) or counts.put(key, count(value), _VECTOR) for key, count, value in keyed]
 
     def _learn(self, estimate: Estimate, tokens: int, *, requested: bool) -> None:
-        """Learn from a count that is believed, and anchor what goes on with this prompt."""
+        """Learn from a trusted count, and keep it as the anchor of prompts that continue this one."""
         self.model(estimate.key).learn(estimate, tokens)
         if estimate.digests:
             anchor = Anchor(len(estimate.digests), tokens, estimate.system, requested)

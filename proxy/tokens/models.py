@@ -1,6 +1,6 @@
-"""State of the models that are counted: which vocabulary counts for each, what was learned of it, and what reports are worth.
+"""State of each counted model: its vocabulary, what was learned about it, and a verdict on reported token counts.
 
-A reported token count is believable, corrupt, or the sign of a prompt that the backend cut.
+A reported count is believable, corrupt, or a sign that the backend cut the prompt.
 """
 
 from collections import deque
@@ -17,23 +17,23 @@ from proxy.tokens.families import UNKNOWN, Family, resolve
 from proxy.tokens.ratios import SAME, Ratios, Vector
 
 GATE = 0.35
-"""Relative error of the increment up to which a low report is believed."""
+"""Largest relative error of the increment at which a low report is believed."""
 SLACK = 32.0
 """Tokens by which any report may be off without being corrupt: templates are not linear."""
 MOST = 0.8
-"""Share of the estimate from which a report is the count of this prompt, however little it grew."""
+"""Share of the estimate from which a report counts as one of the whole prompt, however little the prompt grew."""
 HIGHEST = 3.0
-"""Times its prediction that a prompt may take: an unknown script can."""
+"""Largest ratio of a report to its prediction: text in an unknown script may take that much more."""
 HIDDEN = 4096
-"""Tokens that a server may add to each prompt (its template, a system prompt of its own) and nobody predicts."""
+"""Tokens that a server may add to each prompt unpredictably (its template, a system prompt of its own)."""
 CUT_RATIO, CUT_LEAST = 0.6, 512
-"""Share of the lowest reading below which a report shows a cut, and tokens that must be missing."""
+"""Share of the lower bound below which a report shows a cut, and fewest tokens that must be missing."""
 TRUSTED_SAMPLES = 3
-"""Reports from which a low one is called a cut."""
+"""Reports needed before a low one counts as a cut."""
 OWN_DOUBT, FITTED_DOUBT = 0.1, 0.5
-"""Doubt in the ratios of a family: of one that counts by its own vocabulary, where the name may mislead, and of one with fitted ratios."""
+"""Doubt in the ratios of a family with its own vocabulary (its name may mislead), and of one with fitted ratios."""
 LEAST_SHARE = 0.5
-"""Share of the lowest reading below which a report teaches nothing: the template dropped something older."""
+"""Share of the lower bound below which a report teaches nothing: the template has dropped something older."""
 
 
 class Observation(Enum):
@@ -41,16 +41,16 @@ class Observation(Enum):
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"
-    """Not believed: it taught nothing and became no anchor."""
+    """Not believed: nothing was learned from it, and it did not become an anchor."""
     CUT = "cut"
-    """The backend seems to have dropped a part of the prompt; it taught nothing."""
+    """The backend seems to have dropped a part of the prompt; nothing was learned from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """Tokens expected of a report: `anchor` by an earlier report of the prefix (0: none), and `predicted` for what follows.
+    """Tokens expected in a report: `anchor` for the prefix, from an earlier report (0 without one), and `predicted` for the rest.
 
-    `predicted` may be off by `margin`; `trusted` where enough is known of the model to call a low report a cut.
+    `predicted` may be off by `margin`. `trusted` says whether the model is known well enough to call a low report a cut.
     """
 
     anchor: int
@@ -60,7 +60,7 @@ class Expectation:
 
     @property
     def lowest(self) -> float:
-        """Tokens of the prompt by the lowest reading of the estimate."""
+        """Lower bound of the prompt's tokens."""
         return self.anchor + self.predicted - self.margin
 
 
@@ -107,23 +107,23 @@ class Model:
     key: ModelKey
     family: Family = field(init=False)
     family_by: str = field(init=False)
-    """Who named it, see `proxy.tokens.families.resolve`."""
+    """Source of the family's name, see `proxy.tokens.families.resolve`."""
     hint: str | None = None
     override: str | None = None
     counted_as: Family = field(init=False)
-    """The same, or `UNKNOWN` where its vocabulary can't be loaded."""
+    """Family used for counting: the same, or `UNKNOWN` if its vocabulary can't be loaded."""
     exact: bool = field(init=False)
-    """Whether that one's vocabulary is believed to be the model's own."""
+    """Whether the vocabulary used is believed to be the model's own."""
     ratios: Ratios = field(init=False)
     counter: Counter | None = field(init=False)
-    """None until the vocabulary is loaded."""
+    """Counter of messages, or None until the vocabulary is loaded."""
     samples: int = field(init=False)
     errors: deque[float] = field(default_factory=lambda: deque(maxlen=128))
     """Relative errors of whole prompts."""
     rejections: int = 0
     cuts: int = 0
     restored: bool = False
-    """Whether what the store remembers of it was looked up."""
+    """Whether its state was looked up in the store."""
 
     def __post_init__(self) -> None:
         self.family, self.family_by = resolve(self.key[1], None, None)
@@ -150,7 +150,7 @@ class Model:
         return orjson.dumps({"family": self.family.id, "exact": self.exact, "samples": self.samples, **learned})
 
     def load(self, data: bytes) -> bool:
-        """Continue with what `dump` wrote; False where it does not fit what the model is resolved to now."""
+        """Restore what `dump` wrote; returns False if that is invalid, or of another family."""
         try:
             stored = orjson.loads(data)
             if (stored["family"], stored["exact"]) != (self.family.id, self.exact):
@@ -163,7 +163,7 @@ class Model:
         return True
 
     def resolve(self, *, hint: str | None = None, override: str | None = None) -> None:
-        """Choose the family again after a word of the backend's (`hint`) or the user's, who wins over everything."""
+        """Choose the family again after a hint from the backend or an override by the user, which wins over everything."""
         if (hint, override) == (self.hint, self.override):
             return
         before, self.hint, self.override = self.family, hint, override
@@ -172,12 +172,12 @@ class Model:
             self.begin(self.family)
 
     def expected(self, anchor: int, x: Vector) -> Expectation:
-        """What is expected of a report, of which an earlier one covers `anchor` tokens and `x` counts the rest."""
+        """Return the expectation for a report: `anchor` tokens from an earlier one, and a prediction from `x` for the rest."""
         trusted = self.exact or self.samples >= TRUSTED_SAMPLES
         return Expectation(anchor, self.ratios.predict(x), self.ratios.margin(x), trusted)
 
     def learn(self, estimate: Estimate, tokens: int) -> None:
-        """Learn from a count that is believed."""
+        """Learn from a trusted count."""
         self.errors.append(abs(estimate.tokens - tokens) / tokens)
         if estimate.x is None:
             return
@@ -187,7 +187,7 @@ class Model:
             self.ratios.learn(estimate.x, increment)
 
     def begin(self, family: Family) -> None:
-        """Begin without anything learned, and count as this family is counted."""
+        """Start counting like this family, with nothing learned yet."""
         self.counted_as, self.exact = family, not family.ratios
         doubt = 1.0 if family is UNKNOWN else OWN_DOUBT if self.exact else FITTED_DOUBT
         self.ratios = Ratios(family.ratios or SAME, doubt=doubt)
@@ -198,14 +198,14 @@ class Model:
 def verdict_on(expected: Expectation, reported: int, window: int | None, *, may_cut: bool = True) -> Observation:
     """Judge a report of `reported` prompt tokens.
 
-    An estimate is no evidence against a backend: one that refuses what is too long for it does not cut, and a prompt
-    that fits by its lowest reading was not cut.
+    An estimate alone is not evidence of a cut: a backend that refuses prompts that are too long does not cut them, and a
+    prompt whose lower bound fits was not cut.
 
     Args:
-        expected: what was expected of it.
-        reported: what the backend says.
-        window: in tokens, as the backend itself tells it; None where it tells none.
-        may_cut: whether it is a backend that cuts prompts in silence.
+        expected: expectation for this report.
+        reported: tokens that the backend reports.
+        window: context window in tokens as reported by the backend itself, or None.
+        may_cut: whether the backend is one that silently cuts prompts.
     """
     if reported <= 0 or (window is not None and reported > window):
         return Observation.REJECTED
@@ -213,7 +213,7 @@ def verdict_on(expected: Expectation, reported: int, window: int | None, *, may_
     if may_cut and (window is None or expected.lowest > window):
         half = window is not None and is_half(reported, window)
         missing, room = expected.lowest - reported, max(2.0 * SLACK, GATE * expected.predicted, expected.margin)
-        # Only the part that was not cached may have been reported.
+        # The backend may have reported only the part that was not in its cache.
         uncached = expected.anchor > 0 and abs(reported - expected.predicted) <= room
         is_low = missing >= CUT_LEAST and reported < CUT_RATIO * expected.lowest and not uncached
         if half or (not believed and is_low and (expected.trusted or expected.anchor)):
@@ -222,16 +222,16 @@ def verdict_on(expected: Expectation, reported: int, window: int | None, *, may_
 
 
 def is_half(tokens: int, window: int) -> bool:
-    """Return whether so many tokens are what Ollama leaves of a prompt, however long it was: half of the window and 2."""
+    """Return whether `tokens` is the size to which Ollama cuts any prompt that is too long: half of the window, plus 2."""
     return abs(tokens - (window // 2 + 2)) <= 4
 
 
 def _believable(expected: Expectation, reported: int) -> bool:
-    """Say whether a report can be the count of the whole prompt.
+    """Return whether a report can be the count of the whole prompt.
 
-    A high one is believed within what an unknown script or a hidden system prompt can cost, a low one within the gate
-    or the margin of the predicted increment, or when most of the prompt is in it; none that falls where the prompt grew,
-    or that is nearer to what is new in the prompt than to the whole: then the rest was cached and not reported.
+    A high report is believed up to the cost of an unknown script or a hidden system prompt. A low one is believed within the
+    gate or the margin of the predicted increment, or if it has most of the prompt. A report is not believed if it falls
+    although the prompt grew, or if it is closer to the new part than to the whole: then the rest was cached and not reported.
     """
     grown, predicted, margin = reported - expected.anchor, expected.predicted, expected.margin
     if grown >= predicted - SLACK:

@@ -1,7 +1,7 @@
-"""One learned ratio per model and script: tokens of the model for each token of the vocabulary that counts for it.
+"""Learned ratios for each model and script: tokens of the model per token of the vocabulary that counts in its place.
 
-A `Vector` holds `SIZE` numbers that add up over messages: tokens by script, then what else takes room in a prompt. A
-model's tokens are their sum, each times a learned weight: the ratios of the scripts and the tokens of a template's parts.
+A `Vector` holds `SIZE` numbers that add up over messages: tokens by script, then other parts of a prompt. The prediction
+for a model is their sum, each times a learned weight: the ratios of the scripts, and the tokens of a template's parts.
 """
 
 import math
@@ -15,45 +15,45 @@ SCRIPTS = 11
 """In this order: ASCII, digits, Latin with marks, Greek and Cyrillic, Hebrew and Arabic, Indic and Thai, typographic marks,
 Han and kana, Hangul, emoji, indentation."""
 MESSAGES, CALLS, REASONING, IMAGES, FIRST, TOOLS = range(SCRIPTS, SCRIPTS + 6)
-"""Number of messages, of tool calls, tokens of reasoning that the client sends again (many templates drop it), of images by
-rule, 1 for a whole prompt and 0 for what follows an anchor, tokens of tools and schemas."""
+"""Positions after the scripts: number of messages; number of tool calls; tokens of reasoning that the client sends again (many
+templates drop it); tokens of images by rule; 1 for a whole prompt, or 0 after an anchor; tokens of tools and schemas."""
 SIZE = SCRIPTS + 6
 EMPTY: Vector = (0,) * SIZE
 
 _LEADS = ((0x30, 0x39), (0xC2, 0xCB), (0xCC, 0xD4), (0xD5, 0xDF), (0xE0, 0xE1), (0xE2, 0xE2), (0xE3, 0xE9), (0xEA, 0xED), (0xEE, 0xF4))  # fmt: skip
-"""First and last byte in UTF-8 with which characters of each script but ASCII begin."""
+"""Range of first UTF-8 bytes of the characters of each script but ASCII."""
 _TOKENS = (0.4, 3.0, 0.5, 0.7, 1.0, 1.0, 1.0, 1.0, 2.0)
-"""Tokens that a character of each stands for, about: a marked letter for its word."""
+"""Approximate tokens per character of each script. An accented Latin letter counts for its whole word, hence 3."""
 _INDENT = 1.0
-"""Tokens that a pair of spaces stands for, about: indented code has a ratio of its own."""
+"""Approximate tokens for each pair of spaces: indented code has a ratio of its own."""
 _CLASSES = bytes(next((n for n, (a, b) in enumerate(_LEADS, 1) if a <= byte <= b), 0) for byte in range(256))
 
 SAME = (1.0,) * SCRIPTS
-"""Ratios of a vocabulary that is near enough."""
+"""Ratios for a vocabulary that is close enough to need no correction."""
 _TEMPLATE = ((5.0, 3.0), (25.0, 10.0), (0.5, 0.5), (1.0, 0.5), (8.0, 20.0), (1.15, 0.6))
 """Typical weights of `MESSAGES` to `TOOLS`, and their standard deviations."""
 _GUESSED = (0.25, 0.8, *(0.6,) * (SCRIPTS - 2))
-"""Standard deviations of the ratios of a model of which nothing is known."""
+"""Standard deviations of the ratios of an unknown model."""
 _LOWEST = 0.2
-"""Least ratio of a script."""
+"""Lowest ratio of a script."""
 _NOISE = 0.02
-"""Least relative error that no ratio explains."""
+"""Smallest relative error assumed beyond what the ratios explain."""
 _UNKNOWN_NOISE = 0.1
-"""That error while nothing is known of a model: its texts differ in their ratios, and one tells little of the next."""
+"""The same for an unknown model, whose texts differ in their ratios, so that one says little about the next."""
 _MEMORY = 0.25
-"""Share of the newest report in what is taken for that error."""
+"""Weight of the newest report in the estimate of that error."""
 _ROUNDING = 4.0
 """Variance of a count in tokens²: merges across the borders of texts."""
 _CLIP = 4.0
-"""Standard deviations to which an error is cut before it moves the weights."""
+"""Standard deviations to which an error is clipped before it moves the weights."""
 _DRIFT = 1e-5
 """Variance that a weight gains with each report, relative to its square."""
 ROOM = 8
-"""Tokens of a margin in any case."""
+"""Fewest tokens of a margin."""
 
 
 def by_script(text: str, tokens: int) -> tuple[float, ...]:
-    """Share the tokens of a text out among scripts, by its characters: `SCRIPTS` numbers, whose sum is `tokens`."""
+    """Distribute the tokens of a text over scripts, by its characters: `SCRIPTS` numbers whose sum is `tokens`."""
     classes = text.encode("utf-8", "replace").translate(_CLASSES)
     parts = [each * classes.count(n) for n, each in enumerate(_TOKENS, 1)]
     parts.append(_INDENT * text.count("  "))
@@ -64,18 +64,18 @@ def by_script(text: str, tokens: int) -> tuple[float, ...]:
 
 
 def add(vectors: Sequence[Vector], size: int = SIZE) -> Vector:
-    """Sum vectors of `size` numbers; no vectors: zeros."""
+    """Sum vectors of `size` numbers; without any, return zeros."""
     if len(vectors) < 2:
         return vectors[0] if vectors else (0,) * size
     return tuple(map(sum, zip(*vectors, strict=True)))
 
 
 class Ratios:
-    """Weights and their variances, moved by every report as a Kalman filter would that takes them for independent.
+    """Weights and their variances, updated with every report like a Kalman filter that assumes them to be independent.
 
     Args:
-        ratios: where the scripts begin.
-        doubt: share of the usual doubt in them.
+        ratios: initial weights of the scripts.
+        doubt: factor on their usual standard deviations.
     """
 
     def __init__(self, ratios: Sequence[float] = SAME, *, doubt: float = 1.0) -> None:
@@ -83,20 +83,20 @@ class Ratios:
         self.weights = [*ratios, *(weight for weight, _ in _TEMPLATE)]
         self.variances = [deviation**2 for deviation in deviations]
         self.noise = max(_NOISE, _UNKNOWN_NOISE * doubt)
-        """Relative error that no ratio explains, as reports show it: prose and code may have different ratios."""
+        """Relative error in the reports beyond what the ratios explain: prose and code, for example, may differ in theirs."""
 
     def predict(self, x: Vector) -> float:
-        """Tokens of what `x` counts."""
+        """Predict the model's tokens for the counts in `x`."""
         tokens: float = sum(map(mul, self.weights, x))
         return tokens
 
     def margin(self, x: Vector) -> float:
-        """Tokens by which `predict(x)` may be off, up or down: two standard deviations."""
+        """Return the tokens by which `predict(x)` may be off in either direction: two standard deviations and `ROOM`."""
         _, variance = self._spread(x, self.predict(x))
         return 2.0 * math.sqrt(variance) + ROOM
 
     def learn(self, x: Vector, tokens: float) -> None:
-        """Learn that what `x` counts took `tokens` tokens; of less than one there is nothing to learn."""
+        """Learn that the counts in `x` took `tokens` tokens; does nothing if that is less than one."""
         if tokens < 1:
             return
         spread, variance = self._spread(x, tokens)
@@ -124,6 +124,6 @@ class Ratios:
         self.noise = max(_NOISE, min(1.0, float(noise)))
 
     def _spread(self, x: Vector, tokens: float) -> tuple[list[float], float]:
-        """Part of each weight in the variance of what `x` takes, and that variance in tokens²."""
+        """Return each weight's share in the variance of the prediction for `x`, and that variance, in tokens²."""
         spread = [*map(mul, self.variances, x)]
         return spread, sum(map(mul, spread, x)) + (self.noise * tokens) ** 2 + _ROUNDING
