@@ -1,7 +1,8 @@
-"""Attempts: every request that is sent to a backend on behalf of a client's, and what comes after a refusal.
+"""Attempts: every request that is sent to a backend on behalf of a client's, and the remedy after a refusal.
 
-First sends, retries and resumes, streamed and whole: all are sent here (a summary is a request of Spillway's own), what a backend refuses is judged by one pure
-decision (`proxy.backends.refusals`) on one account per client request, and what was decided is carried out here.
+All first sends, retries and resumes go out here, streamed or not; only summaries, which are Spillway's own requests, do not.
+One pure function (`proxy.backends.refusals.remedy`) decides about a refusal, given what this client request has tried
+already (`Spent`), and this module carries the decision out.
 """
 
 import asyncio
@@ -40,28 +41,28 @@ from proxy.tokens.meter import Estimate
 _WITHOUT_FIGURES = 0.85
 """Factor on the goal after a refusal that does not say how long the prompt is."""
 _FINAL = frozenset({401, 402, 403})
-"""Statuses that no other way of asking would change: the key, money."""
+"""Statuses that no other form of the request would change: they are about the key or about money."""
 BREATH = 0.1
-"""Seconds between two looks whether the others that share the slots have ended."""
+"""Seconds between two checks whether the other requests on shared slots have ended."""
 LOADING_PAUSE = 0.5
-"""Seconds between two tries of a backend that loads its model, where it names no time of its own."""
+"""Seconds between two tries of a backend that is loading its model, unless it names a time itself."""
 LOADING = "⏳ Waiting for the model to be loaded"
 
 
 @dataclass(slots=True)
 class Attempted:
-    """An attempt to go on that is open."""
+    """An open attempt to continue an answer."""
 
     response: httpx.Response | Sequence[Piece]
-    """A stream to be read, or the pieces of an answer in one body."""
+    """Stream to read, or the pieces of an answer in one body."""
     estimate: Estimate
     request: ContinuationRequest
     bound: int | None
-    """`max_tokens` it was sent with."""
+    """`max_tokens` of the request, if Spillway set one."""
 
 
 class Attempts:
-    """The one owner of attempts; holds no state of any one request, which is in its job."""
+    """The one owner of attempts. The state of a single request is in its job, not here."""
 
     def __init__(self, *, preparer: Preparer, compactor: Compactor, counting: Counting, addons: AddOns) -> None:
         self.addons = addons
@@ -69,24 +70,24 @@ class Attempts:
         self.counting = counting
         self._preparer = preparer
         self._running: defaultdict[ModelKey, set[str]] = defaultdict(set)
-        """Jobs of a model that its backend has taken, or is about to take, by the unique part of their ids."""
+        """Running jobs of each model, by the unique part of their ids: its backend has accepted them, or is about to."""
         self._slots: defaultdict[ModelKey, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """Held by the one request of a model that may be sent after its slots were cleared.
+        """Lock of each model, held by the one request that may be sent after the backend's slots were cleared.
 
-        When a KV cache that slots share is full, all are cleared, whosever prompt was small. llama-server's default is four
-        slots over one cache of the window's size (`--kv-unified`); LM Studio's `parallel` is alike. Neither says so
-        beforehand, so the requests that were cleared run one at a time from then on.
+        When a KV cache that slots share is full, the backend clears all of them, even those with small prompts.
+        llama-server's default is four slots over one cache of the window's size (`--kv-unified`); LM Studio's `parallel` is
+        similar. Neither announces it, so the requests that were cleared run one at a time afterwards.
         """
 
     async def open(self, job: Job) -> tuple[httpx.Response, bytes | None]:
-        """Send the job, again as often as something can be done about a refusal; the last response, whatever it says.
+        """Send the job, and again for as long as there is a remedy for its refusal; return the last response in any case.
 
-        It is a stream to be read and closed, and then there is no body; or its body has been read.
+        The response is an open stream to read and close, with None as its body, or its body has been read.
 
         Raises:
             UpstreamUnavailable: the backend can't be reached, or broke off.
-            ContextOverflow: it refused the prompt as too long, and nothing is left that could be shortened, or hardly
-                anything of the newest message.
+            ContextOverflow: it refused the prompt as too long, and nothing more can be shortened, or hardly anything would
+                be left of the newest message.
         """
         bound_first(job)
         why = "first"
@@ -117,7 +118,7 @@ class Attempts:
             why = done.value
 
     async def ask_whether_it_fits(self, job: Job, window: int) -> None:
-        """Have a backend that cuts in silence read a prompt that may exceed `window` tokens; raises `ContextOverflow` if it does."""
+        """Have a backend that silently cuts read a prompt that may exceed `window` tokens; raises `ContextOverflow` if it does."""
         estimate, meter = job.prompt.estimate, self.counting.meter
         body = unstreamed(job.prompt.body()) | dict.fromkeys(job.prompt.request.bounds, 1)
         response, answered = await self._post(job, ChatBody(dumps(body)), "asked", stream=False)
@@ -131,15 +132,15 @@ class Attempts:
     async def go_on(
         self, job: Job, request: ContinuationRequest, delivered_tokens: int, way: Continuation | None, why: str
     ) -> Attempted | Refusal:
-        """Ask for more of an answer of which `delivered_tokens` came, in a way to continue it; None: for another reason.
+        """Ask for more of an answer, of which the client has `delivered_tokens`. `way` is None unless it continues the text.
 
-        A backend that is not ready, or breaks off, is asked again: see `Spent.retry`.
+        If the backend is not ready, or breaks off, it is asked again: see `Spent.retry`.
 
         Raises:
             UpstreamUnavailable: the backend can't be reached, or does not get ready.
             UpstreamRefused: it refuses, and no other request would change that.
         """
-        # These frames are rewritten in any case, so the backend may as well count in each of them.
+        # Frames of a resumed answer are rewritten anyway, so usage in each of them costs nothing.
         counts = job.known_backend.ask_running_counts
         body, streamed = going_on(job.prompt.body(), request.messages, request.fields, counts), job.streams
         estimate = await self.counting.meter.measure(job.key, body, tenant=job.exchange.tenant)
@@ -163,7 +164,7 @@ class Attempts:
                     return await self.go_on(job, request, delivered_tokens, way, why)
                 if overflow is None and feature is None:
                     _raise_final(job, response, refused)
-                if overflow is not None and overflow.bounded:  # no bound of the client's was in it
+                if overflow is not None and overflow.bounded:  # the refused bound was Spillway's, not the client's
                     overflow = replace(overflow, bounded=False, quoted=True)
                 return Refusal(overflow=overflow, feature=feature, roomy=_is_roomy(job), way=way)
             except (UpstreamTimeout, UpstreamRefused):
@@ -174,7 +175,7 @@ class Attempts:
                 await asyncio.sleep(seconds)
 
     async def refusal(self, job: Job, status: int, body: bytes, *, streamed: bool = False) -> Refusal:
-        """Recognise why a first request was refused: too long a prompt, else tools, thinking, roles or stream; or none of these."""
+        """Recognise why a first request was refused: a prompt that is too long, tools, thinking, roles, a stream, or unknown."""
         overflow, feature = await self._overflow(job, status, body, job.prompt.estimate), None
         if overflow is None:
             features: list[Feature] = ["tools"] if job.may_emulate else []
@@ -189,7 +190,7 @@ class Attempts:
         return Refusal(overflow=overflow, feature=feature, roomy=_is_roomy(job), affordable=payable)
 
     async def mend(self, job: Job, refusal: Refusal) -> Remedy:
-        """Decide what to do about a refusal and do it; `GIVE_UP` if there is nothing to do, or it did not help."""
+        """Apply the remedy for a refusal and return it, or `GIVE_UP` if there is none, or it did not help."""
         todo, done = refusals.remedy(refusal, job.state.spent), True
         if todo is Remedy.WAIT:
             await self._wait_for_slots(job)
@@ -202,7 +203,7 @@ class Attempts:
         return todo if done else Remedy.GIVE_UP
 
     async def _overflow(self, job: Job, status: int, body: bytes, estimate: Estimate) -> Overflow | None:
-        """Recognise an overflow that is credible for the request sent last, given its estimate."""
+        """Recognise an overflow in a response, if it is credible given the estimate of the request sent last."""
         sent, known = SentRequest(job.state.posted), job.route.known
         found = recognise(status, body, sent)
         believed = job.profile.window
@@ -214,8 +215,8 @@ class Attempts:
         return credible(found, needed=needed, loaded=loaded, held=known.held)
 
     async def _wait_for_slots(self, job: Job) -> None:
-        """Wait until this is the only request that was cleared, and those that were taken have ended; as long as for a word."""
-        # It runs no more: whoever has its turn would wait for this one, which waits for its own.
+        """Wait for this request's turn among those that were cleared, and then, up to the read timeout, for the running ones."""
+        # It must not count as running: the request that holds the lock would wait for it, while it waits for the lock.
         (running := self._running[job.key]).discard(job.state.unique)
         if job.state.pool_lock is None:
             lock = self._slots[job.key]
@@ -223,11 +224,11 @@ class Attempts:
             job.state.pool_lock = lock
         with suppress(TimeoutError):
             async with asyncio.timeout(job.settings.read_timeout):
-                while running:  # noqa: ASYNC110 - one event for each of many would be more
+                while running:  # noqa: ASYNC110 - an event for each running job would be more code
                     await asyncio.sleep(BREATH)
 
     async def _wait_for_loading(self, job: Job, response: httpx.Response) -> bool:
-        """Wait a moment for a backend that loads its model; False: it has taken as long as it may take to say a word."""
+        """Wait a moment for a backend that is loading its model; returns False after the read timeout in total."""
         clock, state = job.outcome.clock, job.state
         state.loads_since = state.loads_since or clock()
         if clock() - state.loads_since > job.settings.read_timeout:
@@ -241,7 +242,7 @@ class Attempts:
         return True
 
     async def _shorten(self, job: Job, overflow: Overflow) -> bool:
-        """Learn from a refusal and make the job fit; False: there is nothing to shorten."""
+        """Learn from a refusal and make the job fit; returns False if nothing can be shortened."""
         job.outcome.add("refused", what="overflow", origin=ORIGIN, window=overflow.window)
         unbound(job)
         window = job.window
@@ -249,7 +250,7 @@ class Attempts:
         budget, tokens = job.budget, job.prompt.estimate.tokens
         if budget is None:
             return False
-        if window is None:  # tools, results and limits hang on it
+        if window is None:  # the window has just become known, and tools, results and limits depend on it
             await self._preparer.prepare_again(job, emulate="tools" in job.state.spent.without)
             if job.prompt.estimate.tokens < tokens and not job.is_due:
                 return True
@@ -257,7 +258,7 @@ class Attempts:
         if tokens <= 0.8 * budget.window and lower_bound(job, budget.window):
             job.state.spent.counted = True
             return True
-        # The refusal may know better than the estimate how long the prompt is: aim as much lower.
+        # The backend's count may be higher than the estimate. Then aim lower by the same factor, unless it is beyond belief.
         known = overflow.prompt_tokens or 0
         excess = max(1.0, known / max(1, tokens)) if known < 8 * tokens else 1.0
         less = (_WITHOUT_FIGURES if excess == 1.0 else 1.0) * (0.7 if job.state.spent.shortened > 1 else 1.0) / excess
@@ -275,7 +276,7 @@ class Attempts:
         return refusal.feature != "tools" or job.prompt.offer is not None or (offered and not job.prompt.builtin)
 
     async def _post(self, job: Job, body: ChatBody, why: str, *, stream: bool) -> tuple[httpx.Response, bytes | None]:
-        """Send a request once; the response is a stream that is open, or comes with its body."""
+        """Send a request once; returns an open stream and None, or a response with its body."""
         job.state.posted, job.state.running = body.wire or body.content, self._running[job.key]
         job.state.running.add(job.state.unique)
         job.outcome.add("sent", why=why, stream=stream)
@@ -299,7 +300,7 @@ class Attempts:
 
 
 def _first_body(job: Job) -> ChatBody:
-    """Build the body of a first request: as it came where nothing is changed."""
+    """Build the body of a first request: the client's own bytes if nothing was changed."""
     prompt, request = job.prompt, job.prompt.request
     job.state.usage_requested = may_ask_usage(request) and not job.known_backend.reports_usage
     if request.stream and not job.streams:
@@ -315,7 +316,7 @@ def _refused_feature(job: Job, status: int, body: bytes, features: Sequence[Feat
 
 
 def _pieces(response: httpx.Response, body: bytes) -> Sequence[Piece]:
-    """Return the answer that came in one body as a stream would have it; empty: it is none."""
+    """Return the pieces of an answer in one body; empty if the body is not an answer."""
     return pieces_of(body) if response.status_code == 200 and not is_refusal(body) else ()
 
 
@@ -324,7 +325,7 @@ def _is_roomy(job: Job) -> bool:
 
 
 def _raise_unlisted(job: Job, response: httpx.Response) -> None:
-    """Raise the error of a model that no backend lists, and that the first of several does not have either."""
+    """Raise `ModelNotFound` if no backend lists the model, and the first of several, which was asked, answered 404."""
     if response.status_code == 404 and job.route.candidates:
         raise ModelNotFound(
             f"None of the backends {', '.join(job.route.candidates)} lists the model {job.route.model!r}, and the "
@@ -333,11 +334,11 @@ def _raise_unlisted(job: Job, response: httpx.Response) -> None:
 
 
 def _raise_final(job: Job, response: httpx.Response, body: bytes) -> None:
-    """Raise the error of a refusal to go on that no other request would change, or that only time does.
+    """Raise an error if a refusal to continue would not change with another request, or only with time.
 
     Raises:
-        UpstreamUnavailable: it is not ready.
-        UpstreamRefused: it refuses.
+        UpstreamUnavailable: the backend is not ready.
+        UpstreamRefused: it refuses for good.
     """
     status, not_ready = response.status_code, refusals.is_not_ready(response.status_code, body)
     if not (not_ready or status in _FINAL or status >= 500):
@@ -352,7 +353,11 @@ def _raise_final(job: Job, response: httpx.Response, body: bytes) -> None:
 
 
 def _bound_lower(job: Job, refusal: Refusal) -> bool:
-    """Lower the bound of the answer to what can be paid for, which the user is told, or so that it tells what a figure means."""
+    """Lower `max_tokens` to what the account can pay for, or to test what a figure in an overflow error means.
+
+    If the request is then accepted, the figure was the window less the bound (see `learn_counted`). The user is informed of
+    a bound lowered for money.
+    """
     overflow, request = refusal.overflow, job.prompt.request
     if refusal.affordable is not None:
         if request.max_tokens is not None and request.max_tokens <= refusal.affordable:

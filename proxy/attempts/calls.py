@@ -1,6 +1,6 @@
-"""The tool calls of an answer: read back where they stand in its text, counted, recorded where wrong; those of built-in tools are answered.
+"""Tool calls of an answer: read from its text, counted, and recorded if faulty; calls of built-in tools are answered.
 
-What is recorded are reasons, forms and names of tools; never arguments, nor anything else of an answer.
+Records hold reasons, forms and names of tools, but never arguments or anything else from an answer.
 """
 
 from collections import defaultdict
@@ -22,16 +22,16 @@ from proxy.stream.answer import Answer
 from proxy.tokens.meter import Meter
 
 MOST_SEARCHES = 4
-"""Messages with calls of built-in tools in one answer; the last of them only learns that it was the last."""
+"""Messages with calls of built-in tools in one answer; the last one only gets the reply that there will be no more."""
 SEARCHES_AT_ONCE = 4
 """Calls in one message that are answered."""
 NO_MORE = "Nothing more is looked up in this answer. Go on with what is above, or ask the user."
 _ROOMY = 0.5
-"""Share of the room for a block from which on searches do with what is left beside one."""
+"""Share of recall's room that has to be left for searches, or an earlier recalled block gives way to them."""
 
 
 class CallLedger:
-    """Counts of emulated calls by their fate, per backend, model and form, since the start."""
+    """Counts of emulated calls by outcome, per backend, model and form, since the start."""
 
     def __init__(self) -> None:
         self._counts: dict[ModelKey, dict[str, dict[str, int]]] = defaultdict(dict)
@@ -44,7 +44,7 @@ class CallLedger:
             job.outcome.add("called", form=form, became=outcome, number=number)
 
     def describe(self, key: ModelKey) -> dict[str, Any]:
-        """Counts of a model by form, for people."""
+        """Return the counts of a model by form, for people."""
         return {form: dict(counts) for form, counts in self._counts.get(key, {}).items()}
 
 
@@ -56,18 +56,18 @@ class AnswerCalls:
         self._answer = answer
         self._ledger = ledger
         self._reader: WrittenCallReader | None = None
-        """Of the running attempt, until it is counted."""
+        """Reader of the running attempt, until its calls are counted."""
         self._recorded = 0
-        """Calls that were recorded."""
+        """Number of calls recorded so far."""
 
     def reader(self) -> WrittenCallReader | None:
-        """Make the reader of the next attempt; None: it writes no calls as text."""
+        """Make the reader for the next attempt, or return None if calls in its text are not read."""
         job, answer, offer = self._job, self._answer, self._job.prompt.offer
         emulated = offer is not None
         if offer is not None:
-            # What built-in tools are called with is checked when they are answered.
+            # Arguments of built-in tools are checked later, when the calls are answered.
             offer = offer.with_more(dict.fromkeys(job.prompt.builtin))
-        # Text may be taken for calls, but not where the client wants a format, or has a chore done.
+        # Text is read for calls, but not if the client asked for a format, or for a background task.
         disturbs = job.undisturbed or job.prompt.request.choices != 1
         if offer is None and job.settings.tool_mode != "native" and not disturbs:
             offer = _native_offer(job)
@@ -83,7 +83,7 @@ class AnswerCalls:
         return self._reader
 
     def record(self, *, over: bool = False) -> None:
-        """Record what is known by now; calls of several choices when all have ended. `over`: nothing more comes."""
+        """Record what is known so far; calls of several choices only once all have ended (`over`)."""
         job, answer, reader = self._job, self._answer, self._reader
         leaked, repeated = 0, answer.repeated_calls - job.outcome.repeated_calls
         if reader is not None:
@@ -116,7 +116,7 @@ class AnswerCalls:
 
 
 def _native_offer(job: Job) -> Offer | None:
-    """Return what the request offers to a model that has tools of its own; None: nothing, or they are emulated."""
+    """Return the tools that the request offers natively, or None if there are none, or they are emulated."""
     if job.prompt.offer is not None or not (job.offers_tools or job.prompt.builtin):
         return None
     offer = offer_of(job.prompt.request.body)
@@ -127,7 +127,7 @@ def _record_faults(job: Job, faults: Iterable[CallFault]) -> None:
     kind = job.known_backend.kind
     for fault in faults:
         if fault.tool in job.prompt.builtin:
-            continue  # Spillway's own: clients know of no such tool, and the model is told by the answer
+            continue  # Spillway's own tool, which clients do not know; the model learns of the fault from the result
         job.outcome.add("malformed_call", reason=fault.reason, tool=fault.tool, form=fault.form, provider=kind)
 
 
@@ -139,7 +139,7 @@ def make_call_id() -> str:
 async def answer_calls(
     job: Job, said: Answer, calls: Sequence[CallPart], meter: Meter, addons: AddOns, *, last: bool
 ) -> list[Message]:
-    """Build the messages of an answer's calls of built-in tools with their results; the `last` ones get none."""
+    """Build the messages of an answer's calls of built-in tools with their results; `last` calls get a refusal instead."""
     most = 0.0 if job.budget is None else prune_limits(job.settings, job.budget.zone).recall
 
     def room_left() -> float:
@@ -147,7 +147,7 @@ async def answer_calls(
 
     room = room_left()
     if not last and room < _ROOMY * most and await addons.make_way(job, refused=True):
-        room = room_left()  # what the model asks for goes before what its turn was thought to need
+        room = room_left()  # a passage that the model asks for matters more than one recalled on a guess
     results: list[str] = []
     for number, call in enumerate(calls):
         tool = job.prompt.builtin[call.name]
@@ -167,5 +167,5 @@ async def answer_calls(
 
 
 def _valid(call: CallPart) -> str:
-    """Return the arguments as they came, where they are what backends take."""
+    """Return the arguments unchanged if backends accept them, or else an empty object."""
     return call.arguments if arguments_of(call.arguments) else "{}"

@@ -1,4 +1,4 @@
-"""The driver of an answer: reads the backend, feeds the session, sends what it says, and opens the next attempt."""
+"""The driver of an answer: reads from the backend, feeds the session, sends its output, and opens the next attempt."""
 
 import asyncio
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from proxy.stream.answer import Answer
 from proxy.stream.session import StreamSession
 
 Interrupted = events.Interruption | None
-"""Why an attempt was left, or ended in something that needs another one; None: the answer is complete."""
+"""Reason why another attempt is needed, or None if the answer is complete."""
 
 
 class AnswerDriver:
@@ -42,7 +42,7 @@ class AnswerDriver:
             unique=job.state.unique,
         )
         self.failed: UpstreamUnavailable | None = None
-        """Why the backend did not continue the answer, if that ended it."""
+        """Error that ended the answer because the backend did not continue it."""
         self._job = job
         self._client = client
         self._attempts = attempts
@@ -53,7 +53,7 @@ class AnswerDriver:
         watch.remarks, watch.usage_details = self._remarks, self._usage_details
         self._session = StreamSession(watch, self.answer, client.writer, self._calls.reader)
         self._estimates = [job.prompt.estimate]
-        """Of the prompts of attempts whose usage is still to be learned from."""
+        """Estimates of the latest attempts' prompts, from whose usage the meter has not learned yet."""
 
     async def run(self, received: httpx.Response | Sequence[Piece]) -> None:
         """Relay the answer: a stream, or the pieces of a body."""
@@ -73,7 +73,7 @@ class AnswerDriver:
             if session.state is not events.State.DONE:
                 await self._handle(events.CutOff(""))
         finally:
-            # Clients hang up at the end mark, and the backend may take its time to end the body.
+            # Record before the body ends: clients hang up at the end mark, while the backend may take its time after it.
             self._end()
 
     def _usage_details(self) -> dict[str, Any] | None:
@@ -82,18 +82,18 @@ class AnswerDriver:
         return self._job.usage_details()
 
     def _remarks(self) -> list[Piece]:
-        """Return what is shown beside an answer that ends."""
+        """Return the pieces to show beside an answer at its end."""
         job, beside = self._job, self._client.beside
         if not beside:
             return []
         self._observe()  # which may show that the prompt was cut
         details = self._usage_details()
-        # The headers may have gone out too early to say what was done.
+        # Headers may have been sent before it was known what was done, so a comment repeats it.
         summary = [Piece(comment=f"spillway {dumps(details).decode()}")] if details and job.outcome.handled else []
         return [form(notice) for notice in final_notices(job) for form in beside] + summary
 
     def _end(self) -> None:
-        """Write down what became of the answer."""
+        """Record the outcome of the answer."""
         answer, session, outcome = self.answer, self._session, self._job.outcome
         self._calls.record(over=True)
         outcome.usage, outcome.delivered = answer.usage(), session.delivered
@@ -107,7 +107,7 @@ class AnswerDriver:
         self._counting.learn_pace(self._job)
 
     def _observe(self) -> None:
-        """Learn from what the backend reported of attempts that have ended, once of each."""
+        """Learn from the usage that the backend reported for ended attempts, once for each."""
         if name := self.answer.model:
             self._job.route.known.answered_as(name)
         estimates, self._estimates = self._estimates, []
@@ -118,7 +118,7 @@ class AnswerDriver:
     # -- reading
 
     async def _receive(self, received: httpx.Response | Sequence[Piece]) -> Interrupted:
-        """Take in one attempt, a stream or the pieces of a body, until it ends or is to be left."""
+        """Take in one attempt, a stream or the pieces of a body, until it ends or should be left."""
         outcome, first = self._job.outcome, True
         try:
             if not isinstance(received, httpx.Response):
@@ -143,7 +143,7 @@ class AnswerDriver:
             self._calls.attempt_over()
 
     async def _handle(self, event: events.StreamEvent) -> Interrupted:
-        """Feed the session, and send what it says."""
+        """Feed the session, and send its output."""
         data, stop = self._session.handle(event)
         if data and self._client.streams:
             await self._client.write(data)
@@ -158,10 +158,10 @@ class AnswerDriver:
     async def _next(
         self, stop: events.Interruption
     ) -> tuple[events.StreamEvent, httpx.Response | Sequence[Piece] | None]:
-        """Open the next attempt, and return the event that begins it, or the one that there is none."""
+        """Open the next attempt, and return it with its event, or the event that says there is none."""
         new_paragraph, attempted = isinstance(stop, events.Correct | events.Search | events.Conclude), None
         if new_paragraph:
-            with suppress(UpstreamUnavailable):  # what there is is delivered
+            with suppress(UpstreamUnavailable):  # the client still gets the answer so far
                 attempted = await self._resumer.open_next(stop)
         elif isinstance(stop, events.Pause | events.Retry):
             attempted = await self._with_notices(stop)
@@ -189,7 +189,7 @@ class AnswerDriver:
         return event, attempted.response
 
     async def _with_notices(self, stop: events.Pause | events.Retry) -> Attempted | None:
-        """Open the next attempt between a notice that this may take long and one of what came of it."""
+        """Open the next attempt; before it, send a notice that this may take long, and after it one with the result."""
         job, client, answer, outcome = self._job, self._client, self.answer, self._job.outcome
         last = isinstance(stop, events.Pause) and stop.last
         shown, anew = not (last or answer.attempt.cleared), answer.attempt.restarted
@@ -217,7 +217,7 @@ class AnswerDriver:
         return attempted
 
     async def _with_account(self, notice: status.Notice) -> status.Notice:
-        """Return the notice that ends the answer with as much of an account, and of what to do next, as the user wants."""
+        """Add the closing note to the notice that ends an answer, in the length that the user has set."""
         job, answer, wanted = self._job, self.answer, self._job.settings.status
         lines: list[str] = []
         if "minimal" not in wanted:
@@ -234,10 +234,11 @@ class AnswerDriver:
         return replace(notice, details=tuple(lines))
 
     async def _open_next(self, stop: events.Pause | events.Retry) -> Attempted | None:
-        """Open the next attempt; None if there can be none, or the backend `failed`."""
+        """Open the next attempt, or return None if there can be none, or the backend failed (see `failed`)."""
         if isinstance(stop, events.Pause):
             self._job.outcome.add("paused", reason=stop.reason, tokens=self.answer.attempt.used)
-            if self._session.watch.unknown and self.answer.attempt.finish:  # one that was paused shows nothing
+            # A paused attempt says nothing about the window.
+            if self._session.watch.unknown and self.answer.attempt.finish:
                 self._observe()
                 await self._resumer.learn_window()
         try:
@@ -247,7 +248,7 @@ class AnswerDriver:
             return None
 
     def _record_ended_early(self, *, loops: bool = False) -> bool:
-        """Record that the answer ends here, and return whether that is because it is as long as it may get."""
+        """Record that the answer ends early, and return whether it has reached the most that Spillway allows."""
         longest = self._session.watch.at_ceiling(self.answer)
         self._job.outcome.unfinished = True
         self._job.outcome.add("out_of_room", reason="loop" if loops else "answer_windows" if longest else "window")

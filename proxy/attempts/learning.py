@@ -1,4 +1,4 @@
-"""Learning from refusals: of a model for all requests, or of one request alone."""
+"""Learning from refusals: facts about a model for all requests, or for one request alone."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,9 +10,9 @@ from proxy.job import Job
 
 
 async def learn_feature(job: Job, refusal: refusals.FeatureRefusal) -> None:
-    """Learn that the model has no tools, no streams, no bound of thinking, or a chat template with a rule.
+    """Learn that the model lacks tools, streams or a bound on thinking, or that its chat template has a rule.
 
-    A value of `tool_choice`, or a provider that the client picked, says nothing of other requests.
+    If the client chose a `tool_choice` or a provider, the lesson applies to its request alone.
     """
     is_rule = refusal.feature in TEMPLATE_RULES
     field = "template_rules" if is_rule else str(refusal.feature)
@@ -27,7 +27,7 @@ async def learn_feature(job: Job, refusal: refusals.FeatureRefusal) -> None:
 
 
 async def learn_window(job: Job, overflow: Overflow) -> None:
-    """Learn the window that a refusal names, for its own request alone where it holds for no other."""
+    """Learn the window that a refusal names: for the model, or for this request alone if it does not apply to others."""
     tokens, window = job.prompt.estimate.tokens, None
     if overflow.window is not None and not (overflow.quoted or job.loads_window or "provider" in job.request.body):
         job.route.known.learn("window", overflow.window, ORIGIN)
@@ -35,13 +35,13 @@ async def learn_window(job: Job, overflow: Overflow) -> None:
     elif overflow.window is not None:
         window = Fact(overflow.window, ORIGIN, Trust.LEARNED)
     elif job.budget is None and tokens > SMALLEST_WINDOW:
-        window = Fact(int(tokens * 0.9), "refused prompt", Trust.FALLBACK)  # nobody names it; it is smaller than this
+        window = Fact(int(tokens * 0.9), "refused prompt", Trust.FALLBACK)  # it is less than the prompt
     if window is not None:
         job.profile = replace(job.profile, window=window)
 
 
 async def learn_counted(job: Job) -> None:
-    """Learn from a lowered bound that was taken: it has to fit beside the prompt, and a figure was the window less it."""
+    """Learn from a lowered bound that was accepted: prompt and bound have to fit together, so a figure named was the difference."""
     spent, known = job.state.spent, job.route.known
     if job.loads_window or "provider" in job.request.body:
         return

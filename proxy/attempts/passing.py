@@ -26,12 +26,12 @@ _BETWEEN_FRAMES = (b"\n\n", b"\r\n\r\n")
 
 
 async def pass_through(exchange: Exchange, outcome: Outcome, to: "Addressed", end: ErrorEnding | None = None) -> None:
-    """Send the request as it is and the response as it comes; `end` is for a stream that the server has to end.
+    """Send the request unchanged and the response as it comes; `end` makes the ending of a stream that the server has to end.
 
     Raises:
         UpstreamUnavailable: the backend can't be reached, or broke off before anything was sent.
-        ShuttingDown: the server is being stopped; the stream has its ending, if it is one and stood between two frames.
-        BrokenOff: the body broke off after the status went out.
+        ShuttingDown: the server is being stopped; a stream that was between two frames has got its ending.
+        BrokenOff: the body broke off after the status was sent.
     """
     upstream = to.route.upstream
     outcome.record_route(*to.route.key, listed=to.route.listed is not None, looks=exchange.method in SAFE)
@@ -59,7 +59,7 @@ async def pass_through(exchange: Exchange, outcome: Outcome, to: "Addressed", en
             await exchange.end()
         raise stopped from None
     except httpx.TransportError as error:
-        # Status and part of the body are out: the client is shown the same broken body that came.
+        # Status and part of the body are sent: the client sees the same broken body.
         raise BrokenOff from error
     finally:
         await response.aclose()
@@ -71,17 +71,17 @@ _BOUNDARY = re.compile(r'multipart/form-data\b.*;\s*boundary="?([^\s";]{1,70})',
 _FIELD = re.compile(
     rb'(?:[^\r\n]{1,512}\r\n){0,4}?[^\r\n]{1,512}\bname="?model"?\r\n(?:[^\r\n]{1,512}\r\n){0,4}\r\n([^\r\n]{1,512})\r\n'
 )
-"""The part of a form (RFC 7578) that holds the model, as transcriptions are asked for."""
+"""Part of a form (RFC 7578) that names the model, as in requests for transcriptions."""
 _PARTS = 1000
-"""Parts of a form that are looked at."""
+"""Most parts of a form that are examined."""
 _OPEN = re.compile(rb"(?:\xef\xbb\xbf)?\s{0,65536}(?:\{|--|\Z)|\xef\xbb?\Z|-\Z")
-"""A beginning that may be one of an object or a form."""
+"""Beginning of a body that may still turn out to be an object or a form."""
 _SNIFFED = 512
 """Bytes at the beginning of a body by which its type is recognised."""
 _NAMES = ("model", "name", "source")
-"""Fields that name a model; those after the first in Ollama's own requests only."""
+"""Fields that name a model; all but the first only in Ollama's own requests."""
 _ENDS = 4096
-"""Bytes at each end of a large body in which such a field is looked for."""
+"""Bytes at each end of a large body that are searched for such a field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +91,19 @@ class Addressed:
     route: Route
     body: bytes | AsyncIterable[bytes]
     plain: bool = False
-    """Whether a content-encoding was undone for that."""
+    """Whether the body was decoded, so that its content-encoding no longer applies."""
 
 
 async def address(exchange: Exchange, router: Router, limit: int) -> Addressed:
     """Find the route of a request, reading no more of its body than that takes.
 
-    A JSON object is read as a whole, however it is framed or called, and is bound by `limit` bytes; so is what is compressed.
-    A form that does not begin with its model is read up to `limit`, where there are several backends. Of anything else no
-    more than the beginning is read, and the rest is passed on as it arrives.
+    A JSON object, whatever its content type, and a compressed body are read whole, up to `limit` bytes. A form that does not
+    begin with its model is read up to `limit` if there are several backends. Of any other body only the beginning is read,
+    and the rest is passed on as it arrives.
 
     Raises:
-        BadRequest: the JSON holds text that is none.
-        BodyTooLarge: it is larger than `limit`.
+        BadRequest: the JSON contains invalid text.
+        BodyTooLarge: the body is larger than `limit`.
     """
     beginning = await exchange.peek(_SNIFFED, _OPEN.match)
     if exchange.header(b"content-encoding") or _OBJECT.match(beginning):
@@ -126,11 +126,11 @@ async def address(exchange: Exchange, router: Router, limit: int) -> Addressed:
 
 
 async def address_read(exchange: Exchange, router: Router, wire: bytes, limit: int, *, needs_model: bool) -> Addressed:
-    """Find the route of a request whose body was read; one that `needs_model` and names none gets the default's id.
+    """Find the route of a request whose body was read. With `needs_model`, a request that names none gets the default model.
 
     Raises:
-        BadRequest: it is JSON and holds text that is none.
-        BodyTooLarge: it is larger than `limit` without its content-encoding.
+        BadRequest: the JSON contains invalid text.
+        BodyTooLarge: the body, decoded, is larger than `limit`.
     """
     try:
         body = await exchange.decoded(wire, limit)
@@ -140,7 +140,7 @@ async def address_read(exchange: Exchange, router: Router, wire: bytes, limit: i
     field = _field_at_ends(body, names) if len(body) > LARGE else _field(body, names)
     model = "" if field is None else field.model
     if field is not None and needs_model and not model:
-        with suppress(BadRequest):  # it goes on without
+        with suppress(BadRequest):  # without a default, the backend decides
             model = await router.chosen()
     if field is None or not model:
         return Addressed(await router.unnamed(exchange.path), wire)
@@ -152,15 +152,15 @@ async def address_read(exchange: Exchange, router: Router, wire: bytes, limit: i
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """The field of a body that names the model; empty: it names none."""
+    """Field of a body that names the model; `model` is empty if it names none."""
 
     model: str
     renamed: Callable[[str], bytes]
-    """Builds the body with another model."""
+    """Returns the body with another model in this field."""
 
 
 def _field(body: bytes, names: Sequence[str]) -> _Field | None:
-    """Find the first of these fields that is a text; None: the body is no JSON object, or the model no text."""
+    """Find the first of these fields that is a string, or None if the body is not a JSON object, or the model not a string."""
     try:
         parsed = loads_text(body)
     except BadText as error:
@@ -175,9 +175,9 @@ def _field(body: bytes, names: Sequence[str]) -> _Field | None:
 
 
 def _field_at_ends(body: bytes, names: Sequence[str]) -> _Field | None:
-    """Find one of these fields near either end of a body that is too large to be parsed in one go.
+    """Find one of these fields near either end of a body that is too large to parse on the event loop.
 
-    SDKs write the model first or last. A field of the same name deeper inside is taken for it.
+    SDKs write the model first or last. A nested field with the same name would be mistaken for it.
     """
     patterns = [re.compile(rb'"%b"\s{0,64}:\s{0,64}"([^"\\]{0,512})"' % name.encode()) for name in names]
     ends = (0, _ENDS), (len(body) - _ENDS, len(body))
@@ -189,7 +189,7 @@ def _field_at_ends(body: bytes, names: Sequence[str]) -> _Field | None:
 
 
 def _model_in(form: bytes, boundary: bytes) -> re.Match[bytes] | None:
-    """Find the part that names the model, among those that have come."""
+    """Find the part of a form that names the model, among those received so far."""
     delimiter, at = b"--" + boundary + b"\r\n", 0
     for _ in range(_PARTS if boundary else 0):
         if (at := form.find(delimiter, at)) < 0:

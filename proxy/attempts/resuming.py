@@ -1,4 +1,4 @@
-"""The next attempt of an answer: after a pause, for a call that could not be made, or behind a call that Spillway answers."""
+"""The next attempt of an answer: after a pause, for a call that could not be read, or after a call that Spillway answers."""
 
 import logging
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ _log = logging.getLogger("spillway.resume")
 
 
 class Resumer:
-    """Opens the further attempts of one answer. What the backend refuses, or begins anew, is remembered for its model."""
+    """Opens the further attempts of one answer, and remembers for the model which ways to continue do not work."""
 
     def __init__(self, job: Job, answer: Answer, attempts: Attempts) -> None:
         self._job = job
@@ -48,12 +48,12 @@ class Resumer:
         self._counting = attempts.counting
         self._text, self._thought = SummarisedStart(), SummarisedStart()
         self._way: Continuation | None = None
-        """The way in which the running attempt was asked for."""
+        """Way to continue that the running attempt uses, or None if it does not continue a text."""
         self._seconds = 0.0
-        """What shortening the answer has taken since the pause."""
+        """Seconds that shortening the answer has taken since the pause."""
 
     def takes_long(self) -> bool:
-        """Return whether much has to be shortened before the answer goes on, and can be: the answer itself, or the history."""
+        """Return whether the next attempt will take long, because the answer or the history has to be shortened, and can be."""
         job, budget, tokens = self._job, self._job.budget, self._answer.delivered_tokens
         if budget is None:
             return True
@@ -64,7 +64,7 @@ class Resumer:
         return over or is_worth_a_summary(job, budget)
 
     async def open_next(self, stop: Interruption) -> Attempted | None:
-        """Open the next attempt; None: there can be none.
+        """Open the next attempt, or return None if there can be none.
 
         Raises:
             UpstreamUnavailable: the backend can't be reached, is not ready, or refused every way to continue.
@@ -78,12 +78,12 @@ class Resumer:
         return await (self._correct(stop) if isinstance(stop, Correct) else self._search(stop))
 
     def record_restart(self) -> None:
-        """Record that the model began its answer anew, and by what that was seen."""
+        """Record that the model began its answer anew, and how that showed."""
         reason = "it said the same again" if self._answer.attempt.copied else "it wrote another version"
         self._job.outcome.add("restarted", how="" if self._way is None else self._way.value, reason=reason)
 
     async def learn_window(self) -> None:
-        """Learn the window from an answer that ended for its length; else assume one for this answer alone."""
+        """Read the profile again after an answer ended with `length`; if the window is still unknown, assume one for this answer."""
         job, attempt = self._job, self._answer.attempt
         await job.read_profile()
         if job.profile.window is None:
@@ -92,14 +92,14 @@ class Resumer:
         job.record_measured()
 
     async def _resume(self, reason: str) -> Attempted | None:
-        """Open the next attempt after a pause, in the first way that the backend takes."""
+        """Open the next attempt after a pause, in the first way that the backend accepts."""
         job, answer = self._job, self._answer
         prompt_tokens, upto, self._seconds = job.prompt.estimate.tokens, self._summarised, 0.0
         if not await self._prepare():
             return None
         before = answer.attempt.prompt_tokens + answer.attempt.gained - prompt_tokens
         for way in job.ways:
-            if job.budget is None:  # nothing is known of the model, or not any more, because another one answers
+            if job.budget is None:  # the window is unknown, maybe because another model answers by now
                 return None
             partial = await self._shortened()
             if not answer.attempt.cleared and not await self._make_room(partial, way):
@@ -119,7 +119,7 @@ class Resumer:
         raise UpstreamRefused(f"Backend {job.route.upstream.name} refused every way to continue the answer.")
 
     async def _prepare(self) -> bool:
-        """Learn from the attempt that was left; False: the answer is not resumed."""
+        """Learn from the attempt that ended; returns False if the answer should not be resumed."""
         job, attempt = self._job, self._answer.attempt
         if attempt.cleared:
             refusal = Refusal(overflow=POOL_FULL, roomy=True)
@@ -134,7 +134,7 @@ class Resumer:
         return self._way is not Continuation.QUOTE
 
     async def _retry(self, stop: Retry) -> Attempted | None:
-        """Send a prompt that was refused inside the stream again, in a way that may be taken."""
+        """Send a prompt that was refused inside the stream again, after a remedy."""
         job, attempts, refusal = self._job, self._attempts, Refusal(overflow=stop.overflow)
         if stop.refusal:
             refusal = await attempts.refusal(job, 200, stop.refusal)
@@ -150,17 +150,17 @@ class Resumer:
         return Attempted(received, job.prompt.estimate, request, job.prompt.answer_bound)
 
     async def _may_not_fit(self) -> bool:
-        """Return whether a prompt that was answered by nothing may not fit the window as that is now: servers load models anew."""
+        """Return whether a prompt with an empty answer may exceed the present window: servers may have reloaded the model."""
         job = self._job
         await job.route.known.loaded_window()
         await job.read_profile()
         return Watch(window=job.window or 0).may_not_fit(self._answer)
 
     async def _correct(self, correction: Correct) -> Attempted | None:
-        """Ask once more for a tool call that could not be made."""
+        """Ask once more for a tool call that could not be read."""
         job, answer = self._job, self._answer
         if job.prompt.request.choices > 1 or not job.state.spent.corrects():
-            return None  # of several choices none can be had again alone
+            return None  # a single one of several choices cannot be repeated
         written: Message = {"role": "assistant", "content": answer.unplaced + correction.written}
         complaint: Message = {"role": "user", "content": correction.complaint}
         request = ContinuationRequest([*job.prompt.messages, written, complaint], {}, exact=True)
@@ -168,10 +168,10 @@ class Resumer:
         return opened if isinstance(opened, Attempted) else None
 
     async def _conclude(self, conclude: Conclude) -> Attempted | None:
-        """Have the model answer: behind its thought, or without one where it has come to nothing; else the other way."""
+        """Have the model answer from its thinking so far, or without any if that led nowhere; if refused, try the other way."""
         job, answer = self._job, self._answer
         job.outcome.add("concluded", why="empty" if conclude.ended else "bound", tokens=answer.completion_tokens)
-        # A bound that a thought has used up says nothing of the answer.
+        # If thinking has used up the client's bound, the answer still gets all of it.
         tokens = 0 if conclude.ended else answer.delivered_tokens
         for request in self._conclusions(anew=conclude.ended):
             opened = await self._attempts.go_on(job, request, tokens, None, "thinking")
@@ -181,7 +181,7 @@ class Resumer:
         return None
 
     def _conclusions(self, *, anew: bool) -> list[ContinuationRequest]:
-        """List the requests for an answer without more thinking, best first; `anew`: those that leave out the thought."""
+        """List requests for an answer without more thinking, best first; with `anew`, first those that drop the thinking so far."""
         job, backend, answer = self._job, self._job.known_backend, self._answer
         history, tagged = job.prompt.messages, bool(answer.unplaced.strip())
         thought = answer.unplaced if tagged else answer.reasoning
@@ -197,9 +197,9 @@ class Resumer:
         return [*without, *behind] if anew else [*behind, *without]
 
     async def _search(self, search: Search) -> Attempted | None:
-        """Answer calls of built-in tools behind the prompt, and go on with that."""
+        """Answer calls of built-in tools, append the results to the prompt, and go on from there."""
         job, answer = self._job, self._answer
-        # What the model generates from then on does not continue the text before it.
+        # The text so far becomes part of the prompt; the next attempt does not continue it.
         self._text, self._thought, self._way = SummarisedStart(), SummarisedStart(), None
         rounds = sum(attempt.searching for attempt in answer.attempts)
         if rounds > MOST_SEARCHES or not search.calls:
@@ -221,12 +221,12 @@ class Resumer:
         return continuation(job.prompt.messages, partial, way, thoughts=job.known_backend.continues_reasoning)
 
     async def _open(self, partial: Partial | None, way: Continuation | None, why: str) -> Attempted | Remedy:
-        """Ask until it is taken, or refused for good; the remedy says whether there may be another way."""
+        """Ask until the request is accepted or refused for good; in the latter case the remedy says if another way may work."""
         job, attempts, tokens = self._job, self._attempts, self._answer.delivered_tokens
         while True:
             try:
                 await record_message_cut(job, self._counting.meter)
-            except ContextOverflow:  # there is hardly anything left of the message that is to be answered
+            except ContextOverflow:  # hardly anything would be left of the message to answer
                 return Remedy.GIVE_UP
             opened = await attempts.go_on(job, self._request(partial, way), tokens, way, why)
             if isinstance(opened, Attempted):
@@ -236,9 +236,9 @@ class Resumer:
                 return done
 
     async def _make_room(self, partial: Partial, way: Continuation) -> bool:
-        """Shorten the history, at any price, so that a request to go on has room behind it and the answer so far.
+        """Shorten the history, at any price, to make room for a request to continue and the answer so far.
 
-        False: that gains no room.
+        Returns False if that gains no room.
         """
         job, budget = self._job, self._job.budget
         assert budget is not None
@@ -252,11 +252,11 @@ class Resumer:
             await self._compactor.compact(job, goal=goal, limit=max(1, int(budget.limit - added)))
         spare, gained = before - job.prompt.estimate.tokens, attempt.gained
         if attempt.restarted or attempt.bound is not None or job.profile.window is None:
-            return True  # it was not the window that ended the attempt, as far as is known
+            return True  # as far as is known, the window did not end the attempt
         return gained >= budget.growth_needed(before, spare, self._answer.delivered_tokens - gained)
 
     async def _added(self, messages: list[Message]) -> float:
-        """Tokens that a request to go on has beyond the prompt, by the upper bound; by more if more came than was estimated."""
+        """Return the tokens that a request to continue adds to the prompt (upper bound), scaled up if the answer was underestimated."""
         job, answer = self._job, self._answer
         body = {**job.prompt.body(), "messages": messages}
         estimate = await self._counting.meter.measure(job.key, body, tenant=job.exchange.tenant)
@@ -269,14 +269,14 @@ class Resumer:
         return sum(self._counting.meter.costs(self._job.key, messages))
 
     async def _rule_out(self, way: Continuation, why: str) -> None:
-        """Remember that this way does not work here. Quoting is never ruled out: it is all that remains."""
+        """Remember that this way does not work with this model. Quoting is never ruled out: it is the last resort."""
         job = self._job
         if way is not Continuation.QUOTE:
             job.route.known.learn("refused_continuations", frozenset({way}), why)
             await job.read_profile()
 
     async def _shortened(self) -> Partial:
-        """Return the text so far, or the thought if there is no text, within its share of the window."""
+        """Return the text so far, or the reasoning if there is no text, shortened to its share of the window."""
         job, answer, budget = self._job, self._answer, self._job.budget
         assert budget is not None
         since, text, summaries = job.outcome.clock(), answer.unplaced, self._compactor.summaries
@@ -295,7 +295,7 @@ class Resumer:
 
     @property
     def _summarised(self) -> int:
-        """Characters of the answer that a summary stands for by now."""
+        """Characters of the answer that are replaced by a summary."""
         return self._text.upto + self._thought.upto
 
     def _record_shortened(self, before: int, after: int) -> None:

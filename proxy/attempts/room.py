@@ -26,15 +26,15 @@ from proxy.stream.watch import UNBOUND, Watch
 from proxy.tokens.meter import Meter
 
 _ESTIMATED = 0.97
-"""Share of what is enough that is filled by an estimate."""
+"""Share of a budget's `enough` that may be filled going by an estimate."""
 _ROOM_MARGIN = 16
 _SMALLEST_ANSWER = 64
 _LONG_ANSWER = 16384
-"""Tokens that no model writes in one go unless its provider says that it may."""
+"""Tokens assumed to be the longest answer of a model, unless its provider names another limit."""
 _CONCLUSIONS = 2
-"""Times that a model may be made to answer: from a thought, and anew."""
+"""Times that a model may be made to answer: once from its thinking, and once anew."""
 UNREAD = 0.4
-"""Share of the window up to which results that the model has not read yet stay whole."""
+"""Share of the window up to which unread results stay whole."""
 _ADVICE = {
     "policy_local": "set SPILLWAY_POLICY=local, or send `x-spillway-policy: local` (saves about {})",
     "tools": "offer fewer tools, by SPILLWAY_TOOLS_ALLOWED or the client's own `--tools` (saves up to {})",
@@ -42,15 +42,15 @@ _ADVICE = {
     "newest_turn": "send less in the newest turn (saves up to {})",
     "history": "start a new conversation (saves up to {})",
 }
-"""What would help, easiest first, by what it would shorten."""
+"""Advice by the part of the prompt that it would shorten, easiest first."""
 _NOTICEABLE = 1 / 20
-"""Share of the tokens that are too many from which it is worth a word that something saves them."""
+"""Smallest saving worth mentioning, as a share of the excess tokens."""
 _STEP = 256
-"""Windows are named in multiples of so many tokens."""
+"""Multiple of tokens to which a recommended window is rounded up."""
 
 
 def for_results(job: Job, budget: ContextBudget) -> int:
-    """Tokens that recall leaves to what tools will return, where they are called: it gives way to them in any case."""
+    """Return the tokens that recall leaves for tool results, if tools are called: it would have to give way to them anyway."""
     called = any(map(is_result, job.prompt.sent))
     return budget.brim - int(budget.enough * _ESTIMATED) if called else 0
 
@@ -67,7 +67,7 @@ async def record_message_cut(job: Job, meter: Meter) -> int:
     heavy = is_heavy(both)
     total, remaining = await offload_if(heavy, meter.costs, job.key, both)
     left = await offload_if(heavy, share_left, *both, partial(meter.costs, job.key))
-    spare = max(0, (job.window or 0) - job.prompt.estimate.tokens)  # that an unsure estimate left empty
+    spare = max(0, (job.window or 0) - job.prompt.estimate.tokens)  # left empty because the estimate was uncertain
     if left + spare / max(1.0, total) < LEAST_SHARE and job.prompt.recalled.newest is None:
         why = "Cut to fit, less than a tenth of the newest message would be left."
         raise await too_long(job, meter, cut=total - remaining, why=why)
@@ -78,11 +78,12 @@ async def record_message_cut(job: Job, meter: Meter) -> int:
 
 
 def reduction_of(job: Job, budget: ContextBudget, goal: int, meter: Meter) -> tuple[Reduction, float]:
-    """Build the reduction of a job's history, and count the tokens of all else in the prompt."""
+    """Build the reduction of a job's history, and return it with the tokens of the rest of the prompt."""
     history, cost = job.prompt.history, partial(meter.costs, job.key)
     costs = cost(history)
     tokens, fixed = of_history(job.prompt), job.prompt.estimate.fixed
-    # What the estimate of a prompt of many windows is off by is that of its texts, and goes with them.
+    # The estimate exceeds the sum of its parts by `beyond`. For a prompt of many windows that is an error in the texts, which
+    # shrinks as they do, so count only the share of it that one window has.
     beyond = (tokens - sum(costs) - fixed) * min(1.0, budget.window / max(1, tokens))
     overhead = max(0.0, fixed + beyond)
     limits = prune_limits(job.settings, budget.zone)
@@ -112,7 +113,7 @@ def is_worth_a_summary(job: Job, budget: ContextBudget) -> bool:
 
 
 def of_history(prompt: Prompt) -> int:
-    """Tokens of a prompt without what was recalled for it, which no rewrite covers."""
+    """Return the tokens of a prompt without recalled passages, which no rewrite covers."""
     return prompt.estimate.tokens - prompt.recalled.tokens
 
 
@@ -120,34 +121,34 @@ def of_history(prompt: Prompt) -> int:
 
 
 def growth_needed(job: Job, delivered: int = 0) -> int:
-    """Return the tokens that the next attempt has to generate before a pause gains room; `delivered`: those of the attempts before."""
+    """Return the tokens that the next attempt has to generate before a pause gains room; `delivered` came in earlier attempts."""
     tokens, budget = job.prompt.estimate.tokens, job.budget
     return 0 if budget is None else budget.growth_needed(tokens, job.state.spare, delivered)
 
 
 def bound_first(job: Job) -> None:
-    """Bound the first attempt where the answer has to fit as well, or can't be stopped once it runs."""
+    """Bound the first attempt if its answer has to fit into the window too, or can't be stopped once it runs."""
     request, budget, backend, upper = job.prompt.request, job.budget, job.known_backend, job.prompt.estimate.upper
     if budget is None or (request.max_tokens is None and not request.stream):
-        return  # there is no bound to be lowered, and nothing to be stopped
-    # What does not fit may be lost in silence; where the window shifts, nobody watches an answer that is not streamed, and
-    # where nothing is gained by a pause it is worth no less than one that is cut.
+        return  # there is no bound to lower, and no stream to stop
+    # A backend that shifts its window loses text silently, and without a stream nobody watches the answer. If a pause would
+    # gain nothing, leave the bound alone: an answer after a shift is worth no less than one that is cut.
     shifts = backend.shifts_silently and not request.stream and job.resumable and growth_needed(job) < UNBOUND
     counted = backend.fits_answer or value_of(job.profile.counts_answers)
     if counted or shifts or (backend.refuses_long_answers and (request.max_tokens or 0) > budget.window):
         lower_bound(job, budget.window)
     if not request.stream or not job.resumable or job.cancels or job.prompt.answer_bound is not None:
         return
-    # The backend generates on after a disconnect: an answer that may get so long has to end at a bound instead of a pause.
+    # The backend goes on generating after a disconnect, so a long answer has to end at a bound rather than at a pause.
     most = value_of(job.profile.max_output) or _LONG_ANSWER
     if (room := max(budget.pause_point - upper, growth_needed(job))) < min(most, request.max_tokens or most):
         _bound(job, room)
 
 
 def lower_bound(job: Job, window: int) -> bool:
-    """Lower a bound that, not the prompt, is what does not fit; the answer is resumed from there.
+    """Lower the client's bound if that, rather than the prompt, does not fit; the answer is resumed where it ends.
 
-    OpenRouter and older vLLM add it to the prompt when they admit a request.
+    OpenRouter and older vLLM add the bound to the prompt when they admit a request. Returns False if nothing was changed.
     """
     room, wanted = window - job.prompt.estimate.upper, job.prompt.request.max_tokens
     if wanted is None or wanted <= room or job.prompt.answer_bound is not None:
@@ -157,12 +158,12 @@ def lower_bound(job: Job, window: int) -> bool:
 
 
 def bound_to(job: Job, tokens: int) -> None:
-    """Bound the answer by so many tokens, less a margin; it is resumed from there."""
+    """Bound the answer by `tokens`, less a margin; it is resumed where it ends."""
     _bound(job, tokens)
 
 
 def unbound(job: Job) -> None:
-    """Undo a bound that was lowered to find out what a refusal meant, and that was refused as well."""
+    """Undo a bound that was lowered to test what a refusal meant, and was refused as well."""
     if job.state.spent.bounded is not None and job.prompt.answer_bound is not None:
         job.prompt.fields = omit(job.prompt.fields, *job.prompt.request.bounds)
         job.prompt.answer_bound = None
@@ -170,12 +171,16 @@ def unbound(job: Job) -> None:
 
 
 def bound_resumed(job: Job, prompt_tokens: int, tokens_so_far: int) -> dict[str, int]:
-    """Build the options that bound an attempt to continue an answer: `prompt_tokens` at most, and of the answer `tokens_so_far`."""
+    """Build the options that bound an attempt to continue an answer.
+
+    `prompt_tokens` is an upper bound of its prompt, and `tokens_so_far` the length of the answer before it.
+    """
     budget = job.budget
     if budget is None:
         return {}
     if job.cancels and job.known_backend.ends_at_window:
-        prompt_tokens = 0  # of a new model that may be far too high: no call, or word, is to end there in its middle
+        # For a new model the estimate may be far too high, and the bound would cut a call or a word in the middle.
+        prompt_tokens = 0
     room = (budget.window if job.cancels else budget.pause_point) - prompt_tokens
     return _bounds(job, max(room, growth_needed(job, tokens_so_far)), tokens_so_far)
 
@@ -199,7 +204,7 @@ def _bounds(job: Job, room: int, tokens_so_far: int) -> dict[str, int]:
 
 
 def watch_of(job: Job, *, hidden: bool) -> Watch:
-    """Return what to watch for; for the rest see the fields of `Watch`."""
+    """Build the watch of a job's answer; see the fields of `Watch`."""
     request = job.prompt.request
     newest = newest_user(request.messages)
     watch = Watch(
@@ -223,36 +228,36 @@ def watch_of(job: Job, *, hidden: bool) -> Watch:
 
 
 def update_room(watch: Watch, job: Job, delivered: int = 0) -> None:
-    """Have an answer, of which `delivered` tokens came, watched for the room that is known now.
+    """Update a watch to the budget known now, for an answer of which `delivered` tokens came.
 
-    One of an unknown window can be paused from then on.
+    If the window was unknown before, the answer can be paused from now on.
     """
     budget = job.budget
     if budget is not None:
         watch.window, watch.pause_point = budget.window, budget.pause_point
-        # Of a short prompt's answer so much came before the pause point in any case.
+        # After a short prompt, the answer up to the pause point is always long enough.
         watch.growth = growth_needed(job, delivered) if 2 * job.prompt.estimate.upper > budget.window else 0
         watch.ceiling = MOST_WINDOWS * budget.window
         watch.resumable |= watch.unknown
         watch.unknown = job.profile.window is None
 
 
-# -- a prompt that can't fit: its tokens by parts, and what would make it fit, in figures
+# -- a prompt that can't fit: its tokens by part, and advice with figures
 
 
 async def too_long(
     job: Job, meter: Meter, *, counted: int = 0, cut: float = 0.0, why: str = "A shorter history does not make it fit."
 ) -> ContextOverflow:
-    """Build the error for a prompt that can't be sent, with the tokens of each part, and what would help.
+    """Build the error for a prompt that can't be sent, with the tokens of each part, and advice.
 
-    `counted`: its tokens as the backend counts them, where it said so; `cut`: tokens that were left out of the newest turn.
+    `counted`: its tokens as counted by the backend, or 0; `cut`: tokens already cut from the newest turn.
     """
     return await offload_if(is_heavy(job.request.body), _too_long, job, meter, counted, cut, why)
 
 
 def _too_long(job: Job, meter: Meter, counted: int, cut: float, why: str) -> ContextOverflow:
     window, limit = job.window or 0, 0 if job.budget is None else job.budget.limit
-    # A backend that refused it has the last word, whatever the estimate is.
+    # If the backend counted, its count applies, whatever the estimate is.
     tokens = max(window, counted or job.prompt.estimate.tokens + round(cut))
     predicted = _parts(job, meter)
     is_local = job.settings.policy == "local"
@@ -290,7 +295,7 @@ def _parts(job: Job, meter: Meter) -> dict[str, float]:
     described = protocol(offer) if offer is not None else dumps(tools).decode() if tools else ""
     of_tools = sum(meter.costs(job.key, [{"role": "system", "content": described}])) if described else 0.0
     return {
-        # Where tools are emulated, they are described in it.
+        # With emulated tools, the system prompt contains their descriptions.
         "system_prompt": max(0.0, sum(costs[:lead]) - (of_tools if offer is not None else 0.0)),
         "tools": of_tools,
         "history": sum(costs[lead:newest]),
@@ -299,7 +304,7 @@ def _parts(job: Job, meter: Meter) -> dict[str, float]:
 
 
 def _local(job: Job) -> Job:
-    """The job with the prompt that it would have under `SPILLWAY_POLICY=local`."""
+    """Return a copy of the job with the prompt that it would have under `SPILLWAY_POLICY=local`."""
     job, prompt = copy(job), job.prompt
     job.settings = job.settings.model_copy(update={"policy": "local"})
     offered = OfferedTools(*shaped(job.request, job.settings, job.window))
