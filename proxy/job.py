@@ -27,10 +27,10 @@ from proxy.stream.watch import UNBOUND
 
 @dataclass(slots=True)
 class Progress:
-    """Progress of a summary that somebody waits for."""
+    """Progress of a summary that a request waits for."""
 
     written: int = 0
-    """Tokens of it, thoughts included; 0: it has not begun."""
+    """Tokens written so far, thinking included; 0 before it has begun."""
 
 
 @dataclass(slots=True)
@@ -40,67 +40,67 @@ class JobState:
     unique: str = field(default_factory=unique)
     """Unique part of the ids in its answer."""
     usage_requested: bool = False
-    """Whether the stream was requested with usage."""
+    """Whether Spillway itself asked for the stream's usage."""
     assumed: Fact[int] | None = None
-    """Tokens of a window that nobody reported: for this answer alone, which showed that so much fits."""
+    """Window assumed for this answer alone, in tokens, if none is reported: the answer showed that as much fits."""
     spent: Spent = field(default_factory=Spent)
-    """Account of the attempts."""
+    """Remedies that this request has used up."""
     posted: bytes = b""
-    """Body that was sent last."""
+    """Body sent last."""
     opened: httpx.Response | None = None
-    """Stream that was opened last: closed with the job, wherever it ends."""
+    """Stream opened last; it is closed with the job, however that ends."""
     running: set[str] | None = None
-    """Jobs of its model that the backend has taken, this one among them."""
+    """Running jobs of the same model, this one included, by the unique part of their ids."""
     loads_since: float = 0.0
-    """Seconds on the outcome's clock when its backend first said that it loads the model; 0: it did not."""
+    """Time on the outcome's clock, in seconds, when the backend first said that it is loading the model; 0 if it never did."""
     pool_lock: asyncio.Lock | None = None
-    """Held by the one request that may be sent after the slots of its model were cleared."""
+    """Lock that this job holds while it is the one request sent after the slots of its model were cleared, or None."""
     thinking_bound: int = UNBOUND
-    """Tokens from which on a model that still thinks is made to answer."""
+    """Completion tokens at which a model that is still thinking is made to answer."""
     joined_answer: Callable[[], Piece] | None = None
-    """Joins the whole answer, once it has ended in good order."""
+    """Returns the whole answer; None unless it has ended in good order."""
     progress: Progress = field(default_factory=Progress)
-    """Of the job's summary, or of the one that it waits for."""
+    """Progress of the job's summary, or of the one that it waits for."""
     vacate: Callable[[], None] | None = None
-    """Gives up the place where its prompt was read (see `AddOn.place`)."""
+    """Gives up the slot in which its prompt was read (see `AddOn.place`)."""
     waits_for: str = ""
-    """What it waits for before its prompt is read; empty: that is being read."""
+    """Status text while it waits before its prompt is read; empty once that is being read."""
     spare: int = 0
-    """Tokens of the prompt that a pause could take out of it, as far as that decides anything."""
+    """Tokens that a pause could take out of the prompt; 0 where the figure would decide nothing."""
     unsummarised: int = 0
-    """Summaries in a row that were asked for and not written."""
+    """Number of consecutive summaries that were requested and failed."""
 
 
 @dataclass(kw_only=True)
 class Job:
-    """A request that is being served: its client, its route, and its state."""
+    """A request being served: its client, its route, and its state."""
 
     exchange: Exchange
     outcome: Outcome
     dialect: Dialect
     """Dialect of the request and of the answer."""
     received: Request
-    """As the client sent it."""
+    """Request as the client sent it."""
     request: Request
-    """The same as add-ons have shaped it."""
+    """Request as shaped by add-ons."""
     route: Route
     settings: Settings
     profile: ModelProfile = field(init=False)
     prompt: Prompt = field(init=False)
-    """Both are set when the job is prepared; the prompt once more if its tools have to become text."""
+    """Prompt to send. It is set, like the profile, when the job is prepared, and again if tools have to be emulated."""
     managed: Managed = field(default_factory=Managed)
     """Results of the client's own edits and compactions of its history."""
     state: JobState = field(default_factory=JobState)
     expected: bytes = b""
-    """Link of the history as it was answered last, of a job done ahead of its request; empty: a client waits for it."""
+    """Digest of the history at its last answer, on a job run ahead of its request; empty if a client is waiting."""
     displaced: bool = False
-    """Whether the backend has read another prompt since, so that a summary gains nothing by going on with this one."""
+    """Whether the backend has read another prompt since, so that its cache of this prompt is lost to a summary."""
     rewrites: bool = False
-    """Whether it is done to have a model's summary in place of extracts: their checkpoints are left out."""
+    """Whether the job is run to replace extracts by a model's summary, so that checkpoints with extracts are ignored."""
 
     @cached_property
     def scope(self) -> str:
-        """Credential's digest, backend and model: nothing is shared across it."""
+        """Credential's digest, backend and model. Nothing is shared between different scopes."""
         return f"{self.exchange.tenant}|{self.route.upstream.name}|{self.route.model}"
 
     @cached_property
@@ -114,12 +114,12 @@ class Job:
 
     @property
     def window(self) -> int | None:
-        """Tokens of the window; None: it is not known, then nothing is managed."""
+        """Tokens of the window, or None if unknown; then Spillway manages nothing."""
         return value_of(self.profile.window or self.state.assumed)
 
     @property
     def budget(self) -> ContextBudget | None:
-        """Budget for the window; None while that is not known."""
+        """Budget for the window, or None while that is unknown."""
         window = self.window
         if window is None:
             return None
@@ -162,14 +162,14 @@ class Job:
 
     @property
     def undisturbed(self) -> bool:
-        """Return whether nothing of Spillway's may be written into the answer."""
+        """Return whether Spillway may not write anything of its own into the answer."""
         return self.prompt.request.structured or self.background
 
     @property
     def resumable(self) -> bool:
-        """Return whether the answer may be paused and resumed; others run to the window's end and end honestly.
+        """Return whether the answer may be paused and resumed. Others run until the window is full, and say so.
 
-        Several choices share one window; a format and log-probabilities hold for one generation only; a client's own
+        Several choices share one window; a format and log-probabilities are only valid within one generation; a client's own
         background tasks are left as they are.
         """
         request = self.prompt.request
@@ -193,7 +193,7 @@ class Job:
 
     @property
     def streams(self) -> bool:
-        """Return whether a stream may be asked for: not where the backend refused one, now or lately."""
+        """Return whether to ask for a stream: not if the backend has refused one, now or recently."""
         known = self.profile.streams
         return "streams" not in self.state.spent.without and (known is None or known.value)
 
@@ -221,13 +221,13 @@ class Job:
         return max(int(bound * tokens / max(1, upper)), bound - (upper - tokens))
 
     def backend_headers(self, route: Route) -> list[tuple[bytes, bytes]]:
-        """Build the headers of a request of Spillway's own: the trace, and for the same backend the client's credentials."""
+        """Build the headers of Spillway's own requests: the trace, and for the same backend also the client's credentials."""
         same = route.upstream is self.route.upstream
         credentials = [(name, value) for name, value in self.exchange.headers if same and is_credential(name)]
         return [*self.outcome.traced([AS_JSON]), *credentials]
 
     async def leave(self) -> None:
-        """Release what it holds: its place, its turn at shared slots, and a stream that was opened and is no longer read."""
+        """Release the job's resources: its slot, its turn on shared slots, and the stream opened last."""
         state = self.state
         if state.vacate is not None:
             state.vacate()
@@ -240,7 +240,7 @@ class Job:
             await state.opened.aclose()
 
     def fresh(self, **changes: Any) -> "Job":
-        """Return a copy with these fields changed, which is still to be prepared."""
+        """Return an unprepared copy with these fields changed."""
         return replace(self, managed=Managed(), state=JobState(), **changes)
 
     async def read_profile(self, *, fresh: bool = False, load: bool = False) -> None:
@@ -263,5 +263,5 @@ class Job:
         outcome.record_measured(prompt.estimate.tokens, self.window, tools, sent_as)
 
     def usage_details(self) -> dict[str, Any] | None:
-        """Describe what was done, for the usage of the answer; None: nothing, or nothing that may be written there."""
+        """Describe what was done, for the usage of the answer, or return None if nothing was done, or may be written there."""
         return None if self.undisturbed else self.outcome.usage_details()

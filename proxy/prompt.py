@@ -21,22 +21,22 @@ class BuiltinTool:
     """A tool whose calls Spillway answers inside the same answer; the client sees neither a call nor its result."""
 
     answer: Callable[[CallPart, float, Sequence[str]], Awaitable[str]]
-    """Returns the result of a call, within so many tokens, less what the results before it hold."""
+    """Returns the result of a call, given the most tokens it may have and the results before it, which it need not repeat."""
     schema: Any = None
-    """JSON schema of its parameters, where it is not among the tools of the request."""
+    """JSON schema of its parameters, for a tool that is not among those of the request."""
     passed: Callable[[CallPart], CallPart | None] = lambda _: None
-    """Returns a call, once it is complete, as the client gets it all the same; None: it is answered."""
+    """Returns a complete call in the form in which the client gets it after all, or None if Spillway answers it."""
 
 
 @dataclass(slots=True)
 class OfferedTools:
-    """A request as the policy has it, whose tools add-ons change."""
+    """A request shaped by the policy, whose tools add-ons may change."""
 
     request: Request
     parts: list[ShapedPart]
-    """What was shortened."""
+    """Parts that were shortened."""
     builtin: dict[str, BuiltinTool] = field(default_factory=dict)
-    """By name; one that is not among the request's tools may be called all the same."""
+    """Built-in tools by name; they may be called even if they are not among the request's tools."""
 
     def free_name(self, name: str) -> str:
         """Return a name that none of the client's tools has: this one, or one with a number."""
@@ -54,9 +54,9 @@ class Prompt:
     """
 
     request: Request
-    """As the policy has it, and with its tools as text where they are emulated."""
+    """Request as shaped by the policy, without native tools if they are emulated."""
     offer: Offer | None
-    """Tools described in the prompt, for a model that has none of its own."""
+    """Tools described in the prompt, for a model without native tool calls."""
     builtin: Mapping[str, BuiltinTool]
     """Tools that Spillway answers, by name."""
     system: Sequence[Message]
@@ -64,7 +64,7 @@ class Prompt:
     digests: Sequence[bytes]
     links: Sequence[bytes]
     shown: Sequence[Message]
-    """The same as shown to the model where nothing covers it: with the client's edits, its results within limits."""
+    """Messages of `sent` as the model would see them without a checkpoint: with the client's edits, and results within limits."""
     history: Sequence[Message]
     untouched: bool
     """Whether the body can go upstream byte for byte."""
@@ -72,7 +72,7 @@ class Prompt:
     """Options that differ from the client's."""
     estimate: Estimate = field(init=False)
     capped: frozenset[int] = frozenset()
-    """Indexes of messages that were sent whose results are shown within limits, covered or not."""
+    """Indexes in `sent` of messages whose results are shortened to the limits, whether or not a checkpoint covers them."""
     checkpoint: Checkpoint | None = None
     run_ends: Mapping[bytes, int] = field(default_factory=dict)
     """Digests by which a later history may be recognised, and where in what was sent the run of each ends."""
@@ -82,15 +82,15 @@ class Prompt:
     first: int = 0
     """Messages in front of those that were left out."""
     archived: Sequence[Message] = ()
-    """Messages from before those that were sent, which can be recalled; they are no part of the history."""
+    """Earlier messages that the client no longer sends. They can be recalled, but are not part of the history."""
     recalled: RecalledBlocks = NOTHING
-    """What was brought back of what the checkpoint covers or was archived; it is no part of the history."""
+    """Passages recalled from covered or archived messages; they are not part of the history."""
     searched: list[Message] = field(default_factory=list)
-    """The searches of this answer with what they found, behind the history."""
+    """Searches of this answer with their results, placed after the history."""
     rules: RepairRules
-    """Demands on messages, which hold for those of Spillway's own too."""
+    """Demands of the chat template on messages, Spillway's own included."""
     answer_bound: int | None = None
-    """`max_tokens` of Spillway's own, sized to the room there is: an answer that it ends is not at its end."""
+    """`max_tokens` set by Spillway to fit the room there is; an answer that it ends is not complete. None if not set."""
 
     @property
     def messages(self) -> list[Message]:
@@ -99,12 +99,12 @@ class Prompt:
 
     @property
     def conversation(self) -> Sequence[Message]:
-        """All messages that are known of the conversation."""
+        """All known messages of the conversation, the archived ones first."""
         return [*self.archived, *self.sent] if self.archived else self.sent
 
     @property
     def lost(self) -> int:
-        """How many of these the model sees no more, as they are archived or covered by the checkpoint."""
+        """Number of these that the model no longer sees, because they are archived or covered by the checkpoint."""
         return len(self.archived) + (0 if self.checkpoint is None else self.checkpoint.covered)
 
     def body(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class Prompt:
         return {**self.request.body, "messages": self.messages, **self.fields}
 
     def with_checkpoint(self, checkpoint: Checkpoint) -> Sequence[Message]:
-        """Return the history as it is with a checkpoint applied."""
+        """Return the history with a checkpoint applied."""
         return [*checkpoint.replacement, *self.shown[checkpoint.covered :]]
 
     def resume(self, run: Sequence[str], end: int, first: int) -> Sequence[bytes]:
@@ -136,7 +136,7 @@ class Prompt:
         return replace(checkpoint, run=run, alias=ends[end].hex()) if end and len(run) <= MOST_KNOWN else checkpoint
 
     def begin_with(self, checkpoint: Checkpoint) -> None:
-        """Let the history begin with a checkpoint."""
+        """Apply a checkpoint to the history, dropping what was recalled before."""
         checkpoint = self.placed(checkpoint)
         self.history = self.with_checkpoint(checkpoint)
         self.checkpoint, self.recalled, self.untouched = checkpoint, NOTHING, False
