@@ -1,6 +1,11 @@
-"""Servers of models: one file per kind of backend, with pure flows of requests and replies.
+"""Model servers: one file per kind of backend, with pure flows of requests and replies.
 
-To add a kind: a file with a subclass of `Backend`, and an entry in `BACKENDS`.
+A kind of backend is a program or service, such as Ollama. A flow is a generator that yields probes, small requests to the
+server, and receives replies; `proxy.net` runs it. A fact is a value with its origin and how far to trust it. A model's
+profile is the facts known about it, such as its window. An overflow is a backend's refusal of a prompt for its length; a
+remedy is Spillway's action upon a refusal.
+
+To add a kind, add a file with a subclass of `Backend`, and an entry in `BACKENDS`.
 """
 
 from urllib.parse import urlsplit
@@ -14,16 +19,16 @@ from proxy.backends.openrouter import OpenRouter
 from proxy.backends.vllm import Vllm
 
 BACKENDS: tuple[Backend, ...] = (Ollama(), LmStudio(), LlamaCpp(), LlamaSwap(), Vllm(), OpenRouter(), Generic())
-"""In order of detection: the more a kind's replies say, the earlier; the last one takes what is left."""
+"""Kinds in order of detection: those with the most distinctive replies first; the last one takes any server."""
 LOCAL = tuple(backend for backend in BACKENDS if backend.port)
-"""Kinds that are looked for on their usual ports."""
+"""Kinds that are discovered on their usual ports."""
 USUAL = ", ".join(f"{backend.title} ({backend.port})" for backend in LOCAL)
 KINDS = ("auto", *(backend.kind for backend in BACKENDS))
 """Kinds that a setting may name."""
 
 
 def backend_of(kind: str) -> Backend:
-    """The backend of that kind.
+    """Return the backend of a kind.
 
     Raises:
         KeyError: there is no such kind.
@@ -32,7 +37,7 @@ def backend_of(kind: str) -> Backend:
 
 
 def detect(url: str) -> Flow[Backend | None]:
-    """Tell what the server at `url` (root, without /v1) is, by the shape of its replies; None: no kind fits."""
+    """Detect the kind of the server at `url` (root, without /v1) by the shape of its replies; None if no kind fits."""
     host = f".{urlsplit(url).hostname}"
     for backend in BACKENDS:
         if host.endswith(backend.domains):

@@ -1,4 +1,4 @@
-"""Reading what backends say in errors: every field, however deeply nested, and whether the words are the client's own."""
+"""Reading backends' errors: every field, however deeply nested, and whether its words are the client's own."""
 
 import re
 from functools import cached_property
@@ -8,11 +8,11 @@ from proxy.core.errors import error_in
 from proxy.core.jsontext import JsonObject, dig, loads_object, loads_or_none, omit
 
 EXAMINED = 16 * 1024
-"""Bytes of a body that are looked at; error texts are far shorter."""
+"""Bytes of a body that are read; error texts are far shorter."""
 _DEPTH = 8
 _FIELDS = 256
 _OTHER_STATUSES = frozenset({401, 402, 403, 429})
-"""Of errors about a key, money or a rate limit."""
+"""Statuses of errors about a key, money or a rate limit."""
 _ECHOES = frozenset({"input", "messages", "prompt", "body", "request"})
 _ECHO = re.compile(r"""['"]input['"]: ?[\[{]""")
 _CONTENTS = ("messages", "prompt", "input")
@@ -21,20 +21,20 @@ _NOT_ALPHANUMERIC = bytes(set(range(256)) - set(b"abcdefghijklmnopqrstuvwxyz0123
 
 
 class SentRequest:
-    """The body of a refused request: backends repeat what they refuse, and the client's own words are no evidence."""
+    """The body of a refused request: backends quote requests in errors, and the client's own words are not evidence."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
 
     def place(self, text: str) -> Literal["parameters", "conversation"] | None:
-        """Tell where a text stands in it; letters and digits count, since errors escape and wrap what they repeat."""
+        """Find where a text occurs in it. Only letters and digits are compared, since errors escape and wrap quotations."""
         parameters, conversation = self._texts
         found = _alphanumeric(text)
         return "parameters" if found in parameters else "conversation" if found in conversation else None
 
     @property
     def answer_bound(self) -> int:
-        """Largest answer that it allows, in tokens; 0 without a bound."""
+        """Bound of the answer in tokens, the largest of several; 0 without one."""
         bounds = (self._parsed.get(name) for name in _ANSWER_BOUNDS)
         return max((bound for bound in bounds if isinstance(bound, int)), default=0)
 
@@ -63,16 +63,16 @@ def _texts_in(value: Any) -> bytes:
 
 
 def error_text(status: int, body: bytes, *, money: bool = False) -> str | None:
-    """All that an error says, one `"name": value` per line, JSON inside strings taken apart as well.
+    """Return an error's complete text, one `"name": value` per line; JSON inside strings is expanded too.
 
-    None for what is no error, or one that has nothing to do with the request: a key, money, a rate limit. What a validation
-    error repeats of the request is left out: a conversation may well talk of errors.
+    None for anything but an error, and for an error unrelated to the request: a key, money, a rate limit. The parts of the
+    request that a validation error repeats are left out, since a conversation may itself talk about errors.
 
     Args:
         status: HTTP status of the response; 200 for the data of an SSE frame.
-        body: of the response, or data of the frame. Of a 200 only an error counts, so that an answer *about* errors is not
-            mistaken for one.
-        money: whether one about money is read as well: what a key may spend can bound a prompt, or its answer.
+        body: body of the response, or data of the frame. With status 200 it must have an error's form, so that an answer
+            *about* errors is not mistaken for one.
+        money: whether to read errors about money too: a key's budget can bound a prompt or its answer.
     """
     body = body[:EXAMINED]
     parsed = loads_or_none(body)
@@ -103,7 +103,7 @@ def is_refusal(body: bytes) -> bool:
 
 
 def _is_error(parsed: Any) -> bool:
-    """Tell an error in SSE data, or a body of status 200: one that says so, or an answer that ended in one (z.ai's for a full window)."""
+    """Return whether SSE data or a body of status 200 is an error, or an answer that ended in one (z.ai's for a full window)."""
     if not isinstance(parsed, dict):
         return False
     choices = parsed.get("choices")
@@ -117,12 +117,12 @@ def _is_error(parsed: Any) -> bool:
 
 
 def error_status(status: int, body: bytes) -> int:
-    """Return the status that an error names for itself, or else the one it came with."""
+    """Return the status inside an error's body, or else the response's own."""
     return _status_in(loads_or_none(body[:EXAMINED])) or status
 
 
 def _status_in(parsed: Any) -> int | None:
-    """The status that an error names for itself: gateways send 200 or 400 around it."""
+    """Return the status inside an error's body, which a gateway may have wrapped in a 200 or 400; None if there is none."""
     code = dig(parsed, "error", "code")
     if isinstance(code, str) and code.isdecimal() and len(code) == 3:
         return int(code)

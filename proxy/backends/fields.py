@@ -1,4 +1,4 @@
-"""Reading replies of unknown shape: every function takes any JSON and answers None or empty instead of raising."""
+"""Reading replies of unknown shape: every function takes any JSON, and returns None or an empty value instead of raising."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ T = TypeVar("T")
 MOST_TOKENS = 10**9
 """Above this a figure means "no limit was set" (transformers writes 1e30), not a window."""
 MOST_OBJECTS = 10_000
-"""Models, or providers of one, that are read of a list; the longest list there is has 700."""
+"""Entries (models, or providers of one) that are read from a list; the longest known list has 700."""
 
 _LOADED = "n_ctx n_ctx_slot loaded_context_length loaded_context_window current_context_length"
 _ALLOWED = (
@@ -26,7 +26,7 @@ _WINDOWS = {
     for names, trust in ((_LOADED, Trust.LOADED), (_ALLOWED, Trust.LISTED), (_TRAINED, Trust.TRAINED))
     for name in names.split()
 }
-"""What a window of this name means, without its underscores: of a loaded instance, allowed, or what the model was made for."""
+"""Meaning of a window by its field's name without underscores: the loaded instance's, the allowed, or the trained one."""
 _INSIDE = frozenset(
     [
         "meta",
@@ -46,14 +46,14 @@ _INSIDE = frozenset(
         "model_config",
     ]
 )
-"""Objects in which servers tell more of a model."""
+"""Names of nested objects in which servers report more about a model."""
 
 _STATE = r"\.(?:ssm\.state_size|wkv\.head_size|shortconv\.l_cache|kda\.head_dim|attention\.sliding_window)"
-"""Keys of GGUF for layers that keep a state, or a window of the prompt; 0: they keep none."""
+"""GGUF keys of layers that keep a state, or a sliding window of the prompt; a value of 0 means that they do not."""
 
 
 def tokens(value: object) -> int | None:
-    """A positive number of tokens, also when it came as a float or as digits in a string."""
+    """Read a positive number of tokens, also from a float or a string of digits."""
     if isinstance(value, bool):
         return None
     if isinstance(value, str):
@@ -64,33 +64,33 @@ def tokens(value: object) -> int | None:
 
 
 def size_of(entry: Mapping[str, Any], name: str) -> int:
-    """A number of bytes; 0 where none is told."""
+    """Read a number of bytes; 0 if there is none."""
     value = entry.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 def nonblank(value: object) -> str | None:
-    """A string that is not blank."""
+    """Read a string that is not blank."""
     return value if isinstance(value, str) and value.strip() else None
 
 
 def switch(value: object) -> bool | None:
-    """A JSON boolean."""
+    """Read a JSON boolean."""
     return value if isinstance(value, bool) else None
 
 
 def mapping(value: object) -> dict[str, Any]:
-    """A JSON object, else an empty one."""
+    """Read a JSON object; anything else gives an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def items(value: object) -> list[Any]:
-    """A JSON array, else an empty one."""
+    """Read a JSON array; anything else gives an empty one."""
     return value if isinstance(value, list) else []
 
 
 def objects(value: object) -> list[dict[str, Any]]:
-    """The objects of a JSON array, as far as they are read."""
+    """Read the objects of a JSON array, up to `MOST_OBJECTS`."""
     return [item for item in items(value)[:MOST_OBJECTS] if isinstance(item, dict)]
 
 
@@ -100,24 +100,24 @@ def contains(value: object, word: str) -> bool | None:
 
 
 def smallest(values: Iterable[int | None]) -> int | None:
-    """The least of the figures that were told."""
+    """Return the smallest of the known figures; None if none is known."""
     return min((value for value in values if value is not None), default=None)
 
 
 def fact(value: T | None, origin: str, trust: Trust) -> Fact[T] | None:
-    """A fact, or None when nobody told the value."""
+    """Make a fact, or None if the value is unknown."""
     return None if value is None else Fact(value, origin, trust)
 
 
 def openai_models(value: object) -> list[dict[str, Any]]:
-    """The entries of an OpenAI model list that have an id; none when the reply is no such list."""
+    """Return the entries of an OpenAI model list that have an id; empty if the reply is anything else."""
     return [entry for entry in objects(mapping(value).get("data")) if nonblank(entry.get("id")) is not None]
 
 
 def by_name(named: Iterable[tuple[object, T]]) -> dict[str, T]:
     """Index values by name, so that a list need not be searched once for each of its entries.
 
-    The first of several with one name wins; names that are empty or no strings are left out.
+    The first value of a name wins; anything but a non-empty string as a name is left out.
     """
     found: dict[str, T] = {}
     for name, value in named:
@@ -127,13 +127,13 @@ def by_name(named: Iterable[tuple[object, T]]) -> dict[str, T]:
 
 
 def entries_by_name(entries: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Index the entries of an OpenAI model list by id, and by alias where no id is the same."""
+    """Index the entries of an OpenAI model list by id, and by alias unless an id is the same."""
     aliases = ((alias, entry) for entry in entries for alias in items(entry.get("aliases")))
     return by_name(chain(((entry.get("id"), entry) for entry in entries), aliases))
 
 
 def windows(entry: object, depth: int = 2) -> dict[Trust, int]:
-    """Find the windows that are told of a model, in tokens, the least of each meaning; of a loaded instance goes before others."""
+    """Find the reported windows of a model in tokens, by their meaning; of several with one meaning the smallest."""
     found = dict[Trust, int]()
     for name, value in mapping(entry).items():
         inner = windows(value, depth - 1) if depth and name in _INSIDE else {}
@@ -147,21 +147,22 @@ def windows(entry: object, depth: int = 2) -> dict[Trust, int]:
 
 
 def window(entry: object, origin: str, trust: Trust | None = None) -> Fact[int] | None:
-    """The window that holds now, of all that are told of a model; `trust`: if that is known better than by the name."""
+    """Return the window in force: a loaded instance's, or else the allowed one. `trust` overrides the field's meaning."""
     found = windows(entry)
     known = [each for each in (Trust.LOADED, Trust.LISTED) if each in found]
     return Fact(found[known[0]], origin, trust or known[0]) if known else None
 
 
 def trained(entry: object, origin: str) -> Fact[int] | None:
-    """The window that a model was made for."""
+    """Return the window that a model was trained for."""
     return fact(windows(entry).get(Trust.TRAINED), origin, Trust.TRAINED)
 
 
 def rolls_back(metadata: Mapping[str, Any] | str, origin: str) -> Fact[bool] | None:
     """Return whether a cache can be cut back to any token, by the metadata of a GGUF file or the file's beginning."""
     if isinstance(metadata, str):
-        found = re.search(rf"{_STATE}\x04\0{{3}}(?!\0{{4}})", metadata) is not None  # the key, 4 for a number, and that
+        # The key, type 4 (uint32), and a value other than 0.
+        found = re.search(rf"{_STATE}\x04\0{{3}}(?!\0{{4}})", metadata) is not None
     else:
         found = any(value and re.search(f"{_STATE}$", key) for key, value in metadata.items())
     return Fact(not found, origin, Trust.LISTED) if metadata else None

@@ -1,7 +1,7 @@
-"""llama.cpp's llama-server: `/props` tells the window of a slot, and it counts whole chat bodies exactly.
+"""llama.cpp's llama-server: `/props` reports the window of a slot, and it counts complete chat bodies exactly.
 
-In router mode (no model given at the start) each model has its own child; asking about a model would load
-it, were it not for `autoload=false`. A server with one model ignores that query.
+In router mode (started without a model) each model has its own child process; asking about a model would load it without
+`autoload=false`. A server with one model ignores that parameter.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,7 +53,7 @@ class LlamaCpp(Backend):
         *("/completion", "/embedding", "/models/*", "/v1/stream/*", "/v1/streams", "/tools", "/cors-proxy"),
     )
     # Routes of `tools/server/server.cpp`, 2026-10: a router's models, slots on disk, adapters, other people's streams, and
-    # what the web UI brings: tools that run on the server, and a proxy to anywhere.
+    # two routes for the web UI: tools that run on the server, and a proxy to anywhere.
     admin = (
         *("POST */models", "DELETE */models", "POST */models/load", "POST */models/unload"),
         *("POST */slots/*", "POST */props", "POST */lora-adapters"),
@@ -71,7 +71,7 @@ class LlamaCpp(Backend):
 
     @override
     def profile(self, model: str) -> Flow[ModelProfile]:
-        """The slot's limit: with a unified KV cache all slots together hold no more than that."""
+        """Read the window of a slot; with a unified KV cache, all slots together hold no more than that."""
         props = mapping((yield _props(model)).json)
         entries = openai_models((yield MODELS).json)
         entry = entries_by_name(entries).get(model)
@@ -88,14 +88,14 @@ class LlamaCpp(Backend):
             tools=_tools(caps),
             template_rules=_template_rules(nonblank(props.get("chat_template"))),
             vision=fact(vision, "llama.cpp, modalities", Trust.LOADED) or listed.vision,
-            # The whole path: where the file can be read here, its own vocabulary is; else its name tells the family.
+            # The whole path: if the file is readable here, its own vocabulary is used; otherwise its name gives the family.
             tokenizer=fact(path, "llama.cpp, model file", Trust.LISTED),
             rolls_back=rolls_back(head or "", "llama.cpp, model file"),
         )
 
     @override
     def listed_profile(self, entry: JsonObject, named: Mapping[str, JsonObject]) -> ModelProfile:
-        """A router names the models that are not loaded too."""
+        """Read an entry of the list; a router also lists models that are not loaded."""
         status = nonblank(dig(entry, "status", "value"))
         running = status is None or status in _RUNNING
         seen = contains(dig(entry, "architecture", "input_modalities"), "image")
@@ -114,10 +114,10 @@ class LlamaCpp(Backend):
 
     @override
     def thinking_options(self, thinking: Thinking, profile: ModelProfile) -> JsonObject:
-        """To the template what it may know, and to the sampler the bound; templates pass over what they do not know.
+        """Build options for the template, which ignores those that it does not know, and the bound for the sampler.
 
-        Server's README, "chat_template_kwargs"; b11549 gives `reasoning_effort` to templates as it is, and its own
-        Messages make `thinking_budget_tokens` of Anthropic's budget.
+        Server's README, "chat_template_kwargs"; b11549 passes `reasoning_effort` to templates unchanged, and its own
+        Messages API turns Anthropic's budget into `thinking_budget_tokens`.
         """
         options: JsonObject = {} if thinking.on is None else {"chat_template_kwargs": {"enable_thinking": thinking.on}}
         if thinking.effort:
@@ -128,7 +128,7 @@ class LlamaCpp(Backend):
 
     @override
     def thinking_bound(self, tokens: int, body: Mapping[str, Any], profile: ModelProfile) -> JsonObject:
-        """For the sampler, which knows the end mark where the template has one (measured, b11549)."""
+        """Build the bound for the sampler, which knows the end mark if the template has one (measured, b11549)."""
         return {"thinking_budget_tokens": tokens}
 
     @override
@@ -138,7 +138,7 @@ class LlamaCpp(Backend):
 
     @override
     def slots(self, model: str) -> Flow[Sequence[SlotState]]:
-        """An idle slot tells what it holds (b11549); one that was never used since the start has no task."""
+        """Read the slots. Idle ones also report their tokens (b11549); one not used since the start has no task."""
         slots = objects((yield Probe("GET", f"/slots?{_unloaded(model)}")).json)
         return [
             SlotState(
@@ -151,13 +151,13 @@ class LlamaCpp(Backend):
 
     @override
     def saves_slots(self, model: str) -> Flow[bool | None]:
-        """The refusal of a save without a name tells: 501 without `--slot-save-path`, or else 400 (b11549)."""
+        """Try to save without a file name, which is refused with 501 without `--slot-save-path`, and else with 400 (b11549)."""
         status = (yield Probe("POST", "/slots/0?action=save", {"model": model})).status
         return None if status in (0, 503) else status == 400
 
     @override
     def use_slot(self, model: str, action: SlotAction, slot: int, file: str = "") -> Flow[SlotDone | None]:
-        """Name a file in the server's `--slot-save-path`; it takes as long as the disk does."""
+        """Act on a slot with a file in the server's `--slot-save-path`; this takes as long as the disk needs."""
         reply = yield Probe("POST", f"/slots/{slot}?action={action}", {"model": model, "filename": file}, loads=True)
         if reply.status != 200:
             return None
@@ -168,7 +168,7 @@ class LlamaCpp(Backend):
 
     @override
     def count(self, body: JsonObject) -> Flow[int | None]:
-        """Exact, template and tools included; None for a model that is not loaded or asleep."""
+        """Count exactly, template and tools included; None for a model that is asleep or not loaded."""
         props = mapping((yield _props(nonblank(body.get("model")) or "")).json)
         if props.get("is_sleeping") is True or "default_generation_settings" not in props:
             return None
@@ -181,16 +181,16 @@ def _props(model: str) -> Probe:
 
 
 def _unloaded(model: str) -> str:
-    """Asks a router about a model without having it loaded."""
+    """Build the query that asks a router about a model without loading it."""
     return f"model={quote(model, safe='', errors='replace')}&autoload=false"
 
 
 def _tools(caps: JsonObject) -> Fact[bool] | None:
     """Return whether the chat template shows the model the tools, and its own earlier calls.
 
-    Where it does not, the server takes `tools` all the same and says nothing: without the first the model never
-    hears of them, without the second calls come back as text and vanish from the history, and not even
-    `tool_choice: "required"` changes that (measured, b11549).
+    If it does not, the server silently accepts `tools` all the same. Without the first, the model never sees the tools;
+    without the second, calls come back as text and vanish from the history, and not even `tool_choice: "required"` changes
+    that (measured, b11549).
     """
     flags = [switch(caps.get(name)) for name in ("supports_tools", "supports_tool_calls")]
     known = [each for each in flags if each is not None]
@@ -198,10 +198,10 @@ def _tools(caps: JsonObject) -> Fact[bool] | None:
 
 
 def _template_rules(template: str | None) -> Fact[frozenset[str]] | None:
-    """Read what the template refuses and the server does not mend.
+    """Read the template's demands that the server does not meet by itself.
 
-    For a template that needs it, the server makes `developer` a system message, and the first system message the beginning
-    of the user's (measured, b11549).
+    For a template that needs it, the server turns `developer` into a system message, and the first system message into the
+    beginning of the user's (measured, b11549).
     """
     rules = None if template is None else template_rules(template) - {"no_system", "no_developer"}
     return fact(rules, "llama.cpp, chat template", Trust.LOADED)

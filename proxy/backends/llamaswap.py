@@ -1,7 +1,7 @@
-"""llama-swap: a name for each of several servers, which it starts and stops.
+"""llama-swap: a proxy that starts and stops several servers, each under a name.
 
-Asking a server itself (`/upstream/NAME/…`, `/props?model=NAME`) loads its model in place of the one that runs
-(`internal/server`, 2026-08), so that is only done to load it: the command that started it tells its window.
+Asking a server itself (`/upstream/NAME/…`, `/props?model=NAME`) loads its model in place of the running one
+(`internal/server`, 2026-08), so this is done only to load it; the window is read from the command that started it.
 """
 
 import re
@@ -22,7 +22,7 @@ _WINDOW = re.compile(r"(?<!\S)(?:-c|--ctx-size|--max-model-len)[ =]+([0-9]{1,12}
 _SLOTS = re.compile(r"(?<!\S)(?:-np|--parallel)[ =]+([0-9]{1,4})(?!\S)")
 _SHARED = re.compile(r"(?<!\S)(?:-kvu|--kv-unified)(?!\S)")
 _FLAGS = re.compile(r"llama-server|\bvllm\b")
-"""Servers that go on with a last message when flags say so, by the name of their program or image."""
+"""Programs or images of servers that continue a last message if flags ask for it."""
 
 
 class LlamaSwap(Backend):
@@ -42,7 +42,7 @@ class LlamaSwap(Backend):
 
     @override
     def profile(self, model: str) -> Flow[ModelProfile]:
-        """Read the command line of a running server; for one that does not run, the configuration."""
+        """Read the command line of a running server, or else the configuration."""
         entry = _entry(openai_models((yield MODELS).json), model)
         listed = self.listed_profile(entry, {})
         if listed.provisional:
@@ -53,7 +53,7 @@ class LlamaSwap(Backend):
 
     @override
     def listed_profile(self, entry: JsonObject, named: Mapping[str, JsonObject]) -> ModelProfile:
-        """All that are configured are listed, running or not."""
+        """Read an entry of the list, which names every configured model, running or not."""
         return ModelProfile(
             window=window(entry, "llama-swap, configuration", Trust.CONFIGURED),
             continuation=Fact(Continuation.QUOTE, "no other way is known", Trust.FALLBACK),
@@ -62,14 +62,14 @@ class LlamaSwap(Backend):
 
     @override
     def load(self, model: str, body: Mapping[str, Any]) -> Flow[None]:
-        """Ask the model's own server for a small page, as llama-swap's page does to load one."""
+        """Request a small page from the model's own server, as llama-swap's web page does to load a model."""
         entry = _entry(openai_models((yield MODELS).json), model)
         name = quote(entry.get("id", model), safe="/", errors="replace")
         yield Probe("GET", f"/upstream/{name}/health", loads=True)
 
     @override
     def busy(self, model: str) -> Flow[bool]:
-        """Ask whether the model would have to be loaded, at the cost of another one: background work must not do that."""
+        """Ask whether the model would have to be loaded in place of another one, which background work must not cause."""
         running = dig((yield _RUNNING).json, "running")
         if not isinstance(running, list):
             return False
@@ -77,13 +77,13 @@ class LlamaSwap(Backend):
 
 
 def _entry(entries: list[JsonObject], model: str) -> JsonObject:
-    """The entry of a model by its name, or by one of its aliases."""
+    """Find the entry of a model by its name, or by one of its aliases."""
     aliased = (one for one in entries if contains(dig(one, "meta", "llamaswap", "aliases"), model))
     return entries_by_name(entries).get(model) or next(aliased, {})
 
 
 def _started(listed: ModelProfile, command: str) -> ModelProfile:
-    """With what a command line says: of llama-server, whose slots share `-c` unless they have one memory, and of vLLM."""
+    """Add the facts in a command line of llama-server or vLLM. llama-server divides `-c` among its slots, unless they share it."""
     length, slots = _number(_WINDOW, command), _number(_SLOTS, command)
     if length is not None and slots is not None and not _SHARED.search(command):
         length //= slots

@@ -1,7 +1,7 @@
-"""LM Studio: its native model lists tell the loaded context length, `/v1/models` only the ids.
+"""LM Studio: its native model lists report the loaded context length, `/v1/models` only the ids.
 
-Version 0.4 has `/api/v1/models`, 0.3.6 and later `/api/v0/models`. Unknown paths are answered with status
-200 and an `error` text, so nothing here looks at the status.
+Version 0.4 has `/api/v1/models`, 0.3.6 and later `/api/v0/models`. Unknown paths are answered with status 200 and an
+`error` text, so no code here checks the status.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from proxy.core.request import NONE, Thinking
 
 _EFFORTS = ("low", "medium", "high")
 _Entry: TypeAlias = tuple[JsonObject, list[JsonObject]]
-"""An entry of the native list, and those of its loaded instances that a name means."""
+"""An entry of the native list, and those of its loaded instances to which a name refers."""
 _UNKNOWN: _Entry = {}, []
 
 
@@ -70,15 +70,15 @@ class LmStudio(Backend):
 
     @override
     def profile(self, model: str) -> Flow[ModelProfile]:
-        """Take the loaded instance's length; the least of several when the model id names them all."""
+        """Read the loaded instance's length, or the smallest of several if the model id names them all."""
         return _profile(_by_name((yield from _native_list()) or []), model)
 
     @override
     def load(self, model: str, body: Mapping[str, Any]) -> Flow[None]:
-        """Have a request for one token load it just in time, with the time to live that the client chose.
+        """Request one token, which loads the model just in time, with the time to live that the client chose.
 
-        What `/api/v1/models/load` loads counts as loaded by hand: it has no time to live, stays when another model is
-        loaded, and may get other settings than a request gives it (LM Studio's bug tracker, #2051 and #1463).
+        A model loaded by `/api/v1/models/load` counts as loaded by hand: it has no time to live, stays when another model
+        is loaded, and may get other settings than a request gives it (LM Studio's bug tracker, #2051 and #1463).
         """
         ask = {"model": model, "messages": [{"role": "user", "content": "."}], "max_tokens": 1}
         ttl = {"ttl": body["ttl"]} if "ttl" in body else {}
@@ -86,10 +86,10 @@ class LmStudio(Backend):
 
     @override
     def load_window(self, model: str, body: Mapping[str, Any], windows: Sequence[int]) -> Flow[int | None]:
-        """Load it by `/api/v1/models/load`, unless an instance has the window; where none is granted, with the one it had.
+        """Load it by `/api/v1/models/load`, unless an instance has the window; if none is granted, with its previous one.
 
-        That makes one more instance, and is refused where there is no memory for two: so those with less are unloaded
-        first (nugget/thane-ai-agent, #1397).
+        Loading adds another instance, and is refused if there is no memory for two, so instances with a smaller window are
+        unloaded first (nugget/thane-ai-agent, #1397).
         """
         entry, instances = _by_name((yield from _native_list()) or []).get(model, _UNKNOWN)
         previous = smallest(tokens(dig(each, "config", "context_length")) for each in instances) or 0
@@ -106,7 +106,7 @@ class LmStudio(Backend):
 
     @override
     def thinking_options(self, thinking: Thinking, profile: ModelProfile) -> JsonObject:
-        """One field, for models that the list says have the choice (LM Studio's bug tracker, #2057, for 0.4.17)."""
+        """Build one field, for models that offer the choice in the list (LM Studio's bug tracker, #2057, for 0.4.17)."""
         if not value_of(profile.thinks):
             return {}
         if thinking.on is False:
@@ -116,7 +116,7 @@ class LmStudio(Backend):
 
 
 def _native_list() -> Flow[list[JsonObject] | None]:
-    """Read `/api/v1/models`, or else `/api/v0/models` in its form; None: neither is a list of models."""
+    """Read `/api/v1/models`, or else `/api/v0/models` converted to its form; None if neither is a list of models."""
     models = dig((yield Probe("GET", "/api/v1/models")).json, "models")
     if isinstance(models, list):
         entries = [entry for entry in objects(models) if nonblank(entry.get("key")) is not None]
@@ -127,7 +127,7 @@ def _native_list() -> Flow[list[JsonObject] | None]:
 
 
 def _converted(entry: JsonObject) -> JsonObject:
-    """Convert an entry of the list of version 0."""
+    """Convert an entry of `/api/v0/models` to the form of `/api/v1/models`."""
     kind, loaded = nonblank(entry.get("type")), {"config": {"context_length": entry.get("loaded_context_length")}}
     return {
         "key": entry["id"],
@@ -142,7 +142,7 @@ def _converted(entry: JsonObject) -> JsonObject:
 
 
 def _by_name(entries: list[JsonObject]) -> dict[str, _Entry]:
-    """Index the entries with their loaded instances: all of them, or the one that is named by instance id."""
+    """Index the entries with their loaded instances: all of them, or only the one that an instance id names."""
     loaded = [(entry, objects(entry.get("loaded_instances"))) for entry in entries]
     return by_name(
         [
@@ -171,10 +171,10 @@ def _profile(named: Mapping[str, _Entry], model: str) -> ModelProfile:
 
 
 def _tools(*, trained: bool | None) -> Fact[bool] | None:
-    """Tools are taken for every model.
+    """Return that tools are accepted, which they are for every model.
 
-    One that is not trained for them is given LM Studio's own format in its prompt, and its calls are parsed and
-    streamed as any other's: weaker support, but a format of ours in its place would be no better.
+    LM Studio puts a format of its own into the prompt of a model that is not trained for tools, and parses and streams its
+    calls like any other's. That support is weaker, but Spillway's own format in its place would be no better.
     """
     if trained is False:
         origin = "LM Studio, its own format: the model is not trained for tools"

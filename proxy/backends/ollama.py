@@ -1,4 +1,4 @@
-"""Ollama: `/api/ps` tells the window of a loaded model, `/api/show` what its Modelfile sets.
+"""Ollama: `/api/ps` reports the window of a loaded model, `/api/show` the settings of its Modelfile.
 
 Neither of them loads a model or keeps one alive.
 """
@@ -32,15 +32,15 @@ _TAGS = Probe("GET", "/api/tags")
 _PS = Probe("GET", "/api/ps")
 _RENDERER = re.compile(r'^RENDERER\s+"?([\w.-]+)', re.MULTILINE)
 _PREFILLING = ("qwen3.5", "qwen3-coder", "qwen3-vl", "cohere", "laguna", "lfm2", "olmo3")
-"""Renderers, by the beginning of their name, that leave a trailing assistant message open (0.33)."""
+"""Prefixes of the names of renderers that leave a trailing assistant message open (0.33)."""
 _EFFORTS = ("low", "medium", "high")
 _USABLE, _WEIGHTS, _BUFFERS = 0.9, 1.05, 2**30
-"""Share of memory that is counted on; the weights in it, as a multiple of their file; bytes for what else is computed there."""
+"""Share of memory assumed usable; size of the weights in it, as a multiple of their file; bytes for other buffers."""
 _NUM_CTX = re.compile(r'^[ \t]*num_ctx\s+"?([0-9]{1,12})\b', re.MULTILINE)
 
 
 class Ollama(Backend):
-    """Ollama's server. Whatever would count a prompt generates, or loads the model."""
+    """Ollama's server. It has no endpoint that counts a prompt without generating or loading the model."""
 
     kind = "ollama"
     title = "Ollama"
@@ -63,7 +63,7 @@ class Ollama(Backend):
         *("/api/embeddings", "/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete", "/api/blobs/*"),
         *("/api/me", "/api/signout"),
     )
-    # Routes of `server/routes.go`, 2026-08: models, the account, and what is fetched in its name.
+    # Routes of `server/routes.go`, 2026-08: models, the account, and downloads in its name.
     admin = (
         *("POST */api/pull", "POST */api/push", "DELETE */api/delete", "POST */api/create", "POST */api/copy"),
         *("POST */api/blobs/*", "POST */api/signout", "DELETE */api/user/*", "POST */api/experimental/*"),
@@ -71,9 +71,10 @@ class Ollama(Backend):
 
     @override
     def detect(self) -> Flow[bool]:
-        """Look for its doors, and for what imitators lack: the owner in the list of models is a name's namespace (0.33).
+        """Look for its endpoints, and for a detail that imitators lack: a model's owner is the namespace of its name (0.33).
 
-        KoboldCpp, LocalAI, Lemonade, Docker Model Runner and others name themselves there, or a model and its tag differently.
+        KoboldCpp, LocalAI, Lemonade, Docker Model Runner and others name themselves as the owner, or use different `model`
+        and `name` fields in the tag list.
         """
         if not (yield from self.has_doors()):
             return False
@@ -82,7 +83,7 @@ class Ollama(Backend):
         return alike and all(map(_is_own, openai_models((yield MODELS).json)))
 
     def has_doors(self) -> Flow[bool]:
-        """Look for a version and a tag list: other applications have `/api/version` too, Spillway among them."""
+        """Look for a version and a tag list; a version is not enough, as other applications have one, including Spillway."""
         version = mapping((yield Probe("GET", "/api/version")).json)
         if nonblank(version.get("version")) is None or "spillway" in version:
             return False
@@ -101,7 +102,7 @@ class Ollama(Backend):
 
     @override
     def profile(self, model: str) -> Flow[ModelProfile]:
-        """Read what the model's file says, and the window of a loaded instance."""
+        """Read the facts in the model's file, and the window of a loaded instance."""
         loaded = yield from _find(_PS, model)
         return _profile(model, mapping((yield Probe("POST", "/api/show", {"model": model})).json), loaded)
 
@@ -112,7 +113,7 @@ class Ollama(Backend):
 
     @override
     def load_window(self, model: str, body: Mapping[str, Any], windows: Sequence[int]) -> Flow[int | None]:
-        """Load it so; of several windows one that leaves a part of the model outside of the GPU is too large."""
+        """Load it like `load`. A window that leaves part of the model outside of the GPU is too large, unless it is the last."""
         for window in windows:
             if (yield _loading(model, {**mapping(body.get("options")), "num_ctx": window})).status == 200:
                 loaded = (yield from _find(_PS, model)) or {}
@@ -123,7 +124,7 @@ class Ollama(Backend):
 
     @override
     def fitting_window(self, model: str, memory: Memory | None) -> Flow[int | None]:
-        """Compute it from the size of the file and of the cache; what the loaded model takes now is free for it."""
+        """Compute it from the sizes of the file and the cache; the memory that the model occupies now counts as free."""
         info = mapping(dig((yield Probe("POST", "/api/show", {"model": model})).json, "model_info"))
         weights = size_of((yield from _find(_TAGS, model)) or {}, "size")
         loaded = (yield from _find(_PS, model)) or {}
@@ -137,7 +138,7 @@ class Ollama(Backend):
 
     @override
     def profile_for(self, body: Mapping[str, Any], profile: ModelProfile) -> ModelProfile:
-        """The model is loaded again with the `num_ctx` of a request (server/sched.go), within what it was trained for."""
+        """Apply the request's `num_ctx`: the model is reloaded with it (server/sched.go), up to its trained window."""
         requested = tokens(dig(body, "options", "num_ctx"))
         if requested is None:
             return profile
@@ -147,9 +148,9 @@ class Ollama(Backend):
 
     @override
     def thinking_options(self, thinking: Thinking, profile: ModelProfile) -> JsonObject:
-        """`think` (docs/capabilities/thinking, 2026-08): off, or one of three efforts; it has no bound in tokens.
+        """Build `think` (docs/capabilities/thinking, 2026-08): off, or one of three efforts; there is no bound in tokens.
 
-        Models that think do so unasked; of others any effort is refused.
+        Thinking models think by default; for others, any effort is refused.
         """
         if thinking.on is False:
             return {"think": False}
@@ -162,7 +163,7 @@ def _loading(model: str, options: JsonObject) -> Probe:
 
 
 def _canonical(name: str) -> str:
-    """A model name as Ollama compares it: with its tag, in lower case."""
+    """Normalise a model name as Ollama compares it: with its tag, in lower case."""
     tagged = name if ":" in name.rsplit("/", 1)[-1] else f"{name}:latest"
     return tagged.casefold()
 
@@ -178,7 +179,7 @@ def _by_name(entries: list[JsonObject]) -> dict[str, JsonObject]:
 
 
 def _is_own(entry: JsonObject) -> bool:
-    """Return whether the owner is the namespace of the name, as Ollama has it."""
+    """Return whether an entry's owner is the namespace of its name, as in Ollama's own list."""
     owner, parts = entry.get("owned_by"), entry["id"].split("/")
     return owner in (None, "ollama", parts[-2] if len(parts) > 1 else "library")
 
@@ -186,7 +187,7 @@ def _is_own(entry: JsonObject) -> bool:
 def _profile(model: str, shown: JsonObject, loaded: JsonObject | None) -> ModelProfile:
     """Read an answer of `/api/show`, or an entry of `/api/tags`, with the entry of `/api/ps` of a loaded model."""
     remote = any(nonblank(shown.get(name)) is not None for name in ("remote_model", "remote_host"))
-    # Not all that run elsewhere say so; a model without a file has no format.
+    # Not every model that runs elsewhere says so, but one without a local file has no format.
     remote |= model.endswith((":cloud", "-cloud")) and not dig(shown, "details", "format")
     trained = _trained(shown)
     return ModelProfile(
@@ -212,7 +213,7 @@ def _configured_window(shown: JsonObject, trained: int | None) -> Fact[int] | No
 
 
 def _trained(shown: JsonObject) -> int | None:
-    """`<architecture>.context_length` of the model file; the tag list has it under `details` (0.30)."""
+    """Read `<architecture>.context_length` of the model file; the tag list has it under `details` (0.30)."""
     info = mapping(shown.get("model_info"))
     named = tokens(info.get(f"{info.get('general.architecture')}.context_length"))
     lengths = (tokens(value) for key, value in info.items() if key.endswith(".context_length"))
@@ -220,9 +221,10 @@ def _trained(shown: JsonObject) -> int | None:
 
 
 def _cache_bytes(info: JsonObject) -> int:
-    """Bytes of the cache for one token, in 16 bits; more than that where layers share it, slide or have none. 0: unknown.
+    """Compute the bytes of the 16-bit cache for one token; 0 if unknown.
 
-    Of arrays with one figure for each layer `/api/show` leaves longer ones empty: then all heads count.
+    Too high if layers share a cache, have a sliding window or have none. `/api/show` empties longer arrays with one figure
+    per layer; then all heads are counted.
     """
     name = info.get("general.architecture")
 
@@ -245,7 +247,7 @@ def _capability(shown: JsonObject, name: str) -> Fact[bool] | None:
 
 
 def _continuation(shown: JsonObject, *, remote: bool) -> Fact[Continuation]:
-    """Go templates are cut where the answer begins; of the built-in renderers only some continue."""
+    """Return the way to continue: Go templates are cut where the answer begins; only some of the built-in renderers continue."""
     if remote:
         return Fact(Continuation.QUOTE, "Ollama, cloud model", Trust.FALLBACK)
     renderer = _RENDERER.search(nonblank(shown.get("modelfile")) or "")
@@ -255,7 +257,7 @@ def _continuation(shown: JsonObject, *, remote: bool) -> Fact[Continuation]:
 
 
 def _tokenizer(shown: JsonObject) -> str | None:
-    """The pre-tokenizer names the vocabulary (`llama-bpe`, `qwen2`) better than the architecture does."""
+    """Return the pre-tokenizer, which identifies the vocabulary (`llama-bpe`, `qwen2`) better, or else the architecture."""
     info = mapping(shown.get("model_info"))
     pre = nonblank(info.get("tokenizer.ggml.pre"))
     if pre is not None and pre != "default":

@@ -1,7 +1,7 @@
 """OpenRouter: a catalogue whose figures differ from provider to provider of the same model.
 
-The root is `https://openrouter.ai/api`. All endpoints asked here are public. A prompt goes to a provider whose context length
-takes it, of those that the request's `provider` object allows (documentation, "Provider Routing", 2026).
+The root is `https://openrouter.ai/api`. All endpoints used here are public. A prompt goes to a provider with a sufficient context
+length among those that the request's `provider` object allows (documentation, "Provider Routing", 2026).
 """
 
 import re
@@ -29,7 +29,7 @@ from proxy.core.jsontext import JsonObject, dig, omit
 from proxy.core.request import NONE, Thinking
 
 _SLUG = re.compile(r"~?[a-z0-9][\w.-]*/[a-z0-9][\w.:-]*", re.ASCII | re.IGNORECASE)
-"""`author/slug`, with or without a variant: what may be put into a path as it is."""
+"""Model id of the form `author/slug`, with or without a variant, which may be put into a path unescaped."""
 _NEW_TURN = re.compile(
     r"""~?(?:
         openai | google | deepseek | mistralai
@@ -37,7 +37,7 @@ _NEW_TURN = re.compile(
     )/""",
     re.VERBOSE,
 )
-"""Vendors whose models do not go on from a trailing assistant message. DeepSeek and Mistral want `prefix: true` on it
+"""Vendors whose models do not continue a trailing assistant message. DeepSeek and Mistral want `prefix: true` on it
 (their API documentation), Claude 4.6 and later answer 400 "This model does not support assistant message prefill",
 OpenAI's and Google's begin a new turn (not documented, so rather safe than sorry)."""
 _CANCELLING = re.compile(
@@ -45,19 +45,19 @@ _CANCELLING = re.compile(
     |infermatic|lepton|liquid|mancer|nineteen|novita|octoai|openai|recursal|sfcompute|together|xai""",
     re.VERBOSE,
 )
-"""Providers that stop when a stream is broken off: OpenRouter's documentation, Streaming, "Stream cancellation"."""
+"""Providers that stop generating when a stream is closed: OpenRouter's documentation, Streaming, "Stream cancellation"."""
 
 
 def cancels(provider: str) -> bool:
-    """Return whether a provider stops generating, and billing, when a stream is closed; False if that is not known.
+    """Return whether a provider stops generating, and billing, when a stream is closed; False if unknown.
 
-    By name (`DeepInfra`) or tag (`deepinfra/fp8`). No provider stops an answer that is not streamed.
+    `provider` is a name (`DeepInfra`) or tag (`deepinfra/fp8`). No provider stops an answer that is not streamed.
     """
     return _CANCELLING.fullmatch(_plain(provider)) is not None
 
 
 def allowed(preferences: object, providers: Iterable[Provider]) -> list[Provider]:
-    """The providers that may serve a request with this `provider` object."""
+    """Return the providers that may serve a request with this `provider` object."""
     only, order, ignored = (items(dig(preferences, field)) for field in ("only", "order", "ignore"))
     pinned = order if dig(preferences, "allow_fallbacks") is False else []
     known = [each for each in providers if not _matches(each, ignored)]
@@ -65,7 +65,7 @@ def allowed(preferences: object, providers: Iterable[Provider]) -> list[Provider
 
 
 def _matches(provider: Provider, slugs: list[Any]) -> bool:
-    """Return whether a slug means this provider: `deepinfra` all of its endpoints, `deepinfra/fp8` the one with that tag."""
+    """Return whether a slug matches this provider: `deepinfra` all of its endpoints, `deepinfra/fp8` the one with that tag."""
     return any(
         slug.casefold() == provider.tag.casefold() if "/" in slug else _plain(slug) == _plain(provider.name)
         for slug in slugs
@@ -74,7 +74,7 @@ def _matches(provider: Provider, slugs: list[Any]) -> bool:
 
 
 def _plain(provider: str) -> str:
-    """Names and slugs in one form: `SambaNova`, `samba nova`, `sambanova/high` are one."""
+    """Normalise names and slugs: `SambaNova`, `samba nova` and `sambanova/high` become the same."""
     return "".join(letter for letter in provider.split("/", 1)[0].casefold() if letter.isalnum())
 
 
@@ -91,24 +91,24 @@ class OpenRouter(Backend):
     fixed_windows = True
     reports_usage = True
     fits_answer = True
-    """For a small window, until `max_tokens` fit too ("Context compression", 2026)."""
+    """Only for a small window is the prompt shortened, until `max_tokens` fits too ("Context compression", 2026)."""
     hosted = True
     cache_marks: Mapping[str, Literal["request", "message"]] = {"anthropic": "request", "qwen": "message"}
-    """"Prompt Caching" (documentation, 2026): reading costs a tenth of a prompt, writing a quarter more than it."""
+    """"Prompt Caching" (documentation, 2026): a cached prompt costs a tenth to read, and a quarter more to write."""
     native = ("/v1/credits", "/v1/key", "/v1/keys", "/v1/keys/*", "/v1/generation", "/v1/providers")
     # The account's keys, and buying credits (API reference, 2026-08).
     admin = ("POST */keys", "PATCH */keys/*", "DELETE */keys/*", "POST */credits/*")
 
     @override
     def detect(self) -> Flow[bool]:
-        """By the catalogue's entries, which no other list looks like."""
+        """Detect it by the form of the catalogue's entries, which is unique."""
         known = [entry for entry in openai_models((yield MODELS).json) if "context_length" in entry]
         shapes = ((entry.get("top_provider"), entry.get("supported_parameters")) for entry in known)
         return any(isinstance(provider, dict) and isinstance(parameters, list) for provider, parameters in shapes)
 
     @override
     def profile(self, model: str) -> Flow[ModelProfile]:
-        """Read the endpoints of the model, and what the catalogue holds of it."""
+        """Read the endpoints of the model, and its entry in the catalogue."""
         serving: JsonObject = {}
         entry: JsonObject = {}
         if _SLUG.fullmatch(model):
@@ -126,13 +126,13 @@ class OpenRouter(Backend):
 
     @override
     def stops_on_disconnect(self, body: Mapping[str, Any], profile: ModelProfile) -> bool:
-        """Return whether every provider that may serve the request stops; True where none is known."""
+        """Return whether every provider that may serve the request stops; True if none is known."""
         providers = value_of(profile.providers) or ()
         return all(cancels(each.name) for each in allowed(body.get("provider"), providers) or providers)
 
     @override
     def profile_for(self, body: Mapping[str, Any], profile: ModelProfile) -> ModelProfile:
-        """Lower the window to the largest of the providers that the request allows, unless the user has set one."""
+        """Lower the window to the largest among the providers that the request allows, unless the user has set one."""
         window, providers = profile.window, profile.providers
         if "provider" not in body or window is None or providers is None or window.trust is Trust.USER:
             return profile
@@ -143,7 +143,7 @@ class OpenRouter(Backend):
 
     @override
     def thinking_options(self, thinking: Thinking, profile: ModelProfile) -> JsonObject:
-        """One object for all its models: an effort or a bound, not both (documentation, "Reasoning tokens", 2026)."""
+        """Build one object for all its models: an effort or a bound, not both (documentation, "Reasoning tokens", 2026)."""
         if value_of(profile.thinks) is False:
             return {}
         if thinking.on is False:
@@ -156,7 +156,7 @@ class OpenRouter(Backend):
 
     @override
     def thinking_bound(self, tokens: int, body: Mapping[str, Any], profile: ModelProfile) -> JsonObject:
-        """Replace the effort, beside which it is refused; for models with efforts alone OpenRouter finds the nearest."""
+        """Build a bound that replaces the effort, as both together are refused; OpenRouter maps it to an effort where needed."""
         if value_of(profile.thinks) is False:
             return {}
         reasoning = {**omit(mapping(body.get("reasoning")), "effort"), "max_tokens": tokens}
@@ -165,7 +165,7 @@ class OpenRouter(Backend):
 
 def _profile(model: str, entry: JsonObject, serving: JsonObject) -> ModelProfile:
     endpoints = objects(serving.get("endpoints"))
-    # Below zero a provider is out of service or ranked down; with none left, any may come back.
+    # A status below zero: out of service or ranked down. If that leaves none, all count, since any may come back.
     active = [one for one in endpoints if not _is_down(one)] or endpoints
     providers = tuple(dict.fromkeys(map(_provider, active)))
     listed = windows(entry).get(Trust.LISTED)

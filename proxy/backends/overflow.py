@@ -1,12 +1,12 @@
-"""Telling that a prompt was refused for its length, and which figures a refusal names, in whatever words, status or envelope.
+"""Recognising that a prompt was refused for its length, and the figures in the refusal, in any wording, status or envelope.
 
-A sentence is such a refusal by what it speaks of (a prompt, its input, messages or tokens, a context or window; a size) and by
-what it says of that (exceeds, too long, a maximum, a limit, what would fit), or by two figures of which the one that was sent is
-above the one that is allowed. Rates, money, pictures, files, memory, time and a bound of the answer alone are something else.
-Each figure is what the word nearest before it says.
+A sentence is such a refusal if it has a subject (a prompt, its input, messages or tokens, a context or window; and a size) and a
+complaint (exceeds, too long, a maximum, a limit, would fit), or two figures of which the one sent is above the one allowed. Rates,
+money, pictures, files, memory, time and a bound of the answer alone are other matters. The nearest word before a figure gives
+its meaning.
 
-A refusal is believed as far as its request could prove it: `credible` is the rule. One whose words and figures stand in the
-request itself holds for that request at most.
+A refusal is believed only as far as its request could prove it: `credible` is the rule. A refusal whose words and figures occur in
+the request itself applies to that request at most.
 """
 
 import re
@@ -16,24 +16,24 @@ from typing import Literal, TypeAlias, cast
 from proxy.backends.errors import SentRequest, error_status, error_text
 
 UNDERRATED = 2
-"""Times as many tokens as the upper bound of its estimate that a prompt may have."""
+"""Factor by which a prompt's tokens may exceed the upper bound of their estimate."""
 SMALLEST_WINDOW = 256
-"""Tokens; a refusal that names a smaller window is not about the window."""
+"""Smallest window in tokens; a refusal that names a smaller figure is not about the window."""
 ORIGIN = "the backend's refusal"
 _MOST_TOKENS = 10**9
 _LEAST_TOKENS = 16
 _MONEY, _TOO_LARGE = 402, 413
 _ROUND = (1000, 1024)
-"""A window is a multiple of one of these, as a rule."""
+"""Units of windows: as a rule a window is a multiple of one of these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """A refused prompt. `window` and `prompt_tokens` are in tokens, None where the text named no number.
+    """A refusal of a prompt for its length. `window` and `prompt_tokens` are in tokens, or None if the text has no figure.
 
-    `prompt_tokens` may be the backend's estimate. `shared`: the memory of all slots together may be full, rather than this
-    one's. `quoted`: it holds for this request at most. `bounded`: the figure may be the window less the request's bound of the
-    answer (vLLM 0.15).
+    `prompt_tokens` may be the backend's estimate. `shared`: the memory shared by all slots may be full, rather than this slot's.
+    `quoted`: it applies to this request at most. `bounded`: the figure may be the window less the request's bound of the answer
+    (vLLM 0.15).
     """
 
     window: int | None
@@ -44,7 +44,7 @@ class Overflow:
 
 
 POOL_FULL = Overflow(None, None, shared=True)
-"""The memory of all slots together is full."""
+"""Refusal because the memory shared by all slots is full."""
 
 
 def _words(*alternatives: str) -> re.Pattern[str]:
@@ -60,7 +60,7 @@ _PROMPT = (
     r"context(?! ?(?:deadline|cancel))|prompt|\binputs?\b|messages?\b|conversation|max_?(?:model|seq\w{0,9}) len|n ctx"
     r"|kontext|contesto|eingabe|entrada|entrée|контекст|上下文|输入|提示|コンテキスト|入力|컨텍스트|입력"
 )
-"""Here and below, after the English words those of languages that engines and gateways speak as well."""
+"""Words for a prompt. Here and below, the English words come first, then those of other languages of engines and gateways."""
 _OF_PROMPT = _words(_PROMPT)
 _OF_REQUEST = _words(
     _PROMPT,
@@ -91,7 +91,7 @@ _CODES = _words(
     r"constraint_filtered[\s\S]{0,200}context_length|context_length[\s\S]{0,200}constraint_filtered",
     r'error_type"?: ?"string_too_long|exceeds maximum allowed content length',
 )
-"""Of OpenRouter and gateways: what no sentence says."""
+"""Codes of OpenRouter and gateways, whose errors contain no sentence that says it."""
 _NUMBER = re.compile(
     r"(?<![A-Za-z0-9_.$#/-])(\d{1,3}(?:,\d{3}){1,4}|\d{1,12})(k?)(?:\.0)?(?![A-Za-z0-9_%]|[.:]\d|,\d{3}| ?(?:px|[KMG]i?B|[mk]?s|bytes?|sec\w*|min\w*|char\w*)\b)",
     re.IGNORECASE,
@@ -123,12 +123,12 @@ _NAME = re.compile(r'"\w*": (?=")')
 
 
 def recognise(status: int, body: bytes, sent: SentRequest | None = None) -> Overflow | None:
-    """Tell whether a backend refused a prompt for its length.
+    """Recognise the refusal of a prompt for its length, or return None.
 
     Args:
         status: as for `error_text`.
         body: as for `error_text`.
-        sent: the refused request; None: not at hand.
+        sent: the refused request; None if it is not at hand.
     """
     text = error_text(status, body, money=True)
     if text is None or _OTHER_CAUSE.search(text):
@@ -154,16 +154,16 @@ def recognise(status: int, body: bytes, sent: SentRequest | None = None) -> Over
 
 
 def credible(overflow: Overflow, *, needed: int, loaded: int | None, held: int) -> Overflow | None:
-    """Judge an overflow by what its request could prove.
+    """Return an overflow as far as its request could prove it.
 
-    None: its request would have fitted the window that it names, or the loaded instance reports a larger one; so something
-    else was refused. One that contradicts what was just answered holds for its own request, as a quoted one does.
+    None if its request would have fitted the window that it names, or if the loaded instance reports a larger one: something
+    else was refused then. If it contradicts a recent answer, it is marked as quoted, and applies to its own request only.
 
     Args:
-        overflow: what the backend says.
-        needed: tokens of prompt and answer at most.
+        overflow: the backend's refusal.
+        needed: upper bound on the tokens of prompt and answer.
         loaded: window that the loaded instance reports now.
-        held: the most tokens that the backend held at once lately, 0 for unknown.
+        held: most tokens that the backend recently held at once; 0 if unknown.
     """
     window = overflow.window
     if window is None:
@@ -174,13 +174,13 @@ def credible(overflow: Overflow, *, needed: int, loaded: int | None, held: int) 
 
 
 def told_apart(found: Overflow, bound: int, known: int | None, before: int | None) -> Overflow:
-    """Tell whether a figure is the window, or that less the bound of the answer.
+    """Decide whether a figure is the window, or the window less the bound of the answer.
 
     Args:
         found: a refusal with a figure.
-        bound: the most tokens of an answer that its request allowed, 0 for no bound.
-        known: the window as it is believed to be; None: unknown.
-        before: the figure that came with another bound; None: none did.
+        bound: tokens of an answer that its request allowed; 0 for no bound.
+        known: the window as currently believed; None if unknown.
+        before: the figure of an earlier refusal with another bound; None if there was none.
     """
     assert found.window is not None
     whole = found.window + bound
@@ -192,20 +192,20 @@ def told_apart(found: Overflow, bound: int, known: int | None, before: int | Non
 
 
 def affordable(status: int, body: bytes) -> int | None:
-    """Return how many tokens of an answer can be paid for, as an error says (OpenRouter's 402); None: it says nothing of that."""
+    """Return the affordable tokens of an answer that an error names (OpenRouter's 402); None if it names none."""
     text = error_text(status, body, money=True)
     found = _PAYABLE.search(text) if text is not None and error_status(status, body) == _MONEY else None
     return int(found[1].replace(",", "")) or None if found is not None else None
 
 
 def _plain(text: str) -> str:
-    """Take identifiers apart, but for parameters that bound something in tokens."""
+    """Split identifiers into words, except parameters such as `max_tokens`."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", re.sub(r"(?<!max)_(?!tokens)", " ", text))
 
 
 def _is_refusal(sentence: str) -> bool:
     of_answer, rest = _OF_ANSWER.search(sentence), _OF_ANSWER.sub("", sentence)
-    # A bound of the answer is given in tokens as well, and stands in a request.
+    # If the sentence mentions a bound of the answer, the words "tokens" and "request" prove nothing, so a prompt must be named.
     if not (_OF_PROMPT if of_answer else _OF_REQUEST).search(rest) or not _SIZE.search(rest):
         return False
     if _OF_OTHERS.search(sentence):
@@ -215,7 +215,7 @@ def _is_refusal(sentence: str) -> bool:
 
 
 def _place(sentence: str, sent: SentRequest) -> Literal["parameters", "conversation"] | None:
-    """Tell where its words stand in the request, if its figures stand there as well."""
+    """Find where the sentence's words occur in the request, if its figures occur there too."""
     marks = [found.span() for pattern in (_OF_REQUEST, _SIZE, _OVER) for found in pattern.finditer(sentence)]
     numbers = _NUMBER.findall(sentence)
     if any(sent.place(digits) is None for digits, _ in numbers):
@@ -224,7 +224,7 @@ def _place(sentence: str, sent: SentRequest) -> Literal["parameters", "conversat
 
 
 def _figures(text: str) -> list[tuple[int, _Role]]:
-    """Read the figures whose meaning is told, in tokens: by the words before one on its line, or right behind it."""
+    """Read the figures, in tokens, whose meaning is clear from words before them on the line or directly after them."""
     figures, end = list[tuple[int, _Role]](), 0
     for found in _NUMBER.finditer(text):
         value = int(found[1].replace(",", "")) * (1000 if found[2] else 1)
@@ -248,7 +248,7 @@ def _role(before: str, after: re.Match[str] | None) -> _Role | None:
 
 
 def _choose(role: _Role, *sources: list[tuple[int, _Role]], bound: int = 0) -> int | None:
-    """Choose the first figure of this role, or the least limit; what was requested in all has the bound of the answer in it."""
+    """Choose the first figure of this role, or the smallest limit. A requested total includes the bound of the answer."""
     for figures in sources:
         known = [value for value, each in figures if each == role]
         totals = [value - bound for value, each in figures if each == "total" and role == "sent" and value > bound]

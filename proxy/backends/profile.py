@@ -1,4 +1,4 @@
-"""Capabilities of a model, as far as they are known, with the origin of every field."""
+"""Known capabilities of a model, with the origin of every field."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -27,7 +27,7 @@ DEMANDS: Mapping[TemplateRule, str] = {
     "signatures": "the signatures of its reasoning back with its calls",
     "no_extras": "no reasoning in messages",
 }
-"""The same in words: what a model wants."""
+"""The same demands in words, to follow "the model wants"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,19 +35,19 @@ class RepairRules:
     """Demands of a model's chat template beyond those of every backend."""
 
     alternate: bool = False
-    """User and assistant have to take turns, beginning with the user; tool batches do not count."""
+    """User and assistant must alternate, beginning with the user; tool batches do not count."""
     one_system: bool = False
     """A system message is refused anywhere but at the very beginning, and so is the role `developer`."""
     no_system: bool = False
-    """Any is refused: `without_system` is to be applied to what is sent."""
+    """Any system message is refused: `without_system` must be applied to every request."""
     no_developer: bool = False
     """The role `developer` is refused."""
     ends_with_user: bool = False
-    """An answer at the end is refused, be it to be continued."""
+    """An answer at the end is refused, even one to be continued."""
     thoughts: bool = False
-    """Answers are refused without their reasoning: those with calls (Moonshot), and what follows them in their turn (DeepSeek)."""
+    """Answers without their reasoning are refused: those with calls (Moonshot), and later ones of the same turn (DeepSeek)."""
     signatures: bool = False
-    """Calls are refused without the signature of the reasoning that led to them (Gemini)."""
+    """Calls without the signature of the reasoning that led to them are refused (Gemini)."""
     no_extras: bool = False
     """Reasoning in a message is refused (Groq, Mistral)."""
     keep_last: bool = False
@@ -58,25 +58,25 @@ class Trust(IntEnum):
     """Trust in the source of a value; of two values for one field the more trusted one wins."""
 
     FALLBACK = 0
-    """Nobody said anything: a conservative default."""
+    """A conservative default, without any source."""
     TRAINED = 1
-    """What the model was trained for: an upper bound, rarely what is loaded."""
+    """The model's training: an upper bound, rarely the loaded value."""
     LISTED = 2
-    """What a catalogue lists."""
+    """A catalogue's entry."""
     CONFIGURED = 3
-    """What the backend is configured to use when it loads the model, or loaded it with last."""
+    """The backend's configuration for loading the model, or the value with which it was last loaded."""
     LOADED = 4
-    """What the loaded instance says of itself."""
+    """The loaded instance's own report."""
     LEARNED = 5
-    """What an error named, the freshest number there is, or what was seen often enough; believed for a time."""
+    """A figure in an error, which is the freshest there is, or a repeated observation; it expires."""
     REQUESTED = 6
-    """What the request itself has the model loaded with."""
+    """The value with which the request itself makes the backend load the model."""
     USER = 7
-    """What the user set."""
+    """The user's setting."""
 
 
 class Continuation(StrEnum):
-    """Ways to have a backend continue a partial answer."""
+    """Ways to make a backend continue a partial answer."""
 
     FLAGS = "continue_final_message"
     """Trailing assistant message with `continue_final_message: true, add_generation_prompt: false`."""
@@ -88,7 +88,7 @@ class Continuation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fact(Generic[T]):
-    """A value, where it came from (for people), and how far to believe it."""
+    """A value, its origin in words for people, and how far to trust it."""
 
     value: T
     origin: str
@@ -96,69 +96,69 @@ class Fact(Generic[T]):
 
 
 def value_of(fact: Fact[T] | None) -> T | None:
-    """Return the value of a fact; None: nobody told it."""
+    """Return a fact's value, or None if unknown."""
     return None if fact is None else fact.value
 
 
 class Provider(NamedTuple):
-    """One of those who serve a model behind one API (OpenRouter)."""
+    """One of several providers of a model behind a single API (OpenRouter)."""
 
     name: str
     tag: str
     """Slug of its endpoint: `deepinfra/fp8`."""
     window: int | None
-    """Tokens; None: not listed."""
+    """Context window in tokens; None if it is not listed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelProfile:
-    """One model on one backend. A field that nobody told is None.
+    """Facts about one model on one backend. An unknown field is None.
 
-    `window` and `trained_window` are in tokens; `window` is the effective context window of one request
-    now, `trained_window` what the model was made for.
+    `window` and `trained_window` are in tokens: `window` is the effective context window of one request now,
+    `trained_window` the one that the model was trained for.
     """
 
     window: Fact[int] | None = None
     trained_window: Fact[int] | None = None
     max_output: Fact[int] | None = None
     tools: Fact[bool] | None = None
-    """Whether the server takes `tools` for this model and answers with calls, by whatever prompt format of its
-    own. None: unknown, so they are sent as they are and an error tells."""
+    """Whether the server accepts `tools` for this model and answers with calls, in any prompt format of its own. If
+    unknown, tools are sent unchanged, and a refusal is learned from."""
     streams: Fact[bool] | None = None
-    """Whether its answers can be streamed. None: unknown, so that is asked for and an error tells."""
+    """Whether its answers can be streamed. If unknown, streams are requested, and a refusal is learned from."""
     template_rules: Fact[frozenset[str]] | None = None
-    """Demands of its chat template on roles. None: unknown, so its id tells the family's, and errors tell others."""
+    """Demands of its chat template on roles. If unknown, those of the family its id names apply, and refusals are learned from."""
     vision: Fact[bool] | None = None
     thinks: Fact[bool] | None = None
-    """Whether it may be told how much to think; to others some servers refuse that."""
+    """Whether it accepts options for thinking; some servers refuse them for other models."""
     continuation: Fact[Continuation] | None = None
-    """The way to continue that is tried first."""
+    """Way to continue that is tried first."""
     refused_continuations: Fact[frozenset[Continuation]] | None = None
-    """Ways that the backend refused for this model lately."""
+    """Ways to continue that the backend recently refused for this model."""
     tokenizer: Fact[str] | None = None
     """Architecture, tokenizer name or file: a hint for choosing a vocabulary."""
     counts_answers: Fact[bool] | None = None
-    """Whether a prompt is refused that leaves no room for the bound of its answer."""
+    """Whether a prompt that leaves no room for the bound of its answer is refused."""
     rolls_back: Fact[bool] | None = None
     """Whether its cache can be cut back to any token; False for recurrent and hybrid models, and sliding windows."""
     providers: Fact[tuple[Provider, ...]] | None = None
     provisional: bool = False
-    """The model is not loaded: what it is loaded with next may differ."""
+    """Whether the model is not loaded, so that it may next be loaded with other values."""
 
     @property
     def loaded_window(self) -> int | None:
-        """Tokens of the window that a loaded instance reports; None: none does."""
+        """Window in tokens that a loaded instance reports, or None."""
         return self.window.value if self.window is not None and self.window.trust is Trust.LOADED else None
 
     @property
     def demands(self) -> frozenset[str]:
-        """Demands of its chat template, or its service, as far as they are known."""
+        """Known demands of its chat template or its service."""
         return frozenset() if self.template_rules is None else self.template_rules.value
 
     def ways(self, offered: Iterable[Continuation]) -> list[Continuation]:
-        """Ways to continue an answer, best first and never none: the profile's own, then those `offered` by the backend.
+        """List the ways to continue an answer, best first, at least one: the profile's own, then those `offered` by the backend.
 
-        What was refused is left out, but for a way that the user set. Quoting is what every chat model understands.
+        Refused ways are left out, except one set by the user. The last resort is quoting, which every chat model understands.
         """
         chosen = self.continuation
         refused = value_of(self.refused_continuations) or frozenset()
@@ -169,7 +169,7 @@ class ModelProfile:
         return [way for way in known if way not in refused] or [Continuation.QUOTE]
 
     def as_json(self, expires_in: Mapping[str, float]) -> dict[str, Any]:
-        """Return value, origin and trust by field, as JSON, and in how many seconds a lesson expires."""
+        """Return value, origin and trust by field, as JSON, with the seconds until a learned value expires."""
         document: dict[str, Any] = {"provisional": self.provisional}
         for name in _FACTS:
             fact = getattr(self, name)
@@ -198,18 +198,18 @@ _DOCUMENTED: tuple[tuple[re.Pattern[str], TemplateRule], ...] = (
     (re.compile(r"^(?:[^/]*\.)?moonshot\.(?:ai|cn)/.*kimi-k(?:2-thinking|2\.[5-9]|[3-9])", re.IGNORECASE), "thoughts"),
     (re.compile(r"^(?:[^/]*\.)?googleapis\.com/.*gemini-[3-9]", re.IGNORECASE), "signatures"),
 )
-"""By host and model: what services document ("Thinking Mode", "Thinking models", "Thought signatures", 2026), so that not even a
-first request is refused. Models before these are left out: of those it is not known that they take it."""
+"""Documented demands by host and model ("Thinking Mode", "Thinking models", "Thought signatures", 2026), so that not even a
+first request is refused. Earlier models are left out: it is not known whether they accept these fields."""
 
 
 def documented(host: str, model: str) -> ModelProfile:
-    """Return what the service at a host demands of a model's conversations."""
+    """Return the documented demands of the service at a host on a model's conversations."""
     rules = frozenset(rule for row, rule in _DOCUMENTED if row.search(f"{host}/{model}"))
     return ModelProfile(template_rules=Fact(rules, "documentation", Trust.LISTED) if rules else None)
 
 
 def profile_from_settings(settings: Settings, model: str) -> ModelProfile:
-    """Return the facts that the user gave about a model, at the highest trust."""
+    """Return the user's settings for a model as facts of the highest trust."""
     values: dict[str, Any] = {"tools": False} if settings.for_model(model).tool_mode == "emulated" else {}
     for each in settings.matching(model):
         set_here = {name: getattr(each, name) for name in ("window", "tools", "vision", "tokenizer", "continuation")}
@@ -221,10 +221,10 @@ def profile_from_settings(settings: Settings, model: str) -> ModelProfile:
 
 
 def merge_profiles(*profiles: ModelProfile) -> ModelProfile:
-    """Layer profiles: per field the most trusted fact wins, of equally trusted ones the later.
+    """Merge profiles: in each field the most trusted fact wins, and the later one of equally trusted facts.
 
-    A window the user set gives way only to a *smaller* one that was learnt: the backend would refuse, or cut,
-    what the user promised.
+    A window set by the user is overridden only by a *smaller* learned one: the backend would refuse or cut a prompt of the
+    size that the user promised.
     """
     best: dict[str, Any] = {}
     for profile in profiles:

@@ -1,9 +1,9 @@
 """Recognising why a backend refused a request, and deciding what to do about it.
 
-A refusal for length is read by `proxy.backends.overflow`. That a model can't be given tools, streams or roles no two backends
-say alike, and some wrap another's words as a JSON string inside their own error: so all that an error says is searched for known
-wordings. Not every error that mentions tools is a refusal of them: a malformed schema, a call of an unknown tool or a result
-without its call are the client's to mend.
+A refusal for length is read by `proxy.backends.overflow`. No two backends use the same words to refuse tools, streams or roles, and
+some wrap another's words as a JSON string inside their own error, so the complete text of an error is searched for known wordings.
+Not every error that mentions tools refuses them: a malformed schema, a call of an unknown tool or a result without its call are
+the client's mistakes.
 """
 
 import re
@@ -17,13 +17,13 @@ from proxy.backends.overflow import Overflow
 from proxy.backends.profile import TEMPLATE_RULES, Continuation, TemplateRule
 
 MOST_SHORTENED = 2
-"""Times in a row that a prompt is shortened because it was refused for its size."""
+"""Times in a row that a prompt is shortened after a refusal for its size."""
 MOST_RETRIES = 3
-"""Times in a row that a request to continue an answer is sent again to a backend that is not ready."""
+"""Times in a row that a request to continue an answer is repeated to a backend that is not ready."""
 FIRST_RETRY = 0.5
-"""Seconds before the first retry, doubled for each further one, where the backend names no time of its own."""
+"""Seconds before the first retry, doubled for each further one, if the backend names no time itself."""
 LONGEST_RETRY = 30.0
-"""Seconds of `Retry-After` that are waited for; a backend that wants more is given up."""
+"""Longest `Retry-After` that is honoured, in seconds; a backend that asks for more is given up."""
 Feature: TypeAlias = Literal["tools", "streams", "thinks"] | TemplateRule
 
 
@@ -41,7 +41,7 @@ _NOT_WITH = r"(?!['`\"]? (?:and|along|alongside|in combination|together|when|whi
 
 
 _Rows: TypeAlias = tuple[tuple[str, re.Pattern[str]], ...]
-"""Whose wording, and how it is recognised."""
+"""Pairs of a wording's origin and its pattern."""
 
 
 def _compiled(*rows: tuple[str, str]) -> _Rows:
@@ -63,16 +63,16 @@ _TOOLS = _compiled(
         r"(?<!parallel )(?<![\w.])(?:tools|tool calling)['`\"]? is not supported (?:with this|for this|for) model",
     ),
     ("LiteLLM", r"does not support parameters: [\[{][^\]}]{0,100}?'tools'"),
-    # Of these values of `tool_choice` alone: of the model's tools nothing is to be learned.
+    # These refuse certain values of `tool_choice` only, so nothing is learned about the model's tools.
     ("OpenRouter", r"no endpoints found that support the provided ['`\"]?tool_choice(?P<always>(?!))?"),
     ("DeepSeek", r"does(?: not|n't) support this tool_choice(?P<always>(?!))?"),
 )
-# Behind the refusal of all streams, and not of those with tools, of images …
+# Follows the refusal of all streams, not only of those with tools or images.
 _OF_MODEL = r"(?P<always>(?= ?(?:[.,;:!\"'\n]|$)| (?:for|by|on|with) (?:this|the) (?:model|server|backend|endpoint)))?"
 _STREAMS = _compiled(
-    # Holds for one client's credential, so it is never learned.
+    # Applies to one client's credential, so it is never learned.
     ("OpenAI", r"organization must be verified to stream(?P<always>(?!))?"),
-    # Of o1: that the value `true` of it is not supported with this model.
+    # o1: "stream" does not support `true` with this model.
     ("OpenAI", r'"param": "stream"(?P<always>)'),
     # Servers in Go whose connection can't be flushed say "Streaming unsupported!".
     (
@@ -88,7 +88,7 @@ _STREAMS = _compiled(
 _TEMPLATE, _REASONING = "chat template", r"\breasoning(?:_content|_details)?\b"
 _FEATURES: dict[Feature, _Rows] = {
     "tools": _TOOLS,
-    # What templates raise, word for word (Mistral, Gemma, Llama 2; Qwen from 3.5 on), and servers on their own.
+    # Errors that templates raise, word for word (Mistral, Gemma, Llama 2; Qwen from 3.5 on), and servers' own.
     "alternate": _compiled(
         (_TEMPLATE, r"\b(?:roles|messages) must alternate\b"),
         ("Mistral", r"unexpected role '\w+' after role '\w+'"),
@@ -139,7 +139,7 @@ _NOT_LOADED = re.compile(r"no models? loaded|model (?:(?:is|was|has been) )?(?:n
 def refused_feature(
     status: int, body: bytes, features: Iterable[Feature], sent: SentRequest | None = None
 ) -> FeatureRefusal | None:
-    """Tell which of these features, the first one first, the model or its server does not take; else as `recognise`."""
+    """Find the first of these features that the model or its server refuses; arguments as for `recognise`."""
     text = error_text(status, body) or ""
     for feature in features:
         for origin, found, quoted in _matches(_FEATURES[feature], text, sent):
@@ -148,22 +148,22 @@ def refused_feature(
 
 
 def is_loading(status: int, body: bytes) -> bool:
-    """Tell whether the server says that it loads the model, or starts."""
+    """Return whether the server reports that it is starting or loading the model."""
     return status == 503 and _LOADING.search(error_text(status, body) or "") is not None
 
 
 def template_rules(template: str) -> frozenset[TemplateRule]:
-    """Read from a chat template (Jinja) which roles it refuses, by the errors that it raises."""
+    """Read a chat template's demands on roles from the errors that it raises in its Jinja source."""
     return frozenset(rule for rule in TEMPLATE_RULES if any(row.search(template) for _, row in _FEATURES[rule]))
 
 
 def is_not_ready(status: int, body: bytes) -> bool:
-    """Tell whether the same request may be taken later: the server is busy or starts, or the model is not loaded."""
+    """Return whether the same request may succeed later: the server is busy or starting, or the model is not loaded."""
     return status in _NOT_READY or _NOT_LOADED.search(error_text(status, body) or "") is not None
 
 
 def _matches(rows: _Rows, text: str, sent: SentRequest | None) -> Iterator[tuple[str, re.Match[str], bool]]:
-    """Origin and match of each wording that is no parameter of the request, repeated, and whether its conversation holds it."""
+    """Yield origin and match of each wording found, and whether the conversation contains it; quoted parameters do not count."""
     for origin, pattern in rows:
         for found in pattern.finditer(text):
             place = None if sent is None else sent.place(found.group())
@@ -175,21 +175,21 @@ class Remedy(Enum):
     """Actions upon a refusal."""
 
     WAIT = "wait"
-    """Send the same again when the slots that share a memory have room."""
+    """Send it again unchanged once the slots that share a memory have room."""
     SHORTEN = "shorten"
     """Send it again, shortened."""
     EMULATE = "emulate"
     """Send it again, with its tools as text."""
     REPAIR = "repair"
-    """Send it again, with roles that the model's chat template takes."""
+    """Send it again, with roles that the model's chat template accepts."""
     UNSTREAM = "unstream"
-    """Send it again, for an answer in one body."""
+    """Send it again without streaming."""
     OTHER_WAY = "other way"
-    """Ask in the next way to go on with the answer."""
+    """Ask for the rest of the answer in the next way to continue."""
     BOUND = "bound"
     """Send it again, with a smaller bound of its answer."""
     GIVE_UP = "give up"
-    """Tell the client."""
+    """Report the error to the client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,49 +199,49 @@ class Refusal:
     overflow: Overflow | None = None
     feature: FeatureRefusal | None = None
     roomy: bool = False
-    """Whether the prompt fits so well that it can't be its own length that was refused."""
+    """Whether the prompt fits so easily that its own length cannot be the reason."""
     affordable: int | None = None
-    """Tokens of an answer that can be paid for."""
+    """Affordable tokens of an answer; None if the error names none."""
     way: Continuation | None = None
-    """The way in which the backend was asked to go on with an answer; None: it was a first request."""
+    """Way in which the backend was asked to continue an answer; None for a first request."""
 
     @property
     def pooled(self) -> bool:
-        """Whether it is about the memory of all slots together: no figures, and a prompt that fits by far."""
+        """Whether the memory shared by all slots is the reason: no figures, and a prompt that fits easily."""
         return self.overflow is not None and self.overflow.shared and self.roomy
 
 
 @dataclass
 class Spent:
-    """Use of the budget by one client's request, over all its attempts, streamed or not; nothing at first."""
+    """Remedies already used by one client's request, over all its attempts, streamed or not."""
 
     waited: bool = False
-    """Whether it has waited for the memory that slots share."""
+    """Whether it has already waited for the memory that slots share."""
     bounded: int | None = None
-    """Figure that may have been the window less the bound of the answer, which was lowered to find out."""
+    """Figure that may be the window less the bound of the answer; the bound was lowered to find out."""
     counted: bool = False
-    """Whether that bound is lowered because it seems to have to fit beside the prompt."""
+    """Whether that bound was lowered because it seems to count towards the window together with the prompt."""
     afforded: bool = False
     shortened: int = 0
-    """In a row: an attempt that says something begins anew."""
+    """Times shortened in a row; reset by an attempt that produced output."""
     without: frozenset[Feature] = frozenset()
-    """Features that were refused, and are done without."""
+    """Refused features, which are no longer used."""
     retries: int = 0
-    """In a row, as above."""
+    """Retries in a row, reset like `shortened`."""
     corrected: bool = False
-    """Whether the model was asked once more for a tool call that could not be made."""
+    """Whether the model was already asked to correct a tool call that could not be made."""
     refused: frozenset[Continuation] = frozenset()
-    """Ways to go on that were refused."""
+    """Refused ways to continue."""
 
     def corrects(self) -> bool:
-        """Return whether the model may be asked once more for a call that could not be parsed, and charge that to the budget."""
+        """Return whether the model may be asked to correct a call, which it may be once; the question uses that up."""
         first, self.corrected = not self.corrected, True
         return first
 
     def retry(self, retry_after: float | None) -> float | None:
-        """Count a retry; the seconds to wait before it, or None if there is none left.
+        """Count a retry; return the seconds to wait before it, or None if no retry is left.
 
-        `retry_after`: seconds that the backend asks for; None: it names none.
+        `retry_after` is the backend's wish in seconds, or None.
         """
         if self.retries >= MOST_RETRIES or (retry_after or 0) > LONGEST_RETRY:
             return None
@@ -249,15 +249,15 @@ class Spent:
         return FIRST_RETRY * 2 ** (self.retries - 1) if retry_after is None else retry_after
 
     def answered(self) -> None:
-        """The backend took the prompt and said something."""
+        """Reset the counts in a row: the backend accepted the prompt and produced output."""
         self.shortened = self.retries = 0
 
 
 def remedy(refusal: Refusal, spent: Spent) -> Remedy:
-    """Decide, and charge it to the budget.
+    """Choose the remedy for a refusal, and record it as spent.
 
-    Whatever backends answer, that ends: a bound is lowered once, what slots share is waited for once, each feature is given up
-    once, every other way is taken once, and shortening is limited until the model says something.
+    This terminates whatever backends answer: a bound is lowered once, shared memory is waited for once, each feature is given up
+    once, each other way to continue is taken once, and shortening is limited until the model produces output.
     """
     feature, todo = refusal.feature, Remedy.GIVE_UP
     if refusal.overflow is not None:

@@ -12,7 +12,7 @@ from proxy.core.jsontext import JsonObject, dig
 from proxy.core.request import Thinking
 
 _EFFORTS = ("low", "medium", "high")
-"""Those that every version takes, and gpt-oss knows."""
+"""Efforts that every version accepts, and gpt-oss knows."""
 _COUNTED = (
     *("model", "messages", "tools", "add_generation_prompt", "continue_final_message"),
     *("add_special_tokens", "chat_template", "chat_template_kwargs"),
@@ -33,7 +33,7 @@ class Vllm(Backend):
     continuations = (Continuation.FLAGS, Continuation.QUOTE)
     ask_running_counts: Mapping[str, Any] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
     fixed_windows = True
-    refuses_long_answers = True  # seen on 0.32; what the window has no room for beside the prompt is cut off the bound
+    refuses_long_answers = True  # seen on 0.32; a bound within the window is lowered to the room left beside the prompt
     native = (
         *("/version", "/ping", "/load", "/sleep", "/wake_up", "/is_sleeping", "/reset_*_cache", "/server_info"),
         *("/collective_rpc", "/pooling", "/classify", "/score", "/v1/score", "/v1/*_lora_adapter"),
@@ -48,7 +48,7 @@ class Vllm(Backend):
 
     @override
     def listed_profile(self, entry: JsonObject, named: Mapping[str, JsonObject]) -> ModelProfile:
-        """A base model or a LoRA adapter, which has no length of its own: `parent` names the model that has."""
+        """Read a base model, or a LoRA adapter, whose length is that of the base model named as its `parent`."""
         base = named.get(nonblank(entry.get("parent")) or "", {})
         lengths = (window(each, "vLLM, max_model_len", Trust.LOADED) for each in (entry, base))
         root = nonblank(base.get("root")) or nonblank(entry.get("root"))
@@ -60,20 +60,20 @@ class Vllm(Backend):
 
     @override
     def thinking_options(self, thinking: Thinking, profile: ModelProfile) -> JsonObject:
-        """The switch of most templates, and the effort (documentation of 0.26, "Reasoning outputs").
+        """Build the switch of most templates, and the effort (documentation of 0.26, "Reasoning outputs").
 
-        For a bound see `thinking_bound`, which may be refused.
+        The bound is separate (`thinking_bound`), because it may be refused.
         """
         options: JsonObject = {} if thinking.on is None else {"chat_template_kwargs": {"enable_thinking": thinking.on}}
         return {**options, "reasoning_effort": effort} if (effort := thinking.nearest(_EFFORTS)) else options
 
     @override
     def thinking_bound(self, tokens: int, body: Mapping[str, Any], profile: ModelProfile) -> JsonObject:
-        """Refused by servers whose reasoning parser names no marks (0.26, `input_processor.py`), which is learned."""
+        """Build the bound, unless it was refused: servers whose reasoning parser names no marks do (0.26, `input_processor.py`)."""
         return {} if value_of(profile.thinks) is False else {"thinking_token_budget": tokens}
 
     @override
     def count(self, body: JsonObject) -> Flow[int | None]:
-        """Exact, chat template and tools included."""
+        """Count exactly, chat template and tools included."""
         question = {name: body[name] for name in _COUNTED if name in body}
         return tokens(dig((yield Probe("POST", "/tokenize", question)).json, "count"))

@@ -1,7 +1,7 @@
-"""Evidence for a window that no backend reports: prompts that were cut in silence.
+"""Evidence for a window that the backend does not report: prompts that were silently cut.
 
-Ollama (0.30) cuts in two ways: it drops the oldest messages until the rest fits, or, if even that is too long, leaves half
-of the window and two tokens more.
+Ollama (0.30) cuts in two ways: it drops the oldest messages until the rest fits, or, if even that is too long, keeps half
+of the window plus two tokens.
 """
 
 from collections.abc import Iterable
@@ -9,22 +9,23 @@ from dataclasses import dataclass
 from typing import Self
 
 _ROUND = (64, 100)
-"""A bound that a server sets is a multiple of one of these."""
+"""Units of the bounds that servers set on answers."""
 _ROOMIER = 4
-"""Times as much as an answer that a bound ended may have fitted; a prompt that does not fit is refused, and that tells."""
+"""Factor for the assumed room if a bound ended an answer. If it is too high, a prompt is refused, which is learned from."""
 _USUAL: tuple[int, ...] = tuple(1 << n for n in range(11, 21))
 """Windows that people and programs choose, in tokens."""
 _HALF_SLACK = 8
 _LONGER = 1.25
-"""How many times as long another prompt must be, by the estimate, to be another length."""
+"""Ratio of estimates from which two prompts count as different in length."""
 _AS_MUCH = 1.1
-"""How many times as much may remain of it, if the same window cut both."""
+"""Maximum ratio of the reported tokens of two such prompts if the same window cut both."""
 
 
 def room_assumed(prompt: int, completion: int) -> int:
-    """Tokens to reckon with where an answer ended for its length, and nothing tells the window: so much fits for sure.
+    """Return the room to assume, in tokens, after an answer ended for its length while the window is unknown.
 
-    After a round number of tokens it was most likely a bound to answers: then the window has room for more.
+    Prompt and answer certainly fitted. If the answer ended after a round number of tokens, a bound on answers most likely
+    ended it, and the window has room for more.
     """
     bound = any(completion % unit == 0 for unit in _ROUND)
     return (prompt + completion) * (_ROOMIER if bound else 1)
@@ -32,9 +33,9 @@ def room_assumed(prompt: int, completion: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CutSeen:
-    """A prompt that seems to have been cut, of `estimated` tokens by the estimate and `reported` by the backend.
+    """A prompt that seems to have been cut: its tokens as estimated here and as reported by the backend.
 
-    `conversation` is a digest of the one that it belongs to.
+    `conversation` is a digest of the conversation that it belongs to.
     """
 
     estimated: int
@@ -42,10 +43,10 @@ class CutSeen:
     conversation: bytes
 
     def bears_out(self, other: Self) -> bool:
-        """Say whether both together show a window, and not a counter that is off.
+        """Return whether two observations together show a window rather than a wrong token count.
 
-        Where a counter is off, what is reported grows with the prompt; what a cut leaves does not. Two conversations
-        of which exactly half of the same window remains show one too, however long they are.
+        If the count is wrong, the reported tokens grow with the prompt; the remainder of a cut does not. Two different
+        conversations cut to exactly half of the same window also show one, however long they are.
         """
         short, long = sorted((self, other), key=lambda seen: seen.estimated)
         if long.estimated >= _LONGER * short.estimated:
@@ -55,17 +56,17 @@ class CutSeen:
 
 
 def window_cut(seen: CutSeen, before: Iterable[CutSeen], *, loaded: int | None) -> int | None:
-    """The window in tokens that cut this prompt, if a `loaded` instance reports one or a prompt `before` bears it out."""
+    """Return the window in tokens that cut this prompt, if a `loaded` instance reports it or an earlier prompt confirms it."""
     window = window_behind_cut(seen.reported)
     if loaded is not None:
         return loaded if window is not None and window >= loaded else None
     borne_out = [window_behind_cut(other.reported) or 0 for other in before if seen.bears_out(other)]
-    # A cut leaves less than the window: of several figures the largest is nearest to it.
+    # A cut leaves less than the window, so of several figures the largest is nearest to it.
     return max(window, *borne_out) if window is not None and borne_out else None
 
 
 def window_behind_cut(reported: int) -> int | None:
-    """The window in tokens behind a cut that left `reported` prompt tokens, if that can be told."""
+    """Infer the window in tokens from a cut that left `reported` prompt tokens; None if that is not possible."""
     half = _halved(reported)
     return half if half is not None else next((window for window in _USUAL if window >= reported), None)
 
