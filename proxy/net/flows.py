@@ -1,4 +1,4 @@
-"""Running a backend's flows over HTTP, one small request after the other, and looking for local backends with them."""
+"""Running a backend's flows over HTTP, one small request after the other, and discovering local backends with them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ from proxy.net.transport import body_of
 T = TypeVar("T")
 
 LARGEST_REPLY = 8 * 2**20
-"""Bytes of a reply that are read; the token list of a prompt of a million tokens is as long as that."""
+"""Maximum bytes of a reply; the token list of a prompt of a million tokens is that long."""
 
 HEAD_BYTES = 2**16
-"""Bytes of a model file that are read: what its architecture needs stands before its vocabulary."""
+"""Bytes of a model file that are read: the keys of its architecture come before its vocabulary."""
 
 PROBE_TIMEOUT = 5.0
-"""Seconds for one probe, unless a backend is given up sooner."""
+"""Seconds for one probe, unless the backend is given up sooner."""
 
 NOT_NOW = frozenset({0, 408, 425, 429, 500, 502, 503, 504, 529})
 """Statuses that say nothing about the model: no connection, loading, overloaded, broken."""
@@ -38,7 +38,7 @@ _UNAUTHORIZED = frozenset({401, 403})
 
 @dataclass(frozen=True, slots=True)
 class Traced(Generic[T]):
-    """Result of a flow; whether anything answered at all; whether every probe had a reply that counts."""
+    """Result of a flow; whether the server answered at all; whether every probe had a conclusive reply."""
 
     value: T
     reached: bool
@@ -51,7 +51,7 @@ class FlowRunner:
     Args:
         transport: sends the requests; shared, never closed here.
         url: root of the server, without `/v1`.
-        headers: sent with each request: credentials.
+        headers: credentials, sent with each request.
         timeout: seconds for one exchange, from connecting to the last byte.
         load_timeout: the same for a probe that loads a model.
     """
@@ -74,14 +74,14 @@ class FlowRunner:
         """Whether a probe was refused for its credentials."""
 
     async def run(self, flow: Flow[T]) -> T:
-        """Run a flow to its end and give its result. A probe that fails is answered with status 0."""
+        """Run a flow to its end and return its result. A probe that fails is answered with status 0."""
         return (await self.trace(flow)).value
 
     async def trace(self, flow: Flow[T]) -> Traced[T]:
-        """Run a flow to its end, and tell how far its result can be relied on.
+        """Run a flow to its end, and report how reliable its result is.
 
-        No path is read twice, but after a load. After the first failed connection the rest is answered with status 0 without trying: a dead
-        host must not cost one timeout per probe.
+        No path is read twice, except after a load. After the first failed connection, all further probes are answered with
+        status 0 without trying: a dead host must not cost one timeout per probe.
         """
         statuses: list[int] = []
         seen: dict[str, Reply] = {}
@@ -98,11 +98,11 @@ class FlowRunner:
                 continue
             reply = seen[probe.path] = Reply(0) if 0 in statuses else await self.exchange(probe)
             statuses.append(reply.status)
-            if probe.loads:  # what was read before it holds no longer
+            if probe.loads:  # earlier replies may no longer be true
                 seen.clear()
 
     async def exchange(self, probe: Probe) -> Reply:
-        """Send one probe; status 0 when no whole response came."""
+        """Send one probe; the status is 0 without a complete response."""
         if probe.method == "FILE":
             return await asyncio.to_thread(_head_of, probe.path)
         seconds = self._load_timeout if probe.loads else self._timeout
@@ -124,7 +124,7 @@ class FlowRunner:
 
 
 def _head_of(path: str) -> Reply:
-    """Read the beginning of a model file; status 404: there is none that can be read."""
+    """Read the beginning of a model file; status 404 if it cannot be read."""
     with suppress(OSError, ValueError):
         if path.endswith(".gguf") and Path(path).is_file():
             with Path(path).open("rb") as file:
@@ -135,12 +135,12 @@ def _head_of(path: str) -> Reply:
 async def discover(
     transport: httpx.AsyncBaseTransport, hosts: Sequence[str] = ("127.0.0.1",), ports: Sequence[int] = DEFAULT_PORTS
 ) -> list[BackendSetting]:
-    """Ask all ports of these hosts at once, and tell what is there by the shape of replies, in their order.
+    """Discover the backends on these hosts and ports by the shape of replies, asking all at once; in order of hosts and ports.
 
-    A backend is named by its kind; one that wants a key first is of the kind `auto`.
+    A backend is named by its kind; one that demands a key is of the kind `auto`.
 
-    Ports 8080 and 8000 belong to many other programs: a server of no known kind counts only if it lists models, or wants a
-    key for that, the way OpenAI does. What two names reach is found twice.
+    Many other programs use ports 8080 and 8000, so a server of unknown kind counts only if it lists models, or demands a key
+    for that, in OpenAI's form. A server that two host names reach is found twice.
     """
     urls = [f"http://{host}:{port}" for host in hosts for port in ports]
     kinds = await asyncio.gather(*(_kind(FlowRunner(transport, url, timeout=1.0)) for url in urls))

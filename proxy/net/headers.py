@@ -1,4 +1,4 @@
-"""Headers that travel on, in either direction; and those that hold credentials, of which Spillway's own go to nobody."""
+"""Headers that are passed on, in either direction, and those with credentials; Spillway's own keys are never passed on."""
 
 import re
 from base64 import b64decode
@@ -10,26 +10,26 @@ from urllib.parse import unquote_to_bytes
 
 Header = tuple[bytes, bytes]
 Headers: TypeAlias = Sequence[Header]
-"""Names, in lower case where they were read or are sent to a backend, and values."""
+"""Pairs of name and value. Names are in lower case if they were read from a request or are sent to a backend."""
 
 AS_JSON: Header = (b"content-type", b"application/json")
-"""Of a body that is JSON."""
+"""Header of a JSON body."""
 BODILESS = frozenset({204, 304})
 """Statuses of responses without a body, whatever their headers say (RFC 9110, section 6.4.1)."""
 OF_ENCODING = frozenset({b"content-encoding"})
-"""Headers that do not hold for a body that was decoded."""
+"""Headers that no longer apply once a body has been decoded."""
 
-# RFC 9110, section 7.6.1, and what concerns only one of the two connections.
+# RFC 9110, section 7.6.1, and further headers that concern only one of the two connections.
 HOP_BY_HOP = frozenset(b"connection keep-alive te trailer transfer-encoding upgrade".split()) | {
     *(b"proxy-authenticate", b"proxy-authorization", b"proxy-connection")
 }
 _NOT_UPSTREAM = (HOP_BY_HOP - {b"connection"}) | {
-    b"host",  # the upstream's own: Ollama answers 403 to others
+    b"host",  # replaced by the upstream's own: Ollama answers 403 to others
     b"content-length",  # set from the body that is really sent
     b"expect",
-    # A request is let in for the method it has.
+    # A request was authorized for its real method.
     *(b"x-http-method-override", b"x-http-method", b"x-method-override"),
-    # The page has been judged by Spillway; a backend would judge it as if it had been called itself.
+    # Spillway has already checked the page's origin; a backend would check it as if the page had called it directly.
     *(b"origin", b"access-control-request-method", b"access-control-request-headers"),
     b"access-control-request-private-network",
     b"x-conversation-id",  # llama.cpp would go on generating after a disconnect
@@ -38,18 +38,18 @@ _PROXY_PREFIX = b"x-spillway-"
 _OF_ANTHROPIC = b"anthropic-"
 _NOT_DOWNSTREAM = HOP_BY_HOP - {b"connection"}
 _NOT_DOWNSTREAM_PREFIXES = (_PROXY_PREFIX, b"access-control-")
-"""Which pages may read an answer is for Spillway to say: it knows who asked."""
+"""Prefixes of headers kept from clients. CORS is Spillway's decision, since it knows who asked."""
 
 _CREDENTIAL = re.compile(rb"(?:.*-)?(?:authorization|auth|(?:api-?|auth-|subscription-)key|jwt|token|secret)")
 _NOT_ONE = re.compile(rb".*(?:csrf|xsrf).*")
 _LONG = 8
-"""Characters of a key that nothing else has by chance; a shorter one is only found where it stands alone."""
+"""Length from which a key cannot occur in a text by chance; a shorter one is only matched as a whole word."""
 
 
 def is_credential(name: bytes) -> bool:
-    """Return whether clients say in this header who they are; `name` is lower case.
+    """Return whether a header holds a client's credential; `name` is in lower case.
 
-    Not in cookies, as far as language models go, and those of some backends come back changed every half hour.
+    Cookies do not count: servers of language models do not identify clients by them, and some change theirs every half hour.
     """
     return _CREDENTIAL.fullmatch(name) is not None and _NOT_ONE.fullmatch(name) is None
 
@@ -69,7 +69,7 @@ def key_bytes(key: str) -> set[bytes]:
 
 
 class ProxyKeys:
-    """Finds Spillway's own keys in what goes to a backend."""
+    """Finds Spillway's own keys in data that would go to a backend."""
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
         forms = sorted({form for key in keys for form in key_bytes(key)})
@@ -77,10 +77,10 @@ class ProxyKeys:
         short = b"|".join(re.escape(form) for form in forms if len(form) < _LONG)
         alone = b"(?<![0-9A-Za-z])(?:%b)(?![0-9A-Za-z])" % short if short else b""
         self.pattern = re.compile(b"|".join(filter(None, (long, alone)))) if forms else None
-        """None where there are no keys."""
+        """Pattern of all keys; None if there are none."""
 
     def are_in(self, value: bytes) -> bool:
-        """Return whether a header's value or a parameter holds one, percent-encoded or as Basic's user or password too."""
+        """Return whether a header's value or a parameter contains a key, also percent-encoded, or in Basic credentials."""
         if self.pattern is None:
             return False
         values = [value, unquote_to_bytes(value)]
@@ -90,7 +90,7 @@ class ProxyKeys:
         return any(self.pattern.search(each) for each in values)
 
     def without(self, target: bytes) -> bytes:
-        """Return a target without the parameters of its query that hold one."""
+        """Return a target without the query parameters that contain a key."""
         path, _, query = target.partition(b"?")
         if not query or self.pattern is None:
             return target
@@ -101,14 +101,13 @@ class ProxyKeys:
 def request_headers(
     headers: Iterable[Header], *, authorization: bytes | None, proxy_keys: ProxyKeys, drop: Collection[bytes] = ()
 ) -> list[Header]:
-    """Return what a backend may see of a client's headers, and the backend's own authorization.
+    """Return the client's headers that a backend may see, and the backend's own authorization.
 
     Args:
         headers: the client's, with names in lower case.
-        authorization: the backend's own, if one is configured; the client's credentials and cookies pass where there is
-            none.
-        proxy_keys: Spillway's; what holds one of them never passes.
-        drop: further headers, in lower case.
+        authorization: the backend's own, if configured; without it, the client's credentials and cookies are passed on.
+        proxy_keys: Spillway's own keys; a header that contains one is never passed on.
+        drop: names of further headers to leave out, in lower case.
     """
     passing = [
         (name, value)
@@ -126,17 +125,17 @@ def request_headers(
 
 
 def content_length(headers: Sequence[Header]) -> list[Header]:
-    """Return the header with the length of a request's body; none where it comes in chunks."""
+    """Return the header with the length of a request's body; empty if it is chunked."""
     if any(name == b"transfer-encoding" for name, _ in headers):
         return []
     return [(name, value) for name, value in headers if name == b"content-length"][:1]
 
 
 def openai_headers(headers: Sequence[Header]) -> list[Header]:
-    """Return the headers of a request in another dialect as a backend gets them that is asked in OpenAI's.
+    """Translate the headers of a request in another dialect for a backend that is sent OpenAI's.
 
-    Anthropic's clients give their key in a header that OpenAI's servers do not look at, and tell versions of an API
-    that the backend is not asked by.
+    Anthropic's clients send their key in a header that OpenAI's servers ignore, and versions of an API that is not used
+    towards the backend.
     """
     known = any(name == b"authorization" for name, _ in headers)
     translated: list[Header] = []
@@ -149,7 +148,7 @@ def openai_headers(headers: Sequence[Header]) -> list[Header]:
 
 
 def response_headers(headers: Sequence[Header], *, drop: Collection[bytes] = ()) -> list[Header]:
-    """Return a backend's headers as the client may see them: all but what concerns the upstream connection."""
+    """Return a backend's headers that the client may see: all except those that concern the upstream connection."""
     passing = [
         (name, value)
         for name, value in ((raw.lower(), value) for raw, value in headers)
@@ -159,7 +158,7 @@ def response_headers(headers: Sequence[Header], *, drop: Collection[bytes] = ())
 
 
 def _without_named(headers: Sequence[Header]) -> list[Header]:
-    """Return the same without `connection`, and without what such fields name."""
+    """Return the headers without `connection`, and without the headers that it names."""
     if not any(name == b"connection" for name, _ in headers):
         return list(headers)
     named = {b"connection"}.union(

@@ -18,11 +18,11 @@ LEAST = 4096
 """Tokens of the smallest window that `auto` asks for; below it the backend chooses."""
 _MEMINFO = Path("/proc/meminfo")
 _UNIFIED = 0.6
-"""Share of its memory that a machine which does not tell what is free may surely give to a model (Metal's limit is two thirds)."""
+"""Share of memory assumed free for a model if the machine does not report free memory (Metal's limit is two thirds)."""
 
 
 async def memory_here() -> Memory | None:
-    """Read the memory for models of this machine: its GPUs' where NVIDIA's tool reports it, else its own."""
+    """Read this machine's memory for models: its GPUs' if NVIDIA's tool reports it, else main memory."""
     try:
         tool = await asyncio.create_subprocess_exec(
             *("nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits"),
@@ -34,7 +34,7 @@ async def memory_here() -> Memory | None:
             free, total = (sum(map(int, column)) * 2**20 for column in zip(*lines, strict=True))
             return Memory(free, total)
     except (OSError, ValueError):
-        pass  # none, or one that does not tell (unified memory: `[N/A]`)
+        pass  # no NVIDIA GPU, or one that does not report its memory (unified memory: `[N/A]`)
     return await asyncio.to_thread(_main_memory)
 
 
@@ -51,10 +51,10 @@ def _main_memory() -> Memory | None:
 
 
 class WindowRequest:
-    """The window requested for one model, and what its backend granted: from then on the same for every request.
+    """The window requested for one model, and the window granted by its backend, which then applies to every request.
 
     Args:
-        setting: tokens, `auto`, or None where the user set nothing.
+        setting: tokens, `auto`, or None if the user set nothing.
         model: its id.
         backend: the name of its backend, for the log.
         here: whether the backend runs on this machine, whose memory can be read.
@@ -65,14 +65,14 @@ class WindowRequest:
     ) -> None:
         self.setting = setting
         self.granted: int | None = None
-        """Tokens that the model is loaded with; None: not requested yet, or the backend chooses."""
+        """Window in tokens with which the model is loaded; None if not requested yet, or if the backend chooses."""
         self._model, self._name, self._here = model, f"{backend}/{model}", here
         self.became: Literal["", "granted", "smaller", "unknown"] = ""
-        """What became of the request: `smaller` than requested, or `unknown` how much to request; empty: it was not made yet."""
+        """Outcome of the request: granted, `smaller` than requested, or `unknown` if no size could be chosen; empty before it."""
         self._requested: list[int] = []
 
     def is_pending(self, backend: Backend, reported: ModelProfile) -> bool:
-        """Return whether the model has still to be loaded with it."""
+        """Return whether the model still has to be loaded with the window."""
         return not self.became and self._applies(backend, reported)
 
     @property
@@ -88,14 +88,14 @@ class WindowRequest:
     def merged(
         self, backend: Backend, reported: ModelProfile, learned: ModelProfile, promised: ModelProfile
     ) -> ModelProfile:
-        """Merge what is known with what the user gave; the window that was granted stands in place of the one requested."""
+        """Merge reported and learned facts with the user's; the granted window replaces the requested one."""
         if self.became and self._applies(backend, reported):
             promised = replace(promised, window=self._granted_of(backend, reported.window))
         merged = merge_profiles(reported, learned, promised)
         return replace(merged, provisional=True) if self.is_pending(backend, reported) else merged
 
     def _granted_of(self, backend: Backend, loaded: Fact[int] | None) -> Fact[int] | None:
-        """Return the window that was granted, or less where it was loaded anew by somebody else and no request changes that."""
+        """Return the granted window, or a smaller one if someone else has reloaded the model and no request can change that."""
         if self.granted is None:
             return None
         holds = loaded is not None and loaded.trust is Trust.LOADED and not backend.reloads
@@ -105,7 +105,7 @@ class WindowRequest:
     async def load(
         self, backend: Backend, reported: ModelProfile, runner: FlowRunner, body: Mapping[str, Any]
     ) -> int | None:
-        """Load the model, and return the window that its backend says it granted; None: it chose one."""
+        """Load the model; return the window that its backend granted, or None if the backend chose one."""
         self._requested = await self._candidates(backend, reported, runner)
         granted = None
         if self._requested:
@@ -128,7 +128,7 @@ class WindowRequest:
         return [window for window in ((most or 0) >> step for step in range(8)) if window >= LEAST]
 
     def settle(self, granted: int | None, backend: Backend, reported: ModelProfile) -> None:
-        """Take note of what became of the request: what the loaded model reports is what was granted, and is logged once."""
+        """Record the outcome of the request and log it once; the granted window is no larger than the loaded model reports."""
         loaded, requested = reported.loaded_window, self._requested
         if not self.is_pending(backend, reported) or (granted is None and loaded is None):
             return  # nothing was requested, or it can't be reached

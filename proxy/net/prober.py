@@ -1,4 +1,4 @@
-"""Knowledge of one backend and its models: read when needed, believed for a while and while a new reading is late, corrected by answers."""
+"""Knowledge of one backend and its models: read when needed, cached, used while a new reading is late, corrected by answers."""
 
 import asyncio
 import math
@@ -21,33 +21,33 @@ from proxy.tokens.cache import Shares
 
 T = TypeVar("T")
 COOL_DOWN = 1.0
-"""Seconds before a backend is asked again that failed to answer, or whose answer has to be fresh."""
+"""Seconds before a backend is asked again after it failed to answer, or if its answer has to be fresh."""
 PATIENCE = 0.5
-"""Seconds that a request waits for news of what is known already: long enough for any backend that is well."""
+"""Seconds that a request waits for an update of known facts: long enough for any healthy backend."""
 FIXED_FACTOR = 10
-"""How many times longer a profile is believed where windows can't change while the server runs."""
+"""Factor by which a profile is cached for longer if windows cannot change while the server runs."""
 MOST_MODELS = 256
-"""Models remembered beside those that the backend lists; their ids come from clients, so there must be an end."""
+"""Models remembered in addition to those that the backend lists; clients choose their ids, so there must be a limit."""
 LESSON_TTL = 3600.0
-"""Seconds for which a lesson is believed; then one request finds out whether it still holds."""
+"""Seconds until a lesson expires; then a request finds out whether it is still true."""
 MOST_SEEN = 8
-"""Observations of one model that are remembered until another bears them out."""
+"""Observations of one model that are remembered until another confirms them."""
 HELD_FOR = 300.0
-"""Seconds for which a window is no smaller than what was just answered, whatever an error says."""
+"""Seconds for which the window is taken to be at least as large as the last answer, whatever an error says."""
 _ENDED_FAR = 0.7
-"""Share of the window before which no answer ends for want of room; Spillway itself bounds none so early."""
+"""Share of the window below which no answer ends for want of room; Spillway's own bounds are never so low."""
 
 
 class Prober:
-    """The kind of one backend, its models and what is known of each. Nothing here raises for a backend that fails.
+    """The kind of one backend, its models and the facts known about each. Nothing here raises if a backend fails.
 
     Args:
         runner: reaches the backend.
-        kind: `auto` to tell by the shape of replies, else the kind, which is then taken for granted.
-        ttl: seconds a profile or the model list is believed.
-        clock: seconds that never go back.
-        overrides: what the user set for a model id, and what its service documents.
-        store: remembers windows across restarts, under this `name` of the backend; None: nothing does.
+        kind: `auto` to detect it by the shape of replies, or else the kind, which is then not checked.
+        ttl: seconds for which a profile or the model list is cached.
+        clock: monotonic clock, in seconds.
+        overrides: returns the user's settings for a model id, and its service's documented demands.
+        store: remembers windows across restarts, under this `name` of the backend; None if nothing does.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class Prober:
         self.clock = clock
         self.overrides = overrides
         self.request_window: Callable[[str], WindowRequest] = partial(WindowRequest, None)
-        """Makes the request for the window that the user wants a model loaded with."""
+        """Makes the request for the window with which the user wants a model loaded."""
         self.store = store
         self.name = name
         self._auto = kind == "auto"
         self.known_backend: Backend = UNKNOWN if self._auto else backend_of(kind)
-        """The kind of backend as far as it is known, without asking."""
+        """Kind of backend as currently known."""
         self._last_backend: Backend | None = None
         self._detected, self._kind_expires = -math.inf, -math.inf if self._auto else math.inf
         self._list: list[Listed] = []
@@ -83,23 +83,23 @@ class Prober:
         self._patience = PATIENCE
 
     async def backend(self) -> Backend:
-        """The kind of backend; `UNKNOWN` while it does not answer."""
+        """Return the kind of backend, `UNKNOWN` while it does not answer."""
         if self.clock() >= self._kind_expires:
             await self.refresh("backend", self._detect, known=self.known_backend is not UNKNOWN)
         return self.known_backend
 
     async def listed(self) -> list[Listed]:
-        """The list itself, as it was read: the same object until it is read again."""
+        """Return the backend's list of models; the same object until it is read again."""
         if self.clock() >= self._list_expires:
             await self.refresh("models", self._read_models, known=bool(self._list))
         return self._list
 
     async def models(self) -> list[Listed]:
-        """The models it lists, with all that is known of each; the last good list while it does not answer."""
+        """Return the listed models with all known facts about each; the last good list while the backend does not answer."""
         return [replace(each, profile=self.known(each.id).listed(each.profile)) for each in await self.listed()]
 
     def known(self, model: str) -> "KnownModel":
-        """Return what is known of a model."""
+        """Return the knowledge about a model."""
         known = self._models.get(model) or self._unlisted.get(model) or KnownModel(self, model)
         if model in self._ids:
             self._models[model] = known
@@ -108,16 +108,16 @@ class Prober:
         return known
 
     async def count(self, body: dict[str, Any]) -> int | None:
-        """Exact prompt tokens of a chat completion body, where the backend counts; None otherwise."""
+        """Count the exact prompt tokens of a chat completion body; None if the backend cannot."""
         return await self.runner.run((await self.backend()).count(body))
 
     def give_up_door(self) -> None:
-        """Take a server that only imitates its kind for one of which `/v1` alone is known."""
+        """Treat a server that only imitates its kind as a generic one, of which only `/v1` is known."""
         self.known_backend, self._kind_expires, self._list_expires = backend_of("generic"), math.inf, -math.inf
         self._models.clear()
 
     def forget(self) -> None:
-        """Ask again before believing anything: the server behind the address may be another one now, or have other flags."""
+        """Forget all lessons and have everything read again: the server may now be another one, or run with other flags."""
         for known in (*self._models.values(), *self._unlisted.values()):
             known.forget()
         self._list_expires = -math.inf
@@ -125,13 +125,13 @@ class Prober:
             self._kind_expires = min(self._kind_expires, self._detected + COOL_DOWN)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what is known now, without asking: kind, and per model and field value, origin, trust, and seconds that a lesson holds."""
+        """Return the current knowledge: kind, and by model and field, value, origin, trust, and seconds until a lesson expires."""
         known = (*self._models.values(), *self._unlisted.values())
         models = {each.model: each.current().as_json(each.expires_in()) for each in known}
         return {"kind": None if self.known_backend is UNKNOWN else self.known_backend.kind, "models": models}
 
     async def refresh(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, None]], *, known: bool) -> None:
-        """Read something again. Where it is `known`, nobody waits longer than a moment, nor at all while a probe is late."""
+        """Read something again. If it is already `known`, wait only a moment, and not at all while a probe is late."""
         if not self._flights:
             self._patience = PATIENCE
         try:
@@ -141,7 +141,7 @@ class Prober:
             self._patience = 0.0
 
     async def once(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Share one probe among all who ask for the same; it goes on when the one who began it leaves."""
+        """Share one probe among all callers of the same key; it goes on even if the caller who began it is cancelled."""
         task = cast("asyncio.Task[T] | None", self._flights.get(key))
         if task is None:
             task = spawn(make(), name="probe")
@@ -156,7 +156,7 @@ class Prober:
             seconds = math.inf
         elif traced.reached:
             if found is None or not traced.complete:
-                # While a known backend starts, or is in trouble, nothing fits.
+                # A known backend that is starting or in trouble matches no kind, so its last kind is kept.
                 found = self._last_backend or backend_of("generic")
             seconds = self.ttl * FIXED_FACTOR if traced.complete else COOL_DOWN
         self.known_backend = found or UNKNOWN
@@ -181,40 +181,40 @@ class Prober:
 
 
 class KnownModel:
-    """All that is known of one model: what its backend reports, and what answers and errors taught since then.
+    """Knowledge about one model: its backend's report, and the lessons from later answers and errors.
 
-    What an error names is believed at once. What only follows from an estimate has to be seen twice, independently. Both
-    expire, yield to a prompt that proves them wrong, and to what the loaded instance newly reports.
+    A figure in an error is believed at once. A figure inferred from an estimate has to be seen twice, independently. Both
+    expire, and yield to a prompt that disproves them and to a new report of the loaded instance.
     """
 
     def __init__(self, prober: Prober, model: str) -> None:
         self.model = model
         self.requested_window: int | None = None
-        """Tokens with which one request had it loaded: for any other it is loaded again."""
+        """Window in tokens with which one request made the backend load it; any other request has it reloaded."""
         self.window_request = prober.request_window(model)
         self.has_places = True
-        """Whether it may be chosen where it reads a prompt; an add-on that finds nothing to choose says so until the next reading."""
+        """Whether the slot for a prompt may be chosen; an add-on that finds no choice clears it until the next reading."""
         self.prober = prober
         self._clock = prober.clock
         self._reported = ModelProfile()
         self._complete = False
-        """Whether that was reported in answer to every question."""
+        """Whether the report answers every question."""
         self._read_at = self._expires = -math.inf
         self._unloadable = False
-        """Whether the backend was told to load it since then, and did not."""
+        """Whether the backend was asked to load it since the last reading, and did not."""
         self._lessons: dict[str, tuple[Fact[Any], float]] = {}
-        """By field of the profile, and until when on the clock."""
+        """Lessons by field of the profile, each with its expiry on the clock."""
         self._merged: ModelProfile | None = None
         self._cuts: deque[tuple[float, CutSeen]] = deque(maxlen=MOST_SEEN)
         self._held = 0, -math.inf
         self._doubted: Fact[int] | None = None
-        """Window that something has contradicted."""
+        """Reported window that was last contradicted by an answer or an error."""
         self._served_as = ""
 
     async def profile(self, *, fresh: bool = False) -> ModelProfile:
-        """All that is known of it; the last good answer while the backend does not answer, or not soon.
+        """Return its profile; the last good one if the backend does not answer, or not soon.
 
-        `fresh`: as of now, but for a moment, because much depends on it.
+        `fresh`: read again unless that was done a moment ago, because much depends on it.
         """
         now = self._clock()
         if now >= self._expires or (fresh and now >= self._read_at + COOL_DOWN):
@@ -222,26 +222,26 @@ class KnownModel:
         return self.current()
 
     async def loaded(self, body: Mapping[str, Any]) -> ModelProfile:
-        """Read the profile as it holds for the request `body`, after loading the model if need be."""
+        """Return the profile as it applies to the request `body`, after loading the model if need be."""
         profile = await self.profile()
         if profile.provisional and not self._unloadable:
             await self.prober.once(("load", self.model), partial(self._load, body))
         return self.current()
 
     async def loaded_window(self) -> int | None:
-        """Window in tokens that the loaded instance reports at this moment; None where it reports none."""
+        """Read the window in tokens that the loaded instance reports at this moment, or None."""
         await self.prober.once(("profile", self.model), self._read)
         return self._reported.loaded_window
 
     async def is_busy(self) -> bool:
-        """Return whether the backend says that it is at work, for whichever client."""
+        """Return whether the backend reports that it is working, for any client."""
         backend = await self.prober.backend()
         return await self.prober.runner.run(backend.busy(self.model))
 
     # -- what is known now
 
     def current(self) -> ModelProfile:
-        """Merge what is known: the same object while nothing changes, because every request asks."""
+        """Return all known facts, merged. The same object while nothing changes, because every request asks."""
         now = self._clock()
         if any(now >= expires for _, expires in self._lessons.values()):
             self._lessons = {name: each for name, each in self._lessons.items() if now < each[1]}
@@ -251,7 +251,7 @@ class KnownModel:
         return self._merged
 
     def listed(self, profile: ModelProfile) -> ModelProfile:
-        """Merge what is known with the `profile` in a list, unless the backend was asked for more lately."""
+        """Return all known facts with the `profile` of a list merged in, unless a complete reading is recent."""
         return self.current() if self._complete and self._clock() < self._expires else self._merge(profile)
 
     def _merge(self, reported: ModelProfile) -> ModelProfile:
@@ -261,31 +261,31 @@ class KnownModel:
 
     @property
     def reported_window(self) -> Fact[int] | None:
-        """The window that the backend itself told when it was last asked; None where it told none."""
+        """Window from the backend's last report; None if it reported none."""
         window = self._reported.window
         return window if window is not None and window.trust > Trust.FALLBACK else None
 
     @property
     def held(self) -> int:
-        """The most tokens that the backend held at once of late; 0 for unknown."""
+        """Most tokens that the backend recently held at once; 0 if unknown."""
         most, until = self._held
         return most if self._clock() < until else 0
 
     def expires_in(self) -> dict[str, float]:
-        """Return per field of the profile how many seconds its lesson still holds."""
+        """Return the seconds until each lesson expires, by field of the profile."""
         return {name: expires - self._clock() for name, (_, expires) in self._lessons.items()}
 
     def learn(self, field: str, value: Any, origin: str) -> None:
-        """Believe a value of a field of the profile; `origin` says in whose words. Refusals of one field add up."""
+        """Record a lesson about a field of the profile, with its source in `origin`. Sets, such as refusals, are merged."""
         if isinstance(value, frozenset) and field in self._lessons:
             value |= self._lessons[field][0].value
         self._lessons[field] = Fact(value, origin, Trust.LEARNED), self._clock() + LESSON_TTL
         self.expire()
 
     def learn_cut(self, seen: CutSeen) -> int | None:
-        """Note a prompt that seems to have been cut; the window in tokens if one is believed for it from now on.
+        """Record a prompt that seems to have been cut; return the window in tokens if one is learned from it.
 
-        A window that the loaded instance reports needs no other observation, and none stands against it.
+        A window reported by the loaded instance needs no second observation, and no number of observations overrides it.
         """
         now = self._clock()
         before = [each for expires, each in self._cuts if now < expires]
@@ -298,9 +298,9 @@ class KnownModel:
         return window
 
     def answered(self, tokens: int, *, ended: bool = False) -> int | None:
-        """Note that the backend held so many tokens at once; the learned window that this disproves, if one.
+        """Record that the backend held this number of tokens at once; return the learned window that this disproves, or None.
 
-        A window of its own that this contradicts is read again, once. `ended`: for want of room.
+        A contradicted window of the backend's own report is read again, once. `ended`: the answer ended for want of room.
         """
         if tokens >= self.held:
             self._held = tokens, self._clock() + HELD_FOR
@@ -314,29 +314,29 @@ class KnownModel:
         return cast("int", learned[0].value)
 
     def doubt(self, window: Fact[int]) -> None:
-        """Have a reported window that something contradicts read again, once."""
+        """Mark a reported window as contradicted, so that it is read again, once."""
         if window != self._doubted:
             self._doubted = window
             self.expire()
 
     def answered_as(self, name: str) -> None:
-        """Note the name that the backend gave the model in an answer.
+        """Record the model's name in an answer.
 
-        Another one than last time is another model behind an alias, a router or a server that swaps models.
+        If it differs from the last one, an alias, a router or a server that swaps models now serves another model.
         """
         if self._served_as not in ("", name):
             self.forget()
         self._served_as = name
 
     def unlearn(self, *fields: str) -> bool:
-        """Forget what was learned of these fields of the profile; whether there was any."""
+        """Forget the lessons about these fields of the profile; return whether there were any."""
         if "window" in fields:
             self._cuts.clear()
         self._merged = None
         return bool([field for field in fields if self._lessons.pop(field, None) is not None])
 
     def forget(self) -> None:
-        """Ask again, and doubt all that was learned."""
+        """Forget all lessons, and have the profile read again."""
         self._lessons.clear()
         self._cuts.clear()
         self._held = 0, -math.inf
@@ -374,7 +374,7 @@ class KnownModel:
         self._unloadable, self._merged, self.has_places = False, None, True
 
     async def _with_last_window(self, reported: ModelProfile) -> ModelProfile:
-        """Store the window of a loaded model; give one that is not loaded the stored one where its backend names none."""
+        """Store the window of a loaded model; complete the report of one that is not loaded with the stored window."""
         store, window = self.prober.store, reported.window
         key = f"loaded|{self.prober.name}|{self.model}"
         if window is not None and window.value == self.requested_window:
@@ -389,7 +389,7 @@ class KnownModel:
         return reported
 
     def _give_up_contradicted(self, reported: ModelProfile) -> None:
-        """Give up what the backend now contradicts: another window of the loaded instance, or tools that it newly takes."""
+        """Drop lessons that the backend now contradicts: another window of the loaded instance, or tools newly accepted."""
         window, learned = reported.loaded_window, self._lessons.get("window")
         if window is not None and learned and learned[0].value != window:
             del self._lessons["window"]

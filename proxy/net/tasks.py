@@ -1,6 +1,6 @@
 """Detached tasks, started only here so that none is lost or fails unseen, and threads for work that would block the loop.
 
-Python runs one thread at a time: a thread that computes hands over every 5 ms, so few of them may compute at once.
+Python runs one thread at a time, and a computing thread hands over only every 5 ms, so few may compute at once.
 """
 
 import asyncio
@@ -24,30 +24,30 @@ _log = logging.getLogger("spillway.tasks")
 _running: set[asyncio.Task[Any]] = set()
 
 MOST_SECONDS: Final = 60.0
-"""Of processor time in threads that one request may take; four megabytes of history take fifteen."""
+"""Seconds of processor time in threads that one request may take; four megabytes of history take fifteen."""
 _LONG, _LONG_AT_ONCE = 1.0, 2
-"""Seconds after which a request counts as long, and how many such may compute at once: a third thread serves the others."""
+"""Seconds after which a request counts as long, and number of long ones that may compute at once; a third thread serves others."""
 _SLICE = 0.05
-"""Seconds for which work that is done in parts goes on before others have their turn."""
+"""Seconds after which work that is divided into parts lets others have their turn."""
 
 
 @dataclass(slots=True, eq=False)
 class Payer:
-    """A request, with the digest of the credential that it came with, for which work is done."""
+    """A request for which work is done, with the digest of its credential."""
 
     tenant: str
     seconds: float = 0.0
-    """Of processor time that it took in threads."""
+    """Seconds of processor time used in threads."""
 
 
 PAYER: ContextVar[Payer | None] = ContextVar("payer", default=None)
-"""For whom a task works; tasks that it starts work for the same."""
+"""Request for which the current task works; tasks that it starts inherit it."""
 
 
 class Turns:
-    """Threads whose time is shared out: next is the credential that had least of it, and of its requests the one that had.
+    """Threads with fair scheduling: next is the credential with the least time used, and its request with the least.
 
-    What a credential had is forgotten once nobody waits; one that comes later starts level with the others.
+    Usage is forgotten once no work is waiting or running; a newcomer starts level with the credential that used least.
     """
 
     def __init__(self) -> None:
@@ -58,10 +58,10 @@ class Turns:
         self._long = self.running = 0
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Have work done in a thread when it is its turn.
+        """Queue work to be done in a thread when its turn comes.
 
         Raises:
-            TooMuchWork: the request has had all that one may.
+            TooMuchWork: the request has used up its processor time.
         """
         payer, future = PAYER.get() or Payer(""), Future[T]()
         if payer.seconds > MOST_SECONDS:
@@ -78,7 +78,7 @@ class Turns:
         return future
 
     def _serve(self) -> None:
-        """Do what waits, as long as there is anything that may be done now."""
+        """Do waiting work until none is left that may run now."""
         while (piece := self._next()) is not None:
             payer, long, future, work = piece
             begun = thread_time()
@@ -114,7 +114,7 @@ TURNS: Final = Turns()
 
 def spawn(coro: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
     """Start a task that outlives its caller's frame; exceptions are logged by type, never with contents."""
-    # As `asyncio.create_task`, which would name it once more.
+    # Like `asyncio.create_task`, which would set the name a second time.
     task = asyncio.get_running_loop().create_task(coro, name=name)
     _running.add(task)
     task.add_done_callback(_done)
@@ -122,16 +122,16 @@ def spawn(coro: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
 
 
 async def offload_if(heavy: bool, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:  # noqa: FBT001 - reads as a condition
-    """Do the work and return its result; in a thread if it is heavy, else at once. It must not raise `StopIteration`."""
+    """Do the work and return its result: in a thread if it is heavy, else at once. It must not raise `StopIteration`."""
     if not heavy:
         return work(*args, **kwargs)
     return await asyncio.wrap_future(TURNS.submit(partial(work, *args, **kwargs)))
 
 
 async def offload_each(heavy: bool, work: Callable[[S], T], values: Iterable[S]) -> list[T]:  # noqa: FBT001 - as above
-    """Do the work for each value; if it is heavy in a thread, where others have turns between two values.
+    """Do the work for each value: if it is heavy, in a thread, where others have turns between two values.
 
-    So it also ends there when its client has left.
+    These are also the points at which it ends if its client has left.
     """
     rest, done = iter(values), list[T]()
     while await offload_if(heavy, _some, work, rest, done):
@@ -140,7 +140,7 @@ async def offload_each(heavy: bool, work: Callable[[S], T], values: Iterable[S])
 
 
 def _some(work: Callable[[S], T], rest: Iterator[S], done: list[T]) -> bool:
-    """Do a slice's worth of the rest; whether there may be more."""
+    """Do the rest for one slice of time; return whether there may be more."""
     end = thread_time() + _SLICE
     for value in rest:
         done.append(work(value))
@@ -150,7 +150,7 @@ def _some(work: Callable[[S], T], rest: Iterator[S], done: list[T]) -> bool:
 
 
 def next_step(flow: Generator[S, Any, T], reply: Any) -> S | tuple[T]:
-    """Return a flow's next step after a reply (None: it is to begin), or its result in a tuple."""
+    """Return a flow's next step after a reply (None to begin it), or its result in a tuple."""
     try:
         return flow.send(reply)
     except StopIteration as stop:
@@ -158,16 +158,16 @@ def next_step(flow: Generator[S, Any, T], reply: Any) -> S | tuple[T]:
 
 
 def running() -> frozenset[asyncio.Task[Any]]:
-    """Tasks that have not ended yet."""
+    """Return the tasks that have not ended yet."""
     return frozenset(_running)
 
 
 async def cancel_all() -> None:
-    """Cancel what still runs in this loop, but the caller, and wait for it: at shutdown. Another loop of the process goes on."""
+    """Cancel all tasks of this loop except the caller, and wait for them, at shutdown. Other loops of the process go on."""
     loop, caller = asyncio.get_running_loop(), asyncio.current_task()
     tasks = [task for task in tuple(_running) if task.get_loop() is loop and not (task.done() or task is caller)]
     if tasks:
-        await asyncio.wait(tasks, timeout=0.25)  # what is being written to the store is worth a moment
+        await asyncio.wait(tasks, timeout=0.25)  # gives pending writes to the store a moment
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

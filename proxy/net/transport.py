@@ -28,40 +28,40 @@ from proxy.core.errors import SettingError, UpstreamTimeout, UpstreamTooLarge, U
 _log = logging.getLogger("spillway")
 
 KEEP_ALIVE = 1.0
-"""Seconds an idle connection is used again: below the 2 s of gunicorn and the 5 s of uvicorn, Node and llama-server."""
+"""Seconds for which an idle connection is reused: less than the 2 s of gunicorn and the 5 s of uvicorn, Node and llama-server."""
 PIECE = 512 * 1024
 """Bytes of a request body written at a time; aiohttp objects to 1 MiB and more."""
 HEADER_BYTES = 65_536
-"""Longest header of a response; aiohttp's own limit of 8 kB is less than some gateways send."""
+"""Longest header of a response, in bytes; some gateways exceed aiohttp's own limit of 8 kB."""
 TURN_BYTES = 8192
-"""Bytes of a response that are read before others get their turn: hundreds of busy streams let a new one in within a second."""
+"""Bytes of a response that are read in one turn: small enough that hundreds of busy streams let a new one in within a second."""
 NO_HOST = "there is no host "
 NO_TLS = "no TLS connection comes about: "
 UNTRUSTED = f"{NO_TLS}certificate verify failed"
-"""Texts of errors that `spillway check` has a cure for."""
+"""Texts of errors for which `spillway check` has advice."""
 ERROR_BYTES = 256 * 1024
-"""An error's body is read up to here."""
+"""Bytes of an error's body that are read."""
 ERROR_SECONDS = 30.0
-"""Seconds that an error's body may take."""
+"""Seconds for reading an error's body."""
 QUOTED = 2000
 """Characters of a backend's own words in an error of Spillway's."""
 MOST_INTERIM = 100
-"""Responses of the kind 1xx before the one that counts."""
+"""Maximum number of 1xx responses before the final one."""
 _SENDABLE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\x00-\x08\x0a-\x1f\x7f]*")
-"""A header as RFC 9110, section 5, has it; aiohttp is more lenient, and whoever gets it from here is not."""
+"""Header as defined by RFC 9110, section 5. aiohttp is more lenient, but the clients that get these headers are not."""
 _ADDED_BY_AIOHTTP = ("accept", "accept-encoding", "content-type", "user-agent")
 
 
 class InvalidResponse(httpx.RemoteProtocolError):
-    """A server's bytes are no HTTP/1.1 response."""
+    """A server's response is not valid HTTP/1.1."""
 
 
 class HttpTransport(httpx.AsyncBaseTransport):
     """A pool of HTTP/1.1 connections without a limit, cookies, redirects or decompression.
 
-    llama-server closes each connection after a stream without a word, and any server may close one just as it is used
-    again. So what fails at once on such a connection, before a byte of the response, is sent once more over a new one; a
-    server that breaks off later may have worked on it.
+    llama-server silently closes each connection after a stream, and any server may close one just as it is reused. So a
+    request that fails at once on a reused connection, before the first byte of its response, is sent again over a new one. If
+    it fails later, the server may already have worked on it.
 
     Args:
         connect_timeout: seconds to look the host up, connect and shake hands.
@@ -71,7 +71,7 @@ class HttpTransport(httpx.AsyncBaseTransport):
         proxies: URLs of HTTP proxies by that of the origin that is reached through them, e.g. `https://openrouter.ai`.
 
     Raises:
-        ValueError: a proxy's URL is none, or of another scheme than http and https.
+        ValueError: a proxy's URL is malformed, or its scheme is neither http nor https.
         SettingError: the file of certificates that the environment names can't be used.
     """
 
@@ -124,14 +124,14 @@ class HttpTransport(httpx.AsyncBaseTransport):
         Raises:
             httpx.ConnectError, httpx.ConnectTimeout: no connection; the text says why.
             httpx.ReadTimeout, httpx.ReadError, InvalidResponse: no response.
-            httpx.LocalProtocolError: the request can't be sent: it was made from one that is malformed.
+            httpx.LocalProtocolError: the request can't be sent, because the client's own is malformed.
 
-        What the producer of a body raises is raised here.
+        Exceptions from the producer of a body are raised here.
         """
         timeouts = request.extensions.get("timeout", self._timeouts)
         now = asyncio.get_running_loop().time
         began = now()
-        while True:  # a server that was started anew has closed every idle connection
+        while True:  # may repeat several times: a restarted server has closed every idle connection
             sending = _Sending(timeouts["read"])
             try:
                 return await self._send(request, sending, timeouts["connect"])
@@ -171,7 +171,7 @@ class HttpTransport(httpx.AsyncBaseTransport):
 
     @override
     async def aclose(self) -> None:
-        """Close every connection, those in use too."""
+        """Close every connection, including those in use."""
         self._closed = True
         if self._session is not None:
             await self._session.close()
@@ -179,27 +179,27 @@ class HttpTransport(httpx.AsyncBaseTransport):
 
 @dataclass(slots=True)
 class _Sending:
-    """The sending of one request: from the connection on, each piece that the server takes moves the deadline of its response."""
+    """State of sending one request. Once connected, each piece that the server accepts extends the deadline of its response."""
 
     seconds: float
     deadline: asyncio.Timeout = field(default_factory=partial(asyncio.timeout, None))
     reused: bool = False
     """Whether the connection was used before."""
     failure: BaseException | None = None
-    """What the producer of the body raised: the server only sees a request that ends too early."""
+    """Exception from the producer of the body, which is the real cause: the server only sees a request that ends too early."""
 
     def extend(self) -> None:
         """Give the server the full time from now on."""
         self.deadline.reschedule(asyncio.get_running_loop().time() + self.seconds)
 
     async def pieces(self, request: httpx.Request) -> AsyncIterator[bytes]:
-        """Yield a large body, or one that is produced meanwhile."""
+        """Yield a body that is large, or still being produced, in pieces."""
         assert isinstance(request.stream, httpx.AsyncByteStream)
         task = asyncio.current_task()
         try:
             async for data in request.stream:
                 for at in range(0, len(data), PIECE):
-                    await asyncio.sleep(0)  # a connection that ends tells so before the next write fails
+                    await asyncio.sleep(0)  # lets the loop notice a closed connection before the next write fails
                     self.extend()
                     yield data[at : at + PIECE]
         except (Exception, asyncio.CancelledError) as error:
@@ -233,7 +233,7 @@ class _Connection(ResponseHandler):
 
     @override
     def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
-        """End the body that is being read as well: of broken chunks aiohttp (3.14) tells only the reader of the next head."""
+        """Also end the body being read: aiohttp (3.14) reports broken chunks only to the reader of the next head."""
         body = self._payload
         if body is not None and not body.is_eof() and body.exception() is None:
             body.set_exception(aiohttp.ClientPayloadError(str(exc)))
@@ -241,7 +241,7 @@ class _Connection(ResponseHandler):
 
     @override
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Read what the server sent: a write that fails ends the connection with its response unread."""
+        """Read what the server has sent before closing: a failed write would end the connection with the response unread."""
         transport = self.transport
         if transport is not None and isinstance(exc, OSError) and transport.get_extra_info("ssl_object") is None:
             with suppress(OSError):
@@ -252,7 +252,10 @@ class _Connection(ResponseHandler):
 
 @dataclass(slots=True)
 class _Body(httpx.AsyncByteStream):
-    """The body of a response, in pieces as they arrive, and no longer silent than `seconds`. Closing it before its end closes the connection."""
+    """The body of a response, in pieces as they arrive; silence of `seconds` is an error.
+
+    Closing it before its end closes the connection.
+    """
 
     response: aiohttp.ClientResponse
     seconds: float
@@ -278,7 +281,7 @@ class _Body(httpx.AsyncByteStream):
 
 
 def _translated(error: Exception, seconds: float) -> httpx.TransportError:
-    """Return httpx's error for one of aiohttp's, or for a silence of so many seconds."""
+    """Translate an error of aiohttp's to httpx's; `seconds` is the time limit that a timeout's text names."""
     number = getattr(error, "errno", None)
     text = os.strerror(number).lower() if number else str(error) or type(error).__name__
     match error:
@@ -308,12 +311,12 @@ def _connect_failure(error: aiohttp.ClientConnectorError) -> str:
 
 
 def is_event_stream(response: httpx.Response) -> bool:
-    """Return whether the backend streams an answer, rather than telling an error."""
+    """Return whether the response is a streamed answer, not an error."""
     return response.status_code == 200 and response.headers.get("content-type", "").startswith("text/event-stream")
 
 
 def retry_after(response: httpx.Response) -> int | None:
-    """Seconds after which the backend wants to be asked again; None: it names none. A date counts as years away."""
+    """Read the seconds of `Retry-After`; None if there is no such header. A date counts as years away."""
     value = str(response.headers.get("retry-after", "")).strip()
     if not value:
         return None
@@ -321,12 +324,12 @@ def retry_after(response: httpx.Response) -> int | None:
 
 
 async def body_of(response: httpx.Response, limit: int) -> bytes:
-    """The body as it came, not decoded; the response is closed.
+    """Read the body, without decoding it, and close the response.
 
-    An error that is too long, or comes too slowly, is cut off.
+    An error's body is cut off if it is too long or arrives too slowly.
 
     Raises:
-        UpstreamTooLarge: it is no error, and has more than `limit` bytes.
+        UpstreamTooLarge: a body other than an error's has more than `limit` bytes.
         UpstreamUnavailable, UpstreamTimeout: it broke off.
     """
     stream, body, is_error = response.stream, bytearray(), not response.is_success

@@ -1,4 +1,4 @@
-"""The configured backends: where each is, how to send to it, what its prober knows, and whether all are ready."""
+"""The configured backends: the address of each, how to send to it, its prober, and whether all are ready."""
 
 import asyncio
 import logging
@@ -41,20 +41,20 @@ from proxy.net.transport import TURN_BYTES, InvalidResponse, body_of, is_event_s
 _log = logging.getLogger("spillway")
 
 BELIEVED = 3.0
-"""Seconds for which an answer is believed: orchestrators ask every second, and there may be several."""
+"""Seconds for which readiness is cached: orchestrators ask every second, and there may be several."""
 PATIENCE = 3.0
-"""Seconds that a backend has to answer. Who asks here and gives up before that has got the same answer: not ready."""
+"""Seconds that a backend has to answer. An orchestrator that gives up earlier concludes the same: not ready."""
 _AWAY = frozenset({502, 503, 504})
-"""Statuses of something in front of the server, or of a server that is still loading; any other is an answer."""
+"""Statuses of a gateway in front of the server, or of a server that is still loading; any other counts as an answer."""
 _ACCEPT_ENCODING = b"accept-encoding"
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-"""Methods that only look (RFC 9110, section 9.2.1)."""
+"""Safe methods, which only read (RFC 9110, section 9.2.1)."""
 _MOST_CLIENTS = 64
-"""Credentials whose knowledge of one backend is remembered."""
+"""Maximum number of client credentials that each have a prober of their own for one backend."""
 _LARGEST = 64 * 2**20
-"""Bytes of an answer of Ollama's that is not streamed."""
+"""Maximum bytes of an unstreamed answer of Ollama's."""
 _STREAMED = re.compile(rb'\s*+(?:(?:data|event|id|retry)?:|\{(?=[^\n]*?"(?:delta|done)")[^\n]*\}[ \t\r]*\n)')
-"""How events begin, or a line of JSON that is part of an answer."""
+"""Beginning of an event, or a line of JSON that is part of an answer."""
 _LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 
 MakeProber: TypeAlias = Callable[[Sequence[Header]], Prober]
@@ -65,27 +65,27 @@ client_headers: ContextVar[Headers] = ContextVar("client_headers", default=())
 
 @lru_cache(maxsize=256)
 def _url(root: httpx.URL, target: bytes) -> httpx.URL:
-    """Join them; parsing takes 50 us, and most requests have one of a few targets."""
+    """Join root and target. Cached, since parsing takes 50 µs and most requests have one of a few targets."""
     return root.copy_with(raw_path=target)
 
 
 @dataclass(frozen=True, slots=True)
 class ChatBody:
-    """A body of chat completions, and other forms of the same where the client sent one."""
+    """A body of chat completions, and the forms in which the client sent it, if these can be passed on."""
 
     content: bytes
     wire: bytes | None = None
-    """With the client's content-encoding."""
+    """The body with the client's content-encoding."""
     native: bytes | None = None
-    """As a request of Ollama's `/api/chat`."""
+    """The body as a request of Ollama's `/api/chat`."""
 
 
 class Upstream:
     """A backend.
 
-    `url` is its root, without user, `/v1` and a slash at its end; `authorization` is sent to it instead of the client's.
-    Where there is none and it refuses probes, it is probed with the current client's credentials, and what that brings to
-    light is for the same credentials alone.
+    `url` is its root, without user, `/v1` or trailing slash; `authorization` is sent to it instead of the client's. If there is
+    none and it refuses probes, it is probed with the current client's credentials, and the results are used for the same
+    credentials only.
     """
 
     def __init__(
@@ -105,11 +105,11 @@ class Upstream:
         self._prober = prober(() if authorization is None else [(b"authorization", authorization)])
         self._probers: dict[tuple[Header, ...], Prober] = {}
         self.ahead: set[asyncio.Task[Any]] = set()
-        """Work ahead of time, which is cancelled as soon as anything else is sent here."""
+        """Tasks that work ahead of time; they are cancelled as soon as anything else is sent here."""
         self.managed = managed
-        """Whether requests to it are managed, where nothing is said of the model."""
+        """Whether requests to it are managed, unless a model's setting decides."""
         self.near = False
-        """Whether it is on this machine or in its network."""
+        """Whether it is on this machine or in the local network."""
         self._authorization = authorization
         self._proxy_keys = proxy_keys
         self._transport = transport
@@ -118,7 +118,7 @@ class Upstream:
 
     @property
     def prober(self) -> Prober:
-        """Knowledge of the backend, as far as the current client may know it."""
+        """Prober with the knowledge that the current client may see."""
         if self._authorization is not None or not self._prober.runner.unauthorized:
             return self._prober
         passing = request_headers(client_headers.get(), authorization=None, proxy_keys=self._proxy_keys)
@@ -126,14 +126,14 @@ class Upstream:
         if not credentials:
             return self._prober
         prober = self._probers.pop(credentials, None) or self._make_prober(credentials)
-        if len(self._probers) >= _MOST_CLIENTS:  # first of those that the backend refuses: anybody can make them up
+        if len(self._probers) >= _MOST_CLIENTS:  # rejected credentials go first, since anybody can make them up
             useless = (each for each, known in self._probers.items() if known.runner.unauthorized)
             del self._probers[next(useless, next(iter(self._probers)))]
         self._probers[credentials] = prober
         return prober
 
     async def backend(self) -> Backend:
-        """The kind of backend; `UNKNOWN` while it does not answer."""
+        """Return the kind of backend, `UNKNOWN` while it does not answer."""
         await self._prober.backend()
         return await self.prober.backend()
 
@@ -155,17 +155,17 @@ class Upstream:
     ) -> httpx.Response:
         """Send a request and return the response with its body unread; close it when done.
 
-        `target` is path and query as the client sent them; `drop` names headers to leave out, `plain` asks for
-        an answer without a content-encoding; for what is sent `ahead` of time nobody waits. A body that is produced while it is
-        sent has the length that the client's headers tell.
+        `target` is path and query as the client sent them; `drop` names headers to leave out; `plain` asks for an answer
+        without content-encoding; `ahead` marks a request sent ahead of time, for which no client waits. A body that is
+        produced while it is sent has the length given in the client's headers.
 
         Raises:
             BadRequest: the client's request can't be sent on.
             UpstreamUnavailable: no connection, or it broke before the response.
-            UpstreamInvalid: it is no response of HTTP/1.1, or not `plain`.
-            UpstreamTimeout: it took nothing of the request, or said nothing, for the read timeout.
+            UpstreamInvalid: the response is not valid HTTP/1.1, or not `plain`.
+            UpstreamTimeout: the backend read nothing of the request, or sent nothing, for the read timeout.
         """
-        if not ahead and method not in SAFE:  # a look at something does not need the room
+        if not ahead and method not in SAFE:  # a safe request does not compete for the backend
             for task in self.ahead:
                 task.cancel()
         if plain:
@@ -195,10 +195,10 @@ class Upstream:
     async def send_chat(
         self, known: KnownModel, headers: Headers, body: ChatBody, *, query: bytes = b"", ahead: bool = False
     ) -> httpx.Response:
-        """Send a request for a chat with a model, and return a response of chat completions with its body unread.
+        """Send a chat request to a model, and return a response in the form of chat completions with its body unread.
 
-        Everything else knows chat completions only: what another form is spoken in begins and ends here. Raises as `send`, and
-        BadRequest if the backend has no form for what is asked.
+        All other code knows chat completions only: translation to and from a backend's own form is done here. Raises as `send`
+        does, and BadRequest if the backend's form cannot express the request.
         """
         backend, window = known.prober.known_backend, known.window_request.granted
         if "no_system" in known.current().demands:
@@ -228,7 +228,7 @@ class Upstream:
         return response
 
     def _failed(self, error: httpx.TransportError) -> UpstreamInvalid | UpstreamUnavailable:
-        """Return the error for a request that failed; unless it only took too long, the server may be another one by now."""
+        """Return the error for a request that failed. Unless it timed out, knowledge is discarded: the server may have changed."""
         if isinstance(error, httpx.TimeoutException):
             return UpstreamTimeout(f"Backend {self.name} at {self.url} did not answer in time.")
         for prober in (self._prober, *self._probers.values()):
@@ -241,7 +241,7 @@ class Upstream:
 
 
 async def _named(response: httpx.Response) -> httpx.Response:
-    """Return a response as the event stream that it is, if it is one: called otherwise, or lines of JSON."""
+    """Label a response as an event stream if its content is one: with a wrong content type, or lines of JSON."""
     if response.status_code != 200 or is_event_stream(response):
         return response
     if not response.headers.get("content-type", "").startswith(_LINES):
@@ -259,7 +259,7 @@ async def _named(response: httpx.Response) -> httpx.Response:
 async def _beginning(
     source: httpx.AsyncByteStream, parts: AsyncIterator[bytes]
 ) -> tuple[bytes, httpx.TransportError | None]:
-    """Read up to the end of the first line, at most some kilobytes; whoever reads on learns of an error."""
+    """Read up to the end of the first line, at most some kilobytes; an error is returned, to be raised when reading goes on."""
     begun = b""
     try:
         async for data in parts:
@@ -268,7 +268,7 @@ async def _beginning(
                 break
     except httpx.TransportError as error:
         return begun, error
-    except asyncio.CancelledError:  # nobody has the response yet who could close it
+    except asyncio.CancelledError:  # no caller has the response yet, so none could close it
         await source.aclose()
         raise
     return begun, None
@@ -294,7 +294,7 @@ async def _frames(source: httpx.AsyncByteStream, lines: LineReader) -> AsyncIter
 
 
 class _Derived(httpx.AsyncByteStream):
-    """Parts that are made of another body, which is closed with them."""
+    """A body derived from another one, which is closed with it."""
 
     def __init__(self, source: httpx.AsyncByteStream, parts: AsyncIterator[bytes]) -> None:
         self._source, self._parts = source, parts
@@ -314,9 +314,9 @@ def _without_system(body: bytes) -> bytes:
 
 
 def _translate(body: bytes, window: int | None) -> tuple[bytes, bool]:
-    """The body as a request of Ollama's, for a model that is loaded with this window; whether a stream is to end with usage.
+    """Translate a body to a request of Ollama's for a model loaded with this window; also return whether usage is requested.
 
-    Another `num_ctx` than that of the last request would have it loaded again.
+    The window is always sent, because a `num_ctx` other than the last request's would reload the model.
     """
     parsed = loads(body)
     if window is not None:
@@ -326,11 +326,11 @@ def _translate(body: bytes, window: int | None) -> tuple[bytes, bool]:
 
 
 class ReadinessProbe:
-    """Asks all backends. What changes is logged once.
+    """Checks whether all backends answer. Each change is logged once.
 
     Args:
-        upstreams: the backends; more may be added.
-        clock: seconds that never go back.
+        upstreams: the backends; more may be added later.
+        clock: monotonic clock, in seconds.
         patience: seconds that a backend has to answer.
     """
 
@@ -345,7 +345,7 @@ class ReadinessProbe:
         self._asking: asyncio.Task[None] | None = None
 
     async def kinds(self) -> dict[str, str | None]:
-        """Name of each backend to its kind, None where it does not answer."""
+        """Return the kind of each backend by its name, None if it does not answer."""
         if self._clock() >= self._expires:
             if self._asking is None or self._asking.done():
                 self._asking = spawn(self._ask(), name="readiness")
@@ -367,7 +367,7 @@ class ReadinessProbe:
     async def _kind(self, upstream: Upstream) -> str | None:
         try:
             async with asyncio.timeout(self._patience):
-                # No body comes back, and a server that knows no HEAD answers as well as one that does.
+                # HEAD brings no body back, and a server that does not support it still answers.
                 response = await upstream.send("HEAD", b"/v1/models", [], b"")
                 await response.aclose()
                 backend = await upstream.prober.backend()
