@@ -134,7 +134,7 @@ FORMS = (
     # DeepSeek-R1 and V3, with a fence, and V3.1
     _form("deepseek", "<｜tool▁calls?▁begin｜>",
           rf"(?:{_S}<｜tool▁call▁begin｜>)?{_S}(?:function<｜tool▁sep｜>)?{_NAME}(?:<｜tool▁sep｜>)?{_S}{_FENCE}(?=\{{)"),
-    # gpt-oss ("OpenAI harmony response format", "Receiving tool calls"); its recipient stands before or behind the channel
+    # gpt-oss ("OpenAI harmony response format", "Receiving tool calls"); its recipient comes before or after the channel
     _form("harmony", r"<\|(?:start\|>assistant|channel\|>(?:commentary|analysis))",
           rf"{_S}{_CHANNEL}to=(?:functions\.)?{_NAME}{_S}{_CHANNEL}(?:<\|constrain\|>)?(?:json)?{_S}<\|message\|>{_BEFORE_OBJECT}"),
     # Mistral: a list up to v7, `[ARGS]` from v11 on
@@ -142,7 +142,7 @@ FORMS = (
     _form("mistral", r"\[TOOL_CALLS\]", rf"{_S}{_NAME}{_S}(?:\[CALL_ID\][\w-]{{0,64}}{_S})?(?:\[ARGS\])?{_BEFORE_OBJECT}"),
     # Llama 3.2 to 4, ToolACE
     _form("pythonic", rf"{_LINE}\[", rf"{_S}{_PYTHON}", more=_LIST_MORE, end=rf"{_LIST_END}[ \t]{{0,64}}(?=[\n\r<])"),
-    # Llama 3.1 and 3.2, with `;` between; anything else behind it makes it part of a sentence
+    # Llama 3.1 and 3.2, with `;` between; any other text after it makes it part of a sentence
     _form("bare", rf"{_LINE}{_NOT_INSIDE}(?=[\[{{])", _JSON, more=rf"[ \t]{{0,64}}(?:[;,]{_S})?(?=\{{)", end=r"[ \t]{0,64}(?=[\n\r[<`;,])"),
     # Code blocks; Gemma's hold Python, and some models print the result
     _form("tool_code", "`{3,64}", rf"(?i:tool_code){_S}{_PRINT}{_PYTHON}", more=rf"\)?[\s;]{{1,200}}{_PRINT}{_PYTHON}",

@@ -32,7 +32,7 @@ MOST_KNOWN = 4_000
 """Messages of one history that are remembered by their digests."""
 _HEX = 2 * DIGEST_BYTES
 NO_DIGITS = str.maketrans("", "", "0123456789")
-"""Translates a text to one without numbers: a clock's, or those that tell how much a note stands for."""
+"""Translation table that removes digits from a text, such as a clock's, or the size that a note of a replaced text names."""
 _NESTED = frozenset({"content", "tool_calls", "function"})
 """Fields of messages, calls and tools that may contain cache marks."""
 
@@ -88,19 +88,19 @@ def links(digests: Iterable[bytes]) -> list[bytes]:
 
 
 def entries(messages: Iterable[Message], digests: Iterable[bytes]) -> list[str]:
-    """Hexadecimal digits by which messages are recognised: the digest of each, and behind a tool result's how long it is."""
+    """Return each message's entry: its digest in hexadecimal digits, followed by the text's length if it is a tool result."""
     return [d.hex() + (f"{len(text_of(m)):x}" if is_result(m) else "") for m, d in zip(messages, digests, strict=True)]
 
 
 def digests_in(run: Iterable[str]) -> list[bytes]:
-    """The digests in `entries`."""
+    """Return the digests in a run of `entries`."""
     return [bytes.fromhex(entry[:_HEX]) for entry in run]
 
 
 def run_ends(messages: Sequence[Message], digests: Sequence[bytes], whose: str) -> dict[bytes, int]:
-    """Digests of the runs that end in a history, and where: whatever the results in them have become.
+    """Return the digest of every run of `RUN` messages in a history, with the index after it; results are skipped.
 
-    `whose` tells conversations apart that have a run in common.
+    So a run has the same digest after its results were replaced. `whose` keeps conversations with a common run apart.
     """
     owner = blake2b(whose.encode("utf-8", "surrogatepass")).digest()
     spoken = [at for at, message in enumerate(messages) if not is_result(message)]
