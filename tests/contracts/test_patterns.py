@@ -264,6 +264,7 @@ def uses(pattern: Any, methods: set[str]) -> list[Callable[[Any], object]]:
     return [*ways, *(getattr(pattern, each) for each in ("match", "fullmatch") if each in methods or not methods)]
 
 
+@pytest.mark.timeout(600)  # hundreds of patterns
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_no_text_takes_a_pattern_longer_than_in_proportion(shard: int) -> None:
     patterns = sorted((each for each in collected().methods.items() if each[0][0] not in GUARDED), key=repr)
@@ -308,6 +309,7 @@ def test_patterns_that_are_made_of_arguments_are_named_here() -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(600)  # that is what slow patterns are
 @pytest.mark.parametrize(
     "source", [r"\s+$", r"(a+)+b", r"/c\s+(.{0,2000}?)\s*\Z", "<[^>]*>", r"\A(?:x|\w+)*!", ".*=.*;"]
 )
