@@ -66,11 +66,11 @@ class Compactor:
         self._cooling: dict[tuple[str, bytes, int], float] = {}
 
     async def compact(self, job: Job, *, goal: int | None = None, limit: int | None = None) -> bool:
-        """Bring the job's history down to `goal` prompt tokens (default: the target); False: nothing gained.
+        """Bring the job's history down to `goal` prompt tokens (default: the target); returns False if nothing was gained.
 
-        `limit` are the tokens that it must not exceed; by default as many as fit by the upper bound. One is
-        given after a refusal, and then what could not be shortened before is tried again, and nothing is recalled. What
-        is recalled otherwise is chosen again, since the prompt has another beginning.
+        `limit` is the most tokens that may be left, by default what surely fits. It is given after a refusal: then a history
+        that could not be shortened recently is tried again, and nothing is recalled. Otherwise recall chooses anew, since
+        the prompt has another beginning.
         """
         budget = job.budget
         if budget is None or not job.prompt.history:
@@ -88,8 +88,8 @@ class Compactor:
             return dropped
 
         def is_too_long() -> bool:
-            # What was counted by the backend is rewritten, so that the bound is wider than before. And another's run did
-            # not know of the newest messages.
+            # The backend's exact count was for the old prompt, so the new upper bound has a wider margin. And a run shared
+            # with another request did not know this one's newest messages.
             return job.prompt.estimate.upper > budget.limit or (done is None and job.is_due)
 
         if is_too_long():
@@ -103,7 +103,7 @@ class Compactor:
         return True
 
     async def foresee(self, job: Job) -> None:
-        """Find out by how much a pause could shorten the prompt, where the answer alone would not gain it any room."""
+        """Find out how far a pause could shorten the prompt, unless shortening the answer alone would gain enough room."""
         budget, job.state.spare = job.budget, 0
         if budget is None or not job.resumable:
             return
@@ -115,12 +115,15 @@ class Compactor:
         job.state.spare = round(done.before - done.after) or job.prompt.recalled.tokens
 
     def growth(self, job: Job, budget: ContextBudget) -> Growth:
-        """Return by how much a turn of the job's conversation lengthens its prompt."""
+        """Return the expected growth of the prompt with a turn of the job's conversation."""
         latest = job.prompt.sent[-LATEST:]
         return growth(latest, self._counting.meter.costs(job.key, latest), budget.zone)
 
     def goal(self, job: Job, budget: ContextBudget) -> int:
-        """Return the prompt tokens to come down to. What tools return is cleaned step by step, and may be asked for again."""
+        """Return the prompt tokens to compact to.
+
+        Where tools are called, that is the budget's own goal: their results are pruned step by step, and may be needed again.
+        """
         if for_results(job, budget):
             return budget.goal
         history, first = job.prompt.history, first_user(job.prompt.history)
@@ -135,18 +138,18 @@ class Compactor:
         return done, checkpoint
 
     def begin(self, job: Job) -> float:
-        """Record that the history is being shortened from now on, if it is not yet, and return the time."""
+        """Record that shortening the history has begun, unless that is recorded already, and return the time."""
         if job.outcome.action != COMPACTING:
             job.outcome.action = COMPACTING
             job.outcome.add("compacting", tokens=of_history(job.prompt))
         return job.outcome.clock()
 
     async def find(self, job: Job, link: bytes) -> Checkpoint | None:
-        """Find a checkpoint that covers the history up to this link, and no more."""
+        """Find a checkpoint that covers the history exactly up to this link."""
         return await self._store.find(job.scope, [link])
 
     async def replace(self, job: Job, budget: ContextBudget, done: Compaction | Checkpoint, since: float) -> None:
-        """Let the history begin with a rewrite that was not made here, and store one that is new."""
+        """Apply a rewrite made elsewhere to the history, and store it if it is new."""
         checkpoint = done if isinstance(done, Checkpoint) else await self._stored(job, budget, done)
         await self._apply(job, done if isinstance(done, Compaction) else None, checkpoint, since)
         for addon in self.addons.at(AddOn.enrich):
@@ -183,18 +186,18 @@ class Compactor:
         wait = self.summaries.wait(job)
         if not wait:
             return await self._alone(job, budget, goal, limit)
-        # A run that was started ahead of time, before this client's newest message came, may be enough.
+        # A run started ahead of time, before this client's newest message came, may be enough.
         ahead = (flight for flight in self._flights.values() if _continues(job, flight.job))
         running = next(ahead, None)
         if running is not None:
             _, checkpoint = await self._waited(running, job, wait) or (None, None)
             if checkpoint is not None and _is_longer(checkpoint, job):
                 return None, checkpoint
-        # The same run serves who has the same to shorten: the client's history, as far as it is shortened yet.
+        # Requests with the same history to shorten, by the same instructions and to the same size, share one run.
         key = (f"{job.scope}|{instructions(job)}", job.prompt.links[-1], len(job.prompt.history), goal, limit)
         flight = self._flights.get(key)
         if flight is None:
-            # What it is about must not change while this job goes on without it.
+            # The run works on a copy, because this job may go on without waiting for it.
             twin = copy(job)
             twin.prompt = copy(job.prompt)
             flight = _Flight(twin, spawn(self._claimed(twin, budget, goal, limit), name="compaction"))
@@ -203,9 +206,9 @@ class Compactor:
         return await self._waited(flight, job, wait) or await self._alone(job, budget, goal, limit)
 
     async def _waited(self, flight: _Flight, job: Job, seconds: float) -> RunResult | None:
-        """Wait for the result of a run; None: it takes longer.
+        """Wait for the result of a run, or return None if it takes longer than `seconds`.
 
-        It is cancelled when nobody waits for it any more, unless it is written where it is in nobody's way.
+        The run is cancelled when nobody waits for it any more, unless work ahead of time is allowed at this backend.
         """
         flight.waiting += 1
         job.state.progress = flight.job.state.progress
@@ -219,12 +222,12 @@ class Compactor:
         finally:
             flight.waiting -= 1
             if not (flight.waiting or flight.goes_on or flight.task.done()):
-                # Who comes now must not be cancelled with it.
+                # Remove it first, so that a request that comes now does not join a run about to be cancelled.
                 self._land(flight)
                 flight.task.cancel()
 
     async def stop(self, scope: str, links: Sequence[bytes]) -> None:
-        """Stop runs for a history of this chain that go on though nobody waits for them."""
+        """Stop runs for a history of this chain that nobody waits for."""
         for flight in list(self._flights.values()):
             if flight.goes_on and flight.job.scope == scope and not set(links).isdisjoint(flight.job.prompt.links):
                 flight.task.cancel()
@@ -234,7 +237,7 @@ class Compactor:
         self._flights = {key: other for key, other in self._flights.items() if other is not flight}
 
     async def _claimed(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> RunResult:
-        """Ask a model here, unless another replica does, or did since the job was prepared: then adopt its checkpoint."""
+        """Run with a model, unless another replica does so, or did since the job was prepared: then adopt its checkpoint."""
         answered = _answered(job.prompt) if not job.expected else job.expected
         async with self._store.claim(f"{job.scope}|{answered.hex()}", CLAIM):
             stored = await self._store.find(job.scope, job.prompt.links[-2::-1])
@@ -246,7 +249,7 @@ class Compactor:
                 return None, None
 
     async def _alone(self, job: Job, budget: ContextBudget, goal: int, limit: int, *, asks: bool = False) -> RunResult:
-        """Shorten the history and store the checkpoint; `asks`: with a model's summary."""
+        """Shorten the history and store the checkpoint; `asks`: a model may be asked for a summary."""
         done = await self._run(job, budget, goal, limit, asks=asks)
         if not done.covered or (job.rewrites and done.summary != "written"):
             return done, None
@@ -260,7 +263,8 @@ class Compactor:
 
     async def _run(self, job: Job, budget: ContextBudget, goal: int, limit: int, *, asks: bool) -> Compaction:
         heavy = is_heavy(job.prompt.history, HEAVY_HISTORY)
-        # By what is known now: a count that came meanwhile changes what messages weigh, and the rest is the difference.
+        # Measure again first: the overhead is the whole prompt less its messages, and a count that came in the meantime has
+        # changed both.
         await self._counting.recount(job)
         reduction, overhead = await offload_if(heavy, reduction_of, job, budget, goal, self._counting.meter)
         flow = compact(
@@ -277,7 +281,7 @@ def _checkpoint_of(job: Job, budget: ContextBudget, done: Compaction, created: f
     """Build the checkpoint of a rewrite, in terms of the client's own messages, so that the next job finds it."""
     old, covered, replaced = job.prompt.checkpoint, done.covered, done.replaced
     if old is not None:
-        # Where it ends inside the earlier rewrite, it covers as much as that did.
+        # A rewrite that ends inside the earlier replacement still covers all that the earlier one did.
         beyond = max(0, len(old.replacement) - covered)
         covered, replaced = covered + beyond, replaced + beyond
         covered += old.covered - len(old.replacement)
@@ -292,12 +296,12 @@ def _checkpoint_of(job: Job, budget: ContextBudget, done: Compaction, created: f
         created=created,
         window=budget.window,
     )
-    # Ahead of the next request, the answer and what stands for what comes after it are no part of what a client sends.
+    # On a job run ahead, the last two messages are the answer and a placeholder, which the client has not sent.
     return job.prompt.recognised_by(checkpoint, len(job.prompt.sent) - 2 * bool(job.expected))
 
 
 def _is_longer(other: Checkpoint, job: Job) -> bool:
-    """Tell whether a checkpoint covers more than the job's own; one for a smaller window was left out on purpose."""
+    """Return whether a checkpoint covers more than the job's own, and was not made for a smaller window."""
     current, budget, other = job.prompt.checkpoint, job.budget, job.prompt.placed(other)
     if job.rewrites and other.by == "extract":
         return False
@@ -311,9 +315,9 @@ def _continues(job: Job, other: Job) -> bool:
 
 
 def _answered(prompt: Prompt) -> bytes:
-    """The link of the history that the newest answer in it was an answer to; the last one if there is no answer.
+    """Return the digest of the history that the newest answer replied to, or of the whole history if it has no answer.
 
-    It is the same before the client's next message and after it, so that one replica knows what another does ahead of time.
+    It is the same before and after the client's next message, so that replicas recognise each other's work ahead of time.
     """
     place = len(prompt.sent)
     while place and prompt.sent[place - 1].get("role") != "assistant":

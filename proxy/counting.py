@@ -1,4 +1,4 @@
-"""Counting prompts: the meter, what the store remembers of it, and exact counts from the backend."""
+"""Counting prompts: the meter, its learned weights in the store, and exact counts from the backend."""
 
 import asyncio
 import math
@@ -20,19 +20,19 @@ from proxy.tokens.cache import Cache
 from proxy.tokens.meter import Estimate, Meter, Observation
 
 EXACT_TIMEOUT = 0.5
-"""Seconds that an exact count near a threshold may hold up a request."""
+"""Seconds that an exact count near a threshold may delay a request."""
 SAVE_EVERY = 60.0
-"""Seconds between two writes of what was learned of a model."""
+"""Seconds between two writes of a model's learned weights."""
 MOST_CUT = 4096
-"""Conversations remembered as cut."""
+"""Most conversations remembered as cut."""
 _LEAST_READ, _LEAST_WRITTEN = 50, 16
-"""Tokens from which on the time that they took tells a pace: fewer are read while other things are done."""
+"""Fewest tokens, read and written, whose time says anything about the pace: with fewer, overheads dominate."""
 _REUSED_SHARE, _CACHE_BLOCKS = 0.8, 32
-"""Prompt tokens below this share of the repeated ones, less whole cache blocks (vLLM: 16 tokens), were not reused."""
+"""Cached tokens below this share of the repeated ones, less whole cache blocks (vLLM: 16 tokens), count as not reused."""
 
 
 class Pace(NamedTuple):
-    """Tokens that a backend reads and writes in a second, infinite where that is not known."""
+    """Tokens that a backend reads and writes per second; infinite if unknown."""
 
     read: float = math.inf
     written: float = math.inf
@@ -45,7 +45,7 @@ class Counting:
         self.meter = meter
         self._store = store
         self._unsaved: dict[ModelKey, float] = {}
-        """Models of which something new was learned, and since when."""
+        """Models with unsaved weights, and the time since when, in seconds."""
         self._cut: dict[tuple[str, bytes], None] = {}
         self._paces = Cache[ModelKey, Pace](meter.memory)
 
@@ -71,7 +71,7 @@ class Counting:
         job.record_measured()
 
     async def exact_count(self, route: Route, body: Mapping[str, Any]) -> int:
-        """Prompt tokens of a body as the backend counts them; an estimate where it does not, or not soon."""
+        """Return the backend's count of a body's prompt tokens, or an estimate if it does not count, or not in time."""
         named = {**body, "model": route.model}
         exact = await _count(route, named, 10 * EXACT_TIMEOUT)
         return (await self.measure(route, await route.profile(named), named)).tokens if exact is None else exact
@@ -79,8 +79,8 @@ class Counting:
     async def refine(self, job: Job) -> bool:
         """Refresh the facts before a decision to compact: the current window, and the exact count.
 
-        The backend counts, for a moment, where the decision hangs on the estimate's error, or how much of a result has to go
-        that the model has not read. Returns whether the prompt may be due; most are so far from it that nothing is refreshed.
+        The backend gets a moment to count if the decision depends on the estimate's error, or if an unread result may have to
+        be shortened. Returns whether the prompt may be due; most are so far from it that nothing is refreshed.
         """
         budget, estimate, recalled = job.budget, job.prompt.estimate, job.prompt.recalled
         passing, upper = recalled.newest_tokens, estimate.upper
@@ -104,20 +104,20 @@ class Counting:
         return True
 
     async def confirm_count(self, job: Job) -> None:
-        """Have the backend count, for a moment, a prompt whose estimate decides something."""
+        """Give the backend a moment to count a prompt on whose estimate a decision depends."""
         if not job.prompt.estimate.counted:
             await self._count_exactly(job, EXACT_TIMEOUT)
 
     async def count_completion(self, job: Job, answer: Answer) -> None:
-        """Have the backend count the first attempt's completion of an answer that is to be resumed.
+        """Have the backend count the first attempt's completion before the answer is resumed.
 
-        It was counted delta by delta, and one may hold several tokens: vLLM puts all into it that were made since the last.
+        It was counted by deltas, and one may hold several tokens: vLLM puts all those made since the last one into it.
         """
         attempt = answer.attempt
         counted = attempt.counted or attempt.calling or attempt.completion_tokens != answer.completion_tokens
         if counted or not answer.size:
             return
-        # Between other words, because of templates that trim.
+        # Put the text between other words, because templates trim white space.
         texts = (f"a\n{text}\na" for text in (answer.reasoning + answer.text, "a"))
         bodies = ({"model": job.route.model, "messages": [{"role": "user", "content": each}]} for each in texts)
         counts = (_count(job.route, body, EXACT_TIMEOUT) for body in bodies)
@@ -126,7 +126,7 @@ class Counting:
             attempt.completion_tokens = max(1, with_it - without + 1) + attempt.dropped
 
     def count_soon(self, job: Job) -> None:
-        """Have the backend count in the background: its figure anchors what comes after."""
+        """Have the backend count in the background: its figure becomes the anchor of later prompts."""
         spawn(self._count_exactly(job, 10 * EXACT_TIMEOUT), name="exact-count")
 
     async def _count_exactly(self, job: Job, seconds: float) -> None:
@@ -159,11 +159,11 @@ class Counting:
             _learn_fitted(job, reported, as_count(usage.get("completion_tokens")), finish)
 
     def pace(self, key: ModelKey) -> Pace:
-        """Return how fast a model was lately."""
+        """Return the recent pace of a model."""
         return self._paces.get(key) or Pace()
 
     def learn_pace(self, job: Job) -> None:
-        """Learn how fast a model is, from what a streamed turn waited for its first word and for the rest."""
+        """Learn a model's pace from the time that a streamed turn took to its first word, and after it."""
         outcome, usage = job.outcome, job.outcome.usage
         if not job.request.stream or outcome.first_byte is None or outcome.attempts != 1 or usage is None:
             return
@@ -189,12 +189,12 @@ class Counting:
         self.count_soon(job)
 
     async def save(self) -> None:
-        """Write what is not written yet."""
+        """Save all unsaved weights."""
         for key in list(self._unsaved):
             await self._save(key)
 
     def _learn_cut(self, job: Job, estimate: Estimate, reported: int) -> None:
-        """Learn from a prompt that the backend cut in silence."""
+        """Learn from a prompt that the backend silently cut."""
         job.outcome.add("cut", expected=estimate.tokens, reported=reported)
         conversation = b""
         if job.prompt.links:
@@ -214,7 +214,7 @@ class Counting:
 
 
 async def _count(route: Route, body: dict[str, Any], seconds: float) -> int | None:
-    """Have the backend count a body; None: it does not, or not within these seconds."""
+    """Have the backend count a body; returns None if it can't, or not within `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             return await route.prober.count(body)
@@ -223,7 +223,7 @@ async def _count(route: Route, body: dict[str, Any], seconds: float) -> int | No
 
 
 def _learn_fitted(job: Job, prompt: int, completion: int, finish: str | None) -> None:
-    """Learn from a prompt and answer that fitted: the window is no smaller."""
+    """Learn from a prompt and an answer that fitted together: the window is at least as large."""
     known, request = job.route.known, job.prompt.request
     backend = job.known_backend
     # Where the window shifts, a long answer proves nothing; of several, each had the window to itself.

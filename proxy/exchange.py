@@ -43,31 +43,31 @@ class Exchange:
         """The client's `x-request-id`, or one of ours; every answer carries it."""
         self.version: str = scope.get("http_version", "1.1")
         self.peer: str = (scope.get("client") or ("",))[0]
-        """Address of whoever is connected."""
+        """IP address of the connected peer; empty if unknown."""
         self.authorized = False
         self.tenant = ""
         """Digest of the client's credentials: histories of different tenants never meet."""
         self.trusted = False
         """Whether the client has a key, or none is needed."""
         self.status = 0
-        """Of the answer; 0: it has not begun."""
+        """Status of the answer; 0 before it has begun."""
         self.started = self.ended = False
         self.gone = False
         """Whether the client has disconnected."""
         self.halted = False
-        """Whether a viewer stopped it."""
+        """Whether a viewer of the page stopped it."""
         self._receive = receive
         self._send = send
         self._task: asyncio.Task[Any] | None = None
         self._more = True
-        """Whether there may be more of the body than was read."""
+        """Whether the body may have more than was read so far."""
         self._beginning = b""
-        """What was read of the body and is to be read again."""
+        """Part of the body that was read ahead and will be read again."""
         self._uploaded: asyncio.Event | None = None
-        """Set once nobody reads the body any more; None: it is not being passed on."""
+        """Set once the body is no longer being read; None unless it is passed on as an upload."""
 
     def halt(self) -> bool:
-        """Cancel it on behalf of a viewer; False: it is over."""
+        """Cancel it on behalf of a viewer; returns False if it is over."""
         if self._task is None or self.ended or self.gone:
             return False
         self.halted = True
@@ -89,7 +89,7 @@ class Exchange:
         return ShuttingDown("Spillway is being stopped: send the request again once it is back.")
 
     def detached(self) -> "Exchange":
-        """A copy for background work after this request, on which nothing can be sent."""
+        """Return a copy for background work after this request, on which nothing can be sent."""
         scope = {"method": self.method, "path": self.path, "headers": self.headers, "http_version": self.version}
         copy = Exchange(scope, _nobody, _nobody)
         copy.tenant, copy.trusted = self.tenant, self.trusted
@@ -102,12 +102,12 @@ class Exchange:
         self.headers, self.query = openai_headers(self.headers), b""
 
     def header(self, name: bytes) -> str | None:
-        """The first header of that name."""
+        """Return the value of the first header with this name, or None."""
         value = self._first.get(name)
         return None if value is None else value.decode("latin-1")
 
     def values(self, name: bytes) -> list[bytes]:
-        """Return what all headers of that name say."""
+        """Return the values of all headers with this name."""
         return [value for header, value in self.headers if header == name]
 
     def is_longer_than(self, limit: int) -> bool:
@@ -116,7 +116,7 @@ class Exchange:
         return length is not None and length.isdigit() and int(length) > limit
 
     async def body(self, limit: int) -> bytes:
-        """Read the whole body; nothing of one with a content-length above `limit` bytes.
+        """Read the whole body, unless its content-length is above `limit` bytes.
 
         Raises:
             BodyTooLarge: it is larger than `limit` bytes.
@@ -141,9 +141,9 @@ class Exchange:
         return await offload_if(True, decoded, body, self.header(b"content-encoding") or "", limit)
 
     async def peek(self, least: int, open_: Callable[[bytearray], object] = lambda _: True) -> bytes:
-        """The first `least` bytes of the body or more, which are read again; fewer if it is shorter.
+        """Read at least `least` bytes of the body ahead, fewer if it is shorter; they will be read again.
 
-        Reading stops early once `open_` is false for what has come: the client may wait for an answer to it.
+        Reading stops early once `open_` is false for the part received: the client may be waiting for an answer to it.
         """
         beginning = bytearray()
         async with aclosing(self._parts()) as parts:
@@ -163,12 +163,12 @@ class Exchange:
         ]
 
     def upload(self) -> AsyncIterator[bytes]:
-        """The body as it arrives, to be passed on; nobody reads more of it once the answer begins."""
+        """Return the body as it arrives, to be passed on; no more of it is read once the answer begins."""
         self._uploaded = asyncio.Event()
         return self._parts()
 
     async def _parts(self) -> AsyncGenerator[bytes]:
-        """Yield what was read already, and the rest as it arrives, in pieces none of which is empty."""
+        """Yield the part read ahead, and the rest as it arrives, in pieces that are never empty."""
         part, self._beginning = self._beginning, b""
         while self._more or part:
             if part:
@@ -185,7 +185,7 @@ class Exchange:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Cancel what runs inside when the client disconnects. The body must have been read, or be an `upload`."""
+        """Cancel the code inside if the client disconnects. The body must have been read, or be an `upload`."""
         task = self._task = asyncio.current_task()
         assert task is not None
         watcher = spawn(self._cancel_on_disconnect(task), name="client-watch")

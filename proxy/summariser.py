@@ -31,65 +31,65 @@ from proxy.stream.answer import Answer
 
 T = TypeVar("T")
 Sort: TypeAlias = Literal["any", "again", "append"]
-"""Sorts of requests that never pay off with some models: any, one more after one that failed, one that goes on with the live prompt."""
+"""Kinds of requests that may never succeed with a model: any, another one after a failure, one appended to the live prompt."""
 
 _log = logging.getLogger("spillway.summary")
 
 IN_VAIN = 2
-"""Requests for summaries in a row that may fail; the model is not asked again for the same client's request then."""
+"""Consecutive failures after which no model is asked again for the same client request."""
 IN_A_ROW: dict[Sort, int] = {"any": 4, "again": 2, "append": 2}
-"""Requests of one sort to a model that came to nothing, one after the other, after which only one in `RETRY_EVERY` is made."""
+"""Consecutive failures of one kind of request with a model, after which only one in `RETRY_EVERY` is made."""
 WAIT = 5.0
-"""Seconds that a turn waits for a summary by default where that goes on being written beside the answer."""
+"""Default seconds that a turn waits for a summary which goes on being written beside the answer."""
 RETRY_EVERY = 8
 _MOST_KNOWN = 1000
-"""Models of which that is known; their names come from clients, so there must be an end."""
+"""Most entries about failures; limited because the names of models come from clients."""
 LONGEST_REST = 30.0
-"""Seconds of `Retry-After` that are waited for, once."""
+"""Longest `Retry-After`, in seconds, that is waited for, once."""
 SMALLEST_BOUND = 64 * 1024
 _CHARACTERS = 4
-"""Of a token, about: for the account of summaries of which the backend reports nothing."""
+"""Approximate characters per token, for summaries whose usage the backend does not report."""
 USEFUL = 224
-"""Tokens that a summary may have however little is to be left."""
+"""Tokens that a summary may have even if the goal would allow fewer."""
 BYTES_PER_TOKEN = 4096
 """Bytes of stream that a summary may take, and more for each token asked for: one comes in 100 to 500."""
 TOO_LONG = 2
-"""Times the tokens asked for, after which an answer is left: its backend does not keep the bound."""
+"""Factor on the tokens asked for, above which a reply is abandoned: its backend ignores `max_tokens`."""
 _COLD = 0.8
-"""Share of a window that an estimate which was never confirmed may fill."""
+"""Share of a window that may be filled going by an unconfirmed estimate."""
 FAILED = SummaryReply(failed=True)
 
 
 class NotWritten(Exception):
-    """A summary that nobody waits for was not written: it can be asked for again when somebody does."""
+    """A summary that nobody waits for was not written; it can be requested again once somebody does."""
 
 
 class _BackendFailed(Exception):
-    """The backend failed, not the model. `final`: it is not to be asked again for the same client's request."""
+    """The backend failed, not the model. `final`: it should not be asked again for the same client request."""
 
     def __init__(self, *, final: bool = False) -> None:
         self.final = final
 
 
 class Summaries:
-    """Has models write summaries, and remembers of each which sorts of requests pay off: others are only tried now and then."""
+    """Asks models for summaries, and tracks which kinds of request succeed with each: others are only tried now and then."""
 
     def __init__(self, router: Router, addons: AddOns) -> None:
         self._router = router
         self._addons = addons
         self._failures: dict[tuple[Sort, str, str], int] = {}
-        """Requests in a row that came to nothing, by sort, backend and model."""
+        """Consecutive failures by kind of request, backend and model."""
         self.chosen = ""
-        """Model that was chosen on the page to summarise for all; empty: as the settings have it."""
+        """Model chosen on the page to write all summaries; empty if the settings apply."""
 
     async def drive(self, job: Job, flow: Generator[SummaryAsk, str, T], seconds: float, *, heavy: bool = False) -> T:
-        """Run a flow to its result, writing the summaries it asks for in so many seconds for all. `heavy`: off the event loop.
+        """Run a flow to its result, getting all summaries that it asks for within `seconds`. `heavy`: off the event loop.
 
-        A model that takes longer, writes without end or asks for a long rest is not asked again for the same client's
-        request: the history is then shortened without one.
+        If a model takes longer, writes without end or asks for a long rest, no model is asked again for the same client
+        request, and the history is shortened without one.
 
         Raises:
-            NotWritten: the backend failed, and it is done ahead of time.
+            NotWritten: the backend failed, on a job run ahead of its request.
         """
         deadline = asyncio.get_running_loop().time() + seconds
         step = await offload_if(heavy, next_step, flow, None)
@@ -98,14 +98,14 @@ class Summaries:
         return step[0]
 
     async def write(self, job: Job) -> str:
-        """Have the history summarised without rewriting it; empty if the model writes nothing."""
+        """Get a summary of the history without rewriting it; empty if there is none that can be used."""
         tokens = 1024 if job.budget is None else max(96, min(2048, job.budget.window // 8))
         question = {"role": "user", "content": instruction(tokens=tokens, prompt=instructions(job))}
         ask = SummaryAsk(at_its_end(list(job.prompt.history), question), append=True, max_tokens=tokens)
         return await self.answer(job, ask)
 
     async def answer(self, job: Job, ask: SummaryAsk) -> str:
-        """Ask once; empty if nothing comes that is fit to be used."""
+        """Ask once; returns an empty text if the reply cannot be used."""
         return await self._write(job, ask, asyncio.get_running_loop().time() + job.settings.read_timeout)
 
     async def route(self, job: Job) -> Route:
@@ -114,7 +114,7 @@ class Summaries:
         return job.route if named is None else await self._router.route(named)
 
     def may_work_ahead(self, job: Job, upstream: Upstream) -> bool:
-        """Return whether work may be done at a backend while nobody waits; by default only where tokens are not paid for."""
+        """Return whether to use a backend while nobody waits; by default only if its tokens cost nothing."""
         if job.settings.ahead != "auto":
             return job.settings.ahead == "on"
         return self.is_free(upstream)
@@ -124,7 +124,11 @@ class Summaries:
         return upstream.near and not upstream.prober.known_backend.bills_tokens
 
     def wait(self, job: Job) -> float:
-        """Seconds that a job may wait for its summary: none where it is written afterwards, unless the user says otherwise."""
+        """Return the seconds that a job may wait for its summary.
+
+        0 on a job run ahead (unless it `rewrites`) and, by default, where summaries are written after the answer; else 5 by
+        default. Up to the read timeout if the client or the user insists on a summary, or if nothing is done ahead.
+        """
         settings = job.settings
         if job.request.compaction or settings.strategy == "summarize" or job.rewrites:
             return settings.read_timeout
@@ -136,12 +140,12 @@ class Summaries:
     async def summariser(
         self, job: Job, overhead: float = 0.0, *, goal: int | None = None, asks: bool = True
     ) -> Summariser:
-        """Size the summariser: an eighth of the smaller window for a summary, and a fifth of the `goal` tokens that are to be left.
+        """Size the summariser: a summary gets an eighth of the smaller window, or a fifth of the `goal` tokens if that is less.
 
-        `asks`: a model, if that pays off.
+        `asks`: a model may be asked, if such requests succeed.
 
-        A request that it refuses for its size is a part of the history that nobody reads, so what it reads is no more than
-        surely fits. What is not known of the estimate yet may cost a fifth of its window, no more.
+        If the model refused a request for its size, that part of the history would go unread. So a request has no more than
+        surely fits: with an unconfirmed estimate, at most four fifths of the window.
         """
         route, budget = await self.route(job), job.budget
         assert budget is not None  # or there is nothing to be shortened
@@ -164,7 +168,7 @@ class Summaries:
         )
 
     async def _write(self, job: Job, ask: SummaryAsk, deadline: float) -> str:
-        """Write a summary, and record what became of it; empty when there is none that is fit to be used."""
+        """Get a summary and record the outcome; returns an empty text if there is none that can be used."""
         state = job.state
         if state.unsummarised >= IN_VAIN or not STRATEGIES[job.settings.strategy].asks:
             return ""
@@ -198,11 +202,11 @@ class Summaries:
         return found.text
 
     async def _reply(self, job: Job, route: Route, ask: SummaryAsk) -> SummaryReply:
-        """Ask for a summary, once more after a short rest if the backend wants one, or unstreamed if it does not stream."""
+        """Ask for a summary; once more after a short rest if the backend wants one, or without streaming if it can't stream."""
         streams = route.known.current().streams
         stream = streams is None or streams.value
         for again in (False, True):
-            # What goes on with the live prompt is read where that is, a transcript elsewhere.
+            # A request appended to the live prompt goes to the slot that has it cached, a transcript to another one.
             placed: JsonObject = job.prompt.fields if ask.append else {}
             if route.key == job.route.key:
                 await self._addons.place(job, None if ask.append else placed)
@@ -258,12 +262,12 @@ class Summaries:
 
 
 def instructions(job: Job) -> str:
-    """Return the client's own instructions for a summary; empty: Spillway's."""
+    """Return the client's own instructions for a summary; empty if Spillway's apply."""
     return "" if job.request.compaction is None else job.request.compaction.instructions
 
 
 def _content(job: Job, route: Route, ask: SummaryAsk, placed: JsonObject, *, stream: bool) -> ChatBody:
-    """Build a request for a summary; the fields of `placed` choose where it is read."""
+    """Build a request for a summary; the fields of `placed` choose the backend's slot."""
     body = job.prompt.request.body
     if route.key == job.route.key:
         body = {**body, **{name: value for name, value in placed.items() if name == SLOT}}
@@ -282,11 +286,11 @@ def _content(job: Job, route: Route, ask: SummaryAsk, placed: JsonObject, *, str
 
 
 async def _read(job: Job, route: Route, ask: SummaryAsk, response: httpx.Response) -> SummaryReply:
-    """Read a summary, which its backend may not stream, and add its tokens to the client's account.
+    """Read a summary, streamed or not, and add its tokens to those spent for the client.
 
-    The caller closes the connection, so that a model that loops, or does not end, is stopped there.
+    The caller closes the connection, which stops a model that loops, or does not end.
     """
-    # What came in one piece has at least so many tokens.
+    # A reply in one piece has at least a token for six characters.
     answer, progress = Answer(0, lambda text: len(text) // 6), job.state.progress
     limit, size, before = SMALLEST_BOUND + ask.max_tokens * BYTES_PER_TOKEN, 0, progress.written
     streams, body, splitter = is_event_stream(response), bytearray(), sse.FrameSplitter(limit)
