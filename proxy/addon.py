@@ -1,4 +1,4 @@
-"""The moments of a request at which an add-on may do something. The pipeline itself does without any of them."""
+"""Moments of a request at which an add-on may act. The pipeline itself works without any add-on."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,30 +17,30 @@ class AddOn(Observer):
     """Base of an add-on: a feature in one file that can be left out. Override the moments that matter; see `Observer` too."""
 
     def shape(self, request: Request, route: Route, settings: Settings, outcome: Outcome) -> Request:
-        """Change a request as the client sent it, before anything is looked up for it."""
+        """Change the client's request before anything is looked up for it."""
         return request
 
     async def offer(self, job: Job, offered: OfferedTools, *, emulate: bool) -> None:
-        """Change the tools that a model is offered, and add some that are answered here; `emulate`: the backend has refused tools."""
+        """Change the tools offered to the model, or add some that Spillway answers; `emulate`: the backend has refused tools."""
 
     async def complete(self, job: Job) -> None:
-        """Put back what the client left out of its messages, before they are edited, covered and counted."""
+        """Restore parts that the client left out of its messages, before they are edited, covered and counted."""
 
     async def enrich(self, job: Job, *, reserve: int = 0) -> None:
-        """Add to a prompt whose history stands, as it was sent or rewritten; `reserve` are tokens that will come on top of it."""
+        """Add to a prompt whose history is final, as sent or rewritten; `reserve`: tokens to leave free for later additions."""
 
     async def before_room(self, job: Job) -> None:
-        """Do what has to be done before it is decided whether the prompt has room."""
+        """Act before the decision whether the prompt has room."""
 
     async def before_compaction(self, job: Job, client: ClientStream) -> None:
         """Shorten a prompt that may be due in another way than its history is compacted; the client is shown notices."""
 
     def answer(self, job: Job) -> str:
-        """Answer a request whose prompt has its room in words of Spillway's own; empty: the model answers."""
+        """Answer a request, whose prompt fits, with a text of Spillway's own; if that is empty, the model answers."""
         return ""
 
     async def give_way(self, job: Job, *, refused: bool) -> bool:
-        """Take what was added out of a prompt that is due, or was refused; False if that makes no room."""
+        """Remove additions from a prompt that is due or was refused; returns False if that makes no room."""
         return False
 
     async def place(self, job: Job, beside: JsonObject | None = None) -> None:
@@ -66,18 +66,18 @@ class AddOn(Observer):
 
 
 class AddOns:
-    """The add-ons that are installed, for the parts of the pipeline that call them; these are built before the add-ons, which use them."""
+    """Installed add-ons. The parts of the pipeline that call them get this empty, since the add-ons need those parts first."""
 
     def __init__(self) -> None:
         self.all: tuple[AddOn, ...] = ()
-        """In the order in which they are called."""
+        """All add-ons, in the order in which they are called."""
 
     def at(self, moment: Callable[..., Any]) -> tuple[AddOn, ...]:
-        """Return those that do something at a moment, a method of `AddOn`."""
+        """Return the add-ons that act at a moment, which is a method of `AddOn`."""
         return overriding(self.all, moment)
 
     async def make_way(self, job: Job, *, refused: bool) -> bool:
-        """Have all give way; False if that makes no room."""
+        """Have all add-ons give way; returns False if that makes no room."""
         return any([await addon.give_way(job, refused=refused) for addon in self.at(AddOn.give_way)])
 
     async def place(self, job: Job, beside: JsonObject | None = None) -> None:

@@ -64,18 +64,18 @@ _log = logging.getLogger("spillway")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Times in seconds that suit everybody; tests set their own."""
+    """Times in seconds that users need not set; tests set their own."""
 
     connect_timeout: float = 10.0
-    """Wait for a connection to a backend, at most."""
+    """Longest wait for a connection to a backend."""
     store_timeout: float = 1.0
-    """Cost of an operation of a dead store to a request, at most; a good Redis on a busy host takes a quarter of that."""
+    """Longest delay of a request by an operation of a dead store; a good Redis on a busy host takes a quarter of that."""
     profile_ttl: float = 30.0
-    """Age up to which a probed profile is believed."""
+    """Age up to which a probed profile is trusted."""
     grace: float = 2.0
     """Silence after which a waiting stream is opened."""
     heartbeat: float = 10.0
-    """Time between signs of life on a silent stream: less than what stands in between waits for."""
+    """Interval of heartbeats on a silent stream; shorter than the timeouts of proxies in between."""
 
 
 _TIMES = Times()
@@ -136,7 +136,7 @@ def create_app(
 def _add_found(
     router: Router, made: Callable[[Sequence[BackendSetting]], Sequence[Upstream]], found: Sequence[BackendSetting]
 ) -> Sequence[BackendSetting]:
-    """Serve those of the backends found that are not served yet, and return them."""
+    """Serve the backends found that are not served yet, and return them."""
     urls, names = ({getattr(each, name) for each in router.upstreams} for name in ("url", "name"))
     new = [each for each in found if each.url not in urls]
     for index, each in enumerate(new):
@@ -167,7 +167,7 @@ async def _lifespan(
     spans: "TracerProvider | None",
     _: FastAPI,
 ) -> AsyncIterator[None]:
-    """At the end, cancel what runs, save what was learned, and close."""
+    """At the end, cancel running tasks, save learned weights, and close."""
     try:
         yield
     finally:
@@ -182,7 +182,7 @@ async def _lifespan(
 
 
 def _watch(metrics: Metrics, store: Store, history: RequestHistory, memory: CacheMemory) -> None:
-    """Show what no outcome tells."""
+    """Register metrics that do not come from outcomes."""
     metrics.watch("store_healthy", "Whether the store worked when it was last tried.", lambda: store.healthy)
     metrics.watch("live_bytes", "Bytes that the bodies of recent requests take.", lambda: history.bodies.size)
     metrics.watch("cache_bytes", "Bytes that all caches take, these bodies among them.", lambda: memory.size)
@@ -242,7 +242,7 @@ def open_wire(
 
 
 def _pipeline(settings: Settings, router: Router, store: Store, clock: Callable[[], float], times: Times) -> Pipeline:
-    """Put the stages together, still without add-ons."""
+    """Assemble the stages, still without add-ons."""
     addons, counting = AddOns(), Counting(meter=Meter(settings.cache_bytes), store=store)
     state = ConversationState(store=store, counting=counting, max_body=settings.max_body)
     summaries = Summaries(router, addons)
@@ -263,7 +263,7 @@ def _pipeline(settings: Settings, router: Router, store: Store, clock: Callable[
 
 
 def _spans() -> "TracerProvider | None":
-    """Build the exporter of traces that the environment asks for; None: none."""
+    """Build the exporter of traces that the environment asks for, or return None if it asks for none."""
     if not wants_traces():
         return None
     try:

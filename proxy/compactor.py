@@ -28,23 +28,23 @@ CLAIM = 120.0
 COOL_DOWN = 60.0
 """Seconds in which a history that could not be shortened to a goal is not tried again with it."""
 HEAVY_HISTORY = HEAVY // 4
-"""Weight from which a history is not shortened on the loop."""
+"""Weight from which a history is shortened in a thread, off the event loop."""
 
 LATEST = 32
-"""Messages by which it is told what a turn will add."""
+"""Latest messages from which the growth with the next turn is predicted."""
 
 RunResult: TypeAlias = tuple[Compaction | None, Checkpoint | None]
-"""Result of a run, None if another run's was adopted or nothing was written; and its checkpoint, None if nothing could be done."""
+"""Compaction of a run (None if another's was adopted, or no summary was written) and its checkpoint (None without a gain)."""
 
 
 @dataclass(slots=True)
 class _Flight:
     job: Job
-    """For which it was begun."""
+    """Job for which it was begun."""
     task: asyncio.Task[RunResult]
     waiting: int = 0
     goes_on: bool = False
-    """Though nobody waits for it: what is written where it disturbs nobody serves the next turn."""
+    """Whether the run continues even if nobody waits for it: where that is allowed, its result serves the next turn."""
 
 
 class Compactor:

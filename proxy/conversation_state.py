@@ -1,4 +1,4 @@
-"""Requests as they are read, with the state that they refer to: stored responses, sealed compactions, edits of the history."""
+"""Reading requests, with the state that they refer to: stored responses, sealed compactions, edits of the history."""
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
@@ -29,18 +29,18 @@ from proxy.routing import Route
 from proxy.store import Store
 
 LARGE = 512 * 1024
-"""Bytes from which a body is not read on the loop."""
+"""Bytes from which a body is read in a thread, off the event loop."""
 _SMALL = 32 * 1024
-"""Bytes up to which it always is."""
+"""Bytes up to which a body is always read on the event loop."""
 _MANY = 5_000
-"""The same for JSON values: most dialects rebuild each of them, which takes one or two microseconds."""
+"""JSON values above which a body is read in a thread: most dialects rebuild each value, which takes one or two microseconds."""
 MOST_VALUES = 250_000
-"""JSON values in a body, lists and objects counted twice: they are read at once, five million in a second."""
+"""Most JSON values in a body, lists and objects counted twice. They are read in one go, five million per second."""
 MOST_MESSAGES = 10_000
 MOST_PARTS = 20_000
-"""Parts of contents, tool calls and tools together."""
+"""Most parts of contents, tool calls and tools together."""
 _SMALLEST_MESSAGE = 3
-"""Bytes that a message takes at least."""
+"""Fewest bytes of a message."""
 _SEALING_KEY = "sealing"
 """Name of the secret in the store that replicas share."""
 _CONVERSATION_HEADERS = (

@@ -23,7 +23,7 @@ from proxy.shaping.shape import ShapedPart, shaped, steps
 from proxy.store import Store
 
 HEAVY_BODY = 4 * HEAVY
-"""Weight of a body from which it is not shaped, cleaned and chained on the loop."""
+"""Weight of a body from which it is shaped, cleaned and chained in a thread, off the event loop."""
 
 _NEWEST = 256
 """Places, from the newest message back, at which a run is looked for that a history shares with an earlier one."""
@@ -32,8 +32,8 @@ _NEWEST = 256
 def may_offer(job: Job, request: Request) -> bool:
     """Return whether a request may be given tools that Spillway answers.
 
-    What decides is the same on every turn of a conversation, and so the tools are with which its prompts begin: no
-    chores, whose answers have nothing written into them, no formats, and one choice.
+    The criteria give the same result on every turn of a conversation, so its prompts always begin with the same tools. Background
+    tasks, structured answers and several choices get none.
     """
     prefilled = request.continues or not request.messages or request.messages[-1].get("role") == "assistant"
     odd = request.structured or prefilled or request.body.get("logprobs") or request.choices > 1
@@ -49,9 +49,9 @@ def build_prompt(job: Job, offered: OfferedTools, *, emulate: bool) -> tuple[Pro
     model, request, restored = job.route.model, offered.request, job.request.restored
     lacks_tools = emulate or value_of(job.profile.tools) is False
     offer = offer_to_emulate(request) if lacks_tools and job.settings.tool_mode != "native" else None
-    # An answer that the client wants continued stays, even if empty.
+    # If the client wants an answer continued, that stays, even if empty.
     rules = replace(job.template_rules, keep_last=request.continues)
-    # Where tools become text, calls and results are repaired before that, while they are distinct; roles afterwards.
+    # If tools become text, repair calls and results before that, while they can be told apart, and roles afterwards.
     messages, repairs = tidied(request.messages, rules if offer is None else RepairRules())
     if offer is not None:
         request = emulated(request, offer, messages, system=not rules.alternate)
@@ -106,15 +106,15 @@ class Preparer:
     async def prepare(self, job: Job) -> None:
         """Prepare a job up to the decision what to do with it.
 
-        Where the client asks for a compaction of its own that has no room for its tools, they are left out.
+        If the client runs a compaction of its own and there is no room for its tools, they are left out.
         """
         await job.read_profile()
         await self.prepare_again(job)
         if job.managed.hands_over and job.is_due:
-            # A model that is to call no tools needs no definitions of them, which leaves more room for the history.
+            # A model that should not call tools needs no definitions of them, and their room goes to the history.
             request = job.request
             less = dict.fromkeys(("tools", "tool_choice") & request.body.keys())
-            # What the policy makes of the rest hangs on the tools.
+            # The policy shapes the rest with the tools in view, so do that before they are removed.
             parts = steps(request, job.settings, job.window)
             front = parts[-1].after if parts else request
             job.request = request.changed(**less, messages=front.messages)
@@ -123,8 +123,8 @@ class Preparer:
     async def load(self, job: Job) -> None:
         """Load a model whose profile is provisional, and prepare the job for its true window.
 
-        Not where it is loaded, nor where a window is known, leaves room, and is enforced by an error: llama-swap tells
-        clients of the loading.
+        A known window with room to spare needs no loading here if the backend enforces it by an error: then the request
+        itself loads the model, and llama-swap can show the client its progress.
         """
         before = job.profile.window
         if before is None or job.is_due or job.known_backend.shifts_silently:
@@ -137,7 +137,7 @@ class Preparer:
                 await self.prepare(job)
 
     async def prepare_again(self, job: Job, *, emulate: bool = False) -> None:
-        """Prepare a job by its profile as it is; `emulate`: with tools as text, because the backend has refused them."""
+        """Prepare a job by its present profile; `emulate`: with tools as text, because the backend has refused them."""
         heavy = is_heavy(job.request.body, HEAVY_BODY)
         offered = OfferedTools(*await offload_if(heavy, shaped, job.request, job.settings, job.window))
         for addon in self._addons.at(AddOn.offer):
@@ -185,12 +185,12 @@ class Preparer:
         return None
 
     async def _checkpoint(self, job: Job, resumed: Checkpoint | None) -> Checkpoint | None:
-        """Find the checkpoint to apply: the longest, unless it was made for a smaller window and this one takes more.
+        """Find the checkpoint to apply: the longest one, unless it was made for a smaller window and this one has more room.
 
-        Then the next shorter one is applied, or none, as long as the prompt stays below the trigger.
+        In that case the next shorter one is applied, or none, as long as the prompt stays below the trigger.
         """
-        # A client's own compaction is of all that it sends. Else the newest message is never covered, not even where the
-        # same loop has been run before.
+        # A client's own compaction needs all that it sends. Otherwise the newest message is never covered, not even if the
+        # same conversation was run before.
         prompt, window = job.prompt, job.profile.window
 
         async def longest(end: int) -> Checkpoint | None:
@@ -202,7 +202,8 @@ class Preparer:
             found = prompt.placed(resumed)
         if resumed is not None and found is not None and 4 * prompt.run_end < 3 * len(prompt.sent):
             await self._store.put(prompt.recognised_by(found, len(prompt.sent)))
-        # An extract is all there is of what the client left out.
+        # A job that replaces extracts skips them, except where the client no longer sends the messages: then the extract is
+        # all that is left of them.
         while found is not None and job.rewrites and found.by == "extract" and len(prompt.run) == prompt.run_end:
             found = await longest(found.covered - 1)
         while found is not None and window is not None and found.window < window.value:

@@ -1,4 +1,4 @@
-"""Entry points of the API: requests that are served by the pipeline, passed to a backend as they are, or counted."""
+"""Entry points of the API: requests are served by the pipeline, passed to a backend unchanged, or counted."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -48,7 +48,7 @@ class Relay:
                     await pass_through(exchange, outcome, to)
 
     async def passthrough(self, exchange: Exchange) -> None:
-        """Hand any other request to the backend of the model that it names, else to the one whose path it is, else to the first.
+        """Pass any other request to the backend of the model that it names, or else that owns its path, or else the first.
 
         Raises:
             ClientError: no backend answered, or the body is not fit to be read.

@@ -19,30 +19,30 @@ from proxy.net.prober import KnownModel, Prober
 from proxy.net.upstream import Upstream
 
 LONGEST_NAME = 512
-"""Characters of a model's name that a client gives; paths of files are among them. It gets into logs, metrics and memory."""
+"""Most characters of a model's name from a client (it may be a file's path). Limited because logs, metrics and memory keep it."""
 _NOT_FOR_CHATS = re.compile("embed|rerank", re.IGNORECASE)
-"""Names of models that can't chat; LM Studio ships with one, and lists it among the others."""
+"""Names of models that can't chat. LM Studio ships with an embedding model and lists it with the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A backend, what its client may know of it, and the id by which it knows the model."""
+    """A backend, the prober for what this client may know about it, and the id by which it knows the model."""
 
     upstream: Upstream
     prober: Prober
     model: str
     listed: Listed | None = None
     candidates: tuple[str, ...] = ()
-    """Names of several backends of which none lists the model; it is the first."""
+    """Names of all backends, if there are several and none lists the model; then this is the first of them."""
 
     @property
     def key(self) -> ModelKey:
-        """Backend and model, the key of what is known about models."""
+        """Backend and model: the key for facts about models."""
         return self.upstream.name, self.model
 
     @property
     def known(self) -> KnownModel:
-        """What is known of the model."""
+        """Known facts about the model."""
         return self.prober.known(self.model)
 
     async def profile(self, body: Mapping[str, Any], *, fresh: bool = False, load: bool = False) -> ModelProfile:
@@ -58,7 +58,7 @@ class Route:
         return backend.profile_for(body, profile)
 
     async def with_options(self, request: Request) -> Request:
-        """Add the fields that only this backend has to a request; the same object where there are none."""
+        """Add fields that only this backend has to a request; returns the same object if there are none."""
         if request.thinking is None and not request.for_ollama:
             return request
         backend = await self.prober.backend()
@@ -159,7 +159,7 @@ class Router:
         return request, await self.route(request.model)
 
     async def chosen(self) -> str:
-        """Choose the public id of the default model; empty: no backend lists any.
+        """Choose the public id of the default model; empty if no backend lists any.
 
         Raises:
             BadRequest: there are several to choose from, or it has to be named.
@@ -185,7 +185,7 @@ class Router:
         return Route(upstream, upstream.prober, "")
 
     async def owner(self, path: str) -> Upstream | None:
-        """Find the first backend that has this path of its own; None if none does."""
+        """Find the first backend that owns this path, or None."""
         for upstream in self.upstreams:
             backend = await upstream.backend()
             if any(fnmatchcase(path, glob) for glob in backend.native):

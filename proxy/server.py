@@ -20,16 +20,16 @@ from proxy.core.jsontext import dumps
 CLIENT_TIMEOUT = 60.0
 """Seconds for a request's headers, for silence in its body, and for a client that does not read its answer."""
 HEADER_BYTES = 64 * 1024
-"""Of a request's target and headers."""
+"""Most bytes of a request's target and headers."""
 KEEP_ALIVE = 75
-"""Seconds that an idle connection stays open between two requests; longer than proxies and load balancers keep theirs (60), or
-they send a request into one that is just being closed."""
+"""Seconds that an idle connection stays open between two requests. Longer than proxies and load balancers keep theirs (60):
+otherwise they send a request on a connection that is just being closed."""
 LINGER = 2.0
 """Seconds that a refused client, which may still be sending, gets to read why."""
 HEALTH = (b"/healthz", b"/readyz")
-"""Paths that are served beyond the limit of connections: an orchestrator would restart what is only busy."""
+"""Paths that are served even beyond the limit of connections, or an orchestrator would restart a server that is only busy."""
 HEALTH_CONNECTIONS = 16
-"""Connections beyond the limit that are let in for them."""
+"""Connections accepted beyond the limit, for these paths."""
 SHUTDOWN_GRACE = 1.0
 """Seconds for writing the error events of cancelled answers."""
 _TICK = 0.05
@@ -42,13 +42,13 @@ class BoundedProtocol(HttpToolsProtocol):
     limit_connections: int | None = None
     client_timeout = CLIENT_TIMEOUT
     _refused = False
-    """Nothing more is read but to be dropped."""
+    """Whether the request was refused, so that everything still received is dropped."""
     _is_beyond = False
     """Whether the connection is one more than the limit."""
     _timer: TimerHandle
-    """Ends a request that does not arrive, and an answer that the client does not read."""
+    """Timer that ends a request that does not arrive, or an answer that the client does not read."""
     _head_bytes = 0
-    """Received of headers, trailers or chunk sizes that are incomplete."""
+    """Bytes received of incomplete headers, trailers or chunk sizes."""
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
@@ -169,7 +169,8 @@ class BoundedProtocol(HttpToolsProtocol):
             b"HTTP/1.1 %d \r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n%b\r\n%b"
             % (error.status, len(body), retry, body)
         )
-        # Closed while the client still sends, the system would reset the connection and lose the answer (RFC 9112, 9.6).
+        # If the socket were closed while the client still sends, the system would reset the connection and lose the answer
+        # (RFC 9112, 9.6).
         self.transport.write_eof()
         self.loop.call_later(LINGER, self.transport.close)
 
@@ -266,7 +267,7 @@ class Server(uvicorn.Server):
         await self.lifespan.shutdown()
 
     async def _until_closed(self, seconds: float) -> None:
-        """Wait until all connections are closed, at most so long; not at all after a second signal."""
+        """Wait until all connections are closed, up to a time limit, and not at all after a second signal."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while self.server_state.connections and not self.force_exit and loop.time() < end:  # noqa: ASYNC110 - uvicorn's set notifies nobody
