@@ -1,7 +1,7 @@
 """Replies to clients: an answer as a stream of server-sent events, or in one body.
 
-An answer that is not streamed is the stream, joined: it goes through a session as a stream that nobody sees, and its body
-stays as it came where nothing is changed.
+An answer in one body goes through a session like a stream that the client does not see, and is joined from it. The body
+stays byte for byte as it came if nothing was changed.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _NOTHING_USED = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 _OF_BODY = (b"content-length", b"content-encoding")
 _OF_JSON = (*_OF_BODY, b"content-type")
 _OF_ONE_BODY = (*_OF_JSON, b"cache-control")
-"""Headers that hold for one body, for its kind too, and that do not hold for an answer that is made a stream."""
+"""Headers of an answer in one body that would be wrong once it is turned into a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,14 @@ class BodyResponse:
 
     @property
     def error_status(self) -> int:
-        """The status of an error, also of one that came as 200 and names its own; no client takes that for a stream."""
+        """Status of the error: the response's own, or for an error sent with 200 the status that it names, else 502."""
         if self.status >= 400:
             return self.status
         code = self.error()["error"].get("code")
         return code if isinstance(code, int) and 400 <= code < 600 else 502
 
     def error(self) -> dict[str, Any]:
-        """The error that the body holds, or one that quotes it."""
+        """Return the error in the body, or one that quotes the body."""
         parsed = mended(loads_or_none(self.body), "message", self.status)
         if parsed is not None and "error" in parsed:
             return parsed
@@ -66,7 +66,7 @@ class BodyResponse:
         return UpstreamUnavailable(f"The backend answered {self.status}: {quoted}").body()
 
     def with_body(self, body: bytes, *, json: bool = False) -> "BodyResponse":
-        """The same response with another body, as `json` if that came as something else."""
+        """Return a copy with another body; `json`: set the content type too, because the response may have had another."""
         gone = _OF_JSON if json else _OF_BODY
         headers = [header for header in self.headers if header[0] not in gone]
         headers += [(b"content-length", b"%d" % len(body)), *([AS_JSON] if json else [])]
@@ -84,12 +84,12 @@ class Replies:
     grace: float
     """Seconds of silence after which a waiting stream is opened."""
     heartbeat: float
-    """Seconds between signs of life on a silent stream."""
+    """Seconds between heartbeats on a silent stream."""
     ledger: CallLedger = field(default_factory=CallLedger)
 
     @asynccontextmanager
     async def open(self, job: Job) -> "AsyncIterator[ClientReply]":
-        """Reply to a job's client. What is raised inside ends a stream that is open already, and else is raised on."""
+        """Reply to a job's client. An exception inside ends the stream if it is open already; otherwise it is raised."""
         reply = ClientReply(job, self)
         client = reply.client
         try:
@@ -117,7 +117,7 @@ class ClientReply:
         self._job = job
         self._replies = replies
         self._identity = Identity(f"chatcmpl-{job.state.unique}", int(replies.clock()), job.prompt.request.model)
-        """Of an answer that no backend has given one."""
+        """Identity of an answer that did not get one from a backend."""
         streams, requested = job.prompt.request.stream, job.exchange.header(b"x-spillway-status")
         form = next((word for word in (requested or "", *job.settings.status) if word in FORMS), "auto")
         self.client = ClientStream(
@@ -129,13 +129,13 @@ class ClientReply:
             grace=replies.grace if streams else None,
             heartbeat=replies.heartbeat,
         )
-        """Who is shown notices while the answer is made."""
+        """Client's side of the reply, which also gets notices while it waits."""
         self.client.waiting = partial(_waiting_for, job)
         if job.request.keeping is not None:
             self.client.keep = partial(replies.state.keep_answer, job.exchange.tenant, job.request)
 
     async def write(self, words: str) -> None:
-        """Answer in these words of Spillway's own, or in none, without a backend."""
+        """Answer with a text of Spillway's own, which may be empty, without a backend."""
         client, writer, identity = self.client, self.client.writer, self._identity
         details = self._job.usage_details() if words else None
         usage = {**_NOTHING_USED, **({} if details is None else {"spillway": details})}
@@ -153,7 +153,7 @@ class ClientReply:
             await self._send(BodyResponse(200, [AS_JSON], written))
 
     async def relay(self, response: httpx.Response, body: bytes | None) -> None:
-        """Reply with a backend's response; `body` is what was read of it, None: it is a stream to be read.
+        """Reply with a backend's response; `body` is its body, or None if it is a stream still to be read.
 
         Raises:
             UpstreamUnavailable: the body is neither an answer nor an error, or the backend does not continue it.
@@ -162,7 +162,7 @@ class ClientReply:
         if body is None and client.streams:
             await self._stream(response, response_headers(response.headers.raw, drop=(b"content-length",)))
             return
-        if body is None:  # it was watched, though nobody wants to see that
+        if body is None:  # Spillway asked for a stream to watch, but the client wants one body
             headers = response_headers(response.headers.raw, drop=_OF_ONE_BODY)
             empty = completion_of("", self._identity, finish=None)
             original = BodyResponse(response.status_code, [*headers, AS_JSON], empty.body)
@@ -182,7 +182,7 @@ class ClientReply:
             await self._stream(as_stream(completion, completion.choices), [*client.head, *headers])
 
     async def _stream(self, received: httpx.Response | Sequence[Piece], head: Headers) -> None:
-        """Stream an answer; `head` are the backend's headers, for a client of its dialect."""
+        """Stream an answer; `head` are the backend's headers, which only clients of its own dialect get."""
         client = self.client
         if client.writer.native:
             client.head = head
@@ -195,7 +195,7 @@ class ClientReply:
     async def _joined(
         self, original: BodyResponse, completion: Completion, stream: httpx.Response | None = None
     ) -> BodyResponse:
-        """Make the body for a client that asked for no stream: as it came where nothing is changed, nor told in its usage.
+        """Make the body for a client that did not ask for a stream; unchanged unless the answer or its usage was changed.
 
         The first choice goes through a session, or comes in a `stream`; others stay as they are.
         """
@@ -216,7 +216,7 @@ class ClientReply:
         details = job.usage_details()
         if usage is not None and details is not None:
             usage = {**usage, "spillway": details}
-        written = job.writer().body(completion, pieces, usage)  # the other one has written a stream
+        written = job.writer().body(completion, pieces, usage)  # a fresh writer: the client's has written a stream
         return original if written is original.body else original.with_body(written, json=not job.dialect.native)
 
     async def _send(self, reply: BodyResponse) -> None:
@@ -226,7 +226,7 @@ class ClientReply:
         await job.exchange.reply(reply.status, [*reply.headers, *job.outcome.headers()], reply.body)
 
     async def _end_with(self, reply: BodyResponse) -> None:
-        """Reply with what is no answer as it came, if that still can be; else end the stream with its error."""
+        """Reply with an error response unchanged, or end the stream with its error if that has been opened already."""
         job, client = self._job, self.client
         client.stop()
         if reply.status < 400 and not reply.body:
@@ -239,13 +239,13 @@ class ClientReply:
 
 
 def read_answer(job: Job, response: BodyResponse) -> Completion | None:
-    """Read a body; None: it is no answer but an error.
+    """Read a body, or return None if it is an error.
 
-    An answer for another dialect than the backend's comes without the beginning that the client gave it.
+    For a dialect other than the backend's, a beginning that the client gave is removed from the answer.
 
     Raises:
-        UpstreamUnavailable: it is neither an answer nor an error.
-        UpstreamInvalid: there is no choice in an answer for another dialect, which would look like one that says nothing.
+        UpstreamUnavailable: the body is neither an answer nor an error.
+        UpstreamInvalid: an answer for another dialect has no choice, and would look like an empty answer.
     """
     if response.status != 200:
         return None
@@ -275,7 +275,7 @@ def _waiting_for(job: Job) -> str:
 
 
 def _changed(answer: Answer, choice: Piece) -> Piece:
-    """Return a choice as its session has it; the same object where nothing was changed."""
+    """Return a choice as the session has it; the same object if nothing was changed."""
     joined = answer.joined()
     same = all(getattr(joined, name) == getattr(choice, name) for name in ("text", "thought", "calls", "finish"))
     if same or answer.attempt.errored:
@@ -286,10 +286,10 @@ def _changed(answer: Answer, choice: Piece) -> Piece:
 
 
 def _refused(job: Job, original: BodyResponse) -> BodyResponse:
-    """Return an error as the client gets it: as it came, or in words of its own where that can't be read.
+    """Return an error as the client gets it: translated to its dialect if need be, or rebuilt if it can't be parsed.
 
-    One that came as 200 is an error of its own status for clients that get it in other words than the backend's; what can't be
-    read is a page of a proxy on the way, or an error that was cut off.
+    An error sent with status 200 gets its own status when it is rebuilt. An error that can't be parsed is a proxy's page, or
+    was cut off.
     """
     error = original.error()
     if original.status >= 400 and error == loads_or_none(original.body):

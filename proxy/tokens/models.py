@@ -71,15 +71,14 @@ EstimateSource: TypeAlias = Literal["backend", "anchored", "exact", "calibrated"
 class Estimate:
     """Prompt tokens of a request.
 
-    `tokens` is the best estimate, `upper` a bound that holds in at least 98.5 % of cases: what could
-    overflow is decided by it. `source` says what the figures stand on: `backend` (a count of this very
-    prompt), `anchored` (a count of its beginning and a prediction of the rest), `exact` (the model's own
-    vocabulary) or `calibrated` (another vocabulary times learned ratios). `fixed` is the part of `tokens` that the leading system messages, tools and all that is no
-    message take, as predicted.
+    `tokens` is the best estimate, and `upper` a bound that holds in at least 98.5 % of cases; decisions about overflow use
+    it. `source` is the basis of the figures: `backend` (a count of this very prompt), `anchored` (a count of its beginning
+    and a prediction of the rest), `exact` (the model's own vocabulary) or `calibrated` (another vocabulary times learned
+    ratios). `fixed` is the predicted part of `tokens` for leading system messages, tools and everything besides messages.
 
-    The rest is for the meter: `scope`, `system_digest` and the last of `digests` (of every prefix of the messages after the
-    system's) are where the count will be an anchor, `system` counts the system messages, `x` what was predicted (None:
-    all of it was counted).
+    The rest is for the meter. `scope`, `system_digest` and the last of `digests` (one for each prefix of the messages after
+    the system's) are the key under which a report becomes an anchor. `system` counts the system messages, and `x` the
+    predicted part, or is None if all of the prompt was counted.
     """
 
     tokens: int
@@ -96,7 +95,7 @@ class Estimate:
 
     @property
     def counted(self) -> bool:
-        """True where the backend counted this very prompt on request, rather than reported it beside an answer."""
+        """Whether the backend counted this very prompt on request, rather than reporting it with an answer."""
         return self.source == "backend" and self.upper == self.tokens
 
 

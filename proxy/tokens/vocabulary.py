@@ -1,4 +1,4 @@
-"""Vocabularies: tiktoken's engine over the shipped ones, the `tokenizers` library for files of the user's."""
+"""Vocabularies: tiktoken's engine for the shipped ones, the `tokenizers` library for the user's own files."""
 
 import asyncio
 import lzma
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 CHUNK, REACH = 64 * 1024, 4 * 1024
-"""Characters after which a text is cut for the engine, and within which a place to cut is looked for."""
+"""Characters after which a text is cut for the engine, and characters after that in which a place to cut is searched."""
 LARGEST = 256 * 2**20
-"""Bytes of the largest `tokenizer.json` that is read; those of models have up to 35 MB."""
+"""Largest `tokenizer.json` that is read, in bytes; those of models have up to 35 MB."""
 _PLACE = re.compile(r"(?<=\n)(?=[^\W\d_])|(?<=[^\W\d_])(?= [^\W\d_])")
 _SPACE = "\u2581"
 _SAMPLE = "Does it count? 1,234 x_y\n\n\tna\u00efve \u6f22\u5b57 \U0001f600"
@@ -29,7 +29,8 @@ _T = TypeVar("_T")
 class ByteLevel:
     """Byte pair encoding by tiktoken over a shipped vocabulary, split by the regex of the model's own tokenizer.
 
-    `shipped`: its parts, in order; by default one of its name. `most`: only so many of its tokens, which are a vocabulary too, made of the first merges.
+    `shipped`: its parts, in order; by default one with its own name. `most`: number of its first tokens to use. These form
+    a valid vocabulary too, made of the first merges.
     """
 
     def __init__(self, name: str, pattern: str, *shipped: str, most: int | None = None) -> None:
@@ -37,7 +38,7 @@ class ByteLevel:
         tokens = [token for part in shipped or (name,) for token in unpack(part)]
         ranks = {token: rank for rank, token in enumerate(tokens[:most]) if token}
         encoding = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
-        ranks.clear()  # tiktoken keeps it for the names of tokens, next to three copies: 28 of 68 MB
+        ranks.clear()  # tiktoken keeps it for the names of tokens, besides three copies: this frees 28 of 68 MB
         self._encode = encoding.encode_ordinary
 
     def count(self, text: str) -> int:
@@ -51,13 +52,13 @@ class Tokenizers:
 
     def __init__(self, name: str, tokenizer: "Tokenizer") -> None:
         self.id = name
-        # Files of embedding models want all texts to be equally long.
+        # Tokenizer files of embedding models pad or truncate all texts to the same length.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
 
     def count(self, text: str) -> int:
-        """Count the tokens of `text`; by its bytes where the tokenizer fails on it."""
+        """Count the tokens of `text`, or estimate them from its bytes if the tokenizer fails on it."""
         pieces = [chunk for chunk in chunks(_without_surrogates(text)) if chunk]
         try:  # in a batch, because that releases the interpreter's lock
             encoded = _guarded(lambda: self._tokenizer.encode_batch_fast(pieces, add_special_tokens=False))
@@ -67,7 +68,7 @@ class Tokenizers:
 
 
 class Coarse:
-    """Four bytes to a token, while no vocabulary is loaded."""
+    """Estimate of four bytes per token, used while no vocabulary is loaded."""
 
     id = "coarse"
 
