@@ -24,7 +24,11 @@ import proxy
 from proxy.core.history import rules
 
 _parser: Any = importlib.import_module("re._parser")  # undocumented, but what a pattern repeats stands only in its tree
-pytestmark = [pytest.mark.slow, pytest.mark.rows(1)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.rows(1),
+    pytest.mark.timeout(600),
+]  # slow patterns take slow machines minutes
 SIZES = (2_500, 10_000, 80_000)
 """Characters: the first two pick out what is worth measuring at the last two."""
 EXPONENT = 1.2
@@ -264,7 +268,6 @@ def uses(pattern: Any, methods: set[str]) -> list[Callable[[Any], object]]:
     return [*ways, *(getattr(pattern, each) for each in ("match", "fullmatch") if each in methods or not methods)]
 
 
-@pytest.mark.timeout(600)  # hundreds of patterns
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_no_text_takes_a_pattern_longer_than_in_proportion(shard: int) -> None:
     patterns = sorted((each for each in collected().methods.items() if each[0][0] not in GUARDED), key=repr)
@@ -309,7 +312,6 @@ def test_patterns_that_are_made_of_arguments_are_named_here() -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(600)  # that is what slow patterns are
 @pytest.mark.parametrize(
     "source", [r"\s+$", r"(a+)+b", r"/c\s+(.{0,2000}?)\s*\Z", "<[^>]*>", r"\A(?:x|\w+)*!", ".*=.*;"]
 )

@@ -20,7 +20,7 @@ from tests.proxying import Proxy, running_proxy
 
 _TOLD = re.compile(r"\bCount to (\d+) please\.")
 WINDOW = 1024
-SILENCE = 0.6
+SILENCE = 1.2
 """Seconds after which a silent backend is given up."""
 BOUND = 15.0
 """Seconds in which every request has to end, whatever happens."""
