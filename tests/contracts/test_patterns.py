@@ -24,11 +24,7 @@ import proxy
 from proxy.core.history import rules
 
 _parser: Any = importlib.import_module("re._parser")  # undocumented, but what a pattern repeats stands only in its tree
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.rows(1),
-    pytest.mark.timeout(600),
-]  # slow patterns take slow machines minutes
+pytestmark = [pytest.mark.slow, pytest.mark.rows(1), pytest.mark.timeout(600)]
 SIZES = (2_500, 10_000, 80_000)
 """Characters: the first two pick out what is worth measuring at the last two."""
 EXPONENT = 1.2
