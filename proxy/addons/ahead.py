@@ -1,12 +1,12 @@
-"""Compaction ahead of time: what the next turn would wait for is done after an answer, while nobody waits.
+"""Compaction ahead of time: after an answer, while nobody waits, do what the next turn would wait for.
 
-Only for a conversation of which an earlier turn was answered here: whoever makes up credentials or conversations gets no
-work for them. One at a time on each backend, and only while that has nothing else to do. Whatever else is sent there goes first,
-at once; what was cancelled for it is begun again when it is quiet. What the next turn finds half done it waits for, instead of doing it anew.
+Only a conversation with an earlier turn answered here is compacted, so made-up credentials and conversations cause no work. Each
+backend runs one such job at a time, and only while it is idle. Any other request to it cancels the job at once; the job starts
+again when the backend is quiet. If the next turn finds its job half done, it waits for the result instead of starting over.
 
-First the next prompt is in the backend's cache, shortened by code. A model's summary is written afterwards, and only where that can
-end before the user is back: what an engine still does for one that was broken off stands in front of the user's turn, whose prompt
-it has pushed out of the cache. (SmolLM2 on two cores, 12 seconds between turns: 1,045 of 1,300 tokens were read again.)
+First, code shortens the next prompt and the backend reads it into its cache. A model writes a summary afterwards, and only if it can
+finish before the user is back: after a cancelled summary, the user's turn waits for what the engine is still doing for it, and finds
+its prompt pushed out of the cache. (SmolLM2 on two cores, 12 seconds between turns: 1,045 of 1,300 tokens were read again.)
 """
 
 import asyncio
@@ -39,22 +39,22 @@ from proxy.preparing import Preparer
 from proxy.tokens.cache import Cache
 
 QUIET = 0.5
-"""Seconds without a request after which a backend is taken to have nothing to do: chores and the next step of a loop come sooner."""
+"""Seconds without a request after which a backend counts as idle: background tasks and the next step of a loop come sooner."""
 LONGEST_QUIET = 10.0
-"""The most of them, where such pauses were too short lately: what is broken off was read for nothing."""
+"""Upper bound of the pause, which grows after each cancelled job: a prompt whose reading is cancelled was read for nothing."""
 BUSY = 2.0
-"""Seconds after which a backend that is at work for others is looked at again. llama.cpp (b11549) does not see that a client has
-left as long as it is asked more often than every 1.5 s."""
+"""Seconds until a backend that works for other clients is checked again. llama.cpp (b11549) does not notice that a client has left
+while it is polled more often than every 1.5 s."""
 MOST_TRIES = 4
-"""How often one is begun that gives way each time."""
+"""Times a job is started if it is cancelled each time."""
 MOST_OF_ONE = 8
-"""Conversations of one credential that wait to be compacted, or were; of more the oldest is forgotten."""
+"""Most plans of one credential, waiting or done; beyond that the oldest is forgotten."""
 MOST = 64
-"""The same of all credentials together."""
+"""Most plans of all credentials together."""
 HEAVIEST = 4 * 2**20
-"""Weight of a history up to which it is kept until it is compacted."""
+"""Weight above which a history is not kept for a compaction ahead."""
 _SHARE = 4
-"""All that wait take at most a fourth as many bytes as the caches."""
+"""Waiting plans take at most one fourth of the bytes that caches may."""
 
 AheadResult = Literal["done", "cancelled", "failed", "useless"]
 _Work: TypeAlias = Callable[[Job], Coroutine[Any, Any, AheadResult | None]]
@@ -62,33 +62,33 @@ _Work: TypeAlias = Callable[[Job], Coroutine[Any, Any, AheadResult | None]]
 
 @dataclass(slots=True, kw_only=True)
 class _Plan:
-    """One conversation that is to be compacted, as its client will send it next, or that was."""
+    """Plan to compact one conversation as its client will send it next, kept after it is carried out."""
 
     scope: str
     expected: bytes
     """Link of the history as it was answered."""
     stem: bytes
-    """Link of where its newest turn begins: a history that shares this and does not go on with `expected` has another one."""
+    """Link where its newest turn begins: a history with this link but without `expected` has another newest turn."""
     answered: Outcome
-    """Of the request whose answer it follows."""
+    """Outcome of the request whose answer it follows."""
     size: int
     """Bytes of the history as JSON."""
     used: int
     """Tokens of the prompt and its answer."""
     task: asyncio.Task[None] = field(init=False)
-    """Holds the request until it ends."""
+    """Task that carries it out; it keeps the request alive until it ends."""
     running: bool = False
-    """Whether it does not wait any more."""
+    """Whether the job has started, rather than waiting for the backends to be quiet."""
     digest: bytes = b""
-    """Digest of the checkpoint that was made."""
+    """Digest of the checkpoint that was made; empty if none was."""
     summarising: bool = False
     """Whether a model is being asked for a summary in place of an extract."""
     patience: float = 0.0
-    """Seconds that the user has to stay away before one is; a summary is still to come then."""
+    """Seconds that the user has to stay away before a model is asked for a summary; 0 if none is put off."""
 
 
 class AheadCompactor(AddOn):
-    """Plans after answers, and works when it is quiet. It observes requests, to know when."""
+    """Plans compactions after answers, and runs them when backends are quiet, which it knows from observing requests."""
 
     def __init__(self, telemetry: Telemetry, preparer: Preparer, compactor: Compactor, counting: Counting) -> None:
         self._telemetry = telemetry
@@ -96,21 +96,21 @@ class AheadCompactor(AddOn):
         self._counting, self._meter = counting, counting.meter
         self._summaries = compactor.summaries
         self._serving: dict[Outcome, str] = {}
-        """The backends of requests that are being answered."""
+        """Backends of the requests being answered."""
         self._arrivals = 0
         self._ended = asyncio.Event()
         self._plans: OrderedDict[tuple[str, bytes], _Plan] = OrderedDict()
-        """By scope and link, the oldest first."""
+        """Plans by scope and link, oldest first."""
         self._quiet = defaultdict[str, float](lambda: QUIET)
-        """Seconds without a request that are waited for, by backend."""
+        """Seconds without a request before a job starts, by backend."""
         self._turns = defaultdict[str, asyncio.Lock](asyncio.Lock)
-        """Held by the plan that a backend works for."""
+        """Locks by backend, held by the plan it works for."""
         self._closed = False
         self._answered = Cache[tuple[str, bytes], float](self._meter.memory)
-        """When histories were answered, by scope and link."""
+        """Times at which histories were answered, by scope and link."""
         self._habits = Cache[tuple[str, bytes], Pauses](self._meter.memory)
         self._tried = Cache[tuple[str, bytes], Literal[True]](self._meter.memory)
-        """Extracts, by scope and digest, in place of which a model was to write a summary."""
+        """Extracts, by scope and digest, for which a model was already asked for a summary instead."""
 
     @override
     def happened(self, outcome: Outcome, event: Event) -> None:
@@ -130,11 +130,11 @@ class AheadCompactor(AddOn):
         """Begin nothing more."""
         self._closed = True
 
-    # -- what requests of clients mean for it
+    # -- how clients' requests affect plans
 
     @override
     async def before_room(self, job: Job) -> None:
-        """End what was planned for this conversation, whose next turn is here, unless that goes on with what is under way."""
+        """End the plans for this conversation, whose next turn has come, unless the turn can wait for a running one."""
         if job.background:
             return
         if len(job.prompt.links) > 1:
@@ -159,7 +159,7 @@ class AheadCompactor(AddOn):
 
     @override
     async def forgotten(self, scope: str, links: Sequence[bytes], outcomes: Sequence[Outcome] = ()) -> None:
-        """Give up what is planned for a history of this chain, which would bring back what is deleted."""
+        """Give up plans for a history of this chain: they would bring back what is deleted."""
         await self._compactor.stop(scope, links)
         for plan in list(self._plans.values()):
             if plan.scope == scope and plan.stem in links:
@@ -168,9 +168,9 @@ class AheadCompactor(AddOn):
 
     @override
     def after_answer(self, job: Job) -> None:
-        """Plan for the turn that will follow, if that may have to wait otherwise."""
+        """Plan for the next turn, if it might otherwise have to wait."""
         if job.managed.hands_over or self._closed or not _is_conversation(job):
-            return  # another history follows, or none
+            return  # the next request has another history, or there is none
         budget, usage, join = job.budget, job.outcome.usage, job.state.joined_answer
         if budget is None or usage is None or join is None:
             return
@@ -183,7 +183,7 @@ class AheadCompactor(AddOn):
         if not (due and self._summaries.may_work_ahead(job, job.route.upstream)):
             return
         if not any(self._answered.get((job.scope, link)) for link in links[:-1] if link != stem):
-            return  # the first of its conversation, or one of many with the same beginning
+            return  # no earlier turn was answered here: a conversation's first request, or only its beginning is shared with others
         history, rest = history_next(job.request.messages, join(), parsed=job.dialect.parses_calls)
         if is_heavy(history, HEAVIEST):
             return
@@ -215,14 +215,14 @@ class AheadCompactor(AddOn):
         plan.task.cancel()
 
     def _note_pause(self, job: Job) -> None:
-        """Note for how long the user of a conversation was away."""
+        """Record how long the user of a conversation was away."""
         since = next(filter(None, (self._answered.get((job.scope, each)) for each in job.prompt.links[-2::-1])), None)
         if since is not None and is_user(job.prompt.sent[-1]):
             pause = job.outcome.clock() - since
             self._habits.put(key := _conversation(job), (self._habits.get(key) or Pauses()).followed_by(pause), 0)
 
     def _extract_in(self, job: Job) -> bool:
-        """Return whether a prompt begins with an extract in place of which no model was to write a summary yet."""
+        """Return whether a prompt begins with an extract that no model has been asked to replace yet."""
         checkpoint = job.prompt.checkpoint
         if checkpoint is None or checkpoint.by != "extract" or not STRATEGIES[job.settings.strategy].asks:
             return False
@@ -231,7 +231,7 @@ class AheadCompactor(AddOn):
     # -- the work
 
     async def _carry_out(self, plan: _Plan, job: Job, rest: Sequence[Message], recalled: int) -> None:
-        """Do what is planned when the backends are quiet, and once more whenever it had to give way."""
+        """Carry out a plan: compact, and later summarise if that was put off."""
         upstream, summariser = job.route.upstream, (await self._summaries.route(job)).upstream
         if self._summaries.may_work_ahead(job, summariser):
             await self._in_turn(plan, job, {upstream, summariser}, partial(self._compact, plan, rest, recalled))
@@ -242,7 +242,7 @@ class AheadCompactor(AddOn):
             del self._plans[plan.scope, plan.expected]
 
     async def _in_turn(self, plan: _Plan, job: Job, upstreams: set[Upstream], work: _Work) -> None:
-        """Do a part of it when the backends are quiet, and once more whenever it had to give way."""
+        """Run a part of a plan when the backends are quiet, and again each time it is cancelled for other requests."""
         for _ in range(MOST_TRIES):
             async with self._turns[job.route.upstream.name]:
                 await self._wait_until_quiet(job, upstreams)
@@ -251,7 +251,7 @@ class AheadCompactor(AddOn):
                 break
 
     async def _wait_until_quiet(self, job: Job, upstreams: set[Upstream]) -> None:
-        """Return when nothing was asked of any of these backends for a while, and the job's has nothing to do for others."""
+        """Return once none of these backends had a request for a while, and the job's own does no work for other clients."""
         while True:
             while self._is_serving(upstreams):
                 self._ended.clear()
@@ -269,7 +269,7 @@ class AheadCompactor(AddOn):
         return not names.isdisjoint(self._serving.values())
 
     async def _try(self, plan: _Plan, job: Job, upstreams: set[Upstream], work: _Work) -> AheadResult | None:
-        """Carry it out once; whatever else is sent to one of the backends cancels that."""
+        """Run the work once; any other request to one of the backends cancels it. Returns None if there was nothing to do."""
         outcome = self._open(plan)
         run = spawn(work(job.fresh(outcome=outcome, displaced=plan.patience > 0)), name="ahead-run")
         plan.running = True
@@ -297,10 +297,10 @@ class AheadCompactor(AddOn):
         return self._telemetry.background(f"ahead_{plan.answered.id}", plan.answered)
 
     async def _compact(self, plan: _Plan, rest: Sequence[Message], recalled: int, job: Job) -> AheadResult | None:
-        """Prepare what the client will ask, as if it had asked, and have a model summarise afterwards; None: there is no need."""
+        """Prepare the next prompt as if the client had asked, then have a model summarise; returns None if there was no need."""
         result = await self._shorten(plan, job, rest, recalled)
         lacks_summary, patience = self._extract_in(job), self._patience(plan, job)
-        # Where there surely is time for both a summary comes first: the backend still holds the prompt that it is appended to.
+        # If there surely is time for both, the summary comes first: the backend still caches the prompt that it is appended to.
         job.displaced = result != "done" or not lacks_summary or patience != 0
         if result == "done" and job.displaced:
             await self._have_read(job, rest)
@@ -311,19 +311,19 @@ class AheadCompactor(AddOn):
         return result
 
     def _patience(self, plan: _Plan, job: Job) -> float | None:
-        """Return the seconds for which the user has to stay away before a summary is asked for; see `Pauses.patience`."""
+        """Return the seconds the user has to stay away before a summary is requested, or None; see `Pauses.patience`."""
         pauses, pace = self._habits.get(_conversation(job)), self._counting.pace(job.key)
         needed = (plan.used + job.prompt.estimate.tokens) / pace.read + (job.window or 0) / 8 / pace.written
         passed = job.outcome.clock() - plan.answered.since - plan.answered.seconds
         return None if pauses is None else pauses.patience(passed, needed)
 
     async def _summarise_later(self, plan: _Plan, rest: Sequence[Message], job: Job) -> AheadResult | None:
-        """Have a model summarise what an extract stands for, now that the user has stayed away for long."""
+        """Have a model replace an extract by a summary, now that the user has stayed away long enough."""
         await self._preparer.prepare(job)
         return await self._summarise(plan, job, rest) if self._extract_in(job) else None
 
     async def _summarise(self, plan: _Plan, job: Job, rest: Sequence[Message]) -> AheadResult | None:
-        """Have a model write a summary in place of the extract that a prompt begins with; None if it wrote none."""
+        """Have a model replace the extract that a prompt begins with; without a summary: None if this plan made the extract."""
         plan.summarising = True
         shortened, extract = job, job.prompt.checkpoint
         assert extract is not None
@@ -333,16 +333,16 @@ class AheadCompactor(AddOn):
         if not any(job.outcome.each("backend_failed")):
             self._tried.put((job.scope, extract.digest), True, 0)
         if not written:
-            shortened.record_measured()  # the other job's prompt was measured last
+            shortened.record_measured()  # the outcome has the figures of the other job's prompt, measured last
             await self._have_read(shortened, rest)
             return None if plan.digest else "failed"
         self._note_digest(plan, job)
-        job.rewrites = False  # from here on it goes on with the summary
+        job.rewrites = False  # the prompt to read next begins with the new summary
         await self._have_read(job, rest)
         return "done"
 
     async def _shorten(self, plan: _Plan, job: Job, rest: Sequence[Message], recalled: int) -> AheadResult | None:
-        """Shorten it at once if the next turn would be due, by code where a turn would not wait for a model either."""
+        """Shorten the history now if the next turn would be due, by code alone where a turn would not wait for a model either."""
         await self._preparer.prepare(job)
         budget, prompt = job.budget, job.prompt
         if budget is None or not job.window_is_known:
@@ -358,7 +358,7 @@ class AheadCompactor(AddOn):
         return "done"
 
     def _goal(self, job: Job, added: int = 0) -> int:
-        """Prompt tokens to come down to, less what the client will say next and the tokens `added` to the history by then."""
+        """Return the prompt tokens to compact to, less room for the next message and for tokens `added` to the history by then."""
         budget = job.budget
         assert budget is not None  # it was known a moment ago
         return max(1, self._compactor.goal(job, budget) - self._compactor.growth(job, budget).requested - added)
@@ -368,7 +368,7 @@ class AheadCompactor(AddOn):
         plan.digest = job.prompt.checkpoint.digest
 
     async def _have_read(self, job: Job, rest: Sequence[Message]) -> None:
-        """Have the backend read the new prompt, so that it will find all but the newest message in its cache."""
+        """Have the backend read the new prompt, so that the next request finds all but its newest message cached."""
         if job.known_backend.hosted or self._is_serving({job.route.upstream}):
             return
         rest = () if job.prompt.offer is not None else rest
@@ -388,12 +388,12 @@ class AheadCompactor(AddOn):
 
 
 def _conversation(job: Job) -> tuple[str, bytes]:
-    """Return what all turns of a conversation have in common, and hardly another one: its scope and its first message."""
+    """Return a key that turns of one conversation share, and other conversations rarely do: the scope and the first link."""
     return job.scope, job.prompt.links[0]
 
 
 def _is_conversation(job: Job) -> bool:
-    """Return whether a turn may follow that resumes this answer."""
+    """Return whether a turn may follow that continues from this answer."""
     request, exchange = job.request, job.exchange
     answered = job.outcome.error is None and (exchange.ended or job.outcome.delivered)
     single = request.choices == 1 and not request.continues and request.compaction is None and not job.background

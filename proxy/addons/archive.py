@@ -1,10 +1,11 @@
-"""Archive: the messages of a conversation, stored, for clients that send only the newest of them.
+"""Archive: stored messages of conversations, for clients that send only the newest ones.
 
-What is archived of a conversation is one document: its messages, oldest first, each with the digest by which it is recognised
-when it is sent again. What a client sends replaces everything from where it begins in that, so edits and deletions take effect.
-The document is found by pointers, documents too, from digests of the newest messages; those of a conversation that its client
-names stand apart. Without a name that is its alone several may be found, because chats begin and go on alike: one that begins
-as what is sent does is its own, else that which knows it farthest; where two do, nothing is brought back from either.
+An archive is one document: the messages of a conversation, oldest first, each with the digest that recognises it when it is sent
+again. The messages of a request replace the archive from the place where they begin in it, so edits and deletions take effect.
+Pointers, also documents, lead from digests of the newest messages to the archive. Conversations that the client names have pointers
+of their own. Without a name of its own, a conversation may find several archives, because chats begin and go on alike. An archive
+that the request repeats from its first message is the conversation's own. Otherwise the one that lacks the fewest of the request's
+messages is used; if two lack equally few, neither is.
 """
 
 from collections.abc import Sequence
@@ -32,28 +33,28 @@ from proxy.shaping.repair import clean_history
 from proxy.store import Store
 
 MOST_MESSAGES = 2_000
-"""Messages that are archived of one conversation; of more the oldest go."""
+"""Most messages in one archive; the oldest are dropped first."""
 MOST_BYTES = 2**20
-"""The same in bytes: it is read and written with each request."""
+"""Most bytes of messages in one archive, which is read and written with each request."""
 _LONGEST = 200_000
-"""Characters of one message that are archived."""
+"""Most characters archived of one message."""
 _SHORT = 64
-"""Characters up to which a field of a message is archived too, which may tell a name, or a time."""
+"""Most characters of another field that is archived with a message: it may be a name or a time."""
 _TELLING = 100
-"""Characters that are the same in two histories and no more than what is said in many."""
+"""Characters that two histories must share at least: less is said in many chats."""
 RUN = 3
-"""Messages in a row that have to be the same for a history without such a name to go on with what is archived."""
+"""Messages in a row that must match for an unnamed history to continue an archive."""
 _POINTERS, _NEAR = 256, 8
-"""Newest messages by which an archive is looked for, and those of them that each may lead to another one."""
+"""Newest messages used to look for archives, and how many of these may each lead to a different one."""
 _SHARED, _TURN = 4, 2
-"""Messages that are the same for each that an archive lacks, but for those of the newest turn."""
+"""Shared messages required for each that the archive lacks, and messages of the newest turn, which it may lack freely."""
 _NEWEST = "newest"
-"""Name of the pointer to what was archived last under a client's name."""
+"""Name of the pointer to the archive written last under a client's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A message, and the digest by which it is recognised."""
+    """A message and the digest that recognises it."""
 
     digest: str
     message: Message
@@ -61,33 +62,33 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Archive:
-    """A conversation as it is to be archived now."""
+    """A conversation as it will be archived now."""
 
     owner: str
     name: str
     pointers: Sequence[str]
     entries: Sequence[_Entry]
     earlier: int
-    """How many of these the client no longer sends."""
+    """Number of the first `entries` that the client no longer sends."""
     added: int
     changed: bool
 
 
 _Fit: TypeAlias = tuple[str, Sequence[_Entry], tuple[int, int]]
-"""An archive's name, empty for a new one, its entries, and where what was sent begins in both (see `_overlap`)."""
+"""An archive's name (empty for a new one), its entries, and where the request's messages begin in both (see `_overlap`)."""
 
 
 class Archivist(AddOn):
-    """Archives conversations, and has what their clients no longer send recalled."""
+    """Archives conversations, and offers recall the messages that their clients no longer send."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._archives: WeakKeyDictionary[Outcome, _Archive] = WeakKeyDictionary()
-        """Of the requests that are remembered; without entries once they are over."""
+        """Archives by the outcome of a request that is still remembered; without entries once it is over."""
 
     @override
     async def enrich(self, job: Job, *, reserve: int = 0) -> None:
-        """Find what is archived of the conversation."""
+        """Find the conversation's archive."""
         compaction = job.request.compaction
         instructs = job.managed.hands_over or (compaction is not None and compaction.now)
         if job.settings.archive == "off" or job.background or instructs:
@@ -99,7 +100,7 @@ class Archivist(AddOn):
 
     @override
     async def before_room(self, job: Job) -> None:
-        """Archive what the client sent."""
+        """Archive the messages of the request."""
         archive = self._archives.get(job.outcome)
         if archive is None or not archive.changed:
             return
@@ -111,7 +112,7 @@ class Archivist(AddOn):
 
     @override
     def after_answer(self, job: Job) -> None:
-        """Remember no more than where it is archived."""
+        """Let go of the messages, and remember where they are archived."""
         if (archive := self._archives.get(job.outcome)) is not None:
             self._archives[job.outcome] = replace(archive, entries=())
 
@@ -123,9 +124,9 @@ class Archivist(AddOn):
                 await self._store.drop_document(archive.owner, name)
 
     async def _found(self, job: Job) -> _Archive | None:
-        """Find the archive that a request goes on with, or begin one; None: there is nothing to archive, or nowhere."""
+        """Find the archive that a request continues, or begin one; None: nothing to archive, an unhealthy store, or doubt."""
         named = conversation_of(job.exchange, job.request)
-        # A cache key may be that of all conversations of a client.
+        # A cache key may be shared by all conversations of a client, so it does not identify one.
         exact = bool(named) and not job.request.conversation
         sent = await offload_if(is_heavy(job.request.messages), _entries, job)
         owner = f"{job.exchange.tenant}|archive|{named}"
@@ -148,7 +149,7 @@ class Archivist(AddOn):
         return _Archive(
             owner=owner,
             name=name or token_hex(16),
-            # The newest message may be edited, or rewritten by its client, then the one before it leads here.
+            # If the newest message is edited, or rewritten by its client, the pointer of the one before it leads here.
             pointers=[*pointers[:2], *newest],
             entries=entries,
             earlier=max(0, len(entries) - len(sent) + begins),
@@ -158,7 +159,7 @@ class Archivist(AddOn):
 
 
 def _entries(job: Job) -> list[_Entry]:
-    """List what user, assistant and tools said in a request, without what a client or Spillway put between."""
+    """List the messages of user, assistant and tools in a request, without system messages and summaries among them."""
     request = job.request
     messages = [*request.restored, *clean_history(request.messages[leading_system(request.messages) :])]
     spoken = [message for message in messages if not (is_system(message) or is_summary(message))]
@@ -166,7 +167,7 @@ def _entries(job: Job) -> list[_Entry]:
 
 
 def _archived(message: Message) -> Message:
-    """Return what can be recalled of a message: its text and calls, and what tells who wrote it and when."""
+    """Return the parts of a message that can be recalled: its text and calls, and short fields that say who wrote it and when."""
     fields = {
         name: value
         for name, value in message.items()
@@ -176,7 +177,7 @@ def _archived(message: Message) -> Message:
 
 
 def _pointers(entries: Sequence[_Entry]) -> list[str]:
-    """List names for the newest places in a history, newest first: each is of a message and the two before it."""
+    """List names of pointers to the newest places in a history, newest first: digests of a message and the two before it."""
     digests = [entry.digest for entry in entries]
     first = max(0, len(digests) - _POINTERS)
     joined = ("".join(digests[max(0, end - RUN) : end]) for end in range(len(digests), first, -1))
@@ -184,21 +185,21 @@ def _pointers(entries: Sequence[_Entry]) -> list[str]:
 
 
 def _best(candidates: Sequence[tuple[str, Sequence[_Entry]]], sent: Sequence[_Entry], exact: bool) -> _Fit | None:  # noqa: FBT001 - called in a thread
-    """Choose the archive that a history goes on with; `exact`: its name is the conversation's alone. None: it may be either of two."""
+    """Choose the archive that a history continues, or None if two match equally well; `exact`: no other conversation has its name."""
     digests, fits = [entry.digest for entry in sent], list[tuple[tuple[bool, int], _Fit]]()
     for name, archived in candidates:
         old = [entry.digest for entry in archived]
         own, known = old == digests[: len(old)], set(old)
         place = (0, 0) if own else _overlap(archived, sent, 1 if exact else RUN)
         if exact and place is None and sent[0].message["role"] != "user":
-            place = len(old), 0  # it went on elsewhere for a while
+            place = len(old), 0  # named alike and starting mid-conversation: some turns went past Spillway, so append
         shared = [text_of(entry.message) for entry in sent if entry.digest in known]
         new = sum(entry.digest not in known and entry.message["role"] != "tool" for entry in sent)
-        # Another chat may begin alike, and its own archive stays; or it has said the same somewhere.
+        # `alike`: a longer archive of another chat that begins the same. `few`: too little in common to be the same chat.
         alike = place is not None and not place[0] and len(old) > len(sent)
         few = sum(map(len, {*shared})) < _TELLING or new - _TURN > len(shared) / _SHARED
         if place is not None and (exact or own or not (alike or few)):
-            # What came since its last request, another chat may have had by chance.
+            # Up to a turn of new messages does not count: a chat may share its latest turn with another one by chance.
             fits.append(((own, len(old) if own else min(-new, -_TURN)), (name, archived, place)))
     fits.sort(key=lambda fit: fit[0])
     doubtful = len(fits) > 1 and fits[-1][0] == fits[-2][0] and not (exact or fits[-1][0][0])
@@ -206,11 +207,11 @@ def _best(candidates: Sequence[tuple[str, Sequence[_Entry]]], sent: Sequence[_En
 
 
 def _overlap(archived: Sequence[_Entry], sent: Sequence[_Entry], least: int) -> tuple[int, int] | None:
-    """Find where a history that was sent begins in what is archived, and how many messages in front of that are not of it.
+    """Find where the sent history begins in the archive, and how many messages at its front come before that.
 
-    None: no `least` messages in a row are in both.
+    Returns None unless at least `least` messages in a row are in both.
     """
-    # From the end: what is said again and again is the newest of its kind.
+    # Compared from the end, so that a message said many times matches its newest occurrence.
     old, new = ([entry.digest for entry in reversed(entries)] for entries in (archived, sent))
     blocks = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()[:-1]
     if max((size for _, _, size in blocks), default=0) < least:
@@ -220,7 +221,7 @@ def _overlap(archived: Sequence[_Entry], sent: Sequence[_Entry], least: int) -> 
 
 
 def _with_edited(archived: Sequence[_Entry], sent: Sequence[_Entry], start: int, begins: int) -> tuple[int, int]:
-    """Go back over messages that were edited, which stand where others of the same speakers stood."""
+    """Move the place back over edited messages: different ones, but with the same roles as those archived there."""
     if 0 < begins <= start:
         before = [entry.message["role"] for entry in archived[start - begins : start]]
         if before == [entry.message["role"] for entry in sent[:begins]]:
@@ -229,7 +230,7 @@ def _with_edited(archived: Sequence[_Entry], sent: Sequence[_Entry], start: int,
 
 
 def _bounded(entries: Sequence[_Entry]) -> Sequence[_Entry]:
-    """Return the newest of these that may be archived; at least one."""
+    """Return the newest entries within the bounds of an archive, at least one."""
     newest = entries[-MOST_MESSAGES:]
     sizes = accumulate(len(dumps(entry.message)) for entry in reversed(newest))
     fitting = sum(size <= MOST_BYTES for size in sizes)

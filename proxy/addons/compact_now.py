@@ -1,4 +1,4 @@
-"""Compaction on demand: a user message that is `/compact` alone, and the same by the conversation's id; each may name a focus."""
+"""Compaction on demand, by a user message `/compact` or by the conversation's id; both may name a focus."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,29 +25,29 @@ from proxy.routing import Route
 
 _COMMAND: Final = "/compact"
 _LONGEST_FOCUS: Final = 2_000
-"""Characters."""
+"""Most characters of a focus; a longer message is not a command."""
 _DONE, _IN_VAIN = "Conversation compacted:", "Nothing was compacted:"
-"""By which an answer is recognised when its client sends it back."""
+"""Marks that recognise one of these answers when the client sends it back in a history."""
 _HOW = {
     "written": "A summary by the model replaces what came before, from your next message on.",
     "": "Old tool results and repetitions are cut from your next message on.",
     "extract": "An extract made by code replaces what came before, because the model's summary failed its check.",
 }
 _DROPPED: Final = frozenset((b"content-encoding", b"content-length", b"x-request-id"))
-"""Headers of a request that do not hold for another one made of its messages."""
+"""Headers of a request that would be wrong on a new request made from its messages."""
 
 
 class CompactNow(AddOn):
-    """Compacts when a user says so, and answers in words of its own."""
+    """Compacts a conversation when a user asks for it, and answers in the model's place."""
 
     def __init__(self, telemetry: Telemetry, pipeline: Pipeline) -> None:
         self._telemetry, self._pipeline = telemetry, pipeline
 
     @override
     def shape(self, request: Request, route: Route, settings: Settings, outcome: Outcome) -> Request:
-        """Take commands and their answers out of the history; one that it ends with asks for a compaction."""
+        """Take commands and their answers out of the history; a command at its end asks for a compaction."""
         history, focus = without_commands(request.messages)
-        if focus is not None and request.structured:  # no answer of Spillway's would have the format
+        if focus is not None and request.structured:  # Spillway's own answer would not have the required format
             history, focus = [*history, request.messages[-1]], None
         if focus is not None:
             return _compacting(request, history, focus)
@@ -55,7 +55,7 @@ class CompactNow(AddOn):
 
     @override
     async def before_room(self, job: Job) -> None:
-        """Load a model whose window is not known for certain; where it stays so nothing would be kept, nor is anything done."""
+        """Load the model if its window is not known for certain; if it stays unknown, do nothing: the result could not be stored."""
         wanted = job.request.compaction
         if wanted is None or wanted.sealed or job.window_is_known:
             return
@@ -65,7 +65,7 @@ class CompactNow(AddOn):
 
     @override
     def answer(self, job: Job) -> str:
-        """Tell what was done."""
+        """Say what was done, if a user asked for a compaction."""
         wanted, outcome, after = job.request.compaction, job.outcome, job.prompt.estimate.tokens
         if wanted is None or wanted.sealed:
             return ""
@@ -84,8 +84,8 @@ class CompactNow(AddOn):
         """Compact a conversation as its newest request sent it, with that client's own credentials.
 
         Raises:
-            Conflict: a request of it is being served.
-            NotFound: its messages are not kept any more.
+            Conflict: a request of the conversation is being served.
+            NotFound: its messages are no longer in memory.
         """
         check_idle(conversation)
         record = next((each for each in reversed(conversation.records) if each.received and not each.background), None)
@@ -132,9 +132,9 @@ class CompactNow(AddOn):
 
 
 def without_commands(messages: Sequence[Message]) -> tuple[Sequence[Message], str | None]:
-    """Return the history without commands and Spillway's answers to them, and the focus of one that it ends with.
+    """Return the history without commands and Spillway's answers to them, and the focus of a command at its end, or None.
 
-    None: it ends with none. A command that somebody else answered stays, with that answer.
+    A command that the model answered stays, with that answer.
     """
     focuses = {at: focus for at, message in enumerate(messages) if (focus := _focus_of(message)) is not None}
     if not focuses:
@@ -150,7 +150,7 @@ def without_commands(messages: Sequence[Message]) -> tuple[Sequence[Message], st
 
 
 def _compacting(request: Request, history: Sequence[Message], focus: str) -> Request:
-    """Return a request for the compaction of a history, and nothing else; after an answer the user's next message is still to come."""
+    """Return a request to compact a history; after an answer, a placeholder for the user's next message is added."""
     last = history[-1] if history else {}
     following = [{"role": "user", "content": NEXT}] if last.get("role") == "assistant" else []
     wanted = CompactionRequest(instructions=focused(focus), now=True, sealed=False)

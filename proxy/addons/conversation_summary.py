@@ -1,4 +1,4 @@
-"""The checkpoint with which the next prompt of a conversation will begin, shown and forgotten, and all that is stored of it, deleted."""
+"""What a viewer may do with a conversation's summary: read it, forget it, and delete all that is stored of the conversation."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from proxy.tokens.meter import Meter
 
 _MOST_VERDICTS = 20
 _LOST = "conversations"
-"""Owner of the documents that lead to what is stored of conversations that memory lost."""
+"""Owner of the documents that say what is stored of conversations no longer in memory."""
 _NO_CHANGES = "The store accepts no changes at the moment: try again later."
 
 
@@ -34,20 +34,20 @@ class ConversationSummaries:
         self.history.lost = self._remember
 
     async def read(self, conversation: Conversation) -> dict[str, Any]:
-        """Describe the checkpoint that holds now.
+        """Describe the checkpoint with which the next prompt will begin.
 
         Raises:
-            NotFound: there is none.
+            NotFound: the conversation has no checkpoint.
         """
         return self._describe(conversation, await self._current(conversation))
 
     async def forget(self, conversation: Conversation) -> dict[str, Any]:
-        """Go back to the checkpoint before it, and describe that.
+        """Delete the current checkpoint, go back to the one before it, and describe that.
 
         Raises:
-            NotFound: there is none to forget.
-            Conflict: a request of the conversation is being served, which would store it again.
-            StoreUnavailable: the store takes no changes.
+            NotFound: the conversation has no checkpoint.
+            Conflict: a request of the conversation is being served, and would store the checkpoint again.
+            StoreUnavailable: the store accepts no changes.
         """
         check_idle(conversation)
         current, newest = await self._current(conversation), conversation.newest
@@ -62,7 +62,7 @@ class ConversationSummaries:
         return {"rejected": True, "summary": None if previous is None else self._describe(conversation, previous)}
 
     async def delete(self, conversation: Conversation) -> None:
-        """Delete what is stored of a conversation, and forget its requests.
+        """Delete everything stored of a conversation, and forget its requests.
 
         Raises:
             Conflict, StoreUnavailable: as `forget`.
@@ -79,12 +79,12 @@ class ConversationSummaries:
             await self.store.drop_document(conversation.tenant, name)
         if not outcomes:
             await self.store.drop_document(_LOST, conversation.id)
-        if not self.store.healthy:  # what add-ons stored may be there still
+        if not self.store.healthy:  # documents of add-ons may not have been deleted
             raise StoreUnavailable(_NO_CHANGES)
         self.history.forget(conversation)
 
     def _remember(self, conversation: Conversation, last: RequestRecord) -> None:
-        """Store what leads to all that is stored of a conversation that memory loses."""
+        """Store where a conversation's data is, as memory loses the conversation, so that it can still be deleted."""
         if conversation.checkpoints or conversation.responses or any(last.outcome.each("archived")):
             links = [each.hex() for each in dict.fromkeys([*conversation.checkpoints, *last.links])]
             names = {name: list(getattr(conversation, name)) for name in ("scopes", "responses")}
@@ -92,7 +92,7 @@ class ConversationSummaries:
             spawn(self.store.put_document(_LOST, conversation.id, place), name="lost-conversation")
 
     async def find_lost(self, name: str) -> Conversation | None:
-        """Find what leads to what is stored of a conversation that memory lost; None: nothing is stored of such a one."""
+        """Find a conversation that memory lost, with the places of its data but no requests; None if nothing is stored."""
         if name in self.history.conversations or (place := await self.store.document(_LOST, name)) is None:
             return None
         found = Conversation(id=name, tenant=place["tenant"], title="", named=False, first_at=0.0)
@@ -112,12 +112,12 @@ class ConversationSummaries:
         return found
 
     async def _find(self, conversation: Conversation) -> Checkpoint | None:
-        """Find the checkpoint with which the next prompt will begin, as far as that is known before it comes."""
+        """Find the checkpoint with which the next prompt will begin, as far as can be known before the request."""
         newest = conversation.newest
         scope, links = (
             (newest.scope, newest.links) if newest.job is None else (newest.job.scope, newest.job.prompt.links)
         )
-        # One that was made ahead may cover the answer too, which is in no request yet.
+        # A checkpoint made ahead of time may cover the latest answer too, so its digest is not among the request's links.
         ahead = [
             digest
             for digest, known in reversed(conversation.checkpoints.items())
@@ -147,17 +147,17 @@ class ConversationSummaries:
 
 
 def check_idle(conversation: Conversation) -> None:
-    """Refuse to change what is stored of a conversation whose request is being served.
+    """Refuse to change stored data of a conversation while one of its requests is being served.
 
     Raises:
-        Conflict: it is.
+        Conflict: a request is being served.
     """
     if conversation.running is not None:
         raise Conflict("This conversation has a request in progress: try again when it has ended.", code="busy")
 
 
 def _blocks(messages: Sequence[Message], count: Callable[[str], int]) -> Iterator[dict[str, Any]]:
-    """Yield summary blocks, oldest first: what was written, and what code put behind it; `count` gives the tokens of a text."""
+    """Yield summary blocks, oldest first: the text, and the parts that code appended to it; `count` gives the tokens of a text."""
     summaries = filter(is_summary, messages)
     opened = ((message, part) for message in summaries for part in message["content"].split(f"{OPEN}\n")[1:])
     blocks = [(message, part.partition(f"\n{CLOSE}")) for message, part in opened]
@@ -175,7 +175,7 @@ def _blocks(messages: Sequence[Message], count: Callable[[str], int]) -> Iterato
 
 
 def _end_of_text(content: str) -> int:
-    """Return the index at which code's own part begins: more that the user said, names, the user's rules."""
+    """Return the index at which the parts appended by code begin: more of the user's words, names, the user's rules."""
     end = len(content)
     for mark in APPENDED:
         at = content.rfind(f"\n{mark}", 0, end)

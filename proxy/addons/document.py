@@ -1,12 +1,12 @@
-"""A document larger than the window: read in parts, and answered from the notes on them.
+"""Documents larger than the window: the model reads them in parts, takes notes, and answers from the notes.
 
-Where the newest user message alone exceeds the window and all of it is asked about, no cut leaves what the answer needs. So
-each part is read with the question beside it, in a request like one for a summary, and the notes stand in the document's
-place. They are stored as a checkpoint: later turns, and the same request once more, begin with them. Where passages stand out
-instead, the message is cut and these are recalled, as without this.
+If the newest user message alone exceeds the window and the question is about all of it, no cut leaves what the answer needs. So the
+model reads each part together with the question, in a request like one for a summary, and the notes replace the document. They are
+stored as a checkpoint, with which later turns begin, and also a repetition of the request. If passages stand out for the question
+instead, the message is cut and these are recalled, as without this add-on.
 
-A client's own request to compact its history (`proxy.core.history.client_compaction`) is read in the same way, wherever the
-history is: what its answer leaves out, the client has thrown away for good.
+A client's own request to compact its history (`proxy.core.history.client_compaction`) is read in the same way, whichever message
+holds the history: the client throws away for good whatever the answer leaves out.
 """
 
 import math
@@ -45,23 +45,23 @@ from proxy.tokens.cache import Cache
 from proxy.tokens.meter import digest_of
 
 MOST_REQUESTS = 32
-"""Requests in which a document is read at most, but for those made once more: about 20 windows of text."""
+"""Most requests for reading a document, not counting retries: about 20 windows of text."""
 _FAILED = 1 / 4
 """Share of the parts so far that may fail, each twice, before the reading is given up."""
 _TRIED = 4
-"""Parts of which it is a share at least, where there are so many: one bad page is no reason, two at the beginning are."""
+"""Fewest parts of which the share is taken, if there are as many: one bad page does not end the reading, two at the start do."""
 _LEAST = 96
-"""Tokens of a note at least: where many have no room together, they are read once more."""
+"""Fewest tokens of a note: if all notes do not fit together, they are read in parts again."""
 _PART = 1_000
-"""Tokens of a part, where so many may be read: in 700 Qwen2.5-Coder-1.5B found 2 of 2 facts, in 2,500 one of them."""
+"""Tokens of a part, unless that makes too many parts: in 700, Qwen2.5-Coder-1.5B found 2 of 2 facts, in 2,500 only 1."""
 _NOTES = 0.9
 """Share of the room that notes may fill by estimate."""
 _EDGE = 500
-"""Characters at either end of a pasted text in which the request about it stands."""
+"""Characters at either end of a pasted text in which the request about it is looked for."""
 _LARGE = 4 * _EDGE
-"""Characters from which on a piece of a message is part of the document."""
+"""Characters above which a piece of a message is part of the document."""
 _QUESTION = 4 * _EDGE
-"""Characters of the request that stand beside each part, at most."""
+"""Most characters of the request that are repeated with each part."""
 _TAG = "document_notes"
 _INSTRUCTION = """Between the marks stands part {part} of {parts} of a text that is too long to be read at once. Do this for what stands in this part, in at most {words} words, with names, numbers and exact words:
 
@@ -69,7 +69,7 @@ _INSTRUCTION = """Between the marks stands part {part} of {parts} of a text that
 
 Of all that bears on it, leave out nothing. Write in the language of the request, and call no tools."""
 _NOTHING = " Only if this part has nothing to do with it, write: nothing."
-"""Not for what every part has something on: a small model takes such a way out at once."""
+"""Not added if every part has something to report, as for a summary: a small model takes such a way out at once."""
 _HEAD = (
     "The text that stood here is longer than the context window. It was read in {parts} parts, each with the request beside "
     "it. These are the notes on all of them:"
@@ -88,18 +88,18 @@ _WHOLE = re.compile(
     r"|总结|總結|概括|概述|摘要|翻译|翻譯|(?:列出|找出).{0,6}所有|全文|要約|まとめ|翻訳|すべて|全て|一覧|요약|번역|모두|전체",
     re.IGNORECASE,
 )
-"""Requests about all of a text, in the languages in which users' rules are known; how a model answers them needs all of it."""
+"""Requests that need all of a text to answer, in the languages in which users' rules are recognised."""
 
 
 class Document(NamedTuple):
-    """A long text in a message: where it stands, and the user's words around it."""
+    """A long text in a message, its place, and the user's words around it."""
 
     spans: Sequence[tuple[int | None, int, int]]
-    """Part of the content, start and end, in order."""
+    """Places of its pieces, in order: part of the content, start and end."""
     text: str
     question: str
     pasted: bool
-    """Whether the user pasted it; else a program put it there, of which the user may have said nothing."""
+    """Whether the user pasted it. Otherwise a program put it there, and the user may not have meant it at all."""
 
 
 @dataclass(slots=True)
@@ -109,20 +109,20 @@ class _Progress:
 
 
 class DocumentReader(AddOn):
-    """Puts notes in the place of a newest message that alone exceeds the window."""
+    """Replaces a newest message that alone exceeds the window by notes on it."""
 
     def __init__(self, counting: Counting, compactor: Compactor, preparer: Preparer) -> None:
         self._counting, self._compactor, self._preparer = counting, compactor, preparer
         self._summaries, self._meter = compactor.summaries, counting.meter
         self._known = Cache[tuple[str, bytes], str](self._meter.memory)
-        """Notes on the histories of the latest requests to compact: a client that gives up waiting asks once more."""
+        """Notes on the histories of the latest requests to compact, kept because a client that gives up waiting asks again."""
 
     @override
     async def before_compaction(self, job: Job, client: ClientStream) -> None:
         """Read the newest message in parts, if nothing less will do.
 
         Raises:
-            ContextOverflow: it is longer than what is read.
+            ContextOverflow: the message takes more than `MOST_REQUESTS` parts.
         """
         if job.managed.hands_over:
             await self._hand_over(job, client)
@@ -166,9 +166,10 @@ class DocumentReader(AddOn):
             await client.notify(read_in_parts(before, job.prompt.estimate.tokens))
 
     def _found(self, job: Job, newest: int, room: float) -> tuple[int, float, Document | None]:
-        """Find the text of more than `room` tokens in the newest message or those right before it: its message, tokens, and itself.
+        """Find a document of more than `room` tokens; returns the index of its message, the message's tokens, and the document.
 
-        A reference text and the question about it may be messages of their own.
+        It may be in the newest message or in user messages right before it: a text and the question about it may be separate
+        messages.
         """
         history = job.prompt.history
         first = next((at + 1 for at in reversed(range(newest)) if not _goes_on(history[at])), 0)
@@ -181,14 +182,14 @@ class DocumentReader(AddOn):
         return at, tokens, found
 
     async def _may_read(self, job: Job) -> bool:
-        """Return whether a model may be asked that often: not for background tasks, and by default only where tokens are free."""
+        """Return whether a model may be asked so often: not for background tasks, and by default only where tokens are free."""
         wanted, unasked = job.settings.documents, job.background or job.request.compaction
         if wanted == "off" or unasked or not STRATEGIES[job.settings.strategy].asks:
             return False
         return wanted == "on" or self._summaries.is_free((await self._summaries.route(job)).upstream)
 
     async def _hand_over(self, job: Job, client: ClientStream) -> None:
-        """Put notes in the place of the history that a client wants compacted, in its request: what is sent later is made of that."""
+        """Replace the history that a client wants compacted by notes, in the request itself, from which later prompts are made."""
         cost, before, since = (
             partial(self._meter.costs, job.key),
             job.prompt.estimate.tokens,
@@ -204,7 +205,7 @@ class DocumentReader(AddOn):
             notes = self._known.get(key) or await self._read(job, found, room, tokens, progress)
         if not notes:
             self._record_unread(job, tokens - max(0, room), tokens)
-            return  # the history is shortened as any other
+            return  # the history is then shortened like any other
         self._known.put(key, notes, len(notes))
         messages = apart.with_notes(f"<{_TAG}>\n{notes}\n</{_TAG}>")
         job.outcome.record_compacted(
@@ -225,9 +226,17 @@ class DocumentReader(AddOn):
         await client.notify(read_in_parts(before, job.prompt.estimate.tokens))
 
     async def _read(self, job: Job, document: Document, room: float, tokens: float, progress: _Progress) -> str:
-        """Read a document of so many tokens, and the notes on it while they are too long; empty if the model does not serve.
+        """Read a document, then its notes again while they are too long; returns the notes, empty if the model does not serve.
 
-        `room`: tokens that notes and their frame may take.
+        Args:
+            job: job whose prompt has the document.
+            document: document and the question about it.
+            room: tokens that the notes and their frame may take.
+            tokens: tokens of the document.
+            progress: updated while parts are read.
+
+        Raises:
+            ContextOverflow: the document takes more than `MOST_REQUESTS` parts, and does not come from a client's compaction.
         """
         asks, text, requests = STRATEGIES[job.settings.strategy].asks, document.text, 0
         by, cost = await self._summaries.summariser(job, asks=asks), partial(self._meter.costs, job.key)
@@ -259,17 +268,17 @@ class DocumentReader(AddOn):
         return ""
 
     def _record_unread(self, job: Job, tokens: float, whole: float) -> None:
-        """Record tokens that were not read, of so many: the answer's headers, its usage and a notice tell of them."""
+        """Record that `tokens` of `whole` were not read; the answer's headers, its usage and a notice report them."""
         job.outcome.left_out += max(0, math.ceil(tokens))
         job.outcome.left_out_of = max(job.outcome.left_out_of, math.ceil(whole))
 
     async def _notes(
         self, job: Job, pieces: Sequence[str], question: str, by: Summariser, room: float, progress: _Progress
     ) -> list[str]:
-        """Have notes written on each piece, within `room` tokens if that can be; none if too many of them fail.
+        """Have notes written on each piece, within `room` tokens if possible; returns none if too many pieces fail.
 
-        One that fails is read in halves: it was too long, or a model would only lose its way in it once more. Of one that
-        fails again its beginning stands in the place of notes.
+        A piece that fails is read again in halves: it was too long, or the model would lose its way in it again. If that fails
+        too, the beginning of the piece takes the place of its notes.
         """
         tokens = max(_LEAST, min(by.tokens, int(room / len(pieces))))
         failed, cost = 0, partial(self._meter.costs, job.key)
@@ -299,7 +308,7 @@ class DocumentReader(AddOn):
 
 
 def document_in(message: Message) -> Document | None:
-    """Find the long text in a user message, pasted or in a program's block; None: it is long by its images or many short texts."""
+    """Find the long text in a user message, pasted or in a program's block; None if only images or short texts make it long."""
     texts, spans, pasted = dict(texts_of(message)), list[tuple[int | None, int, int]](), False
     for piece in pieces_of(message):
         start, end = piece.start, piece.end
@@ -318,7 +327,7 @@ def document_in(message: Message) -> Document | None:
 
 
 def is_about_all_of(document: Document) -> bool:
-    """Return whether a request is about all of a document: by its words, or because no passage of a pasted one stands out for it."""
+    """Return whether the question is about all of the document: by its words, or because no passage of a pasted text stands out."""
     if _WHOLE.search(document.question) or not document.pasted:
         return _WHOLE.search(document.question) is not None
     query = query_of([{"role": "user", "content": document.question}], 0)
@@ -327,7 +336,7 @@ def is_about_all_of(document: Document) -> bool:
 
 
 def with_notes(message: Message, document: Document, notes: str) -> Message:
-    """The message with notes in the place of the document; all else in it stays."""
+    """Return the message with notes in place of the document and the rest unchanged."""
     block = f"\n<{_TAG}>\n{notes}\n</{_TAG}>\n"
     return _with(message, document.spans, [block, *("[…]" for _ in document.spans[1:])])
 
@@ -337,7 +346,7 @@ def _goes_on(message: Message) -> bool:
 
 
 def _history_in(apart: Apart) -> Document:
-    """The conversation as one text, and what is asked for."""
+    """Return the conversation as one text, with the client's instructions as the question."""
     pieces = [text_of(apart.messages[at])[start:end] for at, (start, end) in apart.spans.items()]
     pieces += transcripts([apart.messages[at] for at in apart.history], (math.inf,))
     return Document((), "\n\n".join(pieces), cut_text(apart.question, _QUESTION), pasted=False)
@@ -354,12 +363,12 @@ def _ask(piece: str, question: str, part: int, parts: int, tokens: int) -> Messa
 
 
 def _unmarked(text: str) -> str:
-    """Text of a model, or of a document, that closes no block that it stands in."""
+    """Return text of a model or a document without marks that could close the block around it."""
     return plain(text).replace(_TAG, "notes")
 
 
 def _without_edges(text: str, start: int, end: int) -> tuple[int, int]:
-    """Leave out the short paragraphs, or lines, at either end of a span: there stands what is asked about the rest."""
+    """Narrow a span by the short paragraphs, or lines, at either end: they are where users put a question about the text."""
     opening, closing = text[start : start + _EDGE], text[end - _EDGE : end].rstrip()
     head = opening.rfind("\n\n") + 1 or opening.find("\n") + 1
     tail = closing.find("\n\n") if "\n\n" in closing else closing.rfind("\n")

@@ -1,7 +1,7 @@
-"""What clients drop of answers, remembered for a conversation's next request and put back there (see `proxy.shaping.dropped`).
+"""Fields of answers that clients drop, remembered and put back in the conversation's next request (see `proxy.shaping.dropped`).
 
-A record holds the newest answers to one history, and is found by the link of that. So nothing comes back after an edit, for another
-credential or another model. Records live and die with the store's checkpoints: their bounds in bytes and in time are the store's.
+A record holds the newest answers to one history, and is found by that history's link. So nothing is put back after an edit, for
+another credential or for another model. Records are bounded in bytes and time by the store, like checkpoints.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,27 +19,27 @@ from proxy.store import Store
 from proxy.tokens.cache import Cache, CacheMemory
 
 MOST_ANSWERS = 200
-"""Newest answers of a conversation that are completed; what was remembered of older ones is deleted."""
+"""Most answers of a conversation that are completed, the newest; records of older ones are deleted."""
 _LARGEST = 2**20
-"""Bytes of one answer's fields; more are not remembered."""
+"""Most bytes of one answer's fields that are remembered."""
 _VERSIONS = 4
-"""Answers to one history: a client may have it answered again, and go on with either."""
+"""Most answers remembered for one history: a client may regenerate an answer, and go on with either."""
 
 _Answers: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""Dropped fields by the digest of the answer."""
+"""Dropped fields by digest of the answer."""
 
 
 class DroppedFields(AddOn):
-    """Remembers what clients drop of answers, and completes their messages."""
+    """Remembers the fields of answers that clients drop, and completes their messages."""
 
     def __init__(self, store: Store, memory: CacheMemory) -> None:
         self._store = store
         self._known = Cache[tuple[str, bytes], _Answers](memory)
-        """By scope and link of the history before the answers; empty where the store has none."""
+        """Answers by scope and link of the history before them; empty if the store has none."""
 
     @override
     async def complete(self, job: Job) -> None:
-        """Put back what the client left out of each answer that is known."""
+        """Put back what the client left out of each remembered answer."""
         prompt = job.prompt
         places = [at for at, message in enumerate(prompt.sent) if message.get("role") == "assistant"][-MOST_ANSWERS:]
         if not places or not _applies(job):
@@ -62,7 +62,7 @@ class DroppedFields(AddOn):
 
     @override
     def after_answer(self, job: Job) -> None:
-        """Remember what a client may drop of an answer that ended well."""
+        """Remember the fields of a complete answer that a client may drop."""
         join = job.state.joined_answer
         if join is None or job.expected or job.request.continues or not _applies(job):
             return
@@ -90,7 +90,7 @@ class DroppedFields(AddOn):
 
     @override
     async def forgotten(self, scope: str, links: Sequence[bytes], outcomes: Sequence[Outcome] = ()) -> None:
-        """Delete what is remembered of the answers in a history of this chain."""
+        """Delete records of answers in a history of this chain."""
         for link in (b"", *links):
             self._known.remove((scope, link))
             await self._store.drop_document(_owner(scope), link.hex())
@@ -112,7 +112,7 @@ class DroppedFields(AddOn):
 
 
 def _applies(job: Job) -> bool:
-    """Return whether answers of this job are completed: not where its calls are text, nor where the server refuses such fields."""
+    """Return whether this job's answers are completed: not if tools are emulated as text, nor if the server refuses such fields."""
     return job.settings.restore and job.prompt.offer is None and not job.template_rules.no_extras
 
 

@@ -1,7 +1,7 @@
-"""Vectors from an embedding model behind one of the backends, to rank passages by meaning as well as by words.
+"""Vectors from an embedding model at one of the backends, to rank passages by meaning as well as by words.
 
-Vectors are cached by digest, so a turn pays for its new passages only. A request waits a moment for those that are
-missing, then goes on without them; those that come later serve the next turn. A model that fails is not asked for a while.
+Vectors are cached by digest, so a turn pays only for its new passages. A request waits a moment for missing vectors, then goes on
+without them; vectors that come later serve the next turn. A model that fails is not asked for a while.
 """
 
 import asyncio
@@ -31,18 +31,18 @@ _log = logging.getLogger("spillway.embedding")
 WAIT = 2.0
 """Seconds that a request waits for vectors."""
 LONGEST = 120.0
-"""Seconds after which one conversation's passages are given up for now."""
+"""Seconds after which embedding one conversation's passages is given up for now."""
 REST = 30.0
-"""Seconds for which a model that failed is not asked."""
+"""Seconds for which a model that failed is not asked again."""
 BATCH = 32
 """Texts in one request."""
 AT_ONCE = 4
-"""Conversations that are embedded at a time."""
+"""Most conversations embedded at a time."""
 MOST_PASSAGES = 4000
-"""Passages of a conversation, about 400,000 tokens: vectors of longer ones are not compared."""
+"""Most passages of a conversation (about 400,000 tokens): longer ones are ranked by words alone."""
 _LONGEST_ANSWER = 16 * 2**20
 _HEAVY = 100_000
-"""Numbers from which vectors are compared in a thread."""
+"""Numbers in vectors above which they are compared in a thread."""
 _PREFIXES = (
     (re.compile("nomic-embed-text"), "search_query: ", "search_document: "),
     (re.compile(r"(?<![a-z0-9])e5(?![a-z0-9])"), "query: ", "passage: "),
@@ -52,22 +52,22 @@ _PREFIXES = (
         "",
     ),
 )
-"""What models were trained to read in front of a query and of a passage, by their cards."""
+"""Prefixes of queries and passages that models were trained with, from their model cards."""
 _FEW = 3
 """Terms below which a message is understood only with the one before it."""
 _CHARACTERS = 1_000
-"""Characters of a query, at its end, and of a passage: some models read 512 tokens."""
+"""Most characters of a query (its end) and of a passage (its beginning): some models read only 512 tokens."""
 
 Embedding: TypeAlias = "array[float]"
-"""A vector of length 1, in 32 bits; empty where the model gives none."""
+"""Vector of length 1 in 32-bit floats; empty if the model gives none."""
 
 
 class _Failed(Exception):
-    """A failure after which the model is not asked for a while; the text says why."""
+    """Failure after which the model is not asked for a while; the text says why."""
 
 
 class Embedder:
-    """Scores passages by their similarity to a turn's query, where the user chose a model for that."""
+    """Scores passages by their similarity to a turn's query, if an embedding model is configured."""
 
     def __init__(self, router: Router, memory: CacheMemory) -> None:
         self._router = router
@@ -75,10 +75,10 @@ class Embedder:
         self._resting: dict[ModelKey, float] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self._missing: dict[str, dict[bytes, str]] = {}
-        """By conversation, the passages that its task is to embed yet, the newest of its newest turn first."""
+        """Passages still to be embedded, by the scope whose task does that, newest first."""
 
     async def similarities(self, job: Job, query: str, passages: Sequence[str]) -> list[float] | None:
-        """Score each passage by its similarity to a query, from 0 to 2, 0 without a vector; None: rank by words alone."""
+        """Score each passage by its similarity to a query, from 0 to 2 (0 without a vector); None: rank by words alone."""
         model = job.settings.recall_model
         if model is None or not query or not 0 < len(passages) <= MOST_PASSAGES:
             return None
@@ -91,13 +91,13 @@ class Embedder:
                 texts = _texts_by_digest(job, route, query, passages)
                 missing = {key: text for key, text in reversed(texts) if self._cache.get(key) is None}
                 if job.outcome.observers and texts[0][0] in missing:
-                    # Whatever an earlier turn's passages take, this turn's query is not behind them.
+                    # Embed the query by itself first, so that it does not queue after an earlier turn's passages.
                     await self._fill(job, route, dict(texts[:1]))
                     del missing[texts[0][0]]
                 if missing and self._resting.get(route.key, 0.0) <= job.outcome.clock():
                     await self._embed(job, route, missing)
         except TimeoutError:
-            pass  # those that are there rank their passages
+            pass  # rank with the vectors that are there
         if not texts:
             return None
         vectors = [self._cache.get(key) or vector_of(()) for key, _ in texts]
@@ -106,7 +106,10 @@ class Embedder:
         return await offload_if(len(vectors) * len(vectors[0]) > _HEAVY, compare, vectors[0], vectors[1:])
 
     async def _embed(self, job: Job, route: Route, texts: dict[bytes, str]) -> None:
-        """Have passages embedded, unless too much is or the request is only looked at; a task at work takes these next."""
+        """Have passages embedded; if the scope's task is running, it takes these next.
+
+        Nothing happens if too many tasks are running, or if the request is only a preview, which nobody observes.
+        """
         if not job.outcome.observers or (job.scope not in self._running and len(self._running) >= AT_ONCE):
             return
         self._missing[job.scope] = texts
@@ -118,13 +121,13 @@ class Embedder:
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
-            # The time is over, and it goes on for the next turn; or the client has left, and there may be none.
+            # On a timeout the task goes on for the next turn; if the client has left, there may not be one.
             if job.exchange.gone:
                 task.cancel()
             raise
 
     async def _fill(self, job: Job, route: Route, texts: dict[bytes, str] | None = None) -> None:
-        """Fill the cache with the vectors of these texts; None: of those that its conversation misses, as turns add to them."""
+        """Fill the cache with the vectors of `texts`, or if None of the scope's missing passages, including later additions."""
         try:
             async with asyncio.timeout(LONGEST):
                 while waiting := self._missing[job.scope] if texts is None else texts:
@@ -142,7 +145,7 @@ class Embedder:
 
 
 def query_text(messages: Sequence[Message], newest: int) -> str:
-    """Return the text that shows what the turn is about that begins with the user message at `newest`; empty: nothing does."""
+    """Return the query text of the turn that begins with the user message at `newest`; empty if it has no words."""
     text = authored_text(messages[newest])[-_CHARACTERS:].strip()
     if text and newest and len(terms(text)) < _FEW:
         text = f"{text_of(messages[newest - 1])[-_CHARACTERS:]}\n{text}"[-_CHARACTERS:]
@@ -157,23 +160,23 @@ def texts_for(model: str, query: str, passages: Sequence[str]) -> list[str]:
 
 
 def vector_of(values: Sequence[float]) -> Embedding:
-    """Scale values to a vector of length 1; empty if they have no direction.
+    """Scale values to a vector of length 1; empty if their length is 0 or infinite.
 
     Raises:
-        TypeError, ValueError, OverflowError: these are no numbers.
+        TypeError, ValueError, OverflowError: the values are not numbers, or out of range.
     """
     length = sqrt(sum(map(mul, values, values)))
     return array("f", (value / length for value in values) if 0 < length < float("inf") else ())
 
 
 def compare(query: Embedding, passages: Sequence[Embedding]) -> list[float]:
-    """Score each passage by its similarity to a query, from 0 to 2; a vector of another size, or none, scores 0."""
+    """Score each passage by its similarity to a query, from 0 to 2; a missing vector, or one of another size, scores 0."""
     size = len(query)
     return [1 + sum(map(mul, query, passage)) if len(passage) == size else 0.0 for passage in passages]
 
 
 def _texts_by_digest(job: Job, route: Route, query: str, passages: Sequence[str]) -> list[tuple[bytes, str]]:
-    """Pair each text, the query first, with its key. Vectors are shared by who could have asked for them: tenant and model."""
+    """Pair each text, the query first, with its cache key. Vectors are shared only within one tenant and model."""
     scope = blake2b(f"{job.exchange.tenant}|{route.upstream.name}|{route.model}".encode()).digest()[:16]
     texts = texts_for(route.model, query, passages)
     return [
@@ -185,8 +188,8 @@ async def _request_vectors(job: Job, route: Route, texts: Sequence[str]) -> list
     """Request the vector of each text.
 
     Raises:
-        _Failed: it answered something else.
-        UpstreamUnavailable: the backend can't be reached.
+        _Failed: the backend answered with anything but these vectors.
+        UpstreamUnavailable: the backend cannot be reached.
     """
     response = await route.upstream.send(
         "POST",

@@ -1,7 +1,7 @@
-"""Recent requests and the conversations that they belong to, in memory, for the page and the terminal (docs/api-live.md).
+"""Recent requests and their conversations, in memory, for the page and the terminal (docs/api-live.md).
 
-A request costs a few assignments when it begins, is read and ends, and a chunk of an answer nothing: events are in the request's
-own outcome, and whoever looks reads off the answer itself how far it is.
+A request costs a few assignments when it begins, is read and ends, and a chunk of an answer costs nothing: events are stored in the
+request's own outcome, and a viewer reads the progress of an answer from the answer itself.
 """
 
 from collections import Counter, deque
@@ -25,13 +25,13 @@ from proxy.stream.answer import Answer
 from proxy.tokens.cache import Cache, CacheMemory, Shares
 
 MOST_REQUESTS, MOST_OTHERS = 1000, 100
-"""Requests that are remembered, however small: those of conversations that a backend answered, and beside them others."""
+"""Most requests remembered, however small: those of conversations that a backend answered, and all others."""
 _PARSED = 4
-"""Bytes of memory per byte of a body that is held as parsed objects, about."""
+"""Approximate bytes of memory per byte of a body that is kept as parsed objects."""
 _CLIENT, _TITLE = 40, 80
 """Characters of a client's name and of a conversation's title."""
 _CHECKPOINTS = 64
-"""Checkpoints of one conversation that are remembered."""
+"""Most checkpoints remembered of one conversation."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -40,55 +40,56 @@ class RequestRecord:
 
     outcome: Outcome
     number: int
-    """Count of requests since the start: later ones have higher numbers."""
+    """Number of the request since the start; later ones have higher numbers."""
     at: float
     """Arrival in seconds since the epoch."""
     conversation: "Conversation | None" = None
     running: bool = True
     job: Job | None = None
-    """While it runs, as `answer`."""
+    """Job, while the request runs; the same holds for `answer`."""
     answer: Answer | None = None
     received: bytes | Request = b""
-    """The body, if it was JSON of chat completions, else the request parsed from it; empty once it is forgotten."""
+    """Body as received, if it was JSON of chat completions, else the request parsed from it; empty once forgotten."""
     received_size: int = 0
     headers: Headers = ()
-    """The client's, as long as `received` is known: what is done for it later is done with its credentials."""
+    """Client's headers, kept as long as `received`: later work for the conversation uses its credentials."""
     forwarded: bytes = b""
-    """The body sent upstream last."""
+    """Latest body sent upstream."""
     client: str = ""
     streamed: bool = False
     background: bool = False
-    """Whether it is a client's own chore, such as a title."""
+    """Whether it is a background task of the client, such as writing a title."""
     messages: int | None = None
     budget: ContextBudget | None = None
     checkpoint: dict[str, Any] | None = None
-    """What the prompt began with, as `describe` has it."""
+    """Checkpoint at the beginning of the prompt, as described by `describe`."""
     scope: str = ""
     links: Sequence[bytes] = ()
     """Digests of the client's history, kept for the newest request of a conversation only."""
     prompt_tokens: int | None = None
-    """Prompt of the newest attempt, and the answer in it."""
+    """Size of the newest attempt's prompt, or None if unknown."""
     answer_tokens: int = 0
+    """Size of the newest attempt's answer."""
     sent_tokens: int = 0
-    """Prompts of all attempts."""
+    """Total size of the prompts of all attempts."""
     resent_tokens: int = 0
-    """Those of attempts that resumed an answer."""
+    """Total size of the prompts of attempts that resumed an answer."""
     keys: list[tuple[str, bytes]] = field(default_factory=list)
-    """Under which what goes on from it finds its conversation."""
+    """Keys by which requests that follow find its conversation."""
     parts: tuple[bytes, dict[str, int]] | None = None
-    """Breakdown of a forwarded body's prompt, once somebody has asked for it."""
+    """Forwarded body and the breakdown of its prompt, once a viewer has asked for it."""
     change: int = 0
     """Number of the change with which it ended."""
     response: str = ""
-    """Name of its answer in the store; empty: it is not to be stored."""
+    """Name of its answer in the store; empty if it is not stored."""
 
     @property
     def body_size(self) -> int:
-        """Bytes of memory that both bodies take, about."""
+        """Approximate bytes of memory that both bodies take."""
         return self.received_size + (0 if self.forwarded is self.received else len(self.forwarded))
 
     def refresh(self) -> None:
-        """Read the figures off the job, while it runs."""
+        """Update the figures from the job, while it runs."""
         if self.job is None:
             return
         prompt, state = self.job.prompt, self.job.state
@@ -101,11 +102,12 @@ class RequestRecord:
             self.prompt_tokens, self.answer_tokens = newest.prompt_tokens, newest.completion_tokens
             self.resent_tokens = sum(attempt.prompt_tokens for attempt in self.answer.attempts[1:])
             self.sent_tokens = self.answer.attempts[0].prompt_tokens + self.resent_tokens
-        if self.outcome.error == ContextOverflow.code:  # what was left after shortening in vain explains nothing
+        # Refused although shortened: only the size before that explains why.
+        if self.outcome.error == ContextOverflow.code:
             self.prompt_tokens = max(self.prompt_tokens, self.outcome.tokens_before or 0)
 
     def end(self) -> None:
-        """Take the final figures, and let go of everything else."""
+        """Take the final figures, and drop references to the job and the answer."""
         self.refresh()
         if self.job is not None:
             self.links, self.scope = self.job.prompt.links, self.job.scope
@@ -114,13 +116,13 @@ class RequestRecord:
         self.running, self.job, self.answer = False, None, None
 
     def forget_bodies(self) -> None:
-        """Let go of both bodies."""
+        """Drop both bodies and what depends on them."""
         self.received, self.received_size, self.forwarded, self.parts, self.headers = b"", 0, b"", None, ()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Conversation:
-    """Requests of which each goes on with, repeats or edits another."""
+    """Group of requests, each of which continues, repeats or edits another one."""
 
     id: str
     tenant: str
@@ -129,12 +131,13 @@ class Conversation:
     """Whether the client gave it an id."""
     first_at: float
     records: deque[RequestRecord] = field(default_factory=deque)
-    """Those that are remembered, oldest first; never empty."""
+    """Remembered requests, oldest first; empty only if memory lost the conversation."""
     checkpoints: dict[bytes, dict[str, Any]] = field(default_factory=dict)
-    """Those that are known, as `describe` has them, by digest, oldest first."""
+    """Known checkpoints by digest, as described by `describe`, oldest first."""
     scopes: set[str] = field(default_factory=set)
-    """Where its checkpoints are, and the names of its answers in the store."""
+    """Scopes of its checkpoints in the store."""
     responses: set[str] = field(default_factory=set)
+    """Names of its answers in the store."""
     change: int = 0
     """Number of its newest change."""
 
@@ -157,7 +160,7 @@ class Conversation:
 
 
 class RequestHistory(AddOn):
-    """Remembers the newest requests: of each credential within an equal share. For one thread."""
+    """Remembers the newest requests, with an equal share for each credential. For one thread."""
 
     def __init__(
         self, memory: CacheMemory, clock: Callable[[], float], now: Callable[[], float], *, remembers: bool
@@ -165,33 +168,33 @@ class RequestHistory(AddOn):
         """Start empty.
 
         Args:
-            memory: what bounds the bodies of requests that are over.
+            memory: bounds the bodies of finished requests.
             clock: seconds since the epoch.
             now: monotonic seconds, as outcomes have them.
             remembers: whether any request is remembered.
         """
         self.clock, self.now = clock, now
         self.records: dict[Outcome, RequestRecord] = {}
-        """In the order of their arrival."""
+        """Records by outcome, in order of arrival."""
         self.conversations: dict[str, Conversation] = {}
-        """By id, the one with the newest request last."""
+        """Conversations by id, the one with the newest request last."""
         self.changes = 0
-        """Number of changes so far: whoever follows remembers up to which it was told."""
+        """Number of changes so far; a live feed remembers the last number it has sent."""
         self.viewers = Counter[str]()
-        """Open live feeds, by who looks."""
+        """Number of open live feeds, by viewer."""
         self.lost: Callable[[Conversation, RequestRecord], None] = lambda *_: None
         """Called with a conversation that memory loses, and the last of its requests."""
         self._remembers = remembers
         self._number = 0
         self.bodies = Cache[int, RequestRecord](memory, dropped=RequestRecord.forget_bodies)
-        """Requests that are over and have bodies, by number."""
+        """Finished requests that still have bodies, by number."""
         self._answered = Shares[Outcome, RequestRecord](MOST_REQUESTS)
         self._others = Shares[Outcome, RequestRecord](MOST_OTHERS)
         self._by_key: dict[tuple[str, bytes], RequestRecord] = {}
 
     @override
     def started(self, outcome: Outcome, headers: Headers) -> None:
-        """Remember a request from now on."""
+        """Start to remember a request."""
         del headers
         if self._remembers:
             self._number += 1
@@ -199,7 +202,7 @@ class RequestHistory(AddOn):
 
     @override
     def happened(self, outcome: Outcome, event: Event) -> None:
-        """Follow a request, and what is done in the background after it."""
+        """Follow a request, and background work that follows it."""
         record = self.records.get(outcome.cause or outcome)
         if record is None:
             return
@@ -218,9 +221,9 @@ class RequestHistory(AddOn):
 
     @override
     def ended(self, outcome: Outcome) -> None:
-        """Keep what is shown of a request."""
+        """Keep the parts of a finished request that viewers see."""
         record = self.records.get(outcome)
-        if record is None:  # it was rejected, or is background work
+        if record is None:  # rejected before it was recorded, or background work
             return
         record.end()
         self.changes += 1
@@ -241,7 +244,7 @@ class RequestHistory(AddOn):
                 self.lost(gone.conversation, gone)
 
     def _attach(self, record: RequestRecord, job: Job, request: Request, size: int) -> None:
-        """Take in a request as soon as it is read: `request` is as the client sent it, in `size` bytes."""
+        """Fill in a record as soon as its request is read; `request` is as the client sent it, in `size` bytes."""
         record.job, record.messages, record.background = job, len(request.messages), job.background
         record.streamed = job.prompt.request.stream
         if request.keeping is not None:
@@ -262,7 +265,7 @@ class RequestHistory(AddOn):
             conversation.add_checkpoint(job.prompt.checkpoint)
 
     def _conversation_of(self, record: RequestRecord, job: Job) -> Conversation:
-        """Find the conversation that a request goes on with, or begin one."""
+        """Find the conversation that a request continues, or begin one."""
         tenant, name, links = record.outcome.credential, record.outcome.conversation, job.prompt.links
         answers = [at for at, message in enumerate(job.prompt.sent) if message.get("role") == "assistant"]
         found: RequestRecord | None = None
@@ -275,7 +278,8 @@ class RequestHistory(AddOn):
             record.keys = [(tenant, links[at]) for at in sorted(ends)]
             for at in range(len(links) - 1, -1, -1):
                 other = self._by_key.get((tenant, links[at]))
-                # Many begin with the same word: without an answer in it, only the newest request is repeated.
+                # Many chats begin with the same words. So a match without an answer in the shared part counts only if it is
+                # the newest request of its conversation, which this one then repeats.
                 if other is not None and (_is_newest(other) or (answers and answers[0] <= at)):
                     found = other
                     break
@@ -302,12 +306,12 @@ class RequestHistory(AddOn):
             conversation.records.remove(record)
             if not conversation.records:
                 del self.conversations[conversation.id]
-            elif not conversation.newest.links:  # what is gone was refused, and newer
+            elif not conversation.newest.links:  # the newer request that took the links over is forgotten
                 conversation.newest.links = record.links
 
 
 def describe(found: Checkpoint) -> dict[str, Any]:
-    """Return what is shown of a checkpoint, without its messages."""
+    """Describe a checkpoint for viewers, without its messages."""
     return {"kind": found.kind, "covered": found.covered, "summary": found.by, "created_at": found.created}
 
 

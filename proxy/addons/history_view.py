@@ -1,4 +1,4 @@
-"""View of the recent requests for one viewer, in the form of docs/api-live.md."""
+"""Recent requests as one viewer may see them, in the form of docs/api-live.md."""
 
 import asyncio
 from collections import Counter
@@ -21,7 +21,7 @@ from proxy.tokens.meter import Meter
 
 Role: TypeAlias = Literal["open", "key", "admin"]
 MOST_TURNS = 200
-"""Requests of a timeline, the newest."""
+"""Most requests in a timeline; the newest are shown."""
 _INTERNAL = frozenset(
     (
         *("clock", "observers", "credential", "traced", "cause", "since", "events", "delivered", "listed"),
@@ -34,7 +34,7 @@ _FIELDS = tuple(each.name for each in fields(Outcome) if each.name not in _INTER
 
 @dataclass(frozen=True, slots=True)
 class RequestFilter:
-    """Requests that a viewer asks for; None: any."""
+    """Conditions on the requests that a viewer asks for; None selects any."""
 
     model: str | None = None
     backend: str | None = None
@@ -42,12 +42,12 @@ class RequestFilter:
     action: str | None = None
     conversation: str | None = None
     status: str | None = None
-    """One, or a class of them: `200`, `4xx`."""
+    """A status or a class of them: `200`, `4xx`."""
     error: bool | None = None
     running: bool | None = None
 
     def selects(self, record: RequestRecord) -> bool:
-        """Return whether a request is one of them."""
+        """Return whether a request meets all conditions."""
         outcome, conversation = record.outcome, record.conversation
         status = str(outcome.status)
         return (
@@ -64,7 +64,7 @@ class RequestFilter:
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Person or program that looks; `tenant` is a digest of the key, `content` says whether messages of others are shown too."""
+    """Viewer's rights; `tenant` is a digest of the key, `content` says whether messages of other tenants are shown too."""
 
     role: Role
     tenant: str = ""
@@ -72,19 +72,19 @@ class Viewer:
 
     @property
     def identity(self) -> str:
-        """Name whose share of the live feeds it takes."""
+        """Name under which its live feeds are counted."""
         return self.tenant or self.role
 
     def sees(self, tenant: str) -> bool:
-        """Return whether figures of this tenant are shown."""
+        """Return whether the viewer may see figures of this tenant."""
         return self.role != "key" or tenant == self.tenant
 
     def reads(self, tenant: str) -> bool:
-        """Return whether messages of this tenant are shown."""
+        """Return whether the viewer may see messages of this tenant."""
         return (self.role != "key" and self.content) or tenant == self.tenant
 
     def check_reads(self, tenant: str) -> None:
-        """Refuse messages to whoever may not read them.
+        """Refuse access to messages that the viewer may not read.
 
         Raises:
             Forbidden: the viewer is an admin, who sees figures only.
@@ -96,7 +96,7 @@ class Viewer:
 
 
 class HistoryView:
-    """The history as one viewer sees it."""
+    """View of the history for one viewer."""
 
     def __init__(self, history: RequestHistory, meter: Meter, viewer: Viewer) -> None:
         self.history = history
@@ -104,15 +104,15 @@ class HistoryView:
         self._meter = meter
 
     def conversations(self, limit: int | None) -> list[Conversation]:
-        """Find the conversations with the newest requests, newest first; `limit` None: all."""
+        """List conversations, the one with the newest request first, at most `limit` of them if given."""
         found = (each for each in reversed(self.history.conversations.values()) if self.viewer.sees(each.tenant))
         return list(islice(found, limit))
 
     def conversation(self, name: str, lost: Conversation | None = None) -> Conversation:
-        """Find one conversation; `lost` is what is known of it where memory lost it.
+        """Find a conversation; `lost` is used if memory no longer has it.
 
         Raises:
-            NotFound: there is none that this viewer may see.
+            NotFound: no such conversation that this viewer may see.
         """
         conversation = self.history.conversations.get(name) or lost
         if conversation is None or not self.viewer.sees(conversation.tenant):
@@ -122,10 +122,10 @@ class HistoryView:
         return conversation
 
     def record(self, name: str) -> RequestRecord:
-        """Find the newest request of this id, of which there may be several: clients choose it.
+        """Find the newest request with this id; there may be several, since clients choose ids.
 
         Raises:
-            NotFound: there is none that this viewer may see.
+            NotFound: no such request that this viewer may see.
         """
         found = next((each for each in self.records(RequestFilter()) if each.outcome.id == name), None)
         if found is None:
@@ -133,18 +133,18 @@ class HistoryView:
         return found
 
     def records(self, wanted: RequestFilter) -> Iterator[RequestRecord]:
-        """Yield these requests, newest first."""
+        """Yield the wanted requests, newest first."""
         for record in reversed(self.history.records.values()):
             if self.viewer.sees(record.outcome.credential) and wanted.selects(record):
                 yield record
 
     async def rows(self, conversations: Iterable[Conversation]) -> list[dict[str, Any]]:
-        """Describe conversations, each as its newest request has it."""
+        """Describe conversations, each by its newest request."""
         rows = []
         for conversation in conversations:
-            if conversation.records:  # or it was forgotten meanwhile
+            if conversation.records:  # it may have been forgotten in the meantime
                 rows.append(await self._row(conversation))
-            await asyncio.sleep(0)  # many take long
+            await asyncio.sleep(0)  # let other tasks run: many conversations take long
         return rows
 
     async def timeline(self, conversation: Conversation) -> dict[str, Any]:
@@ -191,7 +191,7 @@ class HistoryView:
         }
 
     async def _bar(self, record: RequestRecord) -> dict[str, Any] | None:
-        """Break down the window into what the prompt holds, the answer, and the room that is left."""
+        """Break down the window into the parts of the prompt, the answer, and the room left; returns None if unknown."""
         body, window = record.forwarded, record.outcome.window
         if body and (record.parts is None or record.parts[0] is not body):
             parts = await prompt_parts(self._meter, record.outcome.key, body, record.prompt_tokens or 0)
@@ -205,7 +205,7 @@ class HistoryView:
         return self.history.now() - record.outcome.since if record.running else record.outcome.seconds
 
     def _speed(self, record: RequestRecord) -> float | None:
-        """Return the tokens per second since the first byte."""
+        """Return the answer's tokens per second since its first byte, or None if unknown or not streamed."""
         tokens, first = as_count((record.outcome.usage or {}).get("completion_tokens")), record.outcome.first_byte
         if record.answer is not None:
             tokens = record.answer.completion_tokens
@@ -232,7 +232,7 @@ class HistoryView:
         }
 
     def turn(self, record: RequestRecord) -> dict[str, Any]:
-        """Describe one request with everything that happened to it."""
+        """Describe one request with its events."""
         since = record.outcome.since
         return {
             **self.outcome(record),
@@ -245,17 +245,17 @@ class HistoryView:
         }
 
     def outcomes(self, wanted: RequestFilter, limit: int, before: float = inf) -> dict[str, Any]:
-        """Describe a page of these requests, which came before the one with this number."""
+        """Describe a page of at most `limit` wanted requests, newest first, from those numbered below `before`."""
         earlier = (record for record in self.records(wanted) if record.number < before)
         page = list(islice(earlier, limit + 1))
         further = str(page[limit - 1].number) if len(page) > limit else None
         return {"outcomes": [self.outcome(each) for each in page[:limit]], "next": further}
 
     async def diff(self, record: RequestRecord, *, full: bool) -> dict[str, Any]:
-        """Compare the client's messages with those forwarded; `full`: with the messages that a summary stands for.
+        """Compare the client's messages with those forwarded; `full`: include the messages that a summary replaced.
 
         Raises:
-            Conflict: its bodies are not kept any more, or never were.
+            Conflict: the request's bodies are no longer in memory, or never were.
         """
         record.refresh()
         received, wire = record.received, record.forwarded
@@ -284,7 +284,7 @@ class HistoryView:
         }
 
     def savings(self, wanted: RequestFilter) -> dict[str, Any]:
-        """Sum up what was saved over these requests, so that it never flatters."""
+        """Sum up the savings of these requests, less all that Spillway's own requests cost."""
         records = [each for each in self.records(wanted) if not each.running]
         answered = [each for each in records if _is_answered(each)]
         sent, not_sent = _tokens_sent(records)
@@ -306,7 +306,7 @@ class HistoryView:
 
 
 def _is_answered(record: RequestRecord) -> bool:
-    """Return whether a backend read a prompt: not where it was refused, nor where Spillway answered by itself."""
+    """Return whether a backend read the prompt: it did not if it refused it, or if Spillway answered itself."""
     return record.outcome.tokens_after is not None and record.outcome.first_byte is not None
 
 
@@ -315,7 +315,7 @@ def _tokens_spent(record: RequestRecord) -> int:
 
 
 def _tokens_sent(records: Iterable[RequestRecord]) -> tuple[int, int]:
-    """Sum up the tokens of prompts that were sent, and those that were saved, less what summaries and resumes cost."""
+    """Return the total tokens of prompts that were sent, and of those saved, less the cost of summaries and resumes."""
     sent = not_sent = 0
     for record in records:
         if record.running:

@@ -1,6 +1,6 @@
-"""Log lines about requests: one at the end of each that was not plainly forwarded, and what can't wait until then.
+"""Log lines about requests: one at the end of each that was not plainly forwarded, and warnings that cannot wait until then.
 
-Names and figures, never prompts or keys.
+Lines hold names and figures, never prompts or keys.
 """
 
 import json
@@ -23,7 +23,7 @@ from proxy.tokens.cache import Shares
 _log = logging.getLogger("spillway")
 
 _MOST_WRITTEN = 4096
-"""Lines written once that are remembered; names of models come from clients, so there must be an end."""
+"""Most lines remembered as written; clients choose names of models, so their number needs a bound."""
 _AT_ONCE: dict[str, str] = {
     "overflow": "{where} refused a prompt as too long; its window is {window}",
     "tools": "{where} takes no tools ({origin}): they are emulated from now on",
@@ -36,7 +36,7 @@ _AT_ONCE: dict[str, str] = {
     "restarted": "{where} restarted its answer ({reason}) when it was asked to continue ({how})",
     "cut": "{where} silently cut a prompt of about {expected} tokens to {reported}",
 }
-"""Warnings by event, and by the `what` of a refusal."""
+"""Warnings by event, or by the `what` of a refusal."""
 FIELDS: tuple[tuple[str, str, str | Callable[[Outcome], Any]], ...] = (
     ("event", "`request`, `resumed` (an answer), `ahead` (a compaction in the background) or `malformed` (tool calls)", lambda _: "request"),
     ("id", "`x-request-id`", "id"),
@@ -67,11 +67,11 @@ FIELDS: tuple[tuple[str, str, str | Callable[[Outcome], Any]], ...] = (
     ("first_byte", "seconds until the first byte", "first_byte"), ("seconds", "in all", "seconds"),
     ("done", "what was done, in a sentence", sentence),
 )  # fmt: skip
-"""Names in the line of a request and what they mean, for docs/operations.md; and how the values are read. Without a value, no name."""
+"""Fields in a request's line: name, meaning for docs/operations.md, and how the value is read. Fields without a value are left out."""
 
 
 class OneLine(logging.Formatter):
-    """Keeps a message from beginning a line of its own: names in it come from clients and backends."""
+    """Formats each record as one line: names from clients and backends could otherwise forge lines."""
 
     @override
     def formatMessage(self, record: logging.LogRecord) -> str:
@@ -80,7 +80,7 @@ class OneLine(logging.Formatter):
 
 
 class AsJson(logging.Formatter):
-    """Writes a record as a JSON object, the fields of a request under their own names."""
+    """Formats a record as a JSON object, with the fields of a request under their own names."""
 
     @override
     def format(self, record: logging.LogRecord) -> str:
@@ -97,14 +97,14 @@ def formatter(log_format: str) -> logging.Formatter:
 
 
 class RequestLog(AddOn):
-    """Writes what outcomes say to the log; what would repeat itself is written once for each model."""
+    """Logs outcomes; a warning that would repeat itself is logged once for each model."""
 
     def __init__(self) -> None:
         self._written = Shares[tuple[str, ...], bool](_MOST_WRITTEN)
 
     @override
     def happened(self, outcome: Outcome, event: Event) -> None:
-        """Write what can't wait for the end of the request."""
+        """Log warnings that cannot wait for the end of the request."""
         name, fields = event.name, event.fields
         if (text := _AT_ONCE.get(fields["what"] if name == "refused" else name)) is not None:
             known = {key: "unknown" if value is None else value for key, value in fields.items()}
@@ -112,7 +112,7 @@ class RequestLog(AddOn):
         elif name == "resumed":
             _write(logging.INFO, {**_origin(name, outcome), **fields, "gained": max(0, fields["gained"])})
         elif name == "mended":
-            for kind in fields["kinds"]:  # clients send the same every time
+            for kind in fields["kinds"]:  # once for each kind: a client repeats the same fault with every request
                 if self._is_first(name, outcome, kind):
                     _log.warning(
                         "%s: histories of a client are repaired before they are sent: %s", _where(outcome), kind
@@ -120,7 +120,7 @@ class RequestLog(AddOn):
 
     @override
     def ended(self, outcome: Outcome) -> None:
-        """Write the line of a request, or of a compaction ahead of one."""
+        """Log the line of a request, or of a compaction ahead of one."""
         unfit = unfit_summaries(reversed([*outcome.each("summarised")])) if outcome.unfit else ""
         if unfit and self._is_first("summaries", outcome):
             _log.warning("%s", unfit)
@@ -153,7 +153,7 @@ class RequestLog(AddOn):
 
 
 def _is_plain(outcome: Outcome) -> bool:
-    """Return whether it went out and was answered as it came, and nothing else happened."""
+    """Return whether the request and its answer were passed on unchanged, and nothing else happened."""
     odd = outcome.refusals or outcome.unfinished or outcome.stopped or outcome.mended_calls or outcome.handled
     return outcome.action in ("forwarded", "passed") and not odd and outcome.error is None and outcome.status < 400
 
@@ -163,7 +163,7 @@ def _origin(event: str, outcome: Outcome) -> dict[str, Any]:
 
 
 def _write(level: int, fields: dict[str, Any]) -> None:
-    """Write fields that have a value as `name=value`, quoted as in JSON where a value has more than one word."""
+    """Log the fields that have a value as `name=value`, quoted as in JSON if the value contains a space, `"` or `=`."""
     told = {n: round(each, 2) if isinstance(each, float) else each for n, each in fields.items() if each}
     values = (f"{each}" if set(f"{each}").isdisjoint(' "=') else dumps(each).decode() for each in told.values())
     _log.log(level, "%s", " ".join(map("=".join, zip(told, values, strict=True))), extra={"fields": told})

@@ -1,4 +1,4 @@
-"""Counters and histograms for `/metrics`, each a line that reads finished outcomes: figures and names, never prompts or keys."""
+"""Counters and histograms for `/metrics`, each one line that reads finished outcomes: figures and names, never prompts or keys."""
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +15,7 @@ from proxy.core.piece import as_count
 from proxy.outcome import Outcome
 
 Sample: TypeAlias = tuple[tuple[str, ...], float]
-"""Values of a metric's own labels, and the number to add or to observe."""
+"""Values of a metric's own labels, and the number to add or observe."""
 Sampler: TypeAlias = Callable[[Outcome], Iterable[Sample]]
 
 _FILLS = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.97, 1.0, 1.5, 2.0, 5.0)
@@ -23,29 +23,29 @@ _SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 _RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _MOST_MODELS, _MOST_OF_ONE = 256, 32
-"""Models with series of their own beside those that backends list, and those of one credential; the rest count together."""
+"""Most unlisted models with series of their own, in all and of one credential; all others are counted together."""
 _OTHER = "other"
 
 
 def _events(name: str, *labels: str, by: str = "") -> Sampler:
-    """Count the events of this name by these fields; `by`: the field that says how many each stands for."""
+    """Count events of this name, labelled by these fields; `by`: field with the number that each event adds, else 1."""
     return lambda o: [
         (tuple(str(fields[label]) for label in labels), fields[by] if by else 1) for fields in o.each(name)
     ]
 
 
 def _kinds(name: str) -> Sampler:
-    """Count each of the kinds that events of this name list."""
+    """Count each kind listed by events of this name."""
     return lambda o: [((kind,), 1) for fields in o.each(name) for kind in fields["kinds"]]
 
 
 def _one(read: Callable[[Outcome], float | None]) -> Sampler:
-    """Add or observe one figure of the outcome, where it has it."""
+    """Add or observe one figure of the outcome, unless it is None."""
     return lambda o: () if (value := read(o)) is None else (((), value),)
 
 
 def _reduced(*names: str) -> Sampler:
-    """Add these fields of each compaction that gained something; of several the label `when` tells which."""
+    """Add these fields of each compaction that gained something; if there are several, the label `when` tells them apart."""
     return lambda o: [
         ((name.split("_")[1],) if len(names) > 1 else (), each[name]) for each in o.reduced for name in names
     ]
@@ -57,7 +57,7 @@ def _ended(outcome: Outcome) -> Iterator[Sample]:
 
 
 def _used(outcome: Outcome) -> Iterator[Sample]:
-    """Tokens by kind, as the backend reported them."""
+    """Yield tokens by kind, as the backend reported them."""
     usage = outcome.usage or {}
     cached = as_count(dig(usage, "prompt_tokens_details", "cached_tokens"))
     for kind, tokens in (
@@ -79,7 +79,7 @@ def _reused_share(outcome: Outcome) -> float | None:
 
 
 _BY_KEY = "key"
-"""The label that stands for the sender."""
+"""Label for the sender."""
 COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler], ...] = (
     ("requests", "Requests, by action and status of the answer.", ("action", "status"), _ended),
     ("saved_tokens", "Prompt tokens that were not sent: what was taken out, less what was recalled.", (), _one(lambda o: max(0, o.tokens_saved) if o.attempts and o.cause is None and (o.saved or o.shaped) else None)),
@@ -103,7 +103,7 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler], ...] = (
     ("restored_messages", "Messages completed with what their client had left out of an answer.", (), _one(lambda o: o.restored or None)),
     ("repairs", "Histories repaired so that backends accept them.", ("kind",), _kinds("mended")),
     ("stabilised", "Prompts that a billing line or cache marks were stripped from, or a mark was set in.", ("kind",), _kinds("stabilised")),
-    # A system prompt of the user's own may be longer than the client's; a counter only rises.
+    # Savings may be negative, if the configured system prompt is longer than the client's, but a counter only rises.
     ("shaped_tokens", "Tokens that the policy saved, by kind of part.", ("kind",), lambda o: (((kind,), max(0, tokens)) for kind, tokens in o.shaped.items())),
     ("prompt_tokens", "Tokens of the prompts that were sent, by estimate.", (), _one(lambda o: None if o.repeated is None else o.tokens_after)),
     ("repeated_tokens", "Prompt tokens that repeat the beginning of the conversation's previous prompt.", (), _one(lambda o: o.repeated)),
@@ -120,7 +120,7 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler], ...] = (
     ("silent_cuts", "Prompts that the backend shortened without a word.", (), _events("cut")),
     ("upstream_failures", "Requests to backends that could not be reached or broke off.", (), _events("backend_failed")),
 )  # fmt: skip
-"""Name, help text, labels beside backend and model, and what is added at the end of each outcome."""
+"""Counters: name, help text, labels besides backend and model, and the numbers added at the end of each outcome."""
 HISTOGRAMS: tuple[tuple[str, str, tuple[str, ...], tuple[float, ...], Sampler], ...] = (
     ("fill_ratio", "Tokens of prompts as a fraction of the window, or of the fullest attempt that was paused.", (), _FILLS, _one(lambda o: o.fill if o.cause is None else None)),
     ("first_byte_seconds", "From a request to the first byte of its answer.", (), _SECONDS, _one(lambda o: o.first_byte if o.cause is None else None)),
@@ -129,14 +129,14 @@ HISTOGRAMS: tuple[tuple[str, str, tuple[str, ...], tuple[float, ...], Sampler], 
     ("compaction_ratio", "Tokens of a history after it was shortened, per token before.", (), _RATIOS, _reduced("ratio")),
     ("prefix_reuse_ratio", "Share of a prompt that the backend says it had read before; of backends that tell.", (), _SHARES, _one(_reused_share)),
 )  # fmt: skip
-"""The same of histograms, with the bounds of their buckets."""
+"""Histograms: the same, with the bounds of the buckets before the last."""
 
 
 class Metrics(AddOn):
-    """Counts finished outcomes. Each application has its own registry, so that two can live in one process."""
+    """Counts finished outcomes. Each application has its own registry, so two can run in one process."""
 
     def __init__(self, *, keyed: bool = False) -> None:
-        """`keyed`: whether requests need a key, so that there are no more senders than keys, and each is counted by itself."""
+        """Register the metrics; `keyed`: requests need a key, so the number of senders is bounded and each has its own series."""
         self._keyed = keyed
         self._registry = registry = CollectorRegistry()
         common = ("backend", "model")
@@ -150,16 +150,16 @@ class Metrics(AddOn):
         ]
         ProcessCollector(registry=registry)
         self._models: dict[tuple[str, str], tuple[str, str]] = {}
-        """Labels of those that have their own."""
+        """Labels of models with series of their own, by key."""
         self._unlisted = Tally[str]()
-        """Models that no backend lists among them, by credential."""
+        """Number of those models that no backend lists, by credential."""
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Show the result of `value` whenever the metrics are read."""
         Gauge(f"spillway_{name}", text, registry=self._registry).set_function(value)
 
     def render(self) -> bytes:
-        """All metrics in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
     @override
@@ -167,9 +167,10 @@ class Metrics(AddOn):
         """Count an outcome."""
         known = self._models.get(outcome.key)
         if known is None:
-            # Half of a surrogate pair can't be written.
+            # Clients choose names that no backend lists, so those with series of their own are bounded, and encoded with
+            # "replace", since half of a surrogate pair cannot be written.
             named = outcome.listed or not outcome.model
-            if not named and outcome.answered and self._unlisted.total() < _MOST_MODELS:  # a client chose the name
+            if not named and outcome.answered and self._unlisted.total() < _MOST_MODELS:
                 named = self._unlisted[outcome.credential] < _MOST_OF_ONE
                 self._unlisted[outcome.credential] += named
             model = outcome.model.encode(errors="replace").decode() if named else _OTHER
@@ -187,5 +188,5 @@ class Metrics(AddOn):
 
 @lru_cache(maxsize=1024)
 def owner(credential: str) -> str:
-    """Eight hexadecimal digits that stand for a credential's digest and lead nowhere."""
+    """Return eight hexadecimal digits that represent a credential's digest, from which it cannot be recovered."""
     return blake2b(credential.encode(), digest_size=4, person=b"spillway-owner").hexdigest()

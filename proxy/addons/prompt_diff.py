@@ -1,4 +1,4 @@
-"""Comparison of the client's messages with those forwarded, and the breakdown of a prompt, both derived from messages alone."""
+"""Comparison of the client's messages with those forwarded, and breakdown of a prompt, both derived from messages alone."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
@@ -20,24 +20,24 @@ What: TypeAlias = Literal[
     "kept", "shortened", "masked", "summarised", "recalled", "restored", "mended", "added", "removed"
 ]
 Line: TypeAlias = tuple[What, list[int], int | None]
-"""Fate of messages: the client's, by index, and the one forwarded in their place."""
+"""What became of messages: the change, indexes of the client's messages, and index of the one forwarded in their place."""
 
 _CUT = "characters left out"
-"""In every mark of a text whose middle or lines are left out."""
+"""Words in every mark that replaces the middle, or lines, of a text."""
 _LONGEST = 20_000
-"""Characters of a text that is shown."""
+"""Most characters shown of a text."""
 _BEGINNING = 12
-"""Characters by which a shortened text is recognised."""
+"""Characters at the start of a text by which it is recognised after shortening."""
 
 
 async def parsed_body(body: bytes) -> Mapping[str, Any]:
-    """Parse the body of a request; empty if it holds no messages."""
+    """Parse the body of a request; empty if it has no messages."""
     value = await offload_if(len(body) > HEAVY, loads, body)
     return value if isinstance(value, dict) and isinstance(value.get("messages"), list) else {}
 
 
 async def prompt_parts(meter: Meter, key: ModelKey, body: bytes, total: int) -> dict[str, int] | None:
-    """Break down a forwarded body, whose prompt has `total` tokens, into parts that add up to it; None: it has no messages."""
+    """Break down the `total` prompt tokens of a forwarded body into parts that add up to it; returns None without messages."""
     value = await parsed_body(body)
     if not value:
         return None
@@ -59,7 +59,7 @@ async def prompt_parts(meter: Meter, key: ModelKey, body: bytes, total: int) -> 
         "recalled": round(recalled * scale),
     }
     parts["tail"] = round(sum(costs) * scale) - sum(parts.values())
-    # Beside the messages the prompt holds tools, or else the template.
+    # What the messages do not account for are tools, or without tools the template.
     parts["tools" if tools else "system" if lead else "tail"] += total - sum(parts.values())
     return parts
 
@@ -70,9 +70,9 @@ def diff_rows(
     costs: Sequence[float],
     full: bool,  # noqa: FBT001 - called by position, in a thread
 ) -> list[dict[str, Any]]:
-    """Describe the fate of each message, in the order of the forwarded prompt, with its texts; `costs` are those forwarded.
+    """Describe what became of each message, in the order of the forwarded prompt; `costs` are tokens of forwarded messages.
 
-    It may take long: SequenceMatcher is quadratic in the number of messages. Use it off the loop.
+    Call it in a thread: it may take long, because SequenceMatcher is quadratic in the number of messages.
     """
     rows = []
     for what, indexes, at in _diff(sent, forwarded):
@@ -104,7 +104,7 @@ def _diff(sent: Sequence[Message], forwarded: Sequence[Message]) -> Iterator[Lin
 
 
 def _replaced(sent: Sequence[Message], forwarded: Sequence[Message], old: range, new: range) -> Iterator[Line]:
-    """Pair messages that came in place of others, as far as they are the same; a summary stands for the rest."""
+    """Pair forwarded messages with those they came from, as far as these are found; a summary replaces the rest."""
     rest, lines = list(old), list[Line]()
     covered: list[int] | None = None
     for at in new:
@@ -127,7 +127,7 @@ def _replaced(sent: Sequence[Message], forwarded: Sequence[Message], old: range,
 
 
 def _origin(sent: Sequence[Message], rest: Sequence[int], message: Message, *, alone: bool) -> int | None:
-    """Find the client's message from which a forwarded one comes; `alone`: as many are gone as are new, so they pair in order."""
+    """Find the client's message that a forwarded one comes from; `alone`: both sides have as many, so pair them in order."""
     text, call = text_of(_without_block(message)).strip(), message.get("tool_call_id")
     for index in rest:
         other = sent[index]
@@ -151,7 +151,7 @@ def _change(before: Message, after: Message) -> What:
 
 
 def _is_completed(before: Message, after: Message) -> bool:
-    """Return whether an answer has what the client left out: fields of it or its calls, or a thought in front of its text."""
+    """Return whether an answer got back what the client left out: its fields or calls, or thinking before its text."""
     old, new = text_of(before), text_of(after)
     if after.get("role") != "assistant" or behind_thoughts(new) != behind_thoughts(old):
         return False
@@ -160,14 +160,14 @@ def _is_completed(before: Message, after: Message) -> bool:
 
 
 def _recalled_block(message: Message) -> str:
-    """Return the block recalled in front of a user's words, with its marks; empty if there is none."""
+    """Return the recalled block in front of a user's words, with its marks; empty if there is none."""
     text = text_of(message) if message.get("role") == "user" else ""
     end = text.find(RECALLED_END) if text.startswith(RECALLED) else -1
     return text[: end + len(RECALLED_END)] if end >= 0 else ""
 
 
 def _without_block(message: Message) -> Message:
-    """The user's own words, without what was recalled in front of them."""
+    """Return the message without the recalled block in front of the user's words."""
     if not _recalled_block(message):
         return message
     content = message["content"]
@@ -177,7 +177,7 @@ def _without_block(message: Message) -> Message:
 
 
 def _shown(message: Message) -> str:
-    """Return what a message says, and the tools that it calls."""
+    """Return the text of a message and the calls in it, for display."""
     parts, calls = [text_of(message)], message.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
         function: Any = call.get("function") if isinstance(call, dict) else None

@@ -1,4 +1,4 @@
-"""The beginning of prompts, by which backends find what they have read before: kept stable, and measured."""
+"""Prompt prefixes, for which backends reuse their cache: kept stable between requests, and measured."""
 
 from bisect import bisect_left
 from typing import Any, Literal
@@ -16,16 +16,16 @@ from proxy.tokens.cache import Cache
 from proxy.tokens.meter import Estimate, Meter
 
 _ESTIMATE, _DIGEST = 800, 64
-"""Bytes of an estimate, and of each digest in it, about."""
+"""Approximate bytes of an estimate, and of each digest in it."""
 _BILLING_HEADER = "x-anthropic-billing-header:"
-"""First words of Claude Code's (2.1) system prompt. The line holds no instruction and differs from conversation to conversation,
-in older versions from request to request (`cc_version`, `cch`): a backend could reuse nothing of its cached prompt behind it."""
+"""First words of Claude Code's (2.1) system prompt. The line holds no instruction and differs between conversations, in older
+versions even between requests (`cc_version`, `cch`), so a backend could reuse nothing of its cached prompt after it."""
 _EPHEMERAL = {"type": "ephemeral"}
 _MARK_BYTES = CACHE_MARK.encode()
 
 
 class PromptPrefix(AddOn):
-    """Compares each prompt with the one before it in its conversation. For one thread."""
+    """Keeps prompt prefixes stable, and compares each prompt with the previous one of its conversation. For one thread."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
@@ -33,7 +33,7 @@ class PromptPrefix(AddOn):
 
     @override
     def shape(self, request: Request, route: Route, settings: Settings, outcome: Outcome) -> Request:
-        """Strip billing lines, and the cache marks that the backend does not take; set one that its service waits for."""
+        """Strip billing lines, and cache marks if the backend takes none; set a mark where the service caches nothing without one."""
         if not settings.stabilise:
             return request
         backend = route.prober.known_backend
@@ -47,11 +47,11 @@ class PromptPrefix(AddOn):
 
     @override
     def before_sending(self, job: Job, *, again: bool) -> None:
-        """Record how much of the prompt is repeated, and remember it."""
+        """Record how much of the previous prompt is repeated, and remember this one."""
         links, prompt = job.prompt.links, job.prompt.estimate
         if not links:
             return
-        # Two conversations may begin alike, with what an agent tells of its surroundings.
+        # The first message is not enough: conversations of an agent may begin alike, with a description of its environment.
         key = (job.scope, job.outcome.conversation, links[0])
         previous = self._newest.get(key)
         if not again:
@@ -61,13 +61,13 @@ class PromptPrefix(AddOn):
         self._newest.put(key, prompt, _ESTIMATE + _DIGEST * len(prompt.digests))
 
     def _repeated(self, job: Job, previous: Estimate, prompt: Estimate) -> tuple[int, str]:
-        """Return the tokens that are the same, and why no more are; no reason: all of the previous prompt are."""
+        """Return the tokens repeated, and why there are not more; the reason is empty if all of the previous prompt is repeated."""
         if previous.scope != prompt.scope:
             return 0, "tools"
         if previous.system_digest != prompt.system_digest:
             return 0, "system"
         known, digests = previous.digests, prompt.digests
-        # In a chain of digests all behind one that differs do.
+        # Digests form a chain: after the first that differs, all differ. So comparing the last is enough, and bisection works.
         if not known or (len(known) <= len(digests) and known[-1] == digests[len(known) - 1]):
             return min(previous.tokens, prompt.tokens), ""
         common = bisect_left(range(min(len(known), len(digests))), True, key=lambda at: known[at] != digests[at])
@@ -77,9 +77,9 @@ class PromptPrefix(AddOn):
 
 
 def stabilised(request: Request, *, takes_marks: bool) -> tuple[Request, list[str]]:
-    """Return the request without them, and the kinds that were found; the same object if there were none.
+    """Return the request without billing lines and unwanted cache marks, and the kinds found; the same object if none were.
 
-    `takes_marks`: the backend knows cache marks and receives them.
+    `takes_marks`: the backend understands cache marks, so they are left in.
     """
     messages = _without_billing(request.messages)
     fields: dict[str, Any] = {} if messages is None else {"messages": messages}
@@ -94,9 +94,9 @@ def stabilised(request: Request, *, takes_marks: bool) -> tuple[Request, list[st
 
 
 def with_cache_mark(request: Request, place: Literal["request", "message"]) -> Request:
-    """Return a conversation from its second turn on with one mark at its end; the same object if its client set any.
+    """Return the request with one cache mark at its end; the same object on a first turn, or if the client set any mark.
 
-    A single question is not marked: to write a cache costs more than to read the prompt.
+    A first turn is not marked: writing a cache costs more than reading the prompt, and it may remain the only one.
     """
     messages, tools = request.messages, request.body.get("tools")
     if CACHE_MARK in request.body or not any(each.get("role") == "assistant" for each in messages):
@@ -114,7 +114,7 @@ def with_cache_mark(request: Request, place: Literal["request", "message"]) -> R
 
 
 def _without_billing(messages: list[Message]) -> list[Message] | None:
-    """Return the messages without a billing line at their front; None if there is none."""
+    """Return the messages without the billing line at their front, or None if there is no such line."""
     if not messages or messages[0].get("role") not in SYSTEM_ROLES:
         return None
     first = messages[0]
@@ -129,6 +129,6 @@ def _without_billing(messages: list[Message]) -> list[Message] | None:
 
 
 def _is_billing(part: Any) -> bool:
-    """Return whether a part of a message holds a billing line and nothing else."""
+    """Return whether a part of a message consists of a billing line alone."""
     text = part.get("text") if isinstance(part, dict) else None
     return isinstance(text, str) and text.startswith(_BILLING_HEADER) and "\n" not in text.strip()

@@ -1,8 +1,8 @@
-"""Recall: passages of the covered history put in front of the newest user message, and how long they stay.
+"""Recall: puts passages of the covered history in front of the newest user message, and decides how long they stay.
 
-What was taken out of the prompt is in the request all the same; what the client left out may be archived (`proxy.addons.archive`).
-What is remembered between requests is which block was put in front of which user message, so that a prompt begins the same on
-every step of a turn, and which of them stay.
+Passages come from messages that the request still has although its prompt does not, or that are archived because the client left
+them out (`proxy.addons.archive`). Between requests, the add-on remembers which block it put in front of which user message, so that
+the prompt begins the same on every step of a turn, and which blocks stay after their turn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,32 +51,32 @@ from proxy.tokens.meter import digest_of
 _TURN = 200
 """Bytes of a decision for a turn, besides its block."""
 _MANY = 4000
-"""Passages from which ranking is left to a thread: it takes about a millisecond for each thousand."""
+"""Passages above which they are ranked in a thread: ranking takes about a millisecond per thousand."""
 SECONDS = 2.0
-"""Seconds for which a backend may read what is recalled for a turn, where reading costs nothing else."""
+"""Most seconds that a backend may spend reading a turn's recalled passages, where only reading time matters (not hosted)."""
 _LEAST = 128
 """Tokens that may be recalled however slow a backend is."""
 _WORTH = 4
-"""Times the tokens of a block that have to stand behind it, for it to stay when its turn is over."""
+"""Factor by which the tokens after a block must exceed its own for the block to stay when its turn is over."""
 _FEWEST, _FEW = 2, 6
-"""Terms of a message that may ask for more of what was asked before: fewer ask nothing, more have words of their own."""
+"""Range of terms in a message that may continue the question before it: fewer ask nothing, more are a query of their own."""
 _LEAST_ROOM = 64
-"""Tokens; in fewer nothing is searched for."""
+"""Tokens of room below which the model's search is refused."""
 _END = 80
-"""Characters at the end of a passage by which it stands in what is left of a message: the question mostly does."""
+"""Characters at the end of a passage that show it is still in a cut message: the end, because the question mostly is there."""
 _MARKS = 48
-"""Tokens of the marks around a block, and of its days."""
+"""Tokens reserved for the marks around a block and the dates in it."""
 
 
 @dataclass(slots=True)
 class _Turn:
-    """Decision for a turn under a checkpoint, or none: its block, and once the turn is over whether the block stays."""
+    """Decision for a turn, valid under one checkpoint: the block, if any, and once the turn is over whether it stays."""
 
     checkpoint: bytes | None
     block: Block | None
     stays: bool | None = None
     capped: int = 0
-    """Results that were shown within limits: where none of them had what is needed, one more is searched."""
+    """Number of capped results when it was decided: if no block was found, another capped result is reason to search again."""
 
 
 class Recaller(AddOn):
@@ -90,7 +90,7 @@ class Recaller(AddOn):
 
     @override
     async def forgotten(self, scope: str, links: Sequence[bytes], outcomes: Sequence[Outcome] = ()) -> None:
-        """Forget all words: nothing tells whose a term is, and to index a history anew takes seconds at most."""
+        """Clear all indexes: terms do not record whose they are, and indexing a history again takes seconds at most."""
         self._passages.clear()
         self._turns.clear()
         clear_terms()
@@ -109,7 +109,7 @@ class Recaller(AddOn):
         earlier = self._staying(job, newest)
         if job.expected in prompt.links[:newest]:
             await self._insert(job, RecalledBlocks(earlier))
-            return  # nobody knows yet what the newest turn will need
+            return  # the prompt is prepared ahead: the user's next message, and so the query, is still unknown
         since, key = job.outcome.clock(), (job.scope, prompt.links[newest])
         turn = self._turns.get(key)
         capped = len(prompt.capped)
@@ -124,13 +124,14 @@ class Recaller(AddOn):
 
     @override
     async def give_way(self, job: Job, *, refused: bool) -> bool:
-        """Take out what was recalled, if the prompt was refused, or where that makes room for more than this step.
+        """Take recalled passages out if the prompt was refused, or if that makes room for more than this step.
 
-        The results of a loop need the room more, and a summary would cost more than reading the turn once more; but not
-        one that would be due at the next step all the same.
+        In an agent's loop, tool results need the room more, and a summary would cost more than reading the turn again. Nothing
+        is taken out if the next step would need a compaction anyway.
         """
         prompt, recalled = job.prompt, job.prompt.recalled
-        block = None if recalled.cramped else recalled.newest  # a compaction makes room for what fits best
+        # If cramped, a compaction makes room for the passages that were left out.
+        block = None if recalled.cramped else recalled.newest
         if refused and recalled.blocks:
             await self._insert(job, NOTHING)
         else:
@@ -147,7 +148,7 @@ class Recaller(AddOn):
 
     @override
     async def offer(self, job: Job, offered: OfferedTools, *, emulate: bool) -> None:
-        """Offer the search, where the user wants that, to models that are offered tools, or have them."""
+        """Offer the search tool, where the settings ask for it, to models that get tools from the client or can call them."""
         request, has_tools = offered.request, job.profile.tools
         tools = request.body.get("tools") or []
         able = bool(tools) or (not emulate and has_tools is not None and has_tools.value)
@@ -157,7 +158,7 @@ class Recaller(AddOn):
             offered.request = request.changed(tools=[*tools, search_tool(name)])
 
     async def _search(self, job: Job, call: CallPart, room: float, before: Sequence[str]) -> str:
-        """Search the covered history for the model."""
+        """Search the covered history for the model, and return the tool's result."""
         if not (text := query_in(call)):
             return NO_QUERY
         if not (job.prompt.lost or job.prompt.capped):
@@ -171,17 +172,17 @@ class Recaller(AddOn):
         return found_text(job.prompt.conversation, passages) if passages else NOTHING_FOUND
 
     def _step(self, job: Job) -> float:
-        """Return the tokens of the newest answer and of what came after it: the next will take about as many."""
+        """Return the tokens of the newest answer and all after it, as a prediction for the next step."""
         sent = job.prompt.sent
         answers = (at for at in reversed(range(len(sent))) if sent[at].get("role") == "assistant")
         return sum(self._meter.costs(job.key, sent[next(answers, len(sent)) :]))
 
     def _staying(self, job: Job, newest: int) -> dict[int, Block]:
-        """Find the blocks of earlier turns that stay, by their places in the prompt's history.
+        """Find the blocks of earlier turns that stay, by their indexes in the prompt's history.
 
-        A block stays where that costs less. Taken out, the tokens that follow it are read once more. Left, its own bring the
-        next compaction nearer, and some of these a whole turn, after which all is read anew and words are lost. A cache that
-        can't be cut back is read anew whatever is taken out.
+        A block stays where that costs less. If it is removed, the backend reads all tokens after it again. If it is left, its
+        own tokens bring the next compaction nearer, sometimes by a whole turn, and then everything is read again and words are
+        lost. If the model's cache cannot be rolled back, removing any block means reading the whole prompt, so blocks stay.
         """
         prompt, moved = job.prompt, len(job.prompt.history) - len(job.prompt.sent)
         found = dict[int, Block]()
@@ -199,9 +200,9 @@ class Recaller(AddOn):
     async def _fitted(
         self, job: Job, found: Sequence[Passage], placed: int, earlier: Mapping[int, Block], reserve: int
     ) -> Block | None:
-        """Put as many passages into the prompt as fit; None: none are needed, or there is no room."""
+        """Put as many passages into the prompt as fit; returns None if none are needed, or none has room."""
         room = job.room - _MARKS
-        # What is needed most comes before what is only likely to come.
+        # The best passage may use the reserve, which is for tokens that are only likely to come; all others must leave it free.
         best = within(found[:1], room)
         fitting = within(found, room - reserve)
         fitting = fitting if fitting[:1] == best else best or fitting
@@ -209,7 +210,7 @@ class Recaller(AddOn):
         while fitting:
             text = block_of(job.prompt.conversation, fitting)
             block = Block(text, tuple(fitting), self._meter.count_text(job.key, text))
-            # Not for the half of them where the next turn is due all the same.
+            # Cramped if the best passage is missing, or more than half of them, unless the next step needs a compaction anyway.
             cramped = fitting[:1] != found[:1] or (2 * len(fitting) < len(found) and not is_last)
             recalled = RecalledBlocks({**earlier, placed: block}, block, cramped=cramped)
             await self._insert(job, recalled)
@@ -223,7 +224,7 @@ class Recaller(AddOn):
         """Find the passages that the turn beginning with the message at `newest` needs, best first."""
         sent, budget, checkpoint = job.prompt.sent, job.budget, job.prompt.checkpoint
         if checkpoint is not None and checkpoint.kind == "read" and checkpoint.covered > newest:
-            return []  # notes stand in its place, which were made for what it asks
+            return []  # the message was read in parts and replaced by notes, which were made for its question
         if are_data(job.prompt.system, sent, newest):
             return []
         room = 0.0 if budget is None else prune_limits(job.settings, budget.zone).recall - _MARKS
@@ -231,7 +232,7 @@ class Recaller(AddOn):
             room = min(room, max(_LEAST, SECONDS * self._counting.pace(job.key).read) - _MARKS)
         if room <= 0:
             return []
-        # The first terms of a process take 0.1 s.
+        # In a thread, because the first terms of a process take 0.1 s.
         query, text = await offload_if(True, lambda: (query_of(sent, newest), query_text(sent, newest)))
         found = await self._ranked(job, query, text, room) if query.terms else []
         earlier = newest_user(sent[:newest])
@@ -240,16 +241,17 @@ class Recaller(AddOn):
         turn = self._turns.get((job.scope, job.prompt.links[earlier]))
         if turn is None or turn.block is None:
             return []
-        # "Quote the whole sentence." has no words of its own: it goes on with what was found for the turn before.
+        # "Quote the whole sentence." has no search terms of its own: use the query of the turn before, for which something was found.
         before = await offload_if(True, query_of, sent, earlier)
         return await self._ranked(job, replace(before, bar=0.0), text, room, since=earlier) if before.terms else []
 
     async def _ranked(
         self, job: Job, query: Query, text: str, room: float, *, since: int | None = None
     ) -> list[Passage]:
-        """Find the passages that match a query best; `text` is what the embedding model gets of it.
+        """Find the passages that match a query best; `text` is the query for the embedding model.
 
-        `since`: index of the message from which on the prompt has nothing but what is asked and how it was answered.
+        `since`: index of the user message at which the question begins (default: the newest). From there on, the prompt holds
+        only the question and its answers, which are not passages to find.
         """
         prompt, messages = job.prompt, job.prompt.conversation
         newest = newest_user(messages)
@@ -259,7 +261,7 @@ class Recaller(AddOn):
         while asked and messages[asked - 1].get("role") == "user":
             asked -= 1
         for index in range(min(asked, prompt.lost), newest + 1):
-            # A question is no answer: who asks once more needs the same again.
+            # Never return the question itself as a passage: not the messages still shown from it on, nor earlier copies of it.
             shown = index >= prompt.lost or (index >= asked and messages[index] in prompt.history)
             if shown and (index >= asked or asks_the_same(messages[index], query)):
                 indexed[index] = NO_PASSAGES
@@ -276,12 +278,13 @@ class Recaller(AddOn):
     def _best(
         self, job: Job, indexed: Sequence[MessagePassages], query: Query, near: Sequence[float] | None, room: float
     ) -> list[Passage]:
-        """Rank passages and choose among them. May take long; usable from a thread."""
+        """Rank passages and choose among them. It may take long, and may run in a thread."""
         prompt, messages, checkpoint = job.prompt, job.prompt.conversation, job.prompt.checkpoint
         replacement = () if checkpoint is None else checkpoint.replacement
         shown = {content for each in replacement if isinstance(content := each.get("content"), str)}
         texts = "\n".join(map(spoken_text, prompt.messages))
-        # What else is in the prompt all the same is found by its text.
+        # A covered message is lost unless the checkpoint repeats its whole text. A passage that other messages of the prompt
+        # contain is recognised by its text (`in_prompt`).
         contents = (message.get("content") for message in messages)
         capped = {len(prompt.archived) + index for index in prompt.capped}
         lost = [
@@ -299,7 +302,7 @@ class Recaller(AddOn):
         )
 
     async def _indexed(self, messages: Sequence[Message]) -> list[MessagePassages]:
-        """Index the passages of each message; only new ones are read, in a thread."""
+        """Index the passages of each message; only messages not seen before are read, in a thread."""
         digests = [*map(digest_of, messages)]
         found = {digest: self._passages.get(digest) for digest in digests}
         new = {digest: each for digest, each in zip(digests, messages, strict=True) if found[digest] is None}
@@ -321,12 +324,12 @@ class Recaller(AddOn):
 
 
 def _digest(job: Job) -> bytes | None:
-    """Return the digest of the checkpoint that the prompt begins with."""
+    """Return the digest of the checkpoint that the prompt begins with, or None if there is none."""
     return None if job.prompt.checkpoint is None else job.prompt.checkpoint.digest
 
 
 def _reads_anew(job: Job) -> bool:
-    """Return whether the model reads all of a prompt again of which something was taken out."""
+    """Return whether the model is known to read a whole prompt again if anything in it changed: its cache cannot roll back."""
     return job.profile.rolls_back is not None and not job.profile.rolls_back.value
 
 
@@ -339,6 +342,6 @@ def _record(job: Job, seconds: float = 0.0) -> None:
 
 
 def _texts_of(messages: Sequence[Message], indexed: Sequence[MessagePassages]) -> list[str]:
-    """List the text of each passage, in the order in which they are ranked."""
+    """List the text of each passage, in the order of ranking."""
     spoken = ((spoken_text(message), each.spans) for message, each in zip(messages, indexed, strict=True))
     return [text[start:end] for text, spans in spoken for start, end in spans]

@@ -1,4 +1,4 @@
-"""What was done with a request, in sentences: the same in the log, in the terminal and on the page."""
+"""Sentences that say what was done with a request: the same in the log, in the terminal and on the page."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ _CHANGED = {
     "tools": "shorter tools", "on_demand": "tools on demand", "system": "another system prompt",
     "guide": "a shorter guide to tools", "results": "shorter tool results",
 }  # fmt: skip
-"""What the policy changed, by the kind of part."""
+"""Words for the policy's changes, by kind of part."""
 _RUNGS = {
     "duplicates": "duplicates dropped", "oversize": "long messages cut", "trim": "oldest turns dropped",
     "taken over": "compacted by another request",
@@ -25,12 +25,12 @@ _UNFIT = {
 
 
 def sentence(outcome: Outcome) -> str:
-    """Say what was done with a request; of one that runs, what was done so far."""
+    """Say what was done with a request, so far if it is still running."""
     return " ".join((_sent(outcome), *(f"{each}." for each in _besides(outcome))))
 
 
 def unfit_summaries(summarised: Iterable[Mapping[str, Any]]) -> str:
-    """Say which model's summaries fail, why, and what to set, if the newest of these events tells of one that did."""
+    """Say which model's summaries fail, why, and what to set; empty unless the first event, the newest, is a failed summary."""
     newest = next(iter(summarised), {})
     if (why := _UNFIT.get(newest.get("verdict", ""))) is None:
         return ""
@@ -39,7 +39,7 @@ def unfit_summaries(summarised: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _sent(outcome: Outcome) -> str:
-    """Say in which form its prompt was sent."""
+    """Say in which form the prompt was sent."""
     if outcome.action == "passed" and outcome.attempts:
         return "Passed through."
     before, after, window = outcome.tokens_before or 0, outcome.tokens_after or 0, outcome.window
@@ -56,7 +56,7 @@ def _sent(outcome: Outcome) -> str:
 
 
 def _changes(outcome: Outcome) -> list[str]:
-    """Say what a prompt has that is not as its client sent it, though it was not shortened for this request."""
+    """List the differences between the prompt and the client's request, where nothing was shortened for this request."""
     which = {"written": "a summary of {}", "extract": "an extract of {}", "": "{} shortened before"}[outcome.summary]
     changes = [which.format(plural(outcome.covered, "message"))] if outcome.covered else []
     changes += [words for kind, words in _CHANGED.items() if outcome.shaped.get(kind)]
@@ -66,7 +66,7 @@ def _changes(outcome: Outcome) -> list[str]:
 
 
 def _reductions(outcome: Outcome) -> Iterator[str]:
-    """Say what was done to make room."""
+    """Yield phrases for the steps that made room."""
     first, rungs = outcome.reduced[0], outcome.rungs
     if not {"cap", "mask", "unread"}.isdisjoint(rungs):
         cleaned = first["results_cleaned"]
@@ -79,7 +79,7 @@ def _reductions(outcome: Outcome) -> Iterator[str]:
 
 
 def _besides(outcome: Outcome) -> Iterator[str]:
-    """Say what else was done, and what happened."""
+    """Yield sentences, without their full stops, on everything else that was done or happened."""
 
     def total(event: str, field: str) -> int:
         return sum(fields[field] or 0 for fields in outcome.each(event))

@@ -1,8 +1,8 @@
-"""Slots of llama.cpp's llama-server: a conversation stays in its own, and what gives way is saved to disk and restored.
+"""Slots of llama.cpp's llama-server: keep each conversation in its own slot, and save and restore slots that give way.
 
-It works where the server was started with `--slot-save-path`, else the server chooses. One that holds something in memory too
-(`--cache-ram`) looks there before it reads into a slot that is named, unless that is empty (measured, b11549). The server can't
-delete files: a bounded set of names is overwritten, and what was purged, with an empty slot.
+This needs a server started with `--slot-save-path`; otherwise the server chooses slots. A server that also keeps prompts in memory
+(`--cache-ram`) looks there before it reads into the named slot, unless that slot is empty (measured, b11549). The server cannot
+delete files, so a bounded set of file names is reused, and purged files are overwritten with an empty slot.
 """
 
 import asyncio
@@ -33,16 +33,16 @@ from proxy.store import Store
 _log = logging.getLogger("spillway.slots")
 
 QUIET = 10.0
-"""Seconds without a request in a slot after which it is saved: a save holds up all slots, and writes all of its prompt."""
+"""Seconds without a request in a slot until it is saved: a save blocks all slots, and writes the whole prompt."""
 MOST_BYTES = 16 * 2**30
-"""Bytes on disk for one model of one backend; the longest unused conversations go first."""
+"""Most bytes on disk for one model of one backend; the least recently used conversations go first."""
 MOST_FILES = 64
 LEAST = 128
-"""Tokens that are worth a file."""
+"""Fewest tokens worth saving to a file."""
 CLOSE = 16
-"""Tokens by which a slot may differ from what the usage of its last answer says, and still hold that."""
+"""Tokens by which a slot may differ from the usage of its last answer and still count as holding that prompt."""
 IN_VAIN = 2
-"""Saves refused, or prompts restored and read anew all the same, after which the server is left alone."""
+"""Failures after which a server's slots are left alone: refused saves, and restored prompts that it read again anyway."""
 FREE_SLOT = "⏳ Waiting for a free slot"
 _OWNER = "slot files"
 """Owner of the list of files in the store."""
@@ -50,30 +50,30 @@ _OWNER = "slot files"
 
 @dataclass(slots=True)
 class _Slot:
-    """What one slot holds, as far as it was filled through here."""
+    """Content of one slot, as far as it was filled through Spillway."""
 
     number: int
     job: Job | None = None
-    """Which runs in it."""
+    """Job that runs in it, if any."""
     keys: Sequence[str] = ()
-    """Of the history in it."""
+    """Keys of the history in it."""
     stem: str = ""
-    """The key where its newest turn begins; empty: it holds nothing that is known."""
+    """Key of the place where its newest turn begins; empty if the content is unknown."""
     checkpoint: str = ""
     opening: int = 0
-    """Of its system messages and tools, which conversations of one program share; 0: none."""
+    """Hash of its system messages and tools, which conversations of one program share; 0 if it has none."""
     tokens: int = 0
-    """It holds; 0: not known."""
+    """Tokens that it holds; 0 if unknown."""
     used: float = 0.0
     saved: bool = True
 
     @property
     def taken(self) -> bool:
-        """Return whether a request runs in it; one that has left may have a summary written for others."""
+        """Return whether a request runs in it: a job whose request is over may still have a summary written for others."""
         return self.job is not None and not self.job.outcome.seconds
 
     def take(self, job: Job, now: float, keys: Sequence[str]) -> None:
-        """Have a job run in it; for one that is done ahead of its request, or beside it, other jobs do not wait."""
+        """Record that a job runs in it. Other jobs do not wait for a job run ahead, nor for a prompt without keys."""
         self.job, self.keys, self.tokens = None if job.expected or not keys else job, keys, 0
         self.saved = not job.expected or (job.rewrites and self.saved)
         self.used = now if keys and not job.rewrites else self.used
@@ -83,29 +83,31 @@ class _Slot:
 
 @dataclass(slots=True)
 class _Engine:
-    """The slots of one model, and the files that are written for it."""
+    """Slots of one model, and the files written for it."""
 
     name: str
-    """Of the list of files in the store."""
+    """Name of the list of files in the store."""
     route: Route
-    """By which it was reached last."""
+    """Route by which the model was reached last."""
     files: dict[str, dict[str, Any]]
-    """By name, the longest unused first: stem (empty: it is to be emptied), checkpoint and bytes."""
+    """Files by name, least recently used first: stem (empty if the file is due to be emptied), checkpoint and bytes."""
     sweeps: bool
-    """Whether there may be files that are not listed: the list was purged or has expired while nobody ran."""
+    """Whether unlisted files may exist: the list was purged, or expired while Spillway was not running."""
     slots: list[_Slot] = field(default_factory=list)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     freed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a request has left its slot."""
     clears: bool = False
-    """Whether it moves idle slots to memory when another one begins to work (`--cache-idle-slots`, its default)."""
+    """Whether the server moves idle slots to memory when another one starts to work (`--cache-idle-slots`, its default)."""
     vain: int = 0
+    """Number of failures, up to `IN_VAIN`."""
     read_pace: float = 1.0
+    """Seconds to read a token."""
     restore_pace: float = 0.0
-    """Seconds that a token takes to be read, or to be restored."""
+    """Seconds to restore a token from a file."""
 
     async def act(self, action: SlotAction, slot: _Slot, file: str = "") -> SlotDone | None:
-        """Have the server act on a slot; None: it was refused."""
+        """Have the server act on a slot; returns None if it refused."""
         prober = self.route.prober
         return await prober.runner.run(prober.known_backend.use_slot(self.route.model, action, slot.number, file))
 
@@ -114,7 +116,7 @@ class _Engine:
         return next((each for each in self.slots if each.job is not None and each.job.outcome is job.outcome), None)
 
     def free(self, seen: Sequence[SlotState]) -> list[_Slot]:
-        """List the slots in which nothing runs, and forget what they do not hold any more."""
+        """List the slots in which nothing runs, and forget content that they no longer hold."""
         if len(seen) != len(self.slots):
             self.slots = [_Slot(number) for number in range(len(seen))]
         idle = [(slot, each) for slot, each in zip(self.slots, seen, strict=True) if not (slot.taken or each.busy)]
@@ -126,18 +128,18 @@ class _Engine:
         return [slot for slot, _ in idle]
 
     def file_of(self, keys: Sequence[str], checkpoint: str) -> str:
-        """Return the file with the longest beginning of a history as a checkpoint has it; empty: none has any."""
+        """Return the file that holds the longest prefix of a history under this checkpoint; empty if there is none."""
         stems = {each["stem"]: name for name, each in self.files.items() if each["checkpoint"] == checkpoint}
         return next((stems[key] for key in reversed(keys) if key in stems), "")
 
     def spare(self) -> str:
-        """Return the first name that is not listed."""
+        """Return the first file name that is not listed."""
         owner = blake2b(self.name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
         return next(name for number in count() if (name := f"spillway-{owner}-{number}.slot") not in self.files)
 
 
 class SlotKeeper(AddOn):
-    """Chooses the slot of each prompt. For one process: another one that shares the server chooses for itself."""
+    """Chooses the slot of each prompt. For one process: others that share the server choose for themselves."""
 
     def __init__(self, store: Store, now: Callable[[], float] = time.monotonic) -> None:
         """`now` gives monotonic seconds."""
@@ -146,7 +148,7 @@ class SlotKeeper(AddOn):
 
     @override
     async def place(self, job: Job, beside: JsonObject | None = None) -> None:
-        """Choose a slot, save what is in it, and restore what was saved of the job's conversation."""
+        """Choose a slot, save its content, and restore the job's conversation if it was saved."""
         if not job.prompt.links or SLOT in job.request.body or (engine := await self._engine(job)) is None:
             return
         keys, fields = ([], beside) if beside is not None else (_keys(job.scope, job.prompt.links), job.prompt.fields)
@@ -156,20 +158,20 @@ class SlotKeeper(AddOn):
             async with engine.lock:
                 engine.freed.clear()
                 if keys and (slot := engine.slot_of(job)) is not None:
-                    slot.job = None  # it is sent again; the slot may have been cleared
+                    slot.job = None  # the job is sent again, so choose again: the slot may have been cleared
                 slot = await self._choose(engine, job, keys)
                 if slot is not None:
                     slot.take(job, self._now(), keys)
             if slot is not None or job.expected or not (keys and engine.slots and all(at.taken for at in engine.slots)):
                 break
-            await engine.freed.wait()  # the server would put it into any slot
+            await engine.freed.wait()  # sent now, the server would queue it for any slot and evict another conversation
         fields.pop(SLOT, None)
         if slot is not None and len(engine.slots) > 1:
             fields[SLOT] = slot.number
 
     @override
     async def forgotten(self, scope: str, links: Sequence[bytes], outcomes: Sequence[Outcome] = ()) -> None:
-        """Empty the files of a conversation that a viewer deletes, now if a slot is free for that, and save it no more."""
+        """Empty the files of a conversation that a viewer deletes, at once if a slot is free, and do not save it again."""
         keys = _keys(scope, links)
         for engine in self._engines.values():
             async with engine.lock:
@@ -184,7 +186,7 @@ class SlotKeeper(AddOn):
                     await self._empty_surplus(engine, slot)
 
     def _vacate(self, job: Job, engine: _Engine) -> None:
-        """Free the slot, and save it when it has been quiet."""
+        """Free the slot of a job, and save it once it has been quiet."""
         outcome, usage, slot = job.outcome, job.outcome.usage or {}, engine.slot_of(job)
         engine.freed.set()
         if slot is None:
@@ -211,32 +213,34 @@ class SlotKeeper(AddOn):
                 await self._save(engine, slot)
                 await self._empty_surplus(engine, slot)
 
-    # -- one engine; its lock is held
+    # -- the methods below need the engine's lock
 
     async def _choose(self, engine: _Engine, job: Job, keys: Sequence[str]) -> _Slot | None:
-        """Return the slot that holds a job's conversation, else the longest unused one; None: the server chooses.
+        """Return the slot that holds a job's conversation, else the least recently used one; None if the server has to choose.
 
-        Without keys it is for another prompt, such as a transcript to be summarised.
+        Without keys, the slot is for another prompt, such as a transcript to be summarised.
         """
         free, digest = await self._free(engine, job.route), _digest_of(job)
         job.state.waits_for = FREE_SLOT if free == [] else ""
         if not free:
             return None
         if name := engine.file_of(keys, digest):
-            engine.files[name] = engine.files.pop(name)  # it is used last
-        # It is resumed, repeated or edited; what was read ahead may be in another slot than the turn before it.
+            engine.files[name] = engine.files.pop(name)  # move it to the end: most recently used
+        # Slots whose newest turn began within this history. Several may: a prompt read ahead can be in another slot than the
+        # turn before it.
         going_on = (each for each in free if each.stem in keys)
         own = max(going_on, key=lambda each: (each.checkpoint == digest, each.used), default=None)
         if own is not None and own.checkpoint != digest and (name or job.rewrites):
             own = None
         for slot in free:
-            # What a rewrite takes the place of is read once more for a summary.
+            # Save other slots if the server clears idle ones as another begins to work. Save the conversation's own slot if its
+            # prompt is rewritten: a summary written later reads the old prompt once more.
             if engine.clears if slot is not own else slot.checkpoint != digest and not job.expected:
                 await self._save(engine, slot)
         if own is not None:
             return own
         opening = 0 if name or not keys else _opening_of(job)
-        # Where idle slots are cleared, for the one that is not the server looks into its memory, and there is the room.
+        # Where the server clears idle slots, prefer the fullest: only for a slot that is not empty does it look into its memory.
         slot = min(free, key=lambda at: (-at.tokens * engine.clears, not opening or at.opening != opening, at.used))
         await self._save(engine, slot)
         await self._empty_surplus(engine, slot, stays=False)
@@ -245,15 +249,15 @@ class SlotKeeper(AddOn):
         done = await engine.act("restore", slot, name)
         if done is None or not done.tokens:
             slot.stem, slot.tokens = "", 0
-            if len(free) == len(engine.slots):  # else what runs may take the room that it needs
+            if len(free) == len(engine.slots):  # otherwise running requests may only have taken the room that it needs
                 engine.files[name]["checkpoint"] = "lost"
-            return None  # it is looked for in the server's memory, for which no empty slot may be named
+            return None  # let the server look in its memory, which it does not do if an empty slot is named
         engine.restore_pace = done.seconds / done.tokens
         job.outcome.add("slot_restored", tokens=done.tokens)
         return slot
 
     async def _save(self, engine: _Engine, slot: _Slot) -> None:
-        """Save a slot, and note where it is."""
+        """Save a slot to a file, and list the file in the store; nothing happens if it is saved or its content is unknown."""
         if slot.saved or not slot.stem:
             return
         older = [name for name, each in engine.files.items() if each["stem"] in slot.keys]
@@ -268,7 +272,7 @@ class SlotKeeper(AddOn):
         await self._store.put_document(_OWNER, engine.name, engine.files)
 
     async def _empty_surplus(self, engine: _Engine, slot: _Slot, *, stays: bool = True) -> None:
-        """Overwrite files that are to go with a slot that is erased, and, if what was in it stays, restore that."""
+        """Overwrite surplus files with a slot, which is erased for this; if its content stays, restore it afterwards."""
         while engine.sweeps and not stays and await engine.act("restore", slot, name := engine.spare()) is not None:
             engine.files[name] = {"stem": "", "checkpoint": "", "bytes": 0}
         engine.sweeps &= stays
@@ -288,7 +292,7 @@ class SlotKeeper(AddOn):
         await self._store.put_document(_OWNER, engine.name, engine.files)
 
     async def _free(self, engine: _Engine, route: Route) -> list[_Slot] | None:
-        """List the slots in which nothing runs, and see whether the store was purged; None: they can't be read now."""
+        """List the slots in which nothing runs, and notice if the store was purged; None if the slots cannot be read now."""
         seen = await route.prober.runner.run(route.prober.known_backend.slots(route.model))
         if await self._store.document(_OWNER, engine.name) is None and self._store.healthy:
             for slot in engine.slots:
@@ -299,7 +303,7 @@ class SlotKeeper(AddOn):
         return engine.free(seen) if seen else None
 
     async def _engine(self, job: Job) -> _Engine | None:
-        """Return the slots of the job's model; None: it saves none, or they can't be read now."""
+        """Return the slots of the job's model; None if the server saves none, cannot say now, or failed too often."""
         engine, backend, runner = self._engines.get(job.key), job.known_backend, job.route.prober.runner
         if engine is None:
             saves = await runner.run(backend.saves_slots(job.route.model))
@@ -312,7 +316,7 @@ class SlotKeeper(AddOn):
 
 
 def _keys(scope: str, links: Sequence[bytes]) -> list[str]:
-    """Name the links of a history for its credential alone."""
+    """Return keys for the links of a history, which include the scope, so that no other credential finds them."""
     return [f"{scope} {link.hex()}" for link in links]
 
 
@@ -322,5 +326,5 @@ def _opening_of(job: Job) -> int:
 
 
 def _digest_of(job: Job) -> str:
-    """Digest of the checkpoint that a prompt begins with, in hexadecimal; empty: it begins with none."""
+    """Return the digest of the checkpoint that a prompt begins with, in hexadecimal; empty if there is none."""
     return "" if job.prompt.checkpoint is None else job.prompt.checkpoint.digest.hex()

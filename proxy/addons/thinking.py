@@ -1,8 +1,8 @@
-"""Thinking has an end: a bound in tokens, held by the backend where it has a field for one, and by Spillway everywhere.
+"""A bound on thinking, in tokens: the backend enforces it if it has a field for one, and Spillway watches over it everywhere.
 
-The bound is the user's (`thinking_budget`) or the client's own, the lower of them. An effort of the client's makes it a part
-of the user's. Of a thought that is as long as its bound the answer is asked for (`proxy.attempts.resuming`), and so it is of
-one that ended without a word, bound or not.
+The bound is the setting `thinking_budget` or the client's own budget, whichever is lower; if the client sets an effort, only a share
+of the setting counts. When thinking reaches the bound, Spillway ends it and asks for the answer (`proxy.attempts.resuming`). It also
+asks if the model stops after thinking without an answer, with or without a bound.
 """
 
 from collections.abc import Mapping
@@ -19,17 +19,17 @@ from proxy.job import Job
 from proxy.stream.watch import UNBOUND
 
 _SHARES = {"minimal": 0.1, "low": 0.2, "medium": 0.5}
-"""Parts of the bound by effort, as OpenRouter has them ("Reasoning tokens", 2026); any other has all of it."""
+"""Shares of the bound by effort, as OpenRouter documents them ("Reasoning tokens", 2026); any other effort gets all of it."""
 _BUDGETS = (("reasoning", "max_tokens"), ("thinking_budget_tokens",), ("thinking_token_budget",))
 _WORDS = (("reasoning", "effort"), ("reasoning_effort",), ("think",))
 _SWITCHES = (("think",), ("chat_template_kwargs", "enable_thinking"))
-"""Where clients of chat completions say how much: OpenRouter's, llama.cpp's, vLLM's, OpenAI's and Ollama's."""
+"""Fields by which clients of chat completions limit thinking: OpenRouter's, llama.cpp's, vLLM's, OpenAI's and Ollama's."""
 _SLACK, _SLACK_SHARE = 64, 4
-"""Tokens, and part of the bound, that a backend's own end of a thought may come late."""
+"""Tokens, and divisor of the bound: the larger of the two is how far a backend that ends thinking itself may exceed the bound."""
 
 
 class ThinkingBudget(AddOn):
-    """Bounds what a model thinks before it answers."""
+    """Bounds a model's thinking before it answers."""
 
     @override
     def before_sending(self, job: Job, *, again: bool) -> None:
@@ -45,13 +45,13 @@ class ThinkingBudget(AddOn):
             job.prompt.request = request.changed(**fields)
             bound = bound + max(_SLACK, bound // _SLACK_SHARE) if job.cancels else UNBOUND
         elif not request.stream and request.choices == 1 and job.streams:
-            # Nobody can be stopped whose answer comes in one piece.
+            # An answer that comes in one piece cannot be stopped while the model is thinking.
             job.prompt.request = replace(request.changed(stream=True), stream=True)
         job.state.thinking_bound = bound if request.choices == 1 else UNBOUND
 
 
 def _bound(job: Job) -> int | None:
-    """Tokens that this request may think; None: as many as it likes, or it is not to think at all."""
+    """Return the tokens that this request may think, or None if there is no bound or the client switched thinking off."""
     limit, body = job.settings.thinking_budget, job.request.body
     client = job.request.thinking or (None if limit is None else _thinking_in(body))
     if client is None:

@@ -1,11 +1,11 @@
-"""Tools on demand: where their definitions take too much of the window, a line stands for each, and the model looks up the rest.
+"""Tools on demand: if tool definitions take too much of the window, the prompt lists most tools by a line, and a tool looks them up.
 
-What coding agents live by is defined in full from the start, within an eighth of the window. Behind these come, never to go
-again, the tools that the conversation has called or looked up, so that its prompts begin alike: calls stand in the history,
-what was looked up is stored under the history's chain. A call of a tool of which the model has seen no more than the line is
-held against the schema: what fits goes to the client, with its types mended; else the model is given the schema, once.
+The tools that coding agents rely on are defined in full from the start, within an eighth of the window. After them come the tools
+that the conversation has called or looked up. These stay for good, so that its prompts begin alike: calls are in the history, and
+names that were looked up are stored under the history's chain. A call of a tool whose line is all that the model has seen is checked
+against its schema. A valid call goes to the client, with types repaired; otherwise the model gets the schema, once.
 
-This is on by itself: such definitions leave no room for a conversation, and each tool can still be called. The policy
+This is on by default: such definitions leave no room for a conversation, and every tool can still be called. The policy
 `standard` leaves them as they came.
 """
 
@@ -43,13 +43,13 @@ from proxy.store import Store
 
 NAME = "find_tools"
 _FEW = 8
-"""Tools; fewer are only put on a diet, since to look one up would cost more."""
+"""Fewest tools that are listed by lines: fewer are only shortened, since a lookup would cost more."""
 _AT_ONCE = 5
-"""Tools that are found by one call."""
+"""Most tools that one lookup returns."""
 _SHORT = 8
-"""Characters; a description of which fewer have room says nothing."""
+"""Characters of room below which a line has no description: it would say nothing."""
 _CLOSE = 1 / 3
-"""Share of the best tool's score that another one needs to be found too."""
+"""Share of the best tool's score that another tool must exceed to be found too."""
 _ABOUT = (
     "Look up tools before you call them: by their names, or in words for what is to be done. Do so before you say that you have "
     "no tool for something. Tools to look up:"
@@ -65,14 +65,14 @@ _NAMES = re.compile(r"\w(?:[\w.:/-]*\w)?")
 
 
 class ToolsOnDemand(AddOn):
-    """Offers few tools in full, and one that looks up the others."""
+    """Offers a few tools in full, and a tool that looks up the others."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     @override
     async def offer(self, job: Job, offered: OfferedTools, *, emulate: bool) -> None:
-        """Put lines in place of definitions that are too large together; shorten them where nothing can be looked up."""
+        """Replace definitions that are too large together by lines, or shorten them where the model cannot look tools up."""
         request, window, tools = offered.request, job.window, offered.request.body.get("tools")
         if job.settings.policy == "standard" or window is None or not isinstance(tools, list):
             return
@@ -94,23 +94,23 @@ class ToolsOnDemand(AddOn):
 
     @override
     async def forgotten(self, scope: str, links: Sequence[bytes], outcomes: Sequence[Outcome] = ()) -> None:
-        """Delete what was looked up in a conversation."""
+        """Delete the names of tools that were looked up in a conversation."""
         for link in links if outcomes else ():
             await self._store.drop_document(f"{scope}|tools", link.hex())
 
     async def _found(self, job: Job) -> "_Found":
-        """Read what was looked up in the conversation, as far as its history is the same."""
+        """Read the names of tools looked up in the conversation, stored under the newest link that its history shares."""
         messages, owner = job.request.messages[leading_system(job.request.messages) :], f"{job.scope}|tools"
         links = [link.hex() for link in await offload_if(is_heavy(messages), chain, messages)] or [""]
         stored = await self._store.document(owner, *links[::-1])
-        # Not under the newest message, which clients rewrite later.
+        # Store under the message before the newest user message, which clients may rewrite later.
         link = links[(newest_user(messages) or 1) - 1]
         return _Found(self._store, owner, link, [] if stored is None else stored["names"])
 
 
 @dataclass(slots=True)
 class _Found:
-    """Names of tools that a conversation has looked up, and where they are stored: under a link of its history."""
+    """Names of tools that a conversation has looked up, and the link of its history under which they are stored."""
 
     store: Store
     owner: str
@@ -123,22 +123,22 @@ class _Found:
 
 
 class _Listing:
-    """The tools of one prompt: those that are defined in it, and those of which it has a line. May take long to make."""
+    """Tools of one prompt, either defined in it or listed by a line. It may take long to make."""
 
     def __init__(self, job: Job, offered: OfferedTools, room: int, found: _Found) -> None:
-        """`room` in bytes; what may be called besides the listed tools goes into what is `offered`."""
+        """Divide the tools within `room` bytes; calls that Spillway answers or checks are added to `offered.builtin`."""
         tools, received = offered.request.body["tools"], {tool_name(tool): tool for tool in job.request.body["tools"]}
         functions = offer_of({"tools": tools})
         names = () if functions is None else (name for name in functions.tools if name not in offered.builtin)
         most = 0 if job.settings.policy == "local" else room // 8
         self._found = found
         self._forms = {name: _form(received[name], most) for name in names}
-        """Definitions by name: as they came, or on a diet where they are long."""
+        """Definitions by name: as they came, or shortened where they are long."""
         first = _first(self._forms, room // 2)
         lines = {name: form for name, form in self._forms.items() if name not in first}
         self._offer = offer_of({"tools": list(map(_strict, diet([*lines.values()])))}) or NO_TOOLS
         self._known = [*dict.fromkeys(name for name in (*found.names, *_picked(job.request)) if name in lines)]
-        """Those of them that were called or looked up, in the order in which they were."""
+        """Names of listed tools that are defined after all because they were looked up or called, in that order."""
         self._explained: set[str] = set()
         others = [tool for tool in tools if tool_name(tool) not in self._forms]
         defined = [self._forms[name] for name in (*first, *self._known)]
@@ -153,7 +153,7 @@ class _Listing:
                     offered.builtin[tool.name] = BuiltinTool(explain, tool.schema, self._passed)
 
     async def _find(self, job: Job, call: CallPart, room: float, before: Sequence[str]) -> str:
-        """Look up tools for the model, as many as have room."""
+        """Look up tools for the model, within `room` tokens, and return the tool's result."""
         del before
         words = " ".join(map(str, arguments_of(call.arguments).values()))
         if not words.strip():
@@ -170,21 +170,21 @@ class _Listing:
         return "\n".join((_FOUND, *(signature(self._offer.tools[name]) for name in found)))
 
     async def _explain(self, job: Job, call: CallPart, room: float, before: Sequence[str]) -> str:
-        """Tell the model how a tool is called that it has called wrongly."""
+        """Return the result of a wrong call: what is wrong, and the tool's signature."""
         del room, before
         self._explained.add(call.name)
         await self._define(job, [call.name], "called")
         return "\n".join((_NOT_CALLED.format(self._read(call)[1]), signature(self._offer.tools[call.name])))
 
     def _passed(self, call: CallPart) -> CallPart | None:
-        """Return a call of a tool that had no more than a line as the client gets it; None: its schema has to be explained."""
+        """Return the call of a listed tool as the client gets it, or None if the model has to be shown the schema first."""
         arguments, wrong = self._read(call)
         if wrong:
             return call if call.name in self._explained else None
         return call if arguments is None else replace(call, arguments=arguments)
 
     def _read(self, call: CallPart) -> tuple[str | None, str]:
-        """Return the arguments of a call, if they had to be mended, and what is wrong with them in spite of that."""
+        """Return a call's arguments if they were repaired, else None, and the fault if they cannot be; empty if they are valid."""
         try:
             arguments, repaired = self._offer.read(Written(call.name, call.arguments))
         except Unreadable as wrong:
@@ -192,7 +192,7 @@ class _Listing:
         return (arguments if repaired else None), ""
 
     async def _define(self, job: Job, names: Sequence[str], why: str) -> None:
-        """Define tools in the prompt from now on. Where tools are text, the result of the call has to do until the next prompt."""
+        """Define tools in the prompt from now on; if tools are emulated as text, only from the next prompt on."""
         new, prompt = [name for name in names if name not in self._known], job.prompt
         self._known += new
         if new and prompt.offer is None:
@@ -203,12 +203,12 @@ class _Listing:
         await self._found.put(self._known)
 
     def record(self, job: Job) -> None:
-        """Record how many of the tools are defined."""
+        """Record how many of the tools are defined in full."""
         lines = len(self._offer.tools)
         job.outcome.add("tools_on_demand", sent=len(self._forms) - lines + len(self._known), of=len(self._forms))
 
     def _ranked(self, words: str) -> list[str]:
-        """Return the tools that are named in these words, or else those that have most of them, best first."""
+        """Return the tools named in these words, or else those whose definitions share the most (and rarest) terms, best first."""
         tools, query = self._offer.tools, set(_terms(words))
         if named := [name for name in dict.fromkeys(_NAMES.findall(words)) if name in tools]:
             return named
@@ -220,12 +220,12 @@ class _Listing:
 
 
 def _form(tool: Any, most: int) -> Any:
-    """Return a definition as it came, or on a diet where it has more than so many bytes."""
+    """Return a definition as it came, or shortened if it has more than `most` bytes."""
     return tool if len(dumps(tool)) <= most else diet([tool])[0]
 
 
 def _first(forms: Mapping[str, Any], room: int) -> list[str]:
-    """Return the tools, in their order, that are defined from the start: what agents live by, within so many bytes."""
+    """Return the tools to define from the start, in their order: those that agents rely on, within `room` bytes."""
     first = set[str]()
     for name in (name for glob in TOOLS_FIRST for name in forms if fnmatchcase(name.lower(), glob)):
         size = 0 if name in first else len(dumps(forms[name]))
@@ -236,7 +236,7 @@ def _first(forms: Mapping[str, Any], room: int) -> list[str]:
 
 
 def _strict(tool: Any) -> Any:
-    """Return a definition by which arguments are wrong that it has no word of: who calls it has to guess their names."""
+    """Return a definition that rejects unknown arguments: a model that calls the tool by its line has to guess their names."""
     function = tool["function"]
     schema = function.get("parameters")
     if not isinstance(schema, Mapping) or "properties" not in schema or "additionalProperties" in schema:
@@ -245,7 +245,7 @@ def _strict(tool: Any) -> Any:
 
 
 def _picked(request: Request) -> Iterator[str]:
-    """Names of the tools that were called in a history, and that its client wants to be called."""
+    """Yield the names of tools called in a history, and of those that its client's `tool_choice` names."""
     for message in (*request.restored, *request.messages):
         yield from map(tool_name, calls_of(message))
     choice = request.body.get("tool_choice")
@@ -256,9 +256,9 @@ def _picked(request: Request) -> Iterator[str]:
 
 
 def _finder(name: str, forms: Mapping[str, Any], room: int) -> dict[str, Any]:
-    """Return the tool that looks up others, with a line for each within so many characters, or the name where there are many.
+    """Return the tool that looks up others; its description has a line for each, within `room` characters in all.
 
-    Names take twice as many at most; those of the tools behind them are found in words.
+    Where there are many tools, lines are names alone, in at most twice as many characters; tools left out can be found by words.
     """
     width, lines, spent = room // len(forms), [_ABOUT], 0
     for number, (each, form) in enumerate(forms.items()):

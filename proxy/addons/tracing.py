@@ -1,7 +1,7 @@
-"""Traces for OpenTelemetry, made of outcomes: a span for each request, below it its attempts, compactions, summaries and recalls.
+"""Traces for OpenTelemetry, made from outcomes: a span for each request, with its attempts, compactions, summaries and recalls.
 
-Names of attributes are those of the semantic conventions for generative AI, of version 1.41.0 (the last one before they got a
-repository of their own); what these have no name for begins with `spillway.`. Names and figures, never prompts or keys.
+Attributes are named by the semantic conventions for generative AI, version 1.41.0 (the last before they moved to a repository of
+their own); attributes that these do not define begin with `spillway.`. Spans hold names and figures, never prompts or keys.
 """
 
 import threading
@@ -28,7 +28,7 @@ from proxy.net.upstream import Upstream
 from proxy.outcome import CLIENT_DISCONNECTED, Event, Outcome
 
 SHUTDOWN_TIMEOUT = 2.0
-"""Seconds that a collector which does not answer may hold up the end; the exporter's own time-out is 10 and more."""
+"""Seconds that a collector without an answer may delay the shutdown; the exporter's own timeout is 10 or more."""
 _SCHEMA = "https://opentelemetry.io/schemas/1.41.0"
 _W3C = TraceContextTextMapPropagator()
 _TRACE_HEADERS = ("traceparent", "tracestate")
@@ -39,7 +39,7 @@ _NOTED = frozenset(
         *("called", "paused", "restarted", "resumed", "concluded", "out_of_room"),
     )
 )
-"""Events of the request's span; their fields are figures and words of Spillway's own."""
+"""Events added to the request's span: those whose fields are only figures and Spillway's own words."""
 _ATTEMPT, _COMPACTION, _SUMMARY = "attempt", "compaction", "summary"
 _ENDS = {
     **dict.fromkeys(("sent", "compacting", "refused", "paused"), _ATTEMPT),
@@ -59,35 +59,35 @@ _OUTCOME = {
         for name in ("action", "window", "fill", "attempts", "compactions", "pauses", "resumes", "first_byte")
     },
 }
-"""Attributes of a request's span, and the fields of its outcome."""
+"""Attributes of a request's span, and the fields of its outcome that they are read from."""
 _USAGE = {
     "gen_ai.usage.input_tokens": ("prompt_tokens",),
     "gen_ai.usage.output_tokens": ("completion_tokens",),
     "gen_ai.usage.cache_read.input_tokens": ("prompt_tokens_details", "cached_tokens"),
     "gen_ai.usage.reasoning.output_tokens": ("completion_tokens_details", "reasoning_tokens"),
 }
-"""The same in the usage that a client gets."""
+"""Attributes of a request's span, and their paths in the usage that a client gets."""
 
 
 class Tracing(AddOn):
-    """Makes spans of outcomes: the request's own when it begins, all others at its end from its events."""
+    """Makes spans of outcomes: the request's own at its start, all others at its end from its events."""
 
     def __init__(self, provider: TracerProvider, upstreams: Sequence[Upstream]) -> None:
-        """`provider` gets the spans; more `upstreams` may be added."""
+        """Send spans to `provider`; `upstreams` is read later, so more may be added to it."""
         self._tracer = provider.get_tracer("spillway", __version__, _SCHEMA)
         self._upstreams = upstreams
         self._roots: dict[Outcome, Span] = {}
 
     @override
     def started(self, outcome: Outcome, headers: Headers) -> None:
-        """Open the span of a request, below the client's own."""
+        """Open the span of a request, below the client's own if its headers name one."""
         parent = _W3C.extract({name.decode("latin-1"): value.decode("latin-1") for name, value in headers})
         root = self._roots[outcome] = self._tracer.start_span(_operation(outcome), parent, SpanKind.SERVER)
         outcome.traced = partial(_traced_headers, root)
 
     @override
     def ended(self, outcome: Outcome) -> None:
-        """End the span of a request, or of a compaction ahead of one, with those below it."""
+        """End the span of a request, or of a compaction ahead of one, with its child spans."""
         epoch = time.time_ns() - round(outcome.clock() * 1e9)
         if outcome.cause is not None and any(outcome.each("compacting")):
             since = epoch + round(outcome.since * 1e9)
@@ -110,7 +110,7 @@ class Tracing(AddOn):
         if outcome.dialect or outcome.cause is not None:
             attributes |= {"gen_ai.operation.name": "chat", "spillway.dialect": outcome.dialect}
             kind = "unknown" if upstream is None else upstream.prober.known_backend.kind
-            # A backend of an unknown kind is named by its interface.
+            # The conventions require a provider; a backend of unknown kind is named after its interface.
             attributes["gen_ai.provider.name"] = "openai" if kind in ("unknown", "generic") else kind
         if outcome.model:
             attributes["gen_ai.request.model"] = _text(outcome.model)
@@ -121,14 +121,14 @@ class Tracing(AddOn):
 
 @dataclass(slots=True)
 class _Timeline:
-    """Makes the spans below a request's out of its events."""
+    """Makes the child spans of a request from its events."""
 
     tracer: Tracer
     root: Span
     epoch: int
-    """Nanoseconds since the epoch at which the clock of events stood at 0."""
+    """Zero of the events' clock, in nanoseconds since the epoch."""
     backend: Mapping[str, AttributeValue]
-    """What each attempt tells of it."""
+    """Attributes of the backend, added to each attempt."""
     name: str
     running: dict[str, Span] = field(default_factory=dict)
     sent_at: float = 0.0
@@ -176,7 +176,7 @@ def _end(span: Span, event: Event, at: int) -> None:
 
 
 class Exporting(TracerProvider):
-    """Sends spans where the variables that OpenTelemetry's specification names say (`OTEL_EXPORTER_OTLP_ENDPOINT` and its like)."""
+    """Exports spans as configured by OpenTelemetry's standard variables (`OTEL_EXPORTER_OTLP_ENDPOINT` and others)."""
 
     def __init__(self) -> None:
         resource = Resource.create({"service.name": "spillway", "service.version": __version__})
@@ -186,7 +186,7 @@ class Exporting(TracerProvider):
 
     @override
     def shutdown(self) -> None:
-        """Send what waits."""
+        """Send the spans that are still waiting, within `SHUTDOWN_TIMEOUT`."""
         end = threading.Timer(SHUTDOWN_TIMEOUT, self._exporter.shutdown)
         end.start()
         super().shutdown()
@@ -194,7 +194,7 @@ class Exporting(TracerProvider):
 
 
 def _traced_headers(root: Span, headers: Headers) -> Headers:
-    """Return the headers of a request to a backend with the client's request as its parent (W3C Trace Context)."""
+    """Return the headers of a request to a backend, with the span of the client's request as parent (W3C Trace Context)."""
     context: dict[str, str] = {}
     _W3C.inject(context, set_span_in_context(root))
     others = [header for header in headers if header[0].decode("latin-1") not in _TRACE_HEADERS]
@@ -210,7 +210,7 @@ def _name(outcome: Outcome) -> str:
 
 
 def _prefixed(prefix: str, event: Event) -> dict[str, AttributeValue]:
-    """Return the fields of an event as attributes."""
+    """Return the fields of an event that have a value as attributes."""
     return {f"{prefix}.{name}": value for name, value in event.fields.items() if value is not None}
 
 
@@ -222,7 +222,7 @@ def _set_outcome(root: Span, outcome: Outcome) -> None:
     root.set_attributes({name: value for name, value in values.items() if value not in (None, "")})
     if outcome.error is not None and outcome.status != CLIENT_DISCONNECTED:
         root.set_attribute("error.type", _text(outcome.error))
-        if not 400 <= outcome.status < 500:  # those are the client's errors, not the server's
+        if not 400 <= outcome.status < 500:  # 4xx are the client's errors: a server span's status stays unset
             root.set_status(StatusCode.ERROR)
 
 
@@ -232,5 +232,5 @@ def _set_error(span: Span, error: str) -> None:
 
 
 def _text(name: str) -> str:
-    """Return a name that a client gave in a form that can be written: half of a surrogate pair can't be."""
+    """Return a client's name for something in a form that can be encoded: half of a surrogate pair cannot."""
     return name.encode(errors="replace").decode()
