@@ -1,6 +1,9 @@
-"""The wire forms of a conversation: read into the neutral form at the edge, and written there again.
+"""Dialects: the wire forms of a conversation, read into a neutral form at the edge and written from it again.
 
-A new one for clients is one folder and one line here.
+A dialect is one API that clients speak: a path, a reader of request bodies, and a writer of answers (`proxy.core.dialect`).
+The neutral form is that of chat completions, in which nearly all backends are spoken to (`chat`); only an Ollama may be spoken to
+in its own (`ollama_upstream`). A translator is a writer for a dialect that backends do not speak. A body is a whole JSON object, a
+frame one server-sent event, and a piece what one frame says, in neutral form. To add a dialect for clients: one folder, one line here.
 """
 
 from functools import partial
@@ -54,6 +57,6 @@ DIALECTS: dict[str, Dialect] = {
         ),
     )
 }
-"""By the paths that they own."""
+"""Dialects by the paths that they own."""
 
 __all__ = ["CHAT", "DIALECTS"]

@@ -1,4 +1,4 @@
-"""Fields of bodies, read alike in every dialect."""
+"""Readers of fields of bodies, shared by all dialects."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,14 +12,14 @@ from proxy.core.request import SIGNED, Request
 _Part: TypeAlias = dict[str, Any]
 
 ONLY_SHOWN = "The result is the picture in the next message."
-"""What a result says that says nothing."""
+"""Text of a tool result that has pictures only."""
 
 
 def object_in(raw: bytes) -> dict[str, Any]:
-    """The JSON object that a request's body is.
+    """Parse the body of a request as a JSON object.
 
     Raises:
-        BadRequest: not JSON, or not an object.
+        BadRequest: the body is not JSON, or not an object.
     """
     try:
         body = loads_text(raw)
@@ -31,10 +31,10 @@ def object_in(raw: bytes) -> dict[str, Any]:
 
 
 def model_in(body: Mapping[str, Any]) -> str:
-    """The id of the model that is asked for; empty if none is named.
+    """Return the id of the requested model; empty if none is named.
 
     Raises:
-        BadRequest: it is no text.
+        BadRequest: `model` is not a string.
     """
     model = body.get("model")
     if model is None:
@@ -45,10 +45,10 @@ def model_in(body: Mapping[str, Any]) -> str:
 
 
 def refuse_fields(form: Mapping[str, Any], elsewhere: Mapping[str, str]) -> None:
-    """Refuse a request that has one of these fields, which ask for this.
+    """Refuse a request that has one of these fields; `elsewhere` maps each to what it asks for.
 
     Raises:
-        BadRequest: it has.
+        BadRequest: the request has such a field.
     """
     for name, what in elsewhere.items():
         if form.get(name):
@@ -56,12 +56,12 @@ def refuse_fields(form: Mapping[str, Any], elsewhere: Mapping[str, str]) -> None
 
 
 def enclosed(details: Any) -> str:
-    """Write signed or encrypted blocks of reasoning as the signature that clients of other dialects send back unread."""
+    """Encode signed or encrypted blocks of reasoning as a signature, which clients of other dialects send back unread."""
     return b64encode(dumps({SIGNED: details})).decode()
 
 
 def enclosed_in(signature: str) -> dict[str, Any]:
-    """The blocks of reasoning in a signature, as a field of a message; none where it is another's."""
+    """Decode the blocks of reasoning in a signature, as a field of a message; empty if `enclosed` did not make the signature."""
     try:
         opened = loads_object(b64decode(signature, validate=True)) or {}
     except ValueError:
@@ -70,17 +70,21 @@ def enclosed_in(signature: str) -> dict[str, Any]:
 
 
 def pick(body: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Select the fields of these names that are there."""
+    """Select the fields of these names that are present and not null."""
     return {name: body[name] for name in names if body.get(name) is not None}
 
 
 def request_of(
     body: dict[str, Any], *, stream: bool, bound: Any, structure: Mapping[str, Any] | None, **known: Any
 ) -> Request:
-    """The request that a dialect has put into the neutral `body`, model and messages included.
+    """Build a request from a dialect's fields.
 
-    `bound` is its bound on the answer, if it is a count; `structure` the format that the answer has to follow. All that is
-    `known` besides goes into the request as it is.
+    Args:
+        body: neutral body, with model and messages; completed here.
+        stream: whether the answer is streamed.
+        bound: most tokens of the answer; ignored unless it is a count.
+        structure: format that the answer has to follow.
+        **known: further fields of the request, taken as they are.
     """
     if stream:
         body["stream"] = True
@@ -100,7 +104,7 @@ def request_of(
 
 
 def function_of(name: str, tool: Mapping[str, Any], schema: Any) -> dict[str, Any]:
-    """The function that stands for a client's tool."""
+    """Return a client's tool as a function of chat completions."""
     function: dict[str, Any] = {"name": name}
     if description := text_in(tool, "description"):
         function["description"] = description
@@ -111,12 +115,12 @@ def function_of(name: str, tool: Mapping[str, Any], schema: Any) -> dict[str, An
 
 
 def joined(parts: Sequence[_Part]) -> Any:
-    """One text where there is nothing else, because some chat templates know only that."""
+    """Join parts into one text if all are text, because some chat templates accept nothing else; otherwise list them."""
     return _texts(parts) if all(map(_is_text, parts)) else list(parts)
 
 
 def split_result(parts: Sequence[_Part]) -> tuple[str, list[_Part]]:
-    """The text of a result, and its pictures: a tool message has no room for those, so they go into the next one."""
+    """Return the text of a tool result, and its pictures, which go into the next message: tool messages take text only."""
     return _texts(parts), [part for part in parts if not _is_text(part)]
 
 
@@ -129,30 +133,30 @@ def _texts(parts: Sequence[_Part]) -> str:
 
 
 def is_count(value: Any) -> bool:
-    """Return whether it is a number of tokens that bounds anything."""
+    """Return whether a value is a positive integer, and so can bound tokens."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def text_in(value: Mapping[str, Any], name: str) -> str:
-    """A field that is text; empty if it is none."""
+    """Return a field if it is a string, else an empty string."""
     text = value.get(name)
     return text if isinstance(text, str) else ""
 
 
 def dict_in(value: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A field that is an object; empty if it is none."""
+    """Return a field if it is an object, else an empty one."""
     inner = value.get(name)
     return inner if isinstance(inner, dict) else {}
 
 
 def dicts_in(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """The objects in a field that is a list; none if it is anything else."""
+    """Return the objects in a field if it is a list, else an empty list."""
     listed = value.get(name)
     return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
 
 
 def token_counts(usage: Mapping[str, Any]) -> tuple[int, int, int, int]:
-    """Tokens of a prompt, of what of it came from a cache, of the answer, and of the reasoning in that."""
+    """Return the tokens of the prompt, of its cached part, of the answer, and of the reasoning in the answer."""
     cached = dict_in(usage, "prompt_tokens_details").get("cached_tokens")
     reasoning = dict_in(usage, "completion_tokens_details").get("reasoning_tokens")
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")

@@ -1,4 +1,4 @@
-"""The base of the writers of dialects that backends do not speak: nothing passes as it came."""
+"""Base class of writers for dialects that backends do not speak, so that no frame can be passed on as it came."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,37 +16,37 @@ from proxy.dialects.bodies import enclosed, pick
 
 @dataclass(slots=True)
 class ContentBlock:
-    """A part of an answer: `text`, `thinking`, a `call`, or the `compaction` that it begins with."""
+    """Part of an answer, of the kind `text`, `thinking`, `call`, or `compaction` (at the beginning of the answer)."""
 
     kind: str
     name: str = ""
-    """Of the function that a call is of."""
+    """Name of the function, for a call."""
     id: str = ""
-    """Of a call, as the backend gave it with its first piece; empty: it gave none."""
+    """Id of a call, from its first piece; empty if the backend gave none."""
     index: int = 0
-    """Its place in the answer."""
+    """Place in the answer, counted from 0."""
     pieces: list[str] = field(default_factory=list)
-    """Of the text, or of the JSON of a call's arguments."""
+    """Pieces of the text, or of the JSON of a call's arguments."""
     status: str = "in_progress"
     signature: str = ""
-    """Of a thought: what its server wants back with it."""
+    """Signature of thinking, which its server wants back with it."""
 
     @property
     def text(self) -> str:
-        """The text, or the arguments, as far as they have come."""
+        """Text, or arguments of a call, received so far."""
         return "".join(self.pieces)
 
 
 class Translator(Writer):
-    """Writes one answer as a beginning, blocks that are opened, grow and are closed one after the other, and an end.
+    """Writes one answer as a beginning, blocks that are opened, grow and are closed one after another, and an end.
 
-    Blocks do not interleave: the first call is written while it comes, what comes beside or after it at the end.
-    The finish reason and the usage wait for the end, too: backends report them apart.
+    Blocks do not interleave: the first call is written as it comes, and everything that comes beside or after it at the end.
+    The finish reason and the usage wait for the end too, because backends report them separately.
     """
 
     media_type = "text/event-stream; charset=utf-8"
     call_prefix = "call"
-    """How ids of calls begin to which the backend gave none."""
+    """Prefix of ids for calls that came without one."""
 
     def __init__(self, request: Request, unique: str, managed: Managed) -> None:
         self._request = request
@@ -55,15 +55,15 @@ class Translator(Writer):
         self._identity = NOBODY
         self._begun = self._over = False
         self._blocks: list[ContentBlock] = []
-        """Those that were opened."""
+        """Blocks opened so far."""
         self._open: ContentBlock | None = None
         self._calls: list[ContentBlock] = []
         self._calls_by_index: dict[int, ContentBlock] = {}
-        """Calls by their index."""
+        """Calls by the index that the backend gave them."""
         self._signed: Mapping[str, Any] = {}
-        """Signed blocks of reasoning that no thought has been closed with yet."""
+        """Signed blocks of reasoning that are not yet attached to a thinking block."""
         self._later: list[tuple[str, str]] = []
-        """Kind and text of what came after the first call began."""
+        """Kind and text of pieces that came after the first call began."""
         self._finish: str | None = None
         self._stopped = ""
         self._usage: Mapping[str, Any] = {}
@@ -75,7 +75,7 @@ class Translator(Writer):
         if piece.error:
             return self.error({"error": piece.error})
         if piece.form is None:
-            return b""  # a comment of the backend's: Spillway keeps the connection alive itself
+            return b""  # the backend's comment: Spillway keeps the connection alive itself
         return self._written(piece, identity or piece.identity or NOBODY)
 
     @override
@@ -119,7 +119,7 @@ class Translator(Writer):
         return dumps(self._answer())
 
     def _written(self, piece: Piece, identity: Identity) -> bytes:
-        """Write a piece of the first choice; of others, and after the end, nothing."""
+        """Write a piece of the first choice; pieces of other choices, and any after the end, are ignored."""
         if piece.index or self._over:
             return b""
         self._usage = piece.usage or self._usage
@@ -143,7 +143,7 @@ class Translator(Writer):
         return b"".join(out)
 
     def _beginning(self, identity: Identity, prompt_tokens: int = 0) -> list[bytes]:
-        """Write the head of the answer, once, and the compaction that it begins with."""
+        """Write the head of the answer, and the compaction at its beginning, each once."""
         out = list[bytes]()
         if not self._begun:
             self._begun, self._identity = True, identity
@@ -158,7 +158,7 @@ class Translator(Writer):
         return self._grow(block if block is not None and block.kind == kind else ContentBlock(kind), text)
 
     def _grow(self, block: ContentBlock, text: str) -> list[bytes]:
-        """Write a piece of a block, which is opened if it is not open."""
+        """Write a piece of a block, opening the block if needed."""
         out = [] if block is self._open else self._start(block)
         if text:
             block.pieces.append(text)
@@ -187,7 +187,7 @@ class Translator(Writer):
         return call.id or f"{self.call_prefix}_{self._unique}_{call.index}"
 
     def _call_of(self, part: CallPart) -> ContentBlock:
-        """Find the call of that index, or begin it; a whole call may come without one."""
+        """Find the call with the part's index, or begin a new one; a whole call may come without an index."""
         call = None if part.index is None else self._calls_by_index.get(part.index)
         if call is None:
             call = ContentBlock("call", part.name, part.id)
@@ -197,10 +197,10 @@ class Translator(Writer):
         return call
 
     def _comment(self, comment: str) -> bytes:
-        """Write a comment that keeps the connection alive, or tells something besides the answer."""
+        """Write a comment that keeps the connection alive, or says something besides the answer."""
         return sse.comment(comment)
 
-    # -- what differs from dialect to dialect
+    # -- overridden by each dialect
 
     def _begin(self, prompt_tokens: int) -> list[bytes]:
         """Write the head of the answer; nothing by default."""
@@ -211,7 +211,7 @@ class Translator(Writer):
         return []
 
     def _delta(self, block: ContentBlock, text: str) -> bytes:
-        """Write a piece of the open block, which is in it already."""
+        """Write a piece of the open block, to which the piece has been added already."""
         raise NotImplementedError
 
     def _closed(self, block: ContentBlock) -> list[bytes]:
@@ -219,11 +219,11 @@ class Translator(Writer):
         raise NotImplementedError
 
     def _ended(self) -> list[bytes]:
-        """Write the end of the answer, behind its blocks."""
+        """Write the end of the answer, after its blocks."""
         raise NotImplementedError
 
     def _failed(self, error: Any) -> bytes:
-        """Write an error, after which nothing comes."""
+        """Write an error, which ends the answer."""
         raise NotImplementedError
 
     def _answer(self) -> dict[str, Any]:
@@ -232,5 +232,5 @@ class Translator(Writer):
 
 
 def event(kind: str, **fields: Any) -> bytes:
-    """Write an event that is named, and says its kind once more in its data."""
+    """Write a server-sent event with its kind both as its name and as `type` in its data."""
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), dumps({"type": kind, **fields}))

@@ -1,7 +1,7 @@
-"""Answers in chunks of chat completions, or in one body: read, and written again.
+"""Answers as chunks of chat completions, or as one body: read, and written again.
 
-Fields: OpenAI API reference, "The chat completion chunk object" (2026), and what llama-server, vLLM, Ollama and
-OpenRouter add to it.
+Fields: OpenAI API reference, "The chat completion chunk object" (2026), and the additions of llama-server, vLLM, Ollama and
+OpenRouter.
 """
 
 import re
@@ -20,29 +20,30 @@ from proxy.dialects.bodies import dict_in, dicts_in, text_in
 from proxy.dialects.chat.reading import CHUNK, FINISHES, mended
 
 DONE = b"data: [DONE]\n\n"
-"""The frame that ends a stream of chunks (OpenAI API reference, "Streaming")."""
+"""Frame that ends a stream of chunks (OpenAI API reference, "Streaming")."""
 _PRIVILEGED = {"event", "selected_model_id"}
-"""Keys that are Spillway's to send, as a type of `response.…` is: Open WebUI 0.12 obeys them, and one runs code in its page."""
+"""Keys that only Spillway may send, like a `type` of `response.…`: Open WebUI 0.12 obeys them, and one runs code in its page."""
 _SUSPECT = re.compile(rb'"(?:event|selected_model_id|type)"|\\u00[2567]')
-"""What such a key looks like, or may: letters can be escaped."""
+"""Bytes that may be such a key, also with escaped letters."""
 _MEANINGFUL = {"choices", "error", "usage"}
 _EMPTY: tuple[Any, ...] = (None, "", [])
-"""Values of fields of a delta that are there for its form only."""
+"""Values of a delta's fields that carry nothing."""
 _OF_CALL = frozenset({"index", "id", "type", "function"})
 _COUNTS = ("usage", "timings")
-"""Fields of a chunk that are about all of it."""
+"""Fields of a chunk that are about the whole of it, so they must not be repeated when it is split."""
 
 
 def read_frame(frame: bytes) -> Piece:
-    """Read a complete frame of a stream: what is no answer, nor an error, is an empty piece."""
+    """Read a complete frame of a stream; anything but a part of an answer or an error is an empty piece."""
     data = sse.data_of(frame)
     if not data:
-        # A name or an id without data is an event all the same to OpenAI's SDK, which finds no JSON in it.
+        # Drop a frame with a name or an id but no data: OpenAI's SDK takes it for an event, and fails to parse its JSON.
         silent = data is None and frame.startswith((b":", b"\r", b"\n"))
         return Piece(frame=frame if silent else b"", aside=data is None)
     if data.strip() == b"[DONE]":
         return Piece(frame=frame, done=True)
-    # Open WebUI reads line by line, and would obey one of several lines that is privileged by itself; a line of JSON has no name.
+    # Open WebUI reads line by line. It would obey a privileged line among several data lines, so such frames are rewritten; so is
+    # a bare line of JSON without `data:`.
     rewritten = data[:1] == frame[:1] or (b"\n" in data and _SUSPECT.search(data) is not None)
     try:
         chunk = loads(data)
@@ -62,14 +63,14 @@ def read_frame(frame: bytes) -> Piece:
 
 
 def _as_text(data: bytes) -> Any:
-    """Read data with half a character in it, which is replaced; its text where it is no JSON."""
+    """Parse data with invalid UTF-8, whose bad bytes are replaced; returns the text itself if it is not JSON."""
     text = data.decode("utf-8", "replace")
     value = loads_or_none(text)
     return text if value is None else value
 
 
 def _is_odd(chunk: dict[str, Any]) -> bool:
-    """Return whether a chunk may not be in OpenAI's form; most can be told at a glance."""
+    """Return whether a chunk may not be in OpenAI's form; a quick check that spares most chunks the full one."""
     choices = chunk.get("choices")
     if not isinstance(choices, list) or chunk.get("error") or not (choices or "usage" in chunk):
         return True
@@ -87,7 +88,7 @@ def _is_odd(chunk: dict[str, Any]) -> bool:
 
 
 def _unprivileged(chunk: dict[str, Any]) -> dict[str, Any]:
-    """A chunk without what a backend must not send; the same object if there is nothing of that."""
+    """Return a chunk without keys that a backend must not send; the same object if it has none."""
     gone = _PRIVILEGED & chunk.keys()
     if "type" in chunk and str(chunk["type"]).startswith("response."):
         gone.add("type")
@@ -105,7 +106,7 @@ def is_torn(frame: bytes) -> bool:
 
 
 def piece_of(chunk: dict[str, Any], frame: bytes) -> Piece:
-    """The piece in a parsed chunk. Any JSON object may be handed in."""
+    """Return the piece in a parsed chunk, which may be any JSON object."""
     choices = chunk.get("choices")
     listed = choices if isinstance(choices, list) else []
     piece = _choice_piece(chunk, listed[0] if listed else None, frame)
@@ -124,10 +125,10 @@ def piece_of(chunk: dict[str, Any], frame: bytes) -> Piece:
         piece.completion_tokens = as_count(usage.get("completion_tokens"))
         piece.alone = ""  # vLLM counts while it generates (`continuous_usage_stats`)
     elif isinstance(timings := chunk.get("timings"), dict):
-        if "cache_n" in timings:  # older ones do not tell the cached part of the prompt
+        if "cache_n" in timings:  # older servers do not report the cached part of the prompt
             piece.prompt_tokens = as_count(timings["cache_n"]) + as_count(timings.get("prompt_n"))
         piece.completion_tokens = as_count(timings.get("predicted_n"))
-        piece.alone = ""  # so does llama-server (`timings_per_token`)
+        piece.alone = ""  # llama-server counts while it generates too (`timings_per_token`)
     piece.trailer = bool(usage) and not choices
     return piece
 
@@ -157,7 +158,7 @@ def _choice_piece(chunk: dict[str, Any], choice: Any, frame: bytes) -> Piece:
 
 
 def thought_of(delta: dict[str, Any]) -> str:
-    """The reasoning of a delta or message; empty if it has none."""
+    """Return the reasoning of a delta or message; empty if it has none."""
     for name in THOUGHT_FIELDS:
         if name in delta and (thought := text_in(delta, name)):
             return thought
@@ -180,7 +181,7 @@ def _call_part(call: dict[str, Any]) -> CallPart:
 
 
 def read_completion(body: bytes) -> Completion | None:
-    """Read a body that is no stream; None for what is no JSON object, nor an error."""
+    """Read an unstreamed body; None if it is neither a JSON object nor an error."""
     try:
         value = loads(body)
     except ValueError:
@@ -200,7 +201,7 @@ def read_completion(body: bytes) -> Completion | None:
 
 
 def completion_of(text: str, identity: Identity, finish: str | None = "stop") -> Completion:
-    """Build an answer that says this; without a finish reason it is one that is still to be written."""
+    """Build an answer with this text; without a finish reason it is one still to be written."""
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}
     head = {"id": identity.id, "object": "chat.completion", "created": identity.created, "model": identity.model}
     completion = read_completion(dumps({**head, "choices": [choice]}))
@@ -217,13 +218,13 @@ def _as_delta(choice: dict[str, Any]) -> dict[str, Any]:
 
 
 def pieces_of(body: bytes) -> Sequence[Piece]:
-    """The pieces in which a stream would hold the first choice of a body; empty: there is none."""
+    """Return the first choice of a body as the pieces of a stream; empty if there is none."""
     completion = read_completion(body)
     return () if completion is None or not completion.choices else as_stream(completion, completion.choices[:1])
 
 
 def as_stream(completion: Completion, choices: Sequence[Piece]) -> list[Piece]:
-    """The pieces in which a stream would hold these choices of a body, with its usage and the end mark."""
+    """Return these choices of a body as the pieces of a stream, with usage and end mark."""
     pieces = [part for piece in choices for part in _parts(piece)]
     if completion.usage is not None:
         chunk = {**_unprivileged(completion.form), "object": CHUNK, "choices": []}
@@ -232,25 +233,25 @@ def as_stream(completion: Completion, choices: Sequence[Piece]) -> list[Piece]:
 
 
 def _parts(piece: Piece) -> list[Piece]:
-    """Return the pieces of one choice: text and reasoning, calls, end. A body that tells no reason is complete."""
+    """Return the pieces of one choice: text and reasoning, calls, end. A choice without finish reason counts as complete."""
     calls, blank = piece.calls, piece.blank()
     finish = piece.finish or ("tool_calls" if calls else "stop")
     content = replace(piece.uncounted(), calls=(), finish=None)
     return [content, *([replace(blank, calls=calls)] if calls else []), replace(blank, finish=finish)]
 
 
-# -- writing: as they came, under another identity, as part of one answer, or of Spillway's own
+# -- writing: pieces as they came, under another identity, as part of one answer, or made by Spillway
 
 
 class ChatWriter(Writer):
-    """Writes chunks. It keeps nothing: a chunk does not depend on those before it, nor on the request."""
+    """Writes chunks. It has no state: a chunk depends neither on earlier ones nor on the request."""
 
     media_type = "text/event-stream; charset=utf-8"
     native = True
 
     @override
     def relay(self, piece: Piece, identity: Identity | None, *, role_sent: bool) -> bytes:
-        """A piece as it came, or under an identity; the first choice's role is left out where it was sent already."""
+        """Write a piece as it came, or under an identity; the first choice's role is left out if it was sent already."""
         if piece.form is None or (identity is None and piece.frame):
             return piece.frame
         chunk = piece.form[0] if piece.frame else _chunk(piece)
@@ -263,7 +264,7 @@ class ChatWriter(Writer):
 
     @override
     def part(self, piece: Piece, identity: Identity, *, role_sent: bool) -> bytes:
-        """Write the first choice without finish reason and usage; empty if it says nothing."""
+        """Write the first choice without finish reason and usage; empty if nothing is left of it."""
         if not piece.choice:
             return b""
         chunk, choice = piece.form
@@ -295,15 +296,15 @@ class ChatWriter(Writer):
 
     @override
     def heartbeat(self, identity: Identity | None, fallback: Identity) -> bytes:
-        """Write a comment, which keeps the backend's chunks as they are; behind the first chunk one with an empty delta."""
+        """Write a comment before the first chunk, and after it a chunk with an empty delta."""
         return super().heartbeat(identity, fallback) if identity is None else self.insert(Piece(), identity)
 
     @override
     def with_usage(self, finish: Piece, usage: Piece) -> Piece:
-        """Return the finish with the `timings` of the usage chunk behind it.
+        """Return the finish with the `timings` of the usage chunk after it.
 
-        llama-server (b11549) puts them on the last chunk, which is another one when usage is asked for: the client gets
-        the chunk that it would have got unasked.
+        llama-server (b11549) puts them on the last chunk. That is a separate one if Spillway asked for usage, so this restores
+        the chunk that the client would have got otherwise.
         """
         timings = usage.form[0].get("timings") if usage.form else None
         if timings is None or finish.form is None or "timings" in finish.form[0]:
@@ -332,7 +333,7 @@ class ChatWriter(Writer):
 
 
 def _chunk(piece: Piece) -> dict[str, Any]:
-    """A piece that was changed: what it says, and what else its frame held."""
+    """Build the chunk of a changed piece, with all other fields of its frame."""
     chunk, choice = piece.form
     counted = piece.usage is not None or piece.prompt_tokens or piece.completion_tokens
     rewritten = {name: value for name, value in chunk.items() if counted or name not in _COUNTS}
@@ -345,7 +346,7 @@ def _chunk(piece: Piece) -> dict[str, Any]:
 
 
 def _delta(piece: Piece) -> dict[str, Any]:
-    """The delta as it came, with the text, reasoning and calls that the piece says instead."""
+    """Return the delta as it came, but with the piece's text, reasoning and calls."""
     delta = dict_in(piece.form[1], "delta")
     if piece.frame:
         return delta
@@ -362,7 +363,7 @@ def _delta(piece: Piece) -> dict[str, Any]:
 
 
 def _call(call: CallPart) -> dict[str, Any]:
-    """Write a call, or, if it has an index, what a piece of it says."""
+    """Write a whole call, or a piece of one if it has an index."""
     if call.index is None:
         return {
             "id": call.id,
@@ -376,7 +377,7 @@ def _call(call: CallPart) -> dict[str, Any]:
 
 
 def _choice(choice: dict[str, Any], original: Piece, piece: Piece) -> dict[str, Any]:
-    """A choice of a body, with what the piece says in its message."""
+    """Return a choice of a body with the piece's content in its message; the same object if the piece is unchanged."""
     if piece is original:
         return choice
     fields = {**piece.extras, **omit(dict_in(choice, "message"), "tool_calls")}

@@ -1,8 +1,8 @@
-"""What servers send, made what OpenAI's API says: the one place that knows in what other forms it comes.
+"""Repair of servers' answers to the form of OpenAI's API: the one place that knows the other forms.
 
-`mended` is about one frame or body: text, thoughts, calls, ends and errors in other shapes. `CallTable` is about a whole
-answer: which pieces of calls belong to the same call. What has the right form already stays the object that it is, so that its
-bytes can be passed on. Forms are from public reports; `tests/dialects/forms.json` has them with their sources.
+`mended` repairs one frame or body: text, thinking, calls, finish reasons and errors in other shapes. `CallTable` works on a whole
+answer and decides which pieces belong to the same call. An object in the right form is returned itself, so that its bytes can be
+passed on. The forms are from public reports; `tests/dialects/forms.json` has them with their sources.
 """
 
 import re
@@ -18,26 +18,26 @@ from proxy.core.request import THOUGHT_FIELDS
 from proxy.dialects.bodies import dict_in, text_in
 
 CHUNK = "chat.completion.chunk"
-"""Name of an object that OpenAI's Python SDK (3.57) takes for a part of an answer; it drops others."""
+"""`object` of a chunk: OpenAI's Python SDK (3.57) drops chunks with any other."""
 FINISHES = frozenset({None, "", "stop", "length", "tool_calls", "content_filter", "function_call"})
-"""Values of `finish_reason` in OpenAI's API, and the empty one of servers that have none yet."""
+"""Values of `finish_reason` in OpenAI's API, and the empty string that some servers send before the end."""
 _FINISHES = {
     **dict.fromkeys(("tool_call", "tool_use", "function_calls"), "tool_calls"),
     **dict.fromkeys(("max_tokens", "max_length", "model_length", "model_context_window_exceeded"), "length"),
     **dict.fromkeys(("eos", "eos_token", "end_turn", "stop_sequence", "complete", "load", "unload"), "stop"),
 }
 _FAILED = re.compile(r"error|fail|abort|cancel|crash|overload|unavailable|insufficient|timeout", re.IGNORECASE)
-"""Ends that are failures: KoboldCpp's and OpenRouter's `error`, vLLM's `abort`, DeepSeek's `insufficient_system_resource`."""
+"""Finish reasons that mean failure: KoboldCpp's and OpenRouter's `error`, vLLM's `abort`, DeepSeek's `insufficient_system_resource`."""
 _STRAY = re.compile(r"(?:\A|\n)[ \t]*</(?:think|thinking|thought|reasoning)>[ \t]*(?:\n+|\Z)")
-"""The end of a thought on a line of its own."""
+"""Closing tag of thinking on a line of its own."""
 _THOUGHTS = {"thinking", "reasoning", "thought", "reasoning_text", "summary_text"}
 _MARKS = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)
 
 
 def mended(value: Any, name: str = "delta", status: int = 200) -> dict[str, Any] | None:
-    """Return JSON of a chunk, or of a body (`name` is then "message"), in OpenAI's form; None if it is no object of one.
+    """Return a chunk, or a body (`name` is then "message"), in OpenAI's form; None for anything else.
 
-    The same object if it has that form. A failed answer that says nothing is its error alone.
+    The same object is returned if it has that form already. A failed answer without content becomes its error alone.
     """
     error = error_in(value, status, answers=isinstance(value, dict) and bool(value.get("choices")))
     if not isinstance(value, dict):
@@ -66,7 +66,7 @@ def _says(said: Mapping[str, Any]) -> bool:
 
 
 def _failure(choice: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the error of a choice that ended in one."""
+    """Return the error that ended a choice, if any."""
     reason, inner = choice.get("finish_reason"), choice.get("error")
     if not inner and not (isinstance(reason, str) and reason not in FINISHES and _FAILED.search(reason)):
         return None
@@ -75,7 +75,7 @@ def _failure(choice: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _choice(choice: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return a choice in OpenAI's form, the same object if it has that."""
+    """Return a choice in OpenAI's form, the same object if it has that form."""
     said, other = choice.get(name), choice.get("message" if name == "delta" else "delta")
     if not isinstance(said, dict) or (not _says(said) and isinstance(other, dict) and _says(other)):
         said = other if isinstance(other, dict) else {"content": text_in(choice, "text")} if "text" in choice else {}
@@ -83,7 +83,7 @@ def _choice(choice: dict[str, Any], name: str) -> dict[str, Any]:
     if (fields := _said(said, whole=name == "message")) is not choice.get(name):
         changed[name] = fields
     reason = choice.get("finish_reason")
-    if isinstance(reason, dict):  # SGLang's own
+    if isinstance(reason, dict):  # SGLang's own form
         reason = f"{text_in(reason, 'type')}: {text_in(reason, 'message')}".removesuffix(": ")
     if isinstance(reason, str) and (known := _FINISHES.get(reason.lower(), reason.lower())) in FINISHES:
         reason = known
@@ -93,7 +93,7 @@ def _choice(choice: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _said(fields: dict[str, Any], *, whole: bool) -> dict[str, Any]:
-    """Return a delta or a message in OpenAI's form, the same object if it has that."""
+    """Return a delta or a message in OpenAI's form, the same object if it has that form."""
     content, changed = fields.get("content"), dict[str, Any]()
     thought = ""
     if content is not None and not isinstance(content, str):
@@ -112,7 +112,7 @@ def _said(fields: dict[str, Any], *, whole: bool) -> dict[str, Any]:
 
 
 def _texts(content: Any) -> tuple[str, str]:
-    """Return the text and the thoughts in content that is made of parts (Mistral, gpt-oss at Databricks); others are left out."""
+    """Return the text and the thinking in content made of parts (Mistral, gpt-oss at Databricks); other parts are left out."""
     text = thought = ""
     for part in content if isinstance(content, list) else [content]:
         if isinstance(part, str):
@@ -130,7 +130,7 @@ def _texts(content: Any) -> tuple[str, str]:
 
 
 def _call(call: Any) -> dict[str, Any] | None:
-    """Return a call, or a piece of one, in OpenAI's form, the same object if it has that; None if it says nothing."""
+    """Return a call, or a piece of one, in OpenAI's form, the same object if it has that form; None if it is empty."""
     if not isinstance(call, dict):
         return None
     function, changed = call.get("function"), dict[str, Any]()
@@ -148,23 +148,23 @@ def _call(call: Any) -> dict[str, Any] | None:
     return {**call, **changed} if changed else call
 
 
-# -- which pieces are the same call
+# -- which pieces belong to the same call
 
 
 @dataclass(slots=True)
 class _OpenCall:
-    """A call, as far as it came."""
+    """A call as received so far."""
 
     id: str
     kind: str
     name: str = ""
     index: int = -1
-    """Where it stands in the client's list; -1 until it has a name."""
+    """Index in the client's list; -1 until it has a name."""
     size: int = 0
     pieces: list[str] = field(default_factory=list)
-    """Of its arguments."""
+    """Pieces of its arguments."""
     waiting: str = ""
-    """Arguments that came before the name, or the beginning of ones that are JSON twice over."""
+    """Arguments that came before the name, or the incomplete beginning of arguments that are encoded twice, as a JSON string."""
     depth: int = 0
     quoted: bool = False
     escaped: bool = False
@@ -173,11 +173,11 @@ class _OpenCall:
 
     @property
     def is_cut(self) -> bool:
-        """Return whether arguments have begun that have not ended."""
+        """Return whether the arguments have begun but not ended."""
         return not self.over and (self.depth > 0 or self.quoted or bool(self.waiting))
 
     def reach(self, text: str) -> int:
-        """Return how much of the next piece belongs to the arguments, which are one object."""
+        """Return how many characters of the next piece belong to the arguments, which end with their one JSON value."""
         if self.over:
             return 0
         start = int(self.escaped)
@@ -198,16 +198,16 @@ class _OpenCall:
 
 
 class CallTable:
-    """What makes a piece part of a call, for one attempt at an answer: each call comes out once, whole, under an index of its own.
+    """Assigns pieces to calls, for one attempt at an answer: each call is passed on once, whole, under an index of its own.
 
-    A piece belongs to the call of its id, else of its index, else, if it names nothing, to the newest. It is another call
-    than that if its id or name differ, or if the arguments of that are complete and it brings others. Where it says again what
-    was said, only what is new counts. A call comes out from its name on; what stands behind its arguments is another call of the same
-    function if it is an object, else nothing.
+    A piece belongs to the call with its id, else with its index, else, if it has neither id nor name, to the newest call. It begins
+    another call if its id or name differs from that call's, or if that call's arguments are complete and the piece has others. If
+    a piece repeats earlier arguments, only the new part counts. A call is passed on once it has a name. An object that follows its
+    arguments is another call of the same function; anything else after them is dropped.
     """
 
     def __init__(self, unique: str, first: int = 0) -> None:
-        """`unique` goes into the ids of calls that came without one; `first` is the index of the first call."""
+        """Start without calls; `unique` goes into ids for calls that came without one, `first` is the index of the first call."""
         self._unique = unique
         self._first = first
         self._by_id: dict[str, _OpenCall] = {}
@@ -216,7 +216,7 @@ class CallTable:
         self._sent = 0
 
     def feed(self, piece: Piece) -> Piece:
-        """Return a piece with the calls that the client gets, and an end that fits them; the same one if it has those."""
+        """Return a piece with the calls and the finish reason that the client gets; the same piece if nothing changes."""
         calls = tuple(out for part in piece.calls for out in self._taken(part))
         finish = piece.finish and self._finish(piece.finish)
         if calls == piece.calls and finish == piece.finish:
@@ -231,7 +231,7 @@ class CallTable:
         return "tool_calls" if self._sent else "stop"
 
     def _taken(self, part: CallPart) -> Iterator[CallPart]:
-        if part.kind != "function":  # of a kind that is not known here
+        if part.kind != "function":  # unknown kinds are passed on
             self._sent += 1
             yield part
             return
@@ -244,11 +244,11 @@ class CallTable:
             elif call.over and same_json(text, said):
                 text = ""
         if not call.name:
-            call.name = part.name.partition("<|")[0]  # gpt-oss goes on with a mark of its own
+            call.name = part.name.partition("<|")[0]  # gpt-oss may append a special token to the name
         yield from self._grown(call, part, text)
 
     def _grown(self, call: _OpenCall, part: CallPart, text: str) -> Iterator[CallPart]:
-        """Yield what the client gets of a call that grows by a text, and of those that stand behind it in the same text."""
+        """Yield what the client gets as a call grows by a text, and of further calls that follow it in the same text."""
         reach = call.reach(text)
         text, rest = text[:reach], text[reach:].strip()
         call.size += len(text)

@@ -1,6 +1,6 @@
-"""Bodies of chat completion requests: a client's, read; and those that go upstream, written.
+"""Bodies of chat completion requests: read from clients, and written for backends.
 
-Fields: OpenAI API reference, "Create chat completion" (2026), and what the backends add to it.
+Fields: OpenAI API reference, "Create chat completion" (2026), and the backends' additions to it.
 """
 
 import re
@@ -13,9 +13,9 @@ from proxy.core.request import Message, Request
 from proxy.dialects.bodies import dict_in, is_count, model_in, object_in, text_in
 
 _BOUNDS = ("max_completion_tokens", "max_tokens")
-"""The newer name first, which wins."""
+"""Names of the bound on the answer; the newer one is first and wins."""
 _OTHER_BOUND = "n_predict"
-"""llama.cpp's own; -1 is its word for none."""
+"""llama.cpp's own bound on the answer, -1 for none."""
 _GRAMMARS = frozenset(
     {
         *("grammar", "json_schema"),  # llama.cpp
@@ -24,18 +24,18 @@ _GRAMMARS = frozenset(
     }
 )
 _OLDER = ("functions", "function_call")
-"""The form of tools that `tools` has taken the place of (OpenAI, 2023)."""
+"""Fields of the form that `tools` replaced (OpenAI, 2023)."""
 _OF_ONE_STREAM = (*_BOUNDS, _OTHER_BOUND, "stream_options", "stream")
 _CONTINUE = ("continue_final_message", "add_generation_prompt")
-"""How vLLM and llama.cpp are asked to go on with the last message."""
+"""Fields that ask vLLM and llama.cpp to continue the last message."""
 LOADING = ("options", "shift")
-"""Ollama's, by which it loads a model: another `num_ctx` loads it again."""
+"""Ollama's fields that affect how a model is loaded: a different `num_ctx` loads it again, so all requests have to agree."""
 _NOT_FOR_SUMMARIES = {
     *(*_BOUNDS, _OTHER_BOUND, "stream_options", "response_format", "stop", "n"),
     *("logprobs", "top_logprobs", "parallel_tool_calls", "prediction", *_GRAMMARS),
 }
 SLOT = "id_slot"
-"""llama.cpp's: where its server reads the prompt."""
+"""llama.cpp's field for the slot in which its server reads the prompt."""
 _TEMPLATE_FIELDS = ("chat_template_kwargs", "reasoning_effort", "reasoning", "think", "provider", SLOT, *LOADING)
 
 _ASK_USAGE: Mapping[str, Any] = {"stream_options": {"include_usage": True}}
@@ -49,8 +49,8 @@ def read(raw: bytes) -> Request:
     """Read a request body.
 
     Raises:
-        BadRequest: not JSON, not an object, `model` is no text, or `messages` is not a list of objects.
-        NotManaged: it is in the older form, with `functions`.
+        BadRequest: the body is not a JSON object, `model` is not a string, or `messages` is not a list of objects with a role.
+        NotManaged: the request is in the older form, with `functions`.
     """
     body = object_in(raw)
     _check(body.get("messages"))
@@ -99,15 +99,15 @@ def _older_form() -> NotManaged:
 
 
 def may_ask_usage(request: Request) -> bool:
-    """Return whether usage can be asked for in a stream whose client said nothing about it."""
+    """Return whether to ask for usage in a stream: only if the client has not set `stream_options` itself."""
     return request.stream and "stream_options" not in request.body
 
 
 def written(request: Request, messages: Sequence[Message] | None, fields: JsonObject, *, ask_usage: bool) -> bytes:
-    """The body to send: as it came where nothing is changed, so that every byte of it stays.
+    """Return the body to send; without changes it is the client's, byte for byte.
 
-    `messages` are sent instead of its own, `fields` are options with other values than the client's, and with `ask_usage`
-    the stream is to end with usage.
+    `messages` replace the request's own, `fields` replace options of the client, and `ask_usage` asks for usage at the end of the
+    stream.
     """
     raw = request.raw
     if raw is None or messages is not None or not fields.keys().isdisjoint(request.body):
@@ -119,9 +119,9 @@ def written(request: Request, messages: Sequence[Message] | None, fields: JsonOb
 def going_on(
     body: Mapping[str, Any], messages: Sequence[Message], flags: Mapping[str, Any], counts: Mapping[str, Any]
 ) -> JsonObject:
-    """The body of a request to go on with an answer, in a stream whose frames Spillway rewrites anyway.
+    """Return the body of a request to continue an answer, always streamed, since Spillway rewrites its frames anyway.
 
-    `body` is that of the first one. `flags` tell this backend to go on with the last of the `messages`, `counts` to count
+    `body` is that of the first request. `flags` make this backend continue the last of the `messages`, `counts` make it count
     while it generates.
     """
     rest = omit(body, *_OF_ONE_STREAM, *_CONTINUE)
@@ -131,7 +131,7 @@ def going_on(
 
 
 def unstreamed(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The same body for an answer that is not streamed."""
+    """Return the same body for an unstreamed answer."""
     return {**omit(body, "stream_options"), "stream": False}
 
 
@@ -145,10 +145,9 @@ def summarising(
     stream: bool = True,
     ask_usage: bool = False,
 ) -> bytes:
-    """The body of a request for a summary. `append`: the messages go on with the client's own prompt.
+    """Return the body of a request for a summary; `append`: the messages continue the client's own prompt, tools included.
 
-    It is to be streamed where that can be, because llama.cpp stops a stream at once when the connection closes, other
-    requests late.
+    Stream it where possible: when the connection closes, llama.cpp stops a stream at once, but an unstreamed request late.
     """
     if append:
         body = omit(client, *_NOT_FOR_SUMMARIES)
@@ -164,20 +163,20 @@ def summarising(
 
 
 def reading_only(body: Mapping[str, Any], messages: Sequence[Message]) -> bytes:
-    """The body of a request that has these messages read, and as little as possible said: one token, which all backends allow.
+    """Return the body of a request that only has these messages read, with an answer of one token, which all backends allow.
 
-    (llama.cpp b11549 generates one too where none is asked for.) It is streamed for the same reason as a summary.
+    (llama.cpp b11549 generates one even if asked for none.) It is streamed for the same reason as a summary.
     """
     rest = omit(body, *_NOT_FOR_SUMMARIES)
     return dumps({**rest, "messages": list(messages), "max_tokens": 1, "stream": True})
 
 
 def _spliced(raw: bytes, fields: Mapping[str, Any]) -> bytes:
-    """Put fields that an object does not have first into it: there the place is known without parsing, and every other byte stays."""
+    """Insert new fields at the start of an object: no parsing is needed to find that place, and every other byte stays."""
     if not fields:
         return raw
     match = _OPEN.match(raw)
-    assert match is not None  # it was read as an object, or written as one
+    assert match is not None  # raw was parsed as an object, or written as one
     brace = raw.index(b"{") + 1
     comma = b"" if match.group(1) else b","
     return raw[:brace] + dumps(fields)[1:-1] + comma + raw[brace:]
