@@ -1,4 +1,4 @@
-"""Ollama's `/api/chat`, in which its clients speak, in front of any backend: a body is read into the neutral form, and the answer written as a JSON object a line, or one for all.
+"""Ollama's `/api/chat` for its clients, in front of any backend: answers are written as one JSON object a line, or as one in all.
 
 Fields: Ollama's API reference (docs/api.md, 0.14) and PyPI `ollama` 0.6.3, `_types.py`.
 """
@@ -21,14 +21,14 @@ SHARED_OPTIONS = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "stop"),
     *("presence_penalty", "frequency_penalty", "repeat_penalty"),
 )
-"""Options that other backends have by the same name, as parameters of a chat completion."""
+"""Options that are parameters of chat completions by the same name, also at other backends."""
 DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
-"""Nanoseconds, which go into the usage: Ollama's clients show tokens a second by them."""
+"""Durations in nanoseconds, passed on in the usage: Ollama's clients compute tokens per second from them."""
 EXTRAS = ("keep_alive", "think", "truncate", "shift")
 """Fields that only Ollama has, besides `options`."""
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
 _PICTURES = {"iVBOR": "png", "/9j/": "jpeg", "R0lG": "gif", "UklG": "webp"}
-"""How base64 of each kind of picture begins: Ollama's clients do not say which it is."""
+"""Beginnings of base64 by kind of picture, because Ollama's clients do not name the kind."""
 
 
 # -- requests
@@ -38,8 +38,8 @@ def read(raw: bytes) -> Request:
     """Read a body of `/api/chat`.
 
     Raises:
-        BadRequest: it is malformed.
-        NotManaged: it only loads or unloads a model.
+        BadRequest: the body is malformed.
+        NotManaged: the request only loads or unloads a model.
     """
     form = object_in(raw)
     messages = form.get("messages", [])
@@ -103,9 +103,9 @@ def _calls(message: Mapping[str, Any], before: int) -> list[dict[str, Any]]:
 
 
 def _answered(message: Mapping[str, Any], pending: dict[str, str]) -> str:
-    """The id of the call that a result answers: the one it names, else the next of that tool, else the next.
+    """Return the id of the call that a result answers: the one it names, else the next call of its tool, else the next call.
 
-    `pending` has the names of the tools by the ids of calls without a result; calls need no ids here.
+    `pending` maps the ids of calls without a result to their tools. Results may name no id, because Ollama requires none.
     """
     call_id = text_in(message, "tool_call_id")
     if not call_id:
@@ -141,13 +141,13 @@ def _format(wanted: Any) -> dict[str, Any] | None:
 
 
 class OllamaWriter(Translator):
-    """Writes the lines of an answer to `/api/chat`. A call is a line, written when it is complete."""
+    """Writes the lines of an answer to `/api/chat`. A call is one line, written when it is complete."""
 
     media_type = "application/x-ndjson"
 
     @override
     def _comment(self, comment: str) -> bytes:
-        """A line without content."""
+        """Write a line without content: the format has no comments."""
         return b"" if self._over else self._line({"content": ""})
 
     @override
@@ -201,6 +201,6 @@ class OllamaWriter(Translator):
 
 
 def error_body(error: Any) -> dict[str, str]:
-    """An error as Ollama has it."""
+    """Return an error in Ollama's form."""
     message = error.get("message") if isinstance(error, dict) else error
     return {"error": str(message or "The backend failed.")}

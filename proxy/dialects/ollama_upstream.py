@@ -1,8 +1,8 @@
-"""An Ollama as the backend: bodies of chat completions as requests of its `/api/chat`, and its answers as chat completions.
+"""Ollama as a backend: translates bodies of chat completions into requests of its `/api/chat`, and its answers back.
 
-Its `/v1` takes a dozen of OpenAI's parameters, drops all of Ollama's, and sets a temperature and a top_p of 1 over the model
-file's. Shapes: Ollama 0.33, `api/types.go` (ChatRequest, Message, Options, ChatResponse, Metrics), `FromChatRequest`,
-`ToStreamChunks`, `FinishChunk` in `openai/openai.go`; errors in mid-stream are lines of their own
+Ollama's own `/v1` is not used: it takes a dozen of OpenAI's parameters, drops all of Ollama's, and overrides the model file with a
+temperature and a top_p of 1. Shapes: Ollama 0.33, `api/types.go` (ChatRequest, Message, Options, ChatResponse, Metrics),
+`FromChatRequest`, `ToStreamChunks`, `FinishChunk` in `openai/openai.go`; errors in mid-stream are lines of their own
 (`streamResponse` in `server/routes.go`).
 """
 
@@ -22,19 +22,19 @@ from proxy.dialects.ollama import DURATIONS, EXTRAS, SHARED_OPTIONS
 UPSTREAM_PATH = b"/api/chat"
 
 _BOUNDS = ("max_tokens", "max_completion_tokens")
-"""The newer name last, which wins."""
+"""Names of the bound on the answer; the newer one is last and wins."""
 _EFFORTS: Mapping[str, str | bool] = {NONE: False, "minimal": "low", "xhigh": "max", "ultra": "max"}
-"""Values of `think` for the efforts that Ollama has no word for; any other goes as it is, and is accepted or refused there."""
+"""Values of `think` for efforts that Ollama does not know; any other effort is sent as it is, for Ollama to accept or refuse."""
 
 
 # -- requests
 
 
 def ollama_body(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Translate a body of chat completions. Parameters of OpenAI's win over `options`, as Spillway itself sets bounds by them.
+    """Translate a body of chat completions. OpenAI's parameters win over `options`, because Spillway sets bounds by them.
 
     Raises:
-        BadRequest: an image is named by its address, which Ollama does not fetch.
+        BadRequest: an image is given by its URL, which Ollama does not fetch.
     """
     tools = body.get("tools")
     return {
@@ -95,7 +95,7 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _images(message: Message) -> list[str]:
-    """Base64 of pictures and sounds, both of which Ollama takes as `images`."""
+    """Return the base64 of pictures and sounds, both of which Ollama takes as `images`."""
     found = []
     for part in dicts_in(message, "content"):
         image = part.get("image_url")
@@ -118,32 +118,32 @@ def _base64_in(url: str) -> str:
 
 
 class LineReader:
-    """Translates the lines of one answer as they come; linear however small the pieces are."""
+    """Translates the lines of one answer as they come, in linear time however small the pieces are."""
 
     def __init__(self, answer_id: str, *, usage: bool) -> None:
-        """Begin an answer of that id; `usage`: its stream ends with a chunk of usage."""
+        """Begin an answer with this id; `usage`: its stream ends with a chunk of usage."""
         self._head: dict[str, Any] = {"id": answer_id}
         self._usage = usage
         self._calls = 0
         self._splitter = sse.FrameSplitter()
 
     def feed(self, data: bytes) -> bytes:
-        """Frames for all lines that are complete now; maybe none.
+        """Return frames for all lines completed by `data`, which may be none.
 
         Raises:
-            FrameTooLong: a line has no end.
+            FrameTooLong: a line does not end.
         """
         return self._translated(self._splitter.feed(data))
 
     def close(self) -> bytes:
-        """Frames for the last line, which may lack its end."""
+        """Return frames for the last line, which may lack its line break."""
         return self._translated(self._splitter.flush())
 
     def _translated(self, block: bytes) -> bytes:
         return b"".join(out for frame in sse.frames(block) for out in self._frames(frame))
 
     def completion(self, body: bytes) -> bytes:
-        """The body of an answer that is not streamed; one that is none of Ollama's stays as it is."""
+        """Translate an unstreamed answer; a body that is not in Ollama's form is returned unchanged."""
         line = loads_object(body)
         if line is None or not _is_answer(line):
             return body
@@ -152,7 +152,7 @@ class LineReader:
 
     def _frames(self, frame: bytes) -> Iterator[bytes]:
         line = loads_object(sse.data_of(frame) or b"")
-        if line is None or not _is_answer(line):  # what it is, is found out by who reads the frame
+        if line is None or not _is_answer(line):  # pass it on: the reader of frames handles errors and other forms
             yield frame if sse.is_closed(frame) else frame + b"\n\n"
             return
         first = "object" not in self._head
@@ -170,7 +170,7 @@ class LineReader:
             yield DONE
 
     def _envelope(self, line: Mapping[str, Any], kind: str) -> dict[str, Any]:
-        """Fields that are the same for all chunks; the first line tells them."""
+        """Return the fields common to all chunks, taken from the first line."""
         if "object" not in self._head:
             fixed = {"created": _seconds(line.get("created_at")), "model": text_in(line, "model")}
             self._head |= {"object": kind, **fixed, "system_fingerprint": "fp_ollama"}
@@ -189,7 +189,7 @@ class LineReader:
         return {"index": 0, name: delta, "finish_reason": finish, **more}
 
     def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:
-        """A call; numbered here, because Ollama (to 0.20) numbers all of an answer 0, and older ones name no id."""
+        """Translate a call, numbered here: Ollama up to 0.20 gives every call of an answer the index 0, and older ones give no id."""
         index, function = self._calls, dict_in(call, "function")
         self._calls += 1
         arguments = dumps(function.get("arguments") or {}).decode()
@@ -199,7 +199,7 @@ class LineReader:
 
 
 def _is_answer(line: Mapping[str, Any]) -> bool:
-    """Return whether a line is of Ollama's: imitators send chunks of chat completions, and all of them errors."""
+    """Return whether a line is an answer in Ollama's form, not an error, nor a chunk of chat completions as imitators send."""
     return not line.get("error") and ("message" in line or "done" in line)
 
 
@@ -210,7 +210,7 @@ def _usage(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _seconds(moment: Any) -> int:
-    """Seconds since the epoch of a time as Ollama writes it; 0 for anything else."""
+    """Return a time as Ollama writes it in seconds since the epoch; 0 for anything else."""
     try:
         return int(datetime.fromisoformat(moment).timestamp())
     except (TypeError, ValueError, OverflowError):

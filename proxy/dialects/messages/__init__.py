@@ -1,1 +1,1 @@
-"""Anthropic's Messages, in which Claude Code and Anthropic's SDKs speak."""
+"""Anthropic's Messages API, used by Claude Code and Anthropic's SDKs."""

@@ -1,4 +1,4 @@
-"""The messages that the system prompt and the conversation of a Messages request come to.
+"""Translation of a Messages request's system prompt and conversation into neutral messages.
 
 Blocks: Anthropic API reference, "Create a Message" (2026), and PyPI `anthropic` 2.12.0, `types/beta/`.
 """
@@ -17,21 +17,21 @@ _OMITTED = {
     *("redacted_thinking", "server_tool_use", "container_upload", "fallback", COMPACTION),
     *("tool_addition", "tool_removal"),
 }
-"""A compaction among them, because the newest one that says anything was read before."""
+"""Kinds of blocks left out; compactions too, because the newest one with content was read before (`request._since_compaction`)."""
 _BREAK = "\n\n"
 
 
 def system_of(system: Any) -> list[Message]:
-    """The system prompt as one message; none if there is none."""
+    """Return the system prompt as one message; no message if it is empty."""
     text = system if isinstance(system, str) else _text_of(blocks_in(system, "system"))
     return [{"role": "system", "content": text}] if text else []
 
 
 def messages_of(messages: Sequence[Any]) -> list[Message]:
-    """The messages that those of a request come to.
+    """Translate the messages of a request.
 
     Raises:
-        BadRequest: one of them is malformed, or of a kind that is not known.
+        BadRequest: a message is malformed, or has a block of an unknown kind.
     """
     result: list[Message] = []
     reminders: list[str] = []
@@ -57,10 +57,10 @@ def messages_of(messages: Sequence[Any]) -> list[Message]:
 
 
 def _remind(result: list[Message], reminders: list[str]) -> None:
-    """System messages in the middle, added to the message before them; none are left.
+    """Add system messages from the middle of a conversation to the message before them, and clear `reminders`.
 
-    Many chat templates refuse one there. As a user's message it would be the newest, and begin a turn that nobody
-    asked for. The tag is the one that Claude Code (2.1) itself puts around what it says in a user's name.
+    Many chat templates refuse system messages there. A user message of their own would be the newest, and begin a turn that
+    nobody asked for. The tag is the one with which Claude Code (2.1) itself marks its own words in user messages.
     """
     if not reminders:
         return
@@ -76,10 +76,10 @@ def _remind(result: list[Message], reminders: list[str]) -> None:
 
 
 def blocks_in(content: Any, where: str) -> list[JsonObject]:
-    """The blocks of a content, which stands `where`; none where there is no content.
+    """Return the blocks of a content; empty if it is None. `where` names it in the error.
 
     Raises:
-        BadRequest: it is no list of objects.
+        BadRequest: the content is not a list of objects.
     """
     if content is None:
         return []
@@ -92,11 +92,11 @@ def _text_of(blocks: Sequence[JsonObject], name: str = "text") -> str:
     return _BREAK.join(filter(None, (text_in(block, name) for block in blocks)))
 
 
-# -- what each role says
+# -- messages by role
 
 
 def _from_user(blocks: Sequence[JsonObject], where: str) -> list[Message]:
-    """Results first, as the call before them wants it; then what the user says. A result's pictures go with that."""
+    """Translate a user's message: results first, since they have to follow their calls, then the user's words and all pictures."""
     result: list[Message] = []
     parts: list[dict[str, Any]] = []
     for block in blocks:
@@ -112,7 +112,7 @@ def _from_user(blocks: Sequence[JsonObject], where: str) -> list[Message]:
 
 
 def _from_assistant(blocks: Sequence[JsonObject], where: str) -> Message:
-    """One message: reasoning, text and calls."""
+    """Translate an assistant's message into one with reasoning, text and calls."""
     by_kind: dict[str, list[JsonObject]] = {"text": [], "thinking": [], "tool_use": []}
     for block in blocks:
         kind = text_in(block, "type")
@@ -140,7 +140,7 @@ def _from_assistant(blocks: Sequence[JsonObject], where: str) -> Message:
 
 
 def _result(block: JsonObject, where: str) -> tuple[Message, list[dict[str, Any]]]:
-    """A tool message, and the pictures in the result, for which tool messages have no room."""
+    """Return a result as a tool message, and its pictures separately, since tool messages take text only."""
     text, pictures = split_result(_inner_parts(block.get("content"), where))
     if block.get("is_error") is True and "error" not in text[:200].lower():
         text = f"Error: {text}"
@@ -156,7 +156,7 @@ def _inner_parts(content: Any, where: str) -> list[dict[str, Any]]:
 
 
 def _parts(block: JsonObject, where: str) -> list[dict[str, Any]]:
-    """A block as parts of a user's message."""
+    """Return a block as parts of a user's message."""
     kind = text_in(block, "type")
     if kind in ("text", "tool_reference"):
         return [{"type": "text", "text": text_in(block, "text") or text_in(block, "tool_name")}]
@@ -170,7 +170,7 @@ def _parts(block: JsonObject, where: str) -> list[dict[str, Any]]:
 
 
 def _document(block: JsonObject, where: str) -> list[dict[str, Any]]:
-    """A document or a search result: its heading, and its text or the file that it is."""
+    """Return a document or a search result as parts: its heading, and its text or file."""
     source = dict_in(block, "source")
     heading = _BREAK.join(filter(None, (text_in(block, name) for name in ("title", "source", "context"))))
     parts = [{"type": "text", "text": heading}] if heading else []
@@ -183,7 +183,7 @@ def _document(block: JsonObject, where: str) -> list[dict[str, Any]]:
 
 
 def _url(block: JsonObject, where: str) -> str:
-    """The URL of a picture or file; one that is sent along becomes a `data:` URL."""
+    """Return the URL of a picture or file; base64 content becomes a `data:` URL."""
     source = dict_in(block, "source")
     match source.get("type"):
         case "base64":
@@ -199,7 +199,7 @@ def _url(block: JsonObject, where: str) -> str:
 
 
 def _is_omitted(kind: str) -> bool:
-    """Return whether a block is of something that Anthropic's servers did, and that means nothing elsewhere."""
+    """Return whether a block only makes sense to Anthropic's servers, and so is left out."""
     return kind in _OMITTED or kind.endswith("_tool_result")
 
 

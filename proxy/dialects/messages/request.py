@@ -1,7 +1,7 @@
 """Bodies of Messages requests, read into the neutral form.
 
 Fields: Anthropic API reference, "Create a Message", "Tool use", "Context editing" and "Compaction" (2026), and PyPI
-`anthropic` 2.12.0, `types/beta/`. The betas that ask for some of them in a header are taken without being looked at.
+`anthropic` 2.12.0, `types/beta/`. Beta fields work without their `anthropic-beta` header, which is not checked.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -42,7 +42,7 @@ from proxy.dialects.messages.conversation import blocks_in, messages_of, system_
 
 CLEAR_RESULTS, CLEAR_THOUGHTS, _COMPACT = "clear_tool_uses_20250919", "clear_thinking_20251015", "compact_20260112"
 EDITS = (CLEAR_RESULTS, CLEAR_THOUGHTS, _COMPACT)
-"""The kinds of edits that are known here."""
+"""Kinds of edits that are supported."""
 _DEFAULT_CLEARING, _DEFAULT_KEEP = 100_000, 3
 _DEFAULT_COMPACTING = 150_000
 _SAME = ("temperature", "top_p", "top_k")
@@ -51,17 +51,17 @@ _ELSEWHERE = {
     "thread": "a conversation that Anthropic's servers keep: send all of it in `messages` with every request",
     "mcp_servers": "servers that Anthropic's servers call: have the client call them, and offer their tools in `tools`",
 }
-"""Options that need what is not here, with what they ask for."""
+"""Options that only Anthropic's servers can honour, with what they ask for."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _LONGEST_FOREIGN = 400_000
-"""Characters of a summary from elsewhere that are taken."""
+"""Most characters used of a summary made by another server."""
 
 
 def read(raw: bytes) -> Request:
     """Read a request body.
 
     Raises:
-        BadRequest: it is malformed, or asks for what only Anthropic's servers can do.
+        BadRequest: the body is malformed, or asks for something that only Anthropic's servers can do.
     """
     form = object_in(raw)
     if not isinstance(form.get("messages"), list):
@@ -95,7 +95,7 @@ def read(raw: bytes) -> Request:
 
 
 def _thinking(form: Mapping[str, Any]) -> Thinking | None:
-    """The amount of thinking: `thinking`, and `output_config.effort`, with which an adaptive model decides itself."""
+    """Read how much to think: `thinking`, and `output_config.effort`, by which an adaptive model decides itself."""
     thinking, effort = dict_in(form, "thinking"), effort_in(dict_in(form, "output_config"), "effort")
     kind = text_in(thinking, "type")
     if kind == "disabled":
@@ -107,7 +107,7 @@ def _thinking(form: Mapping[str, Any]) -> Thinking | None:
 
 
 def _format(wanted: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The JSON schema that the answer has to follow, if any; it moved from `output_format` to `output_config`."""
+    """Return the JSON schema that the answer has to follow, if any, as a `response_format`."""
     if wanted.get("type") != "json_schema":
         return None
     schema = {"name": "answer", "schema": wanted.get("schema") or {}, "strict": True}
@@ -122,7 +122,7 @@ def _listed(form: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _edits(form: Mapping[str, Any]) -> list[Edit]:
-    """Edits that leave something out of the history."""
+    """Read the edits that leave something out of the history."""
     edits: list[Edit] = []
     for edit in _listed(form):
         kind, keep = edit.get("type"), edit.get("keep")
@@ -149,7 +149,7 @@ def _clear_results(edit: Mapping[str, Any]) -> ClearResults:
 
 
 def _figure(edit: Mapping[str, Any], name: str, kind: str) -> int | None:
-    """The figure in a field of the form `{"type": kind, "value": figure}`; None where it is not there, or malformed."""
+    """Return the figure in a field of the form `{"type": kind, "value": figure}`, or None if it is missing or malformed."""
     field = dict_in(edit, name)
     value = field.get("value")
     return value if field.get("type") == kind and type(value) is int and value >= 0 else None
@@ -160,10 +160,10 @@ def _names(listed: Any) -> frozenset[str]:
 
 
 def _compaction(form: Mapping[str, Any]) -> CompactionRequest | None:
-    """The compaction that the client wants of its history; None: it does not ask.
+    """Return the compaction that the client asks for, or None.
 
     Raises:
-        BadRequest: it asks for two things that do not go together, or for a kind that is not known.
+        BadRequest: the kind is unknown, or `compaction` is combined with `context_management`.
     """
     wanted = form.get("compaction")
     if wanted is not None:
@@ -183,9 +183,9 @@ def _compaction(form: Mapping[str, Any]) -> CompactionRequest | None:
 
 
 def _since_compaction(messages: Sequence[Any]) -> tuple[JsonObject | None, Sequence[Any]]:
-    """The newest compaction that is sent back, and what comes after it; all of the messages if there is none.
+    """Return the newest compaction block and the messages after it, or None and all messages if there is none.
 
-    One without content has failed, and says nothing.
+    A block without content is from a failed compaction, and ignored.
     """
     for index in reversed(range(len(messages))):
         message = messages[index] if isinstance(messages[index], dict) else {}
@@ -198,7 +198,10 @@ def _since_compaction(messages: Sequence[Any]) -> tuple[JsonObject | None, Seque
 
 
 def _restored(request: Request, compaction: JsonObject) -> Generator[Unseal, Any, Request]:
-    """The request with the messages that its compaction stands for; one made elsewhere is background, with no rules in it."""
+    """Return the request with the messages that its compaction covers.
+
+    A compaction from another server cannot be opened. Its text becomes a summary block, defanged so that it can set no rules.
+    """
     under = SealedHistory.read((yield Unseal(text_in(compaction, "encrypted_content"))))
     if under is not None:
         return replace(request, restored=under.messages, reading=None)
@@ -207,20 +210,20 @@ def _restored(request: Request, compaction: JsonObject) -> Generator[Unseal, Any
     return replace(request, restored=[background], reading=None)
 
 
-# -- tools, as functions, which is all that models behind chat completions can call
+# -- tools, as functions: chat completions has no other kind
 
 
 def _tools(form: Mapping[str, Any]) -> dict[str, Any]:
-    """The functions to offer, with how they may be called.
+    """Return the functions to offer and the `tool_choice`, as fields of the neutral body.
 
     Raises:
-        BadRequest: there are only tools that Anthropic's servers run, or whose parameters only its models know.
+        BadRequest: all tools are run by Anthropic's servers, or have parameters that only its models know.
     """
     offered = _offered_in(form)
     tools = {
         text_in(tool, "name"): function_of(text_in(tool, "name"), tool, tool.get("input_schema"))
         for tool in offered
-        if text_in(tool, "type") in ("", "custom")  # what Anthropic's servers run has a type of its own
+        if text_in(tool, "type") in ("", "custom")  # tools that Anthropic's servers run have types of their own
     }
     if not tools:
         if offered:
@@ -242,9 +245,9 @@ def _tools(form: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _offered_in(form: Mapping[str, Any]) -> list[JsonObject]:
-    """The tools of a request, with those that were added in the middle of the conversation, less those that were removed.
+    """List the tools of a request, including tools added during the conversation, without removed ones.
 
-    In the order in which they were first known, so that the beginning of the prompt changes as little as may be.
+    They keep the order in which they were first added, so that the beginning of the prompt changes as little as possible.
 
     Raises:
         BadRequest: `tools` is malformed.

@@ -1,4 +1,4 @@
-"""Writing an answer as a Message: in one body, or as the events of a stream.
+"""Writer of answers as a Message: in one body, or as the events of a stream.
 
 Events and fields: Anthropic API reference, "Streaming Messages" (2026), and PyPI `anthropic` 2.12.0, `types/`.
 """
@@ -20,7 +20,7 @@ _DELTAS = {
     "thinking": ("thinking_delta", "thinking"),
     "call": ("input_json_delta", "partial_json"),
 }
-"""Type of the delta of a kind of block, and the field for its text."""
+"""Type of delta by kind of block, and the delta's field for text."""
 _KINDS = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -34,11 +34,11 @@ _KINDS = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-"""HTTP status to what Anthropic calls such an error."""
+"""Anthropic's types of errors by HTTP status."""
 
 
 class MessagesWriter(Translator):
-    """Writes the events of one answer: a message that is opened, its content blocks one after the other, its end."""
+    """Writes the events of one answer: the start of a message, its content blocks one after another, and its end."""
 
     call_prefix = "toolu"
 
@@ -83,7 +83,7 @@ class MessagesWriter(Translator):
         return {**self._message(self._usage), "content": content, **self._reason(), **self._report()}
 
     def _content(self, block: ContentBlock, text: str) -> dict[str, Any]:
-        """A content block with this text, or arguments."""
+        """Return a content block with this text, or these arguments."""
         if block.kind == "text":
             return {"type": "text", "text": text, "citations": None}
         if block.kind == "thinking":
@@ -96,7 +96,7 @@ class MessagesWriter(Translator):
         return {"type": COMPACTION, "content": text or None, "encrypted_content": seal}
 
     def _reason(self) -> dict[str, Any]:
-        """Why the answer ends, and the sequence that ended it, where the backend tells that."""
+        """Return why the answer ended, and the stop sequence if the backend reports it."""
         reason = _REASONS.get(self._finish or "", "end_turn")
         if self._managed.ended:
             reason = COMPACTION
@@ -107,7 +107,7 @@ class MessagesWriter(Translator):
         return {"stop_reason": reason, "stop_sequence": None}
 
     def _report(self) -> dict[str, Any]:
-        """The usage, and what came of the client's edits and compaction."""
+        """Return the usage, and the results of the client's edits and compaction."""
         usage = usage_of(self._usage)
         if self._request.compaction is not None:
             usage["iterations"] = self._iterations(usage)
@@ -116,7 +116,7 @@ class MessagesWriter(Translator):
         return {"usage": usage, "context_management": {"applied_edits": list(map(_applied, self._managed.cleared))}}
 
     def _iterations(self, usage: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The usage of each step: of the compaction, which the usage of the answer leaves out, and of the answer."""
+        """Return the usage of each step: of the compaction, which the answer's usage does not include, and of the answer."""
         counted = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
         answered = {name: usage[name] for name in (*counted, "cache_creation")}
         spent = {**dict.fromkeys(counted, 0), "cache_creation": answered["cache_creation"]}
@@ -147,9 +147,9 @@ def _applied(cleared: Cleared) -> dict[str, Any]:
 
 
 def error_body(error: Any) -> dict[str, Any]:
-    """An error in Anthropic's shape; its `code` may be an HTTP status.
+    """Return an error in Anthropic's form; its `code` may be an HTTP status.
 
-    Of a prompt that is too long it begins in the words by which Claude Code (2.1) knows that, and compacts.
+    If the prompt is too long, the message begins with the words at which Claude Code (2.1) compacts.
     """
     fields = error if isinstance(error, dict) else {"message": str(error)}
     code, known = as_count(fields.get("code")), str(fields.get("type"))
@@ -163,7 +163,7 @@ def error_body(error: Any) -> dict[str, Any]:
 
 
 def usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """Usage as Anthropic counts it: what came from a cache is no part of the input tokens."""
+    """Return the usage as Anthropic counts it: input tokens do not include cached ones."""
     prompt, cached, completion, thinking = token_counts(usage)
     counts: dict[str, Any] = {
         "input_tokens": max(0, prompt - cached),

@@ -1,1 +1,1 @@
-"""OpenAI's Responses, in which Codex, the Agents SDK and Vercel's AI SDK speak."""
+"""OpenAI's Responses API, used by Codex, the Agents SDK and Vercel's AI SDK."""

@@ -1,4 +1,4 @@
-"""The messages that the items of a conversation come to, and its tools as functions, which is all that models can call.
+"""Translation of a conversation's items into neutral messages, and of its tools into functions: chat completions has no other kind.
 
 Kinds: OpenAI API reference, "Create a model response" (2026), and PyPI `openai` 3.54.0, `types/responses/`.
 """
@@ -22,17 +22,17 @@ _OMITTED = {
     *("additional_tools", "local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output"),
     *("apply_patch_call", "apply_patch_call_output"),
 }
-"""Items that tell of something on OpenAI's servers, or of tools that only OpenAI's models know."""
+"""Kinds of items left out: about work on OpenAI's servers, or tools that only OpenAI's models know."""
 _SEPARATOR = "__"
 _INPUT = "input"
-"""The parameter of a function that stands for a tool whose input is a text."""
+"""Parameter of the function that represents a custom tool, whose input is plain text."""
 
 
 def items_in(value: Any) -> Sequence[Item]:
-    """The items of an `input`.
+    """Return the items of an `input`.
 
     Raises:
-        BadRequest: it is neither a text nor a list of objects.
+        BadRequest: the input is neither a string nor a list of objects.
     """
     if value is None:
         return []
@@ -44,10 +44,10 @@ def items_in(value: Any) -> Sequence[Item]:
 
 
 def messages_of(items: Sequence[Item]) -> list[Message]:
-    """The messages that these items come to: an assistant's reasoning, text and calls are items of their own, and one message.
+    """Translate items into messages; an assistant's reasoning, text and calls are separate items, and become one message.
 
     Raises:
-        BadRequest: one of them is malformed, or of a kind that is not known.
+        BadRequest: an item is malformed, or of an unknown kind.
     """
     messages: list[Message] = []
     pictures: list[dict[str, Any]] = []
@@ -69,7 +69,7 @@ def messages_of(items: Sequence[Item]) -> list[Message]:
 
 
 def _show(pictures: list[dict[str, Any]], messages: list[Message]) -> None:
-    """Add the pictures of the results before, for which tool messages have no room."""
+    """Add a user message with the pictures of the results before it, since tool messages take text only; clears `pictures`."""
     if pictures:
         messages.append({"role": "user", "content": [*pictures]})
         pictures.clear()
@@ -83,7 +83,7 @@ def _message(item: Item, where: str) -> Message:
 
 
 def _add_to_answer(messages: list[Message], pictures: list[dict[str, Any]], item: Item, kind: str, where: str) -> None:
-    """Add an item of the assistant's to its message; text and reasoning open another one if anything but reasoning is in it."""
+    """Add an assistant's item to its message; text or reasoning begins another message if this one has text or calls already."""
     fields: Message = {}
     if kind == "message":
         content = _content(item.get("content"), where)
@@ -114,7 +114,7 @@ def _call(item: Item, kind: str) -> dict[str, Any]:
 
 
 def _result(item: Item, where: str) -> tuple[str, list[dict[str, Any]]]:
-    """The text of a result, and its pictures."""
+    """Return the text of a result, and its pictures."""
     content = _content(item.get("output"), where)
     if not isinstance(content, list):
         return content, []
@@ -127,7 +127,7 @@ def _call_id(item: Item) -> str:
 
 
 def _content(content: Any, where: str) -> Any:
-    """A text, or parts where there is anything else."""
+    """Return a content as text, or as parts if it has anything else."""
     if content is None or isinstance(content, str):
         return content or ""
     if not are_objects(content):
@@ -160,9 +160,9 @@ def _part(part: Item, where: str) -> dict[str, Any]:
 
 
 def tools_offered(tools: Iterable[Item], namespace: str = "") -> dict[str, tuple[Item, str]]:
-    """The tools that models can call, by the names of the functions that stand for them, each with its namespace.
+    """Return the tools that models can call, each with its namespace, by the name of the function that represents it.
 
-    Those that OpenAI's servers run are left out.
+    Tools that OpenAI's servers run are left out.
     """
     offered: dict[str, tuple[Item, str]] = {}
     for tool in tools:
@@ -175,27 +175,27 @@ def tools_offered(tools: Iterable[Item], namespace: str = "") -> dict[str, tuple
 
 
 def function_name(name: str, namespace: str) -> str:
-    """The name under which a model knows a tool."""
+    """Return the name by which a model calls a tool."""
     return f"{namespace}{_SEPARATOR}{name}" if namespace else name
 
 
 def free_text(arguments: str) -> str:
-    """The text that a call of a custom tool gives; all that was written where it is not in that form."""
+    """Return the input text in a call of a custom tool; all of the arguments if they are in another form."""
     text = arguments_of(arguments).get(_INPUT)
     return text if isinstance(text, str) else arguments
 
 
 def tool_choice(wanted: Any, names: Mapping[str, Any]) -> Any:
-    """`tool_choice` as chat completions has it; None: nothing that it could say.
+    """Translate `tool_choice` for chat completions; None if there is nothing to send.
 
     Raises:
-        BadRequest: a tool is demanded that is not here.
+        BadRequest: the required tool is not among `names`.
     """
     if not isinstance(wanted, dict):
         return wanted if isinstance(wanted, str) else None
     kind = text_in(wanted, "type")
     if kind == "allowed_tools":
-        # The others stay offered: leaving them out would change the beginning of the prompt.
+        # All tools stay offered: leaving some out would change the beginning of the prompt, which the backend has cached.
         return "required" if wanted.get("mode") == "required" else "auto"
     name = function_name(text_in(wanted, "name") or kind, text_in(wanted, "namespace"))
     if name not in names:
@@ -206,7 +206,7 @@ def tool_choice(wanted: Any, names: Mapping[str, Any]) -> Any:
 
 
 def function_for(name: str, tool: Item) -> dict[str, Any]:
-    """The function that stands for a tool; that of a custom tool takes a text."""
+    """Return the function that represents a tool; for a custom tool it takes one text."""
     schema = tool.get("parameters")
     if text_in(tool, "type") == "custom":
         grammar = text_in(dict_in(tool, "format"), "definition")

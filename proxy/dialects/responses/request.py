@@ -1,6 +1,6 @@
-"""Bodies of Responses requests, read into the neutral form, and stored responses that requests go on from.
+"""Bodies of Responses requests, read into the neutral form, and stored responses that requests continue.
 
-A stored node holds the input items of one response, its output and its object (`response`); it names the node before it.
+A stored node holds the input items of one response, its output and its object (`response`), and the name of the previous node.
 
 Fields: OpenAI API reference, "Create a model response", "Compact a response" and "Conversation state", its guide
 "Compaction" (2026), and PyPI `openai` 3.54.0, `types/responses/`.
@@ -39,10 +39,10 @@ from proxy.dialects.bodies import (
 from proxy.dialects.responses.items import Item, function_for, items_in, messages_of, tool_choice, tools_offered
 
 Opened: TypeAlias = dict[str, SealedHistory]
-"""What is under the seals of compactions, as far as they are Spillway's own, for this client."""
+"""Histories in compactions by their seals; only compactions that Spillway made for this client can be opened."""
 
 _PLACED = re.compile(r"[a-z]+_(.+)_i?\d+")
-"""Ids of items that were made here: they hold the one of the response that they belong to."""
+"""Ids made by Spillway for items; the group is the unique part of the response's id."""
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", COMPACTION: "cmp"}
 
 _SAME = ("temperature", "top_p", "parallel_tool_calls")
@@ -52,16 +52,16 @@ _ELSEWHERE = {
     "background": "a response that is made in the background: ask for a stream, or wait for the answer",
     "prompt": "a prompt that OpenAI's servers keep: send it in `instructions` and `input`",
 }
-"""Options that need what is not here, with what they ask for."""
+"""Options that only OpenAI's servers can honour, with what they ask for."""
 _TRIGGER = "compaction_trigger"
 _UNREAD = {"role": "user", "content": "[Earlier messages were compacted by another server, and can't be read here.]"}
 
 
 def read(raw: bytes, *, compacts: bool = False) -> Request:
-    """Read a request body; `compacts`: whatever it asks for, it is to be compacted and nothing else.
+    """Read a request body; `compacts`: only compact the history, whatever else the body asks for.
 
     Raises:
-        BadRequest: it is malformed, or asks for what only OpenAI's servers can do.
+        BadRequest: the body is malformed, or asks for something that only OpenAI's servers can do.
     """
     form = object_in(raw)
     if compacts:
@@ -86,7 +86,7 @@ def read(raw: bytes, *, compacts: bool = False) -> Request:
 def _recollected(
     form: Mapping[str, Any], sent: Sequence[Item], compaction: CompactionRequest | None
 ) -> Generator[Fetch | Unseal, Any, Request]:
-    """The request, once what it names is there."""
+    """Build a request after fetching and opening what it refers to: items, compactions and the previous response."""
     opened: Opened = {}
     sent = yield from in_place_of_references(sent)
     yield from open_compactions(sent, opened)
@@ -101,12 +101,13 @@ def _request(
     wanted: CompactionRequest | None,
     opened: Opened,
 ) -> Request:
-    """The request for an answer to these items, of which its `sent` are what the client sent with it.
+    """Build the request for an answer to `items`, of which the client sent `sent` with this request.
 
-    Clients may leave out what a compaction stands for, or send it all the same; what it does not stand for stays.
+    Clients may leave out the messages that a compaction covers, or send them anyway: then they are dropped. Of the messages
+    before it, system messages and user messages that it does not cover stay.
 
     Raises:
-        BadRequest: one of them is malformed, or of a kind that is not known.
+        BadRequest: an item is malformed, or of an unknown kind.
     """
     seals = [text_in(item, "encrypted_content") for item in items]
     at = max((at for at, seal in enumerate(seals) if seal in opened), default=-1)
@@ -142,7 +143,13 @@ def _request(
 
 
 def _tools(form: Mapping[str, Any]) -> dict[str, Any]:
-    """The functions to offer, with how they may be called; tools that OpenAI's servers run are left out."""
+    """Return the functions to offer and the `tool_choice`, as fields of the neutral body.
+
+    Tools that OpenAI's servers run are left out.
+
+    Raises:
+        BadRequest: all tools are run by OpenAI's servers, or a required tool is not offered.
+    """
     listed = dicts_in(form, "tools")
     offered = tools_offered(listed)
     if not offered:
@@ -164,7 +171,7 @@ def _format(wanted: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _compaction_in(form: Mapping[str, Any], *, now: bool) -> CompactionRequest | None:
-    """The compaction that the client wants of its history; None: it does not ask. `now`: it asks for nothing else.
+    """Return the compaction that the client asks for, or None; `now`: the request is for a compaction only.
 
     Raises:
         BadRequest: `context_management` is malformed.
@@ -184,30 +191,30 @@ def _compaction_in(form: Mapping[str, Any], *, now: bool) -> CompactionRequest |
     return CompactionRequest(trigger=trigger, now=now, worded=False)
 
 
-# -- going on from what is stored
+# -- continuing stored responses
 
 
 def referred(item: Item) -> str:
-    """The id of the item that this one stands for; empty: it is one itself.
+    """Return the id that an item refers to; empty if it is not a reference.
 
-    Vercel's AI SDK (5) names every item of earlier answers where it takes them to be stored, which is what it does by default.
+    Vercel's AI SDK (5) sends references for all items of earlier answers if it assumes that they are stored, as by default.
     """
     kind = text_in(item, "type")
     return text_in(item, "id") if kind == "item_reference" or (not kind and "role" not in item) else ""
 
 
 def is_stored(form: Mapping[str, Any]) -> bool:
-    """Return whether the response is to be stored; it is unless the client says otherwise."""
+    """Return whether to store the response, which is the default."""
     return form.get("store") is not False
 
 
 def is_compaction(item: Item) -> bool:
-    """Return whether it is one, be it Spillway's own or another's."""
+    """Return whether an item is a compaction, made by Spillway or another server."""
     return text_in(item, "type") in (COMPACTION, "compaction_summary")
 
 
 def open_compactions(items: Sequence[Item], opened: Opened) -> Generator[Unseal, Any, None]:
-    """Open the compactions among these items."""
+    """Open the compactions among these items and add their histories to `opened`; those of other servers are skipped."""
     for item in items:
         seal = text_in(item, "encrypted_content")
         if is_compaction(item) and seal not in opened:
@@ -217,10 +224,10 @@ def open_compactions(items: Sequence[Item], opened: Opened) -> Generator[Unseal,
 
 
 def items_up_to(head: str, opened: Opened) -> Generator[Fetch | Unseal, Any, list[Item]]:
-    """The items up to and with those of a node, oldest first, from the newest compaction on, which is opened.
+    """Return the items of stored nodes up to `head`, oldest first, starting at the node with the newest compaction opened here.
 
     Raises:
-        BadRequest: a part of them is gone.
+        BadRequest: one of the nodes is not stored.
     """
     parts: list[list[Item]] = []
     name = head
@@ -249,10 +256,10 @@ def _gone(head: str, name: str) -> BadRequest:
 
 
 def in_place_of_references(items: Sequence[Item]) -> Generator[Fetch, Any, list[Item]]:
-    """The items, with those that are only named put in their places; reasoning that is not kept is left out.
+    """Return the items with references replaced by the stored items; a reference to unknown reasoning is left out.
 
     Raises:
-        BadRequest: something else is not kept; to leave that out would tear a hole into the conversation.
+        BadRequest: another referenced item is not stored; the conversation would have a gap without it.
     """
     fetched: dict[str, list[Item]] = {}
     found: list[Item] = []
@@ -277,11 +284,11 @@ def in_place_of_references(items: Sequence[Item]) -> Generator[Fetch, Any, list[
     return found
 
 
-# -- keeping
+# -- storing
 
 
 def keeping(form: Mapping[str, Any], sent: Sequence[Item], response: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The name and the node of a response as it was at its end; `sent` are the items that it was sent."""
+    """Return the name and the node to store for a finished response; `sent` are the input items of its request."""
     name, output = response["id"], response["output"]
     unique = name.partition("_")[2]
     items = [identified(item, unique, number) for number, item in enumerate(sent)]
@@ -295,7 +302,7 @@ def keeping(form: Mapping[str, Any], sent: Sequence[Item], response: dict[str, A
 
 
 def identified(item: Item, unique: str, number: int) -> Item:
-    """An item under an id that tells where it lies, if it has none of its own."""
+    """Return an item with an id; one made here contains the response's, so that the item can be found by it."""
     kind = text_in(item, "type") or "message"
     item_id = text_in(item, "id") or f"{_PREFIXES.get(kind, 'item')}_{unique}_i{number}"
     return {"type": kind, **item, "id": item_id}

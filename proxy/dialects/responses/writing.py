@@ -1,8 +1,8 @@
-"""Writing an answer as a response: in one body, or as the events of a stream.
+"""Writer of answers as a response: in one body, or as the events of a stream.
 
 Events and fields: OpenAI API reference, "Streaming events" and "The response object" (2026), and PyPI `openai` 3.54.0,
 `types/responses/`. Codex (0.169) takes items from `response.output_item.done`, drops deltas of items that were not added,
-and asks again where no `response.completed` comes.
+and asks again if no `response.completed` comes.
 """
 
 from collections.abc import Mapping
@@ -38,19 +38,19 @@ _ECHOED: Mapping[str, Any] = {
     "top_p": 1.0,
     "truncation": "disabled",
 }
-"""What a response repeats of its request, with its value where that has none."""
+"""Fields of the request that a response repeats, with their values if the request has none."""
 _FUNCTION = dict.fromkeys(("description", "parameters", "strict"))
 _PREFIXES = {"text": "msg", "thinking": "rs", "call": "fc", COMPACTION: "cmp"}
 _TEXT_EVENTS: Mapping[str, tuple[str, str, JsonObject, JsonObject]] = {
     "text": ("output_text", "content_part", {"content_index": 0}, {"logprobs": []}),
-    # As a summary: clients that show any reasoning show that.
+    # Reasoning is sent as a summary, because every client that shows reasoning shows that form.
     "thinking": ("reasoning_summary_text", "reasoning_summary_part", {"summary_index": 0}, {}),
 }
-"""What events about a text, and about the part that holds it, begin with; where the part is; what else is in the former."""
+"""By kind of block: prefixes of events about its text and about the part with it, the part's place, and more fields of text events."""
 
 
 class ResponsesWriter(Translator):
-    """Writes the events of one answer: items are added, grow, and are done; the response holds them all at its end."""
+    """Writes the events of one answer: items are added, grow, and are done; the final response has all of them."""
 
     def __init__(self, request: Request, unique: str, managed: Managed) -> None:
         super().__init__(request, unique, managed)
@@ -59,7 +59,7 @@ class ResponsesWriter(Translator):
 
     @override
     def heartbeat(self, identity: Identity | None, fallback: Identity) -> bytes:
-        """Write `response.in_progress` again: Codex (0.169) gives a stream up in which only comments come for five minutes."""
+        """Write `response.in_progress` again: Codex (0.169) gives up a stream after five minutes with nothing but comments."""
         if not self._begun:
             return b"".join(self._beginning(identity or fallback))
         return self._event("response.in_progress", response=self._response("in_progress"))
@@ -77,10 +77,10 @@ class ResponsesWriter(Translator):
     @override
     def _delta(self, block: ContentBlock, text: str) -> bytes:
         if block.kind == COMPACTION:
-            # Not before the item is added: OpenAI's npm SDK throws at an output index that it does not know.
+            # Written as the delta, so after the item is added: OpenAI's npm SDK throws at an output index that it does not know.
             return self._item_event(block, "compaction.compacting")
         if block.kind == "call":
-            # Only arguments that are JSON on both sides can be sent piece by piece.
+            # A custom tool's text is inside JSON at the backend but plain for the client, so it is sent when complete.
             custom = self._is_custom(block)
             return b"" if custom else self._item_event(block, "function_call_arguments.delta", delta=text)
         name, _, place, extra = _TEXT_EVENTS[block.kind]
@@ -120,7 +120,7 @@ class ResponsesWriter(Translator):
         return call.name in self._tools and self._tools[call.name][0]["type"] == "custom"
 
     def _item(self, block: ContentBlock) -> JsonObject:
-        """A block as an item of the output, as far as it has come."""
+        """Return a block as an item of the output, as far as it has come."""
         item_id = self._item_id(block)
         if block.kind == "call":
             return {"id": item_id, "call_id": self._call_id(block), "status": block.status, **self._called(block)}
@@ -135,7 +135,7 @@ class ResponsesWriter(Translator):
         return {**head, "type": "reasoning", "summary": parts, **sealed}
 
     def _called(self, call: ContentBlock) -> JsonObject:
-        """The tool that is called, by the client's name for it, and its arguments."""
+        """Return the called tool by the client's name for it, and the arguments."""
         tool, namespace = self._tools.get(call.name, ({"name": call.name}, ""))
         named = {"name": tool["name"], **({"namespace": namespace} if namespace else {})}
         if self._is_custom(call):
@@ -172,21 +172,21 @@ class ResponsesWriter(Translator):
     # -- the response
 
     def _complete(self) -> JsonObject:
-        """The response at its end, which says why it is not complete if it is not."""
+        """Return the final response, with the reason if it is incomplete."""
         reason = _CUT.get(self._finish or "")
         if reason is None:
             return self._response("completed")
         return self._response("incomplete", incomplete_details={"reason": reason})
 
     def _usage_sent(self) -> JsonObject:
-        """The usage of the answer; of the summaries, where there is nothing else in it."""
+        """Return the usage of the answer, or of the summaries if the response is a compaction only."""
         if not self._managed.ended:
             return usage_of(self._usage)
         prompt_tokens, completion_tokens = self._managed.spent
         return usage_of({"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens})
 
     def _response(self, status: str, **fields: Any) -> JsonObject:
-        """The object, with every field that the SDKs of OpenAI, Vercel and others ask for."""
+        """Return the response object, with every field that the SDKs of OpenAI, Vercel and others require."""
         form, created = self._request.form, self._identity.created
         echoed = {name: default if form.get(name) is None else form[name] for name, default in _ECHOED.items()}
         if isinstance(echoed["tools"], list):
@@ -207,7 +207,7 @@ class ResponsesWriter(Translator):
             "service_tier": "default",
             "store": is_stored(form),
             "presence_penalty": 0.0,
-            "top_logprobs": 0,  # whatever was asked for: none are given
+            "top_logprobs": 0,  # whatever the request asks for, none are returned
             "frequency_penalty": 0.0,
             "usage": self._usage_sent() if ended and status != "failed" else None,
             **fields,
@@ -215,9 +215,9 @@ class ResponsesWriter(Translator):
 
 
 class CompactedWriter(ResponsesWriter):
-    """Writes the answer to `POST /v1/responses/compact`: the user's messages as they were sent, and the compaction behind them.
+    """Writes the answer to `POST /v1/responses/compact`: the user's messages as they were sent, then the compaction.
 
-    Clients may send all of it again; what the compaction stands for is then left out.
+    Clients may send all of it again; the messages that the compaction covers are then left out.
     """
 
     @override
@@ -235,27 +235,27 @@ class CompactedWriter(ResponsesWriter):
 
 
 def _sent(item: Mapping[str, Any]) -> JsonObject:
-    """A user's message with what clients expect of those that are listed."""
+    """Return a user's message with the fields that clients expect in an output."""
     content = item.get("content")
     parts = [{"type": "input_text", "text": content}] if isinstance(content, str) else content
     return {"status": "completed", **item, "content": parts}
 
 
 def _part(block: ContentBlock) -> JsonObject:
-    """The part of an item that holds its text."""
+    """Return the part of an item with its text."""
     if block.kind == "text":
         return {"type": "output_text", "annotations": [], "logprobs": [], "text": block.text}
     return {"type": "summary_text", "text": block.text}
 
 
 def _echoed_tool(tool: Any) -> Any:
-    """A tool as it is repeated: a function with all its fields."""
+    """Return a tool as the response repeats it: a function has all its fields."""
     is_function = isinstance(tool, dict) and tool.get("type") == "function"
     return {**_FUNCTION, **tool} if is_function else tool
 
 
 def usage_of(usage: Mapping[str, Any]) -> JsonObject:
-    """Usage by the names that it has here."""
+    """Return the usage under the names of the Responses API."""
     prompt, cached, completion, reasoning = token_counts(usage)
     counts: JsonObject = {
         "input_tokens": prompt,
