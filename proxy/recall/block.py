@@ -1,6 +1,6 @@
-"""Recalled passages in a prompt, and the tool with which the model searches for more of them.
+"""Blocks of recalled passages in a prompt, and the tool with which the model searches for more.
 
-They stand in front of the user's own words, between marks that nothing in them can forge.
+A block is in front of the user's own words, between marks that no text in it can forge.
 """
 
 import re
@@ -23,15 +23,15 @@ NO_ROOM = "No room is left for what would be found. Answer with what is above."
 NO_QUERY = 'The arguments hold no query. Call the tool with {"query": "words to look for"}.'
 _OMISSION = "[…]"
 _ROLES = {"user": "", "assistant": "answer"}
-"""What passages are called by; as the role where there is no other word."""
+"""Words for the speaker of a passage by role; any other role is named as it is."""
 _SPEAKER = re.compile(
     r"(?:^|(?<=[\r\v\f\x1c-\x1e\x85\u2028\u2029]))"
     r"(?=(?:[^\S\n]|[*_#>\u200b\ufeff]){0,8}(?:user|assistant|tool|function|system|developer)\b[^\n:\uff1a]{0,80}[:\uff1a])",
     re.MULTILINE | re.IGNORECASE,
 )
-"""Where a line of a passage, whatever ends the line before it, reads as if another spoke from there on."""
+"""Beginnings of lines in a passage, after any kind of line break, that read as if another speaker went on from there."""
 _ITEM = re.compile(r"(?<=[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])(?=- )")
-"""Where a line of a passage would begin another."""
+"""Beginnings of lines in a passage that would look like the next item of the block's list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +41,18 @@ class Block:
     text: str
     passages: tuple[Passage, ...]
     tokens: float
-    """Predicted."""
+    """Predicted tokens of the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecalledBlocks:
-    """The blocks in a prompt, by the index in its history of the user message that each stands in front of."""
+    """Blocks in a prompt, by the index in its history of the user message that follows each."""
 
     blocks: Mapping[int, Block] = field(default_factory=dict)
     newest: Block | None = None
-    """Block of the newest turn, which is among them."""
+    """Block of the newest turn, also among `blocks`."""
     cramped: bool = False
-    """Whether the best passage that was found has no room, or more than half of them, and a compaction is worth it."""
+    """Whether the best passage, or more than half of those found, had no room, and a compaction to make room is worth it."""
 
     @property
     def tokens(self) -> int:
@@ -61,11 +61,11 @@ class RecalledBlocks:
 
     @property
     def newest_tokens(self) -> int:
-        """Tokens of the newest turn's block, which is dropped when it gets in the way."""
+        """Tokens of the newest turn's block, which is dropped when its room is needed."""
         return 0 if self.newest is None else round(self.newest.tokens)
 
     def put(self, history: Sequence[Message]) -> list[Message]:
-        """Return a history with the blocks in front of the words of their user messages, which stay as they are."""
+        """Return a history with each block in front of its user message's own words, which stay unchanged."""
         messages = list(history)
         for index, block in self.blocks.items():
             content: Any = messages[index].get("content") or ""
@@ -80,8 +80,8 @@ NOTHING = RecalledBlocks()
 def block_of(messages: Sequence[Message], passages: Sequence[Passage]) -> str:
     """Format passages of these messages as a block, in the order of the conversation.
 
-    Each message is an item of a list, for a weak model goes on with `user: …` as with a transcript; whatever is not the
-    user's says so. Days stand in front where the history gives them.
+    Each message is an item of a list, because a weak model continues lines like `user: …` as a transcript. Items not from the user
+    name their speaker. Dates precede items where the history gives them.
     """
     return f"{RECALLED}\n{found_text(messages, passages)}\n{RECALLED_END}"
 
@@ -103,7 +103,7 @@ def _lines(messages: Sequence[Message], passages: Sequence[Passage]) -> Iterator
 
 
 def _speaker(message: Message) -> str:
-    """Whose words they are; nothing for those of a user without a name."""
+    """Return the speaker of a message in parentheses; empty for a user without a name."""
     name, role = message.get("name"), str(message.get("role"))
     named = f" {defanged(name)}" if isinstance(name, str) and name.isprintable() else ""
     speaker = f"{_ROLES.get(role, role)}{named}".strip()
@@ -111,7 +111,7 @@ def _speaker(message: Message) -> str:
 
 
 def _joined(pieces: Sequence[Passage]) -> str:
-    """Join the recalled passages of one message; a gap of more than white space between two is marked as omitted."""
+    """Join the recalled passages of one message, with a mark where more than white space is left out between two."""
     text = pieces[0].text
     for before, after in pairwise(pieces):
         gap = "\n" if after.start - before.end <= 2 else f" {_OMISSION} "
@@ -120,7 +120,7 @@ def _joined(pieces: Sequence[Passage]) -> str:
 
 
 def search_tool(name: str) -> dict[str, Any]:
-    """The tool as the chat completions API has it. The same for ever: prompts begin with it."""
+    """Return the tool in the form of the chat completions API. It must never change: prompts begin with it, and are cached."""
     return {
         "type": "function",
         "function": {
@@ -139,6 +139,6 @@ def search_tool(name: str) -> dict[str, Any]:
 
 
 def query_in(call: CallPart) -> str:
-    """Return the query of a call; empty if it can't be parsed."""
+    """Return the query of a call; empty if it cannot be parsed."""
     query = arguments_of(call.arguments).get("query")
     return query.strip()[:_LONGEST_QUERY] if isinstance(query, str) else ""

@@ -1,6 +1,6 @@
-"""Sessions in which each message is data: lines to be translated, texts to be tagged or corrected, one by one.
+"""Detection of sessions whose messages are data: lines to translate, texts to tag or correct, one by one.
 
-Nothing earlier belongs in front of such a line: it would be translated with it.
+Nothing may be recalled in front of such a message: the model would translate it too.
 """
 
 import re
@@ -16,31 +16,31 @@ _TASK = re.compile(
     r"|翻訳|번역|분류|교정",
     re.IGNORECASE,
 )
-"""What is done with a text that is data."""
+"""Words for tasks in which messages are data."""
 _EACH = re.compile(
     r"\b(?:each|every|one (?:at a time|by one)|line by line|only|just|nothing (?:else|but)|without (?:any )?(?:comment|explan|commentary)"
     r"|no (?:comment|explan|other)|any(?:thing| text)? (?:that )?(?:i|the user|users?) (?:send|write|type|paste|enter)s?|jede|nur|chaque|seulement"
     r"|uniquement|cada|solo|sólo|somente|apenas|soltanto|ogni|alleen|кажд|только)|每|仅|僅|只|各|のみ|だけ|만\b|각",
     re.IGNORECASE,
 )
-"""That it is done with all that comes, and that nothing else is answered."""
+"""Words that apply the task to every message, or exclude any other answer."""
 _REFERS = re.compile(
     r"\byou (?:said|wrote|translated|called|gave|used)\b|\b(?:previous|last|earlier) (?:line|message|translation|answer|one)\b|\bour conversation\b",
     re.IGNORECASE,
 )
-"""What speaks of the session, and not in it."""
+"""Words that refer to the session itself, so the message is not data."""
 _OPENING = 1_500
-"""Characters of a prompt in which the task is assigned."""
+"""Characters at the start of a message in which the task is looked for."""
 _TURNS, _FEWEST = 12, 3
-"""Turns that show what a session is: the latest, and as many at least."""
+"""Latest turns that are examined, and the fewest that show what a session is."""
 _LIKE = 0.8
-"""Share of them whose answer may be their message in another form."""
+"""Share of the turns whose answer, by its length, may be the message in another form."""
 _LABEL = 60
-"""Characters of an answer that may be a label, however long the message is."""
+"""Most characters of an answer that may be a label, however long the message is."""
 
 
 def are_data(system: Sequence[Message], messages: Sequence[Message], newest: int) -> bool:
-    """Return whether the user message at `newest` is data, by the task of the session and the answers before it."""
+    """Return whether the user message at `newest` is data, judging by the session's task and by the answers so far."""
     tasks = [text_of(each)[:_OPENING] for each in (*system, *messages[:1])]
     if not any(_TASK.search(task) and _EACH.search(task) for task in tasks) or _REFERS.search(
         text_of(messages[newest])[:_OPENING]

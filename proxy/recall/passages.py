@@ -1,4 +1,4 @@
-"""Passages of a message: all of it if it is short, else pieces, with the positions of each term and the day it was written."""
+"""Passages of a message: the whole message if it is short, else pieces; with the places of each term, and the day of writing."""
 
 import re
 from collections import Counter
@@ -14,15 +14,15 @@ from proxy.core.request import SYSTEM_ROLES, Message, text_of
 from proxy.recall.words import folded, terms_of_folded
 
 UNSPLIT = 600
-"""Units of a message up to which it is one passage: about 150 tokens of English."""
+"""Most units of a message that is one passage: about 150 tokens of English."""
 PIECE = 420
-"""Units of a piece of a longer one."""
+"""Units of a piece of a longer message."""
 _WIDE = 3
-"""Units of a character beyond Latin letters, which takes a token or so where a Latin one takes a quarter."""
+"""Units of a non-Latin character, which takes about one token; a Latin one takes a quarter, and counts as 1 unit."""
 _LAST_LATIN = "\u024f"
 _ENDS = (re.compile(r"\n"), re.compile(r"[.!?](?=\s)|[。！？]"), re.compile(r"\s"))
 _LONGEST = 1_000_000
-"""Characters of one message that are looked through, a long book; what a tool prints beyond that is found by calling it again."""
+"""Most characters of one message that are indexed: a long book. Tool output beyond that can be had by calling the tool again."""
 _SENTENCE_ENDS = ".!?\u3002\uff01\uff1f\u061f\n"
 _WORDS = r"""who whom whose what when where which why how tell\sme remind\sme show list name give repeat recall say quote state look\sup find
     describe explain wer wen wem was wann wo woher wohin welche[rsnm]? warum wieso wie wieviel nenn\w* sag zeig\w* erinner\w* qui quoi quand où
@@ -35,15 +35,15 @@ _ASKED = re.compile(
     rf"|[^{_SENTENCE_ENDS}]*(?:{'|'.join(_ANYWHERE.split())})[^{_SENTENCE_ENDS}]*[?\uff1f\u061f]?|[^{_SENTENCE_ENDS}]*[?\uff1f\u061f])",
     re.IGNORECASE,
 )
-"""A sentence that ends in a question mark, also those of Chinese and Arabic, or asks without one: begins with a word that asks, or has
-one in Chinese, Japanese or Korean. Looked for from where a sentence may begin only.
+"""Sentence that asks: it ends in a question mark (also the Chinese or Arabic one), begins with a word that asks, or has such a word
+anywhere in Chinese, Japanese or Korean. Matches start only where a sentence may begin.
 """
 _FEW = 8
-"""Terms of a brief message."""
+"""Most terms of a brief message."""
 DAY = "day:"
-"""Begins the term for a day of the year, as no word does."""
+"""Prefix of terms for a day of the year; no word has it."""
 
-# English, German, French, Spanish, Portuguese, Italian, Russian; without accents.
+# Months in English, German, French, Spanish, Portuguese, Italian and Russian, without accents.
 _NAMES = (
     "january januar janvier enero janeiro gennaio января jan",
     "february februar fevrier febrero fevereiro febbraio февраля feb",
@@ -71,31 +71,31 @@ _FORMS = (
 _DATE = re.compile("|".join(_FORMS))
 _SIGN = re.compile(r"\d")
 _OPENING = 64
-"""Characters of the first line in which a message tells its day."""
+"""Most characters of a first line in which a date anywhere counts as the day of writing; in a longer line only at its start."""
 _BRACKETED = re.compile(r"\s*[\[(<{][^\])>}]{0,80}[\])>}]")
 _NO_TIMES = frozenset({"role", "content", "name"})
 _EPOCH = range(10**9, 4 * 10**9)
-"""Seconds that are taken for a time; before 2001 no chat had models."""
+"""Numbers taken for seconds since the epoch: from 2001 on, since there were no chats with models before."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessagePassages:
-    """Spans and terms of a message. The text itself is not stored: it is in the request, each time."""
+    """Spans and terms of a message. The text is not stored, because every request has it."""
 
     spans: tuple[tuple[int, int], ...]
-    """Where its passages stand in its text, in order."""
+    """Start and end of each passage in the text, in order."""
     lengths: tuple[int, ...]
-    """How many terms each has, repetitions counted."""
+    """Number of terms in each passage, with repetitions."""
     places: Mapping[str, tuple[tuple[int, int], ...]]
-    """For each term the passages that have it, and how often."""
+    """For each term, the numbers of the passages that have it, each with how often."""
     day: date | None
-    """On which it was written, if it tells."""
+    """Day of writing, if the message gives it."""
     brief: bool = False
-    """Whether the user says it in few words, which may be about what was said before: "make it 900"."""
+    """Whether it is a user's message of few words, which may refer to what was said before: "make it 900"."""
 
     @property
     def size(self) -> int:
-        """Bytes that it takes, about."""
+        """Approximate bytes of memory that it takes."""
         return 300 + 150 * len(self.spans) + 64 * len(self.places) + 48 * sum(self.lengths)
 
 
@@ -103,7 +103,7 @@ NO_PASSAGES = MessagePassages((), (), {}, None)
 
 
 def passages_of(message: Message, *, only: Callable[[str], bool] = bool) -> MessagePassages:
-    """Index the passages of a message whose text passes `only`; none of what the system says, nor of what Spillway wrote."""
+    """Index the passages of a message whose text passes `only`; system messages and Spillway's own have none."""
     hidden = message.get("role") in SYSTEM_ROLES or is_summary(message) or is_instruction(message)
     text, day = "" if hidden else spoken_text(message), written_on(message)
     spans = tuple(span for span in spans_of(text) if only(text[slice(*span)]))
@@ -120,11 +120,11 @@ def passages_of(message: Message, *, only: Callable[[str], bool] = bool) -> Mess
 
 
 _shared = lru_cache(maxsize=4096)(tuple[tuple[int, int], ...])
-"""Returns the same places as one object: nearly all terms of short messages have the same."""
+"""Returns equal places as one object, to save memory: nearly all terms of short messages have the same places."""
 
 
 def spoken_text(message: Message) -> str:
-    """The text in which the passages of a message lie: what it says, and the calls that it makes, a line each."""
+    """Return the text that passages are cut from: the message's own, and a line for each of its calls."""
     functions = [function for call in calls_of(message) if isinstance(function := call.get("function"), dict)]
     lines = (f"{function.get('name')}: {function.get('arguments')}"[:_LONGEST] for function in functions)
     return "\n".join(filter(None, (text_of(message)[:_LONGEST], *lines)))
@@ -142,14 +142,14 @@ def asked(text: str) -> str:
 
 
 def day_term(day: date) -> str:
-    """Return the term for a day of the year, which no word is."""
+    """Return the term for a day of the year; no word equals it."""
     return f"{DAY}{day.month}-{day.day}"
 
 
 def spans_of(text: str) -> Iterator[tuple[int, int]]:
-    """Cut a text so that no piece is much longer than `PIECE` units: at lines, else sentences, else words.
+    """Cut a text into pieces not much longer than `PIECE` units, at line ends, else at sentence ends, else between words.
 
-    White space around a piece is no part of it.
+    Pieces do not include the white space around them.
     """
     end = len(text.rstrip())
     at = len(text) - len(text.lstrip())
@@ -163,9 +163,9 @@ def spans_of(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _cut(text: str, at: int, end: int) -> int:
-    """The end of the piece that begins at `at`, behind the last good place in its second half."""
+    """Return the end of the piece that begins at `at`: the last good place in its second half."""
     cut, units = min(at + PIECE, end), 0
-    if not text[at:cut].isascii():  # else each is a unit
+    if not text[at:cut].isascii():  # in ASCII, every character is one unit
         cut = at
     while cut < end and units < PIECE and cut < at + PIECE:
         units += _units(text, cut, cut + 1)
@@ -192,7 +192,7 @@ def days_in(folded: str) -> Iterator[tuple[date | None, str]]:
         parts = {name[0]: value for name, value in found.groupdict().items() if value}
         month = _MONTHS[parts["n"]] if "n" in parts else int(parts["m"])
         try:
-            # A leap year stands for one that is not told.
+            # Without a year, use a leap year, so that 29 February is valid.
             day = date(int(parts.get("y", 2000)), month, int(parts["d"]))
         except ValueError:
             continue
@@ -200,7 +200,7 @@ def days_in(folded: str) -> Iterator[tuple[date | None, str]]:
 
 
 def written_on(message: Mapping[str, Any]) -> date | None:
-    """The day that a message gives itself, in a field beside its content or at its beginning; None if it gives none."""
+    """Return the day that a message gives for itself, in a field beside its content or at its beginning, or None."""
     for name, value in message.items():
         if name not in _NO_TIMES and not name.endswith("id") and (day := _of_field(value)):
             return day
@@ -216,7 +216,7 @@ def written_on(message: Mapping[str, Any]) -> date | None:
 
 
 def _of_field(value: Any) -> date | None:
-    """ISO 8601, or seconds since the epoch as clients keep them."""
+    """Return the day of a time in ISO 8601, or in seconds since the epoch; None for anything else."""
     try:
         if isinstance(value, str) and 10 <= len(value) <= 40:
             return datetime.fromisoformat(value).date()

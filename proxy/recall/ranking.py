@@ -1,8 +1,8 @@
-"""Recall by words and meaning: the query of a turn, the ranking of passages by it, and the choice of those worth their tokens.
+"""Recall by words and meaning: the query of a turn, the ranking of passages for it, and the choice of those worth their tokens.
 
-Ranking is BM25 over one conversation (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009, section 3), in
-which the neighbours of a passage count too. Words find what was said in the words of the question, vectors what was said in
-others: each alone decides what stands out, and reciprocal ranks (Cormack, Clarke and Büttcher, 2009) join the two orders.
+Ranking is BM25 over one conversation (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009, section 3), except that
+the neighbours of a passage count too. Words find passages with the words of the question, and vectors find those with other words.
+Each decides by itself which passages stand out; reciprocal ranks (Cormack, Clarke and Büttcher, 2009) join the two orders.
 """
 
 from collections import defaultdict
@@ -21,52 +21,55 @@ from proxy.recall.passages import DAY, MessagePassages, asked, day_term, spoken_
 from proxy.recall.words import terms
 
 _NAMED_DAY = 6.0
-"""Weight of a day that is named: nobody names one in passing."""
+"""Weight of a named day: people do not name one in passing."""
 _MOST_TERMS = 48
 _LONGEST = 2_000
-"""Characters at either end of a message that show what it is about; what lies between is pasted."""
+"""Characters at either end of a message that show what it is about; anything between is assumed to be pasted."""
 _RUN = 2
-"""User messages before the newest, with no answer between, that belong to what is asked where that asks nothing: a question, and a
-text about it."""
+"""Most user messages before the newest, with no answer between, that belong to the query as long as none asks anything: a question
+and a text about it may be separate messages.
+"""
 _OTHER_TEXT = 0.5
-"""Weight of what a message says besides its question, where that has so many terms of its own. However much that is, all
-of it together weighs no more than twice the question: it must not drown it.
+"""Weight of a message's text besides its question. It is lowered for a long text, so that all of it together weighs no more than twice
+the question, which it must not drown.
 """
 _K1, _B = 1.2, 0.75
+"""Parameters of BM25, at their usual values."""
 _BEFORE, _AFTER = 0.5, 0.3
-"""Share of its score that a passage gives to the next one and the one before: a question finds its answer."""
+"""Share of its score that a passage gives to the next one and to the previous one: a question finds its answer."""
 _OF_BEFORE, _BACK = 0.4, 4
-"""Share of the best score of so many messages before that a brief one of the user's has, too, with the words of all of them: it
-says something of what was said there, and may change it.
+"""A brief user message scores at least this share of the best score in this many messages before it, and gets the words of all of
+them: it refers to what was said there, and may change it.
 """
 _AROUND, _REACH = 1.0, 4
-"""Weight of the mean score of so many passages on either side: what was talked about there."""
+"""Weight of the mean score of this many passages on either side, for the topic there."""
 AROUND = 8.0
 """Tokens that a passage takes besides its text."""
 _RANKED = 60
-"""The constant of reciprocal ranks: the first few count alike."""
+"""Constant of reciprocal ranks: the larger it is, the less the first ranks differ."""
 _SHARE_OF_BEST, _SHARE_OF_OTHERS = 0.2, 0.3
-"""Share of the best passage's score that a passage needs: one that has words of the query which none before it has; others."""
+"""Share of the best passage's score that a passage needs: with words of the query that no passage chosen before has, and without."""
 _SAME = 0.5
-"""Share of a statement's terms that one later on has, which puts something else in its place."""
+"""Share of a statement's terms that a later statement must exceed to count as its replacement."""
 _FEW = 3
-"""Messages of the user's that have a word, up to which a later one of them may put something else in the place of an earlier one."""
+"""Most user messages with a word for which a later one of them may replace an earlier one."""
 _FOLLOWING = 4
-"""Brief messages behind a statement that come with it: they may put something else in its place."""
+"""Most brief messages recalled together with the statement before them, which they may change."""
 _BAR = 0.55
-"""Needed for anything to be recalled: by how much more of the query the lost passages have than those in the prompt, times the
-standard deviations by which the best lies above the mean. Who asks nothing, or of what is new, mostly needs nothing; a plain
-question shares its few words with anything, so as much of a message as asks is taken off the bar.
+"""Threshold for recalling anything. The lost passages' lead over those in the prompt, as a share of the query, times the number of
+standard deviations by which the best passage is above the mean, must reach it. A message that asks nothing, or asks for something
+new, mostly needs nothing. A plain question shares its few words with many passages, so the bar is lowered by the share of the message
+that asks.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Terms with their weights; empty: nothing is looked for."""
+    """Terms with their weights; without terms nothing is looked for."""
 
     terms: Mapping[str, float]
     bar: float = _BAR
-    """As `_BAR`; who searches gets the best that there is."""
+    """Threshold, as `_BAR`; a search by the model has none, and gets the best passages there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +79,20 @@ class Ranking:
     query: Query
     scores: Sequence[float]
     covers: Sequence[float]
-    """Share of the weight of all of the query's terms that each passage itself has."""
+    """Share of the query's total weight found in each passage itself, without its neighbours."""
     words: Sequence[int]
-    """The terms of the question itself that each passage has, a bit for each."""
+    """Terms of the question itself that each passage has, one bit each."""
     places: Sequence[tuple[int, int]]
-    """Of each passage the index of its message, and its number there."""
+    """Index of each passage's message, and the passage's number there."""
     days: Sequence[date | None]
-    """The day on which each message was written, or the last one before it that says one."""
+    """Day of writing of each message, or of the last message before it that gives one."""
     near: Sequence[float] | None = None
-    """How near each passage is to the query by its vector, where there are vectors; 0 for one without."""
+    """Similarity of each passage to the query by its vector, 0 for a passage without one; None without vectors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A passage that is recalled: from the message at `index`, where its text lies, and when it was written."""
+    """A recalled passage: `start` and `end` are its place in the text of the message at `index`."""
 
     index: int
     start: int
@@ -97,36 +100,36 @@ class Passage:
     text: str
     day: date | None
     tokens: float
-    """With what names it in the block."""
+    """Tokens, including those around its text in the block."""
     later: bool = False
-    """Whether it may put something else in the place of another one."""
+    """Whether it was chosen because it may replace an earlier passage."""
     behind: str = ""
-    """Text of another one, without which it does not come."""
+    """Text of the passage that has to be recalled before this one; empty if it can be recalled alone."""
 
 
 def query_of(messages: Sequence[Message], newest: int) -> Query:
-    """Derive the query of the turn that begins with the user message at `newest`, and with those right before it."""
+    """Derive the query of the turn that begins with the user message at `newest`, including user messages right before it."""
     run = takewhile(lambda each: each.get("role") == "user", reversed(messages[max(0, newest - _RUN) : newest + 1]))
     said: list[str] = []
     for each in map(authored_text, run):
         said.append(f"{each[:_LONGEST]}\n{each[_LONGEST:][-_LONGEST:]}")
         if asked(said[-1]):
-            break  # what was said before a question is no part of it
+            break  # text before a question does not belong to it
     text = "\n".join(said)
     weights, others = _weighted(asked(text)), _weighted(text)
     share = min(_OTHER_TEXT, 2 * len(weights) / len(others)) if weights else 1.0
     bar = _BAR * (1 - len(weights) / len(others)) if len(others) > 1 else _BAR
-    # The first terms are those that count, each with the first weight that it got.
+    # The question's terms come first, since only the first `_MOST_TERMS` count, and keep their own weights.
     return Query(weights | {term: weight * share for term, weight in others.items()} | weights, bar)
 
 
 def search_query(text: str) -> Query:
-    """Derive the query from the words that a model searches for."""
+    """Derive a query without a threshold from the words that a model searches for."""
     return Query(_weighted(text), bar=-inf)
 
 
 def asks_the_same(message: Message, query: Query) -> bool:
-    """Return whether a user's message asks for at least half of what the query is about."""
+    """Return whether a user's message is a question with at least half of the query's weight."""
     if message.get("role") != "user" or not asked(text := authored_text(message)[-2 * _LONGEST :]):
         return False
     having = _weighted(text)
@@ -139,7 +142,7 @@ def _weighted(text: str) -> dict[str, float]:
 
 
 def rank(passages: Sequence[MessagePassages], query: Query, near: Sequence[float] | None = None) -> Ranking:
-    """Rank the passages of each message by how well they fit a query; `near` as in `Ranking`."""
+    """Score the passages of each message for a query; `near` as in `Ranking`."""
     days: list[date | None] = []
     for each in passages:
         days.append(each.day or (days[-1] if days else None))
@@ -150,14 +153,14 @@ def rank(passages: Sequence[MessagePassages], query: Query, near: Sequence[float
     mean = max(1.0, sum(lengths) / max(1, len(lengths)))
     terms_of = [each.places for each in passages]
     for bit, (term, weight) in enumerate(islice(query.terms.items(), _MOST_TERMS)):
-        # Asked of every message for every term: a look without a call takes half the time.
+        # This runs for every message and term: a lookup without a function call takes half the time.
         having = [(start, terms[term]) for start, terms in zip(starts, terms_of, strict=False) if term in terms]
         found = {start + number: count for start, where in having for number, count in where}
         if term.startswith(DAY):  # a message's day is a term of all of its passages
             written = (at for at, day in enumerate(days) if day and day_term(day) == term)
             found |= {place: 1 for at in written for place in range(starts[at], starts[at + 1])}
         idf = weight * log(1 + (len(places) - len(found) + 0.5) / (len(found) + 0.5))
-        total += idf  # also of what nobody has ever said
+        total += idf  # terms found nowhere count too, so that no passage covers the whole query without them
         for at, count in found.items():
             norm = _K1 * (1 - _B + _B * lengths[at] / mean)
             scores[at] += idf * count * (_K1 + 1) / (count + norm)
@@ -180,7 +183,7 @@ def rank(passages: Sequence[MessagePassages], query: Query, near: Sequence[float
 
 def _with_context(scores: Sequence[float]) -> list[float]:
     last, total = len(scores), [0.0, *accumulate(scores)]
-    # Sums of all before the end and before the beginning of what is around each: without a branch, for this is what takes long.
+    # Cumulative sums up to the end and to the start of each passage's surroundings, without a branch: this is the slow part.
     upto = (total[_REACH + 1 :] + [total[-1]] * _REACH)[:last]
     before = ([0.0] * _REACH + total)[:last]
     share = _AROUND / (2 * _REACH + 1)
@@ -204,8 +207,8 @@ def choose(
 ) -> list[Passage]:
     """Choose the passages of these messages that a turn needs, best first, within `room` tokens; mostly none.
 
-    `passages` are those of each message, and `ranking` how well they fit the turn. Only what is in messages that the prompt
-    has `lost` is recalled, and of that no text which the prompt has all the same. `cost` are the tokens of a text.
+    `passages` are those of each message, and `ranking` has their scores. Only passages of `lost` messages are recalled, unless
+    their text is `in_prompt` anyway. `cost` returns the tokens of a text.
     """
     order = outstanding(ranking, lost)
     if ranking.near is not None:
@@ -230,7 +233,7 @@ def choose(
                 continue
             if text not in chosen:
                 if tokens > room:
-                    break  # what is out of date never comes alone
+                    break  # never recall an outdated statement without the newer one, which comes first
                 words |= ranking.words[at]
                 room -= tokens
                 chosen[text] = Passage(
@@ -242,7 +245,7 @@ def choose(
 
 @dataclass(frozen=True)
 class _Statements:
-    """Passages of a conversation, each with what the same speaker said of the same things later."""
+    """Passages of a conversation, and the later passages of the same speaker on the same subject."""
 
     messages: Sequence[Message]
     passages: Sequence[MessagePassages]
@@ -251,7 +254,7 @@ class _Statements:
 
     @cached_property
     def used(self) -> dict[str, list[int]]:
-        """For each word of the user's short messages those that have it."""
+        """Indexes of the user's short messages by the terms in them."""
         found = defaultdict[str, list[int]](list)
         for index, each in enumerate(self.passages):
             for term in each.places if self.messages[index].get("role") == "user" and len(each.spans) == 1 else ():
@@ -264,7 +267,7 @@ class _Statements:
         return start, end, spoken_text(self.messages[index])[start:end]
 
     def is_replaced(self, at: int, in_prompt: Callable[[str], bool]) -> bool:
-        """Return whether something that stands in the prompt was put in the place of a statement."""
+        """Return whether a later statement that is in the prompt replaces this one."""
         index, number = self.ranking.places[at]
         terms = {term for term, where in self.passages[index].places.items() if number in dict(where)}
         return any(
@@ -274,12 +277,12 @@ class _Statements:
         )
 
     def with_later(self, at: int) -> list[tuple[int, int]]:
-        """Return the place of a statement, behind that of the newest lost one with all of its words of the question.
+        """Return the place of a statement with those of later ones that may replace it, in the order of choice.
 
-        One in the prompt counts, too, where no passage has more of the question: what holds has to stand last.
-
-        Before that of one with the rarest word that the user has in few messages: it may say something else, but mostly
-        it does not.
+        First comes the newest lost statement with all of this one's words of the question; one in the prompt counts too if no
+        passage has more of the question, because the statement that holds has to come last. Then comes the statement itself, then
+        brief messages that refer to it. Last comes a lost message that shares a rare word with it: it may change the statement,
+        but mostly does not.
         """
         by, place = self.ranking, self.ranking.places[at]
         if self.messages[place[0]].get("role") == "assistant":
@@ -295,18 +298,18 @@ class _Statements:
         return [*found, place, *brief[:_FOLLOWING], *alike[-1:]]
 
     def _follows(self, index: int, at: int) -> bool:
-        """Return whether a brief message has the words of a passage only from what was said before it."""
+        """Return whether a brief message got the passage's words of the query only from the messages before it."""
         wanted = {term for term, weight in self.ranking.query.terms.items() if weight >= 1}
         here = wanted & self.passages[self.ranking.places[at][0]].places.keys()
         return self.passages[index].brief and not here <= self.passages[index].places.keys()
 
     def _value(self, index: int) -> tuple[bool, bool]:
-        """Return whether a message tells a day, and whether a number: a value is replaced by one of its kind."""
+        """Return whether a message has a day, and whether a number: a value is replaced only by one of its kind."""
         terms = "\n".join(self.passages[index].places)
         return DAY in terms, any(map(str.isdecimal, terms))
 
     def _later(self, at: int) -> list[tuple[int, int]]:
-        """List the later passages of the same speaker that have all words of the query that one has, and fit as well."""
+        """List later passages of the same speaker with all of the passage's words of the query and a comparable score."""
         by, (index, _) = self.ranking, self.ranking.places[at]
         words, least, role = by.words[at], _SHARE_OF_OTHERS * by.scores[at], self.messages[index].get("role")
         return [
@@ -318,7 +321,7 @@ class _Statements:
 
 
 def within(passages: Sequence[Passage], room: float) -> list[Passage]:
-    """Select passages, best first, that fit into `room` tokens together."""
+    """Select passages, best first, that fit into `room` tokens together; none without the passage it depends on."""
     chosen: list[Passage] = []
     for passage in passages:
         if passage.tokens <= room and passage.behind in ("", *(each.text for each in chosen)):
@@ -328,14 +331,14 @@ def within(passages: Sequence[Passage], room: float) -> list[Passage]:
 
 
 def outstanding(ranking: Ranking, lost: Callable[[int], bool]) -> list[int]:
-    """Places of the passages that stand out, best first; none if not even the best one does."""
+    """Return the numbers of the lost passages that stand out, best first; none if even the best one misses the bar."""
     scores = ranking.scores
     gone = [lost(index) for index, _ in ranking.places]
     best = max(compress(scores, gone), default=0.0)
     if not best:
         return []
     mean = sum(scores) / len(scores)
-    # This is done for every passage of a long conversation: loops that run in C take a third.
+    # This covers every passage of a long conversation; loops that run in C take a third of the time.
     deviation = sqrt(max(0.0, sum(map(mul, scores, scores)) / len(scores) - mean * mean))
     more = max(compress(ranking.covers, gone)) - max(compress(ranking.covers, map(not_, gone)), default=0.0)
     if more * (best - mean) < ranking.query.bar * deviation:
@@ -345,7 +348,7 @@ def outstanding(ranking: Ranking, lost: Callable[[int], bool]) -> list[int]:
 
 
 def _by_nearness(ranking: Ranking, near: Sequence[float]) -> Ranking:
-    """Score the same passages by how near they are; one without a vector comes last, and does not pull the mean down."""
+    """Score the same passages by similarity, less the lowest: one without a vector comes last, and does not pull the mean down."""
     least = min(filter(None, near), default=0.0)
     scores = [max(0.0, score - least) for score in near]
     best = max(scores) or 1.0
@@ -353,7 +356,7 @@ def _by_nearness(ranking: Ranking, near: Sequence[float]) -> Ranking:
 
 
 def _fused(orders: Sequence[Sequence[int]], near: Sequence[float]) -> list[int]:
-    """Join orders of places, each with the best first, into one; those without a vector count twice where they stand."""
+    """Join orders of passages, each with the best first, by reciprocal ranks; a passage without a vector counts twice in its order."""
     scores = defaultdict[int, float](float)
     for order in orders:
         for position, at in enumerate(order):

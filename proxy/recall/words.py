@@ -1,6 +1,6 @@
-"""Terms of a text: stems of words, pairs of characters where words are not spaced, identifiers unsplit.
+"""Terms of a text: stems of words, pairs of characters in scripts without spaces, and whole identifiers.
 
-Stems are Snowball's (the package snowballstemmer); the language is the one whose function words a text has most of.
+Stems are Snowball's (package snowballstemmer); the language is the one with the most function words in the text.
 """
 
 import re
@@ -12,42 +12,47 @@ from typing import Any
 
 import regex
 
-# Every repetition is bounded, so that no text takes longer than a constant for each of its characters. To `regex` vowel signs
-# are parts of words, as in Hindi; to `re` they are not.
+# Every repetition is bounded, so that the time per character is bounded for any text. `regex`, unlike `re`, counts vowel signs,
+# as in Hindi, as parts of words.
 _TOKEN = regex.compile(r"[^\W_]{1,64}(?:[_./:@\\#+'\u2019-]{1,3}[^\W_]{1,64}){0,12}")
 _PART = regex.compile(r"[^\W_]+")
 HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 """Chinese characters, as a range for a pattern."""
 UNSPACED = f"\u3040-\u30ff{HAN}\uac00-\ud7a3\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
-"""The same for all that is written without spaces: kana, Chinese characters, Thai, Lao, Burmese, Khmer; and Korean syllables,
-whose endings change.
+"""All scripts written without spaces, as a range for a pattern: kana, Chinese characters, Thai, Lao, Burmese, Khmer; and Korean
+syllables, because endings of Korean words change.
 """
 _RUN = re.compile(f"[{UNSPACED}]+|[^{UNSPACED}]+")
 _IS_UNSPACED = re.compile(f"[{UNSPACED}]")
 _APOSTROPHE = re.compile("['\u2019]")
 _ID = re.compile(r"\d[^\W\d]{1,64}\d|\d\Z")
-"""Figures on both sides of letters, of a hash, an id or base64, which no word has; or at the end: all endings are letters."""
+"""Tokens that are not stemmed: with digits on both sides of letters (a hash, an id, base64), or at the end, since stemmers only cut
+endings made of letters.
+"""
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]{1,200}`|https?://\S{1,300}", re.DOTALL)
 _LATIN, _CYRILLIC = "latin", "cyrillic"
 _LETTERS = re.compile(r"[^\W\d_]{2,64}")
 _WIDE = {"hiragana": "japanese", "katakana": "japanese", "cjk": "chinese", "hangul": "korean"}
-"""Languages by the scripts, as Unicode names them, that only they have; of Japanese a part."""
+"""Languages by scripts, as Unicode names them, that only they use; Japanese is also written with Chinese characters."""
 _LEAST_LETTERS, _OF_WIDE, _MAIN = 48, 2.5, 0.6
-"""Letters that a text needs for its script to tell, how many of them one of those counts as, and the share of its own script."""
+"""Fewest letters that reveal a text's script, letters that one of these languages' characters counts as, and the main script's least
+share of all letters.
+"""
 _LEAST_KNOWN, _KNOWN_SHARE, _LEAD = 6, 0.15, 1.4
-"""Function words that a language must have: how many, as a share of all words, and how many times those of any other."""
+"""Function words needed to recognise a language: fewest, least share of all words, and least multiple of any other language's."""
 _LOOKED_AT = 20_000
-"""Characters of a text whose language is told from them."""
+"""Characters at the start of a text from which its language is recognised."""
 _DEFAULT = "english"
 _LEAST_VOTES = 2
+"""Fewest function words that decide the language of a sentence; with fewer it is taken for English."""
 _SHORT = 32
-"""Characters up to which it is remembered what the terms of a token are, and a part of it may be a word."""
+"""Most characters of a token whose terms are cached, and of a part of a token that is stemmed as a word."""
 _SCRIPTS = {"DEVANAGARI": "hindi", "ARABIC": "arabic", "TAMIL": "tamil", "GREEK": "greek", "ARMENIAN": "armenian"}
-"""Languages of which there are stemmers, by the scripts of words, as Unicode names them."""
+"""Languages with a stemmer by their scripts, as Unicode names them."""
 _PERSIAN = re.compile("[\u067e\u0686\u0698\u06a9\u06af\u06cc]")
 """Letters that Arabic does not have."""
 
-# Words that say nothing of what a text is about, folded, by language as the stemmers name those.
+# Words that do not show what a text is about, folded, by the stemmers' names of languages.
 _FUNCTION_WORDS = {
     "english": """a about all also am an and any are as at be been being both but by can could did do does each for from
         had has have having he her here him his how i if in is it its just ll many me might mine more most much must my
@@ -82,12 +87,12 @@ ALL_FUNCTION_WORDS = frozenset().union(*FUNCTION_WORDS.values())
 
 
 def terms(text: str) -> list[str]:
-    """List the terms of a text, in order and as often as they occur; function words are none."""
+    """List the terms of a text, in order and with repetitions, without function words."""
     return terms_of_folded(folded(text))
 
 
 def terms_of_folded(text: str) -> list[str]:
-    """List the terms of a text that is folded already; each sentence has a language of its own."""
+    """List the terms of a text that is already folded; the language is determined sentence by sentence."""
     found: list[str] = []
     for tokens in map(_TOKEN.findall, re.split(r"[.!?]\s|\n", text)):
         language = language_of(tokens)
@@ -97,17 +102,17 @@ def terms_of_folded(text: str) -> list[str]:
 
 
 def folded(text: str) -> str:
-    """A text in small letters, without accents, in the usual width."""
+    """Return a text in lower case, without accents, and with full-width and other variants of letters replaced."""
     if text.isascii():
         return text.lower()
     # Twice, because a mathematical letter becomes a capital, which can then be folded, only by the first normalization.
     decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
     kept = (c for c in decomposed if unicodedata.category(c) not in ("Mn", "Me") or "\u0780" <= c < "\u1ab0")
-    return unicodedata.normalize("NFC", "".join(kept))  # in the scripts of South Asia those are vowels
+    return unicodedata.normalize("NFC", "".join(kept))  # marks are kept in South Asian scripts, where they are vowels
 
 
 def language_of(tokens: list[str]) -> str:
-    """The language of folded words, English if they do not tell."""
+    """Return the language of folded words, English if they do not show it."""
     words = set(tokens) & ALL_FUNCTION_WORDS
     votes = {language: len(words & common) for language, common in FUNCTION_WORDS.items()}
     best = max(votes, key=votes.__getitem__)
@@ -115,7 +120,7 @@ def language_of(tokens: list[str]) -> str:
 
 
 _shared = lru_cache(maxsize=16384)(str)
-"""Returns the same pair of characters as one object: each occurs in many messages."""
+"""Returns equal pairs of characters as one object, to save memory: each occurs in many messages."""
 
 
 @lru_cache(maxsize=16384)
@@ -134,26 +139,26 @@ def _terms_of(token: str, language: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=16384)
 def _stem(part: str, language: str) -> str:
-    """Return the stem of a word. Paths and identifiers are made of few words, in many orders."""
+    """Return the stem of a word. Cached apart from tokens, because paths and identifiers combine few words in many orders."""
     if _ID.search(part):
         return part
     if not part.isascii():
         script = unicodedata.name(part[0], "").split(" ")[0]
         language = "persian" if _PERSIAN.search(part) else _SCRIPTS.get(script, language)
-    # One stemmer used by two threads at a time mixes up their words; a new one costs half a microsecond.
+    # A stemmer used by two threads at a time mixes up their words, and a new one costs only half a microsecond.
     stem: str = _stemmer()(language).stemWord(part)
     return stem
 
 
 def clear_terms() -> None:
-    """Forget all words that were looked up."""
+    """Clear the caches of terms, which hold words of users."""
     for each in (_shared, _terms_of, _stem):
         each.cache_clear()
 
 
 @cache
 def _stemmer() -> Callable[[str], Any]:
-    """Return the factory of stemmers, by language."""
+    """Return the factory that makes a stemmer for a language."""
     from snowballstemmer import stemmer  # noqa: PLC0415 - thirty languages, 3 MB, when the first words are looked for
 
     factory: Callable[[str], Any] = stemmer
@@ -164,7 +169,7 @@ def _stemmer() -> Callable[[str], Any]:
 
 
 def script_and_language(text: str) -> tuple[str, str]:
-    """Script and language of a text, small letters; an empty string for what does not show."""
+    """Return the names of a text's script and language, in lower case; each empty if it cannot be told."""
     text = _CODE.sub(" ", text[:_LOOKED_AT])
     letters = Counter(filter(None, map(_script_of, text)))
     if letters["japanese"] * 4 > letters["chinese"]:
@@ -180,13 +185,13 @@ def script_and_language(text: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=4096)
 def _script_of(letter: str) -> str:
-    """The script of a letter, or its language if that has it alone; empty for any other character."""
+    """Return the script of a letter, or its language if only that language uses it; empty for any other character."""
     name = unicodedata.name(letter, "").split(" ")[0].lower() if letter.isalpha() else ""
     return _WIDE.get(name, name)
 
 
 def differ(expected: tuple[str, str], found: tuple[str, str]) -> bool:
-    """Return whether two texts are surely not in the same language."""
+    """Return whether two texts surely differ in language, by their results of `script_and_language`."""
     return any(one and other and one != other for one, other in zip(expected, found, strict=True))
 
 
