@@ -1,7 +1,11 @@
-"""Storage for checkpoints, responses and learned numbers, which survives a restart and never fails a request.
+"""Store: checkpoints, documents and learned values that survive a restart. It never makes a request fail.
 
-Operations are bounded in time, and a database in trouble is left alone: after a failure nothing is tried for `PAUSE` seconds.
-Meanwhile reads answer as if nothing were stored, and what is new is held in memory.
+A checkpoint replaces the beginning of a history, and is found by scope (whose it is) and digest. A document is any other JSON object,
+such as a stored response; it is stored as a checkpoint that covers nothing. A value is a few bytes, such as learned weights. A driver
+is the code for one database. The shelter is the memory that holds checkpoints while the database accepts none.
+
+Operations are bounded in time. After a failed read, the database is left alone for `PAUSE` seconds, and only the shelter is read;
+after a failed write, writes alone pause, and new checkpoints go into the shelter.
 
 To add a database: one file with a `Driver`, and a line in `open_store`; the contract tests then cover it.
 """
@@ -27,15 +31,15 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 PAUSE = 5.0
-"""Seconds without a try after a failure."""
+"""Seconds after a failure until the next attempt."""
 BULK_TIMEOUT = 30.0
 """Seconds that purging, exporting or closing may take; no chat request waits for these."""
 LEASE = 30.0
-"""Seconds after which another process may take a claim over: its owner has died, or is slow."""
+"""Seconds after which another process may take over a claim, because its owner has died or is slow."""
 POLL = 0.1
-"""Seconds between two looks at the claim of another process."""
+"""Seconds between checks whether another process has released its claim."""
 SHELTER_BYTES = 2**24
-"""Bytes of checkpoints held in memory while the database does not take them."""
+"""Most bytes of checkpoints held in memory while the database accepts none."""
 
 _log = logging.getLogger("spillway.store")
 
@@ -45,13 +49,13 @@ class Breaker:
     """Circuit breaker for one kind of operation; times are monotonic seconds."""
 
     trouble: str
-    """A line for the log; `%s` stands for the reason."""
+    """Text for the log, with `%s` for the reason."""
     problem: str = ""
-    """Empty: the last operation worked."""
+    """Problem of the last operation; empty if it worked."""
     retry_at: float = 0.0
 
     def admits(self, now: float) -> bool:
-        """Return whether to try; after a failure that is one operation per pause, and this one is it."""
+        """Return whether to try an operation: always, or after a failure once per pause, which this call then uses up."""
         if self.problem:
             if now < self.retry_at:
                 return False
@@ -60,30 +64,30 @@ class Breaker:
 
 
 class Store:
-    """Checkpoints by scope and digest, and small values, over any driver.
+    """Stores checkpoints by scope and digest, and small values, with any driver.
 
-    A database that is lost, slow or full is no error. There are two breakers, because a database that is full or
-    read-only still answers reads, and answering those is what keeps conversations short.
+    A lost, slow or full database raises no error. Reads and writes have separate breakers, because a database that is full or
+    read-only still answers reads, and those are what keeps conversations short.
     """
 
     def __init__(self, driver: Driver, limits: StoreLimits, *, now: Callable[[], float] = time.monotonic) -> None:
-        """`now` gives monotonic seconds."""
+        """Use a driver within limits; `now` gives monotonic seconds."""
         self._driver = driver
         self._limits = limits
         self._now = now
         self._reads = Breaker("is unavailable (%s): working without it")
         self._writes = Breaker("takes no writes (%s): what is new is kept in memory")
         self._shelter: Driver | None = None
-        """What the database did not take; None: it has taken everything."""
+        """Checkpoints that the database did not accept; None if it has accepted all."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @property
     def healthy(self) -> bool:
-        """True if the last operation worked; a failure is logged once."""
+        """Whether the last read and the last write worked."""
         return not (self._reads.problem or self._writes.problem)
 
     async def check(self) -> str:
-        """Try a write now: `ok`, or in a few words what is wrong. Takes about as long as any operation."""
+        """Try a write, and return `ok` or a short description of the problem. It is bounded in time like any operation."""
         await self.value("checked", b"")
         return self._reads.problem or self._writes.problem or "ok"
 
@@ -102,9 +106,10 @@ class Store:
         return None if sheltered is None else decode(sheltered[1], scope, digests[end])
 
     async def put(self, checkpoint: Checkpoint) -> bool:
-        """Store it, with what leads to it from its alias; one of the same scope and digest is replaced.
+        """Store a checkpoint, and a pointer to it from its alias; one with the same scope and digest is replaced.
 
-        False: it never can be, and is left out.
+        Returns False if the checkpoint can never be stored: it is not JSON, or too large. If only the database fails, the shelter
+        holds it.
         """
         if checkpoint.alias:
             old = await self.find(checkpoint.scope, [checkpoint.digest])
@@ -132,45 +137,45 @@ class Store:
         return True
 
     async def drop(self, scope: str, digest: bytes) -> bool:
-        """Delete it, if it is there; False: the database does not take that now."""
+        """Delete a checkpoint, if it is stored; returns False if the database does not accept that now."""
         if self._shelter is not None:
             await self._shelter.drop(scope, digest)
         return await self._run(partial(self._driver.drop, scope, digest), False, write=True) is None
 
     async def document(self, owner: str, *names: str) -> dict[str, Any] | None:
-        """Return what `owner` stored under the first of these names that has a document; None: none has, or it is out of reach.
+        """Return the document of `owner` under the first of these names that has one; None if none has, or the database fails.
 
-        It is stored as a checkpoint that covers nothing; no history leads to it.
+        Documents are stored as checkpoints that cover nothing; no history leads to them.
         """
         places = [_place(owner, name) for name in names]
         found = await self.find(places[0][0], [digest for _, digest in places]) if places else None
         return None if found is None else found.replacement[-1]
 
     async def put_document(self, owner: str, name: str, document: dict[str, Any]) -> bool:
-        """Store a document, in place of what had that name. False: the store never takes it, and it is left out."""
+        """Store a document, replacing any with that name; returns False if it can never be stored."""
         scope, digest = _place(owner, name)
         fields: dict[str, Any] = {"covered": 0, "tokens_before": 0, "tokens_after": 0, "kind": "document"}
         pair, created = ({"name": name}, document), self._limits.clock()
         return await self.put(Checkpoint(scope=scope, digest=digest, replacement=pair, created=created, **fields))
 
     async def drop_document(self, owner: str, name: str) -> bool:
-        """Delete a document, if it is there; False: the database does not take that now."""
+        """Delete a document, if it is stored; returns False if the database does not accept that now."""
         return await self.drop(*_place(owner, name))
 
     async def value(self, key: str, new: bytes | None = None, *, once: bool = False) -> bytes | None:
-        """Return a small value, such as learned weights, after writing `new`; None: there is none, or it is out of reach.
+        """Return a small value, such as learned weights, after writing `new` if given; None if there is none, or the database fails.
 
-        With `once`, `new` is written only where there is none yet, so that replicas share a secret, which never expires,
-        nor is purged. Those keys are apart from the others.
+        With `once`, `new` is written only if the key has no value yet. Replicas share a secret in this way; it never expires and
+        is not purged. Keys written with `once` are separate from the others.
         """
         return await self._run(partial(self._driver.value, key, new, once=once), None, write=new is not None)
 
     @asynccontextmanager
     async def claim(self, key: str, seconds: float) -> AsyncIterator[None]:
-        """Be the only one within who works at `key`, here and in all replicas with the same Redis.
+        """Work at `key` exclusively inside the context, among this process and all replicas with the same Redis.
 
-        Waits at most so many seconds for another, then goes on all the same. Within this process that holds without
-        the database too.
+        Waits at most `seconds` for another holder, then goes on anyway. Within this process, the claim works without the database
+        too.
         """
         lock = self._locks.setdefault(key, asyncio.Lock())
         async with AsyncExitStack() as held:
@@ -189,13 +194,13 @@ class Store:
         return sorted(filter(None, map(decode, bodies)), key=lambda checkpoint: checkpoint.created)
 
     async def purge(self, *, older_than: float | None = None) -> int:
-        """Delete checkpoints made before `older_than` (seconds since the epoch), or all; return how many."""
+        """Delete checkpoints made before `older_than` (seconds since the epoch), or all; return their number."""
         if self._shelter is not None:
             await self._shelter.purge(older_than)
         return await self._run(partial(self._driver.purge, older_than), 0, seconds=BULK_TIMEOUT, write=True)
 
     async def close(self) -> None:
-        """Release files and connections, whatever state the database is in."""
+        """Release files and connections, even if the database fails."""
         with suppress(Exception):
             async with asyncio.timeout(BULK_TIMEOUT):
                 for driver in filter(None, (self._shelter, self._driver)):
@@ -204,7 +209,7 @@ class Store:
     async def _run(
         self, operation: Callable[[], Awaitable[T]], default: D, *, seconds: float = 0.0, write: bool = False
     ) -> T | D:
-        """Run an operation within so many seconds; return `default` when it is not admitted, or fails."""
+        """Run an operation within `seconds` (0: the usual limit); return `default` if a breaker does not admit it, or it fails."""
         breakers = (self._reads, self._writes) if write else (self._reads,)
         if not all(breaker.admits(self._now()) for breaker in breakers):
             return default
@@ -219,7 +224,7 @@ class Store:
         return result
 
     def _note(self, breaker: Breaker, problem: str) -> None:
-        """Note how an operation ended, and log what is news."""
+        """Record how an operation ended, and log a change for the worse or the better."""
         if problem and not breaker.problem:
             _log.warning("store %s %s", self._driver.name, problem)
         elif breaker.problem and not problem:
@@ -230,11 +235,10 @@ class Store:
 def open_store(url: str, limits: StoreLimits) -> Store:
     """Open the store at `url`: `sqlite`, `sqlite:///PATH` (four slashes: absolute), `memory://`, `redis://…` or `rediss://…`.
 
-    Blocks while a file is opened: call it before the event loop serves.
+    Opening a file blocks: call this before the event loop serves.
 
     Raises:
-        SettingError: the scheme is unknown, the file can't be written, the address is malformed, or the
-            client library is missing.
+        SettingError: the scheme is unknown, the file cannot be written, the address is malformed, or the client library is missing.
     """
     scheme = url.split("://", 1)[0]
     driver: Driver
@@ -257,7 +261,7 @@ def open_store(url: str, limits: StoreLimits) -> Store:
 
 
 def _reason(error: Exception) -> str:
-    """Describe an error in a word or two that never quote what was stored."""
+    """Describe an error in a word or two; never by its message, which could quote stored content."""
     return getattr(error, "sqlite_errorname", None) or getattr(error, "strerror", None) or type(error).__name__
 
 

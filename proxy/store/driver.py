@@ -1,4 +1,4 @@
-"""Interface of a database that checkpoints are stored in, and their form there: one JSON object each."""
+"""Interface of a database for checkpoints, and the form in which they are stored: one JSON object each."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,23 +10,23 @@ from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.jsontext import dumps, loads
 
 Found: TypeAlias = tuple[int, bytes] | None
-"""Index of the digest that was found, and the body that is stored under it."""
+"""Index of the digest that was found, and the body stored under it."""
 
 DOCUMENT = "document|"
-"""Begins the scope of documents, before the credential's digest; that of checkpoints begins with the digest."""
+"""Prefix of documents' scopes, before the credential's digest; scopes of checkpoints begin with the digest."""
 VERSION = 1
 MAX_VALUES = 4096
-"""Learned values stored; their keys hold names of models, which come from clients. One more, and an eighth are learned anew."""
+"""Most learned values, bounded because their keys have names of models, which clients choose. Beyond that, an eighth is deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLimits:
     """Limits of a store.
 
-    `clock` gives seconds since the epoch; `ttl` is how many seconds a checkpoint is stored after its last use;
-    `max_bytes` caps the encoded checkpoints: the longest unused of the credential that holds most goes first, so that none
-    displaces what another one stored within its share (Redis limits itself, by `maxmemory`);
-    `timeout` is the most seconds an operation of a dead or slow store may cost a request.
+    `clock` gives seconds since the epoch. `ttl` is the seconds that a checkpoint is stored after its last use. `max_bytes` bounds the
+    encoded checkpoints: the least recently used of the credential with the most bytes goes first, so that no credential displaces
+    what another stored within its share (Redis limits itself, by `maxmemory`). `timeout` is the most seconds that an operation of a
+    dead or slow store may cost a request.
     """
 
     clock: Callable[[], float]
@@ -36,37 +36,37 @@ class StoreLimits:
 
 
 class Driver(Protocol):
-    """Database behind a `Store`, which bounds its time and catches what it raises."""
+    """Database of a `Store`. It may be slow and may raise anything: the store bounds its time and catches its errors."""
 
     name: str
 
     async def find(self, scope: str, digests: Sequence[bytes]) -> Found:
-        """Look up the first of `digests` that is stored, and note the use."""
+        """Look up the first of `digests` that is stored, and record the use."""
 
     async def put(self, checkpoint: Checkpoint, body: bytes) -> None:
-        """Store it, encoded as `body`, in place of one with its scope and digest."""
+        """Store a checkpoint, encoded as `body`, replacing any with its scope and digest."""
 
     async def drop(self, scope: str, digest: bytes) -> None:
-        """Delete a checkpoint, if it is there."""
+        """Delete a checkpoint, if it is stored."""
 
     async def value(self, key: str, new: bytes | None = None, *, once: bool = False) -> bytes | None:
         """Return a small value, after writing `new`; see `Store.value`."""
 
     async def lease(self, key: str, seconds: float) -> bool:
-        """Hold `key` for so many seconds, 0 to release it; False: another process holds it."""
+        """Hold `key` for `seconds`, or release it if 0; returns False if another process holds it."""
 
     async def export(self) -> list[bytes]:
         """Return the bodies of all checkpoints, in any order."""
 
     async def purge(self, older_than: float | None) -> int:
-        """Delete checkpoints made before that (seconds since the epoch), or all; return how many."""
+        """Delete checkpoints made before `older_than` (seconds since the epoch), or all; return their number."""
 
     async def close(self) -> None:
         """Release files and connections."""
 
 
 def encode(checkpoint: Checkpoint) -> bytes:
-    """Return one line of JSON, UTF-8, the same in every database and in an export.
+    """Encode a checkpoint as one line of JSON in UTF-8, the same in every database and in an export.
 
     Raises:
         TypeError, ValueError, RecursionError: the replacement is not JSON.
@@ -76,9 +76,9 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 
 def decode(body: bytes, scope: str | None = None, digest: bytes | None = None) -> Checkpoint | None:
-    """Read what `encode` wrote; None for anything else, or when it belongs to another scope or digest.
+    """Decode a checkpoint that `encode` wrote; None for anything else, or if it has another scope or digest.
 
-    That check is the last line of defence against showing one credential what another one sent.
+    This check is the last line of defence against showing one credential another's messages.
     """
     try:
         fields = loads(body)
@@ -96,7 +96,7 @@ def credential_of(scope: str) -> str:
 
 
 def refusal(url: str, reason: object) -> SettingError:
-    """Return the error for a store address that can't be used."""
+    """Return the error for a store address that cannot be used."""
     return SettingError(f"SPILLWAY_STORE={public_url(url)!r}: {reason}")
 
 

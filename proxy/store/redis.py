@@ -1,13 +1,15 @@
-"""Checkpoints in Redis, which several replicas share. Keys, all of them below `spillway:`.
+"""Checkpoints in Redis, which several replicas can share.
+
+Keys, all with the prefix `spillway:`:
 
 cp:<scope hash>:<digest>  checkpoint, a hash of body and created; expires `ttl` after its last use
 st:<key>                  learned value; expires `ttl` after it was last written
-cl:<key>                  a claim; expires when that does
+cl:<key>                  claim; expires with its lease
 sk:<name>                 secret; never expires
 
-All times are the server's: replicas whose clocks differ agree on what has expired. Size is bounded by the TTL and by the
-server's `maxmemory`; any eviction policy will do. Needs Redis 6.2 or a server that speaks the same; no cluster, because
-the script that looks up a checkpoint makes the keys that it reads.
+All times are the server's, so replicas with different clocks agree on what has expired. Size is bounded by the TTL and by the server's
+`maxmemory`; any eviction policy will do. Needs Redis 6.2 or a compatible server, but not a cluster: the script that looks up a
+checkpoint builds the names of the keys that it reads.
 """
 
 from collections.abc import Sequence
@@ -24,11 +26,11 @@ from proxy.store.driver import Found, StoreLimits
 PREFIX = "spillway:"
 MAX_CONNECTIONS = 32
 _CHUNK = 500
-"""Keys that are looked at, or deleted, in one round trip."""
+"""Most keys read or deleted in one round trip."""
 _MAX_MS = 2**53
 
-# Scripts, because one round trip then does. A server that is full, or a replica that may not write, does not take the
-# note of a use, and answers all the same.
+# Scripts need one round trip only. `pcall`, because a full server, or a read-only replica, refuses to record the use of a
+# checkpoint, and the lookup should succeed anyway.
 _FIND = """
 local width = tonumber(ARGV[3])
 for at = 1, #ARGV[1], width do
@@ -48,15 +50,15 @@ redis.call('PEXPIRE', KEYS[1], ARGV[3])
 
 
 class RedisDriver:
-    """See `Driver`; connects when first used, and again when it has to."""
+    """See `Driver`; connects when first used, and again if needed."""
 
     name = "redis"
 
     def __init__(self, url: str, limits: StoreLimits) -> None:
-        """Read the address. Nothing is connected yet: the server may start later.
+        """Parse the address; the server may start later, since nothing is connected yet.
 
         Raises:
-            ValueError: it is malformed.
+            ValueError: the address is malformed.
         """
         try:
             pool = aioredis.BlockingConnectionPool.from_url(
@@ -99,7 +101,8 @@ class RedisDriver:
 
     async def lease(self, key: str, seconds: float) -> bool:
         """See `Driver.lease`."""
-        # Given up by a write as well: a full server takes a DEL, as if it took writes again.
+        # A lease is released by a write too, one that expires at once: a full server accepts DEL, and then seems to accept
+        # writes again.
         only_new = ["NX"] if seconds else []
         return bool(await self._call("SET", f"{PREFIX}cl:{key}", b"", *only_new, "PX", _milliseconds(seconds)))
 
@@ -126,7 +129,7 @@ class RedisDriver:
         return await self._client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py's
 
     async def _fields(self, field: str) -> dict[bytes, Any]:
-        """Return one field of each checkpoint by its name; an error in place of one that can't be read."""
+        """Return one field of each checkpoint by its key; an error in place of a field that cannot be read."""
         found: dict[bytes, Any] = {}
         cursor: Any = None
         while cursor != 0:
@@ -139,7 +142,7 @@ class RedisDriver:
 
 
 def _name(scope: str, digest: bytes) -> str:
-    """Return the key of a checkpoint; a hash of the scope, which may be of any length and hold what it likes."""
+    """Return the key of a checkpoint, with the scope hashed, since a scope may have any length and any characters."""
     return f"{PREFIX}cp:{blake2b(scope.encode(), digest_size=16).hexdigest()}:{digest.hex()}"
 
 

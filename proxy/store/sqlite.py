@@ -1,4 +1,4 @@
-"""Checkpoints in a SQLite file, or in memory, which one thread reads and writes."""
+"""Checkpoints in a SQLite file or in memory, read and written by one thread."""
 
 import asyncio
 import json
@@ -21,14 +21,14 @@ from proxy.store.driver import MAX_VALUES, Driver, Found, StoreLimits, credentia
 T = TypeVar("T")
 
 APPLICATION_ID = 0x5350_4C57
-"""Marks the file as Spillway's (`PRAGMA application_id`): "SPLW"."""
+"""Mark of Spillway's files (`PRAGMA application_id`): "SPLW"."""
 SCHEMA_VERSION = 1
 LOCK_SHARE = 0.2
-"""Of the time that an operation may take, what a write waits for another process's lock: reads wait behind it."""
+"""Share of an operation's time limit that a write waits for another process's lock, since reads queue after it."""
 ROOM_SHARE = 0.95
-"""Of the size cap, what is left where that is exceeded, so that not every write looks for rows to delete."""
+"""Share of the size limit that is left after it was exceeded, so that not every write has to delete rows."""
 EVICTED = 256
-"""Rows deleted at a time: deleting holds up whoever wants to read."""
+"""Most rows deleted at a time, since reads wait for it."""
 
 _OPEN = """
 PRAGMA auto_vacuum = INCREMENTAL;
@@ -45,11 +45,11 @@ CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL) 
 """
 _MARK = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION};"
 _PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
-"""Primary codes of errors after which a connection still reads (https://www.sqlite.org/rescode.html)."""
+"""Primary codes of errors after which a connection can still be used (https://www.sqlite.org/rescode.html)."""
 _FIND = "SELECT body, used FROM checkpoints WHERE scope = ? AND digest = ? AND used > ?"
 _USE = "UPDATE checkpoints SET used = ? WHERE scope = ? AND digest = ?"
 _EXPIRE = "DELETE FROM checkpoints WHERE rowid IN (SELECT rowid FROM checkpoints WHERE used <= ? LIMIT ?)"
-# Read from the index, in one step without Python: a thread that has to wait for the interpreter at each row takes seconds.
+# One statement that reads from the index: a Python loop would wait for the interpreter lock at each row, which takes seconds.
 _EVICT = """DELETE FROM checkpoints WHERE rowid IN (
   SELECT rowid FROM (SELECT rowid, size, sum(size) OVER (ORDER BY used, rowid) AS total FROM (
     SELECT rowid, size, used FROM checkpoints WHERE scope IN (SELECT value FROM json_each(?1))
@@ -58,12 +58,12 @@ _EVICT = """DELETE FROM checkpoints WHERE rowid IN (
 
 
 def sqlite_path(url: str) -> Path | None:
-    """Return the path in `sqlite:///PATH`, where four slashes make it absolute; of `sqlite` alone a file in the user's state folder.
+    """Return the path in `sqlite:///PATH` (four slashes: absolute), for `sqlite` a file in the user's state folder.
 
-    None for `memory://`.
+    Returns None for `memory://`.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the URL has no path.
     """
     if url == "memory://":
         return None
@@ -76,10 +76,10 @@ def sqlite_path(url: str) -> Path | None:
 
 
 def open_sqlite(url: str, limits: StoreLimits) -> Driver:
-    """Open `sqlite:///PATH`, `sqlite` or `memory://`; blocks. A lock, a full disk or a damaged file is no reason not to start.
+    """Open `sqlite:///PATH`, `sqlite` or `memory://`; blocks. A locked or damaged file, or a full disk, does not prevent a start.
 
     Raises:
-        ValueError: the file can't be created or written, or is not Spillway's.
+        ValueError: the file cannot be created or written, or is not Spillway's.
     """
     path = sqlite_path(url)
     driver = SqliteDriver(path, limits)
@@ -94,12 +94,12 @@ def open_sqlite(url: str, limits: StoreLimits) -> Driver:
 
 
 class SqliteDriver:
-    """See `Driver`. A checkpoint is committed when `put` returns, and outlives a kill of the process; in memory, nothing does."""
+    """See `Driver`. In a file, a checkpoint is committed when `put` returns, and survives a kill of the process."""
 
     name = "sqlite"
 
     def __init__(self, path: Path | None, limits: StoreLimits) -> None:
-        """`path` None: in memory."""
+        """Use the file at `path`, or memory if None; it is opened with the first statement."""
         self._path = path
         self._limits = limits
         self._thread = ThreadPoolExecutor(1, "spillway-sqlite")
@@ -123,7 +123,7 @@ class SqliteDriver:
         return await self._call(partial(_secret if once else _state, key=key, new=new))
 
     async def lease(self, key: str, seconds: float) -> bool:
-        """See `Driver.lease`. One process serves from a file; several share a Redis."""
+        """See `Driver.lease`. Always granted, because only one process serves from a file; several have to share a Redis."""
         del key, seconds
         return True
 
@@ -135,7 +135,7 @@ class SqliteDriver:
         return [body for (body,) in rows]
 
     async def purge(self, older_than: float | None) -> int:
-        """See `Driver.purge`. What is deleted is overwritten."""
+        """See `Driver.purge`. Deleted content is overwritten."""
         return await self._call(partial(_purge, older_than=older_than))
 
     async def close(self) -> None:
@@ -147,10 +147,10 @@ class SqliteDriver:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self.execute, statement)
 
     def execute(self, statement: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a statement as one transaction. Blocks; in the driver's thread once that serves.
+        """Run a statement as one transaction. It blocks: call it in the driver's thread, except at the start.
 
         Raises:
-            OSError, sqlite3.Error, ValueError: the file can't be opened or used now, or is another program's.
+            OSError, sqlite3.Error, ValueError: the file cannot be opened or used now, or is another program's.
         """
         self._db = self._db or self._connect()
         try:
@@ -158,14 +158,14 @@ class SqliteDriver:
                 return statement(self._db)
         except sqlite3.Error as error:
             if error.sqlite_errorcode & 0xFF not in _PASSING:
-                self._disconnect()  # the next one starts from the file, not from a connection in doubt
+                self._disconnect()  # the next statement opens the file again, since this connection may be broken
             raise
 
     def _connect(self) -> sqlite3.Connection:
         if self._path is not None:
             make_private(self._path)
         wait = LOCK_SHARE * self._limits.timeout
-        # Opened by the thread that starts the proxy, used by the driver's from then on.
+        # Not checked for the same thread: the thread that starts the proxy opens it, the driver's uses it from then on.
         db = sqlite3.connect(
             self._path or ":memory:", timeout=wait, isolation_level="IMMEDIATE", check_same_thread=False
         )
@@ -186,7 +186,8 @@ class SqliteDriver:
         for at, digest in enumerate(digests):
             row = db.execute(_FIND, (scope, digest, now - ttl)).fetchone()
             if row is not None:
-                if abs(now - row[1]) > min(ttl / 20, 3600.0):  # a find should not cost a write
+                # Record uses only now and then, so that not every lookup costs a write.
+                if abs(now - row[1]) > min(ttl / 20, 3600.0):
                     with suppress(sqlite3.Error), db:
                         db.execute(_USE, (now, scope, digest))
                 return at, row[0]
@@ -205,11 +206,11 @@ class SqliteDriver:
 
 
 def _is_ours(db: sqlite3.Connection) -> bool:
-    """Return whether the file is marked as Spillway's; one that is not is new.
+    """Return whether the file is marked as Spillway's; if not, it is new.
 
     Raises:
-        ValueError: it belongs to something else, or to a newer version.
-        sqlite3.Error: it can't be read.
+        ValueError: the file belongs to another program, or to a newer version.
+        sqlite3.Error: the file cannot be read.
     """
     marked: bool = db.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
     version = db.execute("PRAGMA user_version").fetchone()[0]
@@ -221,13 +222,14 @@ def _is_ours(db: sqlite3.Connection) -> bool:
 
 
 def _evict(db: sqlite3.Connection, room: float) -> None:
-    """Delete the longest unused of each credential that holds more than an equal share of `room`, the largest first."""
+    """Delete the least recently used rows of each credential above its equal share of `room`, the largest credential first."""
     held, scopes = Counter[str](), defaultdict[str, list[str]](list)
     for scope, size in db.execute("SELECT scope, sum(size) FROM checkpoints GROUP BY scope"):
         held[credential_of(scope)] += size
         scopes[credential_of(scope)].append(scope)
     sizes = sorted(held.values())
-    # Where the n smallest are left whole, the others share what those leave: the right n gives the largest share.
+    # Credentials below the share keep everything, and the others share the rest. If the n smallest keep everything, the share is
+    # (room - their sum) / (others); the right n is the one with the largest share.
     smallest = accumulate(sizes[:-1], initial=0)
     share = max((room - subtotal) / (len(sizes) - n) for n, subtotal in enumerate(smallest))
     rows, excess = EVICTED, held.total() - room
@@ -248,7 +250,7 @@ def _purge(db: sqlite3.Connection, older_than: float | None) -> int:
 
 
 def _truncate_log(db: sqlite3.Connection) -> None:
-    """Empty the write-ahead log, in which what was deleted or replaced stays until it is written over."""
+    """Empty the write-ahead log, where deleted or replaced content would stay until it is overwritten."""
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
@@ -276,15 +278,15 @@ def _secret(db: sqlite3.Connection, key: str, new: bytes | None) -> bytes | None
 
 
 def make_private(path: Path) -> None:
-    """Create what is missing, folder 0700 and file 0600, and take a file from the eyes of others.
+    """Create a missing folder (mode 0700) and file (0600), and make an existing file and its side files private.
 
-    SQLite gives its side files the mode of the database.
+    SQLite gives new side files the mode of the database.
 
     Raises:
-        OSError: it can't be created or written.
+        OSError: the file cannot be created or written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     for suffix in ("", "-wal", "-shm"):
-        with suppress(FileNotFoundError, PermissionError):  # another user's, that we may write to
+        with suppress(FileNotFoundError, PermissionError):  # the file may be another user's, though writable
             Path(f"{path}{suffix}").chmod(0o600)
