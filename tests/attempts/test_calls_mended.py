@@ -254,7 +254,7 @@ def test_what_is_wrong_with_a_call_is_told_everywhere_but_never_what_was_said(
     assert counted(proxy, "malformed_tool_calls_total", **labels) == before + 1
     lines = [line for line in written.getvalue().splitlines() if "malformed" in line]
     assert len(lines) == 1
-    assert all(word in lines[0] for word in (request, "/m", "llamacpp", reason, tool))
+    assert all(word in lines[0] for word in (request, "model=m", "llamacpp", reason, tool))
     assert SECRET not in written.getvalue()
     assert "tool=" not in proxy.client.get("/metrics").text
 
