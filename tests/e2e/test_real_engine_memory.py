@@ -80,6 +80,7 @@ def test_the_engine_searches(echo_tap: Tap, spillway: StartSpillway) -> None:
     assert answer.status == 200, answer.raw
     assert answer.reasons == ["stop"]
     assert b"tool_calls" not in answer.raw
+    echo_tap.wait_for(4)
     messages = json.loads(echo_tap.chats()[-1].asked)["messages"]
     assert [message["role"] for message in messages[-2:]] == ["assistant", "tool"]
     found = messages[-1]["content"]
