@@ -1,12 +1,12 @@
-"""Access control: by key, or else by the host that is called, the page that calls and what is requested.
+"""Access control: by key, or without keys by the requested host, the calling web page and the path.
 
-With keys, the key is what counts: no browser adds one by itself, so there is no session to be stolen. Without, everybody who
-reaches the port may ask models, but no web page in somebody's browser may, and nobody may change what a backend serves.
+With keys, only the key counts: browsers never add one by themselves, so no session can be stolen. Without keys, everybody who reaches
+the port may ask models, but no foreign web page in somebody's browser may, and nobody may change what a backend serves.
 
-A page that has its own name point at this machine (DNS rebinding) is taken by the browser for the same origin. It can't choose
-the Host header, which is the page's own name: so only names that nobody else can have registered are accepted, and addresses.
+If a web page has its own domain point at this machine (DNS rebinding), the browser takes both for the same origin. But the page
+cannot choose the Host header, which is its own domain. So only addresses are accepted, and names that nobody else can register.
 
-Paths are read as the most generous server reads them. Routes get the request and the services that they use by FastAPI's dependencies.
+Paths are normalized as the most lenient server would read them. Routes get the request and services as FastAPI's dependencies.
 """
 
 import re
@@ -44,56 +44,56 @@ _DIRECT = re.compile(
     rb"dnt|expect|host|keep-alive|last-event-id|origin|pragma|priority|range|referer|save-data|te|transfer-encoding|"
     rb"upgrade-insecure-requests|user-agent|x-api-key|x-requested-with"
 )
-"""Headers of browsers and HTTP libraries themselves. Any other may be of a proxy or tunnel: they have hundreds of names for them."""
+"""Headers sent by browsers and HTTP libraries themselves. Any other may come from a proxy or tunnel, which use hundreds of names."""
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+?)\.?(?::\d{0,5})?")
-"""RFC 3986, section 3.2.2, without percent-encoding; and a port."""
+"""Host (RFC 3986, section 3.2.2, without percent-encoding) and port."""
 _LOCAL_NAMES = ("localhost", "*.localhost", "host.docker.internal", "host.containers.internal")
-"""This machine, as it is called on it, and in containers of Docker and Podman that run on it."""
+"""Names of this machine, on itself and in its Docker and Podman containers."""
 _LOOPBACK_NAMES = (*LOOPBACK, "[::1]")
 _ADDRESS = r"\d{1,3}(?:\.\d{1,3}){3}\Z|\[.*\]\Z"
 MODELS = "/v1/models"
 PREFIXES = ("/v1", "/api/v1", "")
-"""Ends of base URLs: OpenAI's, OpenRouter's and LM Studio's, and none."""
+"""Ends of base URLs: OpenAI's, that of OpenRouter and LM Studio, and none."""
 COUNTING = {dialect.count_path: dialect for dialect in DIALECTS.values() if dialect.count_path}
 """Paths that count the tokens of a request, by dialect."""
 _MANAGED = {"POST": frozenset({*DIALECTS, *COUNTING}), "GET": frozenset({MODELS})}
 _SLASHES = re.compile("//+")
 _PREFIX = re.compile("(?:/api)?/v1(?=/)")
 _PLAIN = re.compile(rb"(?:/(?!\.)[A-Za-z0-9_.~:@-]+)+")
-"""Paths that every server reads in the same way."""
+"""Paths that every server reads the same way."""
 _DECODED = 4
-"""Times that a path is decoded: servers in a row decode it once each."""
+"""Most times that a path is decoded: each server in a chain may decode it once."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 ADMIN = re.compile("|".join(translate(glob) for backend in BACKENDS for glob in backend.admin))
-"""Method and path, as `normalized` gives it, of requests that change, or delete, what a backend serves."""
+"""Method and normalized path of requests that change or delete what a backend serves."""
 
 
 class AccessControl:
     """Decides which requests are served, and to whom."""
 
     def __init__(self, settings: Settings, page_token: str = "") -> None:
-        """`page_token` opens the page, with all it shows, where there are no keys; empty: nothing does."""
+        """Use the settings' keys; `page_token` opens the page to remote viewers if there are no keys; empty: nothing does."""
         self._keys, self._admin_keys = _tenants(settings.api_keys), _tenants(settings.admin_keys)
         self._allow = settings.allow
         hosts = globs_pattern((*_LOCAL_NAMES, *settings.allowed_hosts, settings.host.lower()))
         self.known_hosts = re.compile(f"{hosts}|{_ADDRESS}")
-        """Names of this machine, those that are listed, and addresses, which can't be pointed elsewhere."""
+        """Matches names of this machine, names allowed by the settings, and addresses, which DNS cannot point elsewhere."""
         self._origins = re.compile(globs_pattern(settings.cors))
         self._page_tokens = _tenants((page_token,) if page_token else ())
         self._open_to_viewers = not self._keys and not self._admin_keys
 
     def check(self, exchange: Exchange) -> None:
-        """Check host, path and page, which every request has to pass.
+        """Check host, path and calling page; every request has to pass.
 
         Raises:
-            BadRequest: no host, more than one, or a path that no server should be given.
-            WebSocketRefused: it asks for one.
-            MethodRefused: it is a TRACE.
-            Forbidden: a host that is not ours, a page that may not call, or a change of a backend, without keys.
+            BadRequest: there is not exactly one host, or the path is unsafe.
+            WebSocketRefused: the request asks for a WebSocket.
+            MethodRefused: the method is TRACE.
+            Forbidden: without keys, the host or the calling page is not allowed, or the request would change a backend.
         """
         hosts = exchange.values(b"host")
         name = host_name(hosts[0]) if len(hosts) == 1 else None
-        if name is None and (hosts or exchange.version != "1.0"):  # old probes send none, browsers always do
+        if name is None and (hosts or exchange.version != "1.0"):  # old health probes send no host, browsers always do
             raise BadRequest("The request must have one Host header, with one name or address in it.")
         path = normalized(exchange.target)
         if (exchange.header(b"upgrade") or "").lower() == "websocket":
@@ -123,15 +123,15 @@ class AccessControl:
             )
 
     def authorize(self, exchange: Exchange, *, optional: bool = False, viewers: bool = False) -> None:
-        """Check the key and set the request's tenant: whoever sends the same key, or without keys the same credentials.
+        """Check the key and set the request's tenant: a digest of the key, or without keys of the credentials for backends.
 
         Args:
             exchange: the request.
-            optional: whether it is served without a key, too.
-            viewers: whether it is served with an admin's key, too.
+            optional: whether the request is also served without a key.
+            viewers: whether the request is also served with an admin key.
 
         Raises:
-            Unauthorized: it has no key, and needs one.
+            Unauthorized: the request needs a key and has none.
         """
         tenant = _holder(self._keys, exchange.headers)
         exchange.trusted = not self._keys or tenant is not None
@@ -148,10 +148,10 @@ class AccessControl:
         PAYER.set(Payer(exchange.tenant))
 
     def find_viewer(self, exchange: Exchange) -> Viewer | None:
-        """Return who looks at Spillway with a request; None: a key is needed.
+        """Return the viewer who sent a request, or None if a key is needed.
 
         Raises:
-            Forbidden: no key is needed, and another page than Spillway's own sent it.
+            Forbidden: no key is needed, but a foreign web page sent the request.
         """
         tenant = _holder(self._keys, exchange.headers)
         if _holder(self._admin_keys, exchange.headers) is not None:
@@ -164,7 +164,7 @@ class AccessControl:
         return None
 
     def viewer(self, exchange: Exchange) -> Viewer:
-        """Return who looks at Spillway with a request.
+        """Return the viewer who sent a request.
 
         Raises:
             Unauthorized: a key is needed.
@@ -180,9 +180,9 @@ class AccessControl:
 
 
 def _is_local(exchange: Exchange) -> bool:
-    """Return whether a request was made on this machine, to this machine, and not through a proxy in front.
+    """Return whether a request was made on this machine, to this machine, and not through a proxy.
 
-    Any header that a proxy may have added says that there is one, whatever is in it; nginx adds none, but speaks HTTP/1.0.
+    Any header that a proxy may have added counts as a proxy, whatever its value. nginx adds none, but speaks HTTP/1.0.
     """
     return (
         exchange.peer in LOOPBACK
@@ -193,17 +193,19 @@ def _is_local(exchange: Exchange) -> bool:
 
 
 def check_page(exchange: Exchange, *, looks: bool = False) -> None:
-    """Refuse what another page than Spillway's own sent; browsers say so in one of two headers. `looks`: at conversations.
+    """Refuse a request from a foreign web page, which browsers reveal by `Origin` or `Sec-Fetch-Site`.
+
+    `looks`: the request is to read conversations, which the error then says.
 
     Raises:
-        Forbidden: another page did.
+        Forbidden: a page other than Spillway's own sent the request.
     """
     if (origins := exchange.values(b"origin")) != []:
         page = origins[0].decode("latin-1")
-        # The scheme is left out: something in front may have taken TLS off.
+        # Compared without the scheme, because a proxy may have removed TLS.
         foreign = len(origins) > 1 or page.rpartition("://")[2].lower() != (exchange.header(b"host") or "").lower()
     else:
-        # Images and scripts send no origin. That a person followed a link does no harm.
+        # Images and scripts send no origin, but the other header. A person who follows a link (`navigate`) does no harm.
         page = "its origin"
         site, mode = exchange.header(b"sec-fetch-site"), exchange.header(b"sec-fetch-mode")
         foreign = site in ("cross-site", "same-site") and mode != "navigate"
@@ -215,7 +217,7 @@ def check_page(exchange: Exchange, *, looks: bool = False) -> None:
 
 
 def globs_pattern(globs: Sequence[str]) -> str:
-    """Return a regular expression that matches whatever one of these globs does, in lower case."""
+    """Return a regular expression for text in lower case that matches one of these globs; without globs, nothing matches."""
     return "|".join(map(translate, globs)) or r"(?!)"
 
 
@@ -226,17 +228,17 @@ def host_name(host: bytes) -> str | None:
 
 
 def credentials_tenant(headers: Headers) -> str:
-    """Return the tenant of a request that needs no key: whoever sends the same credentials, for whichever backend they are."""
+    """Return the tenant of a request that needs no key, from its credentials for backends."""
     return _tenant(b"\n".join(sorted(value for name, value in headers if is_credential(name))))
 
 
 def _tenants(keys: Sequence[str]) -> dict[bytes, str]:
-    """Return the tenants of Spillway's own keys by digests of the forms in which they may come."""
+    """Return the tenants of Spillway's own keys, by digests of the encodings in which a key may arrive."""
     return {_digest(form): _tenant(key.encode()) for key in keys for form in key_bytes(key)}
 
 
 def _holder(tenants: dict[bytes, str], headers: Headers) -> str | None:
-    """Find the tenant whose key the request presents. Digests are compared, so how long it takes tells nothing of a key."""
+    """Find the tenant whose key the request presents. Digests are compared, so the timing reveals nothing about a key."""
     if tenants:
         for name, value in headers:
             if name in _KEY_HEADERS and (tenant := tenants.get(_digest(credential(value)))) is not None:
@@ -245,7 +247,7 @@ def _holder(tenants: dict[bytes, str], headers: Headers) -> str | None:
 
 
 def _tenant(credentials: bytes) -> str:
-    """Return a digest: histories of different tenants never meet."""
+    """Return the tenant of credentials: a digest, which keeps histories of different credentials apart."""
     return blake2b(credentials, digest_size=12, person=b"spillway-tenant").hexdigest()
 
 
@@ -257,7 +259,7 @@ def _digest(key: bytes) -> bytes:
 
 
 def canonical(method: str, path: str) -> str:
-    """Return the managed path that is meant by one with another prefix or with slashes too many; any other path as it is."""
+    """Return the managed path meant by one with another prefix or extra slashes; any other path is returned unchanged."""
     managed = _MANAGED.get(method, frozenset())
     if path not in managed:
         endpoint = _SLASHES.sub("/", path).removesuffix("/")
@@ -268,10 +270,10 @@ def canonical(method: str, path: str) -> str:
 
 
 def normalized(target: bytes) -> str:
-    """Return the path of a target as the most generous server reads it: decoded, in lower case, nothing doubled or empty.
+    """Return the path of a target as the most lenient server would read it: decoded, in lower case, without empty segments.
 
     Raises:
-        BadRequest: it is no path, climbs with `..`, is not UTF-8 text, or is encoded over and over.
+        BadRequest: the target is not a path, contains `..`, is not UTF-8 text, or is encoded too many times.
     """
     path = target.partition(b"?")[0]
     if _PLAIN.fullmatch(path):
@@ -288,14 +290,14 @@ def normalized(target: bytes) -> str:
         raise BadRequest("The request's path is not UTF-8 text; a name in it must be encoded as such.") from None
     if not target.startswith(b"/") or _CONTROL.search(text):
         raise BadRequest("The request's target must be a path that begins with a slash, without control characters.")
-    # Some servers remove a segment's parameters first.
+    # Some servers remove a segment's parameters (`;…`), and some read backslashes as slashes.
     segments = [segment.partition(";")[0].strip() for segment in text.replace("\\", "/").split("/")]
     if ".." in segments:
         raise BadRequest("The request's path must not contain `..`, in whatever way it is written.")
     return "/" + "/".join(segment for segment in segments if segment not in ("", ".")).lower()
 
 
-# -- what routes get
+# -- dependencies of routes
 
 EXCHANGE = "spillway.exchange"
 """Key of the exchange in the scope of a request."""
@@ -308,7 +310,7 @@ bearer = HTTPBearer(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """Everything that routes use; in the application's state as `services`."""
+    """Services that routes use; stored as `services` in the application's state."""
 
     relay: Relay
     settings: Settings
@@ -322,7 +324,7 @@ class Services:
 
 
 class AlreadySent(Response):
-    """Returned by routes that have written their answer to the exchange."""
+    """Response of routes that have already written their answer to the exchange."""
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -330,7 +332,7 @@ class AlreadySent(Response):
 
 
 def as_json(value: Any) -> Response:
-    """Build a response that no cache stores."""
+    """Build a JSON response that no cache stores."""
     return Response(dumps(value), media_type="application/json", headers={"cache-control": "no-store"})
 
 
@@ -344,7 +346,7 @@ On = Annotated[Services, Depends(services_of)]
 
 
 def _exchange(**demand: bool) -> Callable[[Request, Services], Awaitable[Exchange]]:
-    """Make the dependency for a request that `AccessControl.authorize` lets in, with this demand."""
+    """Make a dependency that returns the exchange of a request authorized with these arguments of `AccessControl.authorize`."""
 
     async def exchange_of(request: Request, on: On) -> Exchange:
         exchange: Exchange = request.scope[EXCHANGE]
@@ -355,11 +357,11 @@ def _exchange(**demand: bool) -> Callable[[Request, Services], Awaitable[Exchang
 
 
 authorized = _exchange()
-"""A request with a key, if there are keys."""
+"""Exchange of a request that needs a key, if there are keys."""
 public = _exchange(optional=True)
-"""A request that needs no key; one that has a key is shown more."""
+"""Exchange of a request that needs no key; the route may show more with one."""
 viewing = _exchange(viewers=True)
-"""A request with a key, be it only an admin's."""
+"""Exchange of a request that needs a key, which may be an admin's."""
 
 Authorized = Annotated[Exchange, Depends(authorized)]
 Public = Annotated[Exchange, Depends(public)]

@@ -1,4 +1,4 @@
-"""The FastAPI application: managed routes, Spillway's own, and a backend for everything else."""
+"""FastAPI application: managed routes, Spillway's own, and one that passes everything else to a backend."""
 
 import asyncio
 import logging
@@ -40,7 +40,7 @@ Handler = Callable[..., Awaitable[None]]
 
 
 class ManagedRoute(APIRoute):
-    """A route that FastAPI describes and does not solve: that would take a tenth of a short request."""
+    """Route that FastAPI describes but does not resolve dependencies for: that would take a tenth of a short request's time."""
 
     @override
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -81,18 +81,22 @@ ROUTES: tuple[BaseRoute, ...] = (
     *chain.from_iterable(each.router.routes for each in (own, models, ollama, stored, live)),
     Route("/{path:path}", _endpoint(Relay.passthrough), methods=()),  # whatever the method
 )
-"""In the order in which they are tried; made once for all applications of a process."""
+"""Routes in the order in which they are tried; made once for all applications of a process."""
 
 
 async def _invalid(_: Request, error: Exception) -> Response:
-    """Have a query that FastAPI refuses refused like all else."""
+    """Turn FastAPI's refusal of a query into a `BadRequest`, so that it is answered like any other error.
+
+    Raises:
+        BadRequest: always.
+    """
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     raise BadRequest(f"`{first['loc'][-1]}`: {first['msg']}.", param=str(first["loc"][-1]))
 
 
 def create_api(services: Services, lifespan: Lifespan) -> FastAPI:
-    """Build the application with these services; `lifespan` is entered while it serves."""
+    """Build the application with these services; `lifespan` is a context entered while it serves."""
     app = FastAPIOffline(
         title="Spillway",
         version=__version__,
@@ -119,7 +123,7 @@ def create_api(services: Services, lifespan: Lifespan) -> FastAPI:
 
 
 def _take_root_off(scope: Scope) -> None:
-    """Take the root path off the request's, also where whatever is in front left it there and uvicorn put it in once more."""
+    """Remove the root path from the request's path, repeatedly: a proxy may have left it there, and uvicorn adds it again."""
     root, path, target = scope["root_path"], scope["path"], scope["raw_path"]
     while (target + b"/").startswith(f"{root}/".encode()):
         path, target = path[len(root) :] or "/", target[len(root) :] or b"/"
@@ -127,7 +131,7 @@ def _take_root_off(scope: Scope) -> None:
 
 
 class Boundary:
-    """ASGI middleware that checks every request, and turns every failure into an answer that its client understands."""
+    """ASGI middleware that checks every request, and turns every failure into an error in the form of the client's dialect."""
 
     def __init__(self, app: ASGIApp, services: Services) -> None:
         self._app = app
@@ -141,7 +145,7 @@ class Boundary:
         if scope.get("root_path"):
             _take_root_off(scope)
         path = canonical(scope["method"], scope["path"])
-        if path != scope["path"]:  # from here on nobody need know, least of all the backend
+        if path != scope["path"]:  # routes, and backends above all, only see the canonical path
             scope["path"], scope["raw_path"] = path, path.encode()
         exchange = scope[EXCHANGE] = Exchange(scope, receive, send)
         try:
@@ -163,7 +167,7 @@ class Boundary:
 
 
 async def _refuse(exchange: Exchange, error: ClientError) -> None:
-    """Answer with an error; if an answer has begun, uvicorn closes the connection in its middle."""
+    """Answer with an error; if the answer has begun already, uvicorn closes the connection instead."""
     if not exchange.started:
         anthropic = exchange.header(ANTHROPIC.encode()) is not None
         usual = DIALECTS["/v1/messages"] if anthropic else CHAT

@@ -1,8 +1,8 @@
-"""Lists of models: Anthropic's, and the catalog in which Codex looks models up (`model_catalog_json`, or `GET /models`).
+"""Lists of models in Anthropic's form, and the catalog in which Codex looks models up (`model_catalog_json`, or `GET /models`).
 
-Fields: PyPI `anthropic` 2.12.0, `types/model_info.py`, `types/model_capabilities.py`; what Codex 0.169 refuses to start
-without, by trial, and what `codex debug models` shows of its own. Models are read off OpenAI's list, as `proxy.api.models`
-makes it.
+Fields: PyPI `anthropic` 2.12.0, `types/model_info.py`, `types/model_capabilities.py`; for Codex 0.169, those without which it refuses
+to start, found by trial, and its own as `codex debug models` shows them. Both are made from the list in OpenAI's form
+(`proxy.api.models`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,21 +12,21 @@ from typing import Any
 from proxy.dialects.messages.request import EDITS
 
 VIRTUAL_WINDOW = 200_000
-"""Tokens of the window that Codex and Claude Code get where the true one is smaller: they refuse to run in a small one."""
+"""Window in tokens reported to Codex and Claude Code if the true one is smaller, because they refuse to run in a small one."""
 _ANSWER = 32_000
-"""Tokens of the longest answer that clients are told to ask for: as many as Claude Code (2.1) asks for of a model it does not know."""
+"""Most tokens of an answer that are reported; Claude Code (2.1) asks for as many from a model it does not know."""
 _ANSWER_SHARE = 1 / 4
-"""Of the window that is told: clients take what answers may need off what they put into a prompt."""
+"""Most of the reported window that is reported for answers, because clients subtract it from the room for prompts."""
 _YEAR_3000 = 32_503_680_000
-"""Seconds since the epoch; a moment after that is none."""
+"""Seconds since the epoch; later times are not plausible and are ignored."""
 CODEX_QUERY = "client_version"
-"""The query by which Codex asks for its catalog, and nobody for anything else."""
+"""Query parameter with which Codex asks for its catalog, and which no other client sends."""
 _CODEX_WINDOW = 272_000
-"""Tokens that Codex takes any model's window for that it does not know."""
+"""Window in tokens that Codex assumes for unknown models."""
 _TOOL_OUTPUT = (1_000, 10_000)
-"""Tokens of a tool's output that it passes on: the least, and the most, which is what it does by itself."""
+"""Tokens of a tool's output that Codex sends to the model: the least, and the most, which is its default."""
 _TOOL_OUTPUT_SHARE = 1 / 8
-"""Of the true window."""
+"""Share of the true window for a tool's output, within these bounds."""
 _INSTRUCTIONS = """\
 You are Codex, a coding agent that works in the user's terminal and workspace.
 
@@ -38,11 +38,11 @@ and leave what does not belong to the task alone.
 - Never undo changes that are not yours. Do not commit unless you are told to.
 - Obey `AGENTS.md` files: each holds for the folder it is in and all below.
 - End with a short account of what you did, what you checked, and what is left. Name files by their paths."""
-"""Codex's own are 4,000 tokens: a quarter of a small window."""
+"""Instructions for Codex; its own take 4,000 tokens, a quarter of a small window."""
 
 
 def anthropic_model(listed: Mapping[str, Any], *, virtual: bool) -> dict[str, Any]:
-    """One model's object, with its `virtual` window or the true one."""
+    """Return one model's object, with its virtual window if `virtual`, else the true one."""
     window, created = listed["spillway"]["virtual_window" if virtual else "window"], listed.get("created")
     created = created if isinstance(created, int) and 0 < created < _YEAR_3000 else 0
     return {
@@ -61,7 +61,7 @@ def anthropic_model(listed: Mapping[str, Any], *, virtual: bool) -> dict[str, An
 
 
 def anthropic_page(models: Sequence[Mapping[str, Any]], *, virtual: bool) -> dict[str, Any]:
-    """All models as the only page there is, whatever page a client asks for; `virtual` as for one."""
+    """Return all models as a single page, whatever page a client asks for; `virtual` as in `anthropic_model`."""
     return {
         "data": [anthropic_model(each, virtual=virtual) for each in models],
         "has_more": False,
@@ -71,9 +71,10 @@ def anthropic_page(models: Sequence[Mapping[str, Any]], *, virtual: bool) -> dic
 
 
 def _capabilities(listed: Mapping[str, Any]) -> dict[str, Any]:
-    """All keys that there are, as Anthropic has them; what is true is what Spillway does for every model.
+    """Return a model's capabilities with all of Anthropic's keys; those that Spillway provides are true for every model.
 
-    How much is to be thought is told to every backend that has words for it; models that do not think pass it over.
+    Thinking and effort are among them: they are passed to every backend with a field for them, and ignored by models that do
+    not think.
     """
     no, yes = {"supported": False}, {"supported": True}
     efforts = ("low", "medium", "high", "xhigh", "max")
@@ -93,7 +94,7 @@ def _capabilities(listed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def codex_catalog(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """All models, the first of the list first."""
+    """Return Codex's catalog of all models, in the order of the list."""
     return {"models": [_codex_entry(each, place) for place, each in enumerate(models)]}
 
 

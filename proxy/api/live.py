@@ -1,4 +1,4 @@
-"""The routes that the page and the terminal read, described at `/openapi.json`; docs/api-live.md has their fields."""
+"""Routes for the page and the terminal, described at `/openapi.json`; docs/api-live.md explains their fields."""
 
 import asyncio
 import logging
@@ -27,25 +27,25 @@ _LESSONS: dict[LessonKind, str] = {
     "roles": "template_rules",
     "continuations": "refused_continuations",
 }
-"""Fields of a model's profile by what users call them."""
+"""Fields of a model's profile by the names of lessons."""
 TICK = 0.25
-"""Seconds between two looks of the live feed."""
+"""Seconds between two checks of the live feed for changes."""
 MOST_VIEWERS = 16
-"""Live feeds that one key, or all who need none, may have open."""
+"""Most live feeds open at a time with one key, or without keys in all."""
 _SHOWN = 100
-"""Conversations, and requests, in a snapshot."""
+"""Most conversations, and most requests, in a snapshot."""
 _MANY = 50
-"""Answers at a time whose progress is shown at each look; of more it is shown more rarely, so that it costs the same."""
+"""Running answers whose progress is shown at each check; with more, it is shown less often, so that the cost stays the same."""
 _LONGEST_REQUEST = 16 * 1024
-"""Bytes of a request for a compaction."""
+"""Most bytes of a request for a compaction."""
 _HEARTBEAT = 40
-"""Looks without news after which a comment shows that the feed is still there."""
+"""Checks without news after which a comment is sent, as a sign that the feed is alive."""
 
 router = APIRouter(dependencies=[Depends(bearer)], tags=["live"])
 
 
 async def _view(on: On, exchange: Public) -> HistoryView:
-    """The history as the viewer sees it; refused without a key, where one is needed."""
+    """Return the history as the viewer sees it; a request without a needed key is refused."""
     return HistoryView(on.history, on.relay.pipeline.counting.meter, on.access.viewer(exchange))
 
 
@@ -56,13 +56,13 @@ EntryLimit = Annotated[int, Query(ge=1, le=500)]
 
 @router.get("/spillway/session", responses=answers("Session"))
 async def session(on: On, exchange: Public) -> Response:
-    """Describe the viewer, and whether a key is needed. Never refused."""
+    """Describe the viewer, or say that a key is needed. Never refused."""
     return as_json(_session(on, exchange))
 
 
 @router.get("/spillway/live", response_class=StreamingResponse)
 async def live(on: On, view: View, exchange: Public, request: Request, conversation: str = "") -> Response:
-    """Send what happens as Server-Sent Events, from a snapshot on."""
+    """Send a snapshot, then all changes, as Server-Sent Events."""
     if conversation:
         view.conversation(conversation)
     if view.history.viewers[view.viewer.identity] >= MOST_VIEWERS:
@@ -82,13 +82,13 @@ async def conversations(view: View, limit: EntryLimit = 100) -> Response:
 
 @router.get("/spillway/conversations/{conversation}", responses=answers("Conversation"))
 async def conversation(view: View, conversation: str) -> Response:
-    """Show what happened in one, turn by turn."""
+    """Show a conversation, request by request."""
     return as_json(await view.timeline(view.conversation(conversation)))
 
 
 @router.delete("/spillway/conversations/{conversation}", responses=answers("Deleted"))
 async def delete_conversation(on: On, view: View, conversation: str) -> Response:
-    """Delete what is stored of a conversation: its checkpoints, archive, responses and saved slots."""
+    """Delete everything stored of a conversation: its checkpoints, archive, responses and saved slots."""
     found = view.conversation(conversation, await on.summaries.find_lost(conversation))
     await on.summaries.delete(found)
     _log.info("what was stored of %s was deleted (%s)", found.id, view.viewer.role)
@@ -97,7 +97,7 @@ async def delete_conversation(on: On, view: View, conversation: str) -> Response
 
 @router.get("/spillway/conversations/{conversation}/summary", responses=answers("Summary"))
 async def summary(on: On, view: View, conversation: str) -> Response:
-    """Show what stands for the part of a conversation that no longer fits."""
+    """Show the summary that replaces the part of a conversation that no longer fits."""
     found = view.conversation(conversation)
     view.viewer.check_reads(found.tenant)
     return as_json(await on.summaries.read(found))
@@ -118,7 +118,7 @@ async def forget_summary(on: On, view: View, conversation: str) -> Response:
     openapi_extra=takes("CompactRequest"),
 )
 async def compact(on: On, view: View, conversation: str, exchange: Public) -> Response:
-    """Compact a conversation now; whoever may read it may do that."""
+    """Compact a conversation now; everyone who may read it may do so."""
     found = view.conversation(conversation)
     view.viewer.check_reads(found.tenant)
     fields = loads_object(await exchange.body(_LONGEST_REQUEST) or b"{}")
@@ -138,13 +138,13 @@ async def outcomes(
 
 @router.get("/spillway/savings", responses=answers("Savings"))
 async def savings(view: View, wanted: Wanted) -> Response:
-    """Sum up what was saved."""
+    """Sum up the savings."""
     return as_json(view.savings(wanted))
 
 
 @router.get("/spillway/requests/{name:path}/diff", responses=answers("Diff"))
 async def diff(view: View, name: str, full: bool = False) -> Response:  # noqa: FBT001, FBT002 - a query parameter
-    """Compare what the client sent with what was forwarded."""
+    """Compare the client's messages with those that were forwarded."""
     record = view.record(name)
     view.viewer.check_reads(record.outcome.credential)
     return as_json(await view.diff(record, full=full))
@@ -152,7 +152,7 @@ async def diff(view: View, name: str, full: bool = False) -> Response:  # noqa: 
 
 @router.post("/spillway/requests/{name:path}/stop", responses=answers("Stopped"))
 async def stop(view: View, name: str) -> Response:
-    """End an answer that is being made."""
+    """Stop an answer in progress."""
     record = view.record(name)
     if record.job is None or not record.job.exchange.halt():
         raise Conflict("This request is not in progress: it has ended, or was never here.", code="not_running")
@@ -163,13 +163,13 @@ async def stop(view: View, name: str) -> Response:
 
 @router.get("/spillway/requests/{name:path}", responses=answers("Turn"))
 async def request_details(view: View, name: str) -> Response:
-    """Show everything that happened to one request."""
+    """Show one request with its events."""
     return as_json(view.turn(view.record(name)))
 
 
 @router.delete("/spillway/lessons", responses=answers("LessonForgotten"))
 async def forget_lesson(on: On, view: View, backend: str, model: str, lesson: LessonKind) -> Response:
-    """Forget what was learned of a model."""
+    """Forget what was learned about a model."""
     _check_admin(view)
     upstream = next((each for each in on.relay.router.upstreams if each.name == backend), None)
     if upstream is None:
@@ -182,7 +182,7 @@ async def forget_lesson(on: On, view: View, backend: str, model: str, lesson: Le
 
 @router.put("/spillway/summary_model", responses=answers("SummaryModel"))
 async def choose_summary_model(on: On, view: View, model: str = "") -> Response:
-    """Choose the model that summarises for all clients until Spillway stops; empty: as the settings have it."""
+    """Choose the model that summarises for all clients until Spillway stops; empty: as configured."""
     _check_admin(view)
     if model and model not in await on.relay.router.table():
         raise BadRequest("`model` must be the name of a model that a backend lists, or empty.", param="model")
@@ -192,13 +192,17 @@ async def choose_summary_model(on: On, view: View, model: str = "") -> Response:
 
 
 def _check_admin(view: HistoryView) -> None:
-    """Refuse a change that all clients notice to those who have the key of one."""
+    """Refuse a change that affects all clients to viewers with a client's key.
+
+    Raises:
+        Forbidden: the viewer has a client's key.
+    """
     if view.viewer.role == "key":
         raise Forbidden("This changes what all clients get: it needs one of SPILLWAY_ADMIN_KEYS.", code="admin_only")
 
 
 def _session(on: Services, exchange: Exchange) -> dict[str, Any]:
-    """Describe Spillway and the viewer to the page, which asks for a key where `role` is None."""
+    """Describe Spillway and the viewer to the page, which asks for a key if `role` is None."""
     forwarded = (exchange.header(b"x-forwarded-proto") or "").partition(",")[0].strip().lower()
     viewer = on.access.find_viewer(exchange)
     return {
@@ -210,7 +214,7 @@ def _session(on: Services, exchange: Exchange) -> dict[str, Any]:
 
 
 async def _feed(view: HistoryView, server: Any, session: dict[str, Any], only: str | None) -> AsyncIterator[bytes]:
-    """Yield a snapshot, and then what has changed since the last look, until the server stops."""
+    """Yield a snapshot, then the changes since the last check, until the server stops."""
     history, identity = view.history, view.viewer.identity
     history.viewers[identity] += 1
     try:
@@ -245,7 +249,7 @@ async def _feed(view: HistoryView, server: Any, session: dict[str, Any], only: s
 
 
 async def _changes(view: HistoryView, only: str | None, last: int, looks: int) -> list[tuple[str, Any]]:
-    """Collect what has happened since the change with the number `last`."""
+    """Collect changes since the one with the number `last`, and the progress of running answers."""
     found = view.conversations(None)
     running = [each for each in found if each.running]
     progress = running if looks % (1 + len(running) // _MANY) == 0 else ()

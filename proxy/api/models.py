@@ -1,4 +1,4 @@
-"""The models of all backends: OpenAI's list, Anthropic's, Codex's catalog, what Spillway knows of each, and what it would do to a request."""
+"""Routes for models: lists in OpenAI's, Anthropic's and Codex's forms, what is known of each model, and explaining a request."""
 
 import re
 from collections.abc import Mapping
@@ -27,21 +27,21 @@ from proxy.relay import Relay
 from proxy.routing import Route, is_managed
 
 ANTHROPIC = "anthropic-version"
-"""The header that all who speak to Anthropic's API send, and nobody else."""
+"""Header that all clients of Anthropic's API send, and no others."""
 _CLAUDE_CODE = re.compile("claude-(cli|code)/")
-"""How the user agent of Claude Code (2.1) begins: `cli` where it sends messages, `code` where it lists models."""
+"""Beginning of the user agent of Claude Code (2.1): `cli` when it sends messages, `code` when it lists models."""
 PROBED = 24
-"""Models of one backend that are probed one by one for the list; longer lists tell enough themselves."""
+"""Most models of one backend that are probed one by one for the list; long lists, as hosted backends have, describe models themselves."""
 
 _MANY = 200
-"""Models from which a list is made in a thread."""
+"""Models above which the list is made in a thread."""
 
 router = APIRouter(tags=["models"], dependencies=[Depends(bearer), Depends(viewing)])
 
 
 @router.get(MODELS, responses=answers("Models"))
 async def list_models(on: On, request: Request, client_version: str | None = None) -> Response:
-    """List all backends' models; in Anthropic's form to those who send `anthropic-version`, with a catalog to Codex."""
+    """List all backends' models, in Anthropic's form if `anthropic-version` is sent, and with a catalog for Codex."""
     table = await on.relay.router.table()
     known = {id(upstream): await listed_models(upstream) for upstream in on.relay.router.upstreams}
 
@@ -55,7 +55,7 @@ async def list_models(on: On, request: Request, client_version: str | None = Non
     if client_version is None:
         return as_json(listed)
     response = as_json({**listed, **codex_catalog(data)})
-    # Codex keeps its catalog until this changes.
+    # Codex keeps its catalog until the ETag changes.
     response.headers["etag"] = f'"{blake2b(bytes(response.body), digest_size=12).hexdigest()}"'
     return response
 
@@ -110,7 +110,7 @@ def _is_claude_code(request: Request) -> bool:
 
 
 async def listed_models(upstream: Upstream) -> dict[str, Listed]:
-    """Map the ids of a backend's list to what is known of them; one by one these are asked for only where they are few."""
+    """Map the ids of a backend's models to what is known of them; models are probed one by one only if there are few."""
     listed = await upstream.prober.models()
     if len(listed) > PROBED:
         return {model.id: model for model in listed}
@@ -119,7 +119,7 @@ async def listed_models(upstream: Upstream) -> dict[str, Listed]:
 
 
 def _effective(settings: Settings, upstream: Upstream, model: str, info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what holds for a model: figures in tokens, lines and characters, and the origin of each."""
+    """Return the settings and limits in force for a model, in tokens, lines and characters, and the origin of each limit."""
     chosen = settings.for_model(model)
     window = info["window"]["value"] if info.get("window") is not None else None
     limits: dict[str, Any] = {"advice": f'set SPILLWAY_MODELS=\'{{"{model}": {{"window": TOKENS}}}}\''}
@@ -141,7 +141,7 @@ def _effective(settings: Settings, upstream: Upstream, model: str, info: Mapping
 
 
 def _object(public: str, route: Route, known: Mapping[str, Listed], settings: Settings) -> dict[str, Any]:
-    """Describe a model as its backend lists it, and what Spillway knows."""
+    """Describe a model: the fields that its backend lists, and what Spillway knows about it."""
     listed = known.get(route.model) or route.listed or Listed(route.model, {"id": route.model, "object": "model"})
     profile = listed.profile
     window = value_of(profile.window)
@@ -169,7 +169,7 @@ def _object(public: str, route: Route, known: Mapping[str, Listed], settings: Se
 
 
 def _trigger(chosen: Settings, window: int | None) -> float:
-    """Return the fill at which a prompt is compacted, as a share of the window."""
+    """Return the share of the window at which a prompt is compacted."""
     if window is None:
         return min(chosen.trigger, 1.0)
     budget = budget_for(chosen, window)
@@ -186,7 +186,7 @@ def _tools(profile: ModelProfile, settings: Settings) -> str:
 
 
 def _for_open_webui(raw: Mapping[str, Any], window: int | None) -> dict[str, Any]:
-    """Return `info.meta` as Open WebUI 0.12 reads it: a description; its 36 built-in tools off in small windows."""
+    """Return `info.meta` for Open WebUI 0.12: a description, and in small windows its 36 built-in tools switched off."""
     if window is None or "info" in raw:
         return {}
     size = f"{window // 1024}k" if window >= 1024 else str(window)
@@ -196,14 +196,14 @@ def _for_open_webui(raw: Mapping[str, Any], window: int | None) -> dict[str, Any
     return {"info": {"meta": meta}}
 
 
-# What would be done to a request, without asking a model
+# Explaining a request without asking a model
 
 
 async def _explain(relay: Relay, exchange: Exchange) -> dict[str, Any]:
     """Describe what would happen to a request for chat completions.
 
     Raises:
-        ClientError: it is malformed.
+        ClientError: the request is malformed.
     """
     wire = await exchange.body(relay.pipeline.settings.max_body)
     with exchange.watched():
@@ -212,9 +212,9 @@ async def _explain(relay: Relay, exchange: Exchange) -> dict[str, Any]:
 
 
 def _explanation(job: Job, relay: Relay) -> dict[str, Any]:
-    """Counts per part, the checkpoint found, what would be done, and the messages as they would be sent.
+    """Describe the parts of a prepared request, the checkpoint found, the action, and the messages to send.
 
-    Token figures are estimates. Of a prompt that would be shortened first, the messages are those before that.
+    Token figures are estimates. If the prompt would be shortened first, the messages are those before shortening.
     """
     key, budget = job.key, job.budget
     costs = relay.pipeline.counting.meter.costs(key, job.prompt.messages)
@@ -248,7 +248,7 @@ def _explanation(job: Job, relay: Relay) -> dict[str, Any]:
 
 
 def _recalled(job: Job) -> dict[str, Any] | None:
-    """Describe the recalled block of the newest turn, and the tokens of those of earlier turns."""
+    """Describe the recalled block of the newest turn, and the tokens of earlier turns' blocks."""
     recalled, prompt = job.prompt.recalled, job.prompt
     if not recalled.blocks:
         return None
@@ -278,7 +278,7 @@ def _parts(job: Job, costs: list[float]) -> dict[str, Any]:
 
 
 def _offered(job: Job, relay: Relay) -> dict[str, Any] | None:
-    """Describe how tools reach the model, and the tokens of the protocol where they are emulated."""
+    """Describe how tools reach the model, and if they are emulated, the tokens of the instructions for that."""
     if job.prompt.offer is None:
         return {"mode": "native"} if job.offers_tools else None
     tokens = relay.pipeline.counting.meter.count_text(job.key, protocol(job.prompt.offer))

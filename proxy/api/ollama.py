@@ -1,4 +1,4 @@
-"""Ollama's lists for its clients, where no Ollama is behind: the same models in its form, with the window that is loaded.
+"""Ollama's routes about models, for its clients: all backends' models in its form, with the window that is loaded.
 
 Fields: Ollama's API reference (docs/api.md, 0.14).
 """
@@ -22,10 +22,11 @@ from proxy.dialects.bodies import object_in, text_in
 from proxy.exchange import Exchange
 
 VERSION = "0.14.0"
-"""Of Ollama's whose API is answered: clients ask for a least one."""
+"""Version of Ollama whose API is emulated; clients require a minimum."""
 _SINCE = "2026-01-01T00:00:00Z"
-"""Nobody tells when a model was changed, or when it will be unloaded."""
+"""Placeholder for the time of a model's last change, which no backend reports."""
 _UNTIL = "2318-01-01T00:00:00Z"
+"""Placeholder for the time when a model will be unloaded, which no backend reports."""
 _FAMILY = "llama"
 
 OllamaHandler = Callable[[Services, Exchange], Awaitable[dict[str, Any]]]
@@ -36,7 +37,7 @@ router = APIRouter(tags=["ollama"], dependencies=[Depends(bearer)])
 def _route(
     method: str, path: str, schema: str, *, owned: OwnedHandler | None = None, **extra: Any
 ) -> Callable[[OllamaHandler], None]:
-    """Answer at a path where no Ollama is behind, which knows more, and what `owned` gives where one is, if anything."""
+    """Answer at a path if no backend owns it; otherwise answer with the result of `owned`, or let the owner answer if it is None."""
 
     def add(answer: OllamaHandler) -> None:
         async def endpoint(on: On, exchange: Authorized) -> Response:
@@ -62,7 +63,7 @@ def _route(
 
 @_route("GET", "/api/version", "Version")
 async def _version(_: Services, __: Exchange) -> dict[str, Any]:
-    """Report the emulated version, and whose it really is, so that one Spillway in front of another is not taken in."""
+    """Report the emulated version and Spillway's own, so that a Spillway in front of this one does not take it for an Ollama."""
     return {"version": VERSION, "spillway": __version__}
 
 
@@ -74,7 +75,7 @@ async def _tags(on: Services, _: Exchange) -> dict[str, Any]:
 
 @_route("GET", "/api/ps", "Tags")
 async def _loaded(on: Services, _: Exchange) -> dict[str, Any]:
-    """List the models that are loaded, or whose window does not depend on it."""
+    """List the models that are loaded, or whose window does not depend on being loaded."""
     return {
         "models": [
             {**_entry(name, profile), "expires_at": _UNTIL, "size_vram": 0, "context_length": profile.window.value}
@@ -108,7 +109,7 @@ async def _described(on: Services, exchange: Exchange) -> dict[str, Any]:
 
 
 async def _shown_by_ollama(on: Services, exchange: Exchange) -> dict[str, Any] | None:
-    """Return what Ollama says of a model, with the window that is loaded in place of the trained one; None: pass it on."""
+    """Return Ollama's description of a model, with the loaded window instead of the trained one; None: pass the request on."""
     body = loads_object(await exchange.peek(on.settings.max_body)) or {}
     field = "model" if "model" in body else "name"
     if not isinstance(body.get(field), str):
@@ -159,6 +160,6 @@ def _details(profile: ModelProfile) -> dict[str, Any]:
 
 
 def _capabilities(profile: ModelProfile) -> list[str]:
-    """Tools always: where a model has none of its own, they are put into its prompt."""
+    """Return a model's capabilities; tools always, because they are emulated where a model has none of its own."""
     facts = {"vision": profile.vision, "thinking": profile.thinks}
     return ["completion", "tools", *(name for name, fact in facts.items() if value_of(fact))]

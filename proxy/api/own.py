@@ -1,4 +1,4 @@
-"""Spillway's own: health, readiness, metrics, and the files of the page, which hold nothing but the program."""
+"""Routes for health, readiness, metrics, and the files of the page, which are public since they hold no data."""
 
 import os
 from pathlib import Path
@@ -27,7 +27,7 @@ _HEADERS = {
 
 
 class PageFiles(StaticFiles):
-    """Static files with the headers that guard a page."""
+    """Serves static files with the headers that protect a page."""
 
     @override
     def file_response(
@@ -70,7 +70,7 @@ async def metrics(on: On, request: Request) -> Response:
 
 @router.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
 async def root(on: On, request: Request) -> Response:
-    """Show the page to browsers; to programs the root of a backend stays what it is."""
+    """Show the page to browsers; requests of programs are passed to a backend."""
     if "text/html" in request.headers.get("accept", "").lower():
         await public(request, on)
         return await _files.get_response("index.html", request.scope)

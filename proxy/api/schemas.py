@@ -1,7 +1,7 @@
-"""JSON schemas of bodies, for `/openapi.json`; docs/api-live.md says what the fields of Spillway's own mean.
+"""JSON schemas of bodies, for `/openapi.json`; docs/api-live.md explains the fields of Spillway's own objects.
 
-An object is written as the names of its fields, each with its type behind a colon (text where there is none): one of JSON's,
-another object of these, `[]` where it is a list, `?` where it may be null.
+An object is written as the names of its fields, each followed by a colon and its type (default: string). A type is one of JSON's or
+another object here, with `[]` for a list and `?` if it may be null. `*Name` includes the fields of that object.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ _SCALARS: dict[str, dict[str, Any]] = {
     "any": {},
 }
 _OBJECTS = {
-    # OpenAI's, Anthropic's and Ollama's, as far as Spillway reads them itself; all other fields pass as they are.
+    # Objects of OpenAI, Anthropic and Ollama, with the fields that Spillway reads; all other fields pass unchanged.
     "Error": "message type code:any param:string?",
     "ErrorBody": "error:Error",
     "Message": "role content:any tool_calls:object[]? tool_call_id:string?",
@@ -86,7 +86,7 @@ _OBJECTS = {
 
 
 def schema(name: str) -> dict[str, Any]:
-    """Build the schema of an object of this name."""
+    """Build the schema of the object with this name."""
     properties: dict[str, Any] = {}
     for each in _OBJECTS[name].split():
         if each.startswith("*"):
@@ -106,7 +106,7 @@ def _of_kind(kind: str) -> dict[str, Any]:
 
 
 def answers(name: str, *, or_stream: bool = False) -> dict[int | str, dict[str, Any]]:
-    """Describe the responses of a route: this object, or a stream of events, or an error."""
+    """Describe the responses of a route: this object, a stream of events if `or_stream`, or an error."""
     media: dict[str, Any] = {"application/json": {"schema": schema(name)}}
     if or_stream:
         media["text/event-stream"] = {"schema": _SCALARS["string"]}
@@ -115,6 +115,6 @@ def answers(name: str, *, or_stream: bool = False) -> dict[int | str, dict[str, 
 
 
 def takes(name: str, *required: str) -> dict[str, Any]:
-    """Describe the body that a route takes."""
+    """Describe the body of a route's requests, with its required fields."""
     body = {"application/json": {"schema": {**schema(name), "required": list(required)}}}
     return {"requestBody": {"required": True, "content": body}}

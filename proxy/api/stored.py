@@ -1,4 +1,4 @@
-"""OpenAI's endpoints for stored responses."""
+"""Routes of OpenAI's API for stored responses."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ async def delete_response(on: On, exchange: Authorized, response_id: str) -> Res
 
 
 async def cancel_response(on: On, exchange: Authorized, response_id: str) -> Response:
-    """Refuse to cancel a stored response, which is done."""
+    """Refuse to cancel a stored response, since it is complete."""
     if await _node(on, exchange, response_id) is not None:
         raise BadRequest(
             "Only background responses can be cancelled, and this one is complete. To end one that is running, "
@@ -42,10 +42,10 @@ async def cancel_response(on: On, exchange: Authorized, response_id: str) -> Res
 
 
 async def _node(on: Services, exchange: Exchange, response_id: str) -> dict[str, Any] | None:
-    """Find a stored response; of one that is not stored here the request is passed on where a backend may store its own.
+    """Find a stored response; if it is not stored here, pass the request to a backend that may have it, and return None.
 
     Raises:
-        NotFound: it is nowhere.
+        NotFound: the response is not stored here, and no backend can have it, because Spillway manages all of them.
     """
     if exchange.header(b"x-spillway-bypass") != "1":
         if (node := await on.relay.pipeline.state.fetch(exchange.tenant, response_id)) is not None:
