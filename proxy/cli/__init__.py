@@ -1,6 +1,9 @@
-"""The command `spillway`: serve, check, store, launch, completion; and top, tail, show, explain, which look at the one that runs.
+"""Command line: `spillway serve`, `check`, `store`, `launch` and `completion`; and `top`, `tail`, `show` and `explain`.
 
-Each command is imported when it is run: `spillway --help` answers at once, and nothing is in memory that only others need.
+The last four query a running Spillway over HTTP. `launch` runs a program: a coding agent that then talks to Spillway. A finding of
+`check` is a problem with its cure. The demo is a built-in backend with scripted answers, served if no other is found.
+
+Each command is imported when it is run, so `spillway --help` answers at once, and a command loads nothing that only others need.
 """
 
 import argparse
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from proxy.core.settings import BackendSetting, Settings
 
 PROGRAMS = ("codex", "claude", "opencode", "aider", "qwen")
-"""That `launch` can run."""
+"""Programs that `launch` can run."""
 
 COMMANDS = {
     "serve": "start the proxy, in front of the given backends, or those found on their usual ports",
@@ -32,31 +35,31 @@ COMMANDS = {
     "show": "print one request or conversation: timeline, difference, summary",
     "explain": "print, as JSON, what a running Spillway would do to a saved request, without asking a model",
 }
-"""What each does, for its help."""
+"""Descriptions of commands, for their help."""
 _LIVE = ("top", "tail", "show", "explain")
-"""Those that look at the Spillway that runs."""
+"""Commands that query a running Spillway."""
 
-# httpx has a command line, with rich and pygments, that takes as long to import as all the rest of it. It does without
-# where those are not installed.
+# httpx imports a command line of its own, with rich and pygments, which takes as long as the rest of httpx together. It copes
+# if the import fails, as it does where those packages are not installed, so make it fail.
 sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # None: it is not to be had
 
 
 class CommandError(Exception):
-    """What a command is for can't be done; the text says why, and what to do."""
+    """A command failed; the text says why, and what to do."""
 
 
 def say(text: str) -> None:
-    """Print a text for the person at the terminal, at once."""
+    """Print a text to standard output, and flush it."""
     print(text, flush=True)  # noqa: T201 - a command line tool prints
 
 
 def warn(text: str) -> None:
-    """Print a line to standard error, at once."""
+    """Print a line to standard error, and flush it."""
     print(f"spillway: {printable(text)}", file=sys.stderr, flush=True)  # noqa: T201 - as above
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status: 0, 1 when nothing answered, 2 for a wrong setting or argument."""
+    """Run the command and return its exit status: 0; 1 if nothing answered; 2 for a wrong setting or argument; 130 if interrupted."""
     try:
         return _run(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt:
@@ -68,11 +71,12 @@ def _run(arguments: list[str]) -> int:
     end = arguments.index("--") if command == "launch" and "--" in arguments else len(arguments)
     if serves := command == "serve":
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        # Until the loop runs. The first process of a container would not be ended otherwise, and imports swallow exceptions.
+        # Needed until the loop runs: process 1 of a container ignores SIGTERM without a handler. The handler exits at once,
+        # because an exception raised during an import may be swallowed.
         signal.signal(signal.SIGTERM, lambda *_: os._exit(130))
     parser = _parser(help_on_settings=serves)
     args = parser.parse_args(arguments[:end])
-    if args.command is None:  # as `uvx spillway-proxy` runs it
+    if args.command is None:  # `uvx spillway-proxy` runs it without arguments
         parser.print_help()
         return 0
     if args.command == "completion":
@@ -99,7 +103,7 @@ def _settings(args: argparse.Namespace) -> "Settings":
 
     backends = tuple(map(_backend, getattr(args, "backend", None) or ())) or None
     address = {name: getattr(args, name, None) for name in ("host", "port")}
-    # `launch` runs in the folders of projects, some of which are other people's: their settings are not taken.
+    # `launch` runs in project folders, which may be other people's, so it ignores a spillway.toml there.
     return load_settings(args.config, here=args.command != "launch", backends=backends, **address)
 
 
@@ -114,7 +118,7 @@ def _backend(url: str) -> "BackendSetting":
 
 
 def _parser(*, help_on_settings: bool) -> argparse.ArgumentParser:
-    """Build the parser; the help of `serve` lists every setting, which are imported for that alone."""
+    """Build the parser; with `help_on_settings`, which imports them, the help of `serve` lists all settings."""
     parser = argparse.ArgumentParser(
         prog="spillway",
         description="An OpenAI-compatible proxy that keeps long conversations alive past the context window.",

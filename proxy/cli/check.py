@@ -1,4 +1,4 @@
-"""`spillway check`: find and probe the backends, print what was found, what is wrong with it, and the cure."""
+"""`spillway check`: finds and probes the backends, and prints them with their problems and cures."""
 
 import argparse
 import asyncio
@@ -30,9 +30,9 @@ from proxy.routing import Route, Router, is_managed, not_listed
 from proxy.shaping.repair import rules_for
 
 SMALL = 4096
-"""Tokens of a window that is hardly ever meant."""
+"""Tokens of a window that is small enough to be a default that nobody chose."""
 MOST_MODELS = 40
-"""Of one backend that are asked for one by one and printed, of others the list tells; OpenRouter has hundreds."""
+"""Most models of one backend that are probed one by one and printed; OpenRouter has hundreds, which its list describes."""
 CONTAINERS = (Path("/.dockerenv"), Path("/run/.containerenv"))
 """Files that Docker and Podman put into containers."""
 _HEAD = ("BACKEND", "KIND", "MODEL", "WINDOW", "FROM", "TOOLS", "VISION")
@@ -41,43 +41,43 @@ _CURES = {
     UNTRUSTED: ("untrusted_certificate", "use the host name in it, and name its authority's file in SSL_CERT_FILE"),
     NO_TLS: ("no_tls", "try an http:// URL"),
 }
-"""Codes and cures by what failures begin with."""
+"""Codes and cures by the beginning of a failure's text."""
 _OLLAMA, _OLLAMA_CHAT = Ollama(), Probe("POST", "/api/chat", {})
-"""The second one is refused for want of a model."""
+"""An Ollama refuses this probe because it names no model."""
 _DOCKER_HOSTS = ("host.docker.internal", "host.containers.internal")
 
 
 @dataclass(slots=True)
 class SeenBackend:
-    """A backend that was asked for its models."""
+    """Result of probing one backend."""
 
     name: str
     url: str
     kind: str
-    """Of one that does not answer the configured kind, or the usual one at its port."""
+    """Kind of backend; if it does not answer, the configured kind, or the usual one at its port."""
     answers: bool = False
     failure: str = ""
-    """Why it does not answer."""
+    """Reason why it does not answer; empty if unknown."""
     status: int = 200
-    """Of its list of models."""
+    """HTTP status of its list of models."""
     imitates: bool = False
-    """Whether it has Ollama's own paths without being one."""
+    """Whether it has Ollama's own paths without being an Ollama."""
     left_alone: list[str] = field(default_factory=list)
-    """Models whose requests pass as they are, because the user wants that."""
+    """Models whose requests pass unmanaged, because the settings say so."""
     listed: int = 0
-    """Models that it lists."""
+    """Number of models that it lists."""
     models: dict[str, ModelProfile] = field(default_factory=dict)
     loaded: dict[str, int] = field(default_factory=dict)
-    """Tokens of the windows that models are loaded with now."""
+    """Windows in tokens with which models are loaded now."""
     fits: dict[str, int] = field(default_factory=dict)
-    """Tokens of the largest windows that surely fit into memory, as far as that can be told."""
+    """Largest windows in tokens that surely fit into memory, for models where that is known."""
     unfitted: str = ""
-    """Why that is told of none."""
+    """Reason why `fits` is empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem, and its cure. `code` is for programs."""
+    """A problem and its cure. `code` is for programs."""
 
     code: str
     text: str
@@ -86,7 +86,7 @@ class Finding:
 
 
 def run(settings: Settings, args: argparse.Namespace) -> int:
-    """Print what was found; 0 if any backend answered, else 1."""
+    """Probe the backends, print the results, and return 0 if any backend answered, else 1."""
     seen, unlisted = asyncio.run(_look(settings))
     answers, findings = any(backend.answers for backend in seen), list(findings_of(settings, seen))
     if answers:
@@ -107,7 +107,7 @@ def _as_json(seen: SeenBackend) -> dict[str, Any]:
 
 
 async def _look(settings: Settings) -> tuple[list[SeenBackend], list[str]]:
-    """Probe the backends; the second part warns of models in the settings that none of them lists."""
+    """Probe the backends; also returns warnings about models in the settings that no backend lists."""
     backends = settings.backends or await discovered(settings)
     async with open_wire(backends, connect_timeout=5.0, read_timeout=10.0) as wire:
         known = upstreams(backends, settings, wire)
@@ -123,7 +123,7 @@ async def _seen(
     seen = SeenBackend(upstream.name, upstream.url, kind)
     refused = await prober.runner.exchange(_OLLAMA_CHAT) if (await prober.backend()).speaks_ollama else Reply(0)
     if refused.status not in (0, 200) and not isinstance(refused.json, dict):
-        prober.give_up_door()  # as the first chat would
+        prober.give_up_door()  # use its /v1 instead of /api/chat, as the first chat would find out
     if (backend := prober.known_backend) is not UNKNOWN:
         seen.kind = backend.kind
         listed = [model.id for model in await prober.listed()]
@@ -145,14 +145,14 @@ async def _seen(
             if (fits := await prober.runner.run(backend.fitting_window(known.model, memory))) is not None:
                 seen.fits[known.model] = fits
         seen.models |= {each.id: each.profile for each in (await prober.models())[MOST_MODELS:]}
-    seen.answers = backend is not UNKNOWN and seen.status != 0  # the kind may be known without an answer
+    seen.answers = backend is not UNKNOWN and seen.status != 0  # a configured kind is known even without an answer
     if not seen.answers:
         seen.failure = await failure_at(upstream.url, wire)
     return seen
 
 
 def findings_of(settings: Settings, seen: Sequence[SeenBackend]) -> Iterator[Finding]:
-    """Yield what is wrong with backends and models, what keeps them from working first."""
+    """Yield the problems of backends and models, those that keep a backend from working first."""
     in_container = any(map(Path.exists, CONTAINERS))
     if not seen and in_container:
         listen = "; ".join(f"{each.title}: {each.listen}" for each in LOCAL)
@@ -170,7 +170,7 @@ def findings_of(settings: Settings, seen: Sequence[SeenBackend]) -> Iterator[Fin
 
 
 def _unreachable(backend: SeenBackend, *, in_container: bool) -> Finding:
-    """Why one that is configured does not answer."""
+    """Return the finding for a backend that does not answer."""
     host, server = urlsplit(backend.url).hostname or "", backend_of(backend.kind)
     text = f"{backend.name} does not answer at {backend.url}{backend.failure and f': {backend.failure}'}"
     for failure, (code, cure) in _CURES.items():
@@ -223,7 +223,7 @@ def _of_backend(backend: SeenBackend) -> Iterator[Finding]:
 
 
 def _of_kind(backend: SeenBackend) -> Iterator[Finding]:
-    """Yield what is as it should be, and yet not what a user may think."""
+    """Yield findings that are not problems, but may surprise a user."""
     if backend.left_alone:
         text = f"requests for {_listed(backend.left_alone)} pass unmanaged, as the settings have it."
         yield Finding("left_alone", text, "have them managed: `managed = true`, or leave it out", backend.name)
@@ -235,7 +235,7 @@ def _of_kind(backend: SeenBackend) -> Iterator[Finding]:
 
 
 def _wants(model: str, profile: ModelProfile) -> list[str]:
-    """List in words what a model demands of conversations, which Spillway sees to."""
+    """Describe a model's demands on conversations, which Spillway meets by repairing them."""
     rules = rules_for(model, profile.demands)
     return [words for rule, words in DEMANDS.items() if getattr(rules, rule)]
 

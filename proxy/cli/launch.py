@@ -1,6 +1,6 @@
-"""`spillway launch`: run a coding agent on a local model, with all it needs, and nothing of its user's changed.
+"""`spillway launch`: runs a coding agent on a local model, without changing any of the user's files.
 
-A new program is a function that prepares its start, and a row in `PROGRAMS`.
+To add a program: a function that prepares its start, and a row in `PROGRAMS`.
 """
 
 import argparse
@@ -28,38 +28,38 @@ from proxy.shaping.agent import SHORT
 from proxy.store.sqlite import make_private
 
 LISTENING = "Spillway listening on "
-"""How the line begins that names the address; who starts one waits for it."""
+"""Beginning of the line with the address that a server prints at its start; `launch` waits for it."""
 NOT_INSTALLED = 127
-"""Exit status, as shells have it; a signal that ended a program is added to 128."""
+"""Exit status for a missing program, as in shells; for one ended by a signal it is 128 plus the signal's number."""
 SMALL = 32_768
-"""Tokens of a window in which what agents put in front of every prompt takes too much."""
+"""Largest window in tokens in which the system prompt and tools of agents take too large a share."""
 ANSWER = 8_192
-"""Tokens of an answer, for programs that want to know a limit."""
+"""Limit of an answer in tokens, for programs that ask for one."""
 _NO_CHAT = re.compile(r"embed|rerank|whisper|tts|ocr|guard|bge-|moderation", re.IGNORECASE)
-"""Names of models that do not chat."""
+"""Parts of names of models that are not for chats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Spillway, and the model that a program is to use."""
+    """The running Spillway, and the model that a program will use."""
 
     url: str
-    """Without `/v1`."""
+    """URL of Spillway, without `/v1`."""
     key: str | None
-    """Of Spillway's clients; None: none is needed."""
+    """Key of a client of Spillway, or None if none is needed."""
     model: str
     window: int | None
-    """Tokens of the model's true window; None: not known."""
+    """Model's true window in tokens, or None if unknown."""
     virtual_window: int
-    """Tokens of the window for programs that would shorten the history themselves."""
+    """Window in tokens reported to programs that would otherwise shorten the history themselves."""
     catalog: Sequence[Mapping[str, Any]]
-    """The models in the form of Codex's catalog."""
+    """All models in the form of Codex's catalog."""
     folder: Path
-    """For files that last as long as the program runs."""
+    """Folder for files that last as long as the program runs."""
 
     @property
     def small(self) -> bool:
-        """Return whether the model's window is small."""
+        """Whether the model's window is known to be small."""
         return self.window is not None and self.window <= SMALL
 
     def write(self, name: str, text: str) -> str:
@@ -70,14 +70,14 @@ class Target:
 
 
 Start = tuple[Sequence[str], Mapping[str, str | None]]
-"""Arguments in front of the user's own, and variables; None takes one of the user's away."""
+"""Arguments in front of the user's own, and environment variables; None removes one of the user's."""
 
 
 def _codex(target: Target) -> Start:
-    """Start Codex 0.169 with a provider and a model for this run (`-c`), and a catalog in a file of its own.
+    """Start Codex 0.169 with a provider and a model for this run (`-c`), and a catalog in a file.
 
-    Without a catalog it warns, and takes the window of any model that it does not know for 272,000 tokens. It also warns
-    that `-c` keeps it from the background server, which its sessions share, unless told to do without.
+    Without a catalog it warns, and assumes a window of 272,000 tokens for unknown models. With `-c` it also warns that it cannot
+    use the background server shared by its sessions, unless told not to (`--no-daemon`).
     """
     provider = "model_providers.spillway"
     settings: dict[str, Any] = {
@@ -90,9 +90,9 @@ def _codex(target: Target) -> Start:
     }
     if target.key is not None:
         settings[f"{provider}.env_key"] = "CODEX_SPILLWAY_KEY"
-    if target.small:  # a quarter of its tools' definitions, for agents that would share one small model
+    if target.small:  # these tools are a quarter of all definitions, and further agents would share the small model
         settings["features.multi_agent"] = False
-    # A string in JSON is one in TOML.
+    # `-c` takes TOML, in which a JSON string is valid.
     chosen = [part for name, value in settings.items() for part in ("-c", f"{name}={json.dumps(value)}")]
     return ("--no-daemon", *chosen), {"CODEX_SPILLWAY_KEY": target.key}
 
@@ -100,8 +100,8 @@ def _codex(target: Target) -> Start:
 def _claude(target: Target) -> Start:
     """Start Claude Code 2.1, by its environment alone.
 
-    Without a window it warns that it takes an unknown model for one of a million tokens; with the true one it refuses to
-    send (`CLAUDE_CODE_MAX_CONTEXT_TOKENS` below 32k) or compacts by itself.
+    It gets the virtual window. Without a window it warns that it assumes a million tokens for an unknown model; with the true one
+    it refuses to send (`CLAUDE_CODE_MAX_CONTEXT_TOKENS` below 32k) or compacts by itself.
     """
     tiers = ("OPUS", "SONNET", "HAIKU", "FABLE")
     models = ("ANTHROPIC_MODEL", "ANTHROPIC_SMALL_FAST_MODEL", "CLAUDE_CODE_SUBAGENT_MODEL")
@@ -114,7 +114,7 @@ def _claude(target: Target) -> Start:
         "ANTHROPIC_AUTH_TOKEN": target.key or "none",
         "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(target.virtual_window),
         **dict.fromkeys((*models, *(f"ANTHROPIC_DEFAULT_{tier}_MODEL" for tier in tiers)), target.model),
-        # What changes at the front of its prompts, and a countdown of a window that is not the true one.
+        # Off: a line at the front of its prompts that changes, and a countdown that would show the virtual window.
         "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
         "CLAUDE_CODE_TOTAL_TOKENS_REMINDER": "off",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
@@ -123,7 +123,7 @@ def _claude(target: Target) -> Start:
 
 
 def _opencode(target: Target) -> Start:
-    """Start opencode 1.18 with a provider in the environment, which it lays over the user's own configuration."""
+    """Start opencode 1.18 with a provider in the environment, which it merges over the user's own configuration."""
     limit = {"context": target.virtual_window, "output": ANSWER}
     provider = {
         "npm": "@ai-sdk/openai-compatible",
@@ -138,7 +138,7 @@ def _opencode(target: Target) -> Start:
 
 
 def _aider(target: Target) -> Start:
-    """Start aider 0.86 by its environment, with the model's metadata in a file."""
+    """Start aider 0.86 by its environment and arguments, with the model's metadata in a file."""
     model = f"openai/{target.model}"
     metadata = {
         "max_input_tokens": target.virtual_window,
@@ -154,7 +154,7 @@ def _aider(target: Target) -> Start:
 
 
 def _qwen(target: Target) -> Start:
-    """Start Qwen Code 0.15 by its environment; its own system prompt takes most of a window of 16k."""
+    """Start Qwen Code 0.15 by its environment, in small windows with a short system prompt: its own takes most of 16k tokens."""
     prompt = target.write("system.md", SHORT.format(name="Qwen Code, ")) if target.small else None
     return ("--auth-type", "openai"), {
         "OPENAI_BASE_URL": f"{target.url}/v1",
@@ -171,14 +171,14 @@ PROGRAMS: dict[str, tuple[Callable[[Target], Start], str]] = {
     "aider": (_aider, "python -m pip install aider-install && aider-install"),
     "qwen": (_qwen, "npm install -g @qwen-code/qwen-code"),
 }
-"""By the name of its command: how each program is started, and the command that installs it."""
+"""Function that prepares the start of each program, and the command that installs it, by the program's command."""
 
 
 def run(settings: Settings, args: argparse.Namespace) -> int:
     """Run `args.program` with the user's arguments for it, `args.rest`, and return its exit status.
 
     Raises:
-        CommandError: there is no Spillway or no model.
+        CommandError: Spillway cannot be started or does not answer, or there is no such model.
     """
     (prepare, install), path = PROGRAMS[args.program], shutil.which(args.program)
     if path is None:
@@ -199,10 +199,10 @@ def run(settings: Settings, args: argparse.Namespace) -> int:
 
 
 def choose_model(models: Sequence[Mapping[str, Any]], wanted: str | None) -> Mapping[str, Any]:
-    """Return the model that is `wanted`, else the one that suits an agent best: managed, with tools of its own, a large window.
+    """Return the `wanted` model, or by default the one that suits an agent best: managed, with native tools and a large window.
 
     Raises:
-        CommandError: there is no such model, or none at all; its text says what to do.
+        CommandError: there is no such model, or none at all; the text says what to do.
     """
     if not models:
         raise CommandError("no backend lists a model: load one, and see `spillway check`")
@@ -222,10 +222,10 @@ def _suitability(model: Mapping[str, Any]) -> tuple[bool, bool, bool, int]:
 
 
 def _target(url: str, key: str | None, model: str | None, folder: Path) -> Target:
-    """Ask Spillway for its models, as OpenAI lists them and in Codex's catalog, and choose one.
+    """Ask Spillway for its models, in OpenAI's form and as Codex's catalog, and choose one.
 
     Raises:
-        CommandError: there is no such model, or Spillway lists none.
+        CommandError: Spillway does not answer or lists no models, or there is no such model.
     """
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     path = f"{url}/v1/models?{CODEX_QUERY}=0"
@@ -249,7 +249,7 @@ def _target(url: str, key: str | None, model: str | None, folder: Path) -> Targe
 
 
 def _run(command: Sequence[str], variables: Mapping[str, str]) -> int:
-    """Run to its end whatever the keyboard sends, which goes to the program too; SIGTERM is passed on."""
+    """Run a program to its end. SIGINT is ignored here, since the terminal sends it to the program too; SIGTERM is passed on."""
     with subprocess.Popen(command, env=variables) as process:  # noqa: S603 - the user's own program
         before = {
             signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
@@ -263,17 +263,17 @@ def _run(command: Sequence[str], variables: Mapping[str, str]) -> int:
     return status if status >= 0 else 128 - status
 
 
-# The Spillway that a program talks to
+# Finding or starting Spillway
 
 
 def url_of(settings: Settings) -> str:
-    """Return the URL of Spillway by these settings, without `/v1`."""
+    """Return Spillway's URL according to the settings, without `/v1`."""
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host  # noqa: S104 - where others listen
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
 
 
 def _answers(url: str) -> bool:
-    """Return whether Spillway answers there, and nothing else."""
+    """Return whether Spillway answers there, rather than another server."""
     try:
         answer = httpx.get(f"{url}/healthz", timeout=5.0, trust_env=False)
         return bool(answer.json() == {"status": "ok"} and "x-request-id" in answer.headers)
@@ -283,12 +283,12 @@ def _answers(url: str) -> bool:
 
 @contextmanager
 def _running_spillway(settings: Settings, arguments: Sequence[str]) -> Iterator[str]:
-    """Return the URL of the Spillway that runs, else of one that is started for as long as the program runs.
+    """Return the URL of the running Spillway, or of one started for as long as the program runs.
 
-    That one has a free port, and a store that lasts; it writes its log beside it.
+    The one started here has a free port, the usual store, which stays, and a log file beside it.
 
     Raises:
-        CommandError: none could be started.
+        CommandError: Spillway could not be started.
     """
     if settings.port and _answers(url_of(settings)):
         yield url_of(settings)
@@ -296,19 +296,19 @@ def _running_spillway(settings: Settings, arguments: Sequence[str]) -> Iterator[
     log = user_state_path("spillway") / "launch.log"
     make_private(log)
     variables = {**environment(), "SPILLWAY_DEMO": "0"}  # an agent has no use for scripted answers
-    # `-P` keeps a package `proxy` in the user's project out.
+    # `-P` keeps Python from importing a package `proxy` of the user's project.
     command = [sys.executable, "-P", "-m", "proxy", "serve", "--host", "127.0.0.1", "--port", "0", *arguments]
     with (
         log.open("w", encoding="utf-8") as errors,
         subprocess.Popen(  # noqa: S603 - ourselves
             command,
             env=variables,
-            cwd=log.parent,  # a project's spillway.toml may be another's
+            cwd=log.parent,  # not the project, whose spillway.toml may be somebody else's
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            start_new_session=True,  # what ends the program by the keyboard leaves it alone
+            start_new_session=True,  # so that Ctrl-C in the program does not end it
         ) as process,
     ):
         try:
@@ -318,7 +318,11 @@ def _running_spillway(settings: Settings, arguments: Sequence[str]) -> Iterator[
 
 
 def _address(process: subprocess.Popen[str], log: Path) -> str:
-    """Wait for the line that names the address; without one the last line of the log says why."""
+    """Wait for the line with the address.
+
+    Raises:
+        CommandError: the server ended without that line; the text is the last line of its log.
+    """
     for line in process.stdout or ():
         if line.startswith(LISTENING):
             return line.removeprefix(LISTENING).strip().removesuffix("/v1")

@@ -1,6 +1,6 @@
-"""`spillway top`, `tail`, `show` and `explain`: what the Spillway that runs reports (`docs/api-live.md`).
+"""`spillway top`, `tail`, `show` and `explain`: reports of a running Spillway (`docs/api-live.md`).
 
-Coloured in a terminal, plain where the output is piped, JSON where that is asked for.
+Output is coloured in a terminal, plain if piped, and JSON with `--json`.
 """
 
 import argparse
@@ -29,11 +29,11 @@ from proxy.core.settings import Settings
 from proxy.core.sse import FrameSplitter, frames
 
 _TIMEOUT = httpx.Timeout(60.0, read=None)
-"""Seconds; the live feed is silent for ten at a time, and explaining a long history may take a while."""
+"""Seconds; unlimited for reads, since the live feed is silent for ten at a time and explaining a long history may take a while."""
 _PIPED = 240
-"""Characters of a line where there is no terminal to fit into."""
+"""Characters of a line if there is no terminal to fit into."""
 _BAR = 30
-"""Characters of a window."""
+"""Most characters of the bar that shows a window."""
 _PARTS = (
     ("system", "s", "blue"),
     ("tools", "t", "cyan"),
@@ -49,15 +49,17 @@ _COLUMNS = {
     **dict.fromkeys(("TOK/S>", "TURNS>", "COMPACTED>"), 160),
     "CONVERSATION": 0,
 }
-"""Of conversations, each with the columns of a terminal from which on the title leaves room for it."""
+"""Columns of the table of conversations, each with the least terminal width at which it is shown: a narrower one needs the room
+for titles. `>` marks numbers.
+"""
 _EVENT = re.compile(rb"event: (\w+)\ndata: (.*)")
 
 
 def run(settings: Settings, args: argparse.Namespace) -> int:
-    """Run one of the four.
+    """Run one of the four commands.
 
     Raises:
-        CommandError: Spillway does not answer, or refuses.
+        CommandError: Spillway does not answer, or refuses the request.
     """
     headers = {"accept-encoding": "identity", "content-type": "application/json"}
     for key in (*settings.admin_keys, *settings.api_keys)[:1]:
@@ -67,22 +69,22 @@ def run(settings: Settings, args: argparse.Namespace) -> int:
     try:
         with httpx.Client(base_url=url, headers=headers, timeout=_TIMEOUT, trust_env=False) as client:
             command(client, args)
-    except KeyboardInterrupt:  # what follows has no other end
+    except KeyboardInterrupt:  # the usual way to end `tail`
         pass
-    except BrokenPipeError:  # `| head`: nobody reads on, and Python would complain once more at the end
+    except BrokenPipeError:  # as by `| head`; without the redirection, Python would complain again at its exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
 def _ask(client: httpx.Client, path: str, body: bytes | None = None) -> JsonObject:
-    """Return the JSON that is served there, or the answer to a JSON body that is posted."""
+    """Return the JSON served at a path, or the answer to a posted JSON body."""
     with _opened(client, path, body) as answer:
         document: JsonObject = json.loads(answer.read())
         return document
 
 
 def _find(client: httpx.Client, path: str) -> JsonObject | None:
-    """Return what is served there, if anything is: not everybody may see content, and not all of it is stored."""
+    """Return the JSON served at a path, or None if it is refused: the viewer may not see content, or it is not stored."""
     try:
         return _ask(client, path)
     except CommandError:
@@ -90,7 +92,11 @@ def _find(client: httpx.Client, path: str) -> JsonObject | None:
 
 
 def _events(client: httpx.Client) -> Iterator[tuple[str, Any]]:
-    """Yield names and data of live events as they come, until Spillway goes away, which is an error."""
+    """Yield names and data of live events as they come.
+
+    Raises:
+        CommandError: Spillway has ended, which is the only end of the feed.
+    """
     splitter = FrameSplitter()
     with _opened(client, "/spillway/live") as feed:
         for piece in feed.iter_raw():
@@ -117,7 +123,7 @@ def _opened(client: httpx.Client, path: str, body: bytes | None = None) -> Itera
 
 
 def _reason(url: str, answer: httpx.Response) -> str:
-    """Describe an error; whatever else answers there has no words for it."""
+    """Describe an error answer, which may come from another server than Spillway."""
     try:
         message = str(answer.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
@@ -130,13 +136,13 @@ def _reason(url: str, answer: httpx.Response) -> str:
 
 
 def _top(client: httpx.Client, args: argparse.Namespace) -> None:
-    """Print the conversations as they are now, those with the newest requests first."""
+    """Print the current conversations, those with the newest requests first."""
     listed = _ask(client, "/spillway/conversations")
     _print(args, listed, [_conversations(listed["conversations"], _console().width)])
 
 
 def _tail(client: httpx.Client, args: argparse.Namespace) -> None:
-    """Print the newest requests, a line each, and then each that ends."""
+    """Print the newest requests, one line each, then each request as it ends."""
     last = args.last
 
     def print_all(outcomes: Sequence[JsonObject]) -> None:
@@ -156,7 +162,7 @@ def _tail(client: httpx.Client, args: argparse.Namespace) -> None:
 
 
 def _show(client: httpx.Client, args: argparse.Namespace) -> None:
-    """Print one request with its timeline and what was done to it, or one conversation with its requests and summary."""
+    """Print one request with its timeline and changes, or one conversation with its requests and summary."""
     if args.id.startswith("c_"):
         path = f"/spillway/conversations/{args.id}"
         row, summary = _ask(client, path), _find(client, f"{path}/summary")
@@ -181,7 +187,7 @@ def _show(client: httpx.Client, args: argparse.Namespace) -> None:
 
 
 def _explain(client: httpx.Client, args: argparse.Namespace) -> None:
-    """Print, as JSON, what would be done to a saved request for chat completions; `-` reads it from standard input."""
+    """Print, as JSON, what would be done to a saved request for chat completions; the file `-` is standard input."""
     try:
         body = sys.stdin.buffer.read() if args.file == "-" else Path(args.file).read_bytes()
     except OSError as error:
@@ -189,11 +195,11 @@ def _explain(client: httpx.Client, args: argparse.Namespace) -> None:
     _print(args, _ask(client, "/spillway/explain", body), [])
 
 
-# How it is drawn
+# Drawing
 
 
 class _PlainConsole(Console):
-    """Shows texts as they are."""
+    """Console that prints texts as they are, without markup."""
 
     def __init__(self, width: int | None = None) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, width=width)
@@ -218,24 +224,24 @@ def _print(args: argparse.Namespace, document: Any, parts: Sequence[RenderableTy
 
 
 def _clean(text: object, most: int = 200) -> str:
-    """Return a text in one line; what could drive the terminal is shown, not sent."""
+    """Return a text as one line of at most `most` characters, with control characters escaped."""
     return printable(" ".join(str(text).split())[:most])
 
 
 def _table(names: Sequence[str], rows: Iterable[Iterable[object]], *, expand: bool = False) -> Table:
-    """Draw a table; a name that ends with `>` is that of numbers, the last column takes what room there is."""
+    """Draw a table; columns whose names end with `>` are aligned right. With `expand`, the last column takes the remaining room."""
     table = Table(box=None, pad_edge=False, header_style="bold", show_header=any(map(str.strip, names)), expand=expand)
     for name in names:
         side: Literal["left", "right"] = "right" if name.endswith(">") else "left"
         table.add_column(name.rstrip(">"), justify=side, no_wrap=True, overflow="ellipsis")
-    table.columns[-1].ratio = 1  # of a table that is expanded
+    table.columns[-1].ratio = 1  # only matters if the table is expanded
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else _clean(cell) for cell in row))
     return table
 
 
 def _bar(row: JsonObject, width: int) -> Text:
-    """Draw the window as it is filled, in so many characters; a part that is there has one at least."""
+    """Draw the parts of a window as a bar of `width` characters; a part with tokens has at least one, if there is room."""
     parts, window = row.get("bar") or {}, row.get("window") or 0
     drawn, free = Text(), width
     if not parts or window <= 0:
@@ -249,7 +255,7 @@ def _bar(row: JsonObject, width: int) -> Text:
 
 
 def _conversations(rows: Sequence[JsonObject], width: int) -> Table:
-    """Draw conversations in a terminal of so many columns."""
+    """Draw conversations as a table for a terminal of `width` columns."""
     shown = [width >= least for least in _COLUMNS.values()]
     cells = (
         (
@@ -286,7 +292,7 @@ def _request_line(outcome: JsonObject) -> Text:
 
 
 def _timeline(turn: JsonObject) -> Table:
-    """Draw what happened to a request, one line each."""
+    """Draw the events of a request, one line each."""
     rows = []
     for event in turn["events"]:
         fields = (

@@ -1,4 +1,4 @@
-"""`spillway serve`: find backends, start the server, say what to type next."""
+"""`spillway serve`: finds backends, starts the server, and prints what to type next."""
 
 import asyncio
 import gc
@@ -36,23 +36,23 @@ _DEMO_NOTE = (
     f"For real use start a server at its usual port, which is found within seconds: {USUAL}; or give --backend URL."
 )
 OPEN_FILES = 65536
-"""Wanted at most, where the system permits more."""
+"""Limit of open files to set, if the system permits as many."""
 DISCOVERY_INTERVAL = 2.0
-"""Seconds between two looks for backends while the demo is served."""
+"""Seconds between two searches for backends while the demo is served."""
 LOOK_AGAIN = 15.0
-"""Seconds between two looks for one more backend, where none is configured."""
+"""Seconds between two searches for further backends, if none is configured."""
 
 
 def run(settings: Settings, _: object) -> int:
     """Serve until interrupted.
 
     Raises:
-        SettingError: no backend and no demo, a store that cannot be opened, an address that is taken.
+        SettingError: there is neither a backend nor the demo, the store cannot be opened, or the address is taken.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter(settings.log_format))
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
-    # The server's own start-up lines say nothing that ours do not.
+    # Uvicorn's start-up lines only repeat ours.
     logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.root.level))
     try:  # not on Windows
         import resource  # noqa: PLC0415 - see above
@@ -60,7 +60,7 @@ def run(settings: Settings, _: object) -> int:
         import uvloop  # noqa: PLC0415 - see above
     except ModuleNotFoundError:
         return asyncio.run(_serve(settings))
-    # A client takes two open files, and shells permit 1,024 (macOS: 256).
+    # A client takes two open files, and the usual limit is 1,024 (macOS: 256).
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
     if 0 <= soft < wanted:
@@ -69,7 +69,7 @@ def run(settings: Settings, _: object) -> int:
 
 
 async def _serve(configured: Settings) -> int:
-    # By which asyncio cancels this task: an exception that comes out of the blue may be swallowed by who meets it.
+    # Handle SIGTERM as asyncio's runner handles SIGINT: it cancels this task. An exception raised at any point may be swallowed.
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     options = server_options()
     if "uds" not in options:
@@ -77,7 +77,7 @@ async def _serve(configured: Settings) -> int:
     check_tokenizers(configured)
     async with AsyncExitStack() as stack:
         settings, note = await with_backends(configured, stack)
-        # Where others can reach it and there are no keys, whoever reads this log may open the page.
+        # If other machines can reach the server and there are no keys, a token printed at the start opens the page.
         keyless = settings.host not in LOOPBACK and not (settings.api_keys or settings.admin_keys)
         token = secrets.token_urlsafe(18) if keyless else ""
         first = current = create_app(settings, page_token=token)
@@ -86,7 +86,7 @@ async def _serve(configured: Settings) -> int:
             await (first if scope["type"] == "lifespan" else current)(scope, receive, send)
 
         async def replace_demo() -> None:
-            """Look for backends until one answers, and serve those found in place of the demo, until cancelled."""
+            """Look for backends until one answers, replace the demo by those found, then look for more until cancelled."""
             nonlocal current
             while not (found := await discovered(configured)):  # noqa: ASYNC110 - a program that starts sets no event
                 await asyncio.sleep(DISCOVERY_INTERVAL)
@@ -97,7 +97,7 @@ async def _serve(configured: Settings) -> int:
                 await look_for_more()
 
         async def look_for_more() -> None:
-            """Look for backends that are started later, and serve them as well, until cancelled."""
+            """Look for backends that are started later, and add them, until cancelled."""
             while True:
                 await asyncio.sleep(LOOK_AGAIN)
                 if new := current.state.add_found(await discovered(configured)):
@@ -121,7 +121,7 @@ async def _serve(configured: Settings) -> int:
 
 
 async def _check_address(host: str, port: int) -> None:
-    """Find out whether one may listen there, before uvicorn does, which ends the process.
+    """Check that the server can listen at an address; uvicorn would end the process if it cannot.
 
     Raises:
         SettingError: the port is taken, or the address is not this machine's.
@@ -137,7 +137,7 @@ async def _check_address(host: str, port: int) -> None:
 
 
 async def _warn_of_silent(backends: Sequence[BackendSetting]) -> None:
-    """Say which of the configured backends can't be reached."""
+    """Print which of the configured backends cannot be reached."""
     async with open_wire(backends, connect_timeout=5.0, read_timeout=5.0) as wire:
         for backend in backends:
             if failure := await failure_at(backend.url, wire):
@@ -145,10 +145,10 @@ async def _warn_of_silent(backends: Sequence[BackendSetting]) -> None:
 
 
 async def with_backends(settings: Settings, stack: AsyncExitStack) -> tuple[Settings, str]:
-    """The settings with backends: the configured ones, else those found locally, else the demo.
+    """Return the settings with backends, and a note for the user: configured backends, else those found, else the demo.
 
     Raises:
-        SettingError: there is none, and the demo is switched off.
+        SettingError: no backend was found, and the demo is switched off.
     """
     if settings.backends:
         return settings, ""
@@ -164,7 +164,7 @@ async def with_backends(settings: Settings, stack: AsyncExitStack) -> tuple[Sett
 
 
 async def discovered(settings: Settings) -> tuple[BackendSetting, ...]:
-    """Find the backends on the usual ports."""
+    """Find backends on the usual ports."""
     async with HttpTransport(connect_timeout=1.0, read_timeout=5.0) as transport:
         return tuple(await discover(transport, settings.discover))
 
@@ -177,14 +177,14 @@ def _found_note(found: Sequence[BackendSetting]) -> str:
 def _ready(
     host: str, options: Mapping[str, Any], port: int, *, note: str, configured: Sequence[BackendSetting], token: str
 ) -> None:
-    """Say where it listens, and what to type next."""
-    gc.freeze()  # the collector need not look through what was made at the start
+    """Print where the server listens, and what to type next."""
+    gc.freeze()  # spare the collector the many objects made at the start
     scheme = "https" if "ssl_certfile" in options else "http"
     root = options.get("uds") or f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{options['root_path']}"
     say(f"{LISTENING}{root}{'' if 'uds' in options else '/v1'}")
     if note:
         say(note)
-    # What is listened at is no address of a browser or client then.
+    # The wildcard address is only for listening; browsers and clients need a real one.
     root = root.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     if "uds" not in options:
         say(

@@ -1,4 +1,4 @@
-"""`spillway store`: look into the checkpoint store, or empty it, while a proxy may be using it."""
+"""`spillway store`: shows, exports or empties the checkpoint store, also while a proxy is using it."""
 
 import argparse
 import asyncio
@@ -14,14 +14,14 @@ from proxy.store.sqlite import sqlite_path
 
 _DAY = 86_400.0
 _TIMEOUT = 5.0
-"""Seconds that reaching the store may take: somebody waits at a terminal, not a chat request."""
+"""Seconds that an operation may take: longer than for a chat request, since a person waits at a terminal."""
 
 
 def run(settings: Settings, args: argparse.Namespace) -> int:
     """Run one action and print its lines.
 
     Raises:
-        SettingError: there is no such store, or it can't be reached.
+        SettingError: the store does not exist, or cannot be reached.
     """
     lines = asyncio.run(_lines(settings, args.action, args.older_than))
     print(*lines, sep="\n", end="\n" if lines else "")  # noqa: T201 - a command line tool prints
@@ -29,10 +29,10 @@ def run(settings: Settings, args: argparse.Namespace) -> int:
 
 
 async def _lines(settings: Settings, action: str, days: float | None) -> list[str]:
-    """Run `stats`, `purge` or `export`; `days` bounds a purge to checkpoints older than that.
+    """Run `stats`, `purge` or `export`, and return the lines to print; `days` limits a purge to checkpoints older than that.
 
     Raises:
-        SettingError: there is no such store, or it can't be reached.
+        SettingError: the store does not exist, or cannot be reached.
     """
     url, clock = settings.store, time.time  # noqa: TID251 - wall clock of a command
     if url == "memory://":
@@ -40,7 +40,7 @@ async def _lines(settings: Settings, action: str, days: float | None) -> list[st
     path = sqlite_path(url) if url.startswith("sqlite") else None
     if path is not None and not path.is_file():
         raise refusal(url, "there is no such file yet")
-    # No TTL and no cap: what is there is shown, and nothing goes but what is purged.
+    # No TTL and no size limit: show everything that is there, and delete only what is purged.
     opened = open_store(url, StoreLimits(clock=clock, ttl=math.inf, max_bytes=2**62, timeout=_TIMEOUT))
     try:
         if action == "purge":

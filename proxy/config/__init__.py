@@ -1,4 +1,9 @@
-"""Reads the settings from the command line, the environment and a file: the only module that looks into the environment."""
+"""Config: settings from the command line, the environment and TOML files. No other module reads the environment.
+
+The command line wins over the environment, and that over the files. A setting is a field of `proxy.core.settings.Settings`, in the
+environment `SPILLWAY_` and its name. Variables that other programs define are read here too: uvicorn's, OpenTelemetry's, and those
+for HTTP proxies. `is_here` and `is_nearby` say whether a host is this machine, or in its network.
+"""
 
 import json
 import os
@@ -39,8 +44,8 @@ _ABOVE = (
     "SPILLWAY_LIMITS__LINES=400:"
 )
 
-# Kubernetes sets variables in every pod for the services beside it (pkg/kubelet/envvars): of a service called spillway, or
-# spillway-redis, they begin as ours do.
+# Kubernetes sets variables in every pod for services in its namespace (pkg/kubelet/envvars). Those of a service called spillway,
+# or spillway-redis, begin like ours.
 _INJECTED = re.compile(
     r"SPILLWAY_(?:\w+_)?(?:(?:SERVICE_(?:HOST|PORT)\w*|PORT_\d+_\w+)=|PORT=(?:tcp|udp|sctp)://)", re.IGNORECASE
 )
@@ -49,12 +54,13 @@ _OVERLAY = IPv4Network("100.64.0.0/10")
 
 
 def config_files(config: Path | None = None, *, here: bool = True) -> list[Path]:
-    """List the TOML files that are read, the later over the earlier: `config` or `SPILLWAY_CONFIG` alone where one is named.
+    """List the TOML files to read; later ones win over earlier ones.
 
-    Else `spillway.toml` in the user's configuration folder, and in the current one if `here`.
+    If `config` or `SPILLWAY_CONFIG` names a file, it is the only one. Otherwise they are `spillway.toml` in the user's configuration
+    folder, and in the current folder if `here`.
 
     Raises:
-        SettingError: the one that is named does not exist.
+        SettingError: the named file does not exist.
     """
     named = config or environment().get("SPILLWAY_CONFIG")
     if named and not Path(named).is_file():
@@ -67,7 +73,7 @@ def load_settings(config: Path | None = None, *, here: bool = True, **overrides:
     """Read the settings from `config_files`, the environment, and `overrides` from the command line (None: not given).
 
     Raises:
-        SettingError: one line that names the setting, the value and what is allowed.
+        SettingError: a setting is wrong; the text is one line that names it, its value and the allowed values.
     """
     _check_names(environment())
     files = config_files(config, here=here)
@@ -94,10 +100,10 @@ def load_settings(config: Path | None = None, *, here: bool = True, **overrides:
 
 
 def check_tokenizers(settings: Settings) -> None:
-    """Look for the tokenizer files that the settings name.
+    """Check that the tokenizer files named by the settings exist.
 
     Raises:
-        SettingError: one is not there.
+        SettingError: a file does not exist.
     """
     for glob, model in settings.models.items():
         named = model.tokenizer or ""
@@ -107,7 +113,7 @@ def check_tokenizers(settings: Settings) -> None:
 
 
 def _place(path: Sequence[int | str], files: Sequence[Path]) -> str:
-    """Return file and line of the setting that is wrong, where a file has it and the environment does not."""
+    """Return file and line of a wrong setting, or an empty string if it is in the environment or in no file."""
     names = [part for part in path if isinstance(part, str)]
     if not names or any(name.upper().startswith(f"{PREFIX}{names[0]}".upper()) for name in environment()):
         return ""
@@ -120,10 +126,10 @@ def _place(path: Sequence[int | str], files: Sequence[Path]) -> str:
 
 
 def _check_names(variables: Mapping[str, str]) -> None:
-    """Look for variables of ours that are no setting.
+    """Check that every variable with our prefix is a setting.
 
     Raises:
-        SettingError: it names the first one, and the nearest setting.
+        SettingError: a variable is not; the text names the first such, and the nearest setting.
     """
     for name, value in sorted(variables.items()):
         setting = name.upper().removeprefix(PREFIX).lower().split("__")[0]
@@ -135,7 +141,7 @@ def _check_names(variables: Mapping[str, str]) -> None:
 
 
 class _Environment(EnvSettingsSource):
-    """Environment without the variables of Kubernetes; lists are read by their own validators."""
+    """Environment without the variables of Kubernetes; lists are left for their own validators to parse."""
 
     @override
     def _load_env_vars(self) -> dict[str, str | None]:
@@ -162,13 +168,13 @@ class _Sourced(Settings, BaseSettings):
         *others: PydanticBaseSettingsSource,
         **named: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Prefer the command line (init) to the environment, and that to the TOML file."""
+        """Prefer the command line (init) to the environment, and the environment to the TOML files."""
         file = (TomlConfigSettingsSource(settings_cls),) if settings_cls.model_config.get("toml_file") else ()
         return (init_settings, _Environment(settings_cls), *file)
 
 
 def _unparsed(error: SettingsError) -> str:
-    """Describe a setting in the environment that has to be JSON and is not. It may hold keys, so it is not shown."""
+    """Describe a setting in the environment that has to be JSON and is not, without its value, which may contain keys."""
     found = re.search(r'field "(\w+)"', str(error))
     name = found[1] if found is not None else "backends"
     example = json.dumps((Settings.model_fields[name].examples or [[]])[0])
@@ -177,7 +183,7 @@ def _unparsed(error: SettingsError) -> str:
 
 def _one_line(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
-    path = [str(part) for part in first["loc"] if part != "[key]"]  # of a table, where its key is wrong
+    path = [str(part) for part in first["loc"] if part != "[key]"]  # pydantic's mark for a wrong key of a table
     message = first["msg"].removeprefix("Value error, ")
     if not path:
         return message
@@ -195,16 +201,16 @@ def without_user(text: str) -> str:
     return re.sub(r"[^/\s'\"]*@", "…@", text)
 
 
-# For `spillway serve --help` and the documents
+# For `spillway serve --help` and the docs
 
 
 def listed_settings() -> list[tuple[str, FieldInfo]]:
-    """List the settings by name: the server's own first, then those that can differ from model to model."""
+    """List the settings with their names: the server's own first, then those that can differ between models."""
     return sorted(Settings.model_fields.items(), key=lambda each: each[0] in ModelSettings.model_fields)
 
 
 def described() -> str:
-    """Each setting with its default and what it means, as wide as the terminal."""
+    """Describe each setting with its default and meaning, wrapped to the terminal's width."""
     width = min(shutil.get_terminal_size().columns - 2, 120)
     lines = [fill(_ABOVE, width)]
     for name, field in listed_settings():
@@ -214,7 +220,7 @@ def described() -> str:
 
 
 def _shown(default: object) -> str:
-    """A default as it would be set; nothing where there is none."""
+    """Return a default in the form in which it would be set; empty if there is none."""
     if default in (None, (), {}):
         return ""
     if isinstance(default, bool):
@@ -224,19 +230,19 @@ def _shown(default: object) -> str:
     return f"={default:.15g}" if isinstance(default, float) else f"={default}"
 
 
-# What else is in the environment
+# Other variables of the environment
 
 
 def environment() -> dict[str, str]:
-    """Copy the environment, for a program that is started."""
+    """Return a copy of the environment."""
     return dict(os.environ)  # noqa: TID251 - the one place
 
 
 def server_options() -> dict[str, Any]:
-    """Read what uvicorn is given of its own variables: `UVICORN_SSL_CERTFILE`, `_SSL_KEYFILE`, `_UDS` and `_ROOT_PATH`.
+    """Read options for uvicorn from its own variables: `UVICORN_SSL_CERTFILE`, `_SSL_KEYFILE`, `_UDS` and `_ROOT_PATH`.
 
     Raises:
-        SettingError: a file of them does not exist, there is a key without a certificate, or the path is none.
+        SettingError: a file does not exist, there is a key without a certificate, or the root path is malformed.
     """
     names = ("ssl_certfile", "ssl_keyfile", "uds", "root_path")
     options = {name: value for name in names if (value := environment().get(f"UVICORN_{name.upper()}"))}
@@ -251,16 +257,16 @@ def server_options() -> dict[str, Any]:
 
 
 def wants_traces() -> bool:
-    """Return whether OpenTelemetry's variables name a place for traces (its "Environment Variable Specification")."""
+    """Return whether OpenTelemetry's variables name an endpoint for traces (its "Environment Variable Specification")."""
     get = environment().get
     off = get("OTEL_SDK_DISABLED", "").lower() == "true" or get("OTEL_TRACES_EXPORTER", "otlp") == "none"
     return not off and any(map(get, ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")))
 
 
 def proxy_for(url: str) -> str | None:
-    """Return the proxy that the environment names for a backend (`HTTPS_PROXY` and its like); None: it is reached directly.
+    """Return the proxy that the environment names for a backend (`HTTPS_PROXY` and similar), or None to connect directly.
 
-    A backend on this machine always is.
+    A backend on this machine is always reached directly.
     """
     parts = urlsplit(url)
     host = parts.hostname or ""
@@ -272,7 +278,7 @@ def proxy_for(url: str) -> str | None:
 
 
 def is_here(host: str) -> bool:
-    """Return whether a host is this machine, or the one that a container runs on by Docker's name for it."""
+    """Return whether a host is this machine, or a container's host by Docker's name for it."""
     host = host.removesuffix(".")
     if (address := _address(host)) is None:
         return host in {"localhost", "host.docker.internal"} or host.endswith(".localhost")
@@ -282,8 +288,8 @@ def is_here(host: str) -> bool:
 def is_nearby(host: str) -> bool:
     """Return whether a host is this machine or in its network, where tokens cost nothing.
 
-    By its address (RFC 1918, 4193, 6598 for overlay networks, and link-local), or a name that is none of the public ones: of
-    one word, as the services of a compose file have, or under a domain for local use (RFC 6762, 8375, and ICANN's `.internal`).
+    The host qualifies by its address (RFC 1918, 4193, 6598 for overlay networks, and link-local), or by a name that cannot be public:
+    a single word, like the services of a compose file, or one under a domain for local use (RFC 6762, 8375, and ICANN's `.internal`).
     """
     host = host.removesuffix(".").lower()
     if is_here(host):
@@ -294,7 +300,7 @@ def is_nearby(host: str) -> bool:
 
 
 def _address(host: str) -> IPv4Address | IPv6Address | None:
-    """Parse a host that is an address; None for a name."""
+    """Parse a host as an address, with mapped IPv4 addresses as IPv4; None for a name."""
     try:
         address = ip_address(host)
     except ValueError:
