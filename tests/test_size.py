@@ -114,7 +114,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def functions_entered() -> set[tuple[str, str]]:
-    """Functions of `proxy/` that each of three short streamed requests enters, by file and name: none by chance."""
+    """Functions of `proxy/` that each of twelve short streamed requests enters, by file and name: none by chance."""
     entered: list[set[tuple[str, str]]] = []
     recording = threading.Event()
     folder = f"{ROOT / 'proxy'}/"
@@ -128,7 +128,7 @@ def functions_entered() -> set[tuple[str, str]]:
         threading.setprofile(profile)  # of threads that start from here on: the fake, which has one, is left out
         with running_proxy(backend, log_level="error") as proxy:
             threading.setprofile(None)
-            for i in range(11):
+            for i in range(20):
                 if i > 7:  # all is warm
                     entered.append(set())
                     recording.set()
