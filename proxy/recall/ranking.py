@@ -81,7 +81,9 @@ class Ranking:
     covers: Sequence[float]
     """Share of the query's total weight found in each passage itself, without its neighbours."""
     words: Sequence[int]
-    """Terms of the question itself that each passage has, one bit each."""
+    """Terms of the question itself that each passage has, one bit each; a brief message also has those of the messages before it."""
+    said: Sequence[int]
+    """The same without what is only in the messages before."""
     places: Sequence[tuple[int, int]]
     """Index of each passage's message, and the passage's number there."""
     days: Sequence[date | None]
@@ -178,7 +180,7 @@ def rank(passages: Sequence[MessagePassages], query: Query, near: Sequence[float
         score / len(passages[index].spans) ** (1 - cover)
         for score, cover, (index, _) in zip(_with_context(scores), covers, places, strict=True)
     ]
-    return Ranking(query, scores, covers, words, places, days, near)
+    return Ranking(query, scores, covers, words, said, places, days, near)
 
 
 def _with_context(scores: Sequence[float]) -> list[float]:
@@ -309,14 +311,14 @@ class _Statements:
         return DAY in terms, any(map(str.isdecimal, terms))
 
     def _later(self, at: int) -> list[tuple[int, int]]:
-        """List later passages of the same speaker with all of the passage's words of the query and a comparable score."""
+        """List later passages of the same speaker with the passage's words of the query, in the prompt by themselves, and a like score."""
         by, (index, _) = self.ranking, self.ranking.places[at]
         words, least, role = by.words[at], _SHARE_OF_OTHERS * by.scores[at], self.messages[index].get("role")
         return [
             place
-            for place, having, score in zip(by.places, by.words, by.scores, strict=True)
+            for place, having, said, score in zip(by.places, by.words, by.said, by.scores, strict=True)
             if having & words == words != 0 and score >= least and place[0] > index
-            if self.messages[place[0]].get("role") == role
+            if self.messages[place[0]].get("role") == role and (said & words == words or self.lost(place[0]))
         ]
 
 
