@@ -182,8 +182,8 @@ def test_a_failed_request_is_red_and_says_why_and_a_client_that_left_is_not(visi
 
 
 def test_a_refused_prompt_is_shown_as_large_as_it_was_before_it_was_cut_in_vain(browser: Browser) -> None:
-    with staged(documents="off") as stage, visiting(browser, stage.proxy.url) as visit:
-        lines = "\n".join(f"Line {number}: words of the sea, {number * 7} of them." for number in range(9000))
+    with staged(documents="off", recall="off") as stage, visiting(browser, stage.proxy.url) as visit:
+        lines = "\n".join(f"Line {number}: words of the sea, {number * 7} of them." for number in range(3000))
         question = {"role": "user", "content": f"{lines}\nWhat is the sea?"}
         talk = stage.talk("refusals", 1)
         head = {"authorization": f"Bearer {talk.key}"}
