@@ -299,12 +299,12 @@ class AheadCompactor(AddOn):
     async def _compact(self, plan: _Plan, rest: Sequence[Message], recalled: int, job: Job) -> AheadResult | None:
         """Prepare the next prompt as if the client had asked, then have a model summarise; returns None if there was no need."""
         result = await self._shorten(plan, job, rest, recalled)
-        lacks_summary, patience = self._extract_in(job), self._patience(plan, job)
+        patience = self._patience(plan, job) if (lacks_summary := self._extract_in(job)) else None
         # If there surely is time for both, the summary comes first: the backend still caches the prompt that it is appended to.
-        job.displaced = result != "done" or not lacks_summary or patience != 0
+        job.displaced = result != "done" or patience != 0
         if result == "done" and job.displaced:
             await self._have_read(job, rest)
-        if lacks_summary and patience:
+        if patience:
             plan.patience = patience
         elif lacks_summary:
             return await self._summarise(plan, job, rest) or result
