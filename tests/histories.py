@@ -34,6 +34,7 @@ def reduction_of(messages: Sequence[Message], budget: float, *, gain: int = 20, 
         costs=cost(messages),
         floor=head_end(messages),
         budget=budget,
+        enough=budget,
         limits=PruneLimits(protect_newest=protect, minimum_gain=gain),
         cost=cost,
     )

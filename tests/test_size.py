@@ -35,8 +35,8 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(183, 160),
-    "lines of code": Bound(25_446, 18_500),
-    "Python tokens": Bound(268_440, 175_000),
+    "lines of code": Bound(25_443, 18_500),
+    "Python tokens": Bound(268_415, 175_000),
     "settings": Bound(42, 40),
     "lines of tests": Bound(57_626, 40_000),
     "files in a circle of imports": Bound(0, 0),

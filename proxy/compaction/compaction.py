@@ -87,7 +87,7 @@ def _auto(reduction: Reduction, by: Summariser, summarised: bool) -> Shortening:
     """Prune without a model, then summarise (or extract) what lies between head and tail, then give up what else can go."""
     shorter, rungs = _prune(reduction)
     kind: Kind = "pruned"
-    if summarised or shorter.total > shorter.goal:
+    if summarised or shorter.total > shorter.enough:
         compacted, how = yield from summarise(reduction, shorter, by, always=summarised)
         if compacted is not None and (summarised or compacted.total < shorter.total):
             shorter, rungs, kind = compacted, how, "compacted"
@@ -117,7 +117,7 @@ def _truncate(reduction: Reduction, by: Summariser, summarised: bool) -> Shorten
     dropped = shorter.total < reduction.total
     rungs: Rungs = ("trim",) if dropped else ()
     for shorten in (_prune, _give_up):
-        if shorter.total > shorter.goal:
+        if shorter.total > shorter.enough:
             shorter, used = shorten(shorter)
             rungs = (*rungs, *used)
     return shorter, rungs, "trimmed" if dropped else "pruned"
@@ -152,7 +152,7 @@ def compact(
     by = summariser if strategy.asks else replace(summariser, available=False)
     shorter, rungs, kind = yield from strategy.shorten(reduction, by, summarised)
     minimum_gain = reduction.limits.minimum_gain
-    if kind == "pruned" and shorter.total > shorter.goal and reduction.total - shorter.total < minimum_gain:
+    if kind == "pruned" and shorter.total > shorter.enough and reduction.total - shorter.total < minimum_gain:
         shorter, rungs = reduction, ()  # a few tokens are not worth the backend's prefix cache
     if shorter.total > (roomy := min(limit, reduction.roomy)):
         squeezed = _squeeze(shorter, roomy)
@@ -186,13 +186,13 @@ def _prune(reduction: Reduction) -> tuple[Reduction, Rungs]:
         ("oversize", cut_oversize, {"budget": budget, "least": least, "words": False}),
         ("mask", mask_results, {"tail": end, "protect": 0.0}),
     ]
-    reduction, more = _descend(reduction, reduction.goal, last)
+    reduction, more = _descend(reduction, reduction.enough, last)
     return reduction, tuple(dict.fromkeys((*rungs, *more)))
 
 
 def _give_up(reduction: Reduction) -> tuple[Reduction, Rungs]:
     """Shorten what is given up last: programs' blocks, results that the model has not read yet, the user's words."""
-    goal, least = reduction.goal, reduction.limits.message / 4
+    goal, least = reduction.enough, reduction.limits.message / 4
     steps: list[Step] = [
         ("oversize", cut_oversize, {"budget": goal, "least": least, "words": False}),
         ("unread", cap_unread, {}),

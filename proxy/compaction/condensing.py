@@ -180,9 +180,9 @@ def summarise(
 
     If a model's summary is not worth its time, code appends an extract to the existing blocks instead.
     """
-    wanted, by = by.tokens, replace(by, tokens=_size(by.tokens, pruned))
+    wanted, by = by.tokens, replace(by, tokens=_summary_size(by.tokens, pruned))
     plan = _planned(reduction, pruned, by)
-    if plan is None or (new := _new(plan)) <= 0:
+    if plan is None or (new := _tokens_covered(plan)) <= 0:
         return None, ()
     block, due = _block(plan.reduction), new
     if block is not None and _outgrown(plan, block, pruned, by):
@@ -191,7 +191,7 @@ def summarise(
     asks = always or (due >= reduction.limits.worth and by.tokens >= wanted // 4)
     if asks and block is not None and due > new:
         plan = _merged(plan, block, pruned, by)
-        new = _new(plan)
+        new = _tokens_covered(plan)
     if new - by.tokens < reduction.limits.minimum_gain:
         return None, ()
     source = plan.source
@@ -199,7 +199,7 @@ def summarise(
     size = by.tokens if text else int(min(by.tokens * (_VERBATIM if asks else 1), new * _FOLDED))
     compacted = _condensed(plan, pruned, text, size, source)
     for smaller in _reductions(plan, compacted, extracts=not asks):
-        if compacted.total > compacted.goal:
+        if compacted.total > compacted.enough:
             compacted = _condensed(smaller, pruned, text, by.tokens if smaller.folded else size)
     gained = compacted.total < reduction.total - reduction.limits.minimum_gain
     return (compacted, ("summarise" if text else "extract",)) if gained else (None, ())
@@ -208,7 +208,7 @@ def summarise(
 def _reductions(plan: _Plan, compacted: Reduction, *, extracts: bool) -> Iterator[_Plan]:
     """Yield plans with less and less before the newest turn, for histories whose newest turn takes most of the room."""
     opening = [m for m in plan.head if not is_summary(m) and m.get("content") != BRIDGE]
-    over = compacted.total - compacted.goal
+    over = compacted.total - compacted.enough
     bare = plan.with_less(sum(compacted.cost(opening)) - over)
     if bare is not plan:
         yield bare
@@ -221,7 +221,7 @@ def _condensed(plan: _Plan, pruned: Reduction, text: str, size: int, source: Sou
     zone = plan.zone
     source = source or plan.source
     written = _within(text or _extract(zone, source, plan.reduction, size), plan.reduction, size)
-    return _filled(plan, pruned, summary.block(written, zone, limit=size, source=source, before=plan.head))
+    return _with_more_opening(plan, pruned, summary.block(written, zone, limit=size, source=source, before=plan.head))
 
 
 def _planned(reduction: Reduction, pruned: Reduction, by: Summariser) -> _Plan | None:
@@ -230,7 +230,7 @@ def _planned(reduction: Reduction, pruned: Reduction, by: Summariser) -> _Plan |
     brought = sum(reduction.cost(reduction.instructions(reduction.floor, len(reduction.messages))))
     if _block(reduction) is not None or not reduction.floor:
         head = reduction.messages[: reduction.floor]
-        start = _tail_start(pruned, _room(pruned, sum(reduction.costs[: reduction.floor]) + by.tokens + brought))
+        start = _tail_start(pruned, _tail_room(pruned, sum(reduction.costs[: reduction.floor]) + by.tokens + brought))
         return None if start is None else _Plan(reduction, head, start).with_instructions
     reduction, pruned = replace(reduction, floor=0), replace(pruned, floor=0)
     begins = newest if newest is not None and newest < beginning(reduction.messages) else None
@@ -238,7 +238,7 @@ def _planned(reduction: Reduction, pruned: Reduction, by: Summariser) -> _Plan |
     end = len(reduction.messages) if newest is None else newest
     parts = parts_of(reduction.messages, end)
     head = opening(reduction, parts, end, room, forced=begins)
-    start = _tail_start(pruned, _room(pruned, _pinned(reduction, head, begins) + by.tokens + brought))
+    start = _tail_start(pruned, _tail_room(pruned, _pinned(reduction, head, begins) + by.tokens + brought))
     if start is None:
         return None
     begins = begins if begins is not None and begins < start else None
@@ -246,15 +246,15 @@ def _planned(reduction: Reduction, pruned: Reduction, by: Summariser) -> _Plan |
     return _Plan(reduction, head, start, begins, parts).with_instructions
 
 
-def _room(reduction: Reduction, others: float) -> float:
-    """Return the tokens left for the tail beside `others`, stretched towards the goal if the newest answer just misses."""
+def _tail_room(reduction: Reduction, others: float) -> float:
+    """Return the tokens left for the tail beside `others`, stretched towards `enough` if the newest answer just misses."""
     room, read = reduction.budget - others, least_tail(reduction)
-    return read + 1 if room <= read < reduction.goal - others else room  # +1: float sums depend on their order
+    return read + 1 if room <= read < reduction.enough - others else room  # +1: float sums depend on their order
 
 
-def _size(tokens: int, reduction: Reduction) -> int:
+def _summary_size(tokens: int, reduction: Reduction) -> int:
     """Return a summary's size: `tokens`, or half of the room beside the newest turn if that is less, so that the next turn fits."""
-    room = reduction.goal - least_tail(reduction)
+    room = reduction.enough - least_tail(reduction)
     return min(tokens, max(_SMALLEST, int(room * _OF_THE_REST)))
 
 
@@ -265,7 +265,7 @@ def _merged(plan: _Plan, block: int, pruned: Reduction, by: Summariser) -> _Plan
     """
     merged, start = replace(plan.reduction, floor=block), None
     if not any(map(is_result, merged.messages[plan.reduction.floor : plan.start])):
-        start = _tail_start(pruned, _room(pruned, sum(merged.costs[:block]) + by.tokens))
+        start = _tail_start(pruned, _tail_room(pruned, sum(merged.costs[:block]) + by.tokens))
     head = unfinished(merged.messages, block)
     return replace(plan, reduction=merged, head=head, start=start or plan.start).with_instructions
 
@@ -288,10 +288,10 @@ def least_tail(reduction: Reduction) -> float:
     if question is None or costs[question] > 2 * sum(costs[question + 1 : newest]):
         return sum(costs[last:])
     read = sum(costs[question:])
-    return read if read <= reduction.goal * _READ else sum(costs[last:])
+    return read if read <= reduction.enough * _READ else sum(costs[last:])
 
 
-def _filled(plan: _Plan, pruned: Reduction, block: str) -> Reduction:
+def _with_more_opening(plan: _Plan, pruned: Reduction, block: str) -> Reduction:
     """Return the history with its block, and with more of its beginning if the finished block leaves room."""
     old = plan.reduction
     uncovered = replace(
@@ -311,7 +311,7 @@ def _filled(plan: _Plan, pruned: Reduction, block: str) -> Reduction:
     return fuller if fuller.total <= fuller.budget else compacted
 
 
-def _new(plan: _Plan) -> float:
+def _tokens_covered(plan: _Plan) -> float:
     """Return the tokens that the block replaces: neither the newest user message nor the head counts."""
     old, newest = plan.reduction, plan.reduction.newest
     stays = newest is not None and old.floor <= newest < plan.start
@@ -329,7 +329,7 @@ def _outgrown(plan: _Plan, block: int, pruned: Reduction, by: Summariser) -> boo
     """Return whether to summarise the earlier summaries too, because they are large or one more would not fit."""
     old = plan.reduction
     pinned, rest = sum(old.costs[: old.floor]), sum(pruned.costs[old.floor :])
-    total = pinned + rest - _new(replace(plan, reduction=replace(old, costs=pruned.costs))) + by.tokens
+    total = pinned + rest - _tokens_covered(replace(plan, reduction=replace(old, costs=pruned.costs))) + by.tokens
     return old.costs[block] > 2 * by.tokens or total > old.budget
 
 

@@ -61,11 +61,11 @@ class Reduction:
     floor: int
     """Index of the first message that may change: what is before it is pinned or frozen."""
     budget: float
-    """Tokens that all messages together may have."""
+    """Tokens to bring all messages together down to."""
+    enough: float
+    """Tokens at or below which no model has to be asked, at least `budget`."""
     limits: PruneLimits
     cost: Cost
-    enough: float = 0.0
-    """Tokens at or below which no model is asked, if they are more than `budget`."""
     unread: float = math.inf
     """Tokens of unread results that stay, however little room there is."""
     roomy: float = math.inf
@@ -106,11 +106,6 @@ class Reduction:
     def read(self) -> int:
         """Index after which there are only results that the model has not read yet."""
         return unread_from(self.messages)
-
-    @property
-    def goal(self) -> float:
-        """Tokens at or below which no model has to be asked."""
-        return max(self.budget, self.enough)
 
     def count(self, text: str) -> float:
         """Return the tokens of a message with this text."""
@@ -302,7 +297,7 @@ def cap_unread(reduction: Reduction) -> Reduction:
     """
     unread = [result for index, group in reduction.results.items() if index >= reduction.read for result in group]
     total = sum(reduction.costs[reduction.read :])
-    excess = total - max(reduction.unread, reduction.goal - (reduction.total - total))
+    excess = total - max(reduction.unread, reduction.enough - (reduction.total - total))
     sizes = [reduction.count(result.text) for result in unread]
     least = water_level(sizes, sum(sizes) - excess) * _LEAST_OF_UNREAD
 

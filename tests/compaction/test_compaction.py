@@ -218,7 +218,7 @@ def limited(messages: Sequence[Message], share: float, *, enough: float = 0.0, *
     plain = reduction_of(messages, total(messages) * share)
     return replace(
         plain,
-        enough=total(messages) * enough,
+        enough=total(messages) * max(share, enough),
         limits=replace(plain.limits, **limits),  # type: ignore[arg-type]
     )
 

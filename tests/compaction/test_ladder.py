@@ -130,8 +130,7 @@ def tool_histories(draw: st.DrawFn) -> list[Message]:
 @st.composite
 def jobs(draw: st.DrawFn) -> Reduction:
     messages = draw(st.one_of(tool_histories(), histories(longest=5), mixed_histories()))
-    whole = replace(reduction_of(messages, 0), limits=draw(figures))
-    return replace(whole, budget=whole.total * draw(st.floats(0.01, 1.1)))
+    return replace(reduction_of(messages, sum(cost(messages)) * draw(st.floats(0.01, 1.1))), limits=draw(figures))
 
 
 @pytest.mark.parametrize("name", LADDER)
