@@ -34,11 +34,11 @@ class Bound(NamedTuple):
 
 
 BOUNDS = {
-    "files": Bound(183, 160),
-    "lines of code": Bound(25_443, 18_500),
-    "Python tokens": Bound(268_415, 175_000),
+    "files": Bound(184, 160),
+    "lines of code": Bound(25_471, 18_500),
+    "Python tokens": Bound(268_772, 175_000),
     "settings": Bound(42, 40),
-    "lines of tests": Bound(57_626, 40_000),
+    "lines of tests": Bound(57_661, 40_000),
     "files in a circle of imports": Bound(0, 0),
     "functions entered by a short streamed request": Bound(364, 250),
     "files entered by a short streamed request": Bound(68, 45),

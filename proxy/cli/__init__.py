@@ -1,4 +1,4 @@
-"""Command line: `spillway serve`, `check`, `store`, `launch` and `completion`; and `top`, `tail`, `show` and `explain`.
+"""Command line: `spillway serve`, `check`, `config`, `store`, `launch` and `completion`; and `top`, `tail`, `show` and `explain`.
 
 The last four query a running Spillway over HTTP. `launch` runs a program: a coding agent that then talks to Spillway. A finding of
 `check` is a problem with its cure. The demo is a built-in backend with scripted answers, served if no other is found.
@@ -13,13 +13,13 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from proxy import __version__
 from proxy.core.errors import SettingError, printable
 
 if TYPE_CHECKING:
-    from proxy.core.settings import BackendSetting, Settings
+    from proxy.core.settings import Settings
 
 PROGRAMS = ("codex", "claude", "opencode", "aider", "qwen")
 """Programs that `launch` can run."""
@@ -27,17 +27,22 @@ PROGRAMS = ("codex", "claude", "opencode", "aider", "qwen")
 COMMANDS = {
     "serve": "start the proxy, in front of the given backends, or those found on their usual ports",
     "check": "find and probe the backends, and print what is wrong and what to do",
+    "config": "print the settings in force, each with where it comes from",
     "store": "show figures of the checkpoint store (stats), print it as lines of JSON (export), or empty it (purge)",
     "launch": "run a coding agent through a running Spillway, or one started for it; "
     "arguments after -- go to the program",
     "top": "list the conversations: windows, speed, compactions (`watch spillway top` follows them)",
     "tail": "print a line for each request that ends; Ctrl-C ends it",
     "show": "print one request or conversation: timeline, difference, summary",
+    "completion": 'print the script with which a shell completes these commands: eval "$(spillway completion bash)" in '
+    "~/.bashrc, the same for zsh; spillway completion fish > ~/.config/fish/completions/spillway.fish",
     "explain": "print, as JSON, what a running Spillway would do to a saved request, without asking a model",
 }
 """Descriptions of commands, for their help."""
 _LIVE = ("top", "tail", "show", "explain")
 """Commands that query a running Spillway."""
+_CONFIGURED = ("serve", "check", "config")
+"""Commands that take every setting as an option."""
 
 # httpx imports a command line of its own, with rich and pygments, which takes as long as the rest of httpx together. It copes
 # if the import fails, as it does where those packages are not installed, so make it fail.
@@ -59,7 +64,7 @@ def warn(text: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status: 0; 1 if nothing answered; 2 for a wrong setting or argument; 130 if interrupted."""
+    """Run the command and return its exit status: 0; 1 if something does not work; 2 for a wrong setting or argument; 130 if interrupted."""
     try:
         return _run(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt:
@@ -69,12 +74,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     command = next(iter(arguments), "")
     end = arguments.index("--") if command == "launch" and "--" in arguments else len(arguments)
-    if serves := command == "serve":
+    if command == "serve":
         signal.signal(signal.SIGINT, signal.default_int_handler)
         # Needed until the loop runs: process 1 of a container ignores SIGTERM without a handler. The handler exits at once,
         # because an exception raised during an import may be swallowed.
         signal.signal(signal.SIGTERM, lambda *_: os._exit(130))
-    parser = _parser(help_on_settings=serves)
+    parser = _parser(takes_settings=command in (*_CONFIGURED, "completion"))
     args = parser.parse_args(arguments[:end])
     if args.command is None:  # `uvx spillway-proxy` runs it without arguments
         parser.print_help()
@@ -101,30 +106,26 @@ def _run(arguments: list[str]) -> int:
 def _settings(args: argparse.Namespace) -> "Settings":
     from proxy.config import load_settings
 
-    backends = tuple(map(_backend, getattr(args, "backend", None) or ())) or None
-    address = {name: getattr(args, name, None) for name in ("host", "port")}
     # `launch` runs in project folders, which may be other people's, so it ignores a spillway.toml there.
-    return load_settings(args.config, here=args.command != "launch", backends=backends, **address)
+    return load_settings(args.config, here=args.command != "launch", **given(args))
 
 
-def _backend(url: str) -> "BackendSetting":
-    from proxy.config import without_user
-    from proxy.core.settings import BackendSetting
+def given(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings on the command line, None for those that are not there."""
+    from proxy.core.settings import Settings
 
-    try:
-        return BackendSetting(url=url)
-    except ValueError:
-        raise SettingError(f"--backend={without_user(repr(url))}: must start with http:// or https://") from None
+    settings = {name: getattr(args, name, None) for name in Settings.model_fields}
+    return settings | {"backends": ",".join(settings["backends"])} if settings["backends"] else settings
 
 
-def _parser(*, help_on_settings: bool) -> argparse.ArgumentParser:
-    """Build the parser; with `help_on_settings`, which imports them, the help of `serve` lists all settings."""
+def _parser(*, takes_settings: bool) -> argparse.ArgumentParser:
+    """Build the parser; with `takes_settings`, which imports them, each setting is an option of some commands."""
     parser = argparse.ArgumentParser(
         prog="spillway",
         description="An OpenAI-compatible proxy that keeps long conversations alive past the context window.",
         epilog="`spillway serve` looks for servers of models on their usual ports and listens on "
-        "http://127.0.0.1:8484/v1; `spillway COMMAND --help` explains more. Settings come from arguments, SPILLWAY_… and "
-        "a TOML file. Exit status: 0; 1 if nothing answered; 2 for a wrong setting or argument; 130 if interrupted.",
+        "http://127.0.0.1:8484/v1; `spillway COMMAND --help` explains more. Settings come from arguments, SPILLWAY_… and a "
+        "TOML file. Exit status: 0; 1 if something does not work; 2 for a wrong setting or argument; 130 if interrupted.",
     )
     parser.add_argument("--version", action="version", version=f"spillway {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -132,13 +133,6 @@ def _parser(*, help_on_settings: bool) -> argparse.ArgumentParser:
         name: commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         for name, text in COMMANDS.items()
     }
-    if help_on_settings:
-        from proxy.config import described
-
-        named["serve"].formatter_class = argparse.RawDescriptionHelpFormatter
-        named["serve"].epilog = described()
-    named["serve"].add_argument("--host", help="address to listen on (default 127.0.0.1)")
-    named["serve"].add_argument("--port", type=int, help="port to listen on (default 8484; 0: any free one)")
     named["store"].add_argument("action", choices=("stats", "purge", "export"))
     named["store"].add_argument("--older-than", type=float, metavar="DAYS", help="purge only what is older than that")
     named["launch"].add_argument("program", choices=PROGRAMS)
@@ -148,21 +142,18 @@ def _parser(*, help_on_settings: bool) -> argparse.ArgumentParser:
     tail.add_argument("--no-follow", action="store_true", help="stop after these")
     named["show"].add_argument("id", help="req_… (x-request-id of an answer), or c_… of a conversation")
     named["explain"].add_argument("file", help="JSON of a request for chat completions; -: standard input")
+    named["completion"].add_argument("shell", choices=("bash", "zsh", "fish"))
     for name in _LIVE:
         named[name].add_argument("--url", help="where Spillway runs (default: where `spillway serve` would listen)")
     for name in ("check", "top", "tail", "show"):
         named[name].add_argument("--json", action="store_true", help="print it as JSON, for programs")
-    for name in ("serve", "check", "launch"):
-        named[name].add_argument(
-            "--backend", action="append", metavar="URL", help="a backend, with or without /v1; may be repeated"
-        )
+    for name in (*_CONFIGURED, "launch"):
+        named[name].add_argument("--backend", action="append", dest="backends", metavar="URL", help="may be repeated")
     for command in named.values():
         command.add_argument("--config", type=Path, metavar="FILE", help="TOML file, instead of spillway.toml")
-    completing = commands.add_parser(
-        "completion",
-        help="print the script with which a shell completes these commands",
-        description='eval "$(spillway completion bash)" in ~/.bashrc, '
-        "the same for zsh; spillway completion fish > ~/.config/fish/completions/spillway.fish.",
-    )
-    completing.add_argument("shell", choices=("bash", "zsh", "fish"))
+    if takes_settings:
+        from proxy.config import add_options
+
+        for name in _CONFIGURED:
+            add_options(named[name])
     return parser

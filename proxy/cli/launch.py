@@ -187,7 +187,7 @@ def run(settings: Settings, args: argparse.Namespace) -> int:
     files = config_files(args.config, here=False)
     serving = [
         *(f"--config={file.absolute()}" for file in files),
-        *(part for url in args.backend or () for part in ("--backend", url)),
+        *(part for url in args.backends or () for part in ("--backend", url)),
     ]
     with _running_spillway(settings, serving) as url, tempfile.TemporaryDirectory(prefix="spillway-launch-") as folder:
         target = _target(url, next(iter(settings.api_keys), None), args.model, Path(folder))

@@ -5,16 +5,14 @@ environment `SPILLWAY_` and its name. Variables that other programs define are r
 for HTTP proxies. `is_here` and `is_nearby` say whether a host is this machine, or in its network.
 """
 
-import json
+import argparse
 import os
 import re
-import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
 from pathlib import Path
-from textwrap import fill
 from typing import Any, get_origin
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -27,22 +25,18 @@ from pydantic_settings import (
     EnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    SettingsError,
     TomlConfigSettingsSource,
 )
 from typing_extensions import override
 
 from proxy.backends import KINDS
 from proxy.core.errors import SettingError
+from proxy.core.jsontext import loads_or_none
 from proxy.core.settings import BackendSetting, ModelOverrides, ModelSettings, Settings
 
 PREFIX = "SPILLWAY_"
 _NESTED: dict[str, type[BaseModel]] = {"backends": BackendSetting, "models": ModelOverrides}
 _FILE = "spillway.toml"
-_ABOVE = (
-    "settings, each in the environment (SPILLWAY_PORT=9000) or in spillway.toml (port = 9000), here or in your configuration folder; `__` goes one level down, as in "
-    "SPILLWAY_LIMITS__LINES=400:"
-)
 
 # Kubernetes sets variables in every pod for services in its namespace (pkg/kubelet/envvars). Those of a service called spillway,
 # or spillway-redis, begin like ours.
@@ -77,6 +71,7 @@ def load_settings(config: Path | None = None, *, here: bool = True, **overrides:
     """
     _check_names(environment())
     files = config_files(config, here=here)
+    given = {name: value for name, value in overrides.items() if value is not None}
 
     class Sourced(_Sourced):
         model_config = SettingsConfigDict(toml_file=files or None)
@@ -87,11 +82,11 @@ def load_settings(config: Path | None = None, *, here: bool = True, **overrides:
         except (ValueError, OSError) as error:
             raise SettingError(f"config file {file} cannot be read: {error}".replace("\n", " ")) from None
     try:
-        settings = Sourced(**{key: value for key, value in overrides.items() if value is not None})
+        settings = Sourced(**given)
     except ValidationError as error:
-        raise SettingError(f"{_place(error.errors()[0]['loc'], files)}{_one_line(error)}") from None
-    except SettingsError as error:
-        raise SettingError(_unparsed(error)) from None
+        path = error.errors()[0]["loc"]
+        place = "" if path and path[0] in given else _place(path, files)
+        raise SettingError(f"{place}{_one_line(error)}") from None
     for index, backend in enumerate(settings.backends):
         if backend.kind not in KINDS:
             name = f"{_place(('backends', 'kind'), files)}{PREFIX}BACKENDS__{index}__KIND"
@@ -115,7 +110,7 @@ def check_tokenizers(settings: Settings) -> None:
 def _place(path: Sequence[int | str], files: Sequence[Path]) -> str:
     """Return file and line of a wrong setting, or an empty string if it is in the environment or in no file."""
     names = [part for part in path if isinstance(part, str)]
-    if not names or any(name.upper().startswith(f"{PREFIX}{names[0]}".upper()) for name in environment()):
+    if not names or _variable(names[0]):
         return ""
     spelled = re.compile(rf"""\s*(?:\[+\s*)?(?:[\w."'*-]+\.)?["']?{re.escape(names[-1])}["']?\s*[=\].]""")
     for file in reversed(files):
@@ -123,6 +118,28 @@ def _place(path: Sequence[int | str], files: Sequence[Path]) -> str:
             if spelled.match(line):
                 return f"{file}:{number}: "
     return ""
+
+
+def _variable(name: str) -> str:
+    """Return the variable that sets this setting or a part of it; empty if none does."""
+    spelled = re.compile(rf"{PREFIX}{name}(?:__.*)?", re.IGNORECASE)
+    found = (each for each, value in environment().items() if value and spelled.fullmatch(each))
+    return next((each for each in found if not _INJECTED.match(f"{each}={environment()[each]}")), "")
+
+
+def origins(config: Path | None = None, **overrides: Any) -> dict[str, str]:
+    """Return where each setting has its value from; the arguments are those of `load_settings`."""
+    files = config_files(config)
+    tables = [(file, tomllib.loads(file.read_text(encoding="utf-8"))) for file in files]
+    return {
+        name: "command line"
+        if overrides.get(name) is not None
+        else _variable(name)
+        or next(
+            (_place((name,), [file])[:-2] or str(file) for file, table in reversed(tables) if name in table), "default"
+        )
+        for name in Settings.model_fields
+    }
 
 
 def _check_names(variables: Mapping[str, str]) -> None:
@@ -141,7 +158,7 @@ def _check_names(variables: Mapping[str, str]) -> None:
 
 
 class _Environment(EnvSettingsSource):
-    """Environment without the variables of Kubernetes; lists are left for their own validators to parse."""
+    """Environment without the variables of Kubernetes; what is not an object is left for its own validator to parse."""
 
     @override
     def _load_env_vars(self) -> dict[str, str | None]:
@@ -150,8 +167,8 @@ class _Environment(EnvSettingsSource):
 
     @override
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
-        lists = field is not None and get_origin(field.annotation) is tuple
-        return value if lists else super().decode_complex_value(field_name, field, value)
+        decoded = None if get_origin(field.annotation) is tuple else loads_or_none(value.encode())
+        return decoded if isinstance(decoded, dict) else value
 
 
 class _Sourced(Settings, BaseSettings):
@@ -171,14 +188,6 @@ class _Sourced(Settings, BaseSettings):
         """Prefer the command line (init) to the environment, and the environment to the TOML files."""
         file = (TomlConfigSettingsSource(settings_cls),) if settings_cls.model_config.get("toml_file") else ()
         return (init_settings, _Environment(settings_cls), *file)
-
-
-def _unparsed(error: SettingsError) -> str:
-    """Describe a setting in the environment that has to be JSON and is not, without its value, which may contain keys."""
-    found = re.search(r'field "(\w+)"', str(error))
-    name = found[1] if found is not None else "backends"
-    example = json.dumps((Settings.model_fields[name].examples or [[]])[0])
-    return f"{PREFIX}{name.upper()} must be JSON, such as {example}, but is not: {error.__cause__}".replace("\n", " ")
 
 
 def _one_line(error: ValidationError) -> str:
@@ -209,25 +218,17 @@ def listed_settings() -> list[tuple[str, FieldInfo]]:
     return sorted(Settings.model_fields.items(), key=lambda each: each[0] in ModelSettings.model_fields)
 
 
-def described() -> str:
-    """Describe each setting with its default and meaning, wrapped to the terminal's width."""
-    width = min(shutil.get_terminal_size().columns - 2, 120)
-    lines = [fill(_ABOVE, width)]
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add an option for each setting, in the form in which its variable is set."""
+    parser.usage = "%(prog)s [OPTIONS]"
+    group = parser.add_argument_group("settings, each also in the environment (SPILLWAY_PORT) or in spillway.toml")
     for name, field in listed_settings():
-        lines.append(f"  {PREFIX}{name.upper()}{_shown(field.get_default(call_default_factory=True))}")
-        lines.append(fill(f"{field.description}", width, initial_indent=" " * 6, subsequent_indent=" " * 6))
-    return "\n".join(lines)
-
-
-def _shown(default: object) -> str:
-    """Return a default in the form in which it would be set; empty if there is none."""
-    if default in (None, (), {}):
-        return ""
-    if isinstance(default, bool):
-        return f"={int(default)}"
-    if isinstance(default, tuple):
-        return f"={','.join(map(str, default))}"
-    return f"={default:.15g}" if isinstance(default, float) else f"={default}"
+        if name == "backends":  # `--backend` is its option
+            continue
+        default = field.get_default(call_default_factory=True)
+        shown = ",".join(map(str, default)) if isinstance(default, tuple) else str(default).removesuffix(".0")
+        text = f"{field.description}{f' [{shown}]' if default not in (None, (), {}) else ''}"
+        group.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=text.replace("%", "%%"))
 
 
 # Other variables of the environment

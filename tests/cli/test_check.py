@@ -85,7 +85,7 @@ def test_what_is_wrong_with_https_is_found(checked: Any, home: Path) -> None:
     ("arguments", "words"),
     [
         (["serve", "--port", "70000"], "SPILLWAY_PORT 70000"),
-        (["serve", "--backend", "localhost:8080"], "localhost:8080 http://"),
+        (["serve", "--backend", "ftp://x"], "SPILLWAY_BACKENDS__0__URL='ftp://x' http://"),
         (["serve", "--host", "0.0.0.0", "--backend", "http://x"], "SPILLWAY_API_KEYS SPILLWAY_ALLOW=open"),
         (["check", "--config", "/nowhere.toml"], "/nowhere.toml"),
         (["check", "--backend", "https://x"], "SSL_CERT_FILE No such file"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,29 @@ def test_command_line_over_environment_over_file(tmp_path: Path, monkeypatch: py
     assert load_settings().host == "localhost"
 
 
+def test_settings_are_printed_with_where_they_come_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = toml(tmp_path, "port = 1\n\ntrigger = '75%'\n[models.'q*']\npause = '95%'\n")
+    monkeypatch.setenv("SPILLWAY_PORT", "2")
+    monkeypatch.setenv("SPILLWAY_STORE_TTL", "1d")
+    monkeypatch.setenv("SPILLWAY_LIMITS__LINES", "400")
+    given = ["--log-level", "debug", "--api-keys", "s3cret", "--backend", '[{"url": "http://a", "api_key": "s4cret"}]']
+    assert main(["config", "--config", str(config), *given]) == 0
+    printed = [re.split(" {2,}", row) for row in capsys.readouterr().out.split("\n")]
+    assert {row[0]: row[-1] for row in printed if row[-1] not in ("default", "")} == {
+        "port = 2": "SPILLWAY_PORT",
+        "store_ttl = 86400.0": "SPILLWAY_STORE_TTL",
+        'limits = {"lines": 400}': "SPILLWAY_LIMITS__LINES",
+        "trigger = 0.75": f"{config}:3",
+        'models = {"q*": {"pause": 0.95}}': f"{config}:4",
+        'log_level = "debug"': "command line",
+        'api_keys = "(hidden)"': "command line",
+        'backends = [{"url": "http://a", "name": "a", "kind": "auto", "api_key": "(hidden)", "managed": true}]': "command line",
+    }
+    assert {row[0].split(" = ")[0] for row in printed if row[0]} == set(Settings.model_fields)
+
+
 @pytest.mark.parametrize(
     ("url", "root", "name"),
     [
@@ -74,6 +98,13 @@ def test_command_line_over_environment_over_file(tmp_path: Path, monkeypatch: py
         ("http://[::1]:80/", "http://[::1]:80", "--1-80"),
         ("http://me:secret@host:1", "http://host:1", "host-1"),
         ("http://me:s@host/a@b/v1/", "http://host/a@b", "host"),
+        ("localhost:1234/v1", "http://localhost:1234", "localhost-1234"),
+        ("[::1]:80", "http://[::1]:80", "--1-80"),
+        ("http://host:1/v1/v1", "http://host:1", "host-1"),
+        ("http://host:1/v1/chat/completions", "http://host:1", "host-1"),
+        ("https://openrouter.ai/api/v1/models/", "https://openrouter.ai/api", "openrouter.ai"),
+        ("http://host:1//api/tags", "http://host:1", "host-1"),
+        ("http://models:1", "http://models:1", "models-1"),
     ],
 )
 def test_a_backend_is_its_root_and_named_for_its_place(
@@ -140,7 +171,8 @@ def test_keys_are_trimmed_and_not_shown() -> None:
     [
         ("PORT", "x", ["SPILLWAY_PORT='x'", "integer"]),
         ("PORT", "70000", ["SPILLWAY_PORT='70000'", "65535"]),
-        ("TRIGGER", "1.5", ["SPILLWAY_TRIGGER='1.5'", "such as 0.8, or tokens"]),
+        ("TRIGGER", "1.5", ["SPILLWAY_TRIGGER='1.5'", "such as 0.8 or 80%, or tokens"]),
+        ("TRIGGER", "80", ["SPILLWAY_TRIGGER='80'", "such as 0.8 or 80%, or tokens"]),
         ("TRIGGER", "nan", ["SPILLWAY_TRIGGER='nan'", "finite"]),
         ("TRIGGER", "0.4", ["target 0.5", "below trigger 0.4"]),
         ("PAUSE", "0.7", ["trigger 0.8", "at most pause 0.7"]),
@@ -150,7 +182,7 @@ def test_keys_are_trimmed_and_not_shown() -> None:
         ("HOST", "0.0.0.0", ["0.0.0.0", "SPILLWAY_API_KEYS", "SPILLWAY_ALLOW=open"]),
         ("ALLOW", "maybe", ["SPILLWAY_ALLOW__0='maybe'", "'open'"]),
         ("BACKENDS", "nope", ["SPILLWAY_BACKENDS__0__URL='nope'", "must start with http://"]),
-        ("BACKENDS", '[{"url":"localhost:1"}]', ["SPILLWAY_BACKENDS__0__URL='localhost:1'", "http://"]),
+        ("BACKENDS", '[{"url":"example.com"}]', ["SPILLWAY_BACKENDS__0__URL='example.com'", "http://"]),
         ("BACKENDS", '[{"url":"http://"}]', ["SPILLWAY_BACKENDS__0__URL", "root such as"]),
         ("BACKENDS", '[{"url":"http://a:99999"}]', ["SPILLWAY_BACKENDS__0__URL", "65535"]),
         ("BACKENDS", '[{"url":"http://a/v1?x=1"}]', ["SPILLWAY_BACKENDS__0__URL", "without query"]),
@@ -158,6 +190,8 @@ def test_keys_are_trimmed_and_not_shown() -> None:
         ("BACKENDS", '[{"url":"http://a","kind":"x"}]', ["SPILLWAY_BACKENDS__0__KIND='x'", "one of auto, ollama"]),
         ("BACKENDS", '[{"url":"http://a","u":1}]', ["SPILLWAY_BACKENDS__0__U", "api_key, kind, managed, name, url"]),
         ("BACKENDS", '[{"url":"http://a"},{"url":"http://a"}]', ["different names", "'a'"]),
+        ("MODELS", "q", ["SPILLWAY_MODELS='q'", "must be JSON"]),
+        ("LIMITS", "[", ["SPILLWAY_LIMITS='['", "must be JSON"]),
         ("MODELS", '{"q*":{"window":5}}', ["SPILLWAY_MODELS__Q*__WINDOW=5", "256"]),
         ("MODELS", '{"q*":{"wind":5}}', ["SPILLWAY_MODELS__Q*__WIND", "trigger, vision, window"]),
         ("MODELS", '{"q*":{"trigger":0.3}}', ["models q*", "target 0.5", "trigger 0.3"]),

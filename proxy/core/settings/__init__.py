@@ -186,7 +186,7 @@ class Settings(ModelSettings):
         description="How users see that Spillway is at work: auto, event, reasoning, content, comment, off; and how much of an "
         "account follows an answer that has to end: minimal, normal (without a word), detailed.",
     )
-    models: dict[str, ModelOverrides] = Field(
+    models: Annotated[dict[str, ModelOverrides], BeforeValidator(entries.table)] = Field(
         examples=[{"qwen3*": {"window": 32768}}],
         default_factory=dict,
         description="Overrides by glob on the model id: managed, window, tools, tokenizer, trigger … (config/models.example.toml).",

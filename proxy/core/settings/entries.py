@@ -32,6 +32,10 @@ Limit = Literal[
 """Limits of the policy that can be set individually."""
 
 _BYTES = {f"{prefix}{unit}": 2 ** (10 * power) for power, prefix in enumerate("kmg", 1) for unit in ("b", "ib", "")}
+_ENDPOINT = re.compile(
+    r"(?:/+v1)*(?:/+(?:(?:chat/)?completions|responses|messages|embeddings|models)|/+api/(?:chat|generate|tags))?/*$"
+)
+"""End of a path that is not part of a server's root: the prefix of OpenAI's API, even twice, and an endpoint."""
 LEAST_TOKENS = 256
 """Smallest usable window, in tokens."""
 
@@ -62,22 +66,34 @@ def listed(value: Any) -> Any:
         raise ValueError('must be a list: JSON, such as ["a", "b"], or words with commas between them') from None
 
 
-def _in_units(units: Mapping[str, int], unit: str) -> Callable[[Any], Any]:
+def table(value: Any) -> Any:
+    """Read a table, which is JSON where there are no tables: in the environment and on the command line.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise ValueError(f'must be JSON, such as {{"NAME": …}}, but is not: {error}') from None
+
+
+def _in_units(units: Mapping[str, float], unit: str) -> Callable[[Any], Any]:
     """Make a reader of numbers followed by one of these units; any other value is left to pydantic."""
 
     def read(value: Any) -> Any:
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", value.lower()) if isinstance(value, str) else None
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+|%)\s*", value.lower()) if isinstance(value, str) else None
         if found is None:
             return value
         if found[2] not in units:
             raise ValueError(f"must be {unit}, with {', '.join(units)} or nothing behind the number")
-        return float(found[1]) * units[found[2]]
+        return round(float(found[1]) * units[found[2]], 9)  # 70 * 0.01 is 0.7000000000000001
 
     return read
 
 
-_thousands = _in_units({"k": 1024}, "tokens")
-"""Reads `8k` as 8,192 tokens, since that is what everyone who types it means."""
+_tokens = _in_units({"k": 1024, "%": 0.01}, "tokens or a share")
+"""Reads `8k` as 8,192 tokens, since that is what everyone who types it means, and `80%` as 0.8."""
 
 
 def lowered(value: Any) -> Any:
@@ -92,7 +108,7 @@ def share_or_tokens(value: float) -> float:
         ValueError: it is neither.
     """
     if not (0 < value <= 1 or value >= LEAST_TOKENS):
-        raise ValueError(f"must be a share of the window, such as 0.8, or tokens, at least {LEAST_TOKENS}")
+        raise ValueError(f"must be a share of the window, such as 0.8 or 80%, or tokens, at least {LEAST_TOKENS}")
     return value
 
 
@@ -102,7 +118,7 @@ def window_or_auto(value: Any) -> int | Literal["auto"]:
     Raises:
         ValueError: it is neither, or too small.
     """
-    window = lowered(_thousands(value))
+    window = lowered(_tokens(value))
     window = int(window) if isinstance(window, float) or (isinstance(window, str) and window.isdecimal()) else window
     if window == "auto" or (isinstance(window, int) and not isinstance(window, bool) and window >= LEAST_TOKENS):
         return window
@@ -150,8 +166,8 @@ StrategyName = Annotated[
 ]
 """Strategy; `hybrid` is accepted because other tools call `auto` that."""
 NonBlank = Annotated[str, pydantic.StringConstraints(strip_whitespace=True, min_length=1)]
-Fraction = Annotated[float, pydantic.Field(gt=0.0, le=1.0)]
-Fill = Annotated[float, pydantic.BeforeValidator(_thousands), pydantic.AfterValidator(share_or_tokens)]
+Fraction = Annotated[float, pydantic.BeforeValidator(_tokens), pydantic.Field(gt=0.0, le=1.0)]
+Fill = Annotated[float, pydantic.BeforeValidator(_tokens), pydantic.AfterValidator(share_or_tokens)]
 """Share of the window up to 1, or tokens above."""
 Window = Annotated[int | Literal["auto"], pydantic.PlainValidator(window_or_auto)]
 Bytes = Annotated[int, pydantic.BeforeValidator(_in_units(_BYTES, "bytes"))]
@@ -172,7 +188,11 @@ def single_limits(value: Any, validate: pydantic.ValidatorFunctionWrapHandler) -
     return {**rest, "keep": pydantic.TypeAdapter(WordList).validate_python(words)}
 
 
-SingleLimits = Annotated[dict[Limit, Annotated[int, pydantic.Field(ge=0)]], pydantic.WrapValidator(single_limits)]
+SingleLimits = Annotated[
+    dict[Limit, Annotated[int, pydantic.Field(ge=0)]],
+    pydantic.WrapValidator(single_limits),
+    pydantic.BeforeValidator(table),
+]
 Permissions = Annotated[tuple[Permission, ...], pydantic.BeforeValidator(listed)]
 StatusWords = Annotated[tuple[Literal[StatusForm, StatusDetail], ...], pydantic.BeforeValidator(listed)]
 Hosts = Annotated[tuple[Annotated[NonBlank, pydantic.AfterValidator(host)], ...], pydantic.BeforeValidator(listed)]
@@ -202,13 +222,17 @@ class BackendSetting(pydantic.BaseModel):
     @pydantic.field_validator("url")
     @classmethod
     def _root(cls, value: str) -> str:
+        if re.match(
+            r"[^/@]+:\d+(?:/|$)", value
+        ):  # a host and port; where the port is missing, so is more than the scheme
+            value = f"http://{value}"
         if not value.startswith(("http://", "https://")):
             raise ValueError("must start with http:// or https://")
         parts = urlsplit(value)
         # `parts.port` itself raises a ValueError for a port that is not a number up to 65535.
         if not parts.hostname or parts.port == 0 or re.search(r"[\s?#]", value):
             raise ValueError("must be a root such as http://127.0.0.1:1234, without query or spaces")
-        return value.rstrip("/").removesuffix("/v1").rstrip("/")
+        return parts._replace(path=_ENDPOINT.sub("", parts.path, count=1)).geturl()
 
     @pydantic.field_validator("name")
     @classmethod
