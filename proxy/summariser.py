@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import math
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import httpx
@@ -12,7 +12,7 @@ from proxy.addon import AddOns
 from proxy.backends.errors import SentRequest
 from proxy.backends.profile import value_of
 from proxy.backends.refusals import refused_feature
-from proxy.compaction.asking import Summariser, SummaryAsk, at_its_end
+from proxy.compaction.asking import Sliced, Summariser, SummaryAsk, at_its_end
 from proxy.compaction.compaction import STRATEGIES
 from proxy.compaction.summary import instruction
 from proxy.compaction.verification import LoopWatch, SummaryReply, checked
@@ -82,7 +82,7 @@ class Summaries:
         self.chosen = ""
         """Model chosen on the page to write all summaries; empty if the settings apply."""
 
-    async def drive(self, job: Job, flow: Generator[SummaryAsk, str, T], seconds: float, *, heavy: bool = False) -> T:
+    async def drive(self, job: Job, flow: Sliced[T], seconds: float, *, heavy: bool = False) -> T:
         """Run a flow to its result, getting all summaries that it asks for within `seconds`. `heavy`: off the event loop.
 
         If a model takes longer, writes without end or asks for a long rest, no model is asked again for the same client
@@ -92,9 +92,9 @@ class Summaries:
             NotWritten: the backend failed, on a job run ahead of its request.
         """
         deadline = asyncio.get_running_loop().time() + seconds
-        step = await offload_if(heavy, next_step, flow, None)
-        while isinstance(step, SummaryAsk):
-            step = await offload_if(heavy, next_step, flow, await self._write(job, step, deadline))
+        step: SummaryAsk | tuple[T] | None = None
+        while not isinstance(step, tuple):
+            step = await offload_if(heavy, next_step, flow, step and await self._write(job, step, deadline))
         return step[0]
 
     async def write(self, job: Job) -> str:

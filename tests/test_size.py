@@ -35,10 +35,10 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(184, 160),
-    "lines of code": Bound(25_471, 18_500),
-    "Python tokens": Bound(268_772, 175_000),
+    "lines of code": Bound(25_488, 18_500),
+    "Python tokens": Bound(268_986, 175_000),
     "settings": Bound(42, 40),
-    "lines of tests": Bound(57_661, 40_000),
+    "lines of tests": Bound(57_689, 40_000),
     "files in a circle of imports": Bound(0, 0),
     "functions entered by a short streamed request": Bound(364, 250),
     "files entered by a short streamed request": Bound(68, 45),

@@ -3,6 +3,7 @@
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeAlias, TypeVar
 
 from proxy.compaction import summary
 from proxy.compaction.ladder import Reduction
@@ -14,6 +15,8 @@ from proxy.core.history.embedded import authored_text
 from proxy.core.history.marks import BRIDGE, is_instruction, is_summary
 from proxy.core.history.turns import is_result, is_user
 from proxy.core.request import Message
+
+T = TypeVar("T")
 
 _MOST_PIECES = 16
 _ENTRIES = (4_000, 1_500, 500)
@@ -61,9 +64,11 @@ class SummaryAsk:
     """Whether a single word may be a valid summary."""
 
 
-def request_summary(
-    reduction: Reduction, by: Summariser, start: int, source: Source
-) -> Generator[SummaryAsk, str, str]:
+Sliced: TypeAlias = Generator[SummaryAsk | None, str, T]
+"""Long work in parts: yields requests for summaries and is sent their texts, or yields None where it may be interrupted."""
+
+
+def request_summary(reduction: Reduction, by: Summariser, start: int, source: Source) -> Sliced[str]:
     """Get a summary of the messages between the floor and `start`; if one form of the request fails, try the other.
 
     Returns an empty text if both fail.
@@ -157,7 +162,7 @@ def _task(reduction: Reduction) -> Iterator[Message]:
             yield {"role": "user", "content": cut_text(authored_text(message), _TASK)}
 
 
-def _read_on(pieces: Sequence[str], by: Summariser, source: Source) -> Generator[SummaryAsk, str, str]:
+def _read_on(pieces: Sequence[str], by: Summariser, source: Source) -> Sliced[str]:
     """Summarise pieces one after the other, each with the summary of those before it; empty if one fails for good.
 
     If one of several pieces fails, its halves are tried: it may have been too much for the model. Only the last summary is

@@ -4,11 +4,11 @@ A history that is still too long after its strategy is trimmed. The result is a 
 front of the history are replaced, the rest stays as it is. A new strategy is a function and an entry in `STRATEGIES`.
 """
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from proxy.compaction.asking import Summariser, SummaryAsk
+from proxy.compaction.asking import Sliced, Summariser
 from proxy.compaction.condensing import head_end, least_tail, summarise
 from proxy.compaction.duplicates import drop_duplicates
 from proxy.compaction.ladder import (
@@ -33,8 +33,8 @@ Kind = Literal["pruned", "compacted", "trimmed", "read"]
 SummaryKind = Literal["", "written", "extract"]
 Rungs: TypeAlias = tuple[str, ...]
 """Names of the rungs that saved tokens, in the order in which they were tried."""
-Shortening: TypeAlias = Generator[SummaryAsk, str, tuple[Reduction, Rungs, Kind]]
-"""Yields requests for summaries, is sent the texts, and returns the shorter history with its rungs and its kind."""
+Shortening: TypeAlias = Sliced[tuple[Reduction, Rungs, Kind]]
+"""Returns the shorter history with its rungs and its kind."""
 Step: TypeAlias = tuple[str, Callable[..., Reduction], dict[str, Any]]
 """Name of a rung, the rung itself, and its bounds. A rung returns the same reduction if it would save nothing."""
 
@@ -78,31 +78,31 @@ class Strategy:
     """One way to bring a history down to its budget."""
 
     shorten: Callable[[Reduction, Summariser, bool], Shortening]
-    """Flow of the strategy. If the last argument is true, a summary is wanted even where the history could do without one."""
+    """Sliced of the strategy. If the last argument is true, a summary is wanted even where the history could do without one."""
     asks: bool = True
     """Whether a model may be asked for a summary."""
 
 
 def _auto(reduction: Reduction, by: Summariser, summarised: bool) -> Shortening:  # noqa: FBT001 - a `Strategy`
     """Prune without a model, then summarise (or extract) what lies between head and tail, then give up what else can go."""
-    shorter, rungs = _prune(reduction)
+    shorter, rungs = yield from _prune(reduction)
     kind: Kind = "pruned"
     if summarised or shorter.total > shorter.enough:
         compacted, how = yield from summarise(reduction, shorter, by, always=summarised)
         if compacted is not None and (summarised or compacted.total < shorter.total):
             shorter, rungs, kind = compacted, how, "compacted"
-    shorter, used = _give_up(shorter)
+    shorter, used = yield from _give_up(shorter)
     return shorter, (*rungs, *used), kind
 
 
 def _summarize(reduction: Reduction, by: Summariser, _summarised: bool) -> Shortening:  # noqa: FBT001 - as above
     """Summarise what lies between head and tail even if masking its results might do; the tail stays as it is."""
     roomy = least_tail(reduction) + by.tokens <= reduction.budget
-    tail = reduction if roomy else _prune(reduction)[0]
+    tail = reduction if roomy else (yield from _prune(reduction))[0]
     shorter, rungs = yield from summarise(reduction, tail, by, always=True)
     if shorter is None:
         return (yield from _auto(reduction, replace(by, available=False), summarised=False))
-    shorter, used = _give_up(shorter)
+    shorter, used = yield from _give_up(shorter)
     return shorter, (*rungs, *used), "compacted"
 
 
@@ -118,7 +118,7 @@ def _truncate(reduction: Reduction, by: Summariser, summarised: bool) -> Shorten
     rungs: Rungs = ("trim",) if dropped else ()
     for shorten in (_prune, _give_up):
         if shorter.total > shorter.enough:
-            shorter, used = shorten(shorter)
+            shorter, used = yield from shorten(shorter)
             rungs = (*rungs, *used)
     return shorter, rungs, "trimmed" if dropped else "pruned"
 
@@ -140,12 +140,11 @@ def compact(
     limit: float,
     summarised: bool = False,
     strategy: Strategy = STRATEGIES["auto"],
-) -> Generator[SummaryAsk, str, Compaction]:
+) -> Sliced[Compaction]:
     """Bring a history down to `reduction.budget` tokens, or at least below `limit`, the tokens that surely fit.
 
     With `summarised`, the result has a summary or an extract even if pruning alone would do.
-    Yields summary requests; send the text back, or an empty one if the model failed. Raises nothing: a result above
-    `limit` means that the pinned part alone is too large.
+    Raises nothing: a result above `limit` means that the pinned part alone is too large.
     """
     if reduction.total <= reduction.budget:
         return _rewritten(reduction, reduction, "pruned", ())
@@ -155,7 +154,7 @@ def compact(
     if kind == "pruned" and shorter.total > shorter.enough and reduction.total - shorter.total < minimum_gain:
         shorter, rungs = reduction, ()  # a few tokens are not worth the backend's prefix cache
     if shorter.total > (roomy := min(limit, reduction.roomy)):
-        squeezed = _squeeze(shorter, roomy)
+        squeezed = yield from _squeeze(shorter, roomy)
         worth = shorter.total - squeezed.total >= minimum_gain
         shorter = squeezed if worth or shorter.total > limit else shorter
     if shorter.total > limit:
@@ -163,34 +162,35 @@ def compact(
     return _rewritten(reduction, shorter, kind, rungs)
 
 
-def _descend(reduction: Reduction, target: float, steps: Iterable[Step]) -> tuple[Reduction, Rungs]:
+def _descend(reduction: Reduction, target: float, steps: Iterable[Step]) -> Sliced[tuple[Reduction, Rungs]]:
     """Take one step after the other until at most `target` tokens are left."""
     used: list[str] = []
     for name, rung, bounds in steps:
         if reduction.total <= target:
             break
         shorter = rung(reduction, **bounds)
+        yield None
         if shorter.total < reduction.total:
             reduction = shorter
             used.append(name)
     return reduction, tuple(dict.fromkeys(used))
 
 
-def _prune(reduction: Reduction) -> tuple[Reduction, Rungs]:
+def _prune(reduction: Reduction) -> Sliced[tuple[Reduction, Rungs]]:
     """Prune old turns first, then what the newest one has read, and last what it read a moment ago: still cheaper than a model."""
     budget, least, end = reduction.budget, reduction.limits.message, len(reduction.messages)
     tails = ({"tail": reduction.newest or 0}, {"tail": end})
     steps = [(name, rung, tail) for name, rung in RUNGS.items() for tail in tails]
-    reduction, rungs = _descend(reduction, budget, steps)
+    reduction, rungs = yield from _descend(reduction, budget, steps)
     last: list[Step] = [
         ("oversize", cut_oversize, {"budget": budget, "least": least, "words": False}),
         ("mask", mask_results, {"tail": end, "protect": 0.0}),
     ]
-    reduction, more = _descend(reduction, reduction.enough, last)
+    reduction, more = yield from _descend(reduction, reduction.enough, last)
     return reduction, tuple(dict.fromkeys((*rungs, *more)))
 
 
-def _give_up(reduction: Reduction) -> tuple[Reduction, Rungs]:
+def _give_up(reduction: Reduction) -> Sliced[tuple[Reduction, Rungs]]:
     """Shorten what is given up last: programs' blocks, results that the model has not read yet, the user's words."""
     goal, least = reduction.enough, reduction.limits.message / 4
     steps: list[Step] = [
@@ -198,15 +198,15 @@ def _give_up(reduction: Reduction) -> tuple[Reduction, Rungs]:
         ("unread", cap_unread, {}),
         ("oversize", cut_oversize, {"budget": goal, "least": least, "words": True}),
     ]
-    return _descend(reduction, goal, steps)
+    return (yield from _descend(reduction, goal, steps))
 
 
-def _squeeze(reduction: Reduction, limit: float) -> Reduction:
+def _squeeze(reduction: Reduction, limit: float) -> Sliced[Reduction]:
     """Come down to `limit` without leaving out whole turns, if possible, however little each result saves."""
     limits = replace(reduction.limits, protect_newest=0, minimum_gain=0)
     reduction = replace(reduction, budget=limit, enough=limit, unread=0.0, limits=limits)
     steps: list[Step] = [("mask", mask_results, {"tail": len(reduction.messages)}), ("unread", cap_unread, {})]
-    return _descend(reduction, limit, steps)[0]
+    return (yield from _descend(reduction, limit, steps))[0]
 
 
 def _drop_turns(reduction: Reduction, budget: float) -> Reduction:

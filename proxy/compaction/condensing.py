@@ -4,14 +4,15 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import is_
+from typing import Any
 
 from proxy.compaction import summary
-from proxy.compaction.asking import Summariser, SummaryAsk, request_summary
+from proxy.compaction.asking import Sliced, Summariser, request_summary
 from proxy.compaction.extract import extract
 from proxy.compaction.ladder import Reduction
 from proxy.compaction.middles import cut_message
 from proxy.compaction.opening import Part, beginning, opening, parts_of, unfinished
-from proxy.compaction.source import Source, source_of
+from proxy.compaction.source import Source, read_source
 from proxy.core.history.marks import BRIDGE, NOTED, is_summary
 from proxy.core.history.sentences import last_end
 from proxy.core.history.turns import bridge_needed, cut_points, first_user, is_result, is_user, newest_user
@@ -159,9 +160,8 @@ class _Plan:
         rest = (m for at, m in enumerate(messages[: self.start]) if at != newest and id(m) not in verbatim)
         return [*self.folded[1:], *rest]
 
-    @property
-    def source(self) -> Source:
-        """Source of the block: what the user said in the messages that it replaces and nowhere in those that stay."""
+    def read_source(self) -> Generator[None, Any, Source]:
+        """Collect the source of the block: what the user said in the messages that it replaces and nowhere in those that stay."""
         messages, newest, zone = self.reduction.messages, self.reduction.newest, self.zone
         visible = [*self.head, *messages[self.start :], *messages[slice(newest, newest and newest + 1)]]
         covered = set(map(id, zone))
@@ -170,12 +170,12 @@ class _Plan:
         # An earlier summary covers the questions before it.
         told = next((at for at, m in enumerate(messages) if is_summary(m)), 0)
         asked = [(at, m) for at, m in [*places][told:] if is_user(m) and id(m) not in covered]
-        return source_of(zone, visible, asked)
+        return read_source(zone, visible, asked)
 
 
 def summarise(
     reduction: Reduction, pruned: Reduction, by: Summariser, *, always: bool
-) -> Generator[SummaryAsk, str, tuple[Reduction | None, tuple[str, ...]]]:
+) -> Sliced[tuple[Reduction | None, tuple[str, ...]]]:
     """Summarise the unpruned history, which the backend has cached byte for byte; the tail is kept in its pruned form.
 
     If a model's summary is not worth its time, code appends an extract to the existing blocks instead.
@@ -194,13 +194,14 @@ def summarise(
         new = _tokens_covered(plan)
     if new - by.tokens < reduction.limits.minimum_gain:
         return None, ()
-    source = plan.source
+    source = yield from plan.read_source()
     text = (yield from request_summary(plan.reduction, by, plan.start, source)) if asks else ""
     size = by.tokens if text else int(min(by.tokens * (_VERBATIM if asks else 1), new * _FOLDED))
     compacted = _condensed(plan, pruned, text, size, source)
     for smaller in _reductions(plan, compacted, extracts=not asks):
         if compacted.total > compacted.enough:
-            compacted = _condensed(smaller, pruned, text, by.tokens if smaller.folded else size)
+            source, size = (yield from smaller.read_source()), by.tokens if smaller.folded else size
+            compacted = _condensed(smaller, pruned, text, size, source)
     gained = compacted.total < reduction.total - reduction.limits.minimum_gain
     return (compacted, ("summarise" if text else "extract",)) if gained else (None, ())
 
@@ -216,10 +217,9 @@ def _reductions(plan: _Plan, compacted: Reduction, *, extracts: bool) -> Iterato
         yield bare.without_extracts
 
 
-def _condensed(plan: _Plan, pruned: Reduction, text: str, size: int, source: Source | None = None) -> Reduction:
+def _condensed(plan: _Plan, pruned: Reduction, text: str, size: int, source: Source) -> Reduction:
     """Return the history with its block: `text`, or an extract of `size` tokens if that is empty."""
     zone = plan.zone
-    source = source or plan.source
     written = _within(text or _extract(zone, source, plan.reduction, size), plan.reduction, size)
     return _with_more_opening(plan, pruned, summary.block(written, zone, limit=size, source=source, before=plan.head))
 

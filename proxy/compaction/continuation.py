@@ -1,14 +1,14 @@
 """Asking a backend to go on with a partial answer, and shortening a partial answer that has grown too long."""
 
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from proxy.backends.profile import Continuation
 from proxy.compaction import summary
-from proxy.compaction.asking import Summariser, SummaryAsk
+from proxy.compaction.asking import Sliced, Summariser, SummaryAsk
 from proxy.compaction.results import Cost
 from proxy.compaction.shorten import cut_middle, fit
 from proxy.compaction.source import of_text
@@ -143,7 +143,7 @@ class SummarisedStart:
 
 def shorten_partial(
     text: str, start_summary: SummarisedStart, *, room: float, by: Summariser, cost: Cost
-) -> Generator[SummaryAsk, str, str]:
+) -> Sliced[str]:
     """Bring a partial answer down to about `room` tokens: its end verbatim, its beginning summarised.
 
     Only the text added since the last time is read. `start_summary` is updated in place.

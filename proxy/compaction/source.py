@@ -5,13 +5,13 @@ Facts are things that can be searched for in another text: names, numbers, dates
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 from proxy.compaction.shorten import CUT_MARK
 from proxy.core.history.embedded import calls_in, results_in, texts_of, without
@@ -139,7 +139,19 @@ NOTHING = Source()
 def source_of(
     messages: Sequence[Message], visible: Sequence[Message] = (), asked: Sequence[tuple[int, Message]] = ()
 ) -> Source:
-    """Collect statements and facts of these messages, Spillway's own earlier summaries included.
+    """Collect statements and facts of these messages without a pause; see `read_source`."""
+    flow = read_source(messages, visible, asked)
+    try:
+        while True:
+            next(flow)
+    except StopIteration as stop:
+        return cast("Source", stop.value)
+
+
+def read_source(
+    messages: Sequence[Message], visible: Sequence[Message], asked: Sequence[tuple[int, Message]] = ()
+) -> Generator[None, Any, Source]:
+    """Collect statements and facts of these messages, Spillway's own earlier summaries included; pauses between sentences.
 
     A sentence of the user's is left out if it is also in `visible` messages, which stay in the prompt, or if a program wrote
     it. `asked` are user messages that may stay as well, each with the index in `messages` of the one after it.
@@ -153,6 +165,11 @@ def source_of(
     # taken for a wish either.
     printed.update((*constraints(messages, limit=_LONGEST_TEXT), *filter(is_rule, {said for _, said, _ in spoken})))
     worked = any(map(is_result, messages))
+    by_role = zip(messages, texts, strict=True)  # a summary need not repeat tool output
+    answered = [[*sentences(text, longest=_LONGEST)] for m, text in by_role if m.get("role") == "assistant"]
+    for said in chain((said for _, said, _ in spoken), *answered):
+        facts_of(said)  # most of the work, which is then in the cache
+        yield
     statements = _statements(_without_templates(spoken, shown, printed, worked=worked), facts_of)
     if len({message.get("name") for message in messages if is_user(message)}) > 1:
         names = [f"{name}: " if (name := message.get("name")) else "" for message in messages]
@@ -161,10 +178,8 @@ def source_of(
     for statement in statements if not worked else [each for each in statements if each.place >= 0]:
         _weigh(users, statement.facts, _USERS * (1 if statement.prose else _DATA))
     everybody = dict(users)
-    for message, text in zip(messages, texts, strict=True):
-        if message.get("role") == "assistant":  # a summary need not repeat tool output
-            found = sentences(text, longest=_LONGEST)
-            _weigh(everybody, [fact for s in found for fact in facts_of(s)[:_OF_A_SENTENCE]], 1.0)
+    for found in answered:
+        _weigh(everybody, [fact for said in found for fact in facts_of(said)[:_OF_A_SENTENCE]], 1.0)
     statements_text, answers = " ".join(text for _, text, _ in spoken), _assistants(messages)
     languages = (script_and_language(statements_text), script_and_language(" ".join((statements_text, *answers))))
     return Source(
@@ -367,9 +382,9 @@ def is_prose(sentence: str) -> bool:
 
 
 def _of_word(text: str, key: str, *, capital: float) -> list[TextFact]:
-    if key in ALL_FUNCTION_WORDS or re.split("['\u2019]", key)[0] in ALL_FUNCTION_WORDS:
+    if key in ALL_FUNCTION_WORDS or key.replace("\u2019", "'").partition("'")[0] in ALL_FUNCTION_WORDS:
         return []
-    if any(map(str.isdigit, text)):
+    if not text.isalpha() and any(map(str.isdigit, text)):
         return [TextFact(text, key, NUMBER)]
     if capital and text[0].isupper() and len(text) > 1:
         return [TextFact(text, key, capital)]

@@ -150,11 +150,18 @@ def _some(work: Callable[[S], T], rest: Iterator[S], done: list[T]) -> bool:
 
 
 def next_step(flow: Generator[S, Any, T], reply: Any) -> S | tuple[T]:
-    """Return a flow's next step after a reply (None to begin it), or its result in a tuple."""
+    """Return a flow's next step after a reply (None to begin it), or its result in a tuple.
+
+    A flow may yield None where others may have their turn, and where it ends if its client has left; such a step is only
+    returned when a slice of time is over.
+    """
+    end = thread_time() + _SLICE
     try:
-        return flow.send(reply)
+        while (step := flow.send(reply)) is None and thread_time() < end:
+            reply = None
     except StopIteration as stop:
         return (stop.value,)
+    return step
 
 
 def running() -> frozenset[asyncio.Task[Any]]:

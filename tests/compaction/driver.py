@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import TypeVar
 
-from proxy.compaction.asking import Summariser, SummaryAsk
+from proxy.compaction.asking import Sliced, Summariser, SummaryAsk
 
 Made = TypeVar("Made")
 BY = Summariser(window=4000, tokens=60, overhead=0.0, same_model=True)
 
 
-def driven(flow: Generator[SummaryAsk, str, Made], reply: Callable[[SummaryAsk], str]) -> tuple[Made, list[SummaryAsk]]:
+def driven(flow: Sliced[Made], reply: Callable[[SummaryAsk], str]) -> tuple[Made, list[SummaryAsk]]:
     """What comes out in the end, and all that was asked for."""
     asked: list[SummaryAsk] = []
     try:
         ask = next(flow)
         while True:
-            asked.append(ask)
-            ask = flow.send(reply(ask))
+            asked += [] if ask is None else [ask]
+            ask = flow.send("" if ask is None else reply(ask))
     except StopIteration as stop:
         made: Made = stop.value
         return made, asked

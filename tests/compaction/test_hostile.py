@@ -233,4 +233,5 @@ def asked_of_an_answer(text: str) -> str:
     """What a model is shown of an answer whose beginning it has to summarise."""
     by = Summariser(window=4000, tokens=60, overhead=0, same_model=True)
     ask = next(shorten_partial(text + " word" * 800, SummarisedStart(), room=100, by=by, cost=cost))
+    assert ask is not None
     return str(ask.messages[-1]["content"])

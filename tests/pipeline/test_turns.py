@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import pytest
 
+from proxy.compaction import source
 from proxy.net import tasks
 from tests.fakes import FakeModel, LlamaCppFake, qa, summariser, wait_until
+from tests.fakes.waiting import PATIENCE
 from tests.proxying import Proxy, running_proxy
+from tests.raw import asking, connected
 
 
 def history(characters: int, name: str) -> list[dict[str, Any]]:
@@ -41,6 +45,29 @@ def test_a_short_chat_does_not_wait_for_long_ones(key: str) -> None:
         assert asked(proxy, key, 20_000, "short", order) == 200
         assert [each.result() for each in long] == [200, 200]
     assert order[0] == "short"
+
+
+def test_shortening_ends_when_its_client_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, left, read = Event(), Event(), list[str]()
+    facts_in = source.facts_in
+
+    def watched(sentence: str) -> tuple[source.TextFact, ...]:
+        begun.set()
+        assert left.wait(PATIENCE)
+        read.append(sentence)
+        return facts_in(sentence)
+
+    monkeypatch.setattr(source, "facts_in", watched)
+    with LlamaCppFake([FakeModel("m", 8192)], summariser(qa())) as fake, running_proxy(fake) as proxy:
+        body = {"model": "m", "messages": history(400_000, "long")}
+        with connected(proxy.url) as client:
+            client.send(asking(body))
+            assert begun.wait(PATIENCE)
+        wait_until(lambda: not proxy.server.server_state.connections)
+        left.set()
+        wait_until(lambda: not tasks.TURNS.running)
+        assert 0 < len(read) < 4_000, "it has 8,000 sentences"
+        assert not fake.chats()
 
 
 def test_a_request_that_takes_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
