@@ -11,6 +11,7 @@ from proxy.addon import AddOn, AddOns
 from proxy.attempts.room import for_results, growth_needed, of_history, reduction_of
 from proxy.compaction.budget import ContextBudget, Growth, growth
 from proxy.compaction.compaction import STRATEGIES, Compaction, compact
+from proxy.compaction.decision import Compact, decide
 from proxy.compaction.results import cleaned
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.history.turns import first_user
@@ -80,7 +81,9 @@ class Compactor:
         if limit is None and self._cooling.get(cold, -math.inf) > now:
             return False
         dropped = limit is not None and await self.addons.make_way(job, refused=True)
-        done, checkpoint = await self._shorten(job, budget, goal, min(budget.most, limit or budget.most))
+        done, checkpoint = await self._shorten(
+            job, budget, goal, min(limit or budget.limit, budget.limit, budget.window - budget.answer)
+        )
         if checkpoint is None:
             now = job.outcome.clock()
             self._cooling = {key: until for key, until in self._cooling.items() if until > now}
@@ -101,6 +104,11 @@ class Compactor:
             for addon in self.addons.at(AddOn.enrich):
                 await addon.enrich(job, reserve=reserve)
         return True
+
+    async def compact_if_due(self, job: Job) -> bool:
+        """Compact the history if the prompt, which was just prepared or measured again, needs it; returns False otherwise."""
+        decision = decide(job.budget, job.facts)
+        return isinstance(decision, Compact) and await self.compact(job, goal=decision.goal)
 
     async def foresee(self, job: Job) -> None:
         """Find out how far a pause could shorten the prompt, unless shortening the answer alone would gain enough room."""

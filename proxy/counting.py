@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from proxy.backends.base import UNKNOWN
 from proxy.backends.profile import ModelKey, ModelProfile, Trust, value_of
 from proxy.backends.windows import CutSeen
-from proxy.core.history.turns import is_result
+from proxy.compaction.decision import could_compact, needs_count
 from proxy.core.jsontext import dig
 from proxy.core.piece import as_count
 from proxy.job import Job
@@ -76,32 +76,25 @@ class Counting:
         exact = await _count(route, named, 10 * EXACT_TIMEOUT)
         return (await self.measure(route, await route.profile(named), named)).tokens if exact is None else exact
 
-    async def refine(self, job: Job) -> bool:
-        """Refresh the facts before a decision to compact: the current window, and the exact count.
+    async def refresh(self, job: Job) -> None:
+        """Refresh the facts before a decision about a prompt, as far as they matter: the current window, and the count.
 
-        The backend gets a moment to count if the decision depends on the estimate's error, or if an unread result may have to
-        be shortened. Returns whether the prompt may be due; most are so far from it that nothing is refreshed.
+        Most prompts are so far from a compaction that nothing is refreshed. The backend gets a moment to count if the decision
+        depends on the estimate's error.
         """
-        budget, estimate, recalled = job.budget, job.prompt.estimate, job.prompt.recalled
-        passing, upper = recalled.newest_tokens, estimate.upper
-        if budget is None or not budget.needs_compaction(upper, upper, passing=passing, cramped=recalled.cramped):
-            return False
+        if not could_compact(job.budget, job.facts):
+            return
         if job.is_due:  # the model may have been reloaded since its window was read
             before = job.profile.window
             await job.read_profile(fresh=True)
             if job.profile.window != before:
                 job.record_measured()
-            if (budget := job.budget) is None:
-                return False
-        lowest = 2 * estimate.tokens - estimate.upper
-        surely = budget.needs_compaction(lowest, estimate.tokens, passing=passing)
-        doubtful = not surely or any(map(is_result, job.prompt.sent[-1:]))
-        possible = budget.needs_compaction(estimate.upper, estimate.upper, passing=passing)
-        if doubtful and possible and estimate.source != "backend":
+        if job.budget is None or job.prompt.estimate.source == "backend":
+            return
+        if needs_count(job.budget, job.facts):
             await self._count_exactly(job, EXACT_TIMEOUT)
-        elif estimate.source != "backend":
+        else:
             self.count_soon(job)  # while the history is shortened: recall may fill more where the margin is small
-        return True
 
     async def confirm_count(self, job: Job) -> None:
         """Give the backend a moment to count a prompt on whose estimate a decision depends."""

@@ -12,6 +12,7 @@ from proxy.backends.base import Backend
 from proxy.backends.profile import Continuation, Fact, ModelKey, ModelProfile, RepairRules, Trust, value_of
 from proxy.backends.refusals import Spent
 from proxy.compaction.budget import USUAL_ANSWER, ContextBudget, budget_for
+from proxy.compaction.decision import Compact, Facts, decide
 from proxy.core.dialect import Dialect, Writer
 from proxy.core.piece import Piece
 from proxy.core.request import Managed, Request
@@ -139,18 +140,29 @@ class Job:
         return self.profile.window is not None and self.profile.window.trust is Trust.REQUESTED
 
     @property
-    def is_due(self) -> bool:
-        """Return whether the prompt has to be shortened before it is sent, by the current estimate."""
-        estimate, budget, recalled = self.prompt.estimate, self.budget, self.prompt.recalled
-        return budget is not None and budget.needs_compaction(
-            estimate.tokens, estimate.upper, passing=recalled.newest_tokens, cramped=recalled.cramped
+    def facts(self) -> Facts:
+        """Facts that a decision about the prompt rests on."""
+        prompt, estimate, recalled = self.prompt, self.prompt.estimate, self.prompt.recalled
+        return Facts(
+            estimate.tokens,
+            estimate.upper,
+            estimate.counted,
+            prompt.history,
+            passing=recalled.newest_tokens,
+            cramped=recalled.cramped,
+            cuts=self.known_backend.shifts_silently,
         )
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether the prompt itself has to be shortened before it is sent, by the current estimate."""
+        return isinstance(decide(self.budget, self.facts), Compact)
 
     @property
     def room(self) -> int:
         """Tokens that the prompt may still take, by its best estimate and by its upper bound."""
         estimate, budget = self.prompt.estimate, self.budget
-        return 0 if budget is None else min(budget.brim - estimate.tokens, budget.limit - estimate.upper)
+        return 0 if budget is None else min(budget.due - estimate.tokens, budget.limit - estimate.upper)
 
     @cached_property
     def background(self) -> bool:

@@ -9,8 +9,10 @@ from typing import get_args
 
 from proxy.addon import AddOn, AddOns
 from proxy.attempts.attempt import Attempts
+from proxy.attempts.client import ClientStream
 from proxy.attempts.replies import ClientReply, Replies
 from proxy.attempts.room import is_worth_a_summary, record_message_cut, too_long
+from proxy.compaction.decision import Compact, Decision, Refuse, decide
 from proxy.compactor import Compactor
 from proxy.conversation_state import ConversationState, conversation_of
 from proxy.core.dialect import Dialect
@@ -106,10 +108,15 @@ class Pipeline:
         wanted, outcome = job.request.compaction, job.outcome
         for fields in outcome.each("adopted") if wanted is None else ():
             await reply.client.notify(shortened_ahead(**fields))
-        if await self.counting.refine(job) or wanted is not None or self.counting.was_cut(job):
+        await self.counting.refresh(job)
+        if isinstance(self.decide(job), Compact):
             for addon in self.addons.at(AddOn.before_compaction):
                 await addon.before_compaction(job, reply.client)
-            await self._compact_if_due(job, reply)
+        decision = self.decide(job)
+        if isinstance(decision, Compact) and decision.too_large and await self.addons.make_way(job, refused=False):
+            decision = self.decide(job)
+        if isinstance(decision, Compact):
+            await self._compact(job, reply.client, decision.goal)
         if wanted is None or not wanted.sealed:
             return
         compacted = outcome.compactions > 0 and outcome.kind != "pruned"
@@ -119,15 +126,19 @@ class Pipeline:
             job.managed.sealed_compaction = await self.state.seal_history(tenant, job.request, history, words)
             job.managed.ended = wanted.now or wanted.pauses
 
-    async def _compact_if_due(self, job: Job, reply: ClientReply) -> None:
-        """Compact the history if that is due, with a notice before it and one after."""
-        client, budget, wanted, before = reply.client, job.budget, job.request.compaction, job.prompt.estimate.tokens
-        if budget is None:
-            return
-        goal = budget.requested_goal(before, wanted)
-        due = job.is_due and not await self.addons.make_way(job, refused=False)
-        if not due and goal is None and not self.counting.was_cut(job):
-            return
+    def decide(self, job: Job, *, compacted: bool = False) -> Decision:
+        """Decide what to do with the prompt of a client's request."""
+        wanted, was_cut = job.request.compaction, self.counting.was_cut(job)
+        return decide(job.budget, job.facts._replace(requested=wanted, was_cut=was_cut), compacted=compacted)
+
+    async def _compact(self, job: Job, client: ClientStream, goal: int | None) -> None:
+        """Compact the history, with a notice before it and one after.
+
+        Raises:
+            ContextOverflow: the prompt is still too long.
+        """
+        wanted, before, budget = job.request.compaction, job.prompt.estimate.tokens, job.budget
+        assert budget is not None  # or there is no reason to compact
         if goal is not None or is_worth_a_summary(job, budget):
             await client.notify(COMPACTING)
         async with client.progress(lambda: summarising(job.state.progress.written)):
@@ -144,11 +155,9 @@ class Pipeline:
         await client.notify(done if gained else IN_VAIN)
         if job.prompt.estimate.tokens >= budget.window:
             await self.counting.confirm_count(job)
-        cuts = job.known_backend.shifts_silently
-        if cuts and not job.prompt.estimate.counted and job.prompt.estimate.upper >= budget.window:
+        if job.facts.cuts and not job.prompt.estimate.counted and job.prompt.estimate.upper >= budget.window:
             await self.attempts.ask_whether_it_fits(job, budget.window)
-        estimate = job.prompt.estimate
-        if budget.refuses(estimate.tokens, estimate.upper, counted=estimate.counted, cuts=cuts):
+        if isinstance(self.decide(job, compacted=True), Refuse):
             raise await too_long(job, self.counting.meter)
 
 

@@ -34,11 +34,11 @@ class Bound(NamedTuple):
 
 
 BOUNDS = {
-    "files": Bound(184, 160),
-    "lines of code": Bound(25_488, 18_500),
-    "Python tokens": Bound(268_986, 175_000),
+    "files": Bound(185, 160),
+    "lines of code": Bound(25_532, 18_500),
+    "Python tokens": Bound(269_413, 175_000),
     "settings": Bound(42, 40),
-    "lines of tests": Bound(57_689, 40_000),
+    "lines of tests": Bound(57_752, 40_000),
     "files in a circle of imports": Bound(0, 0),
     "functions entered by a short streamed request": Bound(364, 250),
     "files entered by a short streamed request": Bound(68, 45),

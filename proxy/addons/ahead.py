@@ -21,8 +21,9 @@ import httpx
 from typing_extensions import override
 
 from proxy.addon import AddOn
-from proxy.compaction.budget import Pauses, history_next, is_due_next, may_be_due
+from proxy.compaction.budget import Pauses, history_next
 from proxy.compaction.compaction import STRATEGIES
+from proxy.compaction.decision import Compact, could_compact_next, decide_next
 from proxy.compactor import Compactor
 from proxy.core.errors import ClientError
 from proxy.core.history.turns import is_user, newest_user
@@ -179,7 +180,7 @@ class AheadCompactor(AddOn):
         for link in (stem, links[-1]):  # clients rewrite their newest message later
             self._answered.put((job.scope, link), job.outcome.clock(), 0)
         used = as_count(usage.get("prompt_tokens")) + as_count(usage.get("completion_tokens"))
-        due = may_be_due(budget, used) or (job.prompt.checkpoint is not None and self._extract_in(job))
+        due = could_compact_next(budget, job.facts._replace(tokens=used)) or self._extract_in(job)
         if not (due and self._summaries.may_work_ahead(job, job.route.upstream)):
             return
         if not any(self._answered.get((job.scope, link)) for link in links[:-1] if link != stem):
@@ -344,15 +345,14 @@ class AheadCompactor(AddOn):
     async def _shorten(self, plan: _Plan, job: Job, rest: Sequence[Message], recalled: int) -> AheadResult | None:
         """Shorten the history now if the next turn would be due, by code alone where a turn would not wait for a model either."""
         await self._preparer.prepare(job)
-        budget, prompt = job.budget, job.prompt
+        budget = job.budget
         if budget is None or not job.window_is_known:
             return None
         grown, added = self._compactor.growth(job, budget), round(sum(self._meter.costs(job.key, rest)))
-        tokens, upper = prompt.estimate.tokens + added, prompt.estimate.upper + added
-        passing = prompt.recalled.newest_tokens
-        if not is_due_next(budget, tokens, upper, grown, recalled=recalled, passing=passing):
+        decision = decide_next(budget, job.facts.plus(added), grown, recalled=recalled)
+        if not isinstance(decision, Compact):
             return None
-        if not await self._compactor.compact(job, goal=self._goal(job, added)):
+        if not await self._compactor.compact(job, goal=decision.goal or self._goal(job, added)):
             return "failed" if job.state.unsummarised else "useless"
         self._note_digest(plan, job)
         return "done"

@@ -156,7 +156,7 @@ class HistoryView:
         record = conversation.running or conversation.newest
         record.refresh()
         outcome, budget, records = record.outcome, record.budget, conversation.records
-        points = (None, None, None) if budget is None else (budget.brim, budget.goal, budget.pause_point)
+        points = (None, None, None) if budget is None else (budget.due, budget.goal, budget.pause_point)
         sent, not_sent = _tokens_sent(records)
         used = None if record.prompt_tokens is None else record.prompt_tokens + record.answer_tokens
         return {

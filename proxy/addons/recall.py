@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from proxy.addon import AddOn
 from proxy.addons.embedding import Embedder, query_text
+from proxy.compaction.decision import Compact, decide
 from proxy.compaction.middles import newest_cut
 from proxy.compaction.policy import prune_limits
 from proxy.core.history.marks import BEGIN
@@ -139,7 +140,7 @@ class Recaller(AddOn):
             if refused or block is None or job.budget is None or newest is None or _reads_anew(job):
                 return False
             more = round(self._step(job) - block.tokens)
-            if job.budget.needs_compaction(prompt.estimate.tokens + more, prompt.estimate.upper + more):
+            if isinstance(decide(job.budget, job.facts.plus(more)._replace(passing=0)), Compact):
                 return False
             self._remember((job.scope, prompt.links[newest]), _Turn(_digest(job), None, capped=len(prompt.capped)))
             await self._insert(job, RecalledBlocks(self._staying(job, newest)))

@@ -14,6 +14,7 @@ from proxy.api.schemas import answers, takes
 from proxy.backends.base import Listed
 from proxy.backends.profile import ModelProfile, value_of
 from proxy.compaction.budget import budget_for
+from proxy.compaction.decision import Compact
 from proxy.compaction.policy import SMALL_WINDOW, answer_cap_for, limit_origins, prune_limits
 from proxy.core.errors import ModelNotFound
 from proxy.core.settings import Settings
@@ -126,7 +127,7 @@ def _effective(settings: Settings, upstream: Upstream, model: str, info: Mapping
     if window is not None:
         budget = budget_for(chosen, window)
         limits = asdict(prune_limits(chosen, budget.zone))
-        limits |= {"trigger_tokens": int(budget.due), "target_tokens": budget.goal}
+        limits |= {"trigger_tokens": budget.due, "target_tokens": budget.goal}
         limits["limits_from"] = limit_origins(settings, model, window)
     return {
         "managed": window is not None and is_managed(Route(upstream, upstream.prober, model), settings),
@@ -225,7 +226,7 @@ def _explanation(job: Job, relay: Relay) -> dict[str, Any]:
         "prompt_tokens": job.prompt.estimate.tokens,
         "prompt_tokens_upper": job.prompt.estimate.upper,
         "counted_by": job.prompt.estimate.source,
-        "fill": None if budget is None else round(budget.fill(job.prompt.estimate.tokens), 4),
+        "fill": None if budget is None else round(job.prompt.estimate.tokens / budget.window, 4),
         "parts": _parts(job, costs),
         "tools": _offered(job, relay),
         "shaped": dict(job.outcome.shaped),
@@ -239,9 +240,9 @@ def _explanation(job: Job, relay: Relay) -> dict[str, Any]:
         return {**explanation, "action": "passed", "note": note}
     if budget is None:
         return {**explanation, "note": "The window is not known: the request is forwarded as it is."}
-    explanation["budget"] = {"trigger": budget.brim, "target": budget.goal, "pause": budget.pause_point}
+    explanation["budget"] = {"trigger": budget.due, "target": budget.goal, "pause": budget.pause_point}
     explanation["limits"] = asdict(prune_limits(job.settings, budget.zone))
-    if job.is_due:
+    if isinstance(relay.pipeline.decide(job), Compact):
         note = "It is due: Spillway would bring it down to about the target first, and send other messages than these."
         explanation |= {"action": "due", "note": note}
     return explanation

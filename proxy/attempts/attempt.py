@@ -237,8 +237,7 @@ class Attempts:
         await asyncio.sleep(min(retry_after(response) or LOADING_PAUSE, refusals.LONGEST_RETRY))
         job.route.known.expire()
         await job.read_profile()
-        if job.is_due:
-            await self.compactor.compact(job)
+        await self.compactor.compact_if_due(job)
         return True
 
     async def _shorten(self, job: Job, overflow: Overflow) -> bool:
@@ -271,8 +270,7 @@ class Attempts:
             return True
         offered = bool(job.prompt.builtin)
         await self._preparer.prepare_again(job, emulate="tools" in job.state.spent.without)
-        if job.is_due:
-            await self.compactor.compact(job)
+        await self.compactor.compact_if_due(job)
         return refusal.feature != "tools" or job.prompt.offer is not None or (offered and not job.prompt.builtin)
 
     async def _post(self, job: Job, body: ChatBody, why: str, *, stream: bool) -> tuple[httpx.Response, bytes | None]:

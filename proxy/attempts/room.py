@@ -52,7 +52,7 @@ _STEP = 256
 def for_results(job: Job, budget: ContextBudget) -> int:
     """Return the tokens that recall leaves for tool results, if tools are called: it would have to give way to them anyway."""
     called = any(map(is_result, job.prompt.sent))
-    return budget.brim - int(budget.enough * _ESTIMATED) if called else 0
+    return budget.due - int(budget.enough * _ESTIMATED) if called else 0
 
 
 async def record_message_cut(job: Job, meter: Meter) -> int:

@@ -1,7 +1,16 @@
-"""Division of the context window: when a request is due for compaction, and when the next one will be. Figures in tokens.
+"""Division of the context window into the points at which Spillway acts, and what the next turn adds. Figures in tokens.
 
-From small to large: `goal` (compact to here), `enough` (no model needed below), `due` (compact from here), `ceiling`,
-`limit` (surely fits), `window`. `zone` is the part of the window that the shares of trigger and target are taken of.
+    0      fixed      goal      enough      due     ceiling   pause_point   limit   window
+    ├────────┼─────────┼──────────┼──────────┼─────────┼───────────┼──────────┼───────┤
+                       └ a compaction comes down to here,
+                                  └ or only to here, where it needs no model for that
+                                             └ from here on a prompt is compacted,
+                                                       └ or from here, if it is passages of this turn that fill it
+                                                                   └ a running answer is paused
+                                                                              └ an upper bound up to here surely fits
+
+All but the last two are shares of the `zone`: the window, or the smaller one in which the user wants prompts to stay. Where the
+fixed part would take most of that, they are shares of what it leaves. `proxy.compaction.decision` decides by these points.
 """
 
 from collections.abc import Sequence
@@ -11,15 +20,13 @@ from typing import NamedTuple
 
 from proxy.core.jsontext import dumps, loads
 from proxy.core.piece import CallPart, Piece
-from proxy.core.request import CompactionRequest, Message, text_of
+from proxy.core.request import Message, text_of
 from proxy.core.settings import DEFAULT_TARGET, DEFAULT_TRIGGER, Settings
 from proxy.stream.watch import GAIN_SHARE, UNBOUND
 
 _SAFE = 0.97
 """Share of the window that the upper bound of a prompt may fill: a prompt of exactly the window is refused
 (llama.cpp b11549 accepts n_ctx - 1), and an answer needs room."""
-
-
 _FIXED = 2 / 3
 """Share of the target that the fixed part may take before trigger and target are based on what it leaves."""
 _ENOUGH = 0.45
@@ -48,12 +55,6 @@ TURNS = 4.5
 """Turns that should pass between two compactions. Not a whole number because the growth is an estimate: half a turn is margin."""
 _MOST = 1 / 8
 """Largest share of the window expected of a client's turn or of an answer, however large earlier ones were."""
-_MORE = 1.2
-"""Factor on the largest of the latest turns, up to which the next one is expected to grow; its cost is an estimate too."""
-_NEAR = 1 / 2
-"""Share of the trigger below which the next turn cannot be due, unless it is far larger than any before."""
-_WORTH = 1 / 2
-"""Share of the way from target to trigger after which compacting ahead of the trigger is worth it."""
 _FEWEST, _PAUSES = 2, 3
 """Fewest and most of a conversation's latest pauses from which the next one is predicted."""
 _SURE = 1.5
@@ -88,15 +89,10 @@ class ContextBudget:
         return min(self.window, most, int((self.window - self.answer) / self.trigger))
 
     @cached_property
-    def is_tight(self) -> bool:
-        """Whether the fixed part is so large that the figures are taken of the room it leaves."""
-        return self.fixed > self.zone * self.target * _FIXED
-
-    @cached_property
     def goal(self) -> int:
         """Prompt tokens to compact to."""
         aimed = self.zone * self.target
-        return int(max(aimed, self.fixed + (self.zone - self.fixed) * _DEEP) if self.is_tight else aimed)
+        return int(max(aimed, self.fixed + (self.zone - self.fixed) * _DEEP) if self._is_tight else aimed)
 
     @property
     def enough(self) -> int:
@@ -105,36 +101,32 @@ class ContextBudget:
         return max(self.goal, int(self.zone * between))
 
     @cached_property
-    def due(self) -> float:
-        """Prompt tokens at which a compaction is due."""
+    def due(self) -> int:
+        """Prompt tokens at which a compaction is due, and up to which recalled text may fill a prompt for one turn."""
         base = self.zone * self.trigger
         remaining = self.fixed + (self.zone - self.fixed) * self.trigger
-        return min(self.most, max(base, min(self.ceiling, remaining)) if self.is_tight else base)
+        share = max(base, min(self.ceiling, remaining)) if self._is_tight else base
+        return int(min(share, self.limit, self.window - self.answer))
 
     @cached_property
-    def limit(self) -> int:
-        """Prompt tokens that surely fit."""
-        return int(self.window * _SAFE)
-
-    @property
-    def most(self) -> int:
-        """Prompt tokens that a compaction may leave: they surely fit, with room for the answer."""
-        return min(self.limit, self.window - self.answer)
+    def ceiling(self) -> int:
+        """Prompt tokens up to which a prompt that was filled for one turn may grow in it."""
+        return int(self.zone * (self.trigger + self.pause) / 2)
 
     @cached_property
     def pause_point(self) -> int:
         """Prompt and completion tokens together at which a running answer is paused."""
         return int(self.window * self.pause)
 
-    @property
-    def brim(self) -> int:
-        """Prompt tokens up to which recalled text may fill a prompt for one turn: at the trigger an answer has its usual room."""
-        return int(self.due)
+    @cached_property
+    def limit(self) -> int:
+        """Prompt tokens that surely fit."""
+        return int(self.window * _SAFE)
 
     @cached_property
-    def ceiling(self) -> int:
-        """Prompt tokens up to which a prompt that was filled for one turn may grow in it."""
-        return int(self.zone * (self.trigger + self.pause) / 2)
+    def _is_tight(self) -> bool:
+        """Whether the fixed part is so large that the figures are taken of the room it leaves."""
+        return self.fixed > self.zone * self.target * _FIXED
 
     def goal_for(self, grown: "Growth", opening: float) -> int:
         """Return the prompt tokens to compact to so that some turns pass before the next compaction, never more than `goal`.
@@ -160,41 +152,6 @@ class ContextBudget:
         needed += max(0, share - delivered) if needed else 0
         left = tokens - spare + min(share, delivered + max(needed, self.pause_point - tokens))
         return needed if left + gain <= self.window else UNBOUND
-
-    def fill(self, tokens: float) -> float:
-        """Return tokens as a fraction of the window."""
-        return tokens / self.window
-
-    def needs_compaction(self, tokens: int, upper: int, *, passing: int = 0, cramped: bool = False) -> bool:
-        """Return whether a prompt has to be shortened before it is sent, because it is due or might not fit.
-
-        Args:
-            tokens: best estimate of the prompt.
-            upper: upper bound of the estimate.
-            passing: part of `tokens` that is in the prompt for this turn only.
-            cramped: this turn needs passages of the covered history and none has room, but a compaction would make some.
-        """
-        if tokens - passing >= (self.enough if cramped else self.due):
-            return True
-        return upper > self.limit or (passing > 0 and tokens > self.ceiling)
-
-    def refuses(self, tokens: int, upper: int, *, counted: bool, cuts: bool) -> bool:
-        """Return whether a shortened prompt is refused without being sent, because the backend's own count (`counted`) is too high.
-
-        A backend that reports overflows decides all other cases itself. One that silently `cuts` is not sent a prompt that
-        is too long even by the lower bound of the estimate (as far below `tokens` as `upper` is above).
-        """
-        return tokens >= self.window if counted else cuts and 2 * tokens - upper >= self.window
-
-    def requested_goal(self, tokens: int, wanted: CompactionRequest | None) -> int | None:
-        """Return the tokens to compact a prompt of `tokens` to at the client's request, or None if not (or not yet) asked to."""
-        if wanted is None:
-            return None
-        if wanted.now:
-            return min(self.goal, int(tokens * self.target))
-        if wanted.trigger is None or tokens < wanted.trigger:
-            return None
-        return min(self.goal, int(wanted.trigger * self.target))
 
 
 _shared = lru_cache(maxsize=256)(ContextBudget)
@@ -248,33 +205,6 @@ def growth(messages: Sequence[Message], costs: Sequence[float], window: int) -> 
         before = side
     most = window * _MOST
     return Growth(int(min(max(requests), most)), int(min(max(answered), most)))
-
-
-def may_be_due(budget: ContextBudget, used: int) -> bool:
-    """Return whether the next turn may be due, going by `used` alone, the tokens of prompt and answer: a cheap first check."""
-    return used >= budget.due * _NEAR
-
-
-def is_due_next(
-    budget: ContextBudget, tokens: int, upper: int, grown: Growth, *, recalled: int = 0, passing: int = 0
-) -> bool:
-    """Return whether the next turn would be due.
-
-    Args:
-        budget: budget of the model.
-        tokens: best estimate of the history with its newest answer.
-        upper: upper bound of the estimate.
-        grown: expected growth with the next turn.
-        recalled: tokens of passages recalled for the latest turn; the next one may need them too.
-        passing: part of `tokens` that is there for this turn only, where the turn is not over yet.
-    """
-    request = int(grown.requested * _MORE)
-    following = tokens + request
-    if budget.needs_compaction(following, upper + request, passing=passing):
-        return True
-    # Otherwise the next turn would be compacted in the middle of its answer, or to make room for recalled passages.
-    soon = following + grown.answered >= budget.pause_point or following - passing + recalled / 2 > budget.brim
-    return soon and tokens >= budget.goal + (budget.brim - budget.goal) * _WORTH
 
 
 class Pauses(NamedTuple):

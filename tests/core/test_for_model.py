@@ -67,15 +67,15 @@ def test_tools_are_allowed_by_name_or_glob() -> None:
 
 
 def test_of_a_fraction_and_tokens_the_lower_one_counts() -> None:
-    def points(window: int, **tokens: int) -> tuple[int, float]:
+    def points(window: int, **tokens: int) -> tuple[int, int]:
         budget = budget_for(Settings(**tokens), window)  # type: ignore[arg-type]
         return budget.goal, budget.due
 
-    assert points(8192, trigger=16_000, target=9_000) == points(8192) == (4096, 6553.6)
+    assert points(8192, trigger=16_000, target=9_000) == points(8192) == (4096, 6553)
     assert points(131_072, trigger=16_000, target=9_000) == (9_000, 16_000)
     # One alone: the target keeps its distance from the trigger, the trigger is as it was.
     assert points(131_072, trigger=16_000) == (10_000, 16_000)
-    assert points(16_384, target=2_000) == (2_000, 0.8 * 16_384)
+    assert points(16_384, target=2_000) == (2_000, 13_107)
     assert points(32_768, trigger=24_000, target=20_000) == (16_384, 24_000)
 
 

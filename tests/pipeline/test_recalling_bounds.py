@@ -83,7 +83,7 @@ class Stand:
     @property
     def room(self) -> int:
         estimate = self.prompt.estimate
-        return int(min(self.budget.brim - estimate.tokens, self.budget.limit - estimate.upper))
+        return int(min(self.budget.due - estimate.tokens, self.budget.limit - estimate.upper))
 
 
 async def recalled(
@@ -116,7 +116,7 @@ def test_for_every_history(texts: list[str], question: str, data: st.DataObject)
         # The user's own words stay, everything else stays, and the prompt still fits.
         assert text_of(sent[-1]).endswith(question)
         assert sent[:-1] == job.prompt.history[:-1]
-        assert job.prompt.estimate.tokens <= job.budget.brim
+        assert job.prompt.estimate.tokens <= job.budget.due
         blocks = text_of(sent[-1])[: -len(question)]
         assert blocks.count(RECALLED) == blocks.count(f"\n{RECALLED_END}") <= 1
         # Nothing is repeated that the prompt has, and nothing comes from anywhere but this history.

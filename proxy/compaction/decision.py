@@ -1,0 +1,143 @@
+"""The decision what to do with a prompt: forward it, compact its history first, or refuse it.
+
+This is the one place that decides, before a prompt is sent, ahead of the next one, and after a refusal. A further reason to
+compact is a line in `decide`; what it looks at that no other does is a field of `Facts`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from proxy.compaction.budget import ContextBudget, Growth
+from proxy.core.history.turns import is_result
+from proxy.core.request import CompactionRequest, Message
+
+_NEAR = 1 / 2
+"""Share of the trigger below which the next turn cannot be due, unless it is far larger than any before."""
+_MORE = 1.2
+"""Factor on the largest of the latest turns, up to which the next one is expected to grow; its cost is an estimate too."""
+_WORTH = 1 / 2
+"""Share of the way from target to trigger after which compacting ahead of the trigger is worth it."""
+
+
+class Facts(NamedTuple):
+    """Facts about a prompt that the decision rests on; figures in tokens."""
+
+    tokens: int
+    """Best estimate of the prompt."""
+    upper: int
+    """Upper bound of the estimate."""
+    counted: bool = False
+    """Whether the backend counted this very prompt, so that both are its own figure."""
+    history: Sequence[Message] = ()
+    """Messages after the leading system messages, as they would be sent."""
+    passing: int = 0
+    """Part of `tokens` that is in the prompt for this turn only."""
+    cramped: bool = False
+    """Whether this turn needs passages of the covered history that have no room, and a compaction would make some."""
+    requested: CompactionRequest | None = None
+    """The client's request for a compaction."""
+    was_cut: bool = False
+    """Whether the backend silently cut an earlier prompt of this conversation."""
+    cuts: bool = False
+    """Whether the backend may silently cut a prompt that is too long, rather than refuse it."""
+
+    @property
+    def lowest(self) -> int:
+        """Lower bound of the estimate, as far below it as `upper` is above."""
+        return 2 * self.tokens - self.upper
+
+    def plus(self, tokens: int) -> "Facts":
+        """Return the facts of the same prompt with `tokens` more."""
+        return self._replace(tokens=self.tokens + tokens, upper=self.upper + tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Send the prompt as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """Compact the history first."""
+
+    goal: int | None = None
+    """Prompt tokens to compact to, or None if that is left to the conversation's growth."""
+    too_large: bool = True
+    """Whether the prompt is too large. If so, something else may be taken out of it instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Send nothing: the backend would not read all of the prompt."""
+
+
+Decision: TypeAlias = Forward | Compact | Refuse
+
+
+def decide(budget: ContextBudget | None, facts: Facts, *, compacted: bool = False) -> Decision:
+    """Decide what to do with a prompt.
+
+    Without a budget nothing is known to decide by. Once it was `compacted`, as far as that goes, it is refused only if the
+    backend's own count is too high, or if the backend would silently cut it, going by the lower bound; a backend that reports
+    overflows decides itself.
+    """
+    if budget is None:
+        return Forward()
+    if compacted:
+        return Refuse() if (facts.counted or facts.cuts) and facts.lowest >= budget.window else Forward()
+    goal, too_large = _requested_goal(budget, facts), _is_too_large(budget, facts)
+    return Compact(goal, too_large) if too_large or goal is not None or facts.was_cut else Forward()
+
+
+def _is_too_large(budget: ContextBudget, facts: Facts) -> bool:
+    """Return whether a prompt is due by its size, or might not fit."""
+    if facts.tokens - facts.passing >= (budget.enough if facts.cramped else budget.due):
+        return True
+    return facts.upper > budget.limit or (facts.passing > 0 and facts.tokens > budget.ceiling)
+
+
+def _requested_goal(budget: ContextBudget, facts: Facts) -> int | None:
+    """Return the prompt tokens to compact to at the client's request, or None if not (or not yet) asked to."""
+    wanted = facts.requested
+    if wanted is None:
+        return None
+    if wanted.now:
+        return min(budget.goal, int(facts.tokens * budget.target))
+    if wanted.trigger is None or facts.tokens < wanted.trigger:
+        return None
+    return min(budget.goal, int(wanted.trigger * budget.target))
+
+
+def could_compact(budget: ContextBudget | None, facts: Facts) -> bool:
+    """Return whether the decision may be to compact, if all of the estimate's error has to be added to it."""
+    return isinstance(decide(budget, facts._replace(tokens=facts.upper)), Compact)
+
+
+def needs_count(budget: ContextBudget | None, facts: Facts) -> bool:
+    """Return whether to wait for an exact count: the error may decide, or how far an unread result is shortened depends on it."""
+    facts = facts._replace(cramped=False)  # not for the sake of passages
+    surely = isinstance(decide(budget, facts._replace(tokens=facts.lowest, upper=facts.tokens)), Compact)
+    return could_compact(budget, facts) and (not surely or any(map(is_result, facts.history[-1:])))
+
+
+def could_compact_next(budget: ContextBudget, facts: Facts) -> bool:
+    """Return whether the decision about the next turn may be to compact. Much cheaper than to predict that turn."""
+    return facts.tokens >= budget.due * _NEAR
+
+
+def decide_next(budget: ContextBudget, facts: Facts, grown: Growth, *, recalled: int = 0) -> Decision:
+    """Decide what would have to be done with the prompt of the next turn.
+
+    Args:
+        budget: budget of the model.
+        facts: facts about the history with its newest answer.
+        grown: expected growth with the next turn.
+        recalled: tokens of passages recalled for the latest turn; the next one may need them too.
+    """
+    following = facts.plus(int(grown.requested * _MORE))
+    decision, tokens = decide(budget, following), following.tokens
+    # Otherwise the next turn would be compacted in the middle of its answer, or to make room for recalled passages.
+    soon = tokens + grown.answered >= budget.pause_point or tokens - facts.passing + recalled / 2 > budget.due
+    worth = facts.tokens >= budget.goal + (budget.due - budget.goal) * _WORTH
+    return Compact() if isinstance(decision, Forward) and soon and worth else decision
