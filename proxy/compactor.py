@@ -4,17 +4,20 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 from proxy.addon import AddOn, AddOns
-from proxy.attempts.room import for_results, growth_needed, of_history, reduction_of
 from proxy.compaction.budget import ContextBudget, Growth, growth
 from proxy.compaction.compaction import STRATEGIES, Compaction, compact
+from proxy.compaction.condensing import head_end
 from proxy.compaction.decision import Compact, decide
-from proxy.compaction.results import cleaned
+from proxy.compaction.ladder import Reduction
+from proxy.compaction.policy import prune_limits
+from proxy.compaction.results import Cost, cleaned
 from proxy.core.history.checkpoint import Checkpoint
-from proxy.core.history.turns import first_user
+from proxy.core.history.turns import first_user, is_result, newest_user
 from proxy.core.jsontext import HEAVY, is_heavy
 from proxy.counting import Counting
 from proxy.job import Job
@@ -31,6 +34,10 @@ COOL_DOWN = 60.0
 HEAVY_HISTORY = HEAVY // 4
 """Weight from which a history is shortened in a thread, off the event loop."""
 
+_ESTIMATED = 0.97
+"""Share of a budget's `enough` that may be filled going by an estimate."""
+UNREAD = 0.4
+"""Share of the window up to which unread results stay whole."""
 LATEST = 32
 """Latest messages from which the growth with the next turn is predicted."""
 
@@ -100,7 +107,7 @@ class Compactor:
             if is_too_long():
                 await self._shorten(job, budget, goal, job.surely_below(budget.limit))
         if limit is None:
-            reserve = max(budget.goal - goal, for_results(job, budget))
+            reserve = max(budget.goal - goal, _reserve(job, budget))
             for addon in self.addons.at(AddOn.enrich):
                 await addon.enrich(job, reserve=reserve)
         return True
@@ -132,7 +139,7 @@ class Compactor:
 
         Where tools are called, that is the budget's own goal: their results are pruned step by step, and may be needed again.
         """
-        if for_results(job, budget):
+        if _reserve(job, budget):
             return budget.goal
         history, first = job.prompt.history, first_user(job.prompt.history)
         opening = 0.0 if first is None else sum(self._counting.meter.costs(job.key, [history[first]]))
@@ -149,7 +156,7 @@ class Compactor:
         """Record that shortening the history has begun, unless that is recorded already, and return the time."""
         if job.outcome.action != COMPACTING:
             job.outcome.action = COMPACTING
-            job.outcome.add("compacting", tokens=of_history(job.prompt))
+            job.outcome.add("compacting", tokens=job.prompt.lasting_tokens)
         return job.outcome.clock()
 
     async def find(self, job: Job, link: bytes) -> Checkpoint | None:
@@ -274,7 +281,8 @@ class Compactor:
         # Measure again first: the overhead is the whole prompt less its messages, and a count that came in the meantime has
         # changed both.
         await self._counting.recount(job)
-        reduction, overhead = await offload_if(heavy, reduction_of, job, budget, goal, self._counting.meter)
+        cost = partial(self._counting.meter.costs, job.key)
+        reduction, overhead = await offload_if(heavy, _reduction_of, job, budget, goal, cost)
         flow = compact(
             reduction,
             await self.summaries.summariser(job, overhead, goal=goal, asks=asks),
@@ -283,6 +291,52 @@ class Compactor:
             strategy=STRATEGIES[job.settings.strategy],
         )
         return await self.summaries.drive(job, flow, job.settings.read_timeout, heavy=heavy)
+
+
+def is_worth_a_summary(job: Job, budget: ContextBudget) -> bool:
+    """Return whether a model may be asked to shorten the history, which takes a while, by its size alone."""
+    return job.prompt.lasting_tokens - budget.fixed >= prune_limits(job.settings, budget.zone).worth
+
+
+def growth_needed(job: Job, delivered: int = 0) -> int:
+    """Return the tokens that the next attempt has to generate before a pause gains room; `delivered` came in earlier attempts."""
+    tokens, budget = job.prompt.estimate.tokens, job.budget
+    return 0 if budget is None else budget.growth_needed(tokens, job.state.spare, delivered)
+
+
+def _reserve(job: Job, budget: ContextBudget) -> int:
+    """Return the tokens that recall leaves for tool results, if tools are called: it would have to give way to them anyway."""
+    called = any(map(is_result, job.prompt.sent))
+    return budget.due - int(budget.enough * _ESTIMATED) if called else 0
+
+
+def _reduction_of(job: Job, budget: ContextBudget, goal: int, cost: Cost) -> tuple[Reduction, float]:
+    """Build the reduction of a job's history, and return it with the tokens of the rest of the prompt."""
+    history, costs = job.prompt.history, cost(job.prompt.history)
+    tokens, fixed = job.prompt.lasting_tokens, job.prompt.estimate.fixed
+    # The estimate exceeds the sum of its parts by `beyond`. For a prompt of many windows that is an error in the texts, which
+    # shrinks as they do, so count only the share of it that one window has.
+    beyond = (tokens - sum(costs) - fixed) * min(1.0, budget.window / max(1, tokens))
+    overhead = max(0.0, fixed + beyond)
+    limits = prune_limits(job.settings, budget.zone)
+    room = max(1.0, goal - overhead)
+    gain = min(limits.minimum_gain, round(room / 4))
+    limits = replace(limits, message=min(limits.message, room / 4), minimum_gain=gain)
+    newest = newest_user(job.prompt.sent)
+    reduction = Reduction(
+        messages=history,
+        uncut=None if newest is None else job.prompt.sent[newest],
+        costs=costs,
+        floor=head_end(history),
+        budget=room,
+        enough=max(1.0, goal + budget.enough - budget.goal - overhead),
+        unread=budget.zone * UNREAD,
+        roomy=max(1.0, budget.pause_point - overhead),
+        recallable=room if job.settings.recall != "off" and not job.undisturbed else math.inf,
+        limits=limits,
+        cost=cost,
+    )
+    return reduction, overhead
 
 
 def _checkpoint_of(job: Job, budget: ContextBudget, done: Compaction, created: float) -> Checkpoint:

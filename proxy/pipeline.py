@@ -11,9 +11,9 @@ from proxy.addon import AddOn, AddOns
 from proxy.attempts.attempt import Attempts
 from proxy.attempts.client import ClientStream
 from proxy.attempts.replies import ClientReply, Replies
-from proxy.attempts.room import is_worth_a_summary, record_message_cut, too_long
+from proxy.attempts.too_long import record_message_cut, too_long
 from proxy.compaction.decision import Compact, Decision, Refuse, decide
-from proxy.compactor import Compactor
+from proxy.compactor import Compactor, is_worth_a_summary
 from proxy.conversation_state import ConversationState, conversation_of
 from proxy.core.dialect import Dialect
 from proxy.core.errors import BadRequest

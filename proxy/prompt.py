@@ -107,6 +107,11 @@ class Prompt:
         """Number of these that the model no longer sees, because they are archived or covered by the checkpoint."""
         return len(self.archived) + (0 if self.checkpoint is None else self.checkpoint.covered)
 
+    @property
+    def lasting_tokens(self) -> int:
+        """Tokens of the prompt without recalled passages, which no rewrite of the history covers."""
+        return self.estimate.tokens - self.recalled.tokens
+
     def body(self) -> dict[str, Any]:
         """Build the body to send, as parsed JSON."""
         return {**self.request.body, "messages": self.messages, **self.fields}

@@ -34,9 +34,9 @@ class Bound(NamedTuple):
 
 
 BOUNDS = {
-    "files": Bound(185, 160),
-    "lines of code": Bound(25_532, 18_500),
-    "Python tokens": Bound(269_413, 175_000),
+    "files": Bound(186, 160),
+    "lines of code": Bound(25_537, 18_500),
+    "Python tokens": Bound(269_422, 175_000),
     "settings": Bound(42, 40),
     "lines of tests": Bound(57_752, 40_000),
     "files in a circle of imports": Bound(0, 0),

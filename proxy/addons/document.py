@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from proxy.addon import AddOn
 from proxy.attempts.client import ClientStream
-from proxy.attempts.room import too_long
+from proxy.attempts.too_long import too_long
 from proxy.compaction.asking import Summariser, SummaryAsk, in_pieces, transcripts
 from proxy.compaction.budget import budget_for
 from proxy.compaction.compaction import STRATEGIES, Compaction

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 import httpx
 
 from proxy.addon import AddOn, AddOns
+from proxy.attempts.bounds import bound, bound_first, bound_resumed, lower_bound, unbound
 from proxy.attempts.learning import learn_counted, learn_feature, learn_window
-from proxy.attempts.room import bound_first, bound_resumed, bound_to, lower_bound, record_message_cut, too_long, unbound
+from proxy.attempts.too_long import record_message_cut, too_long
 from proxy.backends import refusals
 from proxy.backends.errors import SentRequest, is_refusal
 from proxy.backends.overflow import ORIGIN, UNDERRATED, Overflow, affordable, credible, recognise, told_apart
@@ -145,14 +146,14 @@ class Attempts:
         body, streamed = going_on(job.prompt.body(), request.messages, request.fields, counts), job.streams
         estimate = await self.counting.meter.measure(job.key, body, tenant=job.exchange.tenant)
         await self.compactor.foresee(job)
-        bound = bound_resumed(job, estimate.upper, delivered_tokens)
-        content = ChatBody(dumps((body if streamed else unstreamed(body)) | bound))
+        bounds = bound_resumed(job, estimate.upper, delivered_tokens)
+        content = ChatBody(dumps((body if streamed else unstreamed(body)) | bounds))
         while True:
             try:
                 response, refused = await self._post(job, content, why, stream=streamed)
                 if refused is None or (pieces := _pieces(response, refused)):
                     received = response if refused is None else pieces
-                    return Attempted(received, estimate, request, min(bound.values(), default=None))
+                    return Attempted(received, estimate, request, min(bounds.values(), default=None))
                 overflow = await self._overflow(job, response.status_code, refused, estimate)
                 wanted: list[Feature] = ["streams"] if streamed and overflow is None else []
                 wanted += lacking(request.messages, job.template_rules) if overflow is None else []
@@ -365,6 +366,6 @@ def _bound_lower(job: Job, refusal: Refusal) -> bool:
         job.prompt.request = request.bounded(refusal.affordable)
     elif overflow is not None and overflow.window is not None:
         prompt = overflow.prompt_tokens or job.prompt.estimate.upper
-        bound_to(job, overflow.window + (request.max_tokens or 0) - prompt)
+        bound(job, overflow.window + (request.max_tokens or 0) - prompt)
         job.state.spent.counted = True
     return True

@@ -13,11 +13,14 @@ from proxy.attempts.attempt import Attempted, Attempts
 from proxy.attempts.calls import AnswerCalls, CallLedger
 from proxy.attempts.client import ClientStream, final_notices
 from proxy.attempts.resuming import Resumer
-from proxy.attempts.room import too_long, update_room, watch_of
+from proxy.attempts.too_long import too_long
 from proxy.compaction.account import account
+from proxy.compactor import growth_needed
 from proxy.core.errors import STREAM_FAILED, UpstreamUnavailable
+from proxy.core.history.turns import newest_user
 from proxy.core.jsontext import dumps
 from proxy.core.piece import Piece
+from proxy.core.request import text_of
 from proxy.core.sse import FrameTooLong
 from proxy.job import Job
 from proxy.net.tasks import offload_if
@@ -25,9 +28,12 @@ from proxy.net.transport import InvalidResponse
 from proxy.stream import events, status
 from proxy.stream.answer import Answer
 from proxy.stream.session import StreamSession
+from proxy.stream.watch import Watch
 
 Interrupted = events.Interruption | None
 """Reason why another attempt is needed, or None if the answer is complete."""
+_CONCLUSIONS = 2
+"""Times that a model may be made to answer: once from its thinking, and once anew."""
 
 
 class AnswerDriver:
@@ -49,7 +55,7 @@ class AnswerDriver:
         self._counting = attempts.counting
         self._ledger = ledger
         self._calls = AnswerCalls(job, self.answer, ledger)
-        watch = watch_of(job, hidden=not client.streams)
+        watch = _watch_of(job, hidden=not client.streams)
         watch.remarks, watch.usage_details = self._remarks, self._usage_details
         self._session = StreamSession(watch, self.answer, client.writer, self._calls.reader)
         self._estimates = [job.prompt.estimate]
@@ -176,7 +182,7 @@ class AnswerDriver:
         if attempted is None:
             return events.ResumeFailed(), None
         self._estimates.append(attempted.estimate)
-        update_room(self._session.watch, self._job, self.answer.delivered_tokens)
+        _update_watch(self._session.watch, self._job, self.answer.delivered_tokens)
         event = events.Reopened(
             attempted.estimate.tokens,
             bound=attempted.bound,
@@ -253,3 +259,42 @@ class AnswerDriver:
         self._job.outcome.unfinished = True
         self._job.outcome.add("out_of_room", reason="loop" if loops else "answer_windows" if longest else "window")
         return longest
+
+
+def _watch_of(job: Job, *, hidden: bool) -> Watch:
+    """Build the watch of a job's answer; see the fields of `Watch`."""
+    request = job.prompt.request
+    newest = newest_user(request.messages)
+    watch = Watch(
+        max_tokens=request.max_tokens,
+        strip_usage=job.state.usage_requested and request.wants_usage is None,
+        show_usage=request.wants_usage is True,
+        cancels=job.cancels,
+        hidden=hidden,
+        tools=job.offers_tools,
+        complete_calls=job.prompt.offer is not None,
+        unknown=job.resumable,
+        builtin={name: tool.passed for name, tool in job.prompt.builtin.items()},
+        request=None
+        if request.structured or request.choices > 1 or newest is None
+        else text_of(request.messages[newest]),
+        thinking_bound=job.state.thinking_bound,
+        conclusions=_CONCLUSIONS if request.choices == 1 else 0,
+    )
+    _update_watch(watch, job)
+    return watch
+
+
+def _update_watch(watch: Watch, job: Job, delivered: int = 0) -> None:
+    """Update a watch to the budget known now, for an answer of which `delivered` tokens came.
+
+    If the window was unknown before, the answer can be paused from now on.
+    """
+    budget = job.budget
+    if budget is not None:
+        watch.window, watch.pause_point = budget.window, budget.pause_point
+        # After a short prompt, the answer up to the pause point is always long enough.
+        watch.growth = growth_needed(job, delivered) if 2 * job.prompt.estimate.upper > budget.window else 0
+        watch.ceiling = status.MOST_WINDOWS * budget.window
+        watch.resumable |= watch.unknown
+        watch.unknown = job.profile.window is None

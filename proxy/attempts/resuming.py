@@ -7,7 +7,7 @@ import httpx
 
 from proxy.attempts.attempt import Attempted, Attempts
 from proxy.attempts.calls import MOST_SEARCHES, answer_calls
-from proxy.attempts.room import is_worth_a_summary, record_message_cut
+from proxy.attempts.too_long import record_message_cut
 from proxy.backends.fields import mapping
 from proxy.backends.overflow import POOL_FULL
 from proxy.backends.profile import Continuation, Fact, Trust
@@ -24,6 +24,7 @@ from proxy.compaction.continuation import (
     from_notes,
     shorten_partial,
 )
+from proxy.compactor import is_worth_a_summary
 from proxy.core.errors import ContextOverflow, UpstreamRefused
 from proxy.core.piece import Piece
 from proxy.core.request import NONE, Message, Thinking
