@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from proxy.backends.base import UNKNOWN
 from proxy.backends.profile import ModelKey, ModelProfile, Trust, value_of
 from proxy.backends.windows import CutSeen
-from proxy.compaction.decision import could_compact, needs_count
+from proxy.compaction.decision import Forward, decide, needs_count
 from proxy.core.jsontext import dig
 from proxy.core.piece import as_count
 from proxy.job import Job
@@ -82,7 +82,8 @@ class Counting:
         Most prompts are so far from a compaction that nothing is refreshed. The backend gets a moment to count if the decision
         depends on the estimate's error.
         """
-        if not could_compact(job.budget, job.facts):
+        facts = job.facts
+        if isinstance(decide(job.budget, facts._replace(tokens=facts.upper)), Forward):
             return
         if job.is_due:  # the model may have been reloaded since its window was read
             before = job.profile.window

@@ -23,7 +23,7 @@ from typing_extensions import override
 from proxy.addon import AddOn
 from proxy.compaction.budget import Pauses, history_next
 from proxy.compaction.compaction import STRATEGIES
-from proxy.compaction.decision import Compact, could_compact_next, decide_next
+from proxy.compaction.decision import NEAR, Compact, decide_next
 from proxy.compactor import Compactor
 from proxy.core.errors import ClientError
 from proxy.core.history.turns import is_user, newest_user
@@ -180,7 +180,7 @@ class AheadCompactor(AddOn):
         for link in (stem, links[-1]):  # clients rewrite their newest message later
             self._answered.put((job.scope, link), job.outcome.clock(), 0)
         used = as_count(usage.get("prompt_tokens")) + as_count(usage.get("completion_tokens"))
-        due = could_compact_next(budget, job.facts._replace(tokens=used)) or self._extract_in(job)
+        due = used >= budget.due * NEAR or (job.prompt.checkpoint is not None and self._extract_in(job))
         if not (due and self._summaries.may_work_ahead(job, job.route.upstream)):
             return
         if not any(self._answered.get((job.scope, link)) for link in links[:-1] if link != stem):

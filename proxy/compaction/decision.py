@@ -12,7 +12,7 @@ from proxy.compaction.budget import ContextBudget, Growth
 from proxy.core.history.turns import is_result
 from proxy.core.request import CompactionRequest, Message
 
-_NEAR = 1 / 2
+NEAR = 1 / 2
 """Share of the trigger below which the next turn cannot be due, unless it is far larger than any before."""
 _MORE = 1.2
 """Factor on the largest of the latest turns, up to which the next one is expected to grow; its cost is an estimate too."""
@@ -86,44 +86,25 @@ def decide(budget: ContextBudget | None, facts: Facts, *, compacted: bool = Fals
         return Forward()
     if compacted:
         return Refuse() if (facts.counted or facts.cuts) and facts.lowest >= budget.window else Forward()
-    goal, too_large = _requested_goal(budget, facts), _is_too_large(budget, facts)
+    due = budget.enough if facts.cramped else budget.due
+    too_large = facts.tokens - facts.passing >= due or facts.upper > budget.limit
+    too_large = too_large or (facts.passing > 0 and facts.tokens > budget.ceiling)
+    goal = None if facts.requested is None else _requested_goal(budget, facts.tokens, facts.requested)
     return Compact(goal, too_large) if too_large or goal is not None or facts.was_cut else Forward()
 
 
-def _is_too_large(budget: ContextBudget, facts: Facts) -> bool:
-    """Return whether a prompt is due by its size, or might not fit."""
-    if facts.tokens - facts.passing >= (budget.enough if facts.cramped else budget.due):
-        return True
-    return facts.upper > budget.limit or (facts.passing > 0 and facts.tokens > budget.ceiling)
-
-
-def _requested_goal(budget: ContextBudget, facts: Facts) -> int | None:
-    """Return the prompt tokens to compact to at the client's request, or None if not (or not yet) asked to."""
-    wanted = facts.requested
-    if wanted is None:
-        return None
-    if wanted.now:
-        return min(budget.goal, int(facts.tokens * budget.target))
-    if wanted.trigger is None or facts.tokens < wanted.trigger:
-        return None
-    return min(budget.goal, int(wanted.trigger * budget.target))
-
-
-def could_compact(budget: ContextBudget | None, facts: Facts) -> bool:
-    """Return whether the decision may be to compact, if all of the estimate's error has to be added to it."""
-    return isinstance(decide(budget, facts._replace(tokens=facts.upper)), Compact)
+def _requested_goal(budget: ContextBudget, tokens: int, wanted: CompactionRequest) -> int | None:
+    """Return the prompt tokens to compact to at the client's request, or None if it does not want that yet."""
+    trigger = tokens if wanted.now else wanted.trigger
+    return None if trigger is None or tokens < trigger else min(budget.goal, int(trigger * budget.target))
 
 
 def needs_count(budget: ContextBudget | None, facts: Facts) -> bool:
     """Return whether to wait for an exact count: the error may decide, or how far an unread result is shortened depends on it."""
     facts = facts._replace(cramped=False)  # not for the sake of passages
     surely = isinstance(decide(budget, facts._replace(tokens=facts.lowest, upper=facts.tokens)), Compact)
-    return could_compact(budget, facts) and (not surely or any(map(is_result, facts.history[-1:])))
-
-
-def could_compact_next(budget: ContextBudget, facts: Facts) -> bool:
-    """Return whether the decision about the next turn may be to compact. Much cheaper than to predict that turn."""
-    return facts.tokens >= budget.due * _NEAR
+    possible = isinstance(decide(budget, facts._replace(tokens=facts.upper)), Compact)
+    return possible and (not surely or any(map(is_result, facts.history[-1:])))
 
 
 def decide_next(budget: ContextBudget, facts: Facts, grown: Growth, *, recalled: int = 0) -> Decision:

@@ -7,18 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.compaction.budget import ContextBudget, Growth
-from proxy.compaction.decision import (
-    Compact,
-    Decision,
-    Facts,
-    Forward,
-    Refuse,
-    could_compact,
-    could_compact_next,
-    decide,
-    decide_next,
-    needs_count,
-)
+from proxy.compaction.decision import NEAR, Compact, Decision, Facts, Forward, Refuse, decide, decide_next, needs_count
 from proxy.core.request import CompactionRequest
 
 BUDGET = ContextBudget(window=1000)
@@ -69,18 +58,18 @@ def test_what_is_too_long_after_a_compaction_is_refused_if_nobody_else_would(fac
 
 
 @pytest.mark.parametrize(
-    ("facts", "possible", "counts"),
+    ("facts", "counts"),
     [
-        (Facts(700, 799), False, False),
-        (Facts(700, 800), True, True),
-        (Facts(810, 825), True, True),  # by the lower bound it is not due
-        (Facts(810, 820), True, False),
-        (Facts(810, 820, history=[{"role": "tool", "content": "x"}]), True, True),
-        (Facts(600, 650, cramped=True), True, False),
+        (Facts(700, 799), False),
+        (Facts(700, 800), True),
+        (Facts(810, 825), True),  # by the lower bound it is not due
+        (Facts(810, 820), False),
+        (Facts(810, 820, history=[{"role": "tool", "content": "x"}]), True),
+        (Facts(600, 650, cramped=True), False),
     ],
 )
-def test_an_exact_count_is_wanted_where_it_may_decide(facts: Facts, possible: bool, counts: bool) -> None:
-    assert (could_compact(BUDGET, facts), needs_count(BUDGET, facts)) == (possible, counts)
+def test_an_exact_count_is_wanted_where_it_may_decide(facts: Facts, counts: bool) -> None:
+    assert needs_count(BUDGET, facts) is counts
 
 
 # -- the next turn
@@ -112,4 +101,4 @@ def test_what_would_be_compacted_in_front_of_a_client_is_compacted_ahead(
     if is_compacted(decide(NEXT_BUDGET, facts.plus(asked))):
         assert due
     if due and asked + answered <= NEXT_BUDGET.window // 4:
-        assert could_compact_next(NEXT_BUDGET, facts)
+        assert tokens >= NEXT_BUDGET.due * NEAR
