@@ -23,7 +23,6 @@ from proxy.counting import Counting
 from proxy.job import Job
 from proxy.net.tasks import offload_if, spawn
 from proxy.outcome import COMPACTING
-from proxy.prompt import Prompt
 from proxy.store import Store
 from proxy.summariser import NotWritten, Summaries, instructions
 
@@ -41,8 +40,28 @@ UNREAD = 0.4
 LATEST = 32
 """Latest messages from which the growth with the next turn is predicted."""
 
-RunResult: TypeAlias = tuple[Compaction | None, Checkpoint | None]
-"""Compaction of a run (None if another's was adopted, or no summary was written) and its checkpoint (None without a gain)."""
+
+@dataclass(frozen=True, slots=True)
+class Shortened:
+    """A history that was shortened here, and the checkpoint made of it."""
+
+    compaction: Compaction
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """A checkpoint that another run made of this history or its beginning."""
+
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class NothingDone:
+    """A history that was not shortened: there is nothing to gain, or the summary that it was for was not written."""
+
+
+RunResult: TypeAlias = Shortened | Adopted | NothingDone
 
 
 @dataclass(slots=True)
@@ -88,10 +107,9 @@ class Compactor:
         if limit is None and self._cooling.get(cold, -math.inf) > now:
             return False
         dropped = limit is not None and await self.addons.make_way(job, refused=True)
-        done, checkpoint = await self._shorten(
-            job, budget, goal, min(limit or budget.limit, budget.limit, budget.window - budget.answer)
-        )
-        if checkpoint is None:
+        most = min(limit or budget.limit, budget.limit, budget.window - budget.answer)
+        result = await self._shorten(job, budget, goal, most)
+        if isinstance(result, NothingDone):
             now = job.outcome.clock()
             self._cooling = {key: until for key, until in self._cooling.items() if until > now}
             self._cooling[cold] = now + COOL_DOWN
@@ -100,7 +118,7 @@ class Compactor:
         def is_too_long() -> bool:
             # The backend's exact count was for the old prompt, so the new upper bound has a wider margin. And a run shared
             # with another request did not know this one's newest messages.
-            return job.prompt.estimate.upper > budget.limit or (done is None and job.is_due)
+            return job.prompt.estimate.upper > budget.limit or (isinstance(result, Adopted) and job.is_due)
 
         if is_too_long():
             await self._counting.confirm_count(job)
@@ -126,7 +144,7 @@ class Compactor:
         if growth_needed(job) <= room:
             return
         room = max(0, room)
-        done = await self._run(job, budget, max(1, budget.goal - room), max(1, budget.limit - room), asks=False)
+        done = await self._condense(job, budget, max(1, budget.goal - room), max(1, budget.limit - room), asks=False)
         job.state.spare = round(done.before - done.after) or job.prompt.recalled.tokens
 
     def growth(self, job: Job, budget: ContextBudget) -> Growth:
@@ -146,11 +164,11 @@ class Compactor:
         return budget.goal_for(self.growth(job, budget), opening)
 
     async def _shorten(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> RunResult:
-        """Have the history shortened, apply the checkpoint and record what it gained."""
+        """Have the history shortened, and apply and record the result."""
         since = self.begin(job)
-        done, checkpoint = await self._shared(job, budget, goal, limit)
-        await self._apply(job, done, checkpoint, since)
-        return done, checkpoint
+        result = await self._run(job, budget, goal, limit)
+        await self._apply(job, result, since)
+        return result
 
     def begin(self, job: Job) -> float:
         """Record that shortening the history has begun, unless that is recorded already, and return the time."""
@@ -165,16 +183,21 @@ class Compactor:
 
     async def replace(self, job: Job, budget: ContextBudget, done: Compaction | Checkpoint, since: float) -> None:
         """Apply a rewrite made elsewhere to the history, and store it if it is new."""
-        checkpoint = done if isinstance(done, Checkpoint) else await self._stored(job, budget, done)
-        await self._apply(job, done if isinstance(done, Compaction) else None, checkpoint, since)
+        if isinstance(done, Checkpoint):
+            await self._apply(job, Adopted(done), since)
+        else:
+            await self._apply(job, Shortened(done, await self._store_checkpoint(job, budget, done)), since)
         for addon in self.addons.at(AddOn.enrich):
             await addon.enrich(job)
 
-    async def _apply(self, job: Job, done: Compaction | None, checkpoint: Checkpoint | None, since: float) -> None:
+    async def _apply(self, job: Job, result: RunResult, since: float) -> None:
+        """Apply the checkpoint of a run that began at `since`, if there is one, and record the gain."""
         outcome, history = job.outcome, job.prompt.history
+        done = result.compaction if isinstance(result, Shortened) else None
+        checkpoint = None if isinstance(result, NothingDone) else result.checkpoint
         if checkpoint is not None:
             job.prompt.begin_with(checkpoint)
-        if done is not None and checkpoint is not None:
+        if done is not None:
             costs = [done.before, done.after]
         else:
             costs = [sum(self._counting.meter.costs(job.key, each)) for each in (history, job.prompt.history)]
@@ -197,17 +220,17 @@ class Compactor:
                 outcome.show("checkpoint_kept", checkpoint=checkpoint)
             await self._counting.recount(job)
 
-    async def _shared(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> RunResult:
+    async def _run(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> RunResult:
+        """Shorten the history, in a run that others may share if this job may wait for a model, else alone and by code."""
         wait = self.summaries.wait(job)
         if not wait:
-            return await self._alone(job, budget, goal, limit)
+            return await self._run_alone(job, budget, goal, limit)
         # A run started ahead of time, before this client's newest message came, may be enough.
-        ahead = (flight for flight in self._flights.values() if _continues(job, flight.job))
-        running = next(ahead, None)
-        if running is not None:
-            _, checkpoint = await self._waited(running, job, wait) or (None, None)
-            if checkpoint is not None and _is_longer(checkpoint, job):
-                return None, checkpoint
+        ahead = next((flight for flight in self._flights.values() if _continues(job, flight.job)), None)
+        if ahead is not None:
+            result = await self._wait_for(ahead, job, wait)
+            if isinstance(result, Shortened | Adopted) and _is_longer(result.checkpoint, job):
+                return Adopted(result.checkpoint)
         # Requests with the same history to shorten, by the same instructions and to the same size, share one run.
         key = (f"{job.scope}|{instructions(job)}", job.prompt.links[-1], len(job.prompt.history), goal, limit)
         flight = self._flights.get(key)
@@ -215,12 +238,12 @@ class Compactor:
             # The run works on a copy, because this job may go on without waiting for it.
             twin = copy(job)
             twin.prompt = copy(job.prompt)
-            flight = _Flight(twin, spawn(self._claimed(twin, budget, goal, limit), name="compaction"))
+            flight = _Flight(twin, spawn(self._run_once(twin, budget, goal, limit), name="compaction"))
             self._flights[key] = flight
             flight.task.add_done_callback(lambda _: self._land(flight))
-        return await self._waited(flight, job, wait) or await self._alone(job, budget, goal, limit)
+        return await self._wait_for(flight, job, wait) or await self._run_alone(job, budget, goal, limit)
 
-    async def _waited(self, flight: _Flight, job: Job, seconds: float) -> RunResult | None:
+    async def _wait_for(self, flight: _Flight, job: Job, seconds: float) -> RunResult | None:
         """Wait for the result of a run, or return None if it takes longer than `seconds`.
 
         The run is cancelled when nobody waits for it any more, unless work ahead of time is allowed at this backend.
@@ -251,32 +274,37 @@ class Compactor:
     def _land(self, flight: _Flight) -> None:
         self._flights = {key: other for key, other in self._flights.items() if other is not flight}
 
-    async def _claimed(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> RunResult:
+    async def _run_once(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> RunResult:
         """Run with a model, unless another replica does so, or did since the job was prepared: then adopt its checkpoint."""
-        answered = _answered(job.prompt) if not job.expected else job.expected
+        answered = job.expected or job.prompt.answered
         async with self._store.claim(f"{job.scope}|{answered.hex()}", CLAIM):
             stored = await self._store.find(job.scope, job.prompt.links[-2::-1])
             if stored is not None and _is_longer(stored, job):
-                return None, stored
+                return Adopted(stored)
             try:
-                return await self._alone(job, budget, goal, limit, asks=True)
+                return await self._run_alone(job, budget, goal, limit, asks=True)
             except NotWritten:
-                return None, None
+                return NothingDone()
 
-    async def _alone(self, job: Job, budget: ContextBudget, goal: int, limit: int, *, asks: bool = False) -> RunResult:
-        """Shorten the history and store the checkpoint; `asks`: a model may be asked for a summary."""
-        done = await self._run(job, budget, goal, limit, asks=asks)
+    async def _run_alone(
+        self, job: Job, budget: ContextBudget, goal: int, limit: int, *, asks: bool = False
+    ) -> RunResult:
+        """Shorten the history here and store the checkpoint; `asks`: a model may be asked for a summary."""
+        done = await self._condense(job, budget, goal, limit, asks=asks)
         if not done.covered or (job.rewrites and done.summary != "written"):
-            return done, None
-        return done, await self._stored(job, budget, done)
+            return NothingDone()
+        return Shortened(done, await self._store_checkpoint(job, budget, done))
 
-    async def _stored(self, job: Job, budget: ContextBudget, done: Compaction) -> Checkpoint:
-        checkpoint = _checkpoint_of(job, budget, done, self._clock())
+    async def _store_checkpoint(self, job: Job, budget: ContextBudget, done: Compaction) -> Checkpoint:
+        # On a job run ahead, the last two messages are the answer and a placeholder, which the client has not sent.
+        until = len(job.prompt.sent) - 2 * bool(job.expected)
+        checkpoint = job.prompt.rewritten(done, until, scope=job.scope, window=budget.window, created=self._clock())
         if job.window_is_known:
             await self._store.put(checkpoint)
         return checkpoint
 
-    async def _run(self, job: Job, budget: ContextBudget, goal: int, limit: int, *, asks: bool) -> Compaction:
+    async def _condense(self, job: Job, budget: ContextBudget, goal: int, limit: int, *, asks: bool) -> Compaction:
+        """Carry out the pure flow, with summaries from a model where it asks for them."""
         heavy = is_heavy(job.prompt.history, HEAVY_HISTORY)
         # Measure again first: the overhead is the whole prompt less its messages, and a count that came in the meantime has
         # changed both.
@@ -339,29 +367,6 @@ def _reduction_of(job: Job, budget: ContextBudget, goal: int, cost: Cost) -> tup
     return reduction, overhead
 
 
-def _checkpoint_of(job: Job, budget: ContextBudget, done: Compaction, created: float) -> Checkpoint:
-    """Build the checkpoint of a rewrite, in terms of the client's own messages, so that the next job finds it."""
-    old, covered, replaced = job.prompt.checkpoint, done.covered, done.replaced
-    if old is not None:
-        # A rewrite that ends inside the earlier replacement still covers all that the earlier one did.
-        beyond = max(0, len(old.replacement) - covered)
-        covered, replaced = covered + beyond, replaced + beyond
-        covered += old.covered - len(old.replacement)
-    checkpoint = Checkpoint(
-        scope=job.scope,
-        digest=job.prompt.links[covered - 1] if covered or old is None else old.digest,
-        covered=covered,
-        replacement=tuple(done.messages[:replaced]),
-        tokens_before=int(done.before) + (0 if old is None else old.tokens_before - old.tokens_after),
-        tokens_after=int(done.after),
-        kind=done.kind,
-        created=created,
-        window=budget.window,
-    )
-    # On a job run ahead, the last two messages are the answer and a placeholder, which the client has not sent.
-    return job.prompt.recognised_by(checkpoint, len(job.prompt.sent) - 2 * bool(job.expected))
-
-
 def _is_longer(other: Checkpoint, job: Job) -> bool:
     """Return whether a checkpoint covers more than the job's own, and was not made for a smaller window."""
     current, budget, other = job.prompt.checkpoint, job.budget, job.prompt.placed(other)
@@ -374,16 +379,3 @@ def _continues(job: Job, other: Job) -> bool:
     """Return whether another job was done ahead of time for this one."""
     ahead = other.expected and not job.expected and job.scope == other.scope
     return bool(ahead) and other.expected in job.prompt.links[:-1]
-
-
-def _answered(prompt: Prompt) -> bytes:
-    """Return the digest of the history that the newest answer replied to, or of the whole history if it has no answer.
-
-    It is the same before and after the client's next message, so that replicas recognise each other's work ahead of time.
-    """
-    place = len(prompt.sent)
-    while place and prompt.sent[place - 1].get("role") != "assistant":
-        place -= 1
-    while place and prompt.sent[place - 1].get("role") == "assistant":
-        place -= 1
-    return prompt.links[place - 1]

@@ -6,6 +6,7 @@ from itertools import chain, count
 from typing import Any
 
 from proxy.backends.profile import RepairRules
+from proxy.compaction.compaction import Compaction
 from proxy.core.history.checkpoint import MOST_KNOWN, Checkpoint, digests_in, entries, links
 from proxy.core.piece import CallPart
 from proxy.core.request import Message, Request
@@ -108,6 +109,19 @@ class Prompt:
         return len(self.archived) + (0 if self.checkpoint is None else self.checkpoint.covered)
 
     @property
+    def answered(self) -> bytes:
+        """Digest of the history that the newest answer replied to, or of the whole history if it has no answer.
+
+        It is the same before and after the client's next message, so that replicas recognise each other's work ahead of time.
+        """
+        end = len(self.sent)
+        while end and self.sent[end - 1].get("role") != "assistant":
+            end -= 1
+        while end and self.sent[end - 1].get("role") == "assistant":
+            end -= 1
+        return self.links[end - 1]
+
+    @property
     def lasting_tokens(self) -> int:
         """Tokens of the prompt without recalled passages, which no rewrite of the history covers."""
         return self.estimate.tokens - self.recalled.tokens
@@ -139,6 +153,30 @@ class Prompt:
         new = slice(self.run_end, end := max(ends, default=0))
         run = [*self.run, *entries(self.sent[new], self.digests[new])]
         return replace(checkpoint, run=run, alias=ends[end].hex()) if end and len(run) <= MOST_KNOWN else checkpoint
+
+    def rewritten(self, done: Compaction, until: int, *, scope: str, window: int, created: float) -> Checkpoint:
+        """Build the checkpoint of a rewritten history in terms of the client's own messages, so that its next request finds it.
+
+        `until`: the number of messages that the client has sent, of those in `sent`.
+        """
+        old, covered, replaced = self.checkpoint, done.covered, done.replaced
+        if old is not None:
+            # A rewrite that ends inside the earlier replacement still covers all that the earlier one did.
+            beyond = max(0, len(old.replacement) - covered)
+            covered, replaced = covered + beyond, replaced + beyond
+            covered += old.covered - len(old.replacement)
+        checkpoint = Checkpoint(
+            scope=scope,
+            digest=self.links[covered - 1] if covered or old is None else old.digest,
+            covered=covered,
+            replacement=tuple(done.messages[:replaced]),
+            tokens_before=int(done.before) + (0 if old is None else old.tokens_before - old.tokens_after),
+            tokens_after=int(done.after),
+            kind=done.kind,
+            created=created,
+            window=window,
+        )
+        return self.recognised_by(checkpoint, until)
 
     def begin_with(self, checkpoint: Checkpoint) -> None:
         """Apply a checkpoint to the history, dropping what was recalled before."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -14,6 +13,7 @@ from proxy.backends.profile import value_of
 from proxy.backends.refusals import refused_feature
 from proxy.compaction.asking import Sliced, Summariser, SummaryAsk, at_its_end
 from proxy.compaction.compaction import STRATEGIES
+from proxy.compaction.policy import summary_wait, works_ahead
 from proxy.compaction.summary import instruction
 from proxy.compaction.verification import LoopWatch, SummaryReply, checked
 from proxy.core import sse
@@ -39,8 +39,6 @@ IN_VAIN = 2
 """Consecutive failures after which no model is asked again for the same client request."""
 IN_A_ROW: dict[Sort, int] = {"any": 4, "again": 2, "append": 2}
 """Consecutive failures of one kind of request with a model, after which only one in `RETRY_EVERY` is made."""
-WAIT = 5.0
-"""Default seconds that a turn waits for a summary which goes on being written beside the answer."""
 RETRY_EVERY = 8
 _MOST_KNOWN = 1000
 """Most entries about failures; limited because the names of models come from clients."""
@@ -115,27 +113,16 @@ class Summaries:
 
     def may_work_ahead(self, job: Job, upstream: Upstream) -> bool:
         """Return whether to use a backend while nobody waits; by default only if its tokens cost nothing."""
-        if job.settings.ahead != "auto":
-            return job.settings.ahead == "on"
-        return self.is_free(upstream)
+        return works_ahead(job.settings, free=self.is_free(upstream))
 
     def is_free(self, upstream: Upstream) -> bool:
         """Return whether tokens of a backend cost nothing, as far as that is known."""
         return upstream.near and not upstream.prober.known_backend.bills_tokens
 
     def wait(self, job: Job) -> float:
-        """Return the seconds that a job may wait for its summary.
-
-        0 on a job run ahead (unless it `rewrites`) and, by default, where summaries are written after the answer; else 5 by
-        default. Up to the read timeout if the client or the user insists on a summary, or if nothing is done ahead.
-        """
-        settings = job.settings
-        if job.request.compaction or settings.strategy == "summarize" or job.rewrites:
-            return settings.read_timeout
-        if job.expected:
-            return 0.0
-        usual = 0.0 if self.may_work_ahead(job, job.route.upstream) else math.inf if settings.ahead == "off" else WAIT
-        return min(settings.read_timeout, usual if settings.summary_wait is None else settings.summary_wait)
+        """Return the seconds that a job may wait for its summary."""
+        insisted, free = bool(job.request.compaction or job.rewrites), self.is_free(job.route.upstream)
+        return summary_wait(job.settings, insisted=insisted, ahead=bool(job.expected), free=free)
 
     async def summariser(
         self, job: Job, overhead: float = 0.0, *, goal: int | None = None, asks: bool = True

@@ -24,7 +24,7 @@ from proxy.compaction.continuation import (
     from_notes,
     shorten_partial,
 )
-from proxy.compactor import is_worth_a_summary
+from proxy.compactor import growth_needed, is_worth_a_summary
 from proxy.core.errors import ContextOverflow, UpstreamRefused
 from proxy.core.piece import Piece
 from proxy.core.request import NONE, Message, Thinking
@@ -59,7 +59,7 @@ class Resumer:
         if budget is None:
             return True
         gained = self._answer.attempt.gained
-        if gained < budget.growth_needed(job.prompt.estimate.tokens, job.state.spare, tokens - gained):
+        if gained < growth_needed(job, tokens - gained):
             return False
         over = tokens > budget.zone * ANSWER_SHARE or job.prompt.estimate.tokens + tokens > budget.limit
         return over or is_worth_a_summary(job, budget)

@@ -1,4 +1,4 @@
-"""Limits for pruning: the standard ones, and `local` ones for small windows."""
+"""What settings mean here: the limits for pruning, `local` ones for small windows, and how long a turn waits for a summary."""
 
 import math
 from dataclasses import dataclass
@@ -13,6 +13,8 @@ BYTES_PER_TOKEN = 4
 which an estimate that learns would not do."""
 SMALL_WINDOW = 16_384
 """Largest window, in tokens, in which `auto` takes the local limits for pruning."""
+WAIT = 5.0
+"""Default seconds that a turn waits for a summary which goes on being written beside the answer."""
 _UNLIMITED = 2**31
 """Value for "no limit", and for the tokens of an unknown window, which counts as large."""
 
@@ -124,3 +126,28 @@ def _figure(name: Limit, policy: Policy, window: int) -> tuple[int | None, str]:
     if limit is not None and limit > window * figure.share:
         return int(window * figure.share), "window"
     return limit, origin
+
+
+def works_ahead(settings: Settings, *, free: bool) -> bool:
+    """Return whether to use a backend while nobody waits; by default only if its tokens are `free`."""
+    return settings.ahead == "on" or (settings.ahead == "auto" and free)
+
+
+def summary_wait(settings: Settings, *, insisted: bool, ahead: bool, free: bool) -> float:
+    """Return the seconds that a request may wait for a model's summary.
+
+    Args:
+        settings: settings for the model.
+        insisted: whether it is for the sake of the summary that the history is shortened, however long that takes.
+        ahead: whether no client waits, since the next turn is prepared.
+        free: whether the tokens of its backend cost nothing.
+    """
+    if insisted or settings.strategy == "summarize":
+        return settings.read_timeout
+    if ahead:
+        return 0.0  # an extract will do until the backend is quiet enough for the summary
+    if settings.summary_wait is not None:
+        return min(settings.summary_wait, settings.read_timeout)
+    if works_ahead(settings, free=free):
+        return 0.0  # it is written after the answer
+    return settings.read_timeout if settings.ahead == "off" else min(WAIT, settings.read_timeout)

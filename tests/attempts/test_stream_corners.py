@@ -117,18 +117,18 @@ async def test_who_comes_while_an_abandoned_compaction_is_being_cancelled_gets_o
             await unwound.wait()  # closing a connection, releasing a claim in Redis
         return "never"
 
-    compactor._claimed = alone  # type: ignore[assignment,method-assign]
+    compactor._run_once = alone  # type: ignore[assignment,method-assign]
     prompt = SimpleNamespace(links=[b"x"], history=[])
     job: Any = SimpleNamespace(scope="s", prompt=prompt, state=SimpleNamespace(progress=None), expected=None)
     job.request, job.managed = SimpleNamespace(compaction=None), SimpleNamespace(hands_over=False)
     job.settings, job.route = SimpleNamespace(ahead="auto", read_timeout=9.0), SimpleNamespace(upstream=None)
-    first = asyncio.ensure_future(compactor._shared(job, None, 1, 1))  # type: ignore[arg-type]
+    first = asyncio.ensure_future(compactor._run(job, None, 1, 1))  # type: ignore[arg-type]
     for _ in range(3):
         await asyncio.sleep(0)
     first.cancel()
     for _ in range(3):
         await asyncio.sleep(0)
-    second = asyncio.ensure_future(compactor._shared(job, None, 1, 1))  # type: ignore[arg-type]
+    second = asyncio.ensure_future(compactor._run(job, None, 1, 1))  # type: ignore[arg-type]
     for _ in range(3):
         await asyncio.sleep(0)
     unwound.set()

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
-from proxy.compaction.policy import SMALL_WINDOW, limit_origins, prune_limits
+from proxy.compaction.policy import SMALL_WINDOW, WAIT, limit_origins, prune_limits, summary_wait
 from proxy.core.settings import Limit, Policy, Settings
 
 NAMES = get_args(Limit)
@@ -40,3 +40,22 @@ def test_each_limit_can_be_set_alone_and_holds_as_it_is(policy: Policy, name: Li
     usual = asdict(prune_limits(Settings(policy=policy), 8192))
     chosen = asdict(prune_limits(Settings(policy=policy, limits={name: 123_456}), 8192))
     assert chosen == {**usual, name: 123_456}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "facts", "seconds"),
+    [
+        ({}, {}, WAIT),
+        ({}, {"free": True}, 0.0),  # it is written after the answer
+        ({"ahead": "on"}, {}, 0.0),
+        ({"ahead": "off"}, {"free": True}, 60.0),
+        ({"summary_wait": 20.0}, {"free": True}, 20.0),
+        ({"summary_wait": 90.0}, {}, 60.0),
+        ({"summary_wait": 20.0}, {"ahead": True}, 0.0),
+        ({"summary_wait": 20.0}, {"ahead": True, "insisted": True}, 60.0),
+        ({"strategy": "summarize"}, {"free": True}, 60.0),
+    ],
+)
+def test_how_long_a_turn_waits_for_its_summary(chosen: dict[str, Any], facts: dict[str, bool], seconds: float) -> None:
+    settings = Settings(read_timeout=60.0, **chosen)
+    assert summary_wait(settings, **{"insisted": False, "ahead": False, "free": False} | facts) == seconds

@@ -115,7 +115,7 @@ def test_a_remote_summary_is_paid_for_once(slow: bool, monkeypatch: pytest.Monke
     """It goes on being written beside the answer where a turn has waited for long enough."""
     gate = Gate()
     if slow:
-        monkeypatch.setattr("proxy.summariser.WAIT", 0.05)
+        monkeypatch.setattr("proxy.compaction.policy.WAIT", 0.05)
     else:
         gate.open()
     with OpenRouterFake([MODEL], holding(gate)) as fake, running_proxy(fake, **AUTO) as proxy:
