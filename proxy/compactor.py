@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from proxy.addon import AddOn, AddOns
 from proxy.compaction.budget import ContextBudget, Growth, growth
@@ -64,6 +64,17 @@ class NothingDone:
 RunResult: TypeAlias = Shortened | Adopted | NothingDone
 
 
+class _Aim(NamedTuple):
+    """How far a run has to come down; figures in prompt tokens."""
+
+    budget: ContextBudget
+    goal: int
+    limit: int
+    """The most that may be left."""
+    summarised: bool
+    """Whether there has to be a summary, even where pruning would do."""
+
+
 @dataclass(slots=True)
 class _Flight:
     job: Job
@@ -92,12 +103,14 @@ class Compactor:
         self._flights: dict[tuple[str, bytes, int, int, int], _Flight] = {}
         self._cooling: dict[tuple[str, bytes, int], float] = {}
 
-    async def compact(self, job: Job, *, goal: int | None = None, limit: int | None = None) -> bool:
+    async def compact(
+        self, job: Job, *, goal: int | None = None, limit: int | None = None, summarised: bool = False
+    ) -> bool:
         """Bring the job's history down to `goal` prompt tokens (default: the target); returns False if nothing was gained.
 
         `limit` is the most tokens that may be left, by default what surely fits. It is given after a refusal: then a history
         that could not be shortened recently is tried again, and nothing is recalled. Otherwise recall chooses anew, since
-        the prompt has another beginning.
+        the prompt has another beginning. `summarised`: a summary is wanted even where pruning would do.
         """
         budget = job.budget
         if budget is None or not job.prompt.history:
@@ -108,7 +121,8 @@ class Compactor:
             return False
         dropped = limit is not None and await self.addons.make_way(job, refused=True)
         most = min(limit or budget.limit, budget.limit, budget.window - budget.answer)
-        result = await self._shorten(job, budget, goal, most)
+        aim = _Aim(budget, goal, most, summarised or job.request.compaction is not None)
+        result = await self._shorten(job, aim)
         if isinstance(result, NothingDone):
             now = job.outcome.clock()
             self._cooling = {key: until for key, until in self._cooling.items() if until > now}
@@ -123,7 +137,7 @@ class Compactor:
         if is_too_long():
             await self._counting.confirm_count(job)
             if is_too_long():
-                await self._shorten(job, budget, goal, job.surely_below(budget.limit))
+                await self._shorten(job, aim._replace(limit=job.surely_below(budget.limit)))
         if limit is None:
             reserve = max(budget.goal - goal, _reserve(job, budget))
             for addon in self.addons.at(AddOn.enrich):
@@ -133,7 +147,9 @@ class Compactor:
     async def compact_if_due(self, job: Job) -> bool:
         """Compact the history if the prompt, which was just prepared or measured again, needs it; returns False otherwise."""
         decision = decide(job.budget, job.facts)
-        return isinstance(decision, Compact) and await self.compact(job, goal=decision.goal)
+        return isinstance(decision, Compact) and await self.compact(
+            job, goal=decision.goal, summarised=decision.goal is not None
+        )
 
     async def foresee(self, job: Job) -> None:
         """Find out how far a pause could shorten the prompt, unless shortening the answer alone would gain enough room."""
@@ -144,7 +160,9 @@ class Compactor:
         if growth_needed(job) <= room:
             return
         room = max(0, room)
-        done = await self._condense(job, budget, max(1, budget.goal - room), max(1, budget.limit - room), asks=False)
+        wanted = job.request.compaction is not None
+        aim = _Aim(budget, max(1, budget.goal - room), max(1, budget.limit - room), wanted)
+        done = await self._condense(job, aim, asks=False)
         job.state.spare = round(done.before - done.after) or job.prompt.recalled.tokens
 
     def growth(self, job: Job, budget: ContextBudget) -> Growth:
@@ -163,10 +181,10 @@ class Compactor:
         opening = 0.0 if first is None else sum(self._counting.meter.costs(job.key, [history[first]]))
         return budget.goal_for(self.growth(job, budget), opening)
 
-    async def _shorten(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> RunResult:
+    async def _shorten(self, job: Job, aim: _Aim) -> RunResult:
         """Have the history shortened, and apply and record the result."""
         since = self.begin(job)
-        result = await self._run(job, budget, goal, limit)
+        result = await self._run(job, aim)
         await self._apply(job, result, since)
         return result
 
@@ -220,11 +238,11 @@ class Compactor:
                 outcome.show("checkpoint_kept", checkpoint=checkpoint)
             await self._counting.recount(job)
 
-    async def _run(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> RunResult:
+    async def _run(self, job: Job, aim: _Aim) -> RunResult:
         """Shorten the history, in a run that others may share if this job may wait for a model, else alone and by code."""
         wait = self.summaries.wait(job)
         if not wait:
-            return await self._run_alone(job, budget, goal, limit)
+            return await self._run_alone(job, aim)
         # A run started ahead of time, before this client's newest message came, may be enough.
         ahead = next((flight for flight in self._flights.values() if _continues(job, flight.job)), None)
         if ahead is not None:
@@ -232,16 +250,16 @@ class Compactor:
             if isinstance(result, Shortened | Adopted) and _is_longer(result.checkpoint, job):
                 return Adopted(result.checkpoint)
         # Requests with the same history to shorten, by the same instructions and to the same size, share one run.
-        key = (f"{job.scope}|{instructions(job)}", job.prompt.links[-1], len(job.prompt.history), goal, limit)
+        key = (f"{job.scope}|{instructions(job)}", job.prompt.links[-1], len(job.prompt.history), aim.goal, aim.limit)
         flight = self._flights.get(key)
         if flight is None:
             # The run works on a copy, because this job may go on without waiting for it.
             twin = copy(job)
             twin.prompt = copy(job.prompt)
-            flight = _Flight(twin, spawn(self._run_once(twin, budget, goal, limit), name="compaction"))
+            flight = _Flight(twin, spawn(self._run_once(twin, aim), name="compaction"))
             self._flights[key] = flight
             flight.task.add_done_callback(lambda _: self._land(flight))
-        return await self._wait_for(flight, job, wait) or await self._run_alone(job, budget, goal, limit)
+        return await self._wait_for(flight, job, wait) or await self._run_alone(job, aim)
 
     async def _wait_for(self, flight: _Flight, job: Job, seconds: float) -> RunResult | None:
         """Wait for the result of a run, or return None if it takes longer than `seconds`.
@@ -274,7 +292,7 @@ class Compactor:
     def _land(self, flight: _Flight) -> None:
         self._flights = {key: other for key, other in self._flights.items() if other is not flight}
 
-    async def _run_once(self, job: Job, budget: ContextBudget, goal: int, limit: int) -> RunResult:
+    async def _run_once(self, job: Job, aim: _Aim) -> RunResult:
         """Run with a model, unless another replica does so, or did since the job was prepared: then adopt its checkpoint."""
         answered = job.expected or job.prompt.answered
         async with self._store.claim(f"{job.scope}|{answered.hex()}", CLAIM):
@@ -282,18 +300,16 @@ class Compactor:
             if stored is not None and _is_longer(stored, job):
                 return Adopted(stored)
             try:
-                return await self._run_alone(job, budget, goal, limit, asks=True)
+                return await self._run_alone(job, aim, asks=True)
             except NotWritten:
                 return NothingDone()
 
-    async def _run_alone(
-        self, job: Job, budget: ContextBudget, goal: int, limit: int, *, asks: bool = False
-    ) -> RunResult:
+    async def _run_alone(self, job: Job, aim: _Aim, *, asks: bool = False) -> RunResult:
         """Shorten the history here and store the checkpoint; `asks`: a model may be asked for a summary."""
-        done = await self._condense(job, budget, goal, limit, asks=asks)
+        done = await self._condense(job, aim, asks=asks)
         if not done.covered or (job.rewrites and done.summary != "written"):
             return NothingDone()
-        return Shortened(done, await self._store_checkpoint(job, budget, done))
+        return Shortened(done, await self._store_checkpoint(job, aim.budget, done))
 
     async def _store_checkpoint(self, job: Job, budget: ContextBudget, done: Compaction) -> Checkpoint:
         # On a job run ahead, the last two messages are the answer and a placeholder, which the client has not sent.
@@ -303,19 +319,19 @@ class Compactor:
             await self._store.put(checkpoint)
         return checkpoint
 
-    async def _condense(self, job: Job, budget: ContextBudget, goal: int, limit: int, *, asks: bool) -> Compaction:
+    async def _condense(self, job: Job, aim: _Aim, *, asks: bool) -> Compaction:
         """Carry out the pure flow, with summaries from a model where it asks for them."""
         heavy = is_heavy(job.prompt.history, HEAVY_HISTORY)
         # Measure again first: the overhead is the whole prompt less its messages, and a count that came in the meantime has
         # changed both.
         await self._counting.recount(job)
         cost = partial(self._counting.meter.costs, job.key)
-        reduction, overhead = await offload_if(heavy, _reduction_of, job, budget, goal, cost)
+        reduction, overhead = await offload_if(heavy, _reduction_of, job, aim.budget, aim.goal, cost)
         flow = compact(
             reduction,
-            await self.summaries.summariser(job, overhead, goal=goal, asks=asks),
-            limit=max(1.0, limit - overhead),
-            summarised=job.request.compaction is not None,
+            await self.summaries.summariser(job, overhead, goal=aim.goal, asks=asks),
+            limit=max(1.0, aim.limit - overhead),
+            summarised=aim.summarised,
             strategy=STRATEGIES[job.settings.strategy],
         )
         return await self.summaries.drive(job, flow, job.settings.read_timeout, heavy=heavy)

@@ -35,8 +35,8 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(186, 160),
-    "lines of code": Bound(25_548, 18_500),
-    "Python tokens": Bound(269_529, 175_000),
+    "lines of code": Bound(25_558, 18_500),
+    "Python tokens": Bound(269_567, 175_000),
     "settings": Bound(42, 40),
     "lines of tests": Bound(57_760, 40_000),
     "files in a circle of imports": Bound(0, 0),

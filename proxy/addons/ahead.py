@@ -345,14 +345,14 @@ class AheadCompactor(AddOn):
     async def _shorten(self, plan: _Plan, job: Job, rest: Sequence[Message], recalled: int) -> AheadResult | None:
         """Shorten the history now if the next turn would be due, by code alone where a turn would not wait for a model either."""
         await self._preparer.prepare(job)
-        budget = job.budget
-        if budget is None or not job.window_is_known:
+        if (budget := job.budget) is None or not job.window_is_known:
             return None
         grown, added = self._compactor.growth(job, budget), round(sum(self._meter.costs(job.key, rest)))
         decision = decide_next(budget, job.facts.plus(added), grown, recalled=recalled)
         if not isinstance(decision, Compact):
             return None
-        if not await self._compactor.compact(job, goal=decision.goal or self._goal(job, added)):
+        goal = decision.goal or self._goal(job, added)
+        if not await self._compactor.compact(job, goal=goal, summarised=decision.goal is not None):
             return "failed" if job.state.unsummarised else "useless"
         self._note_digest(plan, job)
         return "done"

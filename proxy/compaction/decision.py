@@ -62,7 +62,7 @@ class Compact:
     """Compact the history first."""
 
     goal: int | None = None
-    """Prompt tokens to compact to, or None if that is left to the conversation's growth."""
+    """Prompt tokens to compact to, with a summary in any case, or None if both are left to the conversation's growth."""
     too_large: bool = True
     """Whether the prompt is too large. If so, something else may be taken out of it instead."""
 

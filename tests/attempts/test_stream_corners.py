@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from proxy.addon import AddOns
-from proxy.compactor import Compactor
+from proxy.compactor import Compactor, _Aim
 from tests.attempts.test_resuming import history, joined_calls
 from tests.attempts.test_tools import ASK, CALL, EMULATED, WEATHER, says
 from tests.attempts.test_whole import choice, whole
@@ -122,13 +122,13 @@ async def test_who_comes_while_an_abandoned_compaction_is_being_cancelled_gets_o
     job: Any = SimpleNamespace(scope="s", prompt=prompt, state=SimpleNamespace(progress=None), expected=None)
     job.request, job.managed = SimpleNamespace(compaction=None), SimpleNamespace(hands_over=False)
     job.settings, job.route = SimpleNamespace(ahead="auto", read_timeout=9.0), SimpleNamespace(upstream=None)
-    first = asyncio.ensure_future(compactor._run(job, None, 1, 1))  # type: ignore[arg-type]
+    first = asyncio.ensure_future(compactor._run(job, _Aim(None, 1, 1, False)))  # type: ignore[arg-type]
     for _ in range(3):
         await asyncio.sleep(0)
     first.cancel()
     for _ in range(3):
         await asyncio.sleep(0)
-    second = asyncio.ensure_future(compactor._run(job, None, 1, 1))  # type: ignore[arg-type]
+    second = asyncio.ensure_future(compactor._run(job, _Aim(None, 1, 1, False)))  # type: ignore[arg-type]
     for _ in range(3):
         await asyncio.sleep(0)
     unwound.set()
