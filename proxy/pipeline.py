@@ -155,8 +155,8 @@ class Pipeline:
         await client.notify(done if gained else IN_VAIN)
         if job.prompt.estimate.tokens >= budget.window:
             await self.counting.confirm_count(job)
-        if job.facts.cuts and not job.prompt.estimate.counted and job.prompt.estimate.upper >= budget.window:
-            await self.attempts.ask_whether_it_fits(job, budget.window)
+        if job.facts.cuts:
+            await self.attempts.make_fit(job, budget.window)
         if isinstance(self.decide(job, compacted=True), Refuse):
             raise await too_long(job, self.counting.meter)
 

@@ -118,17 +118,26 @@ class Attempts:
                 return response, body
             why = done.value
 
-    async def ask_whether_it_fits(self, job: Job, window: int) -> None:
-        """Have a backend that silently cuts read a prompt that may exceed `window` tokens; raises `ContextOverflow` if it does."""
-        estimate, meter = job.prompt.estimate, self.counting.meter
-        body = unstreamed(job.prompt.body()) | dict.fromkeys(job.prompt.request.bounds, 1)
-        response, answered = await self._post(job, ChatBody(dumps(body)), "asked", stream=False)
-        overflow = await self._overflow(job, response.status_code, answered or b"", estimate)
-        tokens = max([piece.prompt_tokens for piece in _pieces(response, answered or b"")], default=0)
-        if overflow is not None or (tokens and meter.shows_cut(estimate, tokens, window)):
-            raise await too_long(job, meter, counted=(overflow and overflow.prompt_tokens) or 0)
-        meter.anchor_exact(estimate, tokens)
-        await self.counting.recount(job)
+    async def make_fit(self, job: Job, window: int) -> None:
+        """Have a backend that silently cuts read a prompt that may exceed `window` tokens, and shorten it as far as that shows.
+
+        Raises:
+            ContextOverflow: it exceeds them, and nothing more can be shortened.
+        """
+        meter = self.counting.meter
+        while job.prompt.estimate.upper >= window and not job.prompt.estimate.counted:
+            estimate = job.prompt.estimate
+            body = unstreamed(job.prompt.body()) | dict.fromkeys(job.prompt.request.bounds, 1)
+            response, answered = await self._post(job, ChatBody(dumps(body)), "asked", stream=False)
+            overflow = await self._overflow(job, response.status_code, answered or b"", estimate)
+            tokens = max([piece.prompt_tokens for piece in _pieces(response, answered or b"")], default=0)
+            if overflow is None and not (tokens and meter.shows_cut(estimate, tokens, window)):
+                meter.anchor_exact(estimate, tokens)
+                await self.counting.recount(job)
+                return
+            refusal = Refusal(overflow=overflow or Overflow(None, None))
+            if await self.mend(job, refusal) is Remedy.GIVE_UP:
+                raise await too_long(job, meter, counted=(overflow and overflow.prompt_tokens) or 0)
 
     async def go_on(
         self, job: Job, request: ContinuationRequest, delivered_tokens: int, way: Continuation | None, why: str
@@ -243,9 +252,9 @@ class Attempts:
 
     async def _shorten(self, job: Job, overflow: Overflow) -> bool:
         """Learn from a refusal and make the job fit; returns False if nothing can be shortened."""
-        job.outcome.add("refused", what="overflow", origin=ORIGIN, window=overflow.window)
         unbound(job)
         window = job.window
+        job.outcome.add("refused", what="overflow", origin=ORIGIN, window=overflow.window or window)
         await learn_window(job, overflow)
         budget, tokens = job.budget, job.prompt.estimate.tokens
         if budget is None:

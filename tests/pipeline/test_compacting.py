@@ -13,6 +13,7 @@ import pytest
 from proxy.compaction.results import results_of
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.history.marks import QUOTES
+from proxy.core.jsontext import dumps
 from proxy.store import Store
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Reply, qa, summariser, wait_until, walk
 from tests.fakes.waiting import PATIENCE
@@ -243,13 +244,35 @@ def test_one_thing_that_is_larger_than_the_window(size: str) -> None:
         assert (fake.overflows, fake.invalid_histories) == (0, [])
 
 
-def test_of_a_result_of_many_windows_half_a_window_stays_however_wrong_its_estimate_was() -> None:
-    fake = LlamaCppFake([FakeModel("m", WINDOW, letters=2)])
-    with fake, running_proxy(fake) as proxy:
-        result = "The weather was nice. Everybody went swimming. " * 1500
-        messages = [user("Who swam?"), assistant(None, tool_calls=[call(0, "read", "{}")]), tool(0, result)]
-        proxy.chat({"model": "m", "messages": messages})
-        assert 0.3 < fake.count(fake.chats()[-1].json) / WINDOW < 0.8
+RESULTS = {
+    "prose": ("The weather was nice. Everybody went swimming. ", 1.5),
+    "json": (dumps([{"entity": "temperature of the porch", "since": "2026-11-01T00:10:00"}]).decode(), 1.5),
+    "chinese": (dumps([{"名称": "传感器", "说明": "这是一个关于门廊温度的长期记录"}]).decode(), 1.15),
+    "ids": ("9f3c1a77-04be-4d21-b8aa-5e90, ", 1.5),
+}
+"""What is repeated, and the windows that the smaller result takes. That of the Chinese one is estimated at half of them."""
+
+
+@pytest.mark.parametrize("kind", FAKES)
+@pytest.mark.parametrize("result", RESULTS)
+@pytest.mark.rows(4)
+def test_of_a_result_above_the_window_about_half_a_window_stays_however_wrong_its_estimate_was(
+    kind: str, result: str
+) -> None:
+    """Each size has a model of its own, of which nothing is known yet."""
+    text, least = RESULTS[result]
+    models = {size: FakeModel(f"m{size}", WINDOW) for size in (least, 20.0)}
+    with FAKES[kind]([*models.values()], lambda _: Reply(text="Ann.")) as fake, running_proxy(fake) as proxy:
+        for size, model in models.items():
+            bodies = ({"model": model.id, "messages": [user("Who swam?"), *read(t)]} for t in ("", text))
+            bare, one = map(fake.count, bodies)
+            messages = [user("Who swam?"), *read(text * int(size * WINDOW / (one - bare)))]
+            assert proxy.chat({"model": model.id, "messages": messages}).status_code == 200
+            assert 0.3 < fake.count(fake.chats()[-1].json) / WINDOW < 1, size
+
+
+def read(result: str) -> list[dict[str, Any]]:
+    return [assistant(None, tool_calls=[call(0, "read", "{}")]), tool(0, result)]
 
 
 @pytest.mark.parametrize(("form", "lines"), [("native", 44), ("text", 38)])
