@@ -35,8 +35,8 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(186, 160),
-    "lines of code": Bound(25_563, 18_500),
-    "Python tokens": Bound(269_598, 175_000),
+    "lines of code": Bound(25_566, 18_500),
+    "Python tokens": Bound(269_595, 175_000),
     "settings": Bound(42, 40),
     "lines of tests": Bound(57_783, 40_000),
     "files in a circle of imports": Bound(0, 0),

@@ -34,61 +34,63 @@ class ModelSettings(BaseModel):
 
     trigger: entries.Fill = Field(
         default=DEFAULT_TRIGGER,
-        description="Fill at which a request is compacted before it is sent: a share of the window, or tokens (24000), then at most 0.8 of it.",
+        description="A prompt that fills this much of the window is compacted before it is sent: a share, or tokens (24000), then at most 0.8 of the window.",
     )
     target: entries.Fill = Field(
         default=DEFAULT_TARGET,
-        description="Fill to come down to when compacting: a share of the window, or tokens, then at most 0.5 of it.",
+        description="How far a compaction shortens the prompt: a share of the window, or tokens, then at most 0.5 of the window.",
     )
-    pause: entries.Fraction = Field(default=0.9, description="Fill at which a running answer is paused and compacted.")
+    pause: entries.Fraction = Field(
+        default=0.9,
+        description="When prompt and answer fill this share of the window, the answer is paused, the history compacted, and the answer resumed.",
+    )
     strategy: entries.StrategyName = Field(
         default="auto",
-        description="How histories are shortened: auto or hybrid (without a model as far as possible), summarize (always), truncate (the oldest turns go), mask (tool results, then an extract).",
+        description="How histories are shortened: `auto` or `hybrid` (asks a model only if needed), `summarize` (always asks a model), `truncate` (drops the oldest turns), `mask` (masks tool results, then makes an extract; asks no model).",
     )
     summary_model: entries.NonBlank | None = Field(
-        examples=["qwen3-4b"], default=None, description="Model that summarises; default: the request's own."
+        examples=["qwen3-4b"],
+        default=None,
+        description="Model that writes the summaries. Default: the request's own model.",
     )
     summary_wait: Annotated[entries.Seconds, Field(ge=0)] | None = Field(
         examples=[5.0],
         default=None,
-        description="Seconds a turn waits for a model's summary; then an extract made by code stands in its place until it is "
-        "written. Default: 0 where it is written in the background, 5 elsewhere; with `ahead` off until it is written.",
+        description="Seconds a request waits for the model's summary before an extract is used. Default: 0 where summaries are written in the background, 5 elsewhere, unlimited with `SPILLWAY_AHEAD=off`.",
     )
     recall: entries.Recall = Field(
         default="auto",
-        description="Bring back what was taken out of a conversation where a turn needs it: auto, tool (the model can search it too), off.",
+        description="Whether passages that were taken out return when a turn needs them: `auto`, `tool` (the model can search them too), `off`.",
     )
     recall_model: entries.NonBlank | None = Field(
         examples=["nomic-embed-text"],
         default=None,
-        description="Embedding model that helps to find what was put in other words; default: words alone are compared.",
+        description="Embedding model that finds passages which say the same in other words. Default: only words are compared.",
     )
     archive: Literal["on", "off"] = Field(
         default="off",
-        description="Store the messages of conversations, so that what a client no longer sends is brought back like the rest: on, off.",
+        description="Whether the messages of conversations are stored, so that what a client no longer sends can be recalled: `on`, `off`.",
     )
     ahead: entries.AheadMode = Field(
         default="auto",
-        description="Compact after an answer, while nobody waits: auto (with backends on this machine or in its network), on, off.",
+        description="Whether conversations are compacted after an answer, while nobody waits: `auto` (with backends on this machine or in its network), `on`, `off`.",
     )
     documents: entries.AheadMode = Field(
         default="auto",
-        description="Read a message that alone exceeds the window in parts, where all of it is asked about: auto (with backends "
-        "on this machine or in its network), on, off.",
+        description="Whether a message larger than the window is read in parts if the question is about all of it: `auto` (with backends on this machine or in its network), `on`, `off`.",
     )
     thinking_budget: Annotated[int, Field(ge=1)] | None = Field(
         examples=[2048],
         default=None,
-        description="Tokens that a model may think before it has to answer; a client's lower effort is a part of that; default: no bound.",
+        description="Tokens a model may think before it has to answer; a client's lower effort gets a part of them. Default: no bound.",
     )
     tool_mode: entries.ToolMode = Field(
         default="auto",
-        description="How tools reach models: auto or hybrid (as the model takes them, as text where it has none, and calls that it "
-        "writes as text are read), native (as they came), emulated (as text).",
+        description="How models get tools: `auto` or `hybrid` (natively if the model can; otherwise as text, and calls written as text are read), `native` (unchanged), `emulated` (as text).",
     )
     policy: Policy = Field(
         default="auto",
-        description="How much is kept of tool output, and of what agents send with every prompt: auto, standard, local.",
+        description="How much is kept of tool output and of what agents send with every prompt: `auto`, `standard`, `local`.",
     )
     limits: entries.SingleLimits = Field(
         examples=[{"lines": 400}],
@@ -98,12 +100,12 @@ class ModelSettings(BaseModel):
     tools_allowed: entries.WordList = Field(
         examples=[["read_file", "search_*"]],
         default=(),
-        description="Names of tools, or globs, that models are offered; empty: all.",
+        description="Names of the tools that models are offered, or globs. Empty: all.",
     )
     system_prompt: entries.NonBlank | None = Field(
         examples=["You are a terse assistant."],
         default=None,
-        description="Text that replaces the client's system prompt under local, or `off`: leave it; default: a short one for coding agents.",
+        description="Text that replaces the client's system prompt under the policy `local`; `off` keeps the client's. Default: a short prompt for coding agents.",
     )
 
 
@@ -129,44 +131,42 @@ class Settings(ModelSettings):
     backends: Annotated[tuple[BackendSetting, ...], BeforeValidator(entries.urls)] = Field(
         examples=[[{"name": "ollama", "url": "http://127.0.0.1:11434"}]],
         default=(),
-        description="List of `{name, kind, url, api_key, managed}`; empty: look on the usual ports.",
+        description="List of `{name, kind, url, api_key, managed}`. Empty: Spillway looks on the usual ports.",
     )
     discover: entries.Hosts = Field(
-        default=("127.0.0.1",), description="Hosts on which backends are looked for when none is configured."
+        default=("127.0.0.1",), description="Hosts that are searched for backends if none is configured."
     )
     default_model: entries.NonBlank | None = Field(
         examples=["qwen3-8b"],
         default=None,
-        description="Model that answers requests which name none, or `off`: refuse them; default: the only or the loaded one.",
+        description="Model for requests that name none; `off` refuses them. Default: the only model, or the only loaded one.",
     )
     api_keys: entries.WordList = Field(
         examples=[["sk-mine"]],
         default=(),
         repr=False,
-        description="Keys that clients must present; empty: none, on loopback only. They are never sent to a backend.",
+        description="Keys, one of which every client must present. They are never sent to a backend. Empty: no key is needed, on loopback only.",
     )
     admin_keys: entries.WordList = Field(
         examples=[["sk-admin"]],
         default=(),
         repr=False,
-        description="Keys to look at all conversations with, but not to send requests.",
+        description="Keys that may look at all conversations but send no requests.",
     )
     allow: entries.Permissions = Field(
         default=(),
         examples=[["metrics"]],
-        description="What is allowed beyond the safe default: `open` (anybody, on an address other than loopback), `admin` "
-        "(to load, change and delete models of a backend without keys), `metrics` (`/metrics` without a key, where there are "
-        "keys), `content` (holders of admin keys see conversations, not only figures).",
+        description="What is allowed beyond the safe default: `open` (anybody, on an address other than loopback), `admin` (loading, changing and deleting models of a backend without keys), `metrics` (`/metrics` without a key), `content` (holders of admin keys see the texts of conversations, not only figures).",
     )
     allowed_hosts: entries.HostGlobs = Field(
         examples=[["spillway", "*.example.com"]],
         default=(),
-        description="Host names, or globs, that clients without keys may use besides localhost and IP addresses.",
+        description="Host names, or globs, by which clients without keys may address Spillway besides localhost and IP addresses.",
     )
     cors: entries.OriginGlobs = Field(
         examples=[["https://chat.example.com", "http://localhost:*"]],
         default=(),
-        description="Origins of web pages that may use Spillway from a browser, or globs; `*`: all.",
+        description="Origins of web pages that may use Spillway from a browser, or globs; `*` allows all.",
     )
     store: str = Field(
         default="sqlite",
@@ -178,13 +178,12 @@ class Settings(ModelSettings):
     )
     restore: bool = Field(
         default=True,
-        description="Put back what clients leave out of answers: reasoning, and fields that a server wants returned.",
+        description="Put back what clients leave out of earlier answers: reasoning, and fields that a server wants returned.",
     )
     status: entries.StatusWords = Field(
         default=("auto",),
         examples=[["auto", "detailed"]],
-        description="How users see that Spillway is at work: auto, event, reasoning, content, comment, off; and how much of an "
-        "account follows an answer that has to end: minimal, normal (without a word), detailed.",
+        description="How users see that Spillway is at work: `auto`, `event`, `reasoning`, `content`, `comment`, `off`. A second word sets the length of the note after an answer cut short: `minimal`, `normal` (the default), `detailed`.",
     )
     models: Annotated[dict[str, ModelOverrides], BeforeValidator(entries.table)] = Field(
         examples=[{"qwen3*": {"window": 32768}}],
@@ -192,35 +191,39 @@ class Settings(ModelSettings):
         description="Overrides by glob on the model id: managed, window, tools, tokenizer, trigger … (config/models.example.toml).",
     )
     store_ttl: entries.Seconds = Field(
-        default=30 * 86400.0, gt=0, description="Seconds a checkpoint is kept after its last use."
+        default=30 * 86400.0, gt=0, description="Seconds that a checkpoint is kept after its last use."
     )
     store_bytes: entries.Bytes = Field(
-        default=256 * 2**20, gt=0, description="Bytes of the store; the oldest entries of the key with most go first."
+        default=256 * 2**20,
+        gt=0,
+        description="Bytes that the store may take. If it is full, the key with the most entries loses its oldest.",
     )
     cache_bytes: entries.Bytes = Field(
         default=64 * 2**20,
         ge=0,
-        description="Bytes of memory for earlier requests, which later ones and the page read. 0: the page shows no texts.",
+        description="Bytes of memory for earlier requests, which later requests and the page read. With 0 the page shows no texts.",
     )
     max_body: entries.Bytes = Field(
         default=64 * 2**20,
         gt=0,
         description="Bytes of the largest request accepted, and of the largest unstreamed answer of a backend.",
     )
-    max_connections: int = Field(default=1000, gt=0, description="Connections of clients at a time.")
+    max_connections: int = Field(default=1000, gt=0, description="Most connections of clients at a time.")
     graceful_timeout: entries.Seconds = Field(
         default=8.0,
         ge=0,
-        description="Seconds that running answers get to end when the server stops; below the 10 after which Docker kills.",
+        description="Seconds that running answers have to end when the server stops. Docker kills after 10.",
     )
     read_timeout: entries.Seconds = Field(
         default=900.0,
         gt=0,
-        description="Seconds of silence after which a backend is given up, and that a summary may take at most.",
+        description="Seconds without a byte after which a backend is given up, and the most that a summary may take.",
     )
     demo: bool = Field(default=True, description="Serve the built-in demo model until a backend is found.")
     log_level: entries.LogLevel = Field(default="info", description="Lowest severity that is logged.")
-    log_format: entries.LogFormat = Field(default="text", description="Form of a log line: text (name=value) or json.")
+    log_format: entries.LogFormat = Field(
+        default="text", description="Form of a log line: `text` (name=value) or `json`."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
