@@ -109,10 +109,11 @@ class Pipeline:
         for fields in outcome.each("adopted") if wanted is None else ():
             await reply.client.notify(shortened_ahead(**fields))
         await self.counting.refresh(job)
-        if isinstance(self.decide(job), Compact):
+        decision = self.decide(job)
+        if isinstance(decision, Compact):
             for addon in self.addons.at(AddOn.before_compaction):
                 await addon.before_compaction(job, reply.client)
-        decision = self.decide(job)
+            decision = self.decide(job)
         if isinstance(decision, Compact) and decision.too_large and await self.addons.make_way(job, refused=False):
             decision = self.decide(job)
         if isinstance(decision, Compact):

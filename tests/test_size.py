@@ -36,7 +36,7 @@ class Bound(NamedTuple):
 BOUNDS = {
     "files": Bound(186, 160),
     "lines of code": Bound(25_566, 18_500),
-    "Python tokens": Bound(269_595, 175_000),
+    "Python tokens": Bound(269_592, 175_000),
     "settings": Bound(42, 40),
     "lines of tests": Bound(57_783, 40_000),
     "files in a circle of imports": Bound(0, 0),

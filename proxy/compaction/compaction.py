@@ -78,7 +78,7 @@ class Strategy:
     """One way to bring a history down to its budget."""
 
     shorten: Callable[[Reduction, Summariser, bool], Shortening]
-    """Sliced of the strategy. If the last argument is true, a summary is wanted even where the history could do without one."""
+    """Flow of the strategy. If the last argument is true, a summary is wanted even where the history could do without one."""
     asks: bool = True
     """Whether a model may be asked for a summary."""
 

@@ -5,7 +5,7 @@ Python runs one thread at a time, and a computing thread hands over only every 5
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -133,20 +133,18 @@ async def offload_each(heavy: bool, work: Callable[[S], T], values: Iterable[S])
 
     These are also the points at which it ends if its client has left.
     """
-    rest, done = iter(values), list[T]()
-    while await offload_if(heavy, _some, work, rest, done):
+    flow = _each(work, values)
+    while (step := await offload_if(heavy, next_step, flow, None)) is None:
         pass
-    return done
+    return step[0]
 
 
-def _some(work: Callable[[S], T], rest: Iterator[S], done: list[T]) -> bool:
-    """Do the rest for one slice of time; return whether there may be more."""
-    end = thread_time() + _SLICE
-    for value in rest:
+def _each(work: Callable[[S], T], values: Iterable[S]) -> Generator[None, None, list[T]]:
+    done = list[T]()
+    for value in values:
         done.append(work(value))
-        if thread_time() >= end:
-            return True
-    return False
+        yield
+    return done
 
 
 def next_step(flow: Generator[S, Any, T], reply: Any) -> S | tuple[T]:
