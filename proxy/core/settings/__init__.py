@@ -34,7 +34,7 @@ class ModelSettings(BaseModel):
 
     trigger: entries.Fill = Field(
         default=DEFAULT_TRIGGER,
-        description="A prompt that fills this much of the window is compacted before it is sent: a share, or tokens (24000), then at most 0.8 of the window.",
+        description="A prompt that fills this much of the window is compacted before it is sent: a share, or tokens (24000), then at most 0.8 of it.",
     )
     target: entries.Fill = Field(
         default=DEFAULT_TARGET,
