@@ -119,12 +119,17 @@ def test_for_every_history(texts: list[str], question: str, data: st.DataObject)
         assert job.prompt.estimate.tokens <= job.budget.due
         blocks = text_of(sent[-1])[: -len(question)]
         assert blocks.count(RECALLED) == blocks.count(f"\n{RECALLED_END}") <= 1
-        # Nothing is repeated that the prompt has, and nothing comes from anywhere but this history.
+        # Nothing comes from anywhere but this history, and nothing is repeated that the prompt has, but for a later statement
+        # beside the lost one that it may have changed: the one that holds has to come last.
         newest = job.prompt.recalled.newest
-        for passage in newest.passages if newest else ():
-            assert passage.index < covered
+        passages = newest.passages if newest else ()
+        for passage in passages:
             assert passage.text in texts[passage.index]
-            assert not any(passage.text in text_of(message) for message in job.prompt.history)
+            if passage.index < covered:
+                assert not any(passage.text in text_of(message) for message in job.prompt.history)
+            else:
+                assert passage.later
+                assert any(other.behind == passage.text and other.index < covered for other in passages)
         # Applying it twice changes nothing.
         again = await recalled(recaller, meter, messages, covered)
         assert again.messages == sent
