@@ -168,6 +168,7 @@ PIP = $(PY) -m pip install --quiet
 install = { test -x $(UV_TOO) && $(UV_TOO) pip install --quiet --python $(PY) $(1); } || { $(PIP) --upgrade pip && $(PIP) $(1); }
 
 $(PY):
+	@echo "Setting up a Python environment in $(VENV); with the next step that takes about a minute, once …"
 ifdef UV
 	@$(UV) venv --quiet --python '>=3.11' $(VENV)
 else
@@ -178,6 +179,7 @@ endif
 
 # With all extras, which name no package of an index.
 $(VENV)/.run: pyproject.toml | $(PY)
+	@echo "Installing Spillway and its libraries into $(VENV) …"
 	@$(call install,$(EXTRAS))
 	@$(PY) -m compileall -q proxy
 	@touch $@

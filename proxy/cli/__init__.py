@@ -66,9 +66,15 @@ def warn(text: str) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 0; 1 if something does not work; 2 for a wrong setting or argument; 130 if interrupted."""
     try:
-        return _run(list(sys.argv[1:] if argv is None else argv))
+        try:
+            return _run(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # `spillway config | head`: nobody reads on. Python flushes again at its exit, which must not fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 def _run(arguments: list[str]) -> int:

@@ -78,6 +78,15 @@ def test_help_imports_nothing_but_the_parser() -> None:
     assert not {"asyncio", "httpx", "pydantic", "starlette", "uvicorn", "proxy.app", "proxy.core.settings"} & modules
 
 
+@pytest.mark.parametrize("command", ["config", "--help"])
+def test_a_reader_that_leaves_ends_a_command_without_a_word(command: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    run = [sys.executable, "-m", "proxy", command]
+    assert subprocess.run(run, stdout=writing, stderr=subprocess.PIPE, check=False).stderr == b""
+    os.close(writing)
+
+
 @pytest.mark.heavy
 def test_a_backend_that_starts_later_takes_the_place_of_the_demo(tmp_path: Path) -> None:
     host = f"127.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.77"  # where nobody else listens
