@@ -159,7 +159,7 @@ class Counting:
     def learn_pace(self, job: Job) -> None:
         """Learn a model's pace from the time that a streamed turn took to its first word, and after it."""
         outcome, usage = job.outcome, job.outcome.usage
-        if not job.request.stream or outcome.first_byte is None or outcome.attempts != 1 or usage is None:
+        if not job.request.stream or outcome.first_byte is None or outcome.counts["sent"] != 1 or usage is None:
             return
         reused = (outcome.repeated or 0) if outcome.reused is None else outcome.reused
         waited = outcome.first_byte - outcome.compaction_seconds

@@ -1,5 +1,6 @@
 """The record of one request's life: filled while it is served, read at its end by log, metrics, traces, page and headers, in tokens and seconds."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -38,15 +39,10 @@ _BEGINNING: Mapping[Activity | None, str] = {
 EVENTS = {name: activity for activity, names in _BEGINNING.items() for name in names.split()}
 """All events there are, each with the activity that begins with it."""
 _COUNTERS = {
-    "sent": "attempts",
-    "summarised": "summaries",
-    "searched": "searches",
-    "refused": "refusals",
-    "paused": "pauses",
-    "resumed": "resumes",
-    "concluded": "conclusions",
-}
-"""Attribute that counts the events of a name."""
+    "sent": "attempts", "summarised": "summaries", "searched": "searches", "refused": "refusals",
+    "paused": "pauses", "resumed": "resumes", "concluded": "conclusions",
+}  # fmt: skip
+"""Figure that counts the events of a name."""
 
 
 class Event(NamedTuple):
@@ -101,6 +97,8 @@ class Outcome:
     since: float = field(init=False)
     events: list[Event] = field(default_factory=list)
     """What happened, never what was said; at most `MOST_EVENTS`."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Number of the events of each name, those that are no longer stored included."""
     conversation: str = ""
     """A digest of the client's name for it; empty: it has none."""
     traced: Callable[[Headers], Headers] = lambda headers: headers
@@ -126,14 +124,12 @@ class Outcome:
     """Prompt tokens by which all compactions shortened it, earlier ones included."""
     saved_answer: int = 0
     """Those of them that the answer so far was shortened by where it was resumed."""
-    attempts: int = 0
     rungs: tuple[str, ...] = ()
     """Rungs of the ladder that took something out, in this order."""
     compactions: int = 0
     compaction_seconds: float = 0.0
-    summaries: int = 0
-    """Summaries that a model was asked for, and how many of them were not fit to be used."""
     unfit: int = 0
+    """Summaries that were not fit to be used."""
     summary: str = ""
     """What replaces messages: `written` by a model, an `extract` by code; empty: neither."""
     recalled: int = 0
@@ -157,16 +153,6 @@ class Outcome:
     leaked_calls: int = 0
     """Tool calls that were read back from text, and those left out because the answer had made them before."""
     repeated_calls: int = 0
-    searches: int = 0
-    refusals: int = 0
-    pauses: int = 0
-    resumes: int = 0
-    conclusions: int = 0
-    """Thoughts that were ended for an answer."""
-    unfinished: bool = False
-    """The answer ended for want of room, or because it got too long."""
-    stopped: bool = False
-    """A viewer ended the answer."""
     first_byte: float | None = None
     seconds: float = 0.0
     usage: Mapping[str, Any] | None = None
@@ -183,8 +169,7 @@ class Outcome:
         """Record one of the `EVENTS`."""
         event = Event(self.clock(), name, fields)
         self.doing = EVENTS[name] or self.doing
-        if (counter := _COUNTERS.get(name)) is not None:
-            setattr(self, counter, getattr(self, counter) + 1)
+        self.counts[name] += 1
         if name == "first_byte" and self.first_byte is None:
             self.first_byte = event.at - self.since
         if len(self.events) < MOST_EVENTS:
@@ -284,7 +269,7 @@ class Outcome:
     @property
     def handled(self) -> bool:
         """Return whether more was done than to forward it."""
-        return bool(self.compactions or self.pauses or self.attempts > 1)
+        return bool(self.compactions or self.counts["paused"] or self.counts["sent"] > 1)
 
     @property
     def mended_calls(self) -> bool:
@@ -300,9 +285,10 @@ class Outcome:
     @property
     def tokens_saved(self) -> int:
         """Tokens by which that is more than what was sent, as the backend counts, and up to a full window."""
-        if not (self.saved or self.shaped or self.recalled_tokens) or not (self.attempts and self.tokens_after):
+        if not (self.saved or self.shaped or self.recalled_tokens) or not (self.counts["sent"] and self.tokens_after):
             return 0
-        sent, counted = self.tokens_after, 0 if self.resumes else as_count((self.usage or {}).get("prompt_tokens"))
+        sent = self.tokens_after
+        counted = 0 if self.counts["resumed"] else as_count((self.usage or {}).get("prompt_tokens"))
         without = min(self.tokens_without, max(sent, self.window or self.tokens_without))
         return self.saved_answer + round((without - sent) * (counted or sent) / sent)
 
@@ -310,6 +296,17 @@ class Outcome:
         """Fields of the events of this name."""
         assert name in EVENTS
         return (event.fields for event in self.events if event.name == name)
+
+    def figures(self) -> dict[str, Any]:
+        """Return what it holds by the names under which log, traces and API show it."""
+        return {
+            **vars(self),
+            **{figure: self.counts[event] for event, figure in _COUNTERS.items()},
+            "unfinished": self.counts["out_of_room"] > 0,
+            "stopped": self.counts["stopped"] > 0,
+            "tokens_saved": self.tokens_saved,
+            "fill": self.fill,
+        }
 
     def usage_details(self) -> dict[str, Any] | None:
         """Describe what was done, for the usage of the answer; None: nothing."""
@@ -325,13 +322,13 @@ class Outcome:
         optional = {
             "summary": self.summary,
             "compactions": self.reduced,
-            "searches": self.searches,
+            "searches": self.counts["searched"],
             "tool_calls": {name: value for name, value in calls.items() if value},
             "recalled": self.recalled and {"passages": self.recalled, "tokens": self.recalled_tokens},
             "left_out": cut["tokens"] and cut,
         }
         details: dict[str, Any] = {
-            "attempts": self.attempts,
+            "attempts": self.counts["sent"],
             "action": self.action,
             "saved_tokens": self.tokens_saved,
             **{name: value for name, value in optional.items() if value},

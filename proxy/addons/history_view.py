@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import islice
 from math import inf
 from typing import Any, Literal, TypeAlias
@@ -16,20 +16,18 @@ from proxy.core.errors import Conflict, Forbidden, NotFound
 from proxy.core.piece import as_count
 from proxy.core.request import Request
 from proxy.net.tasks import offload_if
-from proxy.outcome import Outcome
 from proxy.tokens.meter import Meter
 
 Role: TypeAlias = Literal["open", "key", "admin"]
 MOST_TURNS = 200
 """Most requests in a timeline; the newest are shown."""
-_INTERNAL = frozenset(
-    (
-        *("clock", "observers", "credential", "traced", "cause", "since", "events", "delivered", "listed"),
-        *("usage", "conversation", "seconds"),
-    )
+_FIGURES = (
+    "id dialect backend model status doing action sent_as covered kind tools shaped window tokens_before tokens_after saved "
+    "saved_answer attempts rungs compactions compaction_seconds summaries unfit summary recalled recalled_tokens restored "
+    "afforded left_out left_out_of cut_earlier repeated reused unlike leaked_calls repeated_calls searches refusals pauses "
+    "resumes conclusions unfinished stopped first_byte error"
 )
-_FIELDS = tuple(each.name for each in fields(Outcome) if each.name not in _INTERNAL)
-"""Fields of an outcome that are shown as they are."""
+"""Figures of an outcome that are shown as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,15 +213,16 @@ class HistoryView:
     def outcome(self, record: RequestRecord) -> dict[str, Any]:
         """Describe one request."""
         outcome, usage = record.outcome, record.outcome.usage or {}
+        figures = outcome.figures()
         return {
-            **{name: getattr(outcome, name) for name in _FIELDS},
+            **{name: figures[name] for name in _FIGURES.split()},
             "conversation": None if record.conversation is None else record.conversation.id,
             "owner": owner(outcome.credential),
             "at": record.at,
             "streamed": record.streamed,
             "running": record.running,
             "seconds": self._seconds(record),
-            "saved": outcome.tokens_saved,
+            "saved": figures["tokens_saved"],
             "sentence": sentence(outcome),
             "malformed_calls": outcome.malformed_calls,
             "reduced": outcome.reduced,
@@ -300,7 +299,7 @@ class HistoryView:
             },
             "rescued": {
                 "prompts": sum(each.outcome.tokens_without > (each.outcome.window or inf) for each in answered),
-                "answers": sum(bool(each.resumes) for each in outcomes),
+                "answers": sum(each.counts["resumed"] > 0 for each in outcomes),
             },
         }
 

@@ -7,7 +7,6 @@ import json
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
-from operator import attrgetter
 from typing import Any
 
 from typing_extensions import override
@@ -62,7 +61,7 @@ FIELDS: tuple[tuple[str, str, str | Callable[[Outcome], Any]], ...] = (
     ("resumes", "resumes of the answer", "resumes"), ("concluded", "thoughts ended by Spillway", "conclusions"),
     ("repeated", "tokens that begin as the prompt before", "repeated"), ("reused", "prompt tokens that the backend had cached", "reused"),
     ("why", "no more is repeated or reused: the `first` prompt, other `tools`, another `system` prompt, `edited` by the client, `shortened` by Spillway, or not cached by the `backend`", "unlike"),
-    ("ended", "why the answer ended early: `window`, `answer_windows`, `loop`; `viewer`: it was stopped", lambda o: next((each["reason"] for each in o.each("out_of_room")), "viewer" * o.stopped)),
+    ("ended", "why the answer ended early: `window`, `answer_windows`, `loop`; `viewer`: it was stopped", lambda o: next((each["reason"] for each in o.each("out_of_room")), "viewer" * bool(o.counts["stopped"]))),
     ("attempts", "requests to the backend", "attempts"),
     ("first_byte", "seconds until the first byte", "first_byte"), ("seconds", "in all", "seconds"),
     ("done", "what was done, in a sentence", sentence),
@@ -132,7 +131,8 @@ class RequestLog(AddOn):
                 )
             return
         if _log.isEnabledFor(level := logging.DEBUG if _is_plain(outcome) else logging.INFO):
-            _write(level, {n: (attrgetter(read) if isinstance(read, str) else read)(outcome) for n, _, read in FIELDS})
+            figures = outcome.figures()
+            _write(level, {n: figures[read] if isinstance(read, str) else read(outcome) for n, _, read in FIELDS})
         if calls := outcome.malformed_calls:
             faults = dict.fromkeys(f"{call['reason']} {call['tool'] or 'unnamed'} ({call['form']})" for call in calls)
             _write(logging.WARNING, {**_origin("malformed", outcome), "calls": ", ".join(faults)})
@@ -154,7 +154,7 @@ class RequestLog(AddOn):
 
 def _is_plain(outcome: Outcome) -> bool:
     """Return whether the request and its answer were passed on unchanged, and nothing else happened."""
-    odd = outcome.refusals or outcome.unfinished or outcome.stopped or outcome.mended_calls or outcome.handled
+    odd = outcome.counts.keys() & {"refused", "out_of_room", "stopped"} or outcome.mended_calls or outcome.handled
     return outcome.action in ("forwarded", "passed") and not odd and outcome.error is None and outcome.status < 400
 
 

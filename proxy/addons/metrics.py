@@ -80,25 +80,25 @@ def _reused_share(outcome: Outcome) -> float | None:
 
 _BY_KEY = "key"
 """Label for the sender."""
-COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler], ...] = (
+COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler | str], ...] = (
     ("requests", "Requests, by action and status of the answer.", ("action", "status"), _ended),
-    ("saved_tokens", "Prompt tokens that were not sent: what was taken out, less what was recalled.", (), _one(lambda o: max(0, o.tokens_saved) if o.attempts and o.cause is None and (o.saved or o.shaped) else None)),
+    ("saved_tokens", "Prompt tokens that were not sent: what was taken out, less what was recalled.", (), _one(lambda o: max(0, o.tokens_saved) if o.counts["sent"] and o.cause is None and (o.saved or o.shaped) else None)),
     ("summarised_requests", "Requests sent with a summary, by who made it: written by a model, or an extract by code.", ("summary",), lambda o: (((o.summary,), 1),) if o.summary and o.answered and o.cause is None else ()),
     ("compactions", "Histories shortened, by kind of reduction.", ("kind",), lambda o: [((each["kind"],), 1) for each in o.reduced]),
     ("compaction_messages", "Messages of histories that were shortened, before it and after.", ("when",), _reduced("messages_before", "messages_after")),
     ("compaction_tokens", "Tokens of histories that were shortened, before it and after.", ("when",), _reduced("tokens_before", "tokens_after")),
     ("cleaned_results", "Tool results that were capped, masked or left out.", (), _reduced("results_cleaned")),
-    ("summaries", "Summaries, by the verdict of their check.", ("verdict",), _events("summarised", "verdict")),
+    ("summaries", "Summaries, by the verdict of their check.", ("verdict",), "summarised"),
     ("extracts", "Extracts made by code in place of a summary.", (), _one(lambda o: sum(each["summary"] == "extract" for each in o.reduced) or None)),
     ("usage_tokens", "Tokens of answers, by a digest of the key that asked and by kind.", (_BY_KEY, "kind"), _used),
-    ("ahead", "Compactions ahead of time, by result.", ("became",), _events("compacted_ahead", "became")),
-    ("compactions_on_demand", "Compactions that users asked for, by result.", ("became",), _events("compacted_on_demand", "became")),
-    ("document_parts", "Parts of messages that exceed the window, by result.", ("became",), _events("document_part", "became")),
+    ("ahead", "Compactions ahead of time, by result.", ("became",), "compacted_ahead"),
+    ("compactions_on_demand", "Compactions that users asked for, by result.", ("became",), "compacted_on_demand"),
+    ("document_parts", "Parts of messages that exceed the window, by result.", ("became",), "document_part"),
     ("recalled_tokens", "Tokens of recalled passages.", (), _one(lambda o: o.recalled_tokens or None)),
     ("archived_messages", "Messages added to the archives of conversations.", (), _events("archived", by="messages")),
-    ("searches", "Searches of conversations by models.", (), _events("searched")),
+    ("searches", "Searches of conversations by models.", (), "searched"),
     ("found_tools", "Tools whose schema a model got inside an answer, by reason: looked up, or called without it.", ("why",), _events("tools_given", "why", by="tools")),
-    ("pauses", "Answers paused, by reason.", ("reason",), _events("paused", "reason")),
+    ("pauses", "Answers paused, by reason.", ("reason",), "paused"),
     ("resumes", "Answers resumed, by way of continuation.", ("continuation",), _events("resumed", "how")),
     ("restored_messages", "Messages completed with what their client had left out of an answer.", (), _one(lambda o: o.restored or None)),
     ("repairs", "Histories repaired so that backends accept them.", ("kind",), _kinds("mended")),
@@ -110,17 +110,20 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler], ...] = (
     ("reused_tokens", "Prompt tokens that the backend reports as cached.", (), _one(lambda o: o.reused)),
     ("prefix_breaks", "Prompts that repeat less of the previous one than they could, by reason.", ("why",), lambda o: (((o.unlike,), 1),) if o.unlike else ()),
     ("emulated_tool_calls", "Tool calls read from text, by form and outcome.", ("form", "outcome"), _events("called", "form", "became", by="number")),
-    ("concluded_thoughts", "Thoughts ended to get an answer, by reason: their budget, or no answer.", ("why",), _events("concluded", "why")),
-    ("malformed_tool_calls", "Tool calls that could not be made, by kind of backend and why.", ("provider", "reason"), _events("malformed_call", "provider", "reason")),
+    ("concluded_thoughts", "Thoughts ended to get an answer, by reason: their budget, or no answer.", ("why",), "concluded"),
+    ("malformed_tool_calls", "Tool calls that could not be made, by kind of backend and why.", ("provider", "reason"), "malformed_call"),
     ("mended_tool_calls", "Tool calls that leaked into text and were read back, or repeated and left out.", ("what",), _events("calls_mended", "what", by="number")),
     ("signs_of_life", "Signs of life sent to clients that waited.", (), _events("kept_waiting", by="signs")),
     ("slots_restored_tokens", "Tokens of prompts that a llama-server restored from disk instead of reading them.", (), _events("slot_restored", by="tokens")),
     ("overflows", "Prompts refused by the backend for their size.", (), lambda o: (((), 1) for each in o.each("refused") if each["what"] == "overflow")),
-    ("window_requests", "Windows that backends were asked to load models with, by what became of them.", ("became",), _events("window_requested", "became")),
-    ("silent_cuts", "Prompts that the backend shortened without a word.", (), _events("cut")),
-    ("upstream_failures", "Requests to backends that could not be reached or broke off.", (), _events("backend_failed")),
+    ("window_requests", "Windows that backends were asked to load models with, by what became of them.", ("became",), "window_requested"),
+    ("silent_cuts", "Prompts that the backend shortened without a word.", (), "cut"),
+    ("upstream_failures", "Requests to backends that could not be reached or broke off.", (), "backend_failed"),
 )  # fmt: skip
-"""Counters: name, help text, labels besides backend and model, and the numbers added at the end of each outcome."""
+"""Counters: name, help text, labels besides backend and model, and the numbers added at the end of each outcome.
+
+The name of an event stands for the number of such events, by those of their fields that are named as the labels are.
+"""
 HISTOGRAMS: tuple[tuple[str, str, tuple[str, ...], tuple[float, ...], Sampler], ...] = (
     ("fill_ratio", "Tokens of prompts as a fraction of the window, or of the fullest attempt that was paused.", (), _FILLS, _one(lambda o: o.fill if o.cause is None else None)),
     ("first_byte_seconds", "From a request to the first byte of its answer.", (), _SECONDS, _one(lambda o: o.first_byte if o.cause is None else None)),
@@ -141,7 +144,11 @@ class Metrics(AddOn):
         self._registry = registry = CollectorRegistry()
         common = ("backend", "model")
         self._counters = [
-            (Counter(f"spillway_{name}", text, (*common, *labels), registry=registry), _BY_KEY in labels, read)
+            (
+                Counter(f"spillway_{name}", text, (*common, *labels), registry=registry),
+                _BY_KEY in labels,
+                _events(read, *labels) if isinstance(read, str) else read,
+            )
             for name, text, labels, read in COUNTERS
         ]
         self._histograms = [

@@ -40,16 +40,16 @@ def unfit_summaries(summarised: Iterable[Mapping[str, Any]]) -> str:
 
 def _sent(outcome: Outcome) -> str:
     """Say in which form the prompt was sent."""
-    if outcome.action == "passed" and outcome.attempts:
+    if outcome.action == "passed" and outcome.counts["sent"]:
         return "Passed through."
     before, after, window = outcome.tokens_before or 0, outcome.tokens_after or 0, outcome.window
     fills = [f"{100 * tokens / window:.0f} %" if window else "" for tokens in (before, after)]
     if outcome.kind and outcome.rungs != ANSWER_RUNGS:
-        when = "before sending" if outcome.attempts else "on demand"
+        when = "before sending" if outcome.counts["sent"] else "on demand"
         took = f"{outcome.compaction_seconds:.1f} s" if outcome.compaction_seconds >= 0.05 else ""
         done = [*_reductions(outcome), " → ".join(filter(None, fills)), took]
         return f"{_VERBS[outcome.kind]} {when}: {', '.join(filter(None, done))}."
-    if not outcome.attempts:
+    if not outcome.counts["sent"]:
         return "Nothing to compact." if any(outcome.each("compacted_on_demand")) else "Not sent."
     how = " with " + " and ".join(_changes(outcome)) if outcome.sent_as != "forwarded" else " unchanged"
     return f"Sent{how}{f', {fills[1]} full' if fills[1] else ''}."
@@ -84,10 +84,10 @@ def _besides(outcome: Outcome) -> Iterator[str]:
     def total(event: str, field: str) -> int:
         return sum(fields[field] or 0 for fields in outcome.each(event))
 
-    listed = [*outcome.each("tools_on_demand")][-1:]
+    counts, listed = outcome.counts, [*outcome.each("tools_on_demand")][-1:]
     reasons = {"answer_windows": "it filled too many windows", "loop": "it repeated itself"}
     ended = [reasons.get(each["reason"], "no room was left") for each in outcome.each("out_of_room")]
-    resumed = f"resumed {_times(outcome.resumes)}" if outcome.resumes else "not resumed"
+    resumed = f"resumed {_times(counts['resumed'])}" if counts["resumed"] else "not resumed"
     for number, words in (
         (outcome.restored, plural(outcome.restored, "message", " completed with what the client had left out")),
         (window := total("window_requested", "tokens"), f"Loaded with a window of {window:,} tokens"),
@@ -97,10 +97,10 @@ def _besides(outcome: Outcome) -> Iterator[str]:
         (signs := total("kept_waiting", "signs"), plural(signs, "sign", " of life sent while the client waited")),
         (outcome.recalled, plural(outcome.recalled, "passage", " recalled")),
         (outcome.left_out, f"{outcome.left_out:,} tokens of a message left out"),
-        (outcome.conclusions, f"Ended {plural(outcome.conclusions, 'thought')} for an answer"),
-        (outcome.pauses, f"Paused {_times(outcome.pauses)} to compact while answering, {resumed}"),
+        (counts["concluded"], f"Ended {plural(counts['concluded'], 'thought')} for an answer"),
+        (counts["paused"], f"Paused {_times(counts['paused'])} to compact while answering, {resumed}"),
         (bool(ended), f"Ended early: {''.join(ended)}"),
-        (outcome.stopped, "Stopped by a viewer"),
+        (counts["stopped"], "Stopped by a viewer"),
         (outcome.error == "client_left", "The client left"),
     ):
         if number:

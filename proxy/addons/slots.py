@@ -193,7 +193,7 @@ class SlotKeeper(AddOn):
             return
         prompt, reused = as_count(usage.get("prompt_tokens")), outcome.reused or 0
         tokens = prompt + as_count(usage.get("completion_tokens")) - 1
-        lasts = prompt > 0 and outcome.error is None and not job.background and not outcome.pauses
+        lasts = prompt > 0 and outcome.error is None and not job.background and not outcome.counts["paused"]
         slot.job, slot.used, slot.saved = None, 0.0 if job.background else self._now(), not lasts
         slot.tokens = tokens if lasts else 0
         if lasts and any(each["tokens"] >= 2 * LEAST for each in outcome.each("slot_restored")):

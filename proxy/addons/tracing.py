@@ -215,7 +215,8 @@ def _prefixed(prefix: str, event: Event) -> dict[str, AttributeValue]:
 
 
 def _set_outcome(root: Span, outcome: Outcome) -> None:
-    values = {name: getattr(outcome, field) for name, field in _OUTCOME.items()}
+    figures = outcome.figures()
+    values = {name: figures[field] for name, field in _OUTCOME.items()}
     for name, path in _USAGE.items():
         count = dig(outcome.usage, *path)
         values[name] = None if count is None else as_count(count)

@@ -156,7 +156,6 @@ async def stop(view: View, name: str) -> Response:
     record = view.record(name)
     if record.job is None or not record.job.exchange.halt():
         raise Conflict("This request is not in progress: it has ended, or was never here.", code="not_running")
-    record.outcome.stopped = True
     record.outcome.add("stopped")
     return as_json({"stopped": True})
 

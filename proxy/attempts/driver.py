@@ -107,7 +107,7 @@ class AnswerDriver:
             outcome.fail(0, STREAM_FAILED)
         else:
             self._job.state.joined_answer = answer.joined
-            if session.watch.ended_short(answer) and not outcome.unfinished:
+            if session.watch.ended_short(answer) and not outcome.counts["out_of_room"]:
                 self._record_ended_early()
         self._observe()
         self._counting.learn_pace(self._job)
@@ -256,7 +256,6 @@ class AnswerDriver:
     def _record_ended_early(self, *, loops: bool = False) -> bool:
         """Record that the answer ends early, and return whether it has reached the most that Spillway allows."""
         longest = self._session.watch.at_ceiling(self.answer)
-        self._job.outcome.unfinished = True
         self._job.outcome.add("out_of_room", reason="loop" if loops else "answer_windows" if longest else "window")
         return longest
 

@@ -271,7 +271,7 @@ def read_answer(job: Job, response: BodyResponse) -> Completion | None:
 
 
 def _waiting_for(job: Job) -> str:
-    return job.state.waits_for or (reading(job.prompt.estimate.tokens) if job.outcome.attempts else "")
+    return job.state.waits_for or (reading(job.prompt.estimate.tokens) if job.outcome.counts["sent"] else "")
 
 
 def _changed(answer: Answer, choice: Piece) -> Piece:

@@ -63,7 +63,7 @@ def test_json_has_the_names_of_the_line() -> None:
 
 def test_a_line_has_a_name_for_each_value_and_none_without(caplog: pytest.LogCaptureFixture) -> None:
     outcome = Outcome(id="r", clock=lambda: 0.0, dialect="chat", backend="b", model='a "model"')
-    outcome.pauses, outcome.status, outcome.error = 2, 502, "upstream_unavailable"
+    outcome.counts["paused"], outcome.status, outcome.error = 2, 502, "upstream_unavailable"
     caplog.set_level("INFO", logger="spillway")
     RequestLog().ended(outcome)
     (told,) = caplog.messages
