@@ -61,9 +61,7 @@ class Prober:
         store: Store | None = None,
         name: str = "",
     ) -> None:
-        self.runner = runner
-        self.ttl = ttl
-        self.clock = clock
+        self.runner, self.ttl, self.clock = runner, ttl, clock
         self.overrides = overrides
         self.request_window: Callable[[str], WindowRequest] = partial(WindowRequest, None)
         """Makes the request for the window with which the user wants a model loaded."""
@@ -96,7 +94,11 @@ class Prober:
 
     async def models(self) -> list[Listed]:
         """Return the listed models with all known facts about each; the last good list while the backend does not answer."""
-        return [replace(each, profile=self.known(each.id).listed(each.profile)) for each in await self.listed()]
+        merged = list[Listed]()
+        for each in await self.listed():
+            await asyncio.sleep(0)  # thousands of models would hold the loop for a quarter of a second
+            merged.append(replace(each, profile=self.known(each.id).listed(each.profile)))
+        return merged
 
     def known(self, model: str) -> "KnownModel":
         """Return the knowledge about a model."""
