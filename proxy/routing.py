@@ -88,15 +88,15 @@ def is_managed(route: Route, settings: Settings) -> bool:
     return managed
 
 
-def not_listed(helpers: Iterable[tuple[str, str]], ids: Collection[str]) -> list[str]:
-    """Build a warning for each model that an option names and that is not among the listed `ids`."""
+def not_listed(named: Iterable[tuple[str, str]], ids: Collection[str]) -> list[str]:
+    """Build a warning for each model that an option names, by its id or a pattern, and that is not among the listed `ids`."""
     by_lower = {listed.lower(): listed for listed in ids}
     warnings = []
-    for option, model in sorted(helpers):
-        if model not in ids and f"{model}:latest" not in ids:
+    for option, model in sorted(named):
+        if not any(fnmatchcase(each, model) or each == f"{model}:latest" for each in ids):
             close = get_close_matches(model.lower(), by_lower, n=3, cutoff=0.4)
             nearest = f"; the nearest are {', '.join(by_lower[each] for each in close)}" if close else ""
-            warnings.append(f"SPILLWAY_{option.upper()}={model}: no backend lists this model{nearest}")
+            warnings.append(f"SPILLWAY_{option.upper()}={model}: no backend lists such a model{nearest}")
     return warnings
 
 

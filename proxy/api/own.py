@@ -49,14 +49,16 @@ async def healthz(_: Public) -> Response:
     return as_json({"status": "ok"})
 
 
-@router.get("/readyz", tags=["health"], responses=answers("Readiness") | {503: {"description": "No backend answers."}})
+@router.get(
+    "/readyz", tags=["health"], responses=answers("Readiness") | {503: {"description": "No backend lists a model."}}
+)
 @router.head("/readyz", include_in_schema=False)
 async def readyz(on: On, exchange: Public) -> Response:
-    """Ask the backends whether one answers. A store that fails is reported to those with a key, but does not count."""
+    """Ask the backends whether one lists a model. A store that fails is reported to those with a key, but does not count."""
     backends = await on.readiness.kinds()
     ready = any(backends.values())
     details = {"backends": backends, "store": await on.check_store()} if exchange.trusted else {}
-    response = as_json({"status": "ready" if ready else "no backend answers", **details})
+    response = as_json({"status": "ready" if ready else "no backend lists a model", **details})
     response.status_code = 200 if ready else 503
     return response
 

@@ -5,6 +5,7 @@ import asyncio
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,15 +20,18 @@ from proxy.backends.ollama import Ollama
 from proxy.backends.profile import DEMANDS, ModelProfile, Trust
 from proxy.cli import say
 from proxy.cli.serve import NOTHING_FOUND, discovered
+from proxy.cli.store import lines
 from proxy.config import config_files, is_here
-from proxy.core.errors import printable
+from proxy.core.errors import SettingError, printable
 from proxy.core.settings import BackendSetting, Settings
-from proxy.net.flows import failure_at
+from proxy.net.flows import failure_at, nearby
 from proxy.net.loading import memory_here
 from proxy.net.transport import NO_HOST, NO_TLS, UNTRUSTED
 from proxy.net.upstream import Upstream
 from proxy.routing import Route, Router, is_managed, not_listed
 from proxy.shaping.repair import rules_for
+from proxy.store.driver import public_url
+from proxy.store.sqlite import sqlite_path
 
 SMALL = 4096
 """Tokens of a window that is small enough to be a default that nobody chose."""
@@ -35,6 +39,7 @@ MOST_MODELS = 40
 """Most models of one backend that are probed one by one and printed; OpenRouter has hundreds, which its list describes."""
 CONTAINERS = (Path("/.dockerenv"), Path("/run/.containerenv"))
 """Files that Docker and Podman put into containers."""
+_REFUSED = (401, 403)
 _HEAD = ("BACKEND", "KIND", "MODEL", "WINDOW", "FROM", "TOOLS", "VISION")
 _CURES = {
     NO_HOST: ("unknown_host", "look for a typo, or use the machine's IP address"),
@@ -58,8 +63,12 @@ class SeenBackend:
     answers: bool = False
     failure: str = ""
     """Reason why it does not answer; empty if unknown."""
+    nearby: str = ""
+    """URL at which a backend lists models, if this one lists none."""
     status: int = 200
     """HTTP status of its list of models."""
+    keyed: bool = False
+    """Whether a key for it is set."""
     imitates: bool = False
     """Whether it has Ollama's own paths without being an Ollama."""
     left_alone: list[str] = field(default_factory=list)
@@ -86,19 +95,36 @@ class Finding:
 
 
 def run(settings: Settings, args: argparse.Namespace) -> int:
-    """Probe the backends, print the results, and return 0 if any backend answered, else 1."""
+    """Probe the backends and the store, print the results, and return 1 if no model can be used or the store fails, else 0."""
     seen, unlisted = asyncio.run(_look(settings))
-    answers, findings = any(backend.answers for backend in seen), list(findings_of(settings, seen))
-    if answers:
+    store, broken = _store(settings)
+    answers, findings = any(backend.answers for backend in seen), [*findings_of(settings, seen), *broken]
+    if usable := any(each.listed or (each.status in _REFUSED and not each.keyed) for each in seen):
         cure = "name a model that is listed, or load this one"
-        findings += [Finding("model_not_listed", text, cure) for text in unlisted]
+        findings += [Finding("model_not_listed", f"{text}.", cure) for text in unlisted]
     if args.json:
         files = list(map(str, config_files(args.config)))
         lists = {"backends": list(map(_as_json, seen)), "findings": list(map(asdict, findings))}
-        say(json.dumps({"answers": answers, "config": files, **lists}, indent=2))
+        say(json.dumps({"answers": answers, "config": files, "store": store, **lists}, indent=2))
     else:
-        _print_all(settings, seen, findings, config_files(args.config))
-    return 0 if answers else 1
+        _print_all(settings, seen, findings, config_files(args.config), store)
+    return 0 if usable and not any(each.code == "store_fails" for each in broken) else 1
+
+
+def _store(settings: Settings) -> tuple[str, list[Finding]]:
+    """Describe where the store is and how much it holds, and find its problems."""
+    url, place, findings = settings.store, public_url(settings.store), list[Finding]()
+    try:
+        path = sqlite_path(url) if url.startswith("sqlite") else None
+        place = str(path.absolute()) if path else place
+        if path and path.parent.name and Path("/", path.parent).is_dir() and not path.is_absolute():
+            cure = f"if you mean /{path}, write four slashes: SPILLWAY_STORE=sqlite:////{path}"
+            findings.append(Finding("relative_store", f"The store {url} is below the current folder: {place}.", cure))
+        exists = url != "memory://" and (path is None or path.exists())
+        return f"{place} ({', '.join(asyncio.run(lines(settings, 'stats'))) if exists else 'empty'})", findings
+    except (SettingError, ValueError) as error:
+        cure = "correct it; meanwhile conversations go on, but are compacted anew after each restart"
+        return f"{place} (fails)", [*findings, Finding("store_fails", f"{error}.", cure)]
 
 
 def _as_json(seen: SeenBackend) -> dict[str, Any]:
@@ -111,8 +137,10 @@ async def _look(settings: Settings) -> tuple[list[SeenBackend], list[str]]:
     backends = settings.backends or await discovered(settings)
     async with open_wire(backends, connect_timeout=5.0, read_timeout=10.0) as wire:
         known = upstreams(backends, settings, wire)
-        seen = [await _seen(each, backend, settings, wire) for each, backend in zip(known, backends, strict=True)]
-        return seen, list(not_listed(settings.helpers, await Router(known).table() if known else {}))
+        seen = await asyncio.gather(*map(partial(_seen, settings=settings, wire=wire), known, backends))
+        answering = [each for each, found in zip(known, seen, strict=True) if found.answers]
+        named = [*settings.helpers, *(("models", glob) for glob in settings.models)]
+        return seen, not_listed(named, await Router(answering).table() if answering else {})
 
 
 async def _seen(
@@ -120,7 +148,10 @@ async def _seen(
 ) -> SeenBackend:
     prober, usual = upstream.prober, {each.port: each.kind for each in LOCAL}
     kind = usual.get(urlsplit(upstream.url).port or 0, "generic") if setting.kind == "auto" else setting.kind
-    seen = SeenBackend(upstream.name, upstream.url, kind)
+    seen = SeenBackend(upstream.name, upstream.url, kind, keyed=setting.authorization is not None)
+    if failure := await failure_at(upstream.url, wire):
+        seen.failure, seen.nearby = failure, await nearby(upstream.url, wire)
+        return seen
     refused = await prober.runner.exchange(_OLLAMA_CHAT) if (await prober.backend()).speaks_ollama else Reply(0)
     if refused.status not in (0, 200) and not isinstance(refused.json, dict):
         prober.give_up_door()  # use its /v1 instead of /api/chat, as the first chat would find out
@@ -145,9 +176,8 @@ async def _seen(
             if (fits := await prober.runner.run(backend.fitting_window(known.model, memory))) is not None:
                 seen.fits[known.model] = fits
         seen.models |= {each.id: each.profile for each in (await prober.models())[MOST_MODELS:]}
+        seen.nearby = "" if listed else await nearby(upstream.url, wire)
     seen.answers = backend is not UNKNOWN and seen.status != 0  # a configured kind is known even without an answer
-    if not seen.answers:
-        seen.failure = await failure_at(upstream.url, wire)
     return seen
 
 
@@ -173,6 +203,8 @@ def _unreachable(backend: SeenBackend, *, in_container: bool) -> Finding:
     """Return the finding for a backend that does not answer."""
     host, server = urlsplit(backend.url).hostname or "", backend_of(backend.kind)
     text = f"{backend.name} does not answer at {backend.url}{backend.failure and f': {backend.failure}'}"
+    if backend.nearby:
+        return _wrong_url(backend, f"{text}.")
     for failure, (code, cure) in _CURES.items():
         if backend.failure.startswith(failure):
             return Finding(code, f"{text}.", cure, backend.name)
@@ -190,14 +222,25 @@ def _unreachable(backend: SeenBackend, *, in_container: bool) -> Finding:
     return Finding("no_answer", f"{text}.", f"{server.start}{'' if is_here(host) else away}", backend.name)
 
 
+def _wrong_url(backend: SeenBackend, text: str) -> Finding:
+    return Finding("wrong_url", text, f"name {backend.nearby}, where a backend lists models", backend.name)
+
+
+def _lists_none(backend: SeenBackend, place: str) -> Finding:
+    text, cure = f"{place} lists no models (status {backend.status}).", backend_of(backend.kind).add_model
+    if backend.status in _REFUSED and backend.keyed:
+        cure = "correct it: the backend's `api_key` in SPILLWAY_BACKENDS"
+        return Finding("refused_key", f"{place} refuses the key that is set for it.", cure, backend.name)
+    if backend.status in _REFUSED:
+        cure = 'give it one: SPILLWAY_BACKENDS=[{"url": "…", "api_key": "…"}], or have clients send theirs'
+        return Finding("wants_a_key", f"{place} wants a key.", cure, backend.name)
+    return _wrong_url(backend, text) if backend.nearby else Finding("no_models", text, cure, backend.name)
+
+
 def _of_backend(backend: SeenBackend) -> Iterator[Finding]:
     place, server = f"{backend.name} at {backend.url}", backend_of(backend.kind)
-    if backend.status in (401, 403):
-        cure = 'give it one: SPILLWAY_BACKENDS=[{"url": "…", "api_key": "…"}], or have clients send theirs'
-        yield Finding("wants_a_key", f"{place} wants a key.", cure, backend.name)
-    elif not backend.listed:
-        text = f"{place} lists no models (status {backend.status})."
-        yield Finding("no_models", text, server.add_model, backend.name)
+    if not backend.listed:
+        yield _lists_none(backend, place)
     unknown, small, smaller = list[str](), list[str](), list[str]()
     for model, profile in backend.models.items():
         window, trained, loaded = profile.window, profile.trained_window, backend.loaded.get(model)
@@ -205,11 +248,12 @@ def _of_backend(backend: SeenBackend) -> Iterator[Finding]:
             unknown.append(model)
         elif window and trained and window.value <= SMALL < trained.value:
             small.append(model)
-        is_set = window is not None and window.trust is Trust.USER and profile.provisional
+        is_set = window is not None and window.trust is Trust.USER and (profile.provisional or not server.sets_windows)
         if is_set and window and loaded is not None and loaded < window.value:
             smaller.append(f"{model} is loaded with {loaded:,} tokens, though a window of {window.value:,} is set")
     if smaller:
-        cure = "send it a message through Spillway, which reloads it; if the window stays smaller, a larger one does not fit into memory"
+        reload = "send it a message through Spillway, which reloads it; if the window stays smaller, a larger one does not fit into memory"
+        cure = reload if server.sets_windows else f"set the window that it has, or {server.wider}"
         yield Finding("smaller_window", f"{'; '.join(smaller[:3])}.", cure, backend.name)
     if unknown:
         text = f"the backend does not report the window of {_listed(unknown)}, so requests pass unmanaged."
@@ -245,7 +289,7 @@ def _listed(models: Sequence[str]) -> str:
 
 
 def _print_all(
-    settings: Settings, seen: Sequence[SeenBackend], findings: Sequence[Finding], files: Sequence[Path]
+    settings: Settings, seen: Sequence[SeenBackend], findings: Sequence[Finding], files: Sequence[Path], store: str
 ) -> None:
     rows = [tuple(map(printable, row)) for backend in seen for row in _rows(backend)]
     table = [_HEAD, *rows] if rows else []
@@ -253,6 +297,7 @@ def _print_all(
     for row in table:
         say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     say(f"\nSettings: {', '.join(map(str, files)) or 'from the environment alone (there is no spillway.toml)'}")
+    say(f"Store: {store}")
     models = [(", ".join(_wants(model, profile)), model) for each in seen for model, profile in each.models.items()]
     for words in filter(None, dict(models)):
         who = _listed([model for wants, model in models if wants == words])

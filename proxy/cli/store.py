@@ -6,6 +6,7 @@ import math
 import time
 from datetime import UTC, datetime
 
+from proxy.cli import say
 from proxy.core.errors import plural
 from proxy.core.settings import Settings
 from proxy.store import StoreLimits, open_store
@@ -23,12 +24,12 @@ def run(settings: Settings, args: argparse.Namespace) -> int:
     Raises:
         SettingError: the store does not exist, or cannot be reached.
     """
-    lines = asyncio.run(_lines(settings, args.action, args.older_than))
-    print(*lines, sep="\n", end="\n" if lines else "")  # noqa: T201 - a command line tool prints
+    for line in asyncio.run(lines(settings, args.action, args.older_than)):
+        say(line)
     return 0
 
 
-async def _lines(settings: Settings, action: str, days: float | None) -> list[str]:
+async def lines(settings: Settings, action: str, days: float | None = None) -> list[str]:
     """Run `stats`, `purge` or `export`, and return the lines to print; `days` limits a purge to checkpoints older than that.
 
     Raises:
@@ -45,16 +46,16 @@ async def _lines(settings: Settings, action: str, days: float | None) -> list[st
     try:
         if action == "purge":
             count = await opened.purge(older_than=None if days is None else clock() - days * _DAY)
-            lines = [f"purged {plural(count, 'checkpoint')}"]
+            printed = [f"purged {plural(count, 'checkpoint')}"]
         else:
             found = await opened.export()
             encoded = [*map(encode, found)]
-            lines = [each.decode() for each in encoded]
+            printed = [each.decode() for each in encoded]
             if action == "stats":
                 oldest = datetime.fromtimestamp(found[0].created, UTC).isoformat("T", "seconds") if found else "-"
-                lines = [f"checkpoints {len(found)}", f"bytes {sum(map(len, encoded))}", f"oldest {oldest}"]
+                printed = [f"checkpoints {len(found)}", f"bytes {sum(map(len, encoded))}", f"oldest {oldest}"]
         if not opened.healthy:
             raise refusal(url, "the store can't be reached")
     finally:
         await opened.close()
-    return lines
+    return printed

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -158,10 +159,25 @@ async def _kind(runner: FlowRunner) -> str | None:
     return None
 
 
+async def nearby(url: str, wire: httpx.AsyncBaseTransport) -> str:
+    """Find a backend that lists models at a URL with the other scheme, or another path; return its URL, or an empty string."""
+    parts = urlsplit(url)
+    schemes, paths = (parts.scheme, "http" if parts.scheme == "https" else "https"), (parts.path, "", "/api")
+    urls = dict.fromkeys(parts._replace(scheme=scheme, path=path).geturl() for scheme in schemes for path in paths)
+    runners = [FlowRunner(wire, each, timeout=2.0) for each in urls if each != url]
+
+    async def lists_models(runner: FlowRunner) -> bool:
+        backend = await runner.run(detect(runner.url))
+        return backend is not None and bool(await runner.run(backend.models()))
+
+    found = await asyncio.gather(*map(lists_models, runners))
+    return next((runner.url for runner, lists in zip(runners, found, strict=True) if lists), "")
+
+
 async def failure_at(url: str, wire: httpx.AsyncBaseTransport) -> str:
     """Return why a server can't be reached; empty if it can."""
     try:
-        response = await wire.handle_async_request(httpx.Request("GET", url))
+        response = await wire.handle_async_request(httpx.Request("GET", f"{url}{MODELS.path}"))
     except httpx.TransportError as error:
         return str(error)
     await response.aclose()

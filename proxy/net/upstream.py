@@ -117,9 +117,14 @@ class Upstream:
         self._prefix = self._root.raw_path.rstrip(b"/")
 
     @property
+    def wants_clients_keys(self) -> bool:
+        """Whether it refuses probes without a key, and none is set for it."""
+        return self._authorization is None and self._prober.runner.unauthorized
+
+    @property
     def prober(self) -> Prober:
         """Prober with the knowledge that the current client may see."""
-        if self._authorization is not None or not self._prober.runner.unauthorized:
+        if not self.wants_clients_keys:
             return self._prober
         passing = request_headers(client_headers.get(), authorization=None, proxy_keys=self._proxy_keys)
         credentials = tuple(header for header in openai_headers(passing) if is_credential(header[0]))
@@ -326,7 +331,7 @@ def _translate(body: bytes, window: int | None) -> tuple[bytes, bool]:
 
 
 class ReadinessProbe:
-    """Checks whether all backends answer. Each change is logged once.
+    """Checks whether all backends answer and list models. Each change is logged once.
 
     Args:
         upstreams: the backends; more may be added later.
@@ -345,7 +350,10 @@ class ReadinessProbe:
         self._asking: asyncio.Task[None] | None = None
 
     async def kinds(self) -> dict[str, str | None]:
-        """Return the kind of each backend by its name, None if it does not answer."""
+        """Return the kind of each backend by its name, None if it does not answer, or lists no model.
+
+        One that wants a key counts as well, since clients may bring theirs.
+        """
         if self._clock() >= self._expires:
             if self._asking is None or self._asking.done():
                 self._asking = spawn(self._ask(), name="readiness")
@@ -358,7 +366,7 @@ class ReadinessProbe:
         for upstream, kind in zip(upstreams, kinds, strict=True):
             before = self._kinds.get(upstream.name, "not asked yet")
             if kind is None and before is not None:
-                _log.warning("backend %s does not answer; `spillway check` says why", upstream.name)
+                _log.warning("backend %s does not answer, or lists no model; `spillway check` says why", upstream.name)
             elif kind is not None and before is None:
                 _log.info("backend %s answers again", upstream.name)
             self._kinds[upstream.name] = kind
@@ -370,7 +378,8 @@ class ReadinessProbe:
                 # HEAD brings no body back, and a server that does not support it still answers.
                 response = await upstream.send("HEAD", b"/v1/models", [], b"")
                 await response.aclose()
-                backend = await upstream.prober.backend()
+                backend, lists = await upstream.prober.backend(), bool(await upstream.prober.listed())
         except (ClientError, TimeoutError):
             return None
-        return None if backend is UNKNOWN or response.status_code in _AWAY else backend.kind
+        away = backend is UNKNOWN or response.status_code in _AWAY
+        return backend.kind if (lists or upstream.wants_clients_keys) and not away else None

@@ -31,10 +31,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def checked(capsys: pytest.CaptureFixture[str]) -> Any:
     """What `spillway check` finds, by its codes."""
 
-    def ask(*backends: FakeBackend | str, answers: bool = True) -> dict[str, dict[str, Any]]:
+    def ask(*backends: FakeBackend | str, answers: bool = True, works: bool = True) -> dict[str, dict[str, Any]]:
         urls = [each if isinstance(each, str) else each.url for each in backends]
         status = main(["check", "--json", *(part for url in urls for part in ("--backend", url))])
-        assert status == (0 if answers else 1)
+        assert status == (0 if answers and works else 1)
         told = json.loads(capsys.readouterr().out)
         assert told["answers"] is answers
         assert len({found["code"] for found in told["findings"]}) == len(told["findings"])
@@ -68,7 +68,11 @@ def test_names_of_models_can_not_drive_the_terminal(capsys: pytest.CaptureFixtur
 
 def test_what_is_wrong_with_https_is_found(checked: Any, home: Path) -> None:
     with FAKES["llamacpp"]() as fake:
-        assert "http://" in checked(fake.url.replace("http:", "https:"), answers=False)["no_tls"]["cure"]
+        https = fake.url.replace("http:", "https:")
+        assert fake.url in checked(https, answers=False)["wrong_url"]["cure"]
+        assert fake.url in checked(f"{fake.url}/llm", works=False)["wrong_url"]["cure"]
+    with FAKES["lmstudio"]([]) as empty:
+        assert "http://" in checked(empty.url.replace("http:", "https:"), answers=False)["no_tls"]["cure"]
     making = f"openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=other -keyout {home}/pem -out {home}/pem"
     subprocess.run(making.split(), check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -156,7 +160,22 @@ def test_a_window_that_is_only_a_default_is_found(kind: str, checked: Any, capsy
 )
 def test_what_a_backend_lacks_is_found(kind: str, models: str, key: Any, code: str, cure: str, checked: Any) -> None:
     with FAKES[kind](list(map(FakeModel, models)), api_key=key) as fake:
-        assert cure in checked(fake)[code]["cure"]
+        assert cure in checked(fake, works=code != "no_models")[code]["cure"]
+
+
+def test_what_is_set_and_not_so_is_found(checked: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPILLWAY_MODELS", '{"qwn*": {"window": 300}, "qwen*": {"window": 9000}}')
+    monkeypatch.setenv("SPILLWAY_STORE", f"sqlite:///{str(home)[1:]}/store")
+    with LlamaCppFake([FakeModel("qwen", 8192)], api_key="key") as fake:
+        refused = json.dumps([{"url": fake.url, "api_key": "wrong"}])
+        assert "api_key" in checked(refused, works=False)["refused_key"]["cure"]
+        found = checked(refused.replace("wrong", "key"))
+        assert found.keys() == {"model_not_listed", "smaller_window", "relative_store"}
+        assert "qwn*: no backend lists such a model; the nearest are qwen." in found["model_not_listed"]["text"]
+        assert "set the window" in found["smaller_window"]["cure"]
+        assert f"sqlite:///{home}/store" in found["relative_store"]["cure"]
+        monkeypatch.setenv("SPILLWAY_STORE", "redis://127.0.0.1:1")
+        assert "can't be reached" in checked(refused.replace("wrong", "key"), works=False)["store_fails"]["text"]
 
 
 def test_a_model_far_down_in_the_list_is_looked_at_too(checked: Any) -> None:

@@ -17,8 +17,11 @@ from tests.net.fake_server import Clock
 pytestmark = pytest.mark.anyio
 
 
+MODELS = {"object": "list", "data": [{"id": "m"}]}
+
+
 class Server(httpx.AsyncBaseTransport):
-    """A backend that answers everything with one status; 0 refuses, -1 is silent."""
+    """A backend that answers everything with one status, and its list if it has one; 0 refuses, -1 is silent."""
 
     def __init__(self, status: int = 200) -> None:
         self.status = status
@@ -26,12 +29,13 @@ class Server(httpx.AsyncBaseTransport):
 
     @override
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        self.asked += 1
+        self.asked += request.method == "HEAD"
         if self.status == 0:
             raise httpx.ConnectError("refused")
         if self.status < 0:
             await asyncio.Event().wait()
-        return httpx.Response(self.status, request=request)
+        listing = request.method == "GET" and self.status not in (401, 404)
+        return httpx.Response(200 if listing else self.status, json=MODELS if listing else {}, request=request)
 
 
 def prober_of(server: Server) -> MakeProber:
@@ -56,11 +60,11 @@ def readiness(*servers: Server, clock: Callable[[], float] | None = None, patien
 @pytest.mark.parametrize(
     ("status", "answers"),
     [
-        *((status, True) for status in (200, 401, 404, 405, 429, 500)),
-        *((status, False) for status in (502, 503, 504, 0)),
+        *((status, True) for status in (200, 401, 405, 429, 500)),
+        *((status, False) for status in (404, 502, 503, 504, 0)),
     ],
 )
-async def test_any_answer_of_the_server_itself_counts(status: int, answers: bool) -> None:
+async def test_any_answer_of_a_server_that_has_models_counts(status: int, answers: bool) -> None:
     assert await readiness(Server(status)).kinds() == {"b1": "vllm" if answers else None}
 
 
@@ -89,5 +93,5 @@ async def test_each_change_is_logged_once(caplog: pytest.LogCaptureFixture) -> N
         clock.now += BELIEVED
         await ready.kinds()
     told = [record.getMessage().removeprefix("backend b1 ") for record in caplog.records]
-    silent = "does not answer; `spillway check` says why"
+    silent = "does not answer, or lists no model; `spillway check` says why"
     assert told == [silent, "answers again"] * 2 + [silent]
