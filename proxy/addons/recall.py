@@ -17,7 +17,7 @@ from proxy.compaction.decision import Compact, decide
 from proxy.compaction.middles import newest_cut
 from proxy.compaction.policy import prune_limits
 from proxy.core.history.marks import BEGIN
-from proxy.core.history.turns import newest_user
+from proxy.core.history.turns import calls_of, newest_user
 from proxy.core.jsontext import is_heavy
 from proxy.core.piece import CallPart
 from proxy.core.request import Message, text_of
@@ -266,6 +266,9 @@ class Recaller(AddOn):
             shown = index >= prompt.lost or (index >= asked and messages[index] in prompt.history)
             if shown and (index >= asked or asks_the_same(messages[index], query)):
                 indexed[index] = NO_PASSAGES
+        for index in range(newest + 1, len(messages)):
+            if calls_of(messages[index]):
+                indexed[index] = NO_PASSAGES  # a call repeats words of the question, which does not answer it
         if (both := newest_cut(prompt.sent, prompt.history)) is not None:
             remaining = spoken_text(both[1])
             indexed[newest] = passages_of(messages[newest], only=lambda passage: passage[-_END:] not in remaining)

@@ -12,6 +12,7 @@ import pytest
 
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.history.marks import RECALLED, RECALLED_END
+from proxy.core.jsontext import dumps
 from proxy.core.request import text_of
 from proxy.store import StoreLimits, open_store
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Question, Reply
@@ -182,8 +183,8 @@ def test_a_block_that_would_make_room_for_one_step_only_stays_until_the_prompt_i
 @pytest.mark.parametrize("policy", ["auto", "local"])
 @pytest.mark.parametrize("steps", [0, 1])
 def test_a_large_result_of_this_turn_is_searched_for_what_the_turn_asks(policy: str, steps: int) -> None:
-    """Whether it had to be shortened to fit, or by the limits that hold from the first request on."""
-    call = {"id": "c", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    """Whether it had to be shortened to fit, or by the limits that hold from the first request on; a call is no answer."""
+    call = {"id": "c", "type": "function", "function": {"name": "read", "arguments": dumps({"about": ASK}).decode()}}
     asks: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
     rows = [f"row {n} is about the {THINGS[n % 13]}" for n in range(300)]
     messages: list[dict[str, Any]] = [{"role": "user", "content": ASK}]
