@@ -21,6 +21,8 @@ _FRAME = re.compile(rb"[\r\n]+|" + _JSON_LINE + rb"|(?:[^\r\n]++(?:\r\n|\n|\r|\Z
 """Piece of a block: blank lines, a line of JSON, or an event's lines with the blank line that ends them."""
 
 
+ERROR_FIELD = b"error: {"
+"""Beginning of an error in the stream of older llama.cpp servers: JSON in a field of its own, without `data`."""
 LARGEST_FRAME = 32 * 2**20
 """Bytes of the largest frame that is held in memory: an image in an answer takes several MiB."""
 
@@ -99,8 +101,8 @@ def data_of(frame: bytes) -> bytes | None:
         if b"\n" not in data and b"\r" not in data:
             return data
     lines = [line[5:].removeprefix(b" ") for line in _EOL.split(frame) if line.startswith(b"data:")]
-    if not lines and frame.startswith(b"{"):
-        return frame
+    if not lines and frame.startswith((b"{", ERROR_FIELD)):
+        return frame[frame.find(b"{") :]
     return b"\n".join(lines) if lines else None
 
 

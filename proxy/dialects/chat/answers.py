@@ -43,14 +43,14 @@ def read_frame(frame: bytes) -> Piece:
     if data.strip() == b"[DONE]":
         return Piece(frame=frame, done=True)
     # Open WebUI reads line by line. It would obey a privileged line among several data lines, so such frames are rewritten; so is
-    # a bare line of JSON without `data:`.
-    rewritten = data[:1] == frame[:1] or (b"\n" in data and _SUSPECT.search(data) is not None)
+    # JSON without `data:`.
+    rewritten = frame.startswith((b"{", sse.ERROR_FIELD)) or (b"\n" in data and _SUSPECT.search(data) is not None)
     try:
         chunk = loads(data)
     except ValueError:
         chunk, rewritten = _as_text(data), True
     if not isinstance(chunk, dict) or _is_odd(chunk):
-        known = mended(chunk, status=500 if frame.startswith(b"event: error") else 200)
+        known = mended(chunk, status=500 if frame.startswith((b"event: error", sse.ERROR_FIELD)) else 200)
         if known is None:
             return Piece(comment=chunk if isinstance(chunk, str) else "")
         chunk, rewritten = known, rewritten or known is not chunk
