@@ -1,7 +1,8 @@
 """Cleaning and repair of histories; valid parts stay the same objects.
 
 Cleaning removes Spillway's own status text from answers, and from all messages the marks that only Spillway may set: a client
-never gets one of Spillway's blocks, so a block that it sends is a quotation or a forgery. Repair changes anything that a backend
+never gets one of Spillway's blocks, so a block that it sends is a quotation or a forgery. It marks what a tool brought in the
+user's role. Repair changes anything that a backend
 would refuse.
 
 Every step looks only at earlier messages, so a history that extends another is repaired in the same way up to the other's end,
@@ -18,7 +19,7 @@ from typing import Any
 import regex
 
 from proxy.backends.profile import TEMPLATE_RULES, RepairRules
-from proxy.core.history.embedded import texts_of, with_parts
+from proxy.core.history.embedded import only_results, texts_of, with_parts
 from proxy.core.history.marks import BEGIN, BRACKET, INSTRUCTION, defanged, forges_block
 from proxy.core.history.turns import Pending, calls_of, is_result, joined, newest_user
 from proxy.core.jsontext import dig, dumps, loads
@@ -47,6 +48,9 @@ _BINARY = regex.compile(
 """Base64 or hexadecimal digits, in one piece or in lines, also as JSON writes them."""
 _LEAST_BINARY, _LINE, _KINDS = 1_000, 60, 14
 """Length from which binary data may be replaced, length of one of its lines, and number of distinct characters it must have."""
+_ANNOUNCED = re.compile(r"\s*Skill [\"']([^\"'<>\n]{1,100})[\"'] (?:loaded|activated|launched)\b[^\n]{0,200}\Z")
+"""Result of a tool for skills that says only that the skill's text follows."""
+_SKILL_END = "</skill_content>"
 _SPEAKERS = ("user", "assistant")
 _BRIDGES: dict[str, Message] = {
     "user": {"role": "assistant", "content": NOTED},
@@ -123,13 +127,37 @@ def _with_arguments(call: Any, change: Callable[[str], str]) -> Any:
 
 
 def clean_history(messages: Sequence[Message]) -> list[Message]:
-    """Remove marks from messages and status text from answers; messages without any stay the same objects."""
+    """Remove marks from messages and status text from answers, and mark skills; all other messages stay the same objects."""
+    messages = _with_marked_skills(messages) if any(each.get("role") == "tool" for each in messages) else messages
     return [
         _clean(each)
         if each.get("role") == "assistant" or not isinstance(each.get("content"), str) or BRACKET in each["content"]
         else each
         for each in messages
     ]
+
+
+def _with_marked_skills(messages: Sequence[Message]) -> list[Message]:
+    """Mark the texts of skills that a tool only announces, and that come in user messages after its results (LibreChat).
+
+    Without the mark they would be the user's own words: rules of theirs, and a turn of the conversation.
+    """
+    done: list[Message] = []
+    callers: set[Any] = set()
+    names: list[str] = []
+    for message in messages:
+        role, content = message.get("role"), message.get("content")
+        if role == "user" and names and isinstance(content, str):
+            name = names.pop(0)
+            if not (only_results(message) or _SKILL_END in content):
+                message = {**message, "content": f'<skill_content name="{name}">\n{content}\n{_SKILL_END}'}
+        elif role == "tool" and message.get("tool_call_id") in callers:
+            names += [found[1] for found in (_ANNOUNCED.match(text_of(message)),) if found is not None]
+        elif role != "tool":
+            calls = (call for call in calls_of(message) if "skill" in str(dig(call, "function", "name")).lower())
+            callers, names = {call.get("id") for call in calls}, []
+        done.append(message)
+    return done
 
 
 def _clean(message: Message) -> Message:

@@ -52,6 +52,7 @@ FORMS: dict[str, list[Message]] = {
         *brought("Skill", "Launching skill: replies", skill="replies"),
         user(f"Base directory for this skill: {PLACE}\n\n{TEXT}"),
     ],
+    "librechat": [*brought("skill", 'Skill "replies" loaded. Follow the instructions below.', x="replies"), user(TEXT)],
     "codex": brought("shell", TEXT, command=["bash", "-lc", f"sed -n '1,200p' {PLACE}/SKILL.md"]),
     "hermes": brought("skill_view", dumps({"success": True, "content": TEXT}).decode(), name="replies"),
     "guide": brought("Read", NUMBERED, file_path="/work/AGENTS.md"),
