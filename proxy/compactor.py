@@ -153,7 +153,7 @@ class Compactor:
 
     async def foresee(self, job: Job) -> None:
         """Find out how far a pause could shorten the prompt, unless shortening the answer alone would gain enough room."""
-        budget, job.state.spare = job.budget, 0
+        budget, job.spare = job.budget, 0
         if budget is None or not job.resumable:
             return
         room = budget.pause_point - job.prompt.estimate.tokens
@@ -163,7 +163,7 @@ class Compactor:
         wanted = job.request.compaction is not None
         aim = _Aim(budget, max(1, budget.goal - room), max(1, budget.limit - room), wanted)
         done = await self._condense(job, aim, asks=False)
-        job.state.spare = round(done.before - done.after) or job.prompt.recalled.tokens
+        job.spare = round(done.before - done.after) or job.prompt.recalled.tokens
 
     def growth(self, job: Job, budget: ContextBudget) -> Growth:
         """Return the expected growth of the prompt with a turn of the job's conversation."""
@@ -267,7 +267,7 @@ class Compactor:
         The run is cancelled when nobody waits for it any more, unless work ahead of time is allowed at this backend.
         """
         flight.waiting += 1
-        job.state.progress = flight.job.state.progress
+        own, job.progress = job.progress, flight.job.progress
         try:
             timeout = None if seconds == job.settings.read_timeout else seconds
             done, _ = await asyncio.wait({flight.task}, timeout=timeout)
@@ -276,6 +276,7 @@ class Compactor:
             )
             return flight.task.result() if done else None
         finally:
+            job.progress = own
             flight.waiting -= 1
             if not (flight.waiting or flight.goes_on or flight.task.done()):
                 # Remove it first, so that a request that comes now does not join a run about to be cancelled.
@@ -345,7 +346,7 @@ def is_worth_a_summary(job: Job, budget: ContextBudget) -> bool:
 def growth_needed(job: Job, delivered: int = 0) -> int:
     """Return the tokens that the next attempt has to generate before a pause gains room; `delivered` came in earlier attempts."""
     tokens, budget = job.prompt.estimate.tokens, job.budget
-    return 0 if budget is None else budget.growth_needed(tokens, job.state.spare, delivered)
+    return 0 if budget is None else budget.growth_needed(tokens, job.spare, delivered)
 
 
 def _reserve(job: Job, budget: ContextBudget) -> int:

@@ -1,12 +1,10 @@
 """One client's request on its way through the pipeline."""
 
-import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
-
-import httpx
 
 from proxy.backends.base import Backend
 from proxy.backends.profile import Continuation, Fact, ModelKey, ModelProfile, RepairRules, Trust, value_of
@@ -28,47 +26,13 @@ from proxy.stream.watch import UNBOUND
 
 @dataclass(slots=True)
 class Progress:
-    """Progress of a summary that a request waits for."""
+    """Progress of what a request waits for before its prompt is read."""
 
-    written: int = 0
-    """Tokens written so far, thinking included; 0 before it has begun."""
-
-
-@dataclass(slots=True)
-class JobState:
-    """Mutable state of a job's attempts and summaries."""
-
-    unique: str = field(default_factory=unique)
-    """Unique part of the ids in its answer."""
-    usage_requested: bool = False
-    """Whether Spillway itself asked for the stream's usage."""
-    assumed: Fact[int] | None = None
-    """Window assumed for this answer alone, in tokens, if none is reported: the answer showed that as much fits."""
-    spent: Spent = field(default_factory=Spent)
-    """Remedies that this request has used up."""
-    posted: bytes = b""
-    """Body sent last."""
-    opened: httpx.Response | None = None
-    """Stream opened last; it is closed with the job, however that ends."""
-    running: set[str] | None = None
-    """Running jobs of the same model, this one included, by the unique part of their ids."""
-    loads_since: float = 0.0
-    """Time on the outcome's clock, in seconds, when the backend first said that it is loading the model; 0 if it never did."""
-    pool_lock: asyncio.Lock | None = None
-    """Lock that this job holds while it is the one request sent after the slots of its model were cleared, or None."""
-    thinking_bound: int = UNBOUND
-    """Completion tokens at which a model that is still thinking is made to answer."""
-    joined_answer: Callable[[], Piece] | None = None
-    """Returns the whole answer; None unless it has ended in good order."""
-    progress: Progress = field(default_factory=Progress)
-    """Progress of the job's summary, or of the one that it waits for."""
-    vacate: Callable[[], None] | None = None
-    """Gives up the slot in which its prompt was read (see `AddOn.place`)."""
     waits_for: str = ""
-    """Status text while it waits before its prompt is read; empty once that is being read."""
-    spare: int = 0
-    """Tokens that a pause could take out of the prompt; 0 where the figure would decide nothing."""
-    unsummarised: int = 0
+    """Status text while it waits; empty once its prompt is being read."""
+    written: int = 0
+    """Tokens of a summary written so far, thinking included; 0 before it has begun."""
+    failed: int = 0
     """Number of consecutive summaries that were requested and failed."""
 
 
@@ -91,7 +55,26 @@ class Job:
     """Prompt to send. It is set, like the profile, when the job is prepared, and again if tools have to be emulated."""
     managed: Managed = field(default_factory=Managed)
     """Results of the client's own edits and compactions of its history."""
-    state: JobState = field(default_factory=JobState)
+    unique: str = field(init=False, default_factory=unique)
+    """Unique part of the ids in its answer."""
+    held: AsyncExitStack = field(init=False, default_factory=AsyncExitStack)
+    """Releases what it holds at its end: its slot, its turn on shared slots, and the streams it opened."""
+    spent: Spent = field(init=False, default_factory=Spent)
+    """Remedies that this request has used up."""
+    progress: Progress = field(init=False, default_factory=Progress)
+    """Its own progress, or while it waits for another job's summary that job's."""
+    posted: bytes = field(init=False, default=b"")
+    """Body sent last."""
+    usage_requested: bool = field(init=False, default=False)
+    """Whether Spillway itself asked for the stream's usage."""
+    assumed: Fact[int] | None = field(init=False, default=None)
+    """Window assumed for this answer alone, in tokens, if none is reported: the answer showed that as much fits."""
+    spare: int = field(init=False, default=0)
+    """Tokens that a pause could take out of the prompt; 0 where the figure would decide nothing."""
+    thinking_bound: int = field(init=False, default=UNBOUND)
+    """Completion tokens at which a model that is still thinking is made to answer."""
+    joined_answer: Callable[[], Piece] | None = field(init=False, default=None)
+    """Returns the whole answer; None unless it has ended in good order."""
     expected: bytes = b""
     """Digest of the history at its last answer, on a job run ahead of its request; empty if a client is waiting."""
     displaced: bool = False
@@ -111,12 +94,12 @@ class Job:
 
     def writer(self) -> Writer:
         """Build the writer of the answer, in the client's dialect."""
-        return self.dialect.writer(self.request, self.state.unique, self.managed)
+        return self.dialect.writer(self.request, self.unique, self.managed)
 
     @property
     def window(self) -> int | None:
         """Tokens of the window, or None if unknown; then Spillway manages nothing."""
-        return value_of(self.profile.window or self.state.assumed)
+        return value_of(self.profile.window or self.assumed)
 
     @property
     def budget(self) -> ContextBudget | None:
@@ -207,7 +190,7 @@ class Job:
     def streams(self) -> bool:
         """Return whether to ask for a stream: not if the backend has refused one, now or recently."""
         known = self.profile.streams
-        return "streams" not in self.state.spent.without and (known is None or known.value)
+        return "streams" not in self.spent.without and (known is None or known.value)
 
     @property
     def known_backend(self) -> Backend:
@@ -238,22 +221,9 @@ class Job:
         credentials = [(name, value) for name, value in self.exchange.headers if same and is_credential(name)]
         return [*self.outcome.traced([AS_JSON]), *credentials]
 
-    async def leave(self) -> None:
-        """Release the job's resources: its slot, its turn on shared slots, and the stream opened last."""
-        state = self.state
-        if state.vacate is not None:
-            state.vacate()
-        if state.running is not None:
-            state.running.discard(state.unique)
-        if state.pool_lock is not None:
-            state.pool_lock.release()
-            state.pool_lock = None
-        if state.opened is not None:
-            await state.opened.aclose()
-
     def fresh(self, **changes: Any) -> "Job":
         """Return an unprepared copy with these fields changed."""
-        return replace(self, managed=Managed(), state=JobState(), **changes)
+        return replace(self, managed=Managed(), **changes)
 
     async def read_profile(self, *, fresh: bool = False, load: bool = False) -> None:
         """Read what is known of the model now; `fresh` and `load` as for `Route.profile`."""

@@ -67,7 +67,7 @@ class Pipeline:
                     response, body = await self.attempts.open(job)
                     await reply.relay(response, body)
         finally:
-            await job.leave()
+            await job.held.aclose()
             for addon in self.addons.at(AddOn.after_answer):
                 addon.after_answer(job)
 
@@ -142,7 +142,7 @@ class Pipeline:
         assert budget is not None  # or there is no reason to compact
         if goal is not None or is_worth_a_summary(job, budget):
             await client.notify(COMPACTING)
-        async with client.progress(lambda: summarising(job.state.progress.written)):
+        async with client.progress(lambda: summarising(job.progress.written)):
             gained = await self.compactor.compact(job, goal=goal, summarised=goal is not None)
         if gained:
             self.counting.compacted(job)

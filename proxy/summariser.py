@@ -156,12 +156,12 @@ class Summaries:
 
     async def _write(self, job: Job, ask: SummaryAsk, deadline: float) -> str:
         """Get a summary and record the outcome; returns an empty text if there is none that can be used."""
-        state = job.state
-        if state.unsummarised >= IN_VAIN or not STRATEGIES[job.settings.strategy].asks:
+        progress = job.progress
+        if progress.failed >= IN_VAIN or not STRATEGIES[job.settings.strategy].asks:
             return ""
-        again, route, failed = state.unsummarised > 0, await self.route(job), None
+        again, route, failed = progress.failed > 0, await self.route(job), None
         if again and not self._is_worth_trying("again", route):
-            state.unsummarised = IN_VAIN
+            progress.failed = IN_VAIN
             return ""
         job.outcome.add("summarising")
         spent = sum(job.managed.spent)
@@ -176,10 +176,10 @@ class Summaries:
             reply, failed = FAILED, error
         found = checked(reply, ask.source, tokens=ask.max_tokens, brief=ask.brief)
         if found.text:
-            state.unsummarised = 0
+            progress.failed = 0
         else:
             final = reply.endless if failed is None else failed.final
-            state.unsummarised = IN_VAIN if final else state.unsummarised + 1
+            progress.failed = IN_VAIN if final else progress.failed + 1
         if failed is None:
             self._learn(route, again=again, append=ask.append, served=bool(found.text))
         job.outcome.unfit += found.verdict not in {"kept", "mended"}
@@ -278,7 +278,7 @@ async def _read(job: Job, route: Route, ask: SummaryAsk, response: httpx.Respons
     The caller closes the connection, which stops a model that loops, or does not end.
     """
     # A reply in one piece has at least a token for six characters.
-    answer, progress = Answer(0, lambda text: len(text) // 6), job.state.progress
+    answer, progress = Answer(0, lambda text: len(text) // 6), job.progress
     limit, size, before = SMALLEST_BOUND + ask.max_tokens * BYTES_PER_TOKEN, 0, progress.written
     streams, body, splitter = is_event_stream(response), bytearray(), sse.FrameSplitter(limit)
     watches, errors = (LoopWatch(), LoopWatch()), list[str]()

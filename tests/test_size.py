@@ -35,8 +35,8 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(186, 160),
-    "lines of code": Bound(25_653, 18_500),
-    "Python tokens": Bound(270_685, 175_000),
+    "lines of code": Bound(25_635, 18_500),
+    "Python tokens": Bound(270_523, 175_000),
     "settings": Bound(42, 40),
     "lines of tests": Bound(57_836, 40_000),
     "files in a circle of imports": Bound(0, 0),

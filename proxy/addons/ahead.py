@@ -172,7 +172,7 @@ class AheadCompactor(AddOn):
         """Plan for the next turn, if it might otherwise have to wait."""
         if job.managed.hands_over or self._closed or not _is_conversation(job):
             return  # the next request has another history, or there is none
-        budget, usage, join = job.budget, job.outcome.usage, job.state.joined_answer
+        budget, usage, join = job.budget, job.outcome.usage, job.joined_answer
         if budget is None or usage is None or join is None:
             return
         links, newest = job.prompt.links, newest_user(job.prompt.sent) or 1
@@ -353,7 +353,7 @@ class AheadCompactor(AddOn):
             return None
         goal = decision.goal or self._goal(job, added)
         if not await self._compactor.compact(job, goal=goal, summarised=decision.goal is not None):
-            return "failed" if job.state.unsummarised else "useless"
+            return "failed" if job.progress.failed else "useless"
         self._note_digest(plan, job)
         return "done"
 

@@ -294,7 +294,7 @@ class DocumentReader(AddOn):
             if not note:
                 halves = in_pieces(piece, sum(cost([_said(piece)])) * 0.6, cost)
                 note = "\n".join(filter(None, [await note_on(each, tokens // 2) for each in halves]))
-            job.state.unsummarised = 0
+            job.progress.failed = 0
             job.outcome.add("document_part", became="read" if note else "failed")
             failed += not note
             if not note:

@@ -63,7 +63,7 @@ class DroppedFields(AddOn):
     @override
     def after_answer(self, job: Job) -> None:
         """Remember the fields of a complete answer that a client may drop."""
-        join = job.state.joined_answer
+        join = job.joined_answer
         if join is None or job.expected or job.request.continues or not _applies(job):
             return
         answer = join()

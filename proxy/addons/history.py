@@ -92,9 +92,9 @@ class RequestRecord:
         """Update the figures from the job, while it runs."""
         if self.job is None:
             return
-        prompt, state = self.job.prompt, self.job.state
+        prompt = self.job.prompt
         self.checkpoint = None if prompt.checkpoint is None else describe(prompt.checkpoint)
-        self.budget, self.forwarded = self.job.budget, state.posted
+        self.budget, self.forwarded = self.job.budget, self.job.posted
         self.prompt_tokens = prompt.estimate.tokens
         self.sent_tokens = self.outcome.tokens_after or 0
         if self.answer is not None:
@@ -248,7 +248,7 @@ class RequestHistory(AddOn):
         record.job, record.messages, record.background = job, len(request.messages), job.background
         record.streamed = job.prompt.request.stream
         if request.keeping is not None:
-            record.response = f"resp_{job.state.unique}"
+            record.response = f"resp_{job.unique}"
         record.received, record.received_size, record.headers = request, _PARSED * size, job.exchange.headers
         if request.raw is not None:
             record.received, record.received_size = request.raw, len(request.raw)

@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import blake2b
 from itertools import count
 from typing import Any
@@ -153,7 +152,8 @@ class SlotKeeper(AddOn):
             return
         keys, fields = ([], beside) if beside is not None else (_keys(job.scope, job.prompt.links), job.prompt.fields)
         if keys:
-            job.state.waits_for, job.state.vacate = "", partial(self._vacate, job, engine)
+            job.progress.waits_for = ""
+            job.held.callback(self._vacate, job, engine)
         while True:
             async with engine.lock:
                 engine.freed.clear()
@@ -221,7 +221,7 @@ class SlotKeeper(AddOn):
         Without keys, the slot is for another prompt, such as a transcript to be summarised.
         """
         free, digest = await self._free(engine, job.route), _digest_of(job)
-        job.state.waits_for = FREE_SLOT if free == [] else ""
+        job.progress.waits_for = FREE_SLOT if free == [] else ""
         if not free:
             return None
         if name := engine.file_of(keys, digest):

@@ -47,7 +47,7 @@ class ThinkingBudget(AddOn):
         elif not request.stream and request.choices == 1 and job.streams:
             # An answer that comes in one piece cannot be stopped while the model is thinking.
             job.prompt.request = replace(request.changed(stream=True), stream=True)
-        job.state.thinking_bound = bound if request.choices == 1 else UNBOUND
+        job.thinking_bound = bound if request.choices == 1 else UNBOUND
 
 
 def _bound(job: Job) -> int | None:

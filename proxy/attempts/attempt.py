@@ -101,7 +101,7 @@ class Attempts:
             streamed = job.prompt.request.stream and job.streams
             response, body = await self._post(job, _first_body(job), why, stream=streamed)
             if body is None or (response.status_code < 400 and not is_refusal(body)):
-                if job.state.spent.counted:
+                if job.spent.counted:
                     await learn_counted(job)
                 return response, body
             if refusals.is_loading(response.status_code, body) and await self._wait_for_loading(job, response):
@@ -180,7 +180,7 @@ class Attempts:
             except (UpstreamTimeout, UpstreamRefused):
                 raise
             except UpstreamUnavailable as error:
-                if (seconds := job.state.spent.retry(error.retry_after)) is None:
+                if (seconds := job.spent.retry(error.retry_after)) is None:
                     raise
                 await asyncio.sleep(seconds)
 
@@ -201,7 +201,7 @@ class Attempts:
 
     async def mend(self, job: Job, refusal: Refusal) -> Remedy:
         """Apply the remedy for a refusal and return it, or `GIVE_UP` if there is none, or it did not help."""
-        todo, done = refusals.remedy(refusal, job.state.spent), True
+        todo, done = refusals.remedy(refusal, job.spent), True
         if todo is Remedy.WAIT:
             await self._wait_for_slots(job)
         elif todo is Remedy.BOUND:
@@ -214,24 +214,21 @@ class Attempts:
 
     async def _overflow(self, job: Job, status: int, body: bytes, estimate: Estimate) -> Overflow | None:
         """Recognise an overflow in a response, if it is credible given the estimate of the request sent last."""
-        sent, known = SentRequest(job.state.posted), job.route.known
+        sent, known = SentRequest(job.posted), job.route.known
         found = recognise(status, body, sent)
         believed = job.profile.window
         if found is None or found.window is None or (believed and found.window == believed.value):
             return found
         loaded = await known.loaded_window()
-        found = told_apart(found, sent.answer_bound, loaded or value_of(believed), job.state.spent.bounded)
+        found = told_apart(found, sent.answer_bound, loaded or value_of(believed), job.spent.bounded)
         needed = UNDERRATED * estimate.upper + sent.answer_bound
         return credible(found, needed=needed, loaded=loaded, held=known.held)
 
     async def _wait_for_slots(self, job: Job) -> None:
         """Wait for this request's turn among those that were cleared, and then, up to the read timeout, for the running ones."""
         # It must not count as running: the request that holds the lock would wait for it, while it waits for the lock.
-        (running := self._running[job.key]).discard(job.state.unique)
-        if job.state.pool_lock is None:
-            lock = self._slots[job.key]
-            await lock.acquire()
-            job.state.pool_lock = lock
+        (running := self._running[job.key]).discard(job.unique)
+        await job.held.enter_async_context(self._slots[job.key])
         with suppress(TimeoutError):
             async with asyncio.timeout(job.settings.read_timeout):
                 while running:  # noqa: ASYNC110 - an event for each running job would be more code
@@ -239,11 +236,11 @@ class Attempts:
 
     async def _wait_for_loading(self, job: Job, response: httpx.Response) -> bool:
         """Wait a moment for a backend that is loading its model; returns False after the read timeout in total."""
-        clock, state = job.outcome.clock, job.state
-        state.loads_since = state.loads_since or clock()
-        if clock() - state.loads_since > job.settings.read_timeout:
+        now = job.outcome.clock()
+        job.spent.loads_since = job.spent.loads_since or now
+        if now - job.spent.loads_since > job.settings.read_timeout:
             return False
-        state.waits_for = LOADING
+        job.progress.waits_for = LOADING
         await asyncio.sleep(min(retry_after(response) or LOADING_PAUSE, refusals.LONGEST_RETRY))
         job.route.known.expire()
         await job.read_profile()
@@ -260,17 +257,17 @@ class Attempts:
         if budget is None:
             return False
         if window is None:  # the window has just become known, and tools, results and limits depend on it
-            await self._preparer.prepare_again(job, emulate="tools" in job.state.spent.without)
+            await self._preparer.prepare_again(job, emulate="tools" in job.spent.without)
             if job.prompt.estimate.tokens < tokens and not job.is_due:
                 return True
             tokens = job.prompt.estimate.tokens
         if tokens <= 0.8 * budget.window and lower_bound(job, budget.window):
-            job.state.spent.counted = True
+            job.spent.counted = True
             return True
         # The backend's count may be higher than the estimate. Then aim lower by the same factor, unless it is beyond belief.
         known = overflow.prompt_tokens or 0
         excess = max(1.0, known / max(1, tokens)) if known < 8 * tokens else 1.0
-        less = (_WITHOUT_FIGURES if excess == 1.0 else 1.0) * (0.7 if job.state.spent.shortened > 1 else 1.0) / excess
+        less = (_WITHOUT_FIGURES if excess == 1.0 else 1.0) * (0.7 if job.spent.shortened > 1 else 1.0) / excess
         return await self.compactor.compact(job, goal=int(budget.goal * less), limit=int(budget.limit * less))
 
     async def _do_without(self, job: Job, refusal: FeatureRefusal) -> bool:
@@ -279,14 +276,15 @@ class Attempts:
         if refusal.feature == "streams":
             return True
         offered = bool(job.prompt.builtin)
-        await self._preparer.prepare_again(job, emulate="tools" in job.state.spent.without)
+        await self._preparer.prepare_again(job, emulate="tools" in job.spent.without)
         await self.compactor.compact_if_due(job)
         return refusal.feature != "tools" or job.prompt.offer is not None or (offered and not job.prompt.builtin)
 
     async def _post(self, job: Job, body: ChatBody, why: str, *, stream: bool) -> tuple[httpx.Response, bytes | None]:
         """Send a request once; returns an open stream and None, or a response with its body."""
-        job.state.posted, job.state.running = body.wire or body.content, self._running[job.key]
-        job.state.running.add(job.state.unique)
+        job.posted, running = body.wire or body.content, self._running[job.key]
+        running.add(job.unique)
+        job.held.callback(running.discard, job.unique)
         job.outcome.add("sent", why=why, stream=stream)
         headers = job.outcome.traced(job.exchange.headers)
         if job.loads_window and job.profile.window is not None:
@@ -296,31 +294,32 @@ class Attempts:
             # A client's query (`?api-version=…`) goes with it.
             response = await job.route.upstream.send_chat(job.route.known, headers, body, query=job.exchange.query)
             if is_event_stream(response):
-                job.state.opened, job.state.waits_for = response, ""
+                job.held.push_async_callback(response.aclose)
+                job.progress.waits_for = ""
                 return response, None
             received = await body_of(response, job.settings.max_body)
         except UpstreamUnavailable as error:
             job.outcome.add("backend_failed", error=error.label)
             raise
         if response.status_code >= 400:
-            job.state.running.discard(job.state.unique)
+            running.discard(job.unique)
         return response, received
 
 
 def _first_body(job: Job) -> ChatBody:
     """Build the body of a first request: the client's own bytes if nothing was changed."""
     prompt, request = job.prompt, job.prompt.request
-    job.state.usage_requested = may_ask_usage(request) and not job.known_backend.reports_usage
+    job.usage_requested = may_ask_usage(request) and not job.known_backend.reports_usage
     if request.stream and not job.streams:
         request = request.changed(stream=False, stream_options=None)
     messages = None if prompt.untouched else prompt.messages
-    body = written(request, messages, prompt.fields, ask_usage=job.state.usage_requested and job.streams)
+    body = written(request, messages, prompt.fields, ask_usage=job.usage_requested and job.streams)
     same = messages is None and not prompt.fields
     return ChatBody(body, request.wire if body is request.raw else None, request.native if same else None)
 
 
 def _refused_feature(job: Job, status: int, body: bytes, features: Sequence[Feature]) -> FeatureRefusal | None:
-    return refusals.refused_feature(status, body, features, SentRequest(job.state.posted))
+    return refusals.refused_feature(status, body, features, SentRequest(job.posted))
 
 
 def _pieces(response: httpx.Response, body: bytes) -> Sequence[Piece]:
@@ -376,5 +375,5 @@ def _bound_lower(job: Job, refusal: Refusal) -> bool:
     elif overflow is not None and overflow.window is not None:
         prompt = overflow.prompt_tokens or job.prompt.estimate.upper
         bound(job, overflow.window + (request.max_tokens or 0) - prompt)
-        job.state.spent.counted = True
+        job.spent.counted = True
     return True

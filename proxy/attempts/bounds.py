@@ -52,10 +52,10 @@ def bound(job: Job, room: int) -> None:
 
 def unbound(job: Job) -> None:
     """Undo a bound that was lowered to test what a refusal meant, and was refused as well."""
-    if job.state.spent.bounded is not None and job.prompt.answer_bound is not None:
+    if job.spent.bounded is not None and job.prompt.answer_bound is not None:
         job.prompt.fields = omit(job.prompt.fields, *job.prompt.request.bounds)
         job.prompt.answer_bound = None
-    job.state.spent.counted = False
+    job.spent.counted = False
 
 
 def bound_resumed(job: Job, prompt_tokens: int, tokens_so_far: int) -> dict[str, int]:

@@ -45,7 +45,7 @@ class AnswerDriver:
             job.prompt.estimate.tokens,
             lambda text: meter.count_text(key, text, cautious=True),
             bound=job.prompt.answer_bound,
-            unique=job.state.unique,
+            unique=job.unique,
         )
         self.failed: UpstreamUnavailable | None = None
         """Error that ended the answer because the backend did not continue it."""
@@ -106,7 +106,7 @@ class AnswerDriver:
         if session.failed or answer.attempt.errored:
             outcome.fail(0, STREAM_FAILED)
         else:
-            self._job.state.joined_answer = answer.joined
+            self._job.joined_answer = answer.joined
             if session.watch.ended_short(answer) and not outcome.counts["out_of_room"]:
                 self._record_ended_early()
         self._observe()
@@ -204,7 +204,7 @@ class AnswerDriver:
         if shown and self._resumer.takes_long():
             await client.notify(status.COMPACTING)
         compactions, left_out, saved = outcome.compactions, outcome.left_out, outcome.saved
-        async with client.progress(lambda: status.summarising(job.state.progress.written)):
+        async with client.progress(lambda: status.summarising(job.progress.written)):
             attempted = None if last else await self._open_next(stop)
         if shown and outcome.compactions > compactions:
             await client.notify(status.COMPACTING)  # ignored where it was shown before
@@ -266,7 +266,7 @@ def _watch_of(job: Job, *, hidden: bool) -> Watch:
     newest = newest_user(request.messages)
     watch = Watch(
         max_tokens=request.max_tokens,
-        strip_usage=job.state.usage_requested and request.wants_usage is None,
+        strip_usage=job.usage_requested and request.wants_usage is None,
         show_usage=request.wants_usage is True,
         cancels=job.cancels,
         hidden=hidden,
@@ -277,7 +277,7 @@ def _watch_of(job: Job, *, hidden: bool) -> Watch:
         request=None
         if request.structured or request.choices > 1 or newest is None
         else text_of(request.messages[newest]),
-        thinking_bound=job.state.thinking_bound,
+        thinking_bound=job.thinking_bound,
         conclusions=_CONCLUSIONS if request.choices == 1 else 0,
     )
     _update_watch(watch, job)

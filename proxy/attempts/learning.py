@@ -42,7 +42,7 @@ async def learn_window(job: Job, overflow: Overflow) -> None:
 
 async def learn_counted(job: Job) -> None:
     """Learn from a lowered bound that was accepted: prompt and bound have to fit together, so a figure named was the difference."""
-    spent, known = job.state.spent, job.route.known
+    spent, known = job.spent, job.route.known
     if job.loads_window or "provider" in job.request.body:
         return
     known.learn("counts_answers", True, ORIGIN)

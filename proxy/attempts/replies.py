@@ -116,7 +116,7 @@ class ClientReply:
     def __init__(self, job: Job, replies: Replies) -> None:
         self._job = job
         self._replies = replies
-        self._identity = Identity(f"chatcmpl-{job.state.unique}", int(replies.clock()), job.prompt.request.model)
+        self._identity = Identity(f"chatcmpl-{job.unique}", int(replies.clock()), job.prompt.request.model)
         """Identity of an answer that did not get one from a backend."""
         streams, requested = job.prompt.request.stream, job.exchange.header(b"x-spillway-status")
         form = next((word for word in (requested or "", *job.settings.status) if word in FORMS), "auto")
@@ -271,7 +271,7 @@ def read_answer(job: Job, response: BodyResponse) -> Completion | None:
 
 
 def _waiting_for(job: Job) -> str:
-    return job.state.waits_for or (reading(job.prompt.estimate.tokens) if job.outcome.counts["sent"] else "")
+    return job.progress.waits_for or (reading(job.prompt.estimate.tokens) if job.outcome.counts["sent"] else "")
 
 
 def _changed(answer: Answer, choice: Piece) -> Piece:

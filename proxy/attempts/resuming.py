@@ -89,7 +89,7 @@ class Resumer:
         await job.read_profile()
         if job.profile.window is None:
             room = room_assumed(attempt.prompt_tokens, attempt.completion_tokens)
-            job.state.assumed = Fact(room, "assumed", Trust.FALLBACK)
+            job.assumed = Fact(room, "assumed", Trust.FALLBACK)
         job.record_measured()
 
     async def _resume(self, reason: str) -> Attempted | None:
@@ -127,7 +127,7 @@ class Resumer:
             if await self._attempts.mend(job, refusal) is Remedy.GIVE_UP:
                 return False
         if attempt.spoke:
-            job.state.spent.answered()
+            job.spent.answered()
             await self._counting.count_completion(job, self._answer)
         if not attempt.restarted or self._way is None:
             return True
@@ -160,7 +160,7 @@ class Resumer:
     async def _correct(self, correction: Correct) -> Attempted | None:
         """Ask once more for a tool call that could not be read."""
         job, answer = self._job, self._answer
-        if job.prompt.request.choices > 1 or not job.state.spent.corrects():
+        if job.prompt.request.choices > 1 or not job.spent.corrects():
             return None  # a single one of several choices cannot be repeated
         written: Message = {"role": "assistant", "content": answer.unplaced + correction.written}
         complaint: Message = {"role": "user", "content": correction.complaint}

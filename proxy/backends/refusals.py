@@ -230,6 +230,8 @@ class Spent:
     """Retries in a row, reset like `shortened`."""
     corrected: bool = False
     """Whether the model was already asked to correct a tool call that could not be made."""
+    loads_since: float = 0.0
+    """Time on the outcome's clock, in seconds, when the backend first said that it is loading the model; 0 if it never did."""
     refused: frozenset[Continuation] = frozenset()
     """Refused ways to continue."""
 
