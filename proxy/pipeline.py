@@ -93,7 +93,7 @@ class Pipeline:
             request=request,
             route=route,
             settings=settings,
-            managed=Managed(hands_over=asks_to_compact(request.messages)),
+            managed=Managed(hands_over=asks_to_compact([*request.restored, *request.messages])),
         )
         await self.preparer.prepare(job)
         outcome.show("taken", job=job, request=received, size=len(wire))

@@ -48,10 +48,8 @@ def one(text: str, how: str = "capitals", system: str = "") -> Callable[[Talk], 
 
 def in_system(text: str, ask: str, how: str = "brackets") -> Callable[[Talk], list[Message]]:
     """The conversation in the system prompt."""
-    return lambda talk: [
-        {"role": "system", "content": text.replace("{}", written(talk, how))},
-        {"role": "user", "content": ask},
-    ]
+    end = [{"role": "user", "content": ask}] if ask else []
+    return lambda talk: [{"role": "system", "content": text.replace("{}", written(talk, how))}, *end]
 
 
 def after(ask: str, system: str = "You help.", role: str = "user") -> Callable[[Talk], list[Message]]:
@@ -165,6 +163,23 @@ CLIENTS: dict[str, Callable[[Talk], list[Message]]] = {
     "a russian one": after("Кратко изложи наш разговор, чтобы его можно было продолжить в новой сессии."),
     "a spanish one": after("Resume toda la conversación para poder continuar en otra sesión."),
     "a french one": one("Résume la conversation ci-dessous.\n\n{}\n\nRésumé :", "brackets"),
+    "zed": after("Generate a detailed summary of this conversation. Include:\n1. Key facts\n2. Action items"),
+    "qvink": one("You are a summarization assistant. Condense the fictional narrative to facts.\n\n{}", "names"),
+    "t-koma": after(
+        "", "You are summarizing a conversation that is compacted to free the window. Keep " + "facts, " * 99
+    ),
+    "a memory that is updated": one(
+        "<memory>\nnone\n</memory>\n<new>\n{}\n</new>\nUpdate it so that it summarises everything.", "json"
+    ),
+    "two messages": lambda talk: [
+        {"role": "user", "content": written(talk, "people")},
+        {"role": "user", "content": "Boil this down to a recap."},
+    ],
+    "a wish of the user": after("Please summarise the conversation so far."),
+    "a system's words only, korean": in_system("아래 대화를 5문장 이내로 요약해줘:\n{}", "", "people"),
+    "a romanian one": one("{}", "capitals", "Creează un rezumat foarte detaliat al conversației."),
+    "an arabic one": after("لخص محادثتنا حتى الآن."),
+    "a turkish one": after("Şimdiye kadarki konuşmamızı özetle."),
     "in its first words only": one(
         "Summarize the following chat transcript between a user and an agent.\n\n{}", "json"
     ),
@@ -172,7 +187,6 @@ CLIENTS: dict[str, Callable[[Talk], list[Message]]] = {
 """Forms of public programs, by name."""
 
 OTHERS: dict[str, Callable[[Talk], list[Message]]] = {
-    "a wish of the user": after("Please summarise the conversation so far."),
     "what we said": after("Can you summarise what we said?"),
     "was wir sagten": after("Fass bitte kurz zusammen, worüber wir gesprochen haben."),
     "a module": after("Write a summary of the session module into README.md:\n- one\n- two\n- three\n"),
@@ -182,7 +196,13 @@ OTHERS: dict[str, Callable[[Talk], list[Message]]] = {
         "### Task:\nGenerate a 3-5 word title summarizing the chat history.\n<chat_history>\n{}\n</chat_history>"
     ),
     "tags": one("Summarize the conversation as 3 tags.\n\n{}"),
-    "an article": one("Summarise this article in five points.\n\n{}", "headings"),
+    "an article": lambda talk: [{"role": "user", "content": f"Summarise this article.\n\n{talk!s}"}],
+    "a question after a summary": lambda talk: [
+        {"role": "user", "content": f"Summarise this chat with my landlord.\n\n{written(talk, 'names')}"},
+        {"role": "assistant", "content": "They spoke of codes."},
+        {"role": "user", "content": "And who is right?"},
+    ],
+    "a chat that goes on": one("[Summary of earlier events: they met.]\n\n{}\nSeraphina:", "names"),
     "an agent's prompt": after(
         "Summarise the README.", "You are a coding agent. The conversation is summarised for you when it gets long."
     ),

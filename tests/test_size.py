@@ -35,10 +35,10 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(186, 160),
-    "lines of code": Bound(25_635, 18_500),
-    "Python tokens": Bound(270_523, 175_000),
+    "lines of code": Bound(25_610, 18_500),
+    "Python tokens": Bound(270_683, 175_000),
     "settings": Bound(42, 40),
-    "lines of tests": Bound(57_836, 40_000),
+    "lines of tests": Bound(57_856, 40_000),
     "files in a circle of imports": Bound(0, 0),
     "functions entered by a short streamed request": Bound(365, 250),
     "files entered by a short streamed request": Bound(69, 45),

@@ -209,8 +209,8 @@ def in_pieces(text: str, room: float, cost: Cost) -> Iterator[str]:
 
 
 def _end_of_line(piece: str) -> int:
-    """Return the index at which to cut a piece: after its last line or, if that is far from its end, its last word."""
-    for mark in ("\n", " "):
+    """Return the index at which to cut a piece: after its last line or, if that is far from its end, its last sentence or word."""
+    for mark in ("\n", ". ", "。", " "):
         at = piece.rfind(mark, len(piece) * 3 // 4)
         if at >= 0:
             return at + 1

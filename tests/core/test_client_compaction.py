@@ -55,7 +55,7 @@ AIDER_SYSTEM = (
 BEFORE: list[dict[str, Any]] = [
     {"role": "system", "content": "You code."},
     {"role": "user", "content": "Build it."},
-    {"role": "assistant", "content": "Built."},
+    {"role": "assistant", "content": "Built. " * 400},
 ]
 
 
@@ -83,7 +83,6 @@ def test_some_say_it_in_their_system_prompt() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "Please summarise the conversation so far.",
         "Write a summary of the session module into README.md, then continue with the tests.",
         "Summarize this: the cat sat on the mat.",
         "Compact the JSON in config.json and do not use any library.",
@@ -96,6 +95,7 @@ def test_what_users_say(text: str) -> None:
     assert not asks_to_compact(asking(text))
     assert not asks_to_compact([])
     assert not asks_to_compact(BEFORE)
+    assert not asks_to_compact([*BEFORE[:2], {"role": "user", "content": CLINE}]), "nothing is lost of so little"
 
 
 SUMMARY = (
@@ -134,7 +134,7 @@ def test_what_is_asked_is_told_from_what_it_is_asked_about(name: str) -> None:
         assert f"K-{n}." in str(inside)
         assert f"K-{n}." not in str(rest)
     assert str(rest).count("NOTES") == 1
-    assert any(message["role"] == "user" for message in rest)
+    assert any(message["role"] == "user" for message in rest) or not any(each["role"] == "user" for each in messages)
     # What is asked comes from the request itself, and no word of it is lost.
     bare = " ".join(text_of(message) for message in rest).replace("NOTES", " ").split()
     assert set(apart.question.split()) <= set(bare)

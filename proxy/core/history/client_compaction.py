@@ -1,95 +1,67 @@
 """Compactions that clients make themselves: the request for a summary, and the summary when it is sent back.
 
-No client marks such a request, so it is recognised by its wording: it asks for a summary of a conversation. The
-instruction is in the system prompt, or in the first or newest message; the conversation is in messages of its own, or
-written out as a transcript in one of these. Tested with the requests of Codex, Claude Code, opencode, Qwen Code, Gemini
-CLI, aider, Cline, Roo, goose, Copilot, Open WebUI, LobeChat, NextChat, SillyTavern, OpenHands, Letta, LangChain, LangGraph,
-LlamaIndex, Semantic Kernel, AutoGen, eino, Agent Zero and the tool runner of Anthropic's SDK.
+No client marks such a request, so it is recognised by what it holds: a long history, or a transcript in one message, beside a
+word for a summary. Beside a transcript that word is enough. Beside messages it has to stand near a word for a conversation,
+in the newest message or at the beginning of the system prompt, since a user may want a summary of anything else. What is
+taken for such a request by mistake is answered from all that was sent, only later; what is missed is lost for good.
 """
 
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 from proxy.core.request import SYSTEM_ROLES, Message, leading_system, text_of
 
-_STEMS = re.findall(
-    r"\S+",
-    "summar compact condens compress consolidat recap handoff hand-off distil takeaway snapshot continuing extract zusammen résum resum "
-    "riassu samenvat sammanf podsum streszcz özet резюм кратк сожм 总结 總結 摘要 概括 概述 压缩 壓縮 要約 まとめ 圧縮 요약 압축 لخ tóm ringkas",
+_BEGINNINGS = (
+    "summar|sum up|sum this|synops|précis|gist|recap|abridg|condens|compact|compress|consolidat|distil|digest|shorten|minutes|hand-o|handof|handov|takeaway"
+    "|boil|state_snapshot|continuing|continuation|zusammen|übergabe|verdicht|kompakt|kompri|kondens|stichp|kurzprot|résum|resum|rezum|resúm|récap|synthès"
+    "|synthét|síntes|sintes|sintet|compendi|comprim|riassu|riepilog|samenvat|vat |sammanf|sammenf|sammendr|opsummer|oppsummer|tiivist|yhteenve|podsum|streść"
+    "|streszcz|shrn|shrň|zhrn|zhrň|souhrn|súhrn|sažet|sažm|össze|özet|rangkum|ringkas|tóm|σύνοψ|συνόψ|περίληψ|περιλήψ|резюм|кратк|сжим|сожм|сжат|выжимк"
+    "|конспект|обобщ|итог|подытож|суммар|суммир|підсум|стисл|узагальн"
 )
-"""Word stems, at least one of which is in every such request. A fast first test, since every request is checked."""
+_ANYWHERE = "总结|總結|摘要|概括|概述|概要|压缩|壓縮|归纳|歸納|浓缩|濃縮|要点|要點|要約|まとめ|圧縮|요약|압축|정리|لخ|خلاص|סכם|סיכו|תמצ|תקציר|सारांश|संक्षेप|সারাংশ|สรุป"
+"""Stems of words for a summary, at least one of which is in every such request: at the beginning of a word, and anywhere."""
+_STEMS = [*_BEGINNINGS.split("|"), *_ANYWHERE.split("|")]
+_SUMMARY = re.compile(rf"(?:\b|_)(?:(?P<done>summari[sz]ed)|{_BEGINNINGS})|{_ANYWHERE}", re.IGNORECASE)
 _CONVERSATION = re.compile(
-    r"\b(?:the|this|that|our|your|an?|these|all|internal|partial|lines? of|earlier|older|previous|prior)\s(?:\w{1,30}\s){0,3}"
-    r"(?:conversation|chat|dialog(?:ue)?|transcript|discussion|exchange|session|history|messages|turns|thread|trajectory|role-?play|scene)s?\b"
-    r"(?!\s(?:module|component|page|files?|class|function|feature|table|app|ui|api|endpoint|store|logic|handler|service|view|panel|screen"
-    r"|widget|bot|model|code|tests?)\b)|\b(?:of|from|between)\s(?:\w{1,30}\s){0,2}conversations?\b|(?:story|everything|events|work|things) so far"
-    r"|interactive (?:\w{1,30} )?agent|gespräch|unterhaltung|verlauf|échange|conversa[cçz]|la conversa|historique|historial|charla|cronologia"
-    r"|histórico|gesprek|samtal|rozmow|konuşma|sohbet|разговор|диалог|бесед|переписк|истори[июя]|对话|對話|会话|會話|聊天|历史|歷史|会話|対話"
-    r"|履歴|チャット|やり取り|대화|채팅|محادث|حوار|hội thoại|trò chuyện|percakapan|obrolan",
+    r"\b(?:the|this|that|these|those|our|your|an?|all|internal|partial|lines? of|earlier|older|previous|prior)\s(?:\w{1,30}\s){0,3}"
+    r"(?:conversation|chat|dialog(?:ue)?|transcript|discussion|exchange|session|history|messages|turns|thread|trajectory|role-?play|scene|context)s?\b"
+    r"(?!\s(?:history|module|component|page|files?|class|function|feature|table|app|ui|api|endpoint|store|logic|handler|service|view|panel|screen"
+    r"|widget|bot|model|code|tests?|logs?|window)\b)|\b(?:of|from|between|conversation|chat|session)\s(?:\w{1,30}\s){0,2}(?:conversation|chat|summari[sz]er)s?\b"
+    r"|\bthe above\b|\b(?:story|everything|all|events|work|things|up)\b[^.]{0,30}?\b(?:so far|to (?:here|this point|now))|interactive (?:\w{1,30} )?agent"
+    r"|\b(?:for|so)(?: that)? (?:an?|the|another) (?:\w{1,20} ){0,2}(?:llm|model|agent|assistant|session)\b|another instance|scratchpad"
+    r"|\b(?:diese|unser|cette|notre|est[ea]|nuestr|essa|noss|quest|nostr|deze|onze?|vår|vores|nasz|naš|наш|эт)\w{0,3} (?:chat|session|discus|чат)"
+    r"|sitzung|sesi[oó]n|gespräch|unterhaltung|verlauf|échange|[ck]onver[sz]|hist[oó]ri|charla|cronologia|di[aá]log|gesprek|samtal|keskustelu|r[ao]zmow"
+    r"|razgovor|rozhovor|beszélget|konuşma|sohbet|συνομιλ|συζ[ηή]τ|διάλογ|разговор|диалог|бесед|переписк|истори[июя]|розмов|对话|對話|会[话話]|會話|聊天"
+    r"|历史|歷史|対話|履歴|チャット|やり取り|대화|채팅|محادث|حوار|گفتگو|שיחה|बातचीत|สนทนา|hội thoại|trò chuyện|percakapan|perbualan|obrolan",
     re.IGNORECASE,
 )
-_SUMMARY = re.compile(
-    r"\b(?:(?P<done>summari[sz]ed|summari[sz]ation)|(?:summar|recap|condens|compact|compress|consolidat|distil)\w{0,12}|takeaways?|hand-?off"
-    r"|extract\w{0,5}[^.\n]{0,60}\bcontext|zusammen\b"
-    r"|(?:zusammenf|zusammengef|samenvat|sammanf|résum|resum|riassu|podsum|streszcz|özet|резюм|кратк|сожм|ringkas)\w{0,12})"
-    r"|总结|總結|摘要|概括|概述|压缩|壓縮|要約|まとめ|圧縮|요약|압축|لخ|tóm tắt",
-    re.IGNORECASE,
-)
-_NAMED = re.compile(
-    r"\b(?:conversation|chat|dialogue|history|context)(?: history)? (?:summar|compact|compress|condens)\w+"
-    r"|\b(?:continuation|anchored|hand-?off) summary|\bprompt for continuing (?:our|the|this) conversation|<state_snapshot>",
-    re.IGNORECASE,
-)
-"""Established names for such a summary. Otherwise a word for a summary counts only near one for a conversation."""
 _BEFORE, _AFTER = 160, 100
 """Characters before and after a word for a summary that are searched for the conversation; after it, in the same paragraph."""
 _LOOKS = 12
 """Words for a summary that are looked at in one text."""
 _LABEL_CHORE = re.compile(
-    r"\b(?:title|headline|subject line|(?<!> )tags|follow-?ups?|emoji|titel|titre|título)\b|标题|標題|タイトル|제목",
+    r"\b(?:title|headline|subject line|(?<!> )(?<![`l] )tags|follow-?ups?|emoji|titel|titre|título)\b|标题|標題|タイトル|제목",
     re.IGNORECASE,
 )
 """Products of other background tasks, which mention a summary only as a step towards a title or tags."""
 _NEAR = 80
 """Characters around the request for a summary that are searched for such a product."""
-_HANDS_OVER = re.compile(
-    r"</?(?:summary|analysis|state_snapshot|scratchpad|conversation|context|messages|chat_history)>|\btext only\b"
-    r"|\bnot (?:call|use|invoke) any (?:other )?(?:tools?|functions?)"
-    r"|\b(?:another|next|new|other) (?:instance|llm|(?:language |coding )?(?:model|agent|assistant|session|chat|conversation))\b"
-    r"|\bhand-?off\b|\bcontinuing session\b|\b(?:resume|continue) (?:the |our |this )?(?:task|work|conversation)"
-    r"|\bpartial conversation\b|\bwill (?:not|no longer) have access\b|\b(?:will|to) (?:replace|be (?:replaced|removed|discarded|used as))\b"
-    r"|\bignore (?:all )?previous instructions|\bnothing but the summary|\bfuture context\b|\b(?:triggered|triggers) (?:this|the) summar"
-    r"|übergabe|weiterführ|fortsetz|poursuiv|reprendre|passation|continuar|retomar|proseguire|продолж|передач|继续|接续|新对话|新会话|后续"
-    r"|引き継|続け|이어|계속",
-    re.IGNORECASE,
-)
-"""Signs that the summary is for a reader who has nothing else to go on. A user who wants to read one says no such thing."""
-_SO_FAR = re.compile(
-    r"so far|above|to date|until now|conversation history|(?:entire|whole) conversation|bisher|jusqu|hasta ahora|finora|até agora"
-    r"|до сих пор|以上|上述|目前为止|これまで|지금까지",
-    re.IGNORECASE,
-)
-_SECTION = re.compile(r"^[ \t]{0,8}(?:[-*•#]|\d{1,2}[.)、])", re.MULTILINE)
-_ASSIGNED = re.compile(
-    r"\byour (?:task|job|role|sole objective)\b[^.\n]{0,40}\bis to\b|\bnot add any introductory", re.IGNORECASE
-)
-_SECTIONS = 3
+_WORD = re.compile(r"\w{3}")
+_SENTENCE_END = re.compile(r"[.!?]\s|[。！？]")
 _ASK = 4_000
 """Characters at either end of a message that are searched for the instruction."""
 _OPENING = 700
 """Characters at the beginning of a system prompt that state its purpose; later ones may mention others' summaries."""
-_SHORT = 600
-"""Length in characters up to which a message may be a mere "begin", with the instruction in the system prompt."""
 _FEW = 3
-"""Number of messages besides the system's up to which the conversation has to be a transcript inside one of them.
+"""Number of messages besides the system's up to which the conversation may be a transcript inside one of them.
 
 Three, for an instruction, the assistant's "yes", and the transcript.
 """
-_TRANSCRIPT = 6_000
-"""Length in characters above which a text in such a request is taken for the transcript."""
+_LONG = 2_000
+"""Length in characters of a history, or a transcript, that a client would replace by a summary. Nothing is lost of shorter ones."""
 _LOOKED_AT = 8_000
 """Characters of a text that are searched for turns, to see whether it is a transcript."""
 _EDGE = 1_000
@@ -100,6 +72,7 @@ _TURN = re.compile(
     re.MULTILINE,
 )
 """Start of a turn in a transcript: a role in JSON or in a tag, or the speaker's name at the beginning of a line."""
+_LINE_END, _TURN_END = re.compile(r"\n"), re.compile(r"\n(?=\n|</|[-=#*]{3})")
 _TURNS = 4
 """Turns that the two busiest speakers must have together in a transcript."""
 _COMES_BACK = (
@@ -126,7 +99,7 @@ class Apart(NamedTuple):
         asking = (
             each
             for each in self._rest(" ")
-            if each.get("role") not in SYSTEM_ROLES or _asked_in(text_of(each)[:_OPENING])
+            if each.get("role") not in SYSTEM_ROLES or _SUMMARY.search(text_of(each), 0, _OPENING)
         )
         return "\n\n".join(map(text_of, asking))
 
@@ -156,46 +129,48 @@ class Apart(NamedTuple):
 
 
 def asks_to_compact(messages: Sequence[Message]) -> bool:
-    """Return whether a client asks for a summary of its own history, be it earlier messages or a transcript in one."""
-    lead = leading_system(messages)
-    if not messages or lead == len(messages):
+    """Return whether a summary of a whole history is asked for, be it earlier messages or a transcript in one.
+
+    Whether the client asks or its user makes no difference: who asks for all of it gets it from all of it.
+    """
+    texts = [*map(text_of, messages)]
+    if sum(map(len, texts)) <= _LONG or not _has_stem("\n".join(map(_edges, [*texts[:1], *texts[-_FEW:]]))):
         return False
-    newest, system = text_of(messages[-1]), text_of(messages[0]) if lead else ""
-    few = len(messages) - lead <= _FEW
-    ask = "\n".join([_edges(text_of(each)) for each in messages[lead:]]) if few else _edges(newest)
-    lower = f"{system[:_OPENING]}\n{ask}".lower()
-    if not any(stem in lower for stem in _STEMS):
-        return False
-    if (found := _asked_in(ask)) is not None:
-        near = ask[max(0, found.start() - _NEAR) : found.end() + _NEAR]
-        return _LABEL_CHORE.search(near) is None and _by_program(messages, ask)
-    if (task := _asked_in(system[:_OPENING])) is None:
-        return False
-    begins = len(newest) <= _SHORT and _HANDS_OVER.search(newest) is not None
-    if few:
-        longest = max(map(text_of, messages), key=len)
-        return (
-            begins or is_transcript(longest) or (len(newest) > _SHORT and _HANDS_OVER.search(system[:_ASK]) is not None)
-        )
-    # The whole system prompt is the instruction, and nothing but the history follows.
-    return begins or (len(system) <= _OPENING and task.start() < _NEAR)
+    lead, role, apart = leading_system(messages), messages[-1].get("role"), taken_apart(messages)
+    system = texts[0][:_OPENING] if lead else ""
+    # An agent's own prompt may hold examples that look like turns, so beside a system message the conversation has to be named.
+    alone = _is_few(messages) and any(map(is_transcript, texts[lead:]))
+    if apart.spans:
+        turn = _TURN.match(newest := texts[-1].rstrip(), newest.rfind("\n") + 1)
+        if turn is not None and turn.end() == len(newest) and _speaker(turn) in _speakers(newest):
+            return False  # it ends with the name of who speaks next: the answer goes on with the conversation
+        rest = apart.with_notes("")
+        ask = "\n\n".join(_edges(text_of(each)) for at, each in enumerate(rest) if at >= lead or at in apart.spans)
+        system = _edges(texts[0]) if lead and not _WORD.search(ask) else system
+        return _asked_in(ask, alone=alone) is not None or _asked_in(system, alone=alone) is not None
+    if role in {"user", *SYSTEM_ROLES} and _asked_in(_edges(texts[-1]), alone=alone):
+        return True
+    # The system prompt is the instruction, and nothing but the history follows: it begins with it, or nothing else is asked.
+    task = _asked_in(system, alone=alone)
+    return task is not None and (role == "assistant" or not _SENTENCE_END.search(system, 0, task.start()))
 
 
 def taken_apart(messages: Sequence[Message]) -> Apart:
-    """Divide a request to compact. With few messages the conversation is a transcript in one, otherwise the messages themselves."""
+    """Divide a request to compact: the conversation is a transcript in the newest or the system's message, or the messages themselves."""
     lead, last = leading_system(messages), len(messages) - 1
-    if len(messages) - lead <= _FEW:
-        texts = enumerate(map(text_of, messages))
-        long = ((at, text) for at, text in texts if len(text) > _TRANSCRIPT and (at >= lead or is_transcript(text)))
-        return Apart(messages, {at: _transcript(text) for at, text in long}, ())
-    ask = _edges(text_of(messages[last]))
-    asks = _asked_in(ask) is not None or _HANDS_OVER.search(ask) is not None
+    if _is_few(messages):
+        long = {at: text for at, text in enumerate(map(text_of, messages)) if len(text) > _LONG}
+        turns = {at for at, text in long.items() if is_transcript(text)}
+        holder = max(turns | {at for at in long if at >= lead}, key=lambda at: len(long[at]), default=lead)
+        if holder in long and not lead <= holder < last:
+            return Apart(messages, {at: _transcript(long[at]) for at in sorted({holder, *turns})}, ())
+    asks = messages[-1].get("role") != "assistant" and _SUMMARY.search(_edges(text_of(messages[-1]))) is not None
     return Apart(messages, {}, range(lead, last + (not asks)))
 
 
 def is_transcript(text: str) -> bool:
     """Return whether a text is a written-out conversation, judging by its speakers and their turns."""
-    return len(text) > _SHORT and bool(_speakers(text[:_LOOKED_AT]))
+    return bool(_speakers(text))
 
 
 def brought_from(text: str) -> int:
@@ -206,27 +181,26 @@ def brought_from(text: str) -> int:
     return min((at for words in _COMES_BACK if (at := text.find(words)) >= 0), default=len(text))
 
 
-def _by_program(messages: Sequence[Message], ask: str) -> bool:
-    """Return whether the client asks for the summary, not its user, who merely wants to read one."""
-    lead, role = leading_system(messages), messages[-1].get("role")
-    if role != "user":
-        return role in SYSTEM_ROLES
-    if lead and _asked_in(text_of(messages[0])[:_OPENING]):
-        return True
-    if len(messages) - lead <= _FEW and max(map(len, map(text_of, messages))) > _TRANSCRIPT:
-        return True
-    in_form = ask.rstrip().endswith((":", "\uff1a")) or len(_SECTION.findall(ask)) >= _SECTIONS
-    return bool(_HANDS_OVER.search(ask) or _ASSIGNED.search(ask) or (in_form and _SO_FAR.search(ask)))
-
-
-def _asked_in(text: str) -> re.Match[str] | None:
-    """Find where a text asks for a summary of a conversation."""
+def _asked_in(text: str, *, alone: bool = False) -> re.Match[str] | None:
+    """Find where a text asks for a summary of a conversation; `alone`: the conversation is beside it, and need not be named."""
     for found in islice(_SUMMARY.finditer(text), _LOOKS):
-        after = text[found.start() : found.end() + _AFTER].partition("\n\n")[0]
-        before = "" if found["done"] else text[max(0, found.start() - _BEFORE) : found.start()]
-        if _CONVERSATION.search(after) or _CONVERSATION.search(before):
+        if _LABEL_CHORE.search(text, max(0, found.start() - _NEAR), found.end() + _NEAR):
+            return None
+        begin = found.start() if found["done"] else max(0, found.start() - _BEFORE)
+        end = text.find("\n\n", found.end(), found.end() + _AFTER)
+        if (alone and not found["done"]) or _CONVERSATION.search(text, begin, end if end > 0 else found.end() + _AFTER):
             return found
-    return _NAMED.search(text)
+    return None
+
+
+def _has_stem(text: str) -> bool:
+    """Return whether there may be a word for a summary. Every request is checked, and this is much faster than the expression."""
+    lower = text.lower()
+    return any(stem in lower for stem in _STEMS)
+
+
+def _is_few(messages: Sequence[Message]) -> bool:
+    return len(messages) <= 2 * _FEW and len(messages) - leading_system(messages) <= _FEW
 
 
 def _edges(text: str) -> str:
@@ -235,7 +209,7 @@ def _edges(text: str) -> str:
 
 def _speakers(text: str) -> frozenset[str]:
     """Return the speakers who take turns in a text, in lower case; empty if it is not a transcript."""
-    turns = Counter(str(turn[turn.lastindex or 0]).casefold() for turn in _TURN.finditer(text))
+    turns = Counter(map(_speaker, _TURN.finditer(text[:_LOOKED_AT])))
     often = frozenset(name for name, number in turns.items() if number > 1)
     most = sum(number for _, number in turns.most_common(2))
     return often if most >= _TURNS and (len(often) > 1 or turns.keys() & {"event", "message", "turn"}) else frozenset()
@@ -243,11 +217,17 @@ def _speakers(text: str) -> frozenset[str]:
 
 def _transcript(text: str) -> tuple[int, int]:
     """Find where the transcript in a text begins and ends."""
-    speakers = _speakers(text)
-    turns = [turn for turn in _TURN.finditer(text) if str(turn[turn.lastindex or 0]).casefold() in speakers]
-    start, end = (turns[0].start(), turns[-1].end()) if turns else (_EDGE, len(text) - _EDGE)
-    if turns:
-        end = text.find("\n\n", end)
-        end = len(text) if end < 0 else max(end, len(text) - _ASK)
-    start = min(start, _ASK)
-    return text.rfind("\n", 0, start) + 1 or start, end
+    speakers, base = _speakers(text), max(0, len(text) - _ASK)
+    if not speakers:
+        return text.rfind("\n", 0, _EDGE) + 1 or _EDGE, max(_EDGE, len(text) - _EDGE)
+    head = [turn.start() for turn in _TURN.finditer(text, 0, _ASK) if _speaker(turn) in speakers]
+    tail = [turn.span() for turn in _TURN.finditer(text, base) if _speaker(turn) in speakers]
+    start = head[0] if head else _ASK
+    # Where each turn is one line, so is the last; elsewhere a blank line, a tag, or a rule ends it.
+    lines = all("\n" not in text[end:begin].strip() for (_, end), (begin, _) in pairwise(tail[-_TURNS:]))
+    ends = (_LINE_END if lines else _TURN_END).search(text, tail[-1][1]) if tail else None
+    return text.rfind("\n", 0, start) + 1 or start, ends.start() if ends else len(text) if tail else base
+
+
+def _speaker(turn: re.Match[str]) -> str:
+    return str(turn[turn.lastindex or 0]).casefold()
