@@ -44,7 +44,7 @@ class AddOn(Observer):
         return False
 
     async def place(self, job: Job, beside: JsonObject | None = None) -> None:
-        """Choose where in the backend a prompt is read, right before it is sent (see `KnownModel.has_places`).
+        """Choose where in the backend a prompt is read, right before it is sent.
 
         `beside`: fields of a request that begins otherwise, and is not to take the place of the job's own prompt.
         """
@@ -82,6 +82,6 @@ class AddOns:
 
     async def place(self, job: Job, beside: JsonObject | None = None) -> None:
         """Have them choose where in the backend a prompt is read, or a request `beside` it, whose fields are given."""
-        if job.route.known.has_places:
+        if job.route.known.has_places or job.profile.rolls_back is not None:
             for addon in self.at(AddOn.place):
                 await addon.place(job, beside)

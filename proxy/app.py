@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from proxy.addon import AddOn, AddOns
 from proxy.addons.ahead import AheadCompactor
 from proxy.addons.archive import Archivist
+from proxy.addons.cache_gaps import CacheGaps
 from proxy.addons.compact_now import CompactNow
 from proxy.addons.conversation_summary import ConversationSummaries
 from proxy.addons.document import DocumentReader
@@ -215,6 +216,7 @@ def addons_of(
         DocumentReader(counting, compactor, preparer),
         AheadCompactor(telemetry, preparer, compactor, counting),
         SlotKeeper(store),
+        CacheGaps(),
         history,
         RequestLog(),
         metrics,

@@ -148,7 +148,8 @@ class SlotKeeper(AddOn):
     @override
     async def place(self, job: Job, beside: JsonObject | None = None) -> None:
         """Choose a slot, save its content, and restore the job's conversation if it was saved."""
-        if not job.prompt.links or SLOT in job.request.body or (engine := await self._engine(job)) is None:
+        own = not job.prompt.links or SLOT in job.request.body or not job.route.known.has_places
+        if own or (engine := await self._engine(job)) is None:
             return
         keys, fields = ([], beside) if beside is not None else (_keys(job.scope, job.prompt.links), job.prompt.fields)
         if keys:

@@ -12,7 +12,7 @@ from tests.fakes import FakeModel, LlamaCppFake, qa, summariser
 from tests.proxying import read_stream, running_proxy
 
 NAMES = (
-    *("CompactNow", "PromptPrefix", "AheadCompactor", "DroppedFields", "RequestHistory", "RequestLog"),
+    *("CompactNow", "PromptPrefix", "CacheGaps", "AheadCompactor", "DroppedFields", "RequestHistory", "RequestLog"),
     *("Metrics", "Recaller", "Archivist", "ThinkingBudget", "DocumentReader", "ToolsOnDemand", "SlotKeeper", ""),
 )
 

@@ -174,7 +174,7 @@ class Settings(ModelSettings):
     )
     stabilise: bool = Field(
         default=True,
-        description="Strip Claude Code's billing line and `cache_control` marks from prompts; set a mark where OpenRouter caches only then.",
+        description="Strip Claude Code's billing line and `cache_control` marks from prompts; set a mark where OpenRouter caches only then; have llama.cpp close gaps in its cache.",
     )
     restore: bool = Field(
         default=True,

@@ -1,0 +1,51 @@
+"""What the real engine reads again after a part of the prompt has gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.engine.server import Engine
+from tests.engine.spillway import SharedSpillway, StartSpillway
+from tests.engine.walking import after
+
+pytestmark = pytest.mark.engine
+
+KEPT = 400
+"""Fewest tokens behind the gap."""
+
+
+@pytest.mark.parametrize(
+    ("whose", "fields", "settings", "closed"),
+    [
+        ("own", {}, {}, True),
+        ("own", {"n_cache_reuse": 0}, {}, False),
+        ("own", {}, {"stabilise": False}, False),
+        ("other", {}, {}, False),
+    ],
+    ids=("closed", "declined", "off", "other"),
+)
+def test_behind_a_gap_nothing_is_read_again_in_one_conversation(
+    walk_engine: Engine,
+    proxy_of: SharedSpillway,
+    spillway: StartSpillway,
+    whose: str,
+    fields: dict[str, Any],
+    settings: dict[str, Any],
+    closed: bool,
+) -> None:
+    """The client leaves its oldest messages out; `whose`: the prompt that the proxy sent last was of this conversation."""
+    proxy = spillway([walk_engine.url], **settings) if settings else proxy_of(walk_engine)
+    talk = [{"role": "system", "content": f"You walk on, {whose} {fields} {settings}."}]
+    for turn in range(6):
+        said = " ".join(walk_engine.words[turn * 97 : turn * 97 + 60])
+        talk += [{"role": "user", "content": f"{turn}: {said}"}, {"role": "assistant", "content": f"So {said}"}]
+    talk.append(after(walk_engine.words[0]))
+    body = {"model": walk_engine.model, "max_tokens": 4, **fields}
+    proxy.chat(talk if whose == "own" else talk[-1:], **body)
+    walk_engine.chat(talk, max_tokens=4)  # so that it is in the cache in any case
+    answer = proxy.chat([talk[0], *talk[3:]], **body)
+    assert answer.usage is not None
+    read = answer.usage["prompt_tokens"] - answer.cached
+    assert read < 8 if closed else read > KEPT
