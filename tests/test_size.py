@@ -34,11 +34,11 @@ class Bound(NamedTuple):
 
 
 BOUNDS = {
-    "files": Bound(187, 160),
-    "lines of code": Bound(25_637, 18_500),
-    "Python tokens": Bound(270_963, 175_000),
+    "files": Bound(188, 160),
+    "lines of code": Bound(25_717, 18_500),
+    "Python tokens": Bound(271_773, 175_000),
     "settings": Bound(42, 40),
-    "lines of tests": Bound(57_907, 40_000),
+    "lines of tests": Bound(57_982, 40_000),
     "files in a circle of imports": Bound(0, 0),
     "functions entered by a short streamed request": Bound(365, 250),
     "files entered by a short streamed request": Bound(69, 45),

@@ -16,6 +16,7 @@ from proxy.addons.embedding import Embedder, query_text
 from proxy.compaction.decision import Compact, decide
 from proxy.compaction.middles import newest_cut
 from proxy.compaction.policy import prune_limits
+from proxy.core.history.embedded import authored_text
 from proxy.core.history.marks import BEGIN
 from proxy.core.history.turns import calls_of, newest_user
 from proxy.core.jsontext import is_heavy
@@ -42,6 +43,7 @@ from proxy.recall.block import (
     search_tool,
 )
 from proxy.recall.data import are_data
+from proxy.recall.overview import RANKED, About, about_conversation, overview
 from proxy.recall.passages import NO_PASSAGES, MessagePassages, passages_of, spoken_text
 from proxy.recall.ranking import Passage, Query, asks_the_same, choose, query_of, rank, search_query, within
 from proxy.recall.words import clear_terms
@@ -235,7 +237,8 @@ class Recaller(AddOn):
             return []
         # In a thread, because the first terms of a process take 0.1 s.
         query, text = await offload_if(True, lambda: (query_of(sent, newest), query_text(sent, newest)))
-        found = await self._ranked(job, query, text, room) if query.terms else []
+        about = about_conversation(authored_text(sent[newest]))
+        found = await self._ranked(job, query, text, room, about=about) if query.terms or about else []
         earlier = newest_user(sent[:newest])
         if found or earlier is None or not _FEWEST <= len(query.terms) <= _FEW:
             return found
@@ -247,9 +250,9 @@ class Recaller(AddOn):
         return await self._ranked(job, replace(before, bar=0.0), text, room, since=earlier) if before.terms else []
 
     async def _ranked(
-        self, job: Job, query: Query, text: str, room: float, *, since: int | None = None
+        self, job: Job, query: Query, text: str, room: float, *, since: int | None = None, about: About | None = None
     ) -> list[Passage]:
-        """Find the passages that match a query best; `text` is the query for the embedding model.
+        """Find the passages that match a query best, or are `about` the conversation; `text` is the query for the embedding model.
 
         `since`: index of the user message at which the question begins (default: the newest). From there on, the prompt holds
         only the question and its answers, which are not passages to find.
@@ -277,10 +280,16 @@ class Recaller(AddOn):
         if job.settings.recall_model is not None:
             texts = await offload_if(heavy, _texts_of, messages, indexed)
             near = await self._embedder.similarities(job, text, texts)
-        return await offload_if(heavy, self._best, job, indexed, query, near, room)
+        return await offload_if(heavy, self._best, job, indexed, query, near, room, about)
 
     def _best(
-        self, job: Job, indexed: Sequence[MessagePassages], query: Query, near: Sequence[float] | None, room: float
+        self,
+        job: Job,
+        indexed: Sequence[MessagePassages],
+        query: Query,
+        near: Sequence[float] | None,
+        room: float,
+        about: About | None,
     ) -> list[Passage]:
         """Rank passages and choose among them. It may take long, and may run in a thread."""
         prompt, messages, checkpoint = job.prompt, job.prompt.conversation, job.prompt.checkpoint
@@ -295,15 +304,14 @@ class Recaller(AddOn):
             n in capped or (n < prompt.lost and not (isinstance(each, str) and each in shown))
             for n, each in enumerate(contents)
         ]
-        return choose(
-            messages,
-            indexed,
-            rank(indexed, query, near),
-            lost=lost.__getitem__,
-            room=room,
-            cost=partial(self._meter.count_text, job.key),
-            in_prompt=texts.__contains__,
-        )
+        gone, cost = lost.__getitem__, partial(self._meter.count_text, job.key)
+        by_words, ranking = room * RANKED if about else room, rank(indexed, query, near)
+        found = choose(messages, indexed, ranking, lost=gone, room=by_words, cost=cost, in_prompt=texts.__contains__)
+        if about is not None:
+            has = "\n".join((texts, *(each.text for each in found))).__contains__
+            room -= sum(each.tokens for each in found)
+            found += overview(about, messages, indexed, lost=gone, room=room, cost=cost, in_prompt=has)
+        return found
 
     async def _indexed(self, messages: Sequence[Message]) -> list[MessagePassages]:
         """Index the passages of each message; only messages not seen before are read, in a thread."""

@@ -92,6 +92,23 @@ def test_what_was_compacted_comes_back_when_it_is_asked_for(kind: str) -> None:
         assert 'spillway_recalled_tokens_total{backend="' in proxy.client.get("/metrics").text
 
 
+@pytest.mark.parametrize(
+    ("question", "least"),
+    [("In what order did my year go?", 9), ("What was my very first question?", 3), ("Which colour suits you?", 0)],
+)
+def test_a_question_about_the_conversation_gets_its_parts_by_position(question: str, least: int) -> None:
+    """None of these events has a word of the questions; the very first message is in every prompt."""
+    events = [f"Number {n}: the {thing} of aunt {thing.title()}a is {n * 7919}." for n, thing in enumerate(THINGS)]
+    said = [(each, "Fine. " * 40 + f"What will you do with the {THINGS[n]} then?") for n, each in enumerate(events)]
+    messages = [{"role": ("user", "assistant")[n], "content": pair[n]} for pair in said for n in (0, 1)]
+    with staged(strategy="truncate") as (fake, proxy):
+        ask(proxy, [*messages, *talk(40), {"role": "user", "content": question}])
+        sent = "\n".join(map(text_of, prompts(fake)[-1]))
+        assert all(each in sent for each in events[:least])
+        assert least or not any(each in sent for each in events[1:])
+        assert (fake.overflows, fake.cuts, fake.invalid_histories) == (0, 0, [])
+
+
 @pytest.mark.parametrize(("kind", "bounded"), [("llamacpp", True), ("openrouter", False)])
 def test_a_backend_that_reads_slowly_is_given_little(kind: str, bounded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where reading costs nothing but time; how fast it reads was seen on a turn that was streamed."""
