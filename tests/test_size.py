@@ -36,7 +36,7 @@ class Bound(NamedTuple):
 BOUNDS = {
     "files": Bound(188, 160),
     "lines of code": Bound(25_717, 18_500),
-    "Python tokens": Bound(271_773, 175_000),
+    "Python tokens": Bound(271_777, 175_000),
     "settings": Bound(42, 40),
     "lines of tests": Bound(57_982, 40_000),
     "files in a circle of imports": Bound(0, 0),

@@ -146,17 +146,17 @@ def _with_marked_skills(messages: Sequence[Message]) -> list[Message]:
     callers: set[Any] = set()
     names: list[str] = []
     for message in messages:
-        role, content = message.get("role"), message.get("content")
+        role, content, marked = message.get("role"), message.get("content"), message
         if role == "user" and names and isinstance(content, str):
             name = names.pop(0)
             if not (only_results(message) or _SKILL_END in content):
-                message = {**message, "content": f'<skill_content name="{name}">\n{content}\n{_SKILL_END}'}
+                marked = {**message, "content": f'<skill_content name="{name}">\n{content}\n{_SKILL_END}'}
         elif role == "tool" and message.get("tool_call_id") in callers:
             names += [found[1] for found in (_ANNOUNCED.match(text_of(message)),) if found is not None]
         elif role != "tool":
             calls = (call for call in calls_of(message) if "skill" in str(dig(call, "function", "name")).lower())
             callers, names = {call.get("id") for call in calls}, []
-        done.append(message)
+        done.append(marked)
     return done
 
 
