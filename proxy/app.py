@@ -136,16 +136,17 @@ def create_app(
 
 def _add_found(
     router: Router, made: Callable[[Sequence[BackendSetting]], Sequence[Upstream]], found: Sequence[BackendSetting]
-) -> Sequence[BackendSetting]:
+) -> Sequence[Upstream]:
     """Serve the backends found that are not served yet, and return them."""
     urls, names = ({getattr(each, name) for each in router.upstreams} for name in ("url", "name"))
     new = [each for each in found if each.url not in urls]
     for index, each in enumerate(new):
         if each.name in names:
             new[index] = each.model_copy(update={"name": f"{each.name}-{urlsplit(each.url).port}"})
-    for upstream in made(new):
+    added = made(new)
+    for upstream in added:
         router.add(upstream)
-    return new
+    return added
 
 
 def _manages_all(settings: Settings) -> bool:

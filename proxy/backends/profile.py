@@ -110,6 +110,10 @@ class Provider(NamedTuple):
     """Context window in tokens; None if it is not listed."""
 
 
+SMALL = 4096
+"""Tokens of a window that is small enough to be a default that nobody chose."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelProfile:
     """Facts about one model on one backend. An unknown field is None.
@@ -149,6 +153,12 @@ class ModelProfile:
     def loaded_window(self) -> int | None:
         """Window in tokens that a loaded instance reports, or None."""
         return self.window.value if self.window is not None and self.window.trust is Trust.LOADED else None
+
+    @property
+    def has_small_window(self) -> bool:
+        """Whether the window is as small as a default that nobody chose, and the model was made for more."""
+        window, trained = value_of(self.window), value_of(self.trained_window)
+        return window is not None and trained is not None and window <= SMALL < trained
 
     @property
     def demands(self) -> frozenset[str]:

@@ -17,12 +17,12 @@ from proxy.app import open_wire, upstreams
 from proxy.backends import LOCAL, backend_of
 from proxy.backends.base import MODELS, UNKNOWN, Probe, Reply
 from proxy.backends.ollama import Ollama
-from proxy.backends.profile import DEMANDS, ModelProfile, Trust
+from proxy.backends.profile import DEMANDS, SMALL, ModelProfile, Trust
 from proxy.cli import say
 from proxy.cli.serve import NOTHING_FOUND, discovered
-from proxy.cli.store import lines
+from proxy.cli.store import look
 from proxy.config import config_files, is_here
-from proxy.core.errors import SettingError, printable
+from proxy.core.errors import printable
 from proxy.core.settings import BackendSetting, Settings
 from proxy.net.flows import failure_at, nearby
 from proxy.net.loading import memory_here
@@ -30,11 +30,7 @@ from proxy.net.transport import NO_HOST, NO_TLS, UNTRUSTED
 from proxy.net.upstream import Upstream
 from proxy.routing import Route, Router, is_managed, not_listed
 from proxy.shaping.repair import rules_for
-from proxy.store.driver import public_url
-from proxy.store.sqlite import sqlite_path
 
-SMALL = 4096
-"""Tokens of a window that is small enough to be a default that nobody chose."""
 MOST_MODELS = 40
 """Most models of one backend that are probed one by one and printed; OpenRouter has hundreds, which its list describes."""
 CONTAINERS = (Path("/.dockerenv"), Path("/run/.containerenv"))
@@ -97,8 +93,9 @@ class Finding:
 def run(settings: Settings, args: argparse.Namespace) -> int:
     """Probe the backends and the store, print the results, and return 1 if no model can be used or the store fails, else 0."""
     seen, unlisted = asyncio.run(_look(settings))
-    store, broken = _store(settings)
-    answers, findings = any(backend.answers for backend in seen), [*findings_of(settings, seen), *broken]
+    store, problems = look(settings)
+    findings = [*findings_of(settings, seen), *(Finding(*each) for each in problems)]
+    answers, store_works = any(backend.answers for backend in seen), "store_fails" not in {each[0] for each in problems}
     if usable := any(each.listed or (each.status in _REFUSED and not each.keyed) for each in seen):
         cure = "name a model that is listed, or load this one"
         findings += [Finding("model_not_listed", f"{text}.", cure) for text in unlisted]
@@ -108,23 +105,7 @@ def run(settings: Settings, args: argparse.Namespace) -> int:
         say(json.dumps({"answers": answers, "config": files, "store": store, **lists}, indent=2))
     else:
         _print_all(settings, seen, findings, config_files(args.config), store)
-    return 0 if usable and not any(each.code == "store_fails" for each in broken) else 1
-
-
-def _store(settings: Settings) -> tuple[str, list[Finding]]:
-    """Describe where the store is and how much it holds, and find its problems."""
-    url, place, findings = settings.store, public_url(settings.store), list[Finding]()
-    try:
-        path = sqlite_path(url) if url.startswith("sqlite") else None
-        place = str(path.absolute()) if path else place
-        if path and path.parent.name and Path("/", path.parent).is_dir() and not path.is_absolute():
-            cure = f"if you mean /{path}, write four slashes: SPILLWAY_STORE=sqlite:////{path}"
-            findings.append(Finding("relative_store", f"The store {url} is below the current folder: {place}.", cure))
-        exists = url != "memory://" and (path is None or path.exists())
-        return f"{place} ({', '.join(asyncio.run(lines(settings, 'stats'))) if exists else 'empty'})", findings
-    except (SettingError, ValueError) as error:
-        cure = "correct it; meanwhile conversations go on, but are compacted anew after each restart"
-        return f"{place} (fails)", [*findings, Finding("store_fails", f"{error}.", cure)]
+    return 0 if usable and store_works else 1
 
 
 def _as_json(seen: SeenBackend) -> dict[str, Any]:
@@ -243,10 +224,10 @@ def _of_backend(backend: SeenBackend) -> Iterator[Finding]:
         yield _lists_none(backend, place)
     unknown, small, smaller = list[str](), list[str](), list[str]()
     for model, profile in backend.models.items():
-        window, trained, loaded = profile.window, profile.trained_window, backend.loaded.get(model)
+        window, loaded = profile.window, backend.loaded.get(model)
         if window is None and not profile.provisional:
             unknown.append(model)
-        elif window and trained and window.value <= SMALL < trained.value:
+        elif profile.has_small_window:
             small.append(model)
         is_set = window is not None and window.trust is Trust.USER and (profile.provisional or not server.sets_windows)
         if is_set and window and loaded is not None and loaded < window.value:

@@ -5,26 +5,33 @@ import gc
 import logging
 import os
 import secrets
+import shlex
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from itertools import islice
 from typing import Any
+from urllib.parse import quote
 
+from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
 from proxy.addons.log import formatter
+from proxy.api.models import listed_models
 from proxy.app import create_app, open_wire
 from proxy.backends import USUAL
+from proxy.backends.profile import ModelProfile, value_of
 from proxy.cli import say
 from proxy.cli.launch import LISTENING
 from proxy.config import check_tokenizers, server_options
-from proxy.core.errors import SettingError
+from proxy.core.errors import SettingError, printable
 from proxy.core.settings import LOOPBACK, BackendSetting, Settings
-from proxy.net.flows import discover, failure_at
+from proxy.net.flows import discover, failure_at, nearby
 from proxy.net.tasks import spawn
 from proxy.net.transport import HttpTransport
+from proxy.net.upstream import Upstream
 from proxy.server import Server
 
 NOTHING_FOUND = (
@@ -39,6 +46,8 @@ OPEN_FILES = 65536
 """Limit of open files to set, if the system permits as many."""
 DISCOVERY_INTERVAL = 2.0
 """Seconds between two searches for backends while the demo is served."""
+MOST_SHOWN = 5
+"""Most models of one backend that are printed at the start."""
 LOOK_AGAIN = 15.0
 """Seconds between two searches for further backends, if none is configured."""
 
@@ -93,7 +102,8 @@ async def _serve(configured: Settings) -> int:
             real = create_app(configured.model_copy(update={"backends": found}), page_token=token)
             async with real.router.lifespan_context(real):
                 current = real
-                say(f"{_found_note(found)} The demo is off.")
+                await _describe(configured, real.state.services.relay.router.upstreams)
+                say("The demo is off.")
                 await look_for_more()
 
         async def look_for_more() -> None:
@@ -101,7 +111,7 @@ async def _serve(configured: Settings) -> int:
             while True:
                 await asyncio.sleep(LOOK_AGAIN)
                 if new := current.state.add_found(await discovered(configured)):
-                    say(_found_note(new))
+                    await _describe(configured, new)
 
         server = Server(
             app,
@@ -109,13 +119,11 @@ async def _serve(configured: Settings) -> int:
             port=settings.port,
             graceful=settings.graceful_timeout,
             max_connections=settings.max_connections,
-            on_started=partial(_ready, settings.host, options, note=note, configured=configured.backends, token=token),
+            on_started=partial(_ready, settings, options, note=note, token=token, app=first),
             **options,
         )
-        if note == _DEMO_NOTE:
-            spawn(replace_demo(), name="discovery")
-        elif not configured.backends:
-            spawn(look_for_more(), name="discovery")
+        if not configured.backends:
+            spawn(replace_demo() if note else look_for_more(), name="discovery")
         await server.serve()
         return 0 if server.started else 1
 
@@ -136,12 +144,35 @@ async def _check_address(host: str, port: int) -> None:
     server.close()
 
 
-async def _warn_of_silent(backends: Sequence[BackendSetting]) -> None:
-    """Print which of the configured backends cannot be reached."""
-    async with open_wire(backends, connect_timeout=5.0, read_timeout=5.0) as wire:
-        for backend in backends:
-            if failure := await failure_at(backend.url, wire):
-                say(f"Backend {backend.url} does not answer: {failure}. `spillway check` says what to do.")
+async def _describe(settings: Settings, upstreams: Sequence[Upstream]) -> None:
+    """Print the models of each backend with their windows, and what would enlarge a small one; or why there are none."""
+    async with open_wire(settings.backends, connect_timeout=5.0, read_timeout=5.0) as wire:
+        for upstream in upstreams:
+            failure = await failure_at(upstream.url, wire)
+            models = {} if failure else await listed_models(upstream)
+            kind = await upstream.backend()
+            if models:
+                windows = [f"{name} ({_window_of(each.profile)})" for name, each in islice(models.items(), MOST_SHOWN)]
+                more = f" and {len(models) - MOST_SHOWN} more" if len(models) > MOST_SHOWN else ""
+                title = "a server" if kind.kind == "generic" else kind.title
+                say(f"Found {title} at {upstream.url}: {printable(', '.join(windows))}{more}.")
+                small = (each for each in models.values() if kind.wider and each.profile.has_small_window)
+                for each in islice(small, 1):
+                    trained = value_of(each.profile.trained_window)
+                    say(f"  {printable(each.id)} was made for {trained:,} tokens: {kind.wider}.")
+            elif upstream.wants_clients_keys:
+                say(f"The backend at {upstream.url} wants a key, which is not set: clients have to send it.")
+            else:
+                url = await nearby(upstream.url, wire)
+                cure = f"A backend answers at {url}: name that" if url else "`spillway check` says what to do"
+                trouble = f"does not answer: {failure}" if failure else "lists no models"
+                say(f"Backend {upstream.url} {trouble}. {cure}.")
+
+
+def _window_of(profile: ModelProfile) -> str:
+    if profile.window is None:
+        return "not loaded" if profile.provisional else "window unknown"
+    return f"{profile.window.value:,} tokens{', not loaded' * profile.provisional}"
 
 
 async def with_backends(settings: Settings, stack: AsyncExitStack) -> tuple[Settings, str]:
@@ -153,7 +184,7 @@ async def with_backends(settings: Settings, stack: AsyncExitStack) -> tuple[Sett
     if settings.backends:
         return settings, ""
     if found := await discovered(settings):
-        return settings.model_copy(update={"backends": found}), _found_note(found)
+        return settings.model_copy(update={"backends": found}), ""
     if not settings.demo:
         raise SettingError(NOTHING_FOUND)
     from proxy.demo import create_demo, serve_on_loopback  # noqa: PLC0415 - only who has no backend needs it
@@ -169,17 +200,10 @@ async def discovered(settings: Settings) -> tuple[BackendSetting, ...]:
         return tuple(await discover(transport, settings.discover))
 
 
-def _found_note(found: Sequence[BackendSetting]) -> str:
-    keyed = "a server that wants a key"
-    return "Found " + ", ".join(f"{keyed if each.kind == 'auto' else each.kind} at {each.url}" for each in found) + "."
-
-
-def _ready(
-    host: str, options: Mapping[str, Any], port: int, *, note: str, configured: Sequence[BackendSetting], token: str
-) -> None:
+def _ready(settings: Settings, options: Mapping[str, Any], port: int, *, note: str, token: str, app: FastAPI) -> None:
     """Print where the server listens, and what to type next."""
     gc.freeze()  # spare the collector the many objects made at the start
-    scheme = "https" if "ssl_certfile" in options else "http"
+    scheme, host = "https" if "ssl_certfile" in options else "http", settings.host
     root = options.get("uds") or f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{options['root_path']}"
     say(f"{LISTENING}{root}{'' if 'uds' in options else '/v1'}")
     if note:
@@ -187,11 +211,17 @@ def _ready(
     # The wildcard address is only for listening; browsers and clients need a real one.
     root = root.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     if "uds" not in options:
+        # What is printed elsewhere than in a terminal ends up in a log, where no key of the user's belongs.
+        clients, viewers = settings.api_keys, (*settings.admin_keys, *settings.api_keys)
+        key, opens = (keys[0] if sys.stdout.isatty() else "KEY" for keys in (clients or ("",), viewers or ("",)))
+        header = f" -H {shlex.quote(f'authorization: Bearer {key}')}" if clients else ""
+        opens = token or (quote(opens, safe="") if viewers else "")
         say(
-            f"Watch it work in a browser: {root}/{token and f'#key={token}'}\n"
+            f"Watch it work in a browser: {root}/{opens and f'#key={opens}'}\n"
             f"Point any OpenAI client at {root}/v1, or try:\n"
-            f"  curl {root}/v1/models\n"
-            f"  curl -N {root}/v1/chat/completions -H 'content-type: application/json' "
+            f"  curl {root}/v1/models{header}\n"
+            f"  curl -N {root}/v1/chat/completions{header} -H 'content-type: application/json' "
             """-d '{"stream": true, "messages": [{"role": "user", "content": "Count to 3000"}]}'"""
         )
-    spawn(_warn_of_silent(configured), name="greeting")
+    if not note:
+        spawn(_describe(settings, app.state.services.relay.router.upstreams), name="greeting")

@@ -5,12 +5,13 @@ import asyncio
 import math
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 from proxy.cli import say
-from proxy.core.errors import plural
+from proxy.core.errors import SettingError, plural
 from proxy.core.settings import Settings
 from proxy.store import StoreLimits, open_store
-from proxy.store.driver import encode, refusal
+from proxy.store.driver import encode, public_url, refusal
 from proxy.store.sqlite import sqlite_path
 
 _DAY = 86_400.0
@@ -24,12 +25,28 @@ def run(settings: Settings, args: argparse.Namespace) -> int:
     Raises:
         SettingError: the store does not exist, or cannot be reached.
     """
-    for line in asyncio.run(lines(settings, args.action, args.older_than)):
+    for line in asyncio.run(_lines(settings, args.action, args.older_than)):
         say(line)
     return 0
 
 
-async def lines(settings: Settings, action: str, days: float | None = None) -> list[str]:
+def look(settings: Settings) -> tuple[str, list[tuple[str, str, str]]]:
+    """Describe where the store is and how much it holds, and find its problems: each has a code, a text and a cure."""
+    url, place, problems = settings.store, public_url(settings.store), list[tuple[str, str, str]]()
+    try:
+        path = sqlite_path(url) if url.startswith("sqlite") else None
+        place = str(path.absolute()) if path else place
+        if path and path.parent.name and Path("/", path.parent).is_dir() and not path.is_absolute():
+            cure = f"if you mean /{path}, write four slashes: SPILLWAY_STORE=sqlite:////{path}"
+            problems.append(("relative_store", f"The store {url} is below the current folder: {place}.", cure))
+        exists = url != "memory://" and (path is None or path.exists())
+        return f"{place} ({', '.join(asyncio.run(_lines(settings, 'stats', None))) if exists else 'empty'})", problems
+    except (SettingError, ValueError) as error:
+        cure = "correct it; meanwhile conversations go on, but are compacted anew after each restart"
+        return f"{place} (fails)", [*problems, ("store_fails", f"{error}.", cure)]
+
+
+async def _lines(settings: Settings, action: str, days: float | None) -> list[str]:
     """Run `stats`, `purge` or `export`, and return the lines to print; `days` limits a purge to checkpoints older than that.
 
     Raises:

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.process import Running, running
 from proxy.cli.launch import LISTENING
-from tests.fakes import FakeModel, LlamaCppFake, OllamaFake, scripted
+from tests.fakes import FakeModel, LlamaCppFake, LmStudioFake, OllamaFake, VllmFake, scripted
 from tests.fakes.waiting import wait_until
 
 LATER = {
@@ -36,8 +36,13 @@ def imported(server: Running) -> set[str]:
 
 def test_what_not_every_request_needs_is_imported_when_one_does(tmp_path: Path) -> None:
     told = {"SPILLWAY_STORE": "memory://", "SPILLWAY_HOST": "0.0.0.0", "SPILLWAY_ALLOW": "open"}
-    with LlamaCppFake([FakeModel("m", 4096)]) as fake, running([*SERVE, fake.url], tmp_path / "log", told) as server:
+    with (
+        LlamaCppFake([FakeModel("m", 4096, trained_window=40960)]) as fake,
+        running([*SERVE, fake.url], tmp_path / "log", told) as server,
+    ):
         url = server.wait_for("#key=").partition("browser: ")[2].partition("/#key=")[0]
+        server.wait_for(f"Found llama-server at {fake.url}: m (4,096 tokens).")
+        server.wait_for("  m was made for 40,960 tokens: start llama-server with `-c 16384`")
         at_ready = imported(server)
         asked = json.loads(server.wait_for("Count to").split("'")[-2]) | {"max_tokens": 9}
         assert "model" not in asked  # where there is one, nobody has to look up its id
@@ -111,7 +116,7 @@ def test_a_backend_that_starts_later_takes_the_place_of_the_demo(tmp_path: Path)
                 assert "real" in client.post("/v1/chat/completions", json=hello).text
                 with OllamaFake([FakeModel("another", 4096)], place=(host, 11434)):
                     wait_until(lambda: sorted(models()) == ["another:latest", "m"])
-                    assert server.log.read_text(encoding="utf-8").count("Found ollama") == 1
+                    assert server.log.read_text(encoding="utf-8").count("Found Ollama") == 1
 
 
 @pytest.mark.heavy
@@ -130,7 +135,12 @@ def test_it_can_be_ended_while_it_starts(tmp_path: Path) -> None:
             assert "Traceback" not in server.log.read_text(encoding="utf-8")
 
 
-def test_a_configured_backend_that_is_down_is_told_at_the_start(tmp_path: Path) -> None:
-    told = {"SPILLWAY_STORE": "memory://"}
-    with running([*SERVE, "http://127.0.0.1:1"], tmp_path / "log", told) as server:
-        server.wait_for("Backend http://127.0.0.1:1 does not answer: connection refused. `spillway check` says")
+def test_a_backend_without_models_is_told_at_the_start(tmp_path: Path) -> None:
+    told = {"SPILLWAY_STORE": "memory://", "SPILLWAY_API_KEYS": "it's", "SPILLWAY_ADMIN_KEYS": "theirs"}
+    with VllmFake([FakeModel("m", 4096)], api_key="key") as keyed, LmStudioFake([]) as empty:
+        urls = ["http://127.0.0.1:1", "--backend", empty.url, "--backend", keyed.url]
+        with running([*SERVE, *urls], tmp_path / "log", told) as server:
+            server.wait_for("/v1/models -H 'authorization: Bearer KEY'")  # the key itself only in a terminal
+            server.wait_for("Backend http://127.0.0.1:1 does not answer: connection refused. `spillway check` says")
+            server.wait_for(f"Backend {empty.url} lists no models. `spillway check`")
+            server.wait_for(f"The backend at {keyed.url} wants a key, which is not set: clients have to send it.")
