@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from hashlib import blake2b
+from secrets import token_hex
 from typing import Annotated, Any
 from urllib.parse import unquote_to_bytes
 
@@ -28,12 +29,12 @@ from proxy.addons.history import RequestHistory
 from proxy.addons.history_view import Viewer
 from proxy.addons.metrics import Metrics
 from proxy.backends import BACKENDS
-from proxy.core.errors import BadRequest, Forbidden, MethodRefused, Unauthorized, WebSocketRefused
+from proxy.core.errors import BadRequest, Forbidden, LoopDetected, MethodRefused, Unauthorized, WebSocketRefused
 from proxy.core.jsontext import dumps
 from proxy.core.settings import LOOPBACK, Settings
 from proxy.dialects import DIALECTS
 from proxy.exchange import Exchange
-from proxy.net.headers import Headers, credential, is_credential, key_bytes
+from proxy.net.headers import VISITED, Headers, credential, is_credential, key_bytes, visited
 from proxy.net.tasks import PAYER, Payer
 from proxy.net.upstream import ReadinessProbe
 from proxy.relay import Relay
@@ -74,7 +75,7 @@ class AccessControl:
     def __init__(self, settings: Settings, page_token: str = "") -> None:
         """Use the settings' keys; `page_token` opens the page to remote viewers if there are no keys; empty: nothing does."""
         self._keys, self._admin_keys = _tenants(settings.api_keys), _tenants(settings.admin_keys)
-        self._allow = settings.allow
+        self._allow, self._id = settings.allow, token_hex(8).encode()
         hosts = globs_pattern((*_LOCAL_NAMES, *settings.allowed_hosts, settings.host.lower()))
         self.known_hosts = re.compile(f"{hosts}|{_ADDRESS}")
         """Matches names of this machine, names allowed by the settings, and addresses, which DNS cannot point elsewhere."""
@@ -83,9 +84,10 @@ class AccessControl:
         self._open_to_viewers = not self._keys and not self._admin_keys
 
     def check(self, exchange: Exchange) -> None:
-        """Check host, path and calling page; every request has to pass.
+        """Check host, path and calling page, and note the visit in what is sent for the request; every request has to pass.
 
         Raises:
+            LoopDetected: a request that was sent from here came back.
             BadRequest: there is not exactly one host, or the path is unsafe.
             WebSocketRefused: the request asks for a WebSocket.
             MethodRefused: the method is TRACE.
@@ -104,6 +106,12 @@ class AccessControl:
             exchange.method == "TRACE"
         ):  # a backend would echo the headers, with the credentials in them (RFC 9110, 9.3.8)
             raise MethodRefused("Spillway neither serves TRACE nor passes it on: use another method.")
+        passed = b",".join([*exchange.values(VISITED), self._id])
+        if passed.count(self._id) > 1:
+            raise LoopDetected(
+                "This request has been here before: a backend leads back to this Spillway. SPILLWAY_BACKENDS must name the server of the models."
+            )
+        visited.set(passed)
         if self._keys:
             return
         if name is not None and self.known_hosts.match(name) is None:

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from itertools import islice
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
@@ -82,7 +82,7 @@ async def _serve(configured: Settings) -> int:
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     options = server_options()
     if "uds" not in options:
-        await _check_address(configured.host, configured.port)
+        await _check_address(configured)
     check_tokenizers(configured)
     async with AsyncExitStack() as stack:
         settings, note = await with_backends(configured, stack)
@@ -128,12 +128,17 @@ async def _serve(configured: Settings) -> int:
         return 0 if server.started else 1
 
 
-async def _check_address(host: str, port: int) -> None:
-    """Check that the server can listen at an address; uvicorn would end the process if it cannot.
+async def _check_address(settings: Settings) -> None:
+    """Check that the server can listen at its address, since uvicorn would end the process, and that no backend is there.
 
     Raises:
-        SettingError: the port is taken, or the address is not this machine's.
+        SettingError: the port is taken, the address is not this machine's, or a backend's: a longer way back is found by a header.
     """
+    host, port, here = settings.host, settings.port, (*LOOPBACK, "0.0.0.0", "::")  # noqa: S104 - compared only
+    for backend in settings.backends:
+        place = urlsplit(backend.url)
+        if place.port == port and place.hostname in here and host in here:
+            raise SettingError(f"backend {backend.url} is Spillway itself: name the models' server, or another --port")
     try:
         server = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port)
     except OSError as error:

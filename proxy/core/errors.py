@@ -141,6 +141,10 @@ class MethodRefused(ClientError, status=501, code="method_not_supported"):
     """No path supports the method."""
 
 
+class LoopDetected(ClientError, status=508, type="server_error", code="loop_detected"):
+    """The request came back from one of Spillway's own backends."""
+
+
 class InternalError(ClientError, status=500, type="server_error", code="internal_error"):
     """A bug in Spillway itself; the log has more."""
 

@@ -5,6 +5,7 @@ from base64 import b64decode
 from binascii import Error
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import TypeAlias
 from urllib.parse import unquote_to_bytes
 
@@ -34,6 +35,10 @@ _NOT_UPSTREAM = (HOP_BY_HOP - {b"connection"}) | {
     b"access-control-request-private-network",
     b"x-conversation-id",  # llama.cpp would go on generating after a disconnect
 }
+VISITED = b"x-spillway-visited"
+"""Header of requests to backends with the ids of the Spillways that they passed."""
+visited: ContextVar[bytes] = ContextVar("visited", default=b"")
+"""Value of that header in what is sent on behalf of the request that is being served."""
 _PROXY_PREFIX = b"x-spillway-"
 _OF_ANTHROPIC = b"anthropic-"
 _NOT_DOWNSTREAM = HOP_BY_HOP - {b"connection"}

@@ -24,6 +24,7 @@ from typing_extensions import override
 from yarl import URL
 
 from proxy.core.errors import SettingError, UpstreamTimeout, UpstreamTooLarge, UpstreamUnavailable
+from proxy.net.headers import VISITED, visited
 
 _log = logging.getLogger("spillway")
 
@@ -142,6 +143,8 @@ class HttpTransport(httpx.AsyncBaseTransport):
     async def _send(self, request: httpx.Request, sending: "_Sending", connect_timeout: float) -> httpx.Response:
         session, url = self._session or self._open(), URL(str(request.url), encoded=True)
         headers = request.headers.multi_items()
+        if passed := visited.get():  # probes carry it too: a backend that is this Spillway would probe itself for ever
+            headers.append((VISITED.decode(), passed.decode("latin-1")))
         try:
             async with sending.deadline:
                 if isinstance(request.stream, httpx.ByteStream) and len(request.content) <= PIECE:

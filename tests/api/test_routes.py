@@ -67,6 +67,19 @@ def test_health_and_readiness() -> None:
         assert (ready.status_code, ready.json()["backends"]) == (200, {"llamacpp": "llamacpp"})
 
 
+def test_a_request_that_comes_back_is_refused() -> None:
+    """Also one that went through other instances first, and probes, which are sent for whoever came first."""
+    hello = {"messages": [{"role": "user", "content": "hi"}]}
+    with LlamaCppFake() as fake, running_proxy(fake) as proxy, running_proxy(fake) as other:
+        assert proxy.chat(hello).status_code == 200
+        (passed,) = {each.header("x-spillway-visited") for each in fake.requests}
+        assert other.chat(hello, **{"x-spillway-visited": str(passed)}).status_code == 200
+        both = fake.requests[-1].header("x-spillway-visited")
+        for instance in (proxy, other):
+            refused = instance.client.get("/v1/models", headers={"x-spillway-visited": str(both)})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (508, "loop_detected")
+
+
 def test_not_ready_while_no_backend_answers() -> None:
     fake = LlamaCppFake()
     with running_proxy(fake) as proxy:

@@ -91,6 +91,7 @@ def test_what_is_wrong_with_https_is_found(checked: Any, home: Path) -> None:
         (["serve", "--port", "70000"], "SPILLWAY_PORT 70000"),
         (["serve", "--backend", "ftp://x"], "SPILLWAY_BACKENDS__0__URL='ftp://x' http://"),
         (["serve", "--host", "0.0.0.0", "--backend", "http://x"], "SPILLWAY_API_KEYS SPILLWAY_ALLOW=open"),
+        (["serve", "--port", "18484", "--backend", "http://localhost:18484/v1"], "localhost:18484 is Spillway itself"),
         (["check", "--config", "/nowhere.toml"], "/nowhere.toml"),
         (["check", "--backend", "https://x"], "SSL_CERT_FILE No such file"),
         (["store", "stats"], "no such file"),
