@@ -1,14 +1,16 @@
 """Entry points of the API: requests are served by the pipeline, passed to a backend unchanged, or counted."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from proxy.attempts.passing import Addressed, ErrorEnding, address, address_read, pass_through
 from proxy.core.dialect import Dialect
-from proxy.core.errors import ClientError, NotManaged
+from proxy.core.errors import ClientError, NotManaged, printable
 from proxy.core.jsontext import dumps
 from proxy.core.request import Managed
 from proxy.exchange import Exchange, decoded, unique
@@ -16,6 +18,8 @@ from proxy.net.headers import AS_JSON
 from proxy.outcome import CLIENT_DISCONNECTED, Outcome, Telemetry
 from proxy.pipeline import Pipeline
 from proxy.routing import Router, is_managed
+
+_log = logging.getLogger("spillway")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,8 @@ class Relay:
             ClientError: no backend answered, or the body is not fit to be read.
             BrokenOff: the backend broke off in the middle of the body.
         """
+        if exchange.path.endswith("/chat/completions"):
+            _warn_of_unmanaged(exchange.path[:200])
         async with self._recorded(exchange) as outcome:
             to = await address(exchange, self.router, self.pipeline.settings.max_body)
             with exchange.watched():
@@ -109,6 +115,12 @@ class Relay:
             raise
         finally:
             outcome.close(exchange.status)
+
+
+@lru_cache(maxsize=64)
+def _warn_of_unmanaged(path: str) -> None:
+    """Log, once for each path, that chats there pass unmanaged: some services have them there, so they are not moved."""
+    _log.warning("chats at %s are passed on unmanaged: a client's base URL should end in /v1", printable(path))
 
 
 def _ending(exchange: Exchange, dialect: Dialect, wire: bytes, limit: int) -> ErrorEnding:

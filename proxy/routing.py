@@ -12,7 +12,7 @@ from typing import Any
 
 from proxy.backends.base import Listed
 from proxy.backends.profile import ModelKey, ModelProfile
-from proxy.core.errors import BadRequest
+from proxy.core.errors import BadRequest, ModelNotFound
 from proxy.core.request import Request
 from proxy.core.settings import OFF, Settings
 from proxy.net.prober import KnownModel, Prober
@@ -32,8 +32,8 @@ class Route:
     prober: Prober
     model: str
     listed: Listed | None = None
-    candidates: tuple[str, ...] = ()
-    """Names of all backends, if there are several and none lists the model; then this is the first of them."""
+    unlisted_among: tuple[str, ...] | None = None
+    """Public ids of all models, if no backend lists this one; then this is the first backend."""
 
     @property
     def key(self) -> ModelKey:
@@ -44,6 +44,16 @@ class Route:
     def known(self) -> KnownModel:
         """Known facts about the model."""
         return self.prober.known(self.model)
+
+    def not_found(self, reason: str) -> ModelNotFound:
+        """Return the error for a model that no backend lists, if its backend answered 404 with this reason."""
+        backend, ids = f"{self.upstream.name} at {self.upstream.url}", self.unlisted_among or ()
+        said = f"Backend {backend} answered 404{reason and f' ({reason})'}"
+        if not ids:
+            return ModelNotFound(f"{said}, and no backend lists any model. `spillway check` says what to do.")
+        return ModelNotFound(
+            f"No backend lists the model {self.model!r}{nearest(self.model, ids)}. {said}. GET /v1/models shows what there is."
+        )
 
     async def profile(self, body: Mapping[str, Any], *, fresh: bool = False, load: bool = False) -> ModelProfile:
         """Read what is known of the model, as it holds for a request with this body; `fresh` as for `KnownModel.profile`.
@@ -90,14 +100,18 @@ def is_managed(route: Route, settings: Settings) -> bool:
 
 def not_listed(named: Iterable[tuple[str, str]], ids: Collection[str]) -> list[str]:
     """Build a warning for each model that an option names, by its id or a pattern, and that is not among the listed `ids`."""
+    return [
+        f"SPILLWAY_{option.upper()}={model}: no backend lists such a model{nearest(model, ids)}"
+        for option, model in sorted(named)
+        if not any(fnmatchcase(each, model) or each == f"{model}:latest" for each in ids)
+    ]
+
+
+def nearest(model: str, ids: Iterable[str]) -> str:
+    """Name the ids that are nearest to a model's, as the end of a sentence; empty if none is near."""
     by_lower = {listed.lower(): listed for listed in ids}
-    warnings = []
-    for option, model in sorted(named):
-        if not any(fnmatchcase(each, model) or each == f"{model}:latest" for each in ids):
-            close = get_close_matches(model.lower(), by_lower, n=3, cutoff=0.4)
-            nearest = f"; the nearest are {', '.join(by_lower[each] for each in close)}" if close else ""
-            warnings.append(f"SPILLWAY_{option.upper()}={model}: no backend lists such a model{nearest}")
-    return warnings
+    close = get_close_matches(model.lower(), by_lower, n=3, cutoff=0.4)
+    return f"; the nearest are {', '.join(by_lower[each] for each in close)}" if close else ""
 
 
 _STRICT = "The request names no `model`, and SPILLWAY_DEFAULT_MODEL=off has none answer then: name one (GET /v1/models shows them)."
@@ -142,9 +156,8 @@ class Router:
             return found
         if (alias := table.get(f"{model}:latest")) is not None:  # Ollama answers to `name` as well
             return replace(alias, model=model)
-        first, *others = self.upstreams
-        candidates = tuple(each.name for each in self.upstreams if others)
-        return Route(first, first.prober, model, candidates=candidates)
+        first = self.upstreams[0]
+        return Route(first, first.prober, model, unlisted_among=tuple(table))
 
     async def routed(self, request: Request) -> tuple[Request, Route]:
         """Resolve the model of a request, and find its route.

@@ -24,8 +24,8 @@ from proxy.backends.profile import TEMPLATE_RULES, Continuation, ModelKey, value
 from proxy.backends.refusals import Feature, FeatureRefusal, Refusal, Remedy
 from proxy.compaction.continuation import ContinuationRequest
 from proxy.compactor import Compactor
-from proxy.core.errors import ModelNotFound, UpstreamRefused, UpstreamTimeout, UpstreamUnavailable
-from proxy.core.jsontext import dumps, is_heavy
+from proxy.core.errors import UpstreamRefused, UpstreamTimeout, UpstreamUnavailable, error_in
+from proxy.core.jsontext import dumps, is_heavy, loads_or_none
 from proxy.core.piece import Piece
 from proxy.counting import Counting
 from proxy.dialects.chat.answers import pieces_of
@@ -109,7 +109,7 @@ class Attempts:
                 continue
             refusal = await self.refusal(job, response.status_code, body, streamed=streamed)
             if refusal.overflow is None and refusal.feature is None and refusal.affordable is None:
-                _raise_unlisted(job, response)
+                _raise_unlisted(job, response, body)
                 return response, body
             done = await self.mend(job, refusal)
             if done is Remedy.GIVE_UP:
@@ -331,13 +331,13 @@ def _is_roomy(job: Job) -> bool:
     return job.budget is not None and job.prompt.estimate.upper < job.budget.pause_point
 
 
-def _raise_unlisted(job: Job, response: httpx.Response) -> None:
-    """Raise `ModelNotFound` if no backend lists the model, and the first of several, which was asked, answered 404."""
-    if response.status_code == 404 and job.route.candidates:
-        raise ModelNotFound(
-            f"None of the backends {', '.join(job.route.candidates)} lists the model {job.route.model!r}, and the "
-            "first of them, which was asked, answered 404: GET /v1/models shows what there is."
-        )
+def _raise_unlisted(job: Job, response: httpx.Response, body: bytes) -> None:
+    """Raise `ModelNotFound` if no backend lists the model, and the one that was asked answered 404.
+
+    Not before it is asked: some know aliases that they do not list, and one that runs a single model answers to any name.
+    """
+    if response.status_code == 404 and job.route.unlisted_among is not None:
+        raise job.route.not_found((error_in(loads_or_none(body), 404) or {}).get("message", ""))
 
 
 def _raise_final(job: Job, response: httpx.Response, body: bytes) -> None:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.fakes import FAKES, FakeModel, LlamaCppFake, LmStudioFake, scripted
+from tests.fakes import FAKES, FakeModel, LlamaCppFake, LmStudioFake, VllmFake, scripted
 from tests.proxying import running_proxy
 
 
@@ -65,6 +65,14 @@ def test_health_and_readiness() -> None:
         assert proxy.client.get("/healthz").json() == {"status": "ok"}
         ready = proxy.client.get("/readyz")
         assert (ready.status_code, ready.json()["backends"]) == (200, {"llamacpp": "llamacpp"})
+
+
+def test_chats_at_an_unknown_path_are_passed_on_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with VllmFake() as fake, running_proxy(fake) as proxy:
+        for _ in range(2):
+            assert proxy.client.post("/llm/v1/chat/completions", json={}).status_code == 404
+        assert [each.path for each in fake.requests if each.method == "POST"] == ["/llm/v1/chat/completions"] * 2
+    assert caplog.text.count("chats at /llm/v1/chat/completions are passed on unmanaged") == 1
 
 
 def test_a_request_that_comes_back_is_refused() -> None:

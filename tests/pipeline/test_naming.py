@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from proxy.core.settings import BackendSetting
 from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, LmStudioFake, OllamaFake, VllmFake
 from tests.proxying import Proxy, running_proxy
 
@@ -89,11 +90,20 @@ def test_a_model_goes_by_the_name_that_its_backend_knows(encoding: str) -> None:
             assert (each.header("content-encoding"), each.header("content-length")) == (None, str(len(each.body)))
 
 
-def test_where_no_backend_lists_a_model_the_answer_names_all_of_them() -> None:
-    with LmStudioFake([SHARED]) as first, OllamaFake([SHARED]) as second, running_proxy(first, second) as proxy:
+@pytest.mark.parametrize(
+    ("kind", "path", "says"),
+    [
+        *((kind, "", "'sharde'; the nearest are shared") for kind in (LmStudioFake, OllamaFake, VllmFake)),
+        (LlamaCppFake, "/llm", "no backend lists any model. `spillway check` says what to do."),
+    ],
+)
+def test_where_no_backend_lists_a_model_the_answer_names_the_nearest(
+    kind: type[FakeBackend], path: str, says: str
+) -> None:
+    with kind([SHARED]) as fake, running_proxy(BackendSetting(url=fake.url + path)) as proxy:
         refused = proxy.chat({"model": "sharde", "messages": [{"role": "user", "content": "hi"}]})
         assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
-        assert "lmstudio, ollama" in refused.json()["error"]["message"]
+        assert says in refused.json()["error"]["message"]
 
 
 def form(model: str, *, first: bool = True) -> bytes:
