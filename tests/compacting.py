@@ -175,6 +175,10 @@ CLIENTS: dict[str, Callable[[Talk], list[Message]]] = {
         {"role": "user", "content": written(talk, "people")},
         {"role": "user", "content": "Boil this down to a recap."},
     ],
+    "in its first message": lambda talk: [
+        {"role": "user", "content": "Summarise the conversation that follows."},
+        *history(talk),
+    ],
     "a wish of the user": after("Please summarise the conversation so far."),
     "a system's words only, korean": in_system("아래 대화를 5문장 이내로 요약해줘:\n{}", "", "people"),
     "a romanian one": one("{}", "capitals", "Creează un rezumat foarte detaliat al conversației."),
@@ -189,6 +193,7 @@ CLIENTS: dict[str, Callable[[Talk], list[Message]]] = {
 OTHERS: dict[str, Callable[[Talk], list[Message]]] = {
     "what we said": after("Can you summarise what we said?"),
     "was wir sagten": after("Fass bitte kurz zusammen, worüber wir gesprochen haben."),
+    "a file": after("Write a summary of our conversation so far into NOTES.md."),
     "a module": after("Write a summary of the session module into README.md:\n- one\n- two\n- three\n"),
     "a feature": after("Extract the chat session logic into a module, so that the next agent can continue the work."),
     "a component": after("Build a compact chat history component:\n1. a list\n2. a filter\n3. a button\n"),

@@ -148,6 +148,19 @@ def test_it_is_made_of_what_the_client_sent_and_not_of_a_summary() -> None:
         assert EXTRACT in fake.chats()[-1].content.decode()
 
 
+def test_all_of_what_a_response_was_stored_with_is_read() -> None:
+    with fake_with(summariser(qa(), lambda _: True)) as fake, running_proxy(fake, recall="off") as proxy:
+        body: dict[str, Any] = {"model": MODEL, "input": [*talk(30), {"role": "user", "content": "Go on."}]}
+        stored = proxy.client.post("/v1/responses", json=body).json()["id"]
+        before = len(fake.chats())
+        answer = proxy.client.post(
+            "/v1/responses", json={"model": MODEL, "previous_response_id": stored, "input": CODEX}
+        ).json()
+        said = answer["output"][-1]["content"][0]["text"]
+        assert facts([{"role": "assistant", "content": said}]) == {f"c{turn}": f"K-{turn}" for turn in range(30)}
+        assert "part 1 of" in json.dumps(fake.chats()[before].json)
+
+
 def test_it_is_read_though_the_model_has_written_no_summary_so_far() -> None:
     """One that calls a tool wherever it may reads a part well all the same."""
     honest, calls = summariser(qa(), compacts), Reply(tool_calls=[ToolCall("read", "{}")])

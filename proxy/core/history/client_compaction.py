@@ -15,10 +15,10 @@ from typing import NamedTuple
 from proxy.core.request import SYSTEM_ROLES, Message, leading_system, text_of
 
 _BEGINNINGS = (
-    "summar|sum up|sum this|synops|précis|gist|recap|abridg|condens|compact|compress|consolidat|distil|digest|shorten|minutes|hand-o|handof|handov|takeaway"
-    "|boil|state_snapshot|continuing|continuation|zusammen|übergabe|verdicht|kompakt|kompri|kondens|stichp|kurzprot|résum|resum|rezum|resúm|récap|synthès"
+    "summar|sum up|sum this|synops|précis|gist|recap|abridg|condens|compact|compress|consolidat|distil|digest|shorten|the minutes|wrap up|outline|overview|abstract|briefing|hand-o|handof|handov|takeaway"
+    "|boil|state_snapshot|continuing|continuation|zusammen|übergabe|verdicht|kompakt|kompri|kondens|stichp|kurzprot|résum|compte rendu|resum|rezum|resúm|récap|synthès"
     "|synthét|síntes|sintes|sintet|compendi|comprim|riassu|riepilog|samenvat|vat |sammanf|sammenf|sammendr|opsummer|oppsummer|tiivist|yhteenve|podsum|streść"
-    "|streszcz|shrn|shrň|zhrn|zhrň|souhrn|súhrn|sažet|sažm|össze|özet|rangkum|ringkas|tóm|σύνοψ|συνόψ|περίληψ|περιλήψ|резюм|кратк|сжим|сожм|сжат|выжимк"
+    "|streszcz|shrn|shrň|zhrn|zhrň|souhrn|súhrn|sažet|sažm|сажет|сажм|povz|össze|özet|rangkum|ringkas|tóm|σύνοψ|συνόψ|περίληψ|περιλήψ|резюм|кратк|сжим|сожм|сжат|выжимк"
     "|конспект|обобщ|итог|подытож|суммар|суммир|підсум|стисл|узагальн"
 )
 _ANYWHERE = "总结|總結|摘要|概括|概述|概要|压缩|壓縮|归纳|歸納|浓缩|濃縮|要点|要點|要約|まとめ|圧縮|요약|압축|정리|لخ|خلاص|סכם|סיכו|תמצ|תקציר|सारांश|संक्षेप|সারাংশ|สรุป"
@@ -34,7 +34,7 @@ _CONVERSATION = re.compile(
     r"|\b(?:for|so)(?: that)? (?:an?|the|another) (?:\w{1,20} ){0,2}(?:llm|model|agent|assistant|session)\b|another instance|scratchpad"
     r"|\b(?:diese|unser|cette|notre|est[ea]|nuestr|essa|noss|quest|nostr|deze|onze?|vår|vores|nasz|naš|наш|эт)\w{0,3} (?:chat|session|discus|чат)"
     r"|sitzung|sesi[oó]n|gespräch|unterhaltung|verlauf|échange|[ck]onver[sz]|hist[oó]ri|charla|cronologia|di[aá]log|gesprek|samtal|keskustelu|r[ao]zmow"
-    r"|razgovor|rozhovor|beszélget|konuşma|sohbet|συνομιλ|συζ[ηή]τ|διάλογ|разговор|диалог|бесед|переписк|истори[июя]|розмов|对话|對話|会[话話]|會話|聊天"
+    r"|razgovor|rozhovor|beszélget|konuşma|görüşme|sohbet|συνομιλ|συζ[ηή]τ|διάλογ|разговор|диалог|бесед|переписк|истори[июя]|розмов|бесід|pogovor|discuți|কথোপকথন|对话|對話|会[话話]|會話|聊天"
     r"|历史|歷史|対話|履歴|チャット|やり取り|대화|채팅|محادث|حوار|گفتگو|שיחה|बातचीत|สนทนา|hội thoại|trò chuyện|percakapan|perbualan|obrolan",
     re.IGNORECASE,
 )
@@ -49,6 +49,9 @@ _LABEL_CHORE = re.compile(
 """Products of other background tasks, which mention a summary only as a step towards a title or tags."""
 _NEAR = 80
 """Characters around the request for a summary that are searched for such a product."""
+_FILE = re.compile(r"\w\.[a-z]{2,4}\b")
+"""Name of a file: a short request with one is for work on it, which a summary of the conversation is not."""
+_ASKING = {"user", *SYSTEM_ROLES}
 _WORD = re.compile(r"\w{3}")
 _SENTENCE_END = re.compile(r"[.!?]\s|[。！？]")
 _ASK = 4_000
@@ -96,12 +99,14 @@ class Apart(NamedTuple):
     @property
     def question(self) -> str:
         """The instruction, wherever it is."""
+        rest = self._rest(" ")
+        others = "\n\n".join(text_of(each) for each in rest if each.get("role") not in SYSTEM_ROLES)
         asking = (
-            each
-            for each in self._rest(" ")
-            if each.get("role") not in SYSTEM_ROLES or _SUMMARY.search(text_of(each), 0, _OPENING)
+            text
+            for text in (text_of(each) for each in rest if each.get("role") in SYSTEM_ROLES)
+            if _asked_in(text[:_OPENING]) or not _SUMMARY.search(others)
         )
-        return "\n\n".join(map(text_of, asking))
+        return "\n\n".join((*asking, others))
 
     def with_notes(self, notes: str) -> list[Message]:
         """Return the request with notes in place of the conversation."""
@@ -133,13 +138,14 @@ def asks_to_compact(messages: Sequence[Message]) -> bool:
 
     Whether the client asks or its user makes no difference: who asks for all of it gets it from all of it.
     """
-    texts = [*map(text_of, messages)]
-    if sum(map(len, texts)) <= _LONG or not _has_stem("\n".join(map(_edges, [*texts[:1], *texts[-_FEW:]]))):
+    texts, lead = [*map(text_of, messages)], leading_system(messages)
+    near = (*texts[:1], *texts[lead : lead + 1], *texts[-_FEW:])
+    if sum(map(len, texts)) <= _LONG or not _has_stem("\n".join(map(_edges, near))):
         return False
-    lead, role, apart = leading_system(messages), messages[-1].get("role"), taken_apart(messages)
+    role, apart = messages[-1].get("role"), taken_apart(messages)
     system = texts[0][:_OPENING] if lead else ""
     # An agent's own prompt may hold examples that look like turns, so beside a system message the conversation has to be named.
-    alone = _is_few(messages) and any(map(is_transcript, texts[lead:]))
+    alone = _is_few(messages) and any(map(_speakers, texts[lead:]))
     if apart.spans:
         turn = _TURN.match(newest := texts[-1].rstrip(), newest.rfind("\n") + 1)
         if turn is not None and turn.end() == len(newest) and _speaker(turn) in _speakers(newest):
@@ -148,11 +154,18 @@ def asks_to_compact(messages: Sequence[Message]) -> bool:
         ask = "\n\n".join(_edges(text_of(each)) for at, each in enumerate(rest) if at >= lead or at in apart.spans)
         system = _edges(texts[0]) if lead and not _WORD.search(ask) else system
         return _asked_in(ask, alone=alone) is not None or _asked_in(system, alone=alone) is not None
-    if role in {"user", *SYSTEM_ROLES} and _asked_in(_edges(texts[-1]), alone=alone):
+    newest = _edges(texts[-1])
+    if role in _ASKING and not (len(newest) < _OPENING and _FILE.search(newest)) and _asked_in(newest, alone=alone):
         return True
-    # The system prompt is the instruction, and nothing but the history follows: it begins with it, or nothing else is asked.
-    task = _asked_in(system, alone=alone)
-    return task is not None and (role == "assistant" or not _SENTENCE_END.search(system, 0, task.start()))
+    # The first message is the instruction, and nothing but the history follows: it begins with it, or nothing else is asked.
+    for at in {0, lead}:
+        task = _asked_in(texts[at][:_OPENING], alone=alone)
+        begins = at < lead or (at == lead and _SUMMARY.search(newest))
+        if task is not None and (
+            role == "assistant" or (begins and not _SENTENCE_END.search(texts[at], 0, task.start()))
+        ):
+            return True
+    return False
 
 
 def taken_apart(messages: Sequence[Message]) -> Apart:
@@ -160,17 +173,15 @@ def taken_apart(messages: Sequence[Message]) -> Apart:
     lead, last = leading_system(messages), len(messages) - 1
     if _is_few(messages):
         long = {at: text for at, text in enumerate(map(text_of, messages)) if len(text) > _LONG}
-        turns = {at for at, text in long.items() if is_transcript(text)}
+        turns = {at for at, text in long.items() if _speakers(text)}
         holder = max(turns | {at for at in long if at >= lead}, key=lambda at: len(long[at]), default=lead)
         if holder in long and not lead <= holder < last:
             return Apart(messages, {at: _transcript(long[at]) for at in sorted({holder, *turns})}, ())
-    asks = messages[-1].get("role") != "assistant" and _SUMMARY.search(_edges(text_of(messages[-1]))) is not None
-    return Apart(messages, {}, range(lead, last + (not asks)))
-
-
-def is_transcript(text: str) -> bool:
-    """Return whether a text is a written-out conversation, judging by its speakers and their turns."""
-    return bool(_speakers(text))
+    newest, first = text_of(messages[-1]), text_of(messages[lead]) if lead < last else ""
+    # Short words of a user stay where they are, whether they ask for the summary or are the last of the history.
+    asks = messages[-1].get("role") in _ASKING and (len(newest) <= _LONG or _SUMMARY.search(_edges(newest)) is not None)
+    begins = len(first) <= _LONG and _asked_in(first[:_OPENING]) is not None
+    return Apart(messages, {}, range(lead + begins, last + (not asks)))
 
 
 def brought_from(text: str) -> int:
