@@ -161,8 +161,9 @@ class Counting:
         outcome, usage = job.outcome, job.outcome.usage
         if not job.request.stream or outcome.first_byte is None or outcome.counts["sent"] != 1 or usage is None:
             return
-        reused = (outcome.repeated or 0) if outcome.reused is None else outcome.reused
-        waited = outcome.first_byte - outcome.compaction_seconds
+        sent = outcome.sent
+        reused = (sent.repeated or 0) if sent.reused is None else sent.reused
+        waited = outcome.first_byte - outcome.shortened.compaction_seconds
         took = outcome.clock() - outcome.since - outcome.first_byte
         read, written = as_count(usage.get("prompt_tokens")) - reused, as_count(usage.get("completion_tokens"))
         before = self._paces.get(job.key) or Pace()
@@ -230,12 +231,12 @@ def _learn_fitted(job: Job, prompt: int, completion: int, finish: str | None) ->
 
 def _record_reused(job: Job, usage: Mapping[str, Any]) -> None:
     """Record how many tokens of the first attempt's prompt the backend had in its cache."""
-    cached, outcome = dig(usage, "prompt_tokens_details", "cached_tokens"), job.outcome
-    if isinstance(cached, int) and cached >= 0 and outcome.reused is None:
-        outcome.reused = cached
-        if not outcome.unlike and cached < (outcome.repeated or 0) * _REUSED_SHARE - _CACHE_BLOCKS:
-            outcome.unlike = "backend"
-        outcome.add("reused", tokens=cached)
+    cached, sent = dig(usage, "prompt_tokens_details", "cached_tokens"), job.outcome.sent
+    if isinstance(cached, int) and cached >= 0 and sent.reused is None:
+        sent.reused = cached
+        if not sent.unlike and cached < (sent.repeated or 0) * _REUSED_SHARE - _CACHE_BLOCKS:
+            sent.unlike = "backend"
+        job.outcome.add("reused", tokens=cached)
 
 
 def _smoothed(before: float, tokens: int, seconds: float) -> float:

@@ -52,8 +52,8 @@ class Exchange:
         self.status = 0
         """Status of the answer; 0 before it has begun."""
         self.started = self.ended = False
-        self.gone = False
-        """Whether the client has disconnected."""
+        self.gone = self.delivered = False
+        """Whether the client has disconnected, and whether it has all of the answer, so that it may."""
         self.halted = False
         """Whether a viewer of the page stopped it."""
         self._receive = receive

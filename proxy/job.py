@@ -234,16 +234,45 @@ class Job:
         prompt, outcome = self.prompt, self.outcome
         moved = bool(prompt.system) and "no_system" in self.profile.demands  # when it is sent
         changed = moved or not prompt.untouched or prompt.request.body is not self.received.body
-        found = prompt.checkpoint
-        if not outcome.compactions:
-            outcome.covered, outcome.summary, outcome.saved = 0, "", 0
+        found, done = prompt.checkpoint, outcome.shortened
+        if not done.compactions:
+            outcome.sent.covered, done.summary, done.saved = 0, "", 0
             if found is not None:
-                outcome.covered, outcome.summary = found.covered, found.by or ""
-                outcome.saved = max(0, found.tokens_before - found.tokens_after)
+                outcome.sent.covered, done.summary = found.covered, found.by or ""
+                done.saved = max(0, found.tokens_before - found.tokens_after)
         tools: Literal["", "emulated"] = "" if prompt.offer is None else "emulated"
         sent_as: SentAs = "continued" if found is not None else "shaped" if changed else "forwarded"
         outcome.record_measured(prompt.estimate.tokens, self.window, tools, sent_as)
 
     def usage_details(self) -> dict[str, Any] | None:
         """Describe what was done, for the usage of the answer, or return None if nothing was done, or may be written there."""
-        return None if self.undisturbed else self.outcome.usage_details()
+        outcome, sent, done = self.outcome, self.outcome.sent, self.outcome.shortened
+        if self.undisturbed or not (outcome.handled or outcome.mended_calls or done.saved or sent.recalled):
+            return None
+        calls = {
+            "malformed": [{"reason": call["reason"], "tool": call["tool"]} for call in outcome.malformed_calls],
+            "leaked": outcome.mended["leaked"],
+            "repeated": outcome.mended["repeated"],
+        }
+        earlier, earlier_of = done.cut_earlier
+        cut = {"tokens": sent.left_out + earlier, "of": sent.left_out_of + earlier_of}
+        optional = {
+            "summary": done.summary,
+            "compactions": outcome.reduced,
+            "searches": outcome.counts["searched"],
+            "tool_calls": {name: value for name, value in calls.items() if value},
+            "recalled": sent.recalled and {"passages": sent.recalled, "tokens": sent.recalled_tokens},
+            "left_out": cut["tokens"] and cut,
+        }
+        details: dict[str, Any] = {
+            "attempts": outcome.counts["sent"],
+            "action": outcome.action,
+            "saved_tokens": outcome.tokens_saved,
+            **{name: value for name, value in optional.items() if value},
+        }
+        if sent.repeated is not None:
+            # The tokens that the backend reused are a standard field of the usage.
+            details["repeated_tokens"] = sent.repeated
+        if (fill := outcome.fill) is not None:
+            details |= {"fill": round(fill, 4), "window": sent.window}
+        return details

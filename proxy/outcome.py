@@ -77,6 +77,62 @@ def overriding(observers: tuple[T, ...], moment: Callable[..., Any]) -> tuple[T,
 
 
 @dataclass(eq=False)
+class SentPrompt:
+    """Figures of the prompt as it was sent last, and of what the backend had of it in its cache."""
+
+    window: int | None = None
+    tokens_before: int | None = None
+    """Prompt tokens as the client sent them, by the best estimate."""
+    tokens_after: int | None = None
+    """Prompt tokens as they were sent last."""
+    sent_as: SentAs = "forwarded"
+    """Its action where nothing was shortened for it."""
+    tools: Literal["", "emulated"] = ""
+    covered: int = 0
+    """Messages that an earlier turn shortened."""
+    shaped: Mapping[str, int] = field(default_factory=dict)
+    """Tokens that the policy saved, by the part of it that was shortened."""
+    recalled: int = 0
+    """Passages of the covered history that were put back into the prompt, and their tokens."""
+    recalled_tokens: int = 0
+    restored: int = 0
+    """Messages that got back what their client had left out."""
+    left_out: int = 0
+    """Tokens from the middle of the newest user message that were not sent, and those of all of it."""
+    left_out_of: int = 0
+    afforded: int = 0
+    """Tokens that its answer was bounded by because no more can be paid for; 0: it was not."""
+    repeated: int | None = None
+    """Tokens that the conversation's prompt before it began with, by the best estimate; None: nothing was sent."""
+    reused: int | None = None
+    """Prompt tokens that the backend had in its cache; None: it does not say."""
+    unlike: str = ""
+    """Why no more were repeated (see `proxy.addons.prompt_prefix`), or reused (`backend`)."""
+
+
+@dataclass(eq=False)
+class Compactions:
+    """Figures of the compactions of one request."""
+
+    compactions: int = 0
+    compaction_seconds: float = 0.0
+    kind: str = ""
+    """Kind of the newest compaction; empty if there was none."""
+    rungs: tuple[str, ...] = ()
+    """Rungs of the ladder that took something out, in this order."""
+    summary: str = ""
+    """What replaces messages: `written` by a model, an `extract` by code; empty: neither."""
+    unfit: int = 0
+    """Summaries that a model was asked for and that were not fit to be used."""
+    saved: int = 0
+    """Prompt tokens by which all compactions shortened it, those of earlier turns included."""
+    saved_answer: int = 0
+    """Those of them that the answer so far was shortened by where it was resumed."""
+    cut_earlier: tuple[int, int] = (0, 0)
+    """Tokens that were cut from earlier user messages, and those of all of these messages."""
+
+
+@dataclass(eq=False)
 class Outcome:
     """Outcome of one request. Counts are over the whole request; `first_byte` and `seconds` are measured from its arrival."""
 
@@ -106,59 +162,14 @@ class Outcome:
     status: int = 0
     doing: Activity = "reading"
     action: str = "passed"
-    sent_as: SentAs = "forwarded"
-    """Its action where nothing was shortened for it."""
-    covered: int = 0
-    """Messages that an earlier turn shortened."""
-    kind: str = ""
-    """Of the newest reduction of its history; empty: none."""
-    tools: Literal["", "emulated"] = ""
-    shaped: Mapping[str, int] = field(default_factory=dict)
-    """Tokens that the policy saved, by the part of the prompt that it shortened."""
-    window: int | None = None
-    tokens_before: int | None = None
-    """Prompt tokens as the client sent them, by the best estimate."""
-    tokens_after: int | None = None
-    """Prompt tokens as they were sent last."""
-    saved: int = 0
-    """Prompt tokens by which all compactions shortened it, earlier ones included."""
-    saved_answer: int = 0
-    """Those of them that the answer so far was shortened by where it was resumed."""
-    rungs: tuple[str, ...] = ()
-    """Rungs of the ladder that took something out, in this order."""
-    compactions: int = 0
-    compaction_seconds: float = 0.0
-    unfit: int = 0
-    """Summaries that were not fit to be used."""
-    summary: str = ""
-    """What replaces messages: `written` by a model, an `extract` by code; empty: neither."""
-    recalled: int = 0
-    """Passages of the covered history that were put back into the prompt, and their tokens."""
-    recalled_tokens: int = 0
-    restored: int = 0
-    """Messages that got back what their client had left out."""
-    afforded: int = 0
-    """Tokens that its answer was bounded by because no more can be paid for; 0: it was not."""
-    left_out: int = 0
-    """Tokens from the middle of the newest user message that were not sent, and those of all of it."""
-    left_out_of: int = 0
-    cut_earlier: tuple[int, int] = (0, 0)
-    """The same of earlier user messages, as far as this request's compactions cut them."""
-    repeated: int | None = None
-    """Tokens that the conversation's prompt before it began with, by the best estimate; None: nothing was sent."""
-    reused: int | None = None
-    """Prompt tokens that the backend had in its cache; None: it does not say."""
-    unlike: str = ""
-    """Why no more were repeated (see `proxy.addons.prompt_prefix`), or reused (`backend`)."""
-    leaked_calls: int = 0
-    """Tool calls that were read back from text, and those left out because the answer had made them before."""
-    repeated_calls: int = 0
+    sent: SentPrompt = field(default_factory=SentPrompt)
+    shortened: Compactions = field(default_factory=Compactions)
+    mended: Counter[str] = field(default_factory=Counter)
+    """Tool calls that were read back from text (`leaked`), and that were left out because the answer had made them before (`repeated`)."""
     first_byte: float | None = None
     seconds: float = 0.0
     usage: Mapping[str, Any] | None = None
     """Usage of the whole answer, as the client got or would have got it."""
-    delivered: bool = False
-    """Whether the client has all of the answer, so that it may leave."""
     error: str | None = None
     """Code of the error that the client got."""
 
@@ -205,32 +216,33 @@ class Outcome:
         """Record the prompt as it stands; `window` None: it is not known. What is counted after the end changes nothing."""
         if self.seconds:
             return
-        self.window, self.tokens_after, self.tools = window, tokens, tools
-        self.sent_as = sent_as if self.first_byte is None else self.sent_as
+        sent = self.sent
+        sent.window, sent.tokens_after, sent.tools = window, tokens, tools
+        sent.sent_as = sent_as if self.first_byte is None else sent.sent_as
         if self.action != COMPACTING:
-            self.action = self.kind or self.sent_as
-        if not self.compactions:  # the backend may have counted by now what was estimated
-            self.tokens_before = tokens
+            self.action = self.shortened.kind or sent.sent_as
+        if not self.shortened.compactions:  # the backend may have counted by now what was estimated
+            sent.tokens_before = tokens
         self.add("measured", tokens=tokens, window=window, tools=tools)
 
     def record_compacted(self, **result: Any) -> None:
         """Record the end of a compaction; without gain its tokens after equal those before.
 
         Args:
-            result: its `kind`; `results_cleaned` (tool results that were capped, masked or left out); of the history, or of
-                the text that an answer is resumed from, the number of messages and the tokens before it and after; their
-                `ratio`; its `seconds`; and `summary`, `rungs` and `cut` as in `summary`, `rungs` and `cut_earlier` here.
+            result: fields of the API's object `Reduced`; the figures before and after are those of the history, or of the text
+                that an answer is resumed from, and `cut` is as `Compactions.cut_earlier`.
         """
+        done = self.shortened
         if (gain := result["tokens_before"] - result["tokens_after"]) > 0:
-            self.saved += gain
-            self.saved_answer += gain if result["rungs"] == ANSWER_RUNGS else 0
+            done.saved += gain
+            done.saved_answer += gain if result["rungs"] == ANSWER_RUNGS else 0
             # An earlier summary stays in the history when a later compaction makes none.
-            self.kind, self.summary = result["kind"], result["summary"] or self.summary
-            self.compactions += 1
-            self.cut_earlier = result["cut"] if result["cut"][0] else self.cut_earlier
-            self.rungs = tuple(dict.fromkeys((*self.rungs, *result["rungs"])))
-        self.action = self.kind or self.sent_as
-        self.compaction_seconds += result["seconds"]
+            done.kind, done.summary = result["kind"], result["summary"] or done.summary
+            done.compactions += 1
+            done.cut_earlier = result["cut"] if result["cut"][0] else done.cut_earlier
+            done.rungs = tuple(dict.fromkeys((*done.rungs, *result["rungs"])))
+        self.action = done.kind or self.sent.sent_as
+        done.compaction_seconds += result["seconds"]
         self.add("compacted", **result)
 
     @property
@@ -256,10 +268,10 @@ class Outcome:
     @property
     def fill(self) -> float | None:
         """Tokens of the prompt as a fraction of the window, or of the fullest attempt that was paused."""
-        if self.window is None or self.tokens_after is None:
+        window, tokens = self.sent.window, self.sent.tokens_after
+        if window is None or tokens is None:
             return None
-        taken = [each["tokens"] for each in self.each("paused")]
-        return float(max(self.tokens_after, *taken, 0) / self.window)
+        return float(max(tokens, *[each["tokens"] for each in self.each("paused")], 0) / window)
 
     @property
     def answered(self) -> bool:
@@ -269,28 +281,30 @@ class Outcome:
     @property
     def handled(self) -> bool:
         """Return whether more was done than to forward it."""
-        return bool(self.compactions or self.counts["paused"] or self.counts["sent"] > 1)
+        return bool(self.shortened.compactions or self.counts["paused"] or self.counts["sent"] > 1)
 
     @property
     def mended_calls(self) -> bool:
         """Return whether any tool call was not passed on as it came."""
-        return bool(self.malformed_calls or self.leaked_calls or self.repeated_calls)
+        return bool(self.malformed_calls or self.mended)
 
     @property
     def tokens_without(self) -> int:
         """Prompt tokens without what was recalled, and with all that was taken out, by the best estimate."""
-        taken_out = self.saved - self.saved_answer + sum(self.shaped.values())
-        return (self.tokens_after or 0) + taken_out - self.recalled_tokens
+        taken_out = self.shortened.saved - self.shortened.saved_answer + sum(self.sent.shaped.values())
+        return (self.sent.tokens_after or 0) + taken_out - self.sent.recalled_tokens
 
     @property
     def tokens_saved(self) -> int:
         """Tokens by which that is more than what was sent, as the backend counts, and up to a full window."""
-        if not (self.saved or self.shaped or self.recalled_tokens) or not (self.counts["sent"] and self.tokens_after):
+        prompt, done = self.sent, self.shortened
+        changed = done.saved or prompt.shaped or prompt.recalled_tokens
+        if not (changed and self.counts["sent"] and prompt.tokens_after):
             return 0
-        sent = self.tokens_after
+        sent = prompt.tokens_after
         counted = 0 if self.counts["resumed"] else as_count((self.usage or {}).get("prompt_tokens"))
-        without = min(self.tokens_without, max(sent, self.window or self.tokens_without))
-        return self.saved_answer + round((without - sent) * (counted or sent) / sent)
+        without = min(self.tokens_without, max(sent, prompt.window or self.tokens_without))
+        return done.saved_answer + round((without - sent) * (counted or sent) / sent)
 
     def each(self, name: str) -> Iterator[Mapping[str, Any]]:
         """Fields of the events of this name."""
@@ -301,6 +315,10 @@ class Outcome:
         """Return what it holds by the names under which log, traces and API show it."""
         return {
             **vars(self),
+            **vars(self.sent),
+            **vars(self.shortened),
+            "leaked_calls": self.mended["leaked"],
+            "repeated_calls": self.mended["repeated"],
             **{figure: self.counts[event] for event, figure in _COUNTERS.items()},
             "unfinished": self.counts["out_of_room"] > 0,
             "stopped": self.counts["stopped"] > 0,
@@ -308,57 +326,26 @@ class Outcome:
             "fill": self.fill,
         }
 
-    def usage_details(self) -> dict[str, Any] | None:
-        """Describe what was done, for the usage of the answer; None: nothing."""
-        if not (self.handled or self.mended_calls or self.saved or self.recalled):
-            return None
-        calls = {
-            "malformed": [{"reason": call["reason"], "tool": call["tool"]} for call in self.malformed_calls],
-            "leaked": self.leaked_calls,
-            "repeated": self.repeated_calls,
-        }
-        earlier, earlier_of = self.cut_earlier
-        cut = {"tokens": self.left_out + earlier, "of": self.left_out_of + earlier_of}
-        optional = {
-            "summary": self.summary,
-            "compactions": self.reduced,
-            "searches": self.counts["searched"],
-            "tool_calls": {name: value for name, value in calls.items() if value},
-            "recalled": self.recalled and {"passages": self.recalled, "tokens": self.recalled_tokens},
-            "left_out": cut["tokens"] and cut,
-        }
-        details: dict[str, Any] = {
-            "attempts": self.counts["sent"],
-            "action": self.action,
-            "saved_tokens": self.tokens_saved,
-            **{name: value for name, value in optional.items() if value},
-        }
-        if self.repeated is not None:
-            # The tokens that the backend reused are a standard field of the usage.
-            details["repeated_tokens"] = self.repeated
-        if (fill := self.fill) is not None:
-            details |= {"fill": round(fill, 4), "window": self.window}
-        return details
-
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Build Spillway's response headers, of what is known when they are sent.
 
         While the history is being shortened the fill is not: it is in the usage at the end of the answer.
         """
-        cache = {"repeated": self.repeated, "reused": self.reused, "why": self.unlike or None}
+        sent = self.sent
+        cache = {"repeated": sent.repeated, "reused": sent.reused, "why": sent.unlike or None}
         fill = None if self.action == COMPACTING else self.fill
         values: dict[str, object] = {
             "action": self.action,
             "backend": self.backend,
-            "tools": self.tools,
-            "recalled": self.recalled,
-            "restored": self.restored,
-            "shaped": ", ".join([f"{part}={tokens}" for part, tokens in self.shaped.items()]),
-            "max-tokens": self.afforded,
-            "left-out": self.left_out + self.cut_earlier[0],
+            "tools": sent.tools,
+            "recalled": sent.recalled,
+            "restored": sent.restored,
+            "shaped": ", ".join([f"{part}={tokens}" for part, tokens in sent.shaped.items()]),
+            "max-tokens": sent.afforded,
+            "left-out": sent.left_out + self.shortened.cut_earlier[0],
             "cache": ", ".join([f"{name}={value}" for name, value in cache.items() if value is not None]),
             "fill": "" if fill is None else f"{fill:.4f}",
-            "window": self.window,
+            "window": sent.window,
         }
         shown = {name: str(value).encode("latin-1", "replace") for name, value in values.items() if value}
         return [(b"x-spillway-" + name.encode(), value) for name, value in shown.items()]

@@ -120,7 +120,7 @@ class Pipeline:
             await self._compact(job, reply.client, decision.goal)
         if wanted is None or not wanted.sealed:
             return
-        compacted = outcome.compactions > 0 and outcome.kind != "pruned"
+        compacted = outcome.shortened.kind not in ("", "pruned")
         if wanted.now or compacted:
             words = await self.compactor.summaries.write(job) if wanted.worded and not compacted else ""
             tenant, history = job.exchange.tenant, job.prompt.history
@@ -147,11 +147,11 @@ class Pipeline:
         if gained:
             self.counting.compacted(job)
             await client.notify(COMPACTING)  # ignored where one was shown before
-        omitted = await record_message_cut(job, self.counting.meter) or job.outcome.cut_earlier[0]
+        omitted = await record_message_cut(job, self.counting.meter) or job.outcome.shortened.cut_earlier[0]
         if wanted is not None and wanted.now:  # nothing of it is sent, and the answer says what was done
             await client.notify(DONE)
             return
-        before = job.outcome.tokens_before or before  # it may have been counted meanwhile
+        before = job.outcome.sent.tokens_before or before  # it may have been counted meanwhile
         done = compacted(before, job.prompt.estimate.tokens, omitted=omitted > 0)
         await client.notify(done if gained else IN_VAIN)
         if job.prompt.estimate.tokens >= budget.window:

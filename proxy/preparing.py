@@ -230,5 +230,5 @@ class Preparer:
             return {kind: round(before - after) for kind, (before, after) in costs.items()}
 
         if pairs:
-            job.outcome.shaped = await offload_if(is_heavy(edited), saved)
-            job.outcome.add("shaped", saved=tuple(job.outcome.shaped.items()))
+            job.outcome.sent.shaped = await offload_if(is_heavy(edited), saved)
+            job.outcome.add("shaped", saved=tuple(job.outcome.sent.shaped.items()))

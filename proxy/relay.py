@@ -107,7 +107,7 @@ class Relay:
             if (stopped := exchange.take_cancellation()) is not None:
                 outcome.fail(stopped.status, stopped.label)
                 raise stopped from None
-            if not outcome.delivered:
+            if not exchange.delivered:
                 outcome.fail(CLIENT_DISCONNECTED, "client_left")
             raise
         except Exception as error:  # it is reported where it is answered; here it is only written down

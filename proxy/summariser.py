@@ -182,7 +182,7 @@ class Summaries:
             progress.failed = IN_VAIN if final else progress.failed + 1
         if failed is None:
             self._learn(route, again=again, append=ask.append, served=bool(found.text))
-        job.outcome.unfit += found.verdict not in {"kept", "mended"}
+        job.outcome.shortened.unfit += found.verdict not in {"kept", "mended"}
         job.outcome.add("summarised", model=route.model, verdict=found.verdict, tokens=sum(job.managed.spent) - spent)
         if failed is not None and job.expected:
             raise NotWritten

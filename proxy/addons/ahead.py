@@ -395,6 +395,6 @@ def _conversation(job: Job) -> tuple[str, bytes]:
 def _is_conversation(job: Job) -> bool:
     """Return whether a turn may follow that continues from this answer."""
     request, exchange = job.request, job.exchange
-    answered = job.outcome.error is None and (exchange.ended or job.outcome.delivered)
+    answered = job.outcome.error is None and (exchange.ended or exchange.delivered)
     single = request.choices == 1 and not request.continues and request.compaction is None and not job.background
     return answered and single and bool(job.prompt.links)

@@ -69,16 +69,17 @@ class CompactNow(AddOn):
         wanted, outcome, after = job.request.compaction, job.outcome, job.prompt.estimate.tokens
         if wanted is None or wanted.sealed:
             return ""
-        outcome.add("compacted_on_demand", became="compacted" if outcome.compactions else "useless")
+        done = outcome.shortened
+        outcome.add("compacted_on_demand", became="compacted" if done.compactions else "useless")
         if not wanted.now:
             return (
                 f"⚠️ {_IN_VAIN} the context window of this model is not known. Load the model, or set `window` for it "
                 "in SPILLWAY_MODELS."
             )
-        if not outcome.compactions:
+        if not done.compactions:
             return f"⚠️ {_IN_VAIN} these {after} tokens can't be made fewer."
-        before, after = outcome.tokens_before or 0, after - job.prompt.recalled.tokens
-        return f"✅ {_DONE} {before} → {after} tokens. {_HOW[outcome.summary]}"
+        before, after = outcome.sent.tokens_before or 0, after - job.prompt.recalled.tokens
+        return f"✅ {_DONE} {before} → {after} tokens. {_HOW[done.summary]}"
 
     async def compact(self, conversation: Conversation, focus: str) -> dict[str, Any]:
         """Compact a conversation as its newest request sent it, with that client's own credentials.
@@ -122,10 +123,10 @@ class CompactNow(AddOn):
             outcome.close(exchange.status)
         completion = read_completion(bytes(answer))
         return {
-            "compacted": outcome.compactions > 0,
-            "tokens_before": outcome.tokens_before,
-            "tokens_after": outcome.tokens_after,
-            "summary": outcome.summary or None,
+            "compacted": outcome.shortened.compactions > 0,
+            "tokens_before": outcome.sent.tokens_before,
+            "tokens_after": outcome.sent.tokens_after,
+            "summary": outcome.shortened.summary or None,
             "message": completion.choices[0].text if completion is not None else "",
             "request": outcome.id,
         }

@@ -269,8 +269,9 @@ class DocumentReader(AddOn):
 
     def _record_unread(self, job: Job, tokens: float, whole: float) -> None:
         """Record that `tokens` of `whole` were not read; the answer's headers, its usage and a notice report them."""
-        job.outcome.left_out += max(0, math.ceil(tokens))
-        job.outcome.left_out_of = max(job.outcome.left_out_of, math.ceil(whole))
+        sent = job.outcome.sent
+        sent.left_out += max(0, math.ceil(tokens))
+        sent.left_out_of = max(sent.left_out_of, math.ceil(whole))
 
     async def _notes(
         self, job: Job, pieces: Sequence[str], question: str, by: Summariser, room: float, progress: _Progress

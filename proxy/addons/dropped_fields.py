@@ -57,7 +57,7 @@ class DroppedFields(AddOn):
             prompt.sent = [changes.get(at, message) for at, message in enumerate(prompt.sent)] if capped else shown
             prompt.shown = prompt.history = shown
             prompt.untouched = False
-            job.outcome.restored = len(changes)
+            job.outcome.sent.restored = len(changes)
             job.outcome.add("restored", messages=len(changes))
 
     @override

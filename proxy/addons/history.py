@@ -96,7 +96,7 @@ class RequestRecord:
         self.checkpoint = None if prompt.checkpoint is None else describe(prompt.checkpoint)
         self.budget, self.forwarded = self.job.budget, self.job.posted
         self.prompt_tokens = prompt.estimate.tokens
-        self.sent_tokens = self.outcome.tokens_after or 0
+        self.sent_tokens = self.outcome.sent.tokens_after or 0
         if self.answer is not None:
             newest = self.answer.attempts[-1]
             self.prompt_tokens, self.answer_tokens = newest.prompt_tokens, newest.completion_tokens
@@ -104,7 +104,7 @@ class RequestRecord:
             self.sent_tokens = self.answer.attempts[0].prompt_tokens + self.resent_tokens
         # Refused although shortened: only the size before that explains why.
         if self.outcome.error == ContextOverflow.code:
-            self.prompt_tokens = max(self.prompt_tokens, self.outcome.tokens_before or 0)
+            self.prompt_tokens = max(self.prompt_tokens, self.outcome.sent.tokens_before or 0)
 
     def end(self) -> None:
         """Take the final figures, and drop references to the job and the answer."""

@@ -154,6 +154,7 @@ class HistoryView:
         record = conversation.running or conversation.newest
         record.refresh()
         outcome, budget, records = record.outcome, record.budget, conversation.records
+        figures = outcome.figures()
         points = (None, None, None) if budget is None else (budget.due, budget.goal, budget.pause_point)
         sent, not_sent = _tokens_sent(records)
         used = None if record.prompt_tokens is None else record.prompt_tokens + record.answer_tokens
@@ -162,7 +163,7 @@ class HistoryView:
             "title": conversation.title if self.viewer.reads(conversation.tenant) else None,
             "named": conversation.named,
             "owner": owner(conversation.tenant),
-            **{name: getattr(outcome, name) for name in ("backend", "model", "dialect", "window", "error")},
+            **{name: figures[name] for name in ("backend", "model", "dialect", "window", "error")},
             "client": record.client,
             "background": record.background,
             "turns": len(records),
@@ -176,10 +177,10 @@ class HistoryView:
             **dict(zip(("trigger", "target", "pause"), points, strict=True)),
             "prompt": record.prompt_tokens,
             "answer": record.answer_tokens,
-            "fill": round(used / outcome.window, 4) if used is not None and outcome.window else None,
+            "fill": round(used / outcome.sent.window, 4) if used is not None and outcome.sent.window else None,
             "bar": await self._bar(record),
             "tokens_per_second": self._speed(record),
-            "compactions": sum(each.outcome.compactions for each in records),
+            "compactions": sum(each.outcome.shortened.compactions for each in records),
             "checkpoint": next(
                 (each for each in reversed(conversation.checkpoints.values()) if each["created_at"] >= record.at),
                 record.checkpoint,
@@ -190,7 +191,7 @@ class HistoryView:
 
     async def _bar(self, record: RequestRecord) -> dict[str, Any] | None:
         """Break down the window into the parts of the prompt, the answer, and the room left; returns None if unknown."""
-        body, window = record.forwarded, record.outcome.window
+        body, window = record.forwarded, record.outcome.sent.window
         if body and (record.parts is None or record.parts[0] is not body):
             parts = await prompt_parts(self._meter, record.outcome.key, body, record.prompt_tokens or 0)
             record.parts = None if parts is None else (body, parts)
@@ -276,7 +277,7 @@ class HistoryView:
         return {
             "request": record.outcome.id,
             "same": wire is received,
-            "tokens": {"sent": tokens, "forwarded": record.prompt_tokens or record.outcome.tokens_after or 0},
+            "tokens": {"sent": tokens, "forwarded": record.prompt_tokens or record.outcome.sent.tokens_after or 0},
             "counts": Counter(row["what"] for row in rows),
             "tools": {"sent": len(tools), "forwarded": len(forwarded_tools), "changed": tools != forwarded_tools},
             "rows": rows,
@@ -294,11 +295,11 @@ class HistoryView:
             "since": min((record.at for record in answered), default=None),
             "tokens": {"without": not_sent + sent + spent, "sent": sent, "spent": spent, "not_sent": not_sent},
             "seconds": {
-                "waited": round(sum(each.compaction_seconds for each in outcomes), 3),
+                "waited": round(sum(each.shortened.compaction_seconds for each in outcomes), 3),
                 "ahead": round(sum(each["seconds"] for one in outcomes for each in one.each("compacted_ahead")), 3),
             },
             "rescued": {
-                "prompts": sum(each.outcome.tokens_without > (each.outcome.window or inf) for each in answered),
+                "prompts": sum(each.outcome.tokens_without > (each.outcome.sent.window or inf) for each in answered),
                 "answers": sum(each.counts["resumed"] > 0 for each in outcomes),
             },
         }
@@ -306,7 +307,7 @@ class HistoryView:
 
 def _is_answered(record: RequestRecord) -> bool:
     """Return whether a backend read the prompt: it did not if it refused it, or if Spillway answered itself."""
-    return record.outcome.tokens_after is not None and record.outcome.first_byte is not None
+    return record.outcome.sent.tokens_after is not None and record.outcome.first_byte is not None
 
 
 def _tokens_spent(record: RequestRecord) -> int:

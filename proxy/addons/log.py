@@ -42,7 +42,7 @@ FIELDS: tuple[tuple[str, str, str | Callable[[Outcome], Any]], ...] = (
     ("status", "that the client got", "status"), ("error", "code of its error", "error"),
     ("action", "[what was done](traffic.md#what-tells-you)", "action"),
     ("backend", "that answered", "backend"), ("model", "as the backend names it", "model"),
-    ("conversation", "digest of the client's name for it", "conversation"), ("before", "prompt tokens before it was shortened", lambda o: o.tokens_before if o.tokens_before != o.tokens_after else None),
+    ("conversation", "digest of the client's name for it", "conversation"), ("before", "prompt tokens before it was shortened", lambda o: o.sent.tokens_before if o.sent.tokens_before != o.sent.tokens_after else None),
     ("tokens", "prompt tokens as it was sent", "tokens_after"),
     ("window", "of the model, in tokens", "window"),
     ("saved", "prompt tokens that were not sent, less what was recalled", "tokens_saved"),
@@ -120,12 +120,12 @@ class RequestLog(AddOn):
     @override
     def ended(self, outcome: Outcome) -> None:
         """Log the line of a request, or of a compaction ahead of one."""
-        unfit = unfit_summaries(reversed([*outcome.each("summarised")])) if outcome.unfit else ""
+        unfit = unfit_summaries(reversed([*outcome.each("summarised")])) if outcome.shortened.unfit else ""
         if unfit and self._is_first("summaries", outcome):
             _log.warning("%s", unfit)
         if outcome.cause is not None:
             for fields in outcome.each("compacted_ahead"):
-                gain = {"before": outcome.tokens_before, "tokens": outcome.tokens_after}
+                gain = {"before": outcome.sent.tokens_before, "tokens": outcome.sent.tokens_after}
                 _write(
                     logging.INFO, {**_origin("ahead", outcome), **fields} | (gain if fields["became"] == "done" else {})
                 )
@@ -136,7 +136,7 @@ class RequestLog(AddOn):
         if calls := outcome.malformed_calls:
             faults = dict.fromkeys(f"{call['reason']} {call['tool'] or 'unnamed'} ({call['form']})" for call in calls)
             _write(logging.WARNING, {**_origin("malformed", outcome), "calls": ", ".join(faults)})
-        unknown = outcome.window is None and outcome.tokens_before is not None and outcome.status < 400
+        unknown = outcome.sent.window is None and outcome.sent.tokens_before is not None and outcome.status < 400
         if unknown and self._is_first("window", outcome):
             _log.error(
                 "the context window of model %s on backend %s is unknown, so its requests are forwarded unchanged; "

@@ -63,8 +63,8 @@ def _used(outcome: Outcome) -> Iterator[Sample]:
     for kind, tokens in (
         ("prompt", as_count(usage.get("prompt_tokens"))),
         ("completion", as_count(usage.get("completion_tokens"))),
-        ("cached", cached or (outcome.reused or 0 if usage else 0)),
-        ("recalled", outcome.recalled_tokens if usage else 0),
+        ("cached", cached or (outcome.sent.reused or 0 if usage else 0)),
+        ("recalled", outcome.sent.recalled_tokens if usage else 0),
         ("summary", sum(each["tokens"] for each in outcome.each("summarised"))),
     ):
         if tokens:
@@ -72,18 +72,18 @@ def _used(outcome: Outcome) -> Iterator[Sample]:
 
 
 def _reused_share(outcome: Outcome) -> float | None:
-    prompt = as_count((outcome.usage or {}).get("prompt_tokens")) or outcome.tokens_after or 0
-    if outcome.repeated is None or outcome.reused is None or not prompt:
+    prompt = as_count((outcome.usage or {}).get("prompt_tokens")) or outcome.sent.tokens_after or 0
+    if outcome.sent.repeated is None or outcome.sent.reused is None or not prompt:
         return None
-    return min(1.0, outcome.reused / prompt)
+    return min(1.0, outcome.sent.reused / prompt)
 
 
 _BY_KEY = "key"
 """Label for the sender."""
 COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler | str], ...] = (
     ("requests", "Requests, by action and status of the answer.", ("action", "status"), _ended),
-    ("saved_tokens", "Prompt tokens that were not sent: what was taken out, less what was recalled.", (), _one(lambda o: max(0, o.tokens_saved) if o.counts["sent"] and o.cause is None and (o.saved or o.shaped) else None)),
-    ("summarised_requests", "Requests sent with a summary, by who made it: written by a model, or an extract by code.", ("summary",), lambda o: (((o.summary,), 1),) if o.summary and o.answered and o.cause is None else ()),
+    ("saved_tokens", "Prompt tokens that were not sent: what was taken out, less what was recalled.", (), _one(lambda o: max(0, o.tokens_saved) if o.counts["sent"] and o.cause is None and (o.shortened.saved or o.sent.shaped) else None)),
+    ("summarised_requests", "Requests sent with a summary, by who made it: written by a model, or an extract by code.", ("summary",), lambda o: (((o.shortened.summary,), 1),) if o.shortened.summary and o.answered and o.cause is None else ()),
     ("compactions", "Histories shortened, by kind of reduction.", ("kind",), lambda o: [((each["kind"],), 1) for each in o.reduced]),
     ("compaction_messages", "Messages of histories that were shortened, before it and after.", ("when",), _reduced("messages_before", "messages_after")),
     ("compaction_tokens", "Tokens of histories that were shortened, before it and after.", ("when",), _reduced("tokens_before", "tokens_after")),
@@ -94,21 +94,21 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler | str], ...] = (
     ("ahead", "Compactions ahead of time, by result.", ("became",), "compacted_ahead"),
     ("compactions_on_demand", "Compactions that users asked for, by result.", ("became",), "compacted_on_demand"),
     ("document_parts", "Parts of messages that exceed the window, by result.", ("became",), "document_part"),
-    ("recalled_tokens", "Tokens of recalled passages.", (), _one(lambda o: o.recalled_tokens or None)),
+    ("recalled_tokens", "Tokens of recalled passages.", (), _one(lambda o: o.sent.recalled_tokens or None)),
     ("archived_messages", "Messages added to the archives of conversations.", (), _events("archived", by="messages")),
     ("searches", "Searches of conversations by models.", (), "searched"),
     ("found_tools", "Tools whose schema a model got inside an answer, by reason: looked up, or called without it.", ("why",), _events("tools_given", "why", by="tools")),
     ("pauses", "Answers paused, by reason.", ("reason",), "paused"),
     ("resumes", "Answers resumed, by way of continuation.", ("continuation",), _events("resumed", "how")),
-    ("restored_messages", "Messages completed with what their client had left out of an answer.", (), _one(lambda o: o.restored or None)),
+    ("restored_messages", "Messages completed with what their client had left out of an answer.", (), _one(lambda o: o.sent.restored or None)),
     ("repairs", "Histories repaired so that backends accept them.", ("kind",), _kinds("mended")),
     ("stabilised", "Prompts that a billing line or cache marks were stripped from, or a mark was set in.", ("kind",), _kinds("stabilised")),
     # Savings may be negative, if the configured system prompt is longer than the client's, but a counter only rises.
-    ("shaped_tokens", "Tokens that the policy saved, by kind of part.", ("kind",), lambda o: (((kind,), max(0, tokens)) for kind, tokens in o.shaped.items())),
-    ("prompt_tokens", "Tokens of the prompts that were sent, by estimate.", (), _one(lambda o: None if o.repeated is None else o.tokens_after)),
-    ("repeated_tokens", "Prompt tokens that repeat the beginning of the conversation's previous prompt.", (), _one(lambda o: o.repeated)),
-    ("reused_tokens", "Prompt tokens that the backend reports as cached.", (), _one(lambda o: o.reused)),
-    ("prefix_breaks", "Prompts that repeat less of the previous one than they could, by reason.", ("why",), lambda o: (((o.unlike,), 1),) if o.unlike else ()),
+    ("shaped_tokens", "Tokens that the policy saved, by kind of part.", ("kind",), lambda o: (((kind,), max(0, tokens)) for kind, tokens in o.sent.shaped.items())),
+    ("prompt_tokens", "Tokens of the prompts that were sent, by estimate.", (), _one(lambda o: None if o.sent.repeated is None else o.sent.tokens_after)),
+    ("repeated_tokens", "Prompt tokens that repeat the beginning of the conversation's previous prompt.", (), _one(lambda o: o.sent.repeated)),
+    ("reused_tokens", "Prompt tokens that the backend reports as cached.", (), _one(lambda o: o.sent.reused)),
+    ("prefix_breaks", "Prompts that repeat less of the previous one than they could, by reason.", ("why",), lambda o: (((o.sent.unlike,), 1),) if o.sent.unlike else ()),
     ("emulated_tool_calls", "Tool calls read from text, by form and outcome.", ("form", "outcome"), _events("called", "form", "became", by="number")),
     ("concluded_thoughts", "Thoughts ended to get an answer, by reason: their budget, or no answer.", ("why",), "concluded"),
     ("malformed_tool_calls", "Tool calls that could not be made, by kind of backend and why.", ("provider", "reason"), "malformed_call"),

@@ -56,7 +56,7 @@ class PromptPrefix(AddOn):
         previous = self._newest.get(key)
         if not again:
             tokens, why = (0, "first") if previous is None else self._repeated(job, previous, prompt)
-            job.outcome.repeated, job.outcome.unlike = tokens, why
+            job.outcome.sent.repeated, job.outcome.sent.unlike = tokens, why
             job.outcome.add("repeated", tokens=tokens, prompt=prompt.tokens, why=why)
         self._newest.put(key, prompt, _ESTIMATE + _DIGEST * len(prompt.digests))
 

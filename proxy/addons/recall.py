@@ -347,10 +347,10 @@ def _reads_anew(job: Job) -> bool:
 
 def _record(job: Job, seconds: float = 0.0) -> None:
     """Record the passages in front of the newest user message; the last record counts."""
-    block, outcome = job.prompt.recalled.newest, job.outcome
-    outcome.recalled = 0 if block is None else len(block.passages)
-    outcome.recalled_tokens = job.prompt.recalled.newest_tokens
-    outcome.add("recalled", passages=outcome.recalled, tokens=outcome.recalled_tokens, seconds=seconds)
+    block, sent = job.prompt.recalled.newest, job.outcome.sent
+    sent.recalled = 0 if block is None else len(block.passages)
+    sent.recalled_tokens = job.prompt.recalled.newest_tokens
+    job.outcome.add("recalled", passages=sent.recalled, tokens=sent.recalled_tokens, seconds=seconds)
 
 
 def _texts_of(messages: Sequence[Message], indexed: Sequence[MessagePassages]) -> list[str]:

@@ -40,40 +40,42 @@ def unfit_summaries(summarised: Iterable[Mapping[str, Any]]) -> str:
 
 def _sent(outcome: Outcome) -> str:
     """Say in which form the prompt was sent."""
+    sent, done = outcome.sent, outcome.shortened
     if outcome.action == "passed" and outcome.counts["sent"]:
         return "Passed through."
-    before, after, window = outcome.tokens_before or 0, outcome.tokens_after or 0, outcome.window
+    before, after, window = sent.tokens_before or 0, sent.tokens_after or 0, sent.window
     fills = [f"{100 * tokens / window:.0f} %" if window else "" for tokens in (before, after)]
-    if outcome.kind and outcome.rungs != ANSWER_RUNGS:
+    if done.kind and done.rungs != ANSWER_RUNGS:
         when = "before sending" if outcome.counts["sent"] else "on demand"
-        took = f"{outcome.compaction_seconds:.1f} s" if outcome.compaction_seconds >= 0.05 else ""
-        done = [*_reductions(outcome), " → ".join(filter(None, fills)), took]
-        return f"{_VERBS[outcome.kind]} {when}: {', '.join(filter(None, done))}."
+        took = f"{done.compaction_seconds:.1f} s" if done.compaction_seconds >= 0.05 else ""
+        phrases = [*_reductions(outcome), " → ".join(filter(None, fills)), took]
+        return f"{_VERBS[done.kind]} {when}: {', '.join(filter(None, phrases))}."
     if not outcome.counts["sent"]:
         return "Nothing to compact." if any(outcome.each("compacted_on_demand")) else "Not sent."
-    how = " with " + " and ".join(_changes(outcome)) if outcome.sent_as != "forwarded" else " unchanged"
+    how = " with " + " and ".join(_changes(outcome)) if sent.sent_as != "forwarded" else " unchanged"
     return f"Sent{how}{f', {fills[1]} full' if fills[1] else ''}."
 
 
 def _changes(outcome: Outcome) -> list[str]:
     """List the differences between the prompt and the client's request, where nothing was shortened for this request."""
-    which = {"written": "a summary of {}", "extract": "an extract of {}", "": "{} shortened before"}[outcome.summary]
-    changes = [which.format(plural(outcome.covered, "message"))] if outcome.covered else []
-    changes += [words for kind, words in _CHANGED.items() if outcome.shaped.get(kind)]
-    changes += ["tools as text"] if outcome.tools else []
+    sent, summary = outcome.sent, outcome.shortened.summary
+    which = {"written": "a summary of {}", "extract": "an extract of {}", "": "{} shortened before"}[summary]
+    changes = [which.format(plural(sent.covered, "message"))] if sent.covered else []
+    changes += [words for kind, words in _CHANGED.items() if sent.shaped.get(kind)]
+    changes += ["tools as text"] if sent.tools else []
     changes += ["a repaired history"] if any(outcome.each("mended")) else []
     return changes or ["changes that the model needs"]
 
 
 def _reductions(outcome: Outcome) -> Iterator[str]:
     """Yield phrases for the steps that made room."""
-    first, rungs = outcome.reduced[0], outcome.rungs
+    first, rungs = outcome.reduced[0], outcome.shortened.rungs
     if not {"cap", "mask", "unread"}.isdisjoint(rungs):
         cleaned = first["results_cleaned"]
         yield plural(cleaned, "tool result", " shortened") if cleaned else "tool results shortened"
     if not {"summarise", "extract"}.isdisjoint(rungs):
         gone = first["messages_before"] - first["messages_after"] + 1
-        written = outcome.summary != "extract" and "summarise" in rungs
+        written = outcome.shortened.summary != "extract" and "summarise" in rungs
         yield f"{plural(gone, 'message') if gone > 1 else 'messages'} became {'a summary' if written else 'an extract'}"
     yield from (words for rung, words in _RUNGS.items() if rung in rungs)
 
@@ -84,19 +86,19 @@ def _besides(outcome: Outcome) -> Iterator[str]:
     def total(event: str, field: str) -> int:
         return sum(fields[field] or 0 for fields in outcome.each(event))
 
-    counts, listed = outcome.counts, [*outcome.each("tools_on_demand")][-1:]
+    sent, counts, listed = outcome.sent, outcome.counts, [*outcome.each("tools_on_demand")][-1:]
     reasons = {"answer_windows": "it filled too many windows", "loop": "it repeated itself"}
     ended = [reasons.get(each["reason"], "no room was left") for each in outcome.each("out_of_room")]
     resumed = f"resumed {_times(counts['resumed'])}" if counts["resumed"] else "not resumed"
     for number, words in (
-        (outcome.restored, plural(outcome.restored, "message", " completed with what the client had left out")),
+        (sent.restored, plural(sent.restored, "message", " completed with what the client had left out")),
         (window := total("window_requested", "tokens"), f"Loaded with a window of {window:,} tokens"),
         *((each["of"], f"{each['sent']} of {plural(each['of'], 'tool')} sent in full") for each in listed),
         (cached := total("slot_restored", "tokens"), f"{cached:,} tokens restored from disk"),
         (archived := total("archived", "messages"), plural(archived, "message", " archived")),
         (signs := total("kept_waiting", "signs"), plural(signs, "sign", " of life sent while the client waited")),
-        (outcome.recalled, plural(outcome.recalled, "passage", " recalled")),
-        (outcome.left_out, f"{outcome.left_out:,} tokens of a message left out"),
+        (sent.recalled, plural(sent.recalled, "passage", " recalled")),
+        (sent.left_out, f"{sent.left_out:,} tokens of a message left out"),
         (counts["concluded"], f"Ended {plural(counts['concluded'], 'thought')} for an answer"),
         (counts["paused"], f"Paused {_times(counts['paused'])} to compact while answering, {resumed}"),
         (bool(ended), f"Ended early: {''.join(ended)}"),

@@ -192,7 +192,7 @@ class SlotKeeper(AddOn):
         engine.freed.set()
         if slot is None:
             return
-        prompt, reused = as_count(usage.get("prompt_tokens")), outcome.reused or 0
+        prompt, reused = as_count(usage.get("prompt_tokens")), outcome.sent.reused or 0
         tokens = prompt + as_count(usage.get("completion_tokens")) - 1
         lasts = prompt > 0 and outcome.error is None and not job.background and not outcome.counts["paused"]
         slot.job, slot.used, slot.saved = None, 0.0 if job.background else self._now(), not lasts

@@ -229,7 +229,7 @@ def _explanation(job: Job, relay: Relay) -> dict[str, Any]:
         "fill": None if budget is None else round(job.prompt.estimate.tokens / budget.window, 4),
         "parts": _parts(job, costs),
         "tools": _offered(job, relay),
-        "shaped": dict(job.outcome.shaped),
+        "shaped": dict(job.outcome.sent.shaped),
         "checkpoint": _checkpoint(job),
         "recalled": _recalled(job),
         "action": job.outcome.action,

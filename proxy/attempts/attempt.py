@@ -370,7 +370,7 @@ def _bound_lower(job: Job, refusal: Refusal) -> bool:
         if request.max_tokens is not None and request.max_tokens <= refusal.affordable:
             return False
         job.outcome.add("afforded", tokens=refusal.affordable)
-        job.outcome.afforded = refusal.affordable
+        job.outcome.sent.afforded = refusal.affordable
         job.prompt.request = request.bounded(refusal.affordable)
     elif overflow is not None and overflow.window is not None:
         prompt = overflow.prompt_tokens or job.prompt.estimate.upper

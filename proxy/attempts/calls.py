@@ -85,15 +85,15 @@ class AnswerCalls:
     def record(self, *, over: bool = False) -> None:
         """Record what is known so far; calls of several choices only once all have ended (`over`)."""
         job, answer, reader = self._job, self._answer, self._reader
-        leaked, repeated = 0, answer.repeated_calls - job.outcome.repeated_calls
+        mended = job.outcome.mended
+        leaked, repeated = 0, answer.repeated_calls - mended["repeated"]
         if reader is not None:
             _record_faults(job, reader.faults)
             reader.faults.clear()
             leaked, reader.leaked = reader.leaked, 0
-        job.outcome.leaked_calls += leaked
-        job.outcome.repeated_calls += repeated
         for what, number in (("leaked", leaked), ("repeated", repeated)):
             if number:
+                mended[what] += number
                 job.outcome.add("calls_mended", what=what, number=number)
         finish = answer.attempt.finish
         if not finish or (job.prompt.request.choices > 1 and not over):

@@ -221,18 +221,18 @@ class ClientStream:
 
 def final_notices(job: Job) -> list[status.Notice]:
     """Build the notices that are shown beside an answer at its end."""
-    outcome, budget = job.outcome, job.budget
-    notices = [status.affordable(outcome.afforded)] if outcome.afforded else []
-    if outcome.left_out:
-        notices.append(status.omitted_from_message(outcome.left_out, outcome.left_out_of))
+    outcome, sent, budget = job.outcome, job.outcome.sent, job.budget
+    notices = [status.affordable(sent.afforded)] if sent.afforded else []
+    if sent.left_out:
+        notices.append(status.omitted_from_message(sent.left_out, sent.left_out_of))
     if budget is not None and budget.fixed >= budget.window * _TOO_MUCH and any(outcome.each("compacting")):
         notices.append(status.too_much_fixed(round(100 * budget.fixed / budget.window)))
     # Open WebUI shows the newest line: this one would replace that of a compaction, on each step of a turn.
     if (
-        outcome.recalled
-        and not outcome.compactions
+        sent.recalled
+        and not outcome.shortened.compactions
         and not any(outcome.each("adopted"))
         and is_user(job.prompt.sent[-1])
     ):
-        notices.append(status.recalled(outcome.recalled))
+        notices.append(status.recalled(sent.recalled))
     return [*notices, status.SILENT_CUT] if any(outcome.each("cut")) else notices

@@ -102,7 +102,7 @@ class AnswerDriver:
         """Record the outcome of the answer."""
         answer, session, outcome = self.answer, self._session, self._job.outcome
         self._calls.record(over=True)
-        outcome.usage, outcome.delivered = answer.usage(), session.delivered
+        outcome.usage, self._job.exchange.delivered = answer.usage(), session.delivered
         if session.failed or answer.attempt.errored:
             outcome.fail(0, STREAM_FAILED)
         else:
@@ -196,19 +196,20 @@ class AnswerDriver:
 
     async def _with_notices(self, stop: events.Pause | events.Retry) -> Attempted | None:
         """Open the next attempt; before it, send a notice that this may take long, and after it one with the result."""
-        job, client, answer, outcome = self._job, self._client, self.answer, self._job.outcome
+        job, client, answer = self._job, self._client, self.answer
+        done, sent = job.outcome.shortened, job.outcome.sent
         last = isinstance(stop, events.Pause) and stop.last
         shown, anew = not (last or answer.attempt.cleared), answer.attempt.restarted
         if anew:
             self._resumer.record_restart()
         if shown and self._resumer.takes_long():
             await client.notify(status.COMPACTING)
-        compactions, left_out, saved = outcome.compactions, outcome.left_out, outcome.saved
+        compactions, left_out, saved = done.compactions, sent.left_out, done.saved
         async with client.progress(lambda: status.summarising(job.progress.written)):
             attempted = None if last else await self._open_next(stop)
-        if shown and outcome.compactions > compactions:
+        if shown and done.compactions > compactions:
             await client.notify(status.COMPACTING)  # ignored where it was shown before
-        notice, gain = status.ANEW if anew else status.IN_VAIN, outcome.saved - saved
+        notice, gain = status.ANEW if anew else status.IN_VAIN, done.saved - saved
         if self.failed is not None:
             notice = status.NOT_CONTINUED
         elif attempted is None:
@@ -217,7 +218,7 @@ class AnswerDriver:
             ended = status.NO_ROOM if answer.has_output else status.IN_VAIN
             notice = status.LOOPED if loops else status.LONGEST if longest else ended
         elif gain > 0:
-            after, omitted = attempted.estimate.tokens, outcome.left_out not in (0, left_out)
+            after, omitted = attempted.estimate.tokens, sent.left_out not in (0, left_out)
             notice = status.compacted(after + gain, after, omitted=omitted)
         await client.notify(await self._with_account(notice) if notice.last else notice)
         return attempted

@@ -47,10 +47,10 @@ async def record_message_cut(job: Job, meter: Meter) -> int:
     if left + spare / max(1.0, total) < LEAST_SHARE and job.prompt.recalled.newest is None:
         why = "Cut to fit, less than a tenth of the newest message would be left."
         raise await too_long(job, meter, cut=total - remaining, why=why)
-    outcome = job.outcome
-    outcome.left_out, outcome.left_out_of = max(1, round(total - remaining)), round(total)
-    outcome.add("message_cut", tokens=outcome.left_out, whole=outcome.left_out_of)
-    return outcome.left_out
+    sent = job.outcome.sent
+    sent.left_out, sent.left_out_of = max(1, round(total - remaining)), round(total)
+    job.outcome.add("message_cut", tokens=sent.left_out, whole=sent.left_out_of)
+    return sent.left_out
 
 
 async def too_long(
