@@ -12,7 +12,6 @@ from proxy.addon import AddOn, AddOns
 from proxy.compaction.budget import ContextBudget, Growth, growth
 from proxy.compaction.compaction import STRATEGIES, Compaction, compact
 from proxy.compaction.condensing import head_end
-from proxy.compaction.decision import Compact, decide
 from proxy.compaction.ladder import Reduction
 from proxy.compaction.policy import prune_limits
 from proxy.compaction.results import Cost, cleaned
@@ -103,14 +102,12 @@ class Compactor:
         self._flights: dict[tuple[str, bytes, int, int, int], _Flight] = {}
         self._cooling: dict[tuple[str, bytes, int], float] = {}
 
-    async def compact(
-        self, job: Job, *, goal: int | None = None, limit: int | None = None, summarised: bool = False
-    ) -> bool:
+    async def compact(self, job: Job, *, goal: int | None = None, limit: int | None = None) -> bool:
         """Bring the job's history down to `goal` prompt tokens (default: the target); returns False if nothing was gained.
 
         `limit` is the most tokens that may be left, by default what surely fits. It is given after a refusal: then a history
         that could not be shortened recently is tried again, and nothing is recalled. Otherwise recall chooses anew, since
-        the prompt has another beginning. `summarised`: a summary is wanted even where pruning would do.
+        the prompt has another beginning.
         """
         budget = job.budget
         if budget is None or not job.prompt.history:
@@ -121,7 +118,7 @@ class Compactor:
             return False
         dropped = limit is not None and await self.addons.make_way(job, refused=True)
         most = min(limit or budget.limit, budget.limit, budget.window - budget.answer)
-        aim = _Aim(budget, goal, most, summarised or job.request.compaction is not None)
+        aim = _Aim(budget, goal, most, job.request.compaction is not None)
         result = await self._shorten(job, aim)
         if isinstance(result, NothingDone):
             now = job.outcome.clock()
@@ -146,10 +143,7 @@ class Compactor:
 
     async def compact_if_due(self, job: Job) -> bool:
         """Compact the history if the prompt, which was just prepared or measured again, needs it; returns False otherwise."""
-        decision = decide(job.budget, job.facts)
-        return isinstance(decision, Compact) and await self.compact(
-            job, goal=decision.goal, summarised=decision.goal is not None
-        )
+        return job.is_due and await self.compact(job)
 
     async def foresee(self, job: Job) -> None:
         """Find out how far a pause could shorten the prompt, unless shortening the answer alone would gain enough room."""
@@ -295,7 +289,7 @@ class Compactor:
 
     async def _run_once(self, job: Job, aim: _Aim) -> RunResult:
         """Run with a model, unless another replica does so, or did since the job was prepared: then adopt its checkpoint."""
-        answered = job.expected or job.prompt.answered
+        answered = job.ahead.expected if job.ahead else job.prompt.answered
         async with self._store.claim(f"{job.scope}|{answered.hex()}", CLAIM):
             stored = await self._store.find(job.scope, job.prompt.links[-2::-1])
             if stored is not None and _is_longer(stored, job):
@@ -314,7 +308,7 @@ class Compactor:
 
     async def _store_checkpoint(self, job: Job, budget: ContextBudget, done: Compaction) -> Checkpoint:
         # On a job run ahead, the last two messages are the answer and a placeholder, which the client has not sent.
-        until = len(job.prompt.sent) - 2 * bool(job.expected)
+        until = len(job.prompt.sent) - 2 * bool(job.ahead)
         checkpoint = job.prompt.rewritten(done, until, scope=job.scope, window=budget.window, created=self._clock())
         if job.window_is_known:
             await self._store.put(checkpoint)
@@ -394,5 +388,5 @@ def _is_longer(other: Checkpoint, job: Job) -> bool:
 
 def _continues(job: Job, other: Job) -> bool:
     """Return whether another job was done ahead of time for this one."""
-    ahead = other.expected and not job.expected and job.scope == other.scope
-    return bool(ahead) and other.expected in job.prompt.links[:-1]
+    ahead = None if job.ahead or job.scope != other.scope else other.ahead
+    return ahead is not None and ahead.expected in job.prompt.links[:-1]

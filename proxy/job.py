@@ -36,6 +36,18 @@ class Progress:
     """Number of consecutive summaries that were requested and failed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Run of a job while no client waits for it, in expectation of the next request."""
+
+    expected: bytes
+    """Digest of the history at its last answer."""
+    displaced: bool = False
+    """Whether the backend has read another prompt since, so that its cache of this prompt is lost to a summary."""
+    rewrites: bool = False
+    """Whether it is to replace extracts by a model's summary."""
+
+
 @dataclass(kw_only=True)
 class Job:
     """A request being served: its client, its route, and its state."""
@@ -75,12 +87,8 @@ class Job:
     """Completion tokens at which a model that is still thinking is made to answer."""
     joined_answer: Callable[[], Piece] | None = field(init=False, default=None)
     """Returns the whole answer; None unless it has ended in good order."""
-    expected: bytes = b""
-    """Digest of the history at its last answer, on a job run ahead of its request; empty if a client is waiting."""
-    displaced: bool = False
-    """Whether the backend has read another prompt since, so that its cache of this prompt is lost to a summary."""
-    rewrites: bool = False
-    """Whether the job is run to replace extracts by a model's summary, so that checkpoints with extracts are ignored."""
+    ahead: Ahead | None = None
+    """Set where the job is run ahead of its request, or None if a client is waiting."""
 
     @cached_property
     def scope(self) -> str:
@@ -91,6 +99,16 @@ class Job:
     def key(self) -> ModelKey:
         """Backend and model, the key of token counts."""
         return self.route.key
+
+    @property
+    def displaced(self) -> bool:
+        """Return whether the backend's cache of this prompt is lost to a summary."""
+        return self.ahead is not None and self.ahead.displaced
+
+    @property
+    def rewrites(self) -> bool:
+        """Return whether it replaces extracts by a model's summary, so that checkpoints with extracts are ignored."""
+        return self.ahead is not None and self.ahead.rewrites
 
     def writer(self) -> Writer:
         """Build the writer of the answer, in the client's dialect."""

@@ -11,7 +11,7 @@ from proxy.addon import AddOns
 from proxy.backends.errors import SentRequest
 from proxy.backends.profile import value_of
 from proxy.backends.refusals import refused_feature
-from proxy.compaction.asking import Sliced, Summariser, SummaryAsk, at_its_end
+from proxy.compaction.asking import LARGEST, SMALLEST, Sliced, Summariser, SummaryAsk, at_its_end
 from proxy.compaction.compaction import STRATEGIES
 from proxy.compaction.policy import summary_wait, works_ahead
 from proxy.compaction.summary import instruction
@@ -97,7 +97,7 @@ class Summaries:
 
     async def write(self, job: Job) -> str:
         """Get a summary of the history without rewriting it; empty if there is none that can be used."""
-        tokens = 1024 if job.budget is None else max(96, min(2048, job.budget.window // 8))
+        tokens = 1024 if job.budget is None else max(SMALLEST, min(LARGEST, job.budget.window // 8))
         question = {"role": "user", "content": instruction(tokens=tokens, prompt=instructions(job))}
         ask = SummaryAsk(at_its_end(list(job.prompt.history), question), append=True, max_tokens=tokens)
         return await self.answer(job, ask)
@@ -122,7 +122,7 @@ class Summaries:
     def wait(self, job: Job) -> float:
         """Return the seconds that a job may wait for its summary."""
         insisted, free = bool(job.request.compaction or job.rewrites), self.is_free(job.route.upstream)
-        return summary_wait(job.settings, insisted=insisted, ahead=bool(job.expected), free=free)
+        return summary_wait(job.settings, insisted=insisted, ahead=bool(job.ahead), free=free)
 
     async def summariser(
         self, job: Job, overhead: float = 0.0, *, goal: int | None = None, asks: bool = True
@@ -145,7 +145,7 @@ class Summaries:
         room = max(room, min(usual, USEFUL))
         return Summariser(
             window=window,
-            tokens=max(96, min(2048, budget.window // 8, window // 8, room)),
+            tokens=max(SMALLEST, min(LARGEST, budget.window // 8, window // 8, room)),
             overhead=overhead,
             same_model=asks and same and not job.displaced and self._is_worth_trying("append", route),
             trust=max(_COLD, job.surely_below(window) / window) if same else _COLD,
@@ -184,7 +184,7 @@ class Summaries:
             self._learn(route, again=again, append=ask.append, served=bool(found.text))
         job.outcome.shortened.unfit += found.verdict not in {"kept", "mended"}
         job.outcome.add("summarised", model=route.model, verdict=found.verdict, tokens=sum(job.managed.spent) - spent)
-        if failed is not None and job.expected:
+        if failed is not None and job.ahead:
             raise NotWritten
         return found.text
 
@@ -200,7 +200,7 @@ class Summaries:
             content = _content(job, route, ask, placed, stream=stream)
             try:
                 response = await route.upstream.send_chat(
-                    route.known, job.backend_headers(route), content, ahead=bool(job.expected)
+                    route.known, job.backend_headers(route), content, ahead=bool(job.ahead)
                 )
                 try:
                     if response.status_code == 200:

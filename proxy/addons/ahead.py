@@ -13,7 +13,7 @@ import asyncio
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -32,7 +32,7 @@ from proxy.core.piece import as_count
 from proxy.core.request import Message
 from proxy.counting import Counting
 from proxy.dialects.chat.request import reading_only
-from proxy.job import Job
+from proxy.job import Ahead, Job
 from proxy.net.tasks import spawn
 from proxy.net.upstream import ChatBody, Upstream
 from proxy.outcome import Event, Outcome, Telemetry
@@ -191,7 +191,7 @@ class AheadCompactor(AddOn):
         size = len(dumps(history))
         plan = _Plan(scope=job.scope, expected=links[-1], stem=stem, answered=job.outcome, size=size, used=used)
         following = job.fresh(
-            exchange=job.exchange.detached(), request=job.request.changed(messages=history), expected=plan.expected
+            exchange=job.exchange.detached(), request=job.request.changed(messages=history), ahead=Ahead(plan.expected)
         )
         self._add(plan)
         recalled = job.prompt.recalled.newest_tokens
@@ -272,7 +272,7 @@ class AheadCompactor(AddOn):
     async def _try(self, plan: _Plan, job: Job, upstreams: set[Upstream], work: _Work) -> AheadResult | None:
         """Run the work once; any other request to one of the backends cancels it. Returns None if there was nothing to do."""
         outcome = self._open(plan)
-        run = spawn(work(job.fresh(outcome=outcome, displaced=plan.patience > 0)), name="ahead-run")
+        run = spawn(work(job.fresh(outcome=outcome, ahead=Ahead(plan.expected, plan.patience > 0))), name="ahead-run")
         plan.running = True
         for upstream in upstreams:
             upstream.ahead.add(run)
@@ -302,8 +302,8 @@ class AheadCompactor(AddOn):
         result = await self._shorten(plan, job, rest, recalled)
         patience = self._patience(plan, job) if (lacks_summary := self._extract_in(job)) else None
         # If there surely is time for both, the summary comes first: the backend still caches the prompt that it is appended to.
-        job.displaced = result != "done" or patience != 0
-        if result == "done" and job.displaced:
+        job.ahead = Ahead(plan.expected, displaced=result != "done" or patience != 0)
+        if result == "done" and job.ahead.displaced:
             await self._have_read(job, rest)
         if patience:
             plan.patience = patience
@@ -328,7 +328,8 @@ class AheadCompactor(AddOn):
         plan.summarising = True
         shortened, extract = job, job.prompt.checkpoint
         assert extract is not None
-        job = job.fresh(rewrites=True)
+        assert shortened.ahead is not None
+        job = job.fresh(ahead=replace(shortened.ahead, rewrites=True))
         await self._preparer.prepare(job)
         written = await self._compactor.compact(job, goal=self._goal(job))
         if not any(job.outcome.each("backend_failed")):
@@ -338,7 +339,7 @@ class AheadCompactor(AddOn):
             await self._have_read(shortened, rest)
             return None if plan.digest else "failed"
         self._note_digest(plan, job)
-        job.rewrites = False  # the prompt to read next begins with the new summary
+        job.ahead = shortened.ahead  # the prompt to read next begins with the new summary
         await self._have_read(job, rest)
         return "done"
 
@@ -348,11 +349,9 @@ class AheadCompactor(AddOn):
         if (budget := job.budget) is None or not job.window_is_known:
             return None
         grown, added = self._compactor.growth(job, budget), round(sum(self._meter.costs(job.key, rest)))
-        decision = decide_next(budget, job.facts.plus(added), grown, recalled=recalled)
-        if not isinstance(decision, Compact):
+        if not isinstance(decide_next(budget, job.facts.plus(added), grown, recalled=recalled), Compact):
             return None
-        goal = decision.goal or self._goal(job, added)
-        if not await self._compactor.compact(job, goal=goal, summarised=decision.goal is not None):
+        if not await self._compactor.compact(job, goal=self._goal(job, added)):
             return "failed" if job.progress.failed else "useless"
         self._note_digest(plan, job)
         return "done"

@@ -22,7 +22,7 @@ from typing_extensions import override
 from proxy.addon import AddOn
 from proxy.attempts.client import ClientStream
 from proxy.attempts.too_long import too_long
-from proxy.compaction.asking import Summariser, SummaryAsk, in_pieces, transcripts
+from proxy.compaction.asking import SMALLEST, Summariser, SummaryAsk, in_pieces, transcripts
 from proxy.compaction.budget import budget_for
 from proxy.compaction.compaction import STRATEGIES, Compaction
 from proxy.compaction.middles import cut_text, pieces_of
@@ -50,8 +50,6 @@ _FAILED = 1 / 4
 """Share of the parts so far that may fail, each twice, before the reading is given up."""
 _TRIED = 4
 """Fewest parts of which the share is taken, if there are as many: one bad page does not end the reading, two at the start do."""
-_LEAST = 96
-"""Fewest tokens of a note: if all notes do not fit together, they are read in parts again."""
 _PART = 1_000
 """Tokens of a part, unless that makes too many parts: in 700, Qwen2.5-Coder-1.5B found 2 of 2 facts, in 2,500 only 1."""
 _NOTES = 0.9
@@ -243,8 +241,8 @@ class DocumentReader(AddOn):
         shell = sum(cost([_ask("", document.question, 0, 0, by.tokens)]))
         size = (by.window * 0.98 - shell - by.tokens) * by.trust
         room = (room - shell) * _NOTES
-        while by.available and size > by.tokens and room > _LEAST:
-            part = tokens / min(room / _LEAST / 2, (MOST_REQUESTS + 1 - requests) * 0.75)
+        while by.available and size > by.tokens and room > SMALLEST:
+            part = tokens / min(room / SMALLEST / 2, (MOST_REQUESTS + 1 - requests) * 0.75)
             pieces = await offload_if(True, list, in_pieces(text, min(size, max(_PART, part)), cost))
             if requests + len(pieces) > MOST_REQUESTS and not (requests or job.managed.hands_over):
                 why = f"What is asked needs all of the newest message, of which {MOST_REQUESTS} parts are read: about {int(MOST_REQUESTS * size)} tokens."
@@ -281,7 +279,7 @@ class DocumentReader(AddOn):
         A piece that fails is read again in halves: it was too long, or the model would lose its way in it again. If that fails
         too, the beginning of the piece takes the place of its notes.
         """
-        tokens = max(_LEAST, min(by.tokens, int(room / len(pieces))))
+        tokens = max(SMALLEST, min(by.tokens, int(room / len(pieces))))
         failed, cost = 0, partial(self._meter.costs, job.key)
         notes = list[str]()
         progress.parts = len(pieces)

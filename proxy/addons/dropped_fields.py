@@ -64,7 +64,7 @@ class DroppedFields(AddOn):
     def after_answer(self, job: Job) -> None:
         """Remember the fields of a complete answer that a client may drop."""
         join = job.joined_answer
-        if join is None or job.expected or job.request.continues or not _applies(job):
+        if join is None or job.ahead or job.request.continues or not _applies(job):
             return
         answer = join()
         if not (answer.extras or answer.calls or answer.text.lstrip().startswith("<")):

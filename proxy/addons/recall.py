@@ -110,7 +110,7 @@ class Recaller(AddOn):
         if job.settings.recall == "off" or job.undisturbed or job.managed.hands_over:
             return
         earlier = self._staying(job, newest)
-        if job.expected in prompt.links[:newest]:
+        if job.ahead and job.ahead.expected in prompt.links[:newest]:
             await self._insert(job, RecalledBlocks(earlier))
             return  # the prompt is prepared ahead: the user's next message, and so the query, is still unknown
         since, key = job.outcome.clock(), (job.scope, prompt.links[newest])

@@ -73,8 +73,8 @@ class _Slot:
 
     def take(self, job: Job, now: float, keys: Sequence[str]) -> None:
         """Record that a job runs in it. Other jobs do not wait for a job run ahead, nor for a prompt without keys."""
-        self.job, self.keys, self.tokens = None if job.expected or not keys else job, keys, 0
-        self.saved = not job.expected or (job.rewrites and self.saved)
+        self.job, self.keys, self.tokens = None if job.ahead or not keys else job, keys, 0
+        self.saved = not job.ahead or (job.rewrites and self.saved)
         self.used = now if keys and not job.rewrites else self.used
         self.stem = keys[(newest_user(job.prompt.sent) or 1) - 1] if keys else ""
         self.checkpoint, self.opening = _digest_of(job), _opening_of(job) if keys else 0
@@ -163,7 +163,7 @@ class SlotKeeper(AddOn):
                 slot = await self._choose(engine, job, keys)
                 if slot is not None:
                     slot.take(job, self._now(), keys)
-            if slot is not None or job.expected or not (keys and engine.slots and all(at.taken for at in engine.slots)):
+            if slot is not None or job.ahead or not (keys and engine.slots and all(at.taken for at in engine.slots)):
                 break
             await engine.freed.wait()  # sent now, the server would queue it for any slot and evict another conversation
         fields.pop(SLOT, None)
@@ -236,7 +236,7 @@ class SlotKeeper(AddOn):
         for slot in free:
             # Save other slots if the server clears idle ones as another begins to work. Save the conversation's own slot if its
             # prompt is rewritten: a summary written later reads the old prompt once more.
-            if engine.clears if slot is not own else slot.checkpoint != digest and not job.expected:
+            if engine.clears if slot is not own else slot.checkpoint != digest and not job.ahead:
                 await self._save(engine, slot)
         if own is not None:
             return own

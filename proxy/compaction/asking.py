@@ -24,6 +24,8 @@ _ENTRIES = (4_000, 1_500, 500)
 _SHORTER = 0.6
 """Share of its room that a transcript takes when it is read a second time."""
 _SMALLEST_PIECE = 200
+SMALLEST, LARGEST = 96, 2048
+"""Fewest tokens of a summary or a note that says anything, and most that a summary gets."""
 _TASK = 1_000
 """Characters of each user message in the head that are put at the beginning of a transcript."""
 _MOST_PER_TOKEN = 8

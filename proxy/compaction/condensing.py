@@ -7,7 +7,7 @@ from operator import is_
 from typing import Any
 
 from proxy.compaction import summary
-from proxy.compaction.asking import Sliced, Summariser, request_summary
+from proxy.compaction.asking import SMALLEST, Sliced, Summariser, request_summary
 from proxy.compaction.extract import extract
 from proxy.compaction.ladder import Reduction
 from proxy.compaction.middles import cut_message
@@ -30,8 +30,6 @@ _WORTH_CUTTING = 1 / 8
 """Smallest share of a message that is worth keeping; a message that would be cut to less is dropped."""
 _OF_THE_REST = 1 / 2
 """Share of the room beside the newest turn that a summary may take."""
-_SMALLEST = 96
-"""Fewest tokens of a summary that says anything."""
 _VERBATIM = 1.45
 """Factor on a summary's size for an extract in its place, which quotes the user and so needs more words."""
 _UNUSED = 0.15
@@ -255,7 +253,7 @@ def _tail_room(reduction: Reduction, others: float) -> float:
 def _summary_size(tokens: int, reduction: Reduction) -> int:
     """Return a summary's size: `tokens`, or half of the room beside the newest turn if that is less, so that the next turn fits."""
     room = reduction.enough - least_tail(reduction)
-    return min(tokens, max(_SMALLEST, int(room * _OF_THE_REST)))
+    return min(tokens, max(SMALLEST, int(room * _OF_THE_REST)))
 
 
 def _merged(plan: _Plan, block: int, pruned: Reduction, by: Summariser) -> _Plan:

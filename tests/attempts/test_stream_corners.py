@@ -119,7 +119,7 @@ async def test_who_comes_while_an_abandoned_compaction_is_being_cancelled_gets_o
 
     compactor._run_once = alone  # type: ignore[assignment,method-assign]
     prompt = SimpleNamespace(links=[b"x"], history=[])
-    job: Any = SimpleNamespace(scope="s", prompt=prompt, state=SimpleNamespace(progress=None), expected=None)
+    job: Any = SimpleNamespace(scope="s", prompt=prompt, progress=None, ahead=None)
     job.request, job.managed = SimpleNamespace(compaction=None), SimpleNamespace(hands_over=False)
     job.settings, job.route = SimpleNamespace(ahead="auto", read_timeout=9.0), SimpleNamespace(upstream=None)
     first = asyncio.ensure_future(compactor._run(job, _Aim(None, 1, 1, False)))  # type: ignore[arg-type]
