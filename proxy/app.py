@@ -217,7 +217,7 @@ def addons_of(
         DocumentReader(counting, compactor, preparer),
         AheadCompactor(telemetry, preparer, compactor, counting),
         SlotKeeper(store),
-        CacheGaps(),
+        CacheGaps(counting.meter.memory),
         history,
         RequestLog(),
         metrics,

@@ -11,6 +11,7 @@ from proxy.addon import AddOn
 from proxy.backends.profile import ModelKey
 from proxy.core.jsontext import JsonObject
 from proxy.job import Job
+from proxy.tokens.cache import Cache, CacheMemory
 
 _REUSE = "n_cache_reuse"
 _RUN = 32
@@ -20,8 +21,8 @@ _RUN = 32
 class CacheGaps(AddOn):
     """Has the server close gaps between prompts that it reads one after the other, if most of their messages are the same."""
 
-    def __init__(self) -> None:
-        self._newest: dict[ModelKey, tuple[str, frozenset[bytes]]] = {}
+    def __init__(self, memory: CacheMemory) -> None:
+        self._newest = Cache[ModelKey, tuple[str, frozenset[bytes]]](memory)
         """Scope and messages of the prompt that each model read last."""
 
     @override
@@ -30,12 +31,12 @@ class CacheGaps(AddOn):
         prompt, kept = job.prompt, job.profile.rolls_back
         if job.known_backend.kind != "llamacpp" or kept is None or not kept.value:
             return
-        scope, before = self._newest.pop(job.key, ("", frozenset[bytes]()))
+        scope, before = self._newest.get(job.key) or ("", frozenset())
         prompt.fields.pop(_REUSE, None)
+        now = frozenset(prompt.digests if beside is None else ())  # a transcript is in the cache then
+        self._newest.put(job.key, (job.scope, now), 96 * len(now))
         if beside is not None:
-            return  # a transcript is in the cache now
-        now = frozenset(prompt.digests)
-        self._newest[job.key] = job.scope, now
+            return
         same = scope == job.scope and 2 * len(before & now) > max(len(before), len(now))
         if same and job.settings.stabilise and _REUSE not in prompt.request.body:
             prompt.fields[_REUSE] = _RUN
