@@ -5,7 +5,6 @@ Output is coloured in a terminal, plain if piped, and JSON with `--json`.
 
 import argparse
 import json
-import os
 import re
 import sys
 import time
@@ -71,8 +70,6 @@ def run(settings: Settings, args: argparse.Namespace) -> int:
             command(client, args)
     except KeyboardInterrupt:  # the usual way to end `tail`
         pass
-    except BrokenPipeError:  # as by `| head`; without the redirection, Python would complain again at its exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
