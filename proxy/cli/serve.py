@@ -134,10 +134,9 @@ async def _check_address(settings: Settings) -> None:
     Raises:
         SettingError: the port is taken, the address is not this machine's, or a backend's: a longer way back is found by a header.
     """
-    host, port, here = settings.host, settings.port, (*LOOPBACK, "0.0.0.0", "::")  # noqa: S104 - compared only
+    host, port = settings.host, settings.port
     for backend in settings.backends:
-        place = urlsplit(backend.url)
-        if place.port == port and place.hostname in here and host in here:
+        if _is_own(backend.url, settings):
             raise SettingError(f"backend {backend.url} is Spillway itself: name the models' server, or another --port")
     try:
         server = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port)
@@ -202,7 +201,14 @@ async def with_backends(settings: Settings, stack: AsyncExitStack) -> tuple[Sett
 async def discovered(settings: Settings) -> tuple[BackendSetting, ...]:
     """Find backends on the usual ports."""
     async with HttpTransport(connect_timeout=1.0, read_timeout=5.0) as transport:
-        return tuple(await discover(transport, settings.discover))
+        return tuple(each for each in await discover(transport, settings.discover) if not _is_own(each.url, settings))
+
+
+def _is_own(url: str, settings: Settings) -> bool:
+    """Return whether a URL is where the server listens, or is about to, on this machine."""
+    place, here = urlsplit(url), {*LOOPBACK, "0.0.0.0", "::"}  # noqa: S104 - compared, not listened at
+    hosts = {place.hostname, settings.host}
+    return place.port == settings.port and (len(hosts) == 1 or hosts <= here)
 
 
 def _ready(settings: Settings, options: Mapping[str, Any], port: int, *, note: str, token: str, app: FastAPI) -> None:

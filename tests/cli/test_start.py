@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -15,6 +16,8 @@ import pytest
 
 from benchmarks.process import Running, running
 from proxy.cli.launch import LISTENING
+from proxy.cli.serve import discovered
+from proxy.core.settings import Settings
 from tests.fakes import FakeModel, LlamaCppFake, LmStudioFake, OllamaFake, VllmFake, scripted
 from tests.fakes.waiting import wait_until
 
@@ -73,6 +76,14 @@ def test_it_listens_with_tls_at_a_socket_and_below_a_path(tmp_path: Path) -> Non
                         assert "m" in client.get(f"{url}/v1/models").text
                         assert 'src="ui/app.js"' in client.get(f"{url}/", headers={"accept": "text/html"}).text
                         assert client.get(f"{url}/ui/app.js").status_code == 200
+
+
+def test_spillway_does_not_find_itself() -> None:
+    host = f"127.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.79"
+    with LlamaCppFake([FakeModel("m", 4096)], place=(host, 8080)):
+        for port, found in ((8081, ["llamacpp"]), (8080, [])):
+            settings = Settings(host=host, port=port, discover=(host,), allow=("open",))
+            assert [each.kind for each in asyncio.run(discovered(settings))] == found
 
 
 def test_help_imports_nothing_but_the_parser() -> None:
