@@ -84,7 +84,7 @@ def test_a_kind_is_found_served_and_guarded(kitchen: Path) -> None:
     with GenericFake([FakeModel("loaf", 6144)], place=(HOST, 4321)):
         assert " oven " in told("check")
         with running([*SPILLWAY, "serve", "--port", "0"], kitchen / "log", TOLD) as server:
-            assert f"Found oven at http://{HOST}:4321." in server.wait_for("Found")
+            assert f"Found The Oven at http://{HOST}:4321: loaf" in server.wait_for("Found")
             url = server.wait_for(LISTENING).rpartition(LISTENING)[2].strip()
             assert "loaf" in httpx.get(f"{url}/models", timeout=60).text
             assert httpx.post(f"{url}/melt", json={"model": "loaf"}, timeout=60).status_code == 403
