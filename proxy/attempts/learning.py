@@ -27,15 +27,26 @@ async def learn_feature(job: Job, refusal: refusals.FeatureRefusal) -> None:
 
 
 async def learn_window(job: Job, overflow: Overflow) -> None:
-    """Learn the window that a refusal names: for the model, or for this request alone if it does not apply to others."""
-    tokens, window = job.prompt.estimate.tokens, None
-    if overflow.window is not None and not (overflow.quoted or job.loads_window or "provider" in job.request.body):
-        job.route.known.learn("window", overflow.window, ORIGIN)
+    """Learn the window that a refusal names: for the model, or for this request alone if it does not apply to others.
+
+    Without a figure the window is less than the prompt. The second prompt refused so shows that for the model: assumed anew
+    for each request, every turn would cost a refusal.
+    """
+    tokens, window, known = job.prompt.estimate.tokens, None, job.route.known
+    general = not (overflow.quoted or job.loads_window or "provider" in job.request.body)
+    if overflow.window is not None and general:
+        known.learn("window", overflow.window, ORIGIN)
         await job.read_profile()
     elif overflow.window is not None:
         window = Fact(overflow.window, ORIGIN, Trust.LEARNED)
     elif job.budget is None and tokens > SMALLEST_WINDOW:
-        window = Fact(int(tokens * 0.9), "refused prompt", Trust.FALLBACK)  # it is less than the prompt
+        before, below = known.refused, int(tokens * 0.9)
+        known.refused = below if general and not overflow.shared else before
+        if known.held < min(before, below) and known.refused != before:
+            known.learn("window", min(before, below), "refused prompts")
+            await job.read_profile()
+        else:
+            window = Fact(below, "refused prompt", Trust.FALLBACK)
     if window is not None:
         job.profile = replace(job.profile, window=window)
 

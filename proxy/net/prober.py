@@ -61,12 +61,10 @@ class Prober:
         store: Store | None = None,
         name: str = "",
     ) -> None:
-        self.runner, self.ttl, self.clock = runner, ttl, clock
-        self.overrides = overrides
+        self.runner, self.ttl, self.clock, self.overrides = runner, ttl, clock, overrides
         self.request_window: Callable[[str], WindowRequest] = partial(WindowRequest, None)
         """Makes the request for the window with which the user wants a model loaded."""
-        self.store = store
-        self.name = name
+        self.store, self.name = store, name
         self._auto = kind == "auto"
         self.known_backend: Backend = UNKNOWN if self._auto else backend_of(kind)
         """Kind of backend as currently known."""
@@ -208,7 +206,8 @@ class KnownModel:
         """Lessons by field of the profile, each with its expiry on the clock."""
         self._merged: ModelProfile | None = None
         self._cuts: deque[tuple[float, CutSeen]] = deque(maxlen=MOST_SEEN)
-        self._held = 0, -math.inf
+        self.refused, self._held = 0, (0, -math.inf)
+        """Tokens below which the window must be, by a refusal that named no figure; 0 without one."""
         self._doubted: Fact[int] | None = None
         """Reported window that was last contradicted by an answer or an error."""
         self._served_as = ""
@@ -333,14 +332,15 @@ class KnownModel:
     def unlearn(self, *fields: str) -> bool:
         """Forget the lessons about these fields of the profile; return whether there were any."""
         if "window" in fields:
+            self.refused = 0
             self._cuts.clear()
         self._merged = None
         return bool([field for field in fields if self._lessons.pop(field, None) is not None])
 
     def forget(self) -> None:
         """Forget all lessons, and have the profile read again."""
+        self.unlearn("window")
         self._lessons.clear()
-        self._cuts.clear()
         self._held = 0, -math.inf
         self.window_request = self.prober.request_window(self.model)
         self.expire()

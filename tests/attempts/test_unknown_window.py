@@ -8,6 +8,7 @@ import pytest
 from typing_extensions import override
 
 from tests.fakes import FakeModel, GenericFake, Question, Reply, summariser, walk, words
+from tests.fakes.model import Prompt, Refused
 from tests.proxying import Proxy, read_stream, running_proxy
 
 pytestmark = pytest.mark.slow
@@ -25,6 +26,14 @@ class CappedFake(GenericFake):
     def limit(self, body: dict[str, Any]) -> int | None:
         wanted = [bound for bound in (super().limit(body), self.cap) if bound is not None]
         return min(wanted, default=None)
+
+
+class WordlessFake(GenericFake):
+    """A server that refuses without a figure."""
+
+    @override
+    def overflow(self, prompt: Prompt) -> Refused:
+        return Refused(400, self.error(400, "Your input exceeds the context window of this model."), overflow=True)
 
 
 def asked(proxy: Proxy, *, stream: bool, text: str = "go", **fields: Any) -> tuple[str, str, dict[str, Any]]:
@@ -139,3 +148,18 @@ def test_an_answer_that_ends_by_itself_is_sent_once() -> None:
     with GenericFake([FakeModel("m", 2048)], brain) as fake, running_proxy(fake) as proxy:
         assert asked(proxy, stream=True)[:2] == ("Yes.", "stop")
         assert len(fake.chats()) == 1
+
+
+def test_of_refusals_without_a_figure_the_second_teaches_a_window() -> None:
+    """So that not every turn begins with a refusal; what is held nevertheless disproves it."""
+    messages: list[dict[str, Any]] = []
+    with WordlessFake([FakeModel("m", 4096)], summariser(walk(last=9))) as fake, running_proxy(fake) as proxy:
+        refusals = []
+        for turn in range(30):
+            messages += [{"role": "user", "content": f"Turn {turn}: " + f"the mill of row {turn} turns " * 40}]
+            answer = proxy.chat({"model": "m", "messages": messages})
+            assert answer.status_code == 200
+            messages += [{"role": "assistant", "content": "Noted."}]
+            refusals.append(fake.overflows)
+        assert refusals[0] == 0 < refusals[-1] <= 6
+        assert believed(proxy) is not None
