@@ -38,7 +38,7 @@ BOUNDS = {
     "lines of code": Bound(25_819, 18_500),
     "Python tokens": Bound(273_133, 175_000),
     "settings": Bound(42, 40),
-    "lines of tests": Bound(58_303, 40_000),
+    "lines of tests": Bound(58_307, 40_000),
     "files in a circle of imports": Bound(0, 0),
     "functions entered by a short streamed request": Bound(365, 250),
     "files entered by a short streamed request": Bound(69, 45),

@@ -188,7 +188,7 @@ def test_one_that_fits_is_sent_as_it_is() -> None:
 
 
 TURNS = [
-    (f"Remember: the code of c{n} is K-{n}. " + "There is more to be said. " * 30, "Noted. " * 40) for n in range(30)
+    ("Go on. " * 40, f"Remember: the code of c{n} is K-{n}. " + "There is more to be said. " * 30) for n in range(30)
 ]
 
 
@@ -211,7 +211,11 @@ def test_all_of_it_is_answered_from_wherever_it_is(name: str, path: str, stream:
     given = PROGRAMS[name](TURNS)
     path = path if given[-1]["role"] == "user" else PATHS[0]  # Messages has no system's words at its end
     model = FakeModel("m", window=WINDOW)
-    with LlamaCppFake([model], brain=summariser(qa(), lambda _: True)) as fake, running_proxy(fake) as proxy:
+    honest, vague = summariser(qa(), lambda _: True), Reply(text="They talked for a while, of this and that.")
+    with (
+        LlamaCppFake([model], lambda asked: vague if OURS in asked.last_user else honest(asked)) as fake,
+        running_proxy(fake) as proxy,
+    ):
         answer = sent_by(proxy, path, given, stream=stream)
         assert answer.status_code == 200, answer.text
         seen = read(path, answer.content, stream=stream)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from proxy.core.request import SYSTEM_ROLES, Message, leading_system, text_of
 
 _BEGINNINGS = (
-    "summar|sum up|sum this|synops|précis|gist|recap|abridg|condens|compact|compress|consolidat|distil|digest|shorten|the minutes|wrap up|outline|overview|abstract|briefing|hand-o|handof|handov|takeaway"
+    "summar|tl;dr|sum up|sum this|synops|précis|gist|recap|abridg|condens|compact|compress|consolidat|distil|digest|shorten|the minutes|wrap up|outline|overview|abstract|briefing|hand-o|handof|handov|takeaway"
     "|boil|state_snapshot|continuing|continuation|zusammen|übergabe|verdicht|kompakt|kompri|kondens|stichp|kurzprot|résum|compte rendu|resum|rezum|resúm|récap|synthès"
     "|synthét|síntes|sintes|sintet|compendi|comprim|riassu|riepilog|samenvat|vat |sammanf|sammenf|sammendr|opsummer|oppsummer|tiivist|yhteenve|podsum|streść"
     "|streszcz|shrn|shrň|zhrn|zhrň|souhrn|súhrn|sažet|sažm|сажет|сажм|povz|össze|özet|rangkum|ringkas|tóm|σύνοψ|συνόψ|περίληψ|περιλήψ|резюм|кратк|сжим|сожм|сжат|выжимк"
