@@ -89,14 +89,15 @@ class CompactNow(AddOn):
             NotFound: its messages are no longer in memory.
         """
         check_idle(conversation)
-        record = next((each for each in reversed(conversation.records) if each.received and not each.background), None)
+        records = reversed(conversation.records)
+        record = next((each for each in records if each.bodies.received and not each.background), None)
         if record is None:
             raise NotFound(
                 "The messages of this conversation are no longer in memory: send `/compact` as a message in it, or "
                 "try again after its next request.",
                 code="not_kept",
             )
-        received, answer = record.received, bytearray()
+        received, answer = record.bodies.received, bytearray()
 
         def read(wire: bytes) -> Request:
             request = CHAT.read(wire) if isinstance(received, bytes) else received
@@ -109,7 +110,7 @@ class CompactNow(AddOn):
         async def collect(message: AsgiMessage) -> None:
             answer.extend(message.get("body", b""))
 
-        headers = [header for header in record.headers if header[0] not in _DROPPED]
+        headers = [header for header in record.bodies.headers if header[0] not in _DROPPED]
         exchange = Exchange({"method": "POST", "path": CHAT.path, "headers": headers}, nobody, collect)
         exchange.tenant, exchange.trusted = record.outcome.credential, True
         outcome = self._telemetry.open(exchange.id, headers, dialect=record.outcome.dialect, credential=exchange.tenant)

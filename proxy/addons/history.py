@@ -34,6 +34,26 @@ _CHECKPOINTS = 64
 """Most checkpoints remembered of one conversation."""
 
 
+@dataclass(slots=True, eq=False)
+class Bodies:
+    """Bodies of one request, which are forgotten first; empty once they are."""
+
+    received: bytes | Request = b""
+    """Body as received, if it was JSON of chat completions, else the request parsed from it."""
+    received_size: int = 0
+    headers: Headers = ()
+    """Client's headers: later work for the conversation uses its credentials."""
+    forwarded: bytes = b""
+    """Latest body sent upstream."""
+    parts: tuple[bytes, dict[str, int]] | None = None
+    """Forwarded body and the breakdown of its prompt, once a viewer has asked for it."""
+
+    @property
+    def size(self) -> int:
+        """Approximate bytes of memory that they take."""
+        return self.received_size + (0 if self.forwarded is self.received else len(self.forwarded))
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class RequestRecord:
     """One request. Sizes are tokens."""
@@ -48,13 +68,7 @@ class RequestRecord:
     job: Job | None = None
     """Job, while the request runs; the same holds for `answer`."""
     answer: Answer | None = None
-    received: bytes | Request = b""
-    """Body as received, if it was JSON of chat completions, else the request parsed from it; empty once forgotten."""
-    received_size: int = 0
-    headers: Headers = ()
-    """Client's headers, kept as long as `received`: later work for the conversation uses its credentials."""
-    forwarded: bytes = b""
-    """Latest body sent upstream."""
+    bodies: Bodies = field(default_factory=Bodies)
     client: str = ""
     streamed: bool = False
     background: bool = False
@@ -76,17 +90,10 @@ class RequestRecord:
     """Total size of the prompts of attempts that resumed an answer."""
     keys: list[tuple[str, bytes]] = field(default_factory=list)
     """Keys by which requests that follow find its conversation."""
-    parts: tuple[bytes, dict[str, int]] | None = None
-    """Forwarded body and the breakdown of its prompt, once a viewer has asked for it."""
     change: int = 0
     """Number of the change with which it ended."""
     response: str = ""
     """Name of its answer in the store; empty if it is not stored."""
-
-    @property
-    def body_size(self) -> int:
-        """Approximate bytes of memory that both bodies take."""
-        return self.received_size + (0 if self.forwarded is self.received else len(self.forwarded))
 
     def refresh(self) -> None:
         """Update the figures from the job, while it runs."""
@@ -94,7 +101,7 @@ class RequestRecord:
             return
         prompt = self.job.prompt
         self.checkpoint = None if prompt.checkpoint is None else describe(prompt.checkpoint)
-        self.budget, self.forwarded = self.job.budget, self.job.posted
+        self.budget, self.bodies.forwarded = self.job.budget, self.job.posted
         self.prompt_tokens = prompt.estimate.tokens
         self.sent_tokens = self.outcome.sent.tokens_after or 0
         if self.answer is not None:
@@ -117,7 +124,7 @@ class RequestRecord:
 
     def forget_bodies(self) -> None:
         """Drop both bodies and what depends on them."""
-        self.received, self.received_size, self.forwarded, self.parts, self.headers = b"", 0, b"", None, ()
+        self.bodies = Bodies()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -234,8 +241,8 @@ class RequestHistory(AddOn):
             record.conversation.responses |= {record.response} - {""}
             if record.conversation.newest is not record:
                 record.links = ()
-        if record.body_size:
-            self.bodies.put(record.number, record, record.body_size)
+        if size := record.bodies.size:
+            self.bodies.put(record.number, record, size)
         useful = outcome.answered and record.conversation is not None
         gone = (self._answered if useful else self._others).put(outcome, record)
         if gone is not None:
@@ -249,9 +256,9 @@ class RequestHistory(AddOn):
         record.streamed = job.prompt.request.stream
         if request.keeping is not None:
             record.response = f"resp_{job.unique}"
-        record.received, record.received_size, record.headers = request, _PARSED * size, job.exchange.headers
+        record.bodies = Bodies(request, _PARSED * size, job.exchange.headers)
         if request.raw is not None:
-            record.received, record.received_size = request.raw, len(request.raw)
+            record.bodies = Bodies(request.raw, len(request.raw), job.exchange.headers)
         agent = (job.exchange.header(b"user-agent") or "").split(" ", 1)[0].split("/", 1)[0][:_CLIENT]
         record.client = agent if agent.isprintable() else ""
         conversation = record.conversation = self._conversation_of(record, job)

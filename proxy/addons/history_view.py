@@ -191,13 +191,14 @@ class HistoryView:
 
     async def _bar(self, record: RequestRecord) -> dict[str, Any] | None:
         """Break down the window into the parts of the prompt, the answer, and the room left; returns None if unknown."""
-        body, window = record.forwarded, record.outcome.sent.window
-        if body and (record.parts is None or record.parts[0] is not body):
+        bodies, window = record.bodies, record.outcome.sent.window
+        body = bodies.forwarded
+        if body and (bodies.parts is None or bodies.parts[0] is not body):
             parts = await prompt_parts(self._meter, record.outcome.key, body, record.prompt_tokens or 0)
-            record.parts = None if parts is None else (body, parts)
-        if record.parts is None:
+            bodies.parts = None if parts is None else (body, parts)
+        if bodies.parts is None:
             return None
-        parts = {**record.parts[1], "answer": record.answer_tokens}
+        parts = {**bodies.parts[1], "answer": record.answer_tokens}
         return {**parts, "room": None if window is None else max(0, window - sum(parts.values()))}
 
     def _seconds(self, record: RequestRecord) -> float:
@@ -258,7 +259,7 @@ class HistoryView:
             Conflict: the request's bodies are no longer in memory, or never were.
         """
         record.refresh()
-        received, wire = record.received, record.forwarded
+        received, wire = record.bodies.received, record.bodies.forwarded
         if not received or not wire:
             raise Conflict(
                 "The bodies of this request are no longer in memory: raise SPILLWAY_CACHE_BYTES to keep more.",
