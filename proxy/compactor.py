@@ -1,12 +1,10 @@
 """Compaction with the network: running the pure flow, asking a model, storing the checkpoint."""
 
-import asyncio
 import math
-from collections.abc import Callable, Sequence
-from copy import copy
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from proxy.addon import AddOn, AddOns
 from proxy.compaction.budget import ContextBudget, Growth, growth
@@ -19,8 +17,9 @@ from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.history.turns import first_user, is_result, newest_user
 from proxy.core.jsontext import HEAVY, is_heavy
 from proxy.counting import Counting
+from proxy.flights import Adopted, Flights, NothingDone, RunResult, Shortened
 from proxy.job import Job
-from proxy.net.tasks import offload_if, spawn
+from proxy.net.tasks import offload_if
 from proxy.outcome import COMPACTING
 from proxy.store import Store
 from proxy.summariser import NotWritten, Summaries, instructions
@@ -40,29 +39,6 @@ LATEST = 32
 """Latest messages from which the growth with the next turn is predicted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shortened:
-    """A history that was shortened here, and the checkpoint made of it."""
-
-    compaction: Compaction
-    checkpoint: Checkpoint
-
-
-@dataclass(frozen=True, slots=True)
-class Adopted:
-    """A checkpoint that another run made of this history or its beginning."""
-
-    checkpoint: Checkpoint
-
-
-@dataclass(frozen=True, slots=True)
-class NothingDone:
-    """A history that was not shortened: there is nothing to gain, or the summary that it was for was not written."""
-
-
-RunResult: TypeAlias = Shortened | Adopted | NothingDone
-
-
 class _Aim(NamedTuple):
     """How far a run has to come down; figures in prompt tokens."""
 
@@ -74,21 +50,8 @@ class _Aim(NamedTuple):
     """Whether there has to be a summary, even where pruning would do."""
 
 
-@dataclass(slots=True)
-class _Flight:
-    job: Job
-    """Job for which it was begun."""
-    task: asyncio.Task[RunResult]
-    waiting: int = 0
-    goes_on: bool = False
-    """Whether the run continues even if nobody waits for it: where that is allowed, its result serves the next turn."""
-
-
 class Compactor:
-    """Shortens the history of a job and stores the rewrite as a checkpoint.
-
-    Concurrent requests for the same history share one run; it is cancelled when nobody waits for it any more.
-    """
+    """Shortens the history of a job and stores the rewrite as a checkpoint. Concurrent requests for one history share a run."""
 
     def __init__(
         self, *, counting: Counting, store: Store, summaries: Summaries, addons: AddOns, clock: Callable[[], float]
@@ -99,7 +62,7 @@ class Compactor:
         self._counting = counting
         self._store = store
         self._clock = clock
-        self._flights: dict[tuple[str, bytes, int, int, int], _Flight] = {}
+        self.flights = Flights(summaries)
         self._cooling: dict[tuple[str, bytes, int], float] = {}
 
     async def compact(self, job: Job, *, goal: int | None = None, limit: int | None = None) -> bool:
@@ -237,55 +200,13 @@ class Compactor:
         wait = self.summaries.wait(job)
         if not wait:
             return await self._run_alone(job, aim)
-        # A run started ahead of time, before this client's newest message came, may be enough.
-        ahead = next((flight for flight in self._flights.values() if _continues(job, flight.job)), None)
-        if ahead is not None:
-            result = await self._wait_for(ahead, job, wait)
-            if isinstance(result, Shortened | Adopted) and _is_longer(result.checkpoint, job):
-                return Adopted(result.checkpoint)
+        result = await self.flights.ahead_of(job, wait)
+        if isinstance(result, Shortened | Adopted) and _is_longer(result.checkpoint, job):
+            return Adopted(result.checkpoint)
         # Requests with the same history to shorten, by the same instructions and to the same size, share one run.
         key = (f"{job.scope}|{instructions(job)}", job.prompt.links[-1], len(job.prompt.history), aim.goal, aim.limit)
-        flight = self._flights.get(key)
-        if flight is None:
-            # The run works on a copy, because this job may go on without waiting for it.
-            twin = copy(job)
-            twin.prompt = copy(job.prompt)
-            flight = _Flight(twin, spawn(self._run_once(twin, aim), name="compaction"))
-            self._flights[key] = flight
-            flight.task.add_done_callback(lambda _: self._land(flight))
-        return await self._wait_for(flight, job, wait) or await self._run_alone(job, aim)
-
-    async def _wait_for(self, flight: _Flight, job: Job, seconds: float) -> RunResult | None:
-        """Wait for the result of a run, or return None if it takes longer than `seconds`.
-
-        The run is cancelled when nobody waits for it any more, unless work ahead of time is allowed at this backend.
-        """
-        flight.waiting += 1
-        own, job.progress = job.progress, flight.job.progress
-        try:
-            timeout = None if seconds == job.settings.read_timeout else seconds
-            done, _ = await asyncio.wait({flight.task}, timeout=timeout)
-            flight.goes_on = flight.goes_on or not (
-                done or job.settings.ahead != "auto" or self.summaries.may_work_ahead(job, job.route.upstream)
-            )
-            return flight.task.result() if done else None
-        finally:
-            job.progress = own
-            flight.waiting -= 1
-            if not (flight.waiting or flight.goes_on or flight.task.done()):
-                # Remove it first, so that a request that comes now does not join a run about to be cancelled.
-                self._land(flight)
-                flight.task.cancel()
-
-    async def stop(self, scope: str, links: Sequence[bytes]) -> None:
-        """Stop runs for a history of this chain that nobody waits for."""
-        for flight in list(self._flights.values()):
-            if flight.goes_on and flight.job.scope == scope and not set(links).isdisjoint(flight.job.prompt.links):
-                flight.task.cancel()
-                await asyncio.wait({flight.task})
-
-    def _land(self, flight: _Flight) -> None:
-        self._flights = {key: other for key, other in self._flights.items() if other is not flight}
+        run = partial(self._run_once, aim=aim)
+        return await self.flights.join(key, job, run, wait) or await self._run_alone(job, aim)
 
     async def _run_once(self, job: Job, aim: _Aim) -> RunResult:
         """Run with a model, unless another replica does so, or did since the job was prepared: then adopt its checkpoint."""
@@ -384,9 +305,3 @@ def _is_longer(other: Checkpoint, job: Job) -> bool:
     if job.rewrites and other.by == "extract":
         return False
     return (current is None or other.covered > current.covered) and (budget is None or other.window >= budget.window)
-
-
-def _continues(job: Job, other: Job) -> bool:
-    """Return whether another job was done ahead of time for this one."""
-    ahead = None if job.ahead or job.scope != other.scope else other.ahead
-    return ahead is not None and ahead.expected in job.prompt.links[:-1]

@@ -34,11 +34,11 @@ class Bound(NamedTuple):
 
 
 BOUNDS = {
-    "files": Bound(188, 160),
-    "lines of code": Bound(25_819, 18_500),
-    "Python tokens": Bound(273_133, 175_000),
+    "files": Bound(189, 160),
+    "lines of code": Bound(25_841, 18_500),
+    "Python tokens": Bound(273_341, 175_000),
     "settings": Bound(42, 40),
-    "lines of tests": Bound(58_307, 40_000),
+    "lines of tests": Bound(58_312, 40_000),
     "files in a circle of imports": Bound(0, 0),
     "widest object, fields": Bound(25, 25),
     "functions entered by a short streamed request": Bound(365, 250),

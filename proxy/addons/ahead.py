@@ -161,7 +161,7 @@ class AheadCompactor(AddOn):
     @override
     async def forgotten(self, scope: str, links: Sequence[bytes], outcomes: Sequence[Outcome] = ()) -> None:
         """Give up plans for a history of this chain: they would bring back what is deleted."""
-        await self._compactor.stop(scope, links)
+        await self._compactor.flights.stop(scope, links)
         for plan in list(self._plans.values()):
             if plan.scope == scope and plan.stem in links:
                 self._drop(plan)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from proxy.addon import AddOns
-from proxy.compactor import Compactor, _Aim
+from proxy.flights import Flights
+from proxy.job import Job
 from tests.attempts.test_resuming import history, joined_calls
 from tests.attempts.test_tools import ASK, CALL, EMULATED, WEATHER, says
 from tests.attempts.test_whole import choice, whole
@@ -103,10 +103,10 @@ def test_usage_of_a_whole_answer_counts_attempts_that_reported_none() -> None:
 async def test_who_comes_while_an_abandoned_compaction_is_being_cancelled_gets_one_of_his_own() -> None:
     """A user presses Stop and sends again at once."""
     unwound, started = asyncio.Event(), 0
-    summaries: Any = SimpleNamespace(wait=lambda _: 9.0, may_work_ahead=lambda *_: True)
-    compactor = Compactor(counting=None, store=None, summaries=summaries, addons=AddOns(), clock=lambda: 0.0)  # type: ignore[arg-type]
+    summaries: Any = SimpleNamespace(may_work_ahead=lambda *_: True)
+    flights = Flights(summaries)
 
-    async def alone(*_: Any) -> str:
+    async def run(_: Job) -> Any:
         nonlocal started
         started += 1
         if started > 1:
@@ -117,18 +117,15 @@ async def test_who_comes_while_an_abandoned_compaction_is_being_cancelled_gets_o
             await unwound.wait()  # closing a connection, releasing a claim in Redis
         return "never"
 
-    compactor._run_once = alone  # type: ignore[assignment,method-assign]
-    prompt = SimpleNamespace(links=[b"x"], history=[])
-    job: Any = SimpleNamespace(scope="s", prompt=prompt, progress=None, ahead=None)
-    job.request, job.managed = SimpleNamespace(compaction=None), SimpleNamespace(hands_over=False)
+    job: Any = SimpleNamespace(prompt=None, progress=None)
     job.settings, job.route = SimpleNamespace(ahead="auto", read_timeout=9.0), SimpleNamespace(upstream=None)
-    first = asyncio.ensure_future(compactor._run(job, _Aim(None, 1, 1, False)))  # type: ignore[arg-type]
+    first = asyncio.ensure_future(flights.join("key", job, run, 9.0))
     for _ in range(3):
         await asyncio.sleep(0)
     first.cancel()
     for _ in range(3):
         await asyncio.sleep(0)
-    second = asyncio.ensure_future(compactor._run(job, _Aim(None, 1, 1, False)))  # type: ignore[arg-type]
+    second = asyncio.ensure_future(flights.join("key", job, run, 9.0))
     for _ in range(3):
         await asyncio.sleep(0)
     unwound.set()
