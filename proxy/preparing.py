@@ -106,13 +106,13 @@ class Preparer:
     async def prepare(self, job: Job) -> None:
         """Prepare a job up to the decision what to do with it.
 
-        If the client runs a compaction of its own and there is no room for its tools, they are left out.
+        If the client runs a compaction of its own and there is no room for its tools, they are left out, unless the model has to call one.
         """
         await job.read_profile()
         await self.prepare_again(job)
-        if job.managed.hands_over and job.is_due:
-            # A model that should not call tools needs no definitions of them, and their room goes to the history.
-            request = job.request
+        request = job.request
+        if job.managed.hands_over and job.is_due and request.body.get("tool_choice") in (None, "auto", "none"):
+            # A model that need not call tools needs no definitions of them, and their room goes to the history.
             less = dict.fromkeys(("tools", "tool_choice") & request.body.keys())
             # The policy shapes the rest with the tools in view, so do that before they are removed.
             parts = steps(request, job.settings, job.window)

@@ -161,6 +161,18 @@ def test_all_of_what_a_response_was_stored_with_is_read() -> None:
         assert "part 1 of" in json.dumps(fake.chats()[before].json)
 
 
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_a_tool_that_has_to_be_called_stays(choice: str) -> None:
+    """As Cline has its summaries written as a call."""
+    tool = {"type": "function", "function": {**TOOL, "parameters": SCHEMA}}
+    given = [*talk(30), {"role": "user", "content": CLAUDE}]
+    with fake_with(summariser(qa(), lambda _: True)) as fake, running_proxy(fake) as proxy:
+        proxy.chat({"model": MODEL, "messages": given, "tools": [tool], "tool_choice": choice})
+        assert ("tools" in fake.chats()[-1].json) == (choice == "required")
+        assert all(f"K-{turn}." in str([each.json for each in fake.chats()]) for turn in range(30))
+        assert (fake.overflows, fake.invalid_histories) == (0, [])
+
+
 def test_it_is_read_though_the_model_has_written_no_summary_so_far() -> None:
     """One that calls a tool wherever it may reads a part well all the same."""
     honest, calls = summariser(qa(), compacts), Reply(tool_calls=[ToolCall("read", "{}")])
