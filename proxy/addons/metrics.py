@@ -6,7 +6,15 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import TypeAlias
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from typing_extensions import override
 
 from proxy.addon import AddOn
@@ -142,6 +150,7 @@ class Metrics(AddOn):
         """Register the metrics; `keyed`: requests need a key, so the number of senders is bounded and each has its own series."""
         self._keyed = keyed
         self._registry = registry = CollectorRegistry()
+        disable_created_metrics()  # they double the series, and nobody reads them
         common = ("backend", "model")
         self._counters = [
             (

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.addons.metrics import Metrics
@@ -158,8 +159,9 @@ def test_operators_are_told_of_every_metric(shown: str) -> None:
     told = (CONFIG.parent / "docs/operations.md").read_text()
     families = text_string_to_metric_families(shown)
     names = {f"{family.name}{'_total' if family.type == 'counter' else ''}" for family in families}
-    own = {name for name in names if name.startswith("spillway_") and not name.endswith("_created")}
+    own = {name for name in names if name.startswith("spillway_")}
     assert {name for name in own if f"`{name}" not in told} == set()
+    assert "_created" not in shown, "nobody reads when a series began"
 
 
 # The dashboard
@@ -186,8 +188,9 @@ def known() -> dict[str, set[str]]:
     return names
 
 
-def test_every_metric_and_label_of_the_dashboard_exists(dashboard: dict[str, Any], shown: str) -> None:
-    asked, names = queries(dashboard), known()
+def test_every_metric_and_label_of_the_dashboard_and_the_alerts_exists(dashboard: dict[str, Any], shown: str) -> None:
+    alerts = yaml.safe_load((CONFIG / "alerts.yml").read_text())["groups"][0]["rules"]
+    asked, names = [*queries(dashboard), *(alert["expr"] for alert in alerts)], known()
     seen = {sample.name for family in text_string_to_metric_families(shown) for sample in family.samples}
     used = set()
     for query in asked:
@@ -201,7 +204,8 @@ def test_every_metric_and_label_of_the_dashboard_exists(dashboard: dict[str, Any
                 assert label in own, f"{name} has no label {label}"
         grouped = re.findall(r"by \(([\w, ]+)\)", query) + re.findall(r"label_values\(\w+, (\w+)\)", query)
         for label in ", ".join(grouped).split(", ") if grouped else ():
-            assert all(label in names[name] for name, _ in mentioned), f"{query}: no label {label}"
+            has = all(label in names.get(name, set()) | {"instance"} for name, _ in mentioned)
+            assert has, f"{query}: no label {label}"
     assert {name.removesuffix("_bucket") for name in used} >= {
         *("spillway_fill_ratio", "spillway_first_byte_seconds", "spillway_compaction_seconds", "spillway_prefix_reuse_ratio"),
     }  # fmt: skip
