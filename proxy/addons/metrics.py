@@ -150,7 +150,7 @@ class Metrics(AddOn):
         """Register the metrics; `keyed`: requests need a key, so the number of senders is bounded and each has its own series."""
         self._keyed = keyed
         self._registry = registry = CollectorRegistry()
-        disable_created_metrics()  # they double the series, and nobody reads them
+        disable_created_metrics()  # type: ignore[no-untyped-call] # they double the series, and nobody reads them
         common = ("backend", "model")
         self._counters = [
             (

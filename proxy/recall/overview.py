@@ -33,15 +33,12 @@ _BEFORE: Final = r"""\b(?:did|ha[ds])\b \bbeen\b \bwas\b \bwere\b \bwent\b \bhav
     \bhabl(?:amos|e)\b \bdij(?:e|iste|imos)\b \bconversacion\b \bdisse \bperguntei\b \bfi(?:z|zemos)\b \bfoi\b \bfal(?:amos|ei)\b \bconversa\b \bho\b \babbiamo\b \bhai\b \bstat[oaie]\b
     \bconversazione\b \bбыл \bсказал \bспр(?:осил|ашивал) \bговорил \bобсу \bназв \bупомян \bсделал \bразговор \bбесед 说 說 聊 问 問 谈 談 提 讨论 討論 对话 對話
     聞 言 話 した 会話 말 물 질문 이야기 대화 했"""
-
-
-def _any_of(phrases: str) -> re.Pattern[str]:
-    return re.compile("|".join(phrases.split()))
-
-
-_TABLE: Final[Sequence[tuple[About, re.Pattern[str]]]] = (("all", _any_of(_ALL)), ("start", _any_of(_START)))
+_TABLE: Final[Sequence[tuple[About, re.Pattern[str]]]] = (
+    ("all", re.compile("|".join(_ALL.split()))),
+    ("start", re.compile("|".join(_START.split()))),
+)
 """Words for the beginning and for the whole, folded: English, German, French, Spanish, Portuguese, Italian, Russian, Chinese, Japanese, Korean."""
-_PAST: Final = _any_of(_BEFORE)
+_PAST: Final = re.compile("|".join(_BEFORE.split()))
 """Words that refer to what was said or happened before, in the same languages; "sort them all" and "first, add a test" have none."""
 _LONGEST: Final = 400
 """Most characters of a message that is about the conversation: a longer one brings what it is about."""
