@@ -59,7 +59,7 @@ class Stand:
         self.managed = Managed()
         self.outcome = Telemetry(clock=lambda: 0.0).silent()
         history = [summary, *messages[covered:]]
-        self.expected = None
+        self.ahead = None
         self.prompt: Any = SimpleNamespace(
             sent=messages, links=links, history=history, checkpoint=checkpoint, system=[], estimate=None, body=self.body
         )
