@@ -36,7 +36,7 @@ class Bound(NamedTuple):
 BOUNDS = {
     "files": Bound(189, 160),
     "lines of code": Bound(25_851, 18_500),
-    "Python tokens": Bound(273_369, 175_000),
+    "Python tokens": Bound(273_373, 175_000),
     "settings": Bound(42, 40),
     "lines of tests": Bound(58_328, 40_000),
     "files in a circle of imports": Bound(0, 0),

@@ -38,5 +38,6 @@ class CacheGaps(AddOn):
         if beside is not None:
             return
         same = scope == job.scope and 2 * len(before & now) > max(len(before), len(now))
-        if same and job.settings.stabilise and _REUSE not in prompt.request.body:
+        # Where a prompt only grows there is no gap, and what a client sends passes byte for byte.
+        if same and before - now and job.settings.stabilise and _REUSE not in prompt.request.body:
             prompt.fields[_REUSE] = _RUN
