@@ -35,8 +35,8 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(189, 160),
-    "lines of code": Bound(25_851, 18_500),
-    "Python tokens": Bound(273_373, 175_000),
+    "lines of code": Bound(25_853, 18_500),
+    "Python tokens": Bound(273_384, 175_000),
     "settings": Bound(42, 40),
     "lines of tests": Bound(58_328, 40_000),
     "files in a circle of imports": Bound(0, 0),

@@ -6,7 +6,7 @@ user's messages that are no longer in the prompt.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Literal
 
 from proxy.core.history.sentences import sentences
@@ -71,15 +71,20 @@ def overview(
     """
     whole = ((index, *span) for index, each in enumerate(passages) for span in each.spans)
     spans = whole if about == "start" else _sentences(messages, passages)
-    found, day = list[Passage](), None
-    for index, start, end in spans:
-        day = passages[index].day or day
-        text = spoken_text(messages[index])[start:end]
-        if lost(index) and not in_prompt(text):
-            found.append(Passage(index, start, end, text, day, AROUND + cost(text)))
+
+    def lost_passages() -> Iterator[Passage]:
+        day = None
+        for index, start, end in spans:
+            day = passages[index].day or day
+            text = spoken_text(messages[index])[start:end]
+            if lost(index) and not in_prompt(text):
+                yield Passage(index, start, end, text, day, AROUND + cost(text))
+
+    # A long history has thousands of passages, of which the first are counted only until the room is full.
+    found: Iterable[Passage] = lost_passages()
     if about == "all":
         shown = set[str]().union(*(each.places for at, each in enumerate(passages) if not lost(at)))
-        found.sort(key=lambda each: len({*terms(each.text)} - shown) / each.tokens, reverse=True)
+        found = sorted(found, key=lambda each: len({*terms(each.text)} - shown) / each.tokens, reverse=True)
     chosen = list[Passage]()
     for each in found:
         room -= each.tokens
