@@ -139,13 +139,13 @@ def prose(text: str) -> str:
 
 
 def test_the_documents_are_short_and_so_are_their_sentences() -> None:
-    """What is written by `make docs` is not counted."""
+    """What is written by `make docs` is not counted, and a word has a letter or a digit: the bars of tables have none."""
     read = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     texts = [
         re.sub(r"<!-- \w+: written by make docs -->.*?<!-- end -->", "", each.read_text(), flags=re.DOTALL)
         for each in read
     ]
-    assert sum(len(text.split()) for text in texts) <= 15_000
+    assert sum(any(map(str.isalnum, word)) for text in texts for word in text.split()) <= 14_500
     for path, text in zip(read, texts, strict=True):
         parts = re.split(r"(?<=[.!?:])\s+|\n\s*\n|\n[-\d]", prose(text))
         sentences = [len(part.split()) for part in parts if re.search(r"[a-z]", part)]
