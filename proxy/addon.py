@@ -1,7 +1,8 @@
 """Moments of a request at which an add-on may act. The pipeline itself works without any add-on."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
 
 from proxy.attempts.client import ClientStream
 from proxy.core.jsontext import JsonObject
@@ -12,9 +13,26 @@ from proxy.outcome import Observer, Outcome, overriding
 from proxy.prompt import OfferedTools
 from proxy.routing import Route
 
+MakeRoom: TypeAlias = Callable[[], Awaitable[None]]
+"""Makes room for the prompt: compacts its history if that is due, or requested."""
+
+
+class Command(NamedTuple):
+    """A command that users send as a message, such as `/compact`."""
+
+    answer: Callable[[Job, str, MakeRoom], Awaitable[str]]
+    """Carries it out, given what follows its name, and returns the answer. The job's prompt ends before the command."""
+    marks: tuple[str, ...]
+    """Words in each of its answers, by which one is recognised in a history; never empty."""
+    takes_text: bool = False
+    """Whether a text of several lines may follow."""
+
 
 class AddOn(Observer):
     """Base of an add-on: a feature in one file that can be left out. Override the moments that matter; see `Observer` too."""
+
+    commands: Mapping[str, Command] = MappingProxyType({})
+    """Its commands, by name."""
 
     def shape(self, request: Request, route: Route, settings: Settings, outcome: Outcome) -> Request:
         """Change the client's request before anything is looked up for it."""
@@ -35,8 +53,8 @@ class AddOn(Observer):
     async def before_compaction(self, job: Job, client: ClientStream) -> None:
         """Shorten a prompt that may be due in another way than its history is compacted; the client is shown notices."""
 
-    def answer(self, job: Job) -> str:
-        """Answer a request, whose prompt fits, with a text of Spillway's own; if that is empty, the model answers."""
+    async def answer(self, job: Job, make_room: MakeRoom) -> str:
+        """Answer a request with a text of Spillway's own; if that is empty, room is made for the prompt, and the model answers."""
         return ""
 
     async def give_way(self, job: Job, *, refused: bool) -> bool:

@@ -17,6 +17,7 @@ from proxy.addon import AddOn, AddOns
 from proxy.addons.ahead import AheadCompactor
 from proxy.addons.archive import Archivist
 from proxy.addons.cache_gaps import CacheGaps
+from proxy.addons.commands import Commands
 from proxy.addons.compact_now import CompactNow
 from proxy.addons.conversation_summary import ConversationSummaries
 from proxy.addons.document import DocumentReader
@@ -207,6 +208,7 @@ def addons_of(
         pipeline.counting.meter,
     )
     return (
+        Commands(pipeline.addons),
         compact_now,
         PromptPrefix(meter),
         Archivist(store),

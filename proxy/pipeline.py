@@ -5,6 +5,7 @@ read → route → profile, valid history, checkpoint, recall, count → compact
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import get_args
 
 from proxy.addon import AddOn, AddOns
@@ -57,8 +58,10 @@ class Pipeline:
         job = await self.prepare(exchange, outcome, dialect, wire)
         try:
             async with self.replies.open(job) as reply:
-                await self._make_room(job, reply)
-                words = next(filter(None, [each.answer(job) for each in self.addons.at(AddOn.answer)]), "")
+                make_room = partial(self._make_room, job, reply)
+                words = "".join([await each.answer(job, make_room) for each in self.addons.at(AddOn.answer)])
+                if not words:
+                    await make_room()
                 if words or job.managed.ended:
                     await reply.write(words)
                 else:

@@ -89,8 +89,9 @@ class Archivist(AddOn):
     @override
     async def enrich(self, job: Job, *, reserve: int = 0) -> None:
         """Find the conversation's archive."""
-        compaction = job.request.compaction
-        instructs = job.managed.hands_over or (compaction is not None and compaction.now)
+        request = job.request
+        wanted = request.compaction is not None and request.compaction.now
+        instructs = job.managed.hands_over or wanted or request.command is not None
         if job.settings.archive == "off" or job.background or instructs:
             return
         archive = self._archives.get(job.outcome) or await self._found(job)

@@ -1,31 +1,24 @@
 """Compaction on demand, by a user message `/compact` or by the conversation's id; both may name a focus."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from starlette.types import Message as AsgiMessage
-from typing_extensions import override
 
-from proxy.addon import AddOn
+from proxy.addon import AddOn, Command, MakeRoom
 from proxy.addons.conversation_summary import check_idle
 from proxy.addons.history import Conversation
-from proxy.compaction.budget import NEXT
 from proxy.compaction.summary import focused
 from proxy.core.errors import ClientError, NotFound
-from proxy.core.request import CompactionRequest, Message, Request, is_text_part, text_of
-from proxy.core.settings import Settings
+from proxy.core.request import CompactionRequest, Request
 from proxy.dialects.chat import CHAT
 from proxy.dialects.chat.answers import read_completion
 from proxy.exchange import Exchange
 from proxy.job import Job
-from proxy.outcome import Outcome, Telemetry
+from proxy.outcome import Telemetry
 from proxy.pipeline import Pipeline
-from proxy.routing import Route
 
 _COMMAND: Final = "/compact"
-_LONGEST_FOCUS: Final = 2_000
-"""Most characters of a focus; a longer message is not a command."""
 _DONE, _IN_VAIN = "Conversation compacted:", "Nothing was compacted:"
 """Marks that recognise one of these answers when the client sends it back in a history."""
 _HOW = {
@@ -42,36 +35,22 @@ class CompactNow(AddOn):
 
     def __init__(self, telemetry: Telemetry, pipeline: Pipeline) -> None:
         self._telemetry, self._pipeline = telemetry, pipeline
+        self.commands = {_COMMAND: Command(self._answer, (_DONE, _IN_VAIN))}
 
-    @override
-    def shape(self, request: Request, route: Route, settings: Settings, outcome: Outcome) -> Request:
-        """Take commands and their answers out of the history; a command at its end asks for a compaction."""
-        history, focus = without_commands(request.messages)
-        if focus is not None and request.structured:  # Spillway's own answer would not have the required format
-            history, focus = [*history, request.messages[-1]], None
-        if focus is not None:
-            return _compacting(request, history, focus)
-        return request if len(history) == len(request.messages) else request.changed(messages=history)
-
-    @override
-    async def before_room(self, job: Job) -> None:
-        """Load the model if its window is not known for certain; if it stays unknown, do nothing: the result could not be stored."""
-        wanted = job.request.compaction
-        if wanted is None or wanted.sealed or job.window_is_known:
-            return
-        await job.read_profile(load=True)
+    async def _answer(self, job: Job, focus: str, make_room: MakeRoom) -> str:
+        """Compact the history as far as it goes, and say what was done."""
+        if job.profile.provisional:
+            await self._pipeline.preparer.load(job)
         if not job.window_is_known:
-            job.request = replace(job.request, compaction=replace(wanted, now=False))
-
-    @override
-    def answer(self, job: Job) -> str:
-        """Say what was done, if a user asked for a compaction."""
-        wanted, outcome, after = job.request.compaction, job.outcome, job.prompt.estimate.tokens
-        if wanted is None or wanted.sealed:
-            return ""
-        done = outcome.shortened
+            await job.read_profile(load=True)
+        outcome = job.outcome
+        if known := job.window_is_known:  # or else the result could not be stored
+            wanted = CompactionRequest(instructions=focused(focus), now=True, sealed=False)
+            job.request = replace(job.request, compaction=wanted)
+            await make_room()
+        done, after = outcome.shortened, job.prompt.estimate.tokens
         outcome.add("compacted_on_demand", became="compacted" if done.compactions else "useless")
-        if not wanted.now:
+        if not known:
             return (
                 f"⚠️ {_IN_VAIN} the context window of this model is not known. Load the model, or set `window` for it "
                 "in SPILLWAY_MODELS."
@@ -101,8 +80,7 @@ class CompactNow(AddOn):
 
         def read(wire: bytes) -> Request:
             request = CHAT.read(wire) if isinstance(received, bytes) else received
-            history, _ = without_commands(request.messages)
-            return replace(_compacting(request, history, focus), stream=False, structured=False, keeping=None)
+            return replace(request, command=(_COMMAND, focus), stream=False, structured=False, keeping=None)
 
         async def nobody() -> AsgiMessage:
             raise ConnectionError("nothing more is sent")
@@ -131,46 +109,3 @@ class CompactNow(AddOn):
             "message": completion.choices[0].text if completion is not None else "",
             "request": outcome.id,
         }
-
-
-def without_commands(messages: Sequence[Message]) -> tuple[Sequence[Message], str | None]:
-    """Return the history without commands and Spillway's answers to them, and the focus of a command at its end, or None.
-
-    A command that the model answered stays, with that answer.
-    """
-    focuses = {at: focus for at, message in enumerate(messages) if (focus := _focus_of(message)) is not None}
-    if not focuses:
-        return messages, None
-    gone: set[int] = set()
-    for at in focuses:
-        following = messages[at + 1] if at + 1 < len(messages) else {"role": "user"}
-        if following.get("role") == "user":
-            gone.add(at)
-        elif following.get("role") == "assistant" and any(mark in text_of(following) for mark in (_DONE, _IN_VAIN)):
-            gone |= {at, at + 1}
-    return [message for at, message in enumerate(messages) if at not in gone], focuses.get(len(messages) - 1)
-
-
-def _compacting(request: Request, history: Sequence[Message], focus: str) -> Request:
-    """Return a request to compact a history; after an answer, a placeholder for the user's next message is added."""
-    last = history[-1] if history else {}
-    following = [{"role": "user", "content": NEXT}] if last.get("role") == "assistant" else []
-    wanted = CompactionRequest(instructions=focused(focus), now=True, sealed=False)
-    return replace(request.changed(messages=[*history, *following]), compaction=wanted)
-
-
-def _focus_of(message: Message) -> str | None:
-    """Return the focus of a command, which may be empty, or None for any other message.
-
-    A command is the whole message and one line: lines pasted from a log may begin with one.
-    """
-    content = message.get("content")
-    if isinstance(content, list) and len(content) == 1 and is_text_part(content[0]):
-        content = content[0]["text"]
-    if message.get("role") != "user" or not isinstance(content, str):
-        return None
-    text = content.strip()
-    command, focus = text[: len(_COMMAND)], text[len(_COMMAND) :]
-    if command != _COMMAND or len(focus) > _LONGEST_FOCUS or focus[:1].strip() or not {"\n", "\r"}.isdisjoint(focus):
-        return None
-    return focus.strip()

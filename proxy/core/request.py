@@ -183,6 +183,8 @@ class Request:
     """Edits of the history requested by the client, in order."""
     compaction: CompactionRequest | None = None
     """The client's request for compaction; None if it made none."""
+    command: tuple[str, str] | None = None
+    """Command to Spillway with what follows its name; it ended the conversation, and is not among the messages."""
     restored: Sequence[Message] = ()
     """Messages from the seal of a compaction that the client sends back; they follow its leading system messages."""
     conversation: str = ""

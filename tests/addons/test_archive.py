@@ -310,7 +310,9 @@ def test_no_chat_gets_what_was_said_in_another(turns: list[tuple[int, str, str]]
             chat.append(
                 {"role": "user", "content": asked or f"chat {number} asks about the matter that has number {len(chat)}"}
             )
-            request = SimpleNamespace(messages=chat[-most:], restored=(), conversation="", compaction=None)
+            request = SimpleNamespace(
+                messages=chat[-most:], restored=(), conversation="", compaction=None, command=None
+            )
             job: Any = SimpleNamespace(
                 exchange=SimpleNamespace(tenant="t", header=lambda _: None),
                 request=request,

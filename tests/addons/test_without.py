@@ -12,7 +12,16 @@ from tests.fakes import FakeModel, LlamaCppFake, qa, summariser
 from tests.proxying import read_stream, running_proxy
 
 NAMES = (
-    *("CompactNow", "PromptPrefix", "CacheGaps", "AheadCompactor", "DroppedFields", "RequestHistory", "RequestLog"),
+    *(
+        "Commands",
+        "CompactNow",
+        "PromptPrefix",
+        "CacheGaps",
+        "AheadCompactor",
+        "DroppedFields",
+        "RequestHistory",
+        "RequestLog",
+    ),
     *("Metrics", "Recaller", "Archivist", "ThinkingBudget", "DocumentReader", "ToolsOnDemand", "SlotKeeper", ""),
 )
 
