@@ -13,6 +13,10 @@ class State(Enum):
     """State of a stream."""
 
     RELAYING = "relaying"
+    PAUSING = "pausing"
+    """The pause point is reached: the next word is not taken any more."""
+    ENDED = "ended"
+    """The client has the whole answer, but the backend has not ended the body yet."""
     PAUSED = "paused"
     DONE = "done"
 
@@ -74,13 +78,21 @@ class ResumeFailed:
 StreamEvent: TypeAlias = ChunkReceived | AnswerReceived | UpstreamEnded | CutOff | Reopened | ResumeFailed
 
 
+_OVER = frozenset({State.DONE, State.PAUSED})
+
 LEGAL: dict[tuple[State, type[StreamEvent]], frozenset[State]] = {
-    (State.RELAYING, ChunkReceived): frozenset({State.RELAYING, State.PAUSED, State.DONE}),
-    (State.RELAYING, AnswerReceived): frozenset({State.DONE, State.PAUSED}),
-    (State.RELAYING, UpstreamEnded): frozenset({State.DONE, State.PAUSED}),
+    (State.RELAYING, ChunkReceived): frozenset(State),
+    (State.RELAYING, AnswerReceived): _OVER,
+    (State.RELAYING, UpstreamEnded): _OVER,
     (State.RELAYING, CutOff): frozenset({State.DONE}),
+    (State.PAUSING, ChunkReceived): frozenset(State),
+    (State.PAUSING, UpstreamEnded): _OVER,
+    (State.PAUSING, CutOff): frozenset({State.DONE}),
+    (State.ENDED, ChunkReceived): frozenset({State.ENDED}),
+    (State.ENDED, UpstreamEnded): frozenset({State.DONE}),
+    (State.ENDED, CutOff): frozenset({State.DONE}),
     (State.PAUSED, Reopened): frozenset({State.RELAYING}),
-    (State.PAUSED, ResumeFailed): frozenset({State.DONE, State.PAUSED}),
+    (State.PAUSED, ResumeFailed): _OVER,
     (State.PAUSED, CutOff): frozenset({State.DONE}),
 }
 """Every legal event and the states that it may lead to; any other pair is a mistake of the driver."""

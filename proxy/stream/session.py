@@ -22,6 +22,7 @@ from proxy.core.piece import Identity, Piece
 from proxy.dialects.chat.answers import read_frame
 from proxy.stream import events
 from proxy.stream.answer import Answer, Attempt
+from proxy.stream.events import State
 from proxy.stream.inlet import Inlet, MakeReader
 from proxy.stream.outlet import Outlet
 from proxy.stream.seam import margin
@@ -42,7 +43,7 @@ class StreamSession:
         """Begin an empty answer; `calls` makes a reader of calls written as text, or None."""
         self.watch = watch
         self.answer = answer
-        self.state = events.State.RELAYING
+        self.state = State.RELAYING
         self._inlet = Inlet(watch, answer, calls)
         self._outlet = Outlet(watch, answer, writer)
         self._refusal: Piece | None = None
@@ -51,12 +52,8 @@ class StreamSession:
         """Pieces to send if the faulty calls in them are not corrected."""
         self.failed = False
         """Whether the answer ended in an error that Spillway wrote."""
-        self._over = False
-        """Whether the attempt has ended; its body may still be open."""
         self._whole = False
         """Whether the running attempt came in one body, so that it is not paused before its end."""
-        self._due = False
-        """Whether the pause point is reached, so that the next word is not taken any more."""
         self._gap = self._gap_before = ""
         """White space before the word at which this attempt, and the previous one, was paused."""
         self._stray = ""
@@ -69,7 +66,7 @@ class StreamSession:
     @property
     def delivered(self) -> bool:
         """Return whether the client has the whole answer; the backend may not have ended the body yet."""
-        return self.state is events.State.DONE or self._over
+        return self.state in (State.DONE, State.ENDED)
 
     def adopt(self, identity: Identity) -> None:
         """Use the identity under which a notice was sent before the answer, after a chunk with the role."""
@@ -100,7 +97,7 @@ class StreamSession:
                 stop = self._not_resumed()
             case _:
                 assert_never(event)
-        if stop is not None and self.state is events.State.PAUSED:
+        if stop is not None and self.state is State.PAUSED:
             self._outlet.close_frame()
         data = b"".join(self._outlet.out)
         self._outlet.out.clear()
@@ -116,7 +113,7 @@ class StreamSession:
             stop = self._pieces(self._inlet.take(read_frame(frame))) or self._pause_if_due()
             if stop is not None:
                 return stop
-        if self._over or not self.watch.loops(self.answer):
+        if self.state is State.ENDED or not self.watch.loops(self.answer):
             return None
         return self._conclude(ended=True) if self.answer.in_thought else self._pause(events.LOOP, last=True)
 
@@ -137,7 +134,7 @@ class StreamSession:
 
     def _piece(self, piece: Piece) -> events.Stop | None:
         outlet, attempt = self._outlet, self.answer.attempts[-1]
-        if piece.form is None or self._over or attempt.errored:
+        if piece.form is None or self.state is State.ENDED or attempt.errored:
             return self._outside_answer(piece)
         if piece.error is not None:
             return self._error(piece)
@@ -158,7 +155,7 @@ class StreamSession:
             return self._attempt_ended(piece)
         if piece.comment.strip(": "):
             self._stray = piece.comment[:_QUOTED]
-        if piece.form is None and not self._over and (piece.aside or not self._outlet.rewriting):
+        if piece.form is None and self.state is not State.ENDED and (piece.aside or not self._outlet.rewriting):
             self._outlet.aside(piece)
         return None
 
@@ -176,7 +173,7 @@ class StreamSession:
             attempt.cleared = False
         refused = overflow is not None or refused_feature(200, data, ("tools", *TEMPLATE_RULES))
         if refused and not self.answer.has_output:
-            self.state, self._refusal = events.State.PAUSED, piece
+            self.state, self._refusal = State.PAUSED, piece
             return events.Retry(overflow, data)
         attempt.errored, self.answer.error = True, piece.error
         self._outlet.settle()
@@ -187,14 +184,15 @@ class StreamSession:
 
     def _pause_if_due(self) -> events.Stop | None:
         attempt, watch = self.answer.attempts[-1], self.watch
-        if self._over or attempt.errored:
+        if self.state is State.ENDED or attempt.errored:
             return None
         if attempt.finish is None and watch.spent(self.answer):
             return self._pause("no room gained", last=True)
         if watch.thinking_bound < UNBOUND and watch.thought_enough(self.answer):
             return self._conclude(ended=False)
-        self._due = watch.pause_due(self.answer)
-        return self._pause("pause point") if self._due and watch.cancels and watch.overdue(self.answer) else None
+        due = watch.pause_due(self.answer)
+        self.state = State.PAUSING if due else State.RELAYING
+        return self._pause("pause point") if due and watch.cancels and watch.overdue(self.answer) else None
 
     def _next_word(self, text: str) -> events.Pause | None:
         """If a word begins while a pause is due, pause before it: the next attempt will write it again.
@@ -203,7 +201,7 @@ class StreamSession:
         """
         if self.watch.unknown:
             self._outlet.hold_word(text)
-        if not self._due or not text[:1].isspace():
+        if self.state is not State.PAUSING or not text[:1].isspace():
             return None
         if self.watch.cancels:
             self._gap = "" if self.answer.thinking else margin(text)
@@ -227,8 +225,7 @@ class StreamSession:
             text = answer.text
             self._gap = answer.cut_word()
             self._cut = text[len(answer.text) :]
-        self._due = False
-        self.state = events.State.PAUSED
+        self.state = State.PAUSED
         return events.Pause(reason, last)
 
     def _conclude(self, *, ended: bool) -> events.Stop:
@@ -238,7 +235,7 @@ class StreamSession:
             return self._end("length")
         self.watch.conclusions = 0 if ended else self.watch.conclusions - 1
         self.watch.thinking_bound += self.answer.completion_tokens
-        self.state = events.State.PAUSED
+        self.state = State.PAUSED
         return events.Conclude(ended)
 
     def _reopened(self, event: events.Reopened) -> None:
@@ -248,8 +245,8 @@ class StreamSession:
         self._outlet.next_attempt(event, self._gap_before)
         self.answer.begin(Attempt(event.prompt_tokens, bound=event.bound))
         self._inlet.next_attempt()
-        self._refusal, self._cut, self._over, self._due, self._whole = None, "", False, False, False
-        self.state = events.State.RELAYING
+        self._refusal, self._cut, self._whole = None, "", False
+        self.state = State.RELAYING
 
     # -- ending
 
@@ -259,11 +256,11 @@ class StreamSession:
 
     def _attempt_ended(self, mark: Piece | None) -> events.Stop | None:
         """End the attempt, by its end mark or with its body, or have another one made."""
-        if self._over:
+        if self.state is State.ENDED:
             return None
         if (stop := self._close()) is not None:
             return stop
-        self._over = True
+        self.state = State.ENDED
         supplied = self._unexplained and self._supply_finish(marked=mark is not None)
         if (stop := self._next_attempt_needed(marked=mark is not None, supplied=supplied)) is not None:
             return stop
@@ -281,7 +278,7 @@ class StreamSession:
         wrong, pieces = self._inlet.correction()
         if wrong is None:
             return self._pieces(pieces)
-        self.state, self._uncorrected = events.State.PAUSED, pieces
+        self.state, self._uncorrected = State.PAUSED, pieces
         return wrong
 
     @property
@@ -303,7 +300,7 @@ class StreamSession:
         answer, attempt, outlet = self.answer, self.answer.attempt, self._outlet
         if attempt.searching and attempt.finish != "length":
             searches = tuple([call for call in answer.calls if self.watch.passed(call) is None])
-            self.state = events.State.PAUSED
+            self.state = State.PAUSED
             outlet.take_back()
             return events.Search(searches)
         if outlet.rewriting and not attempt.errored:
@@ -319,7 +316,7 @@ class StreamSession:
         if attempt.finish == "length" and self.watch.spent(answer):
             return self._pause("no room gained", last=True)
         if self.watch.suspiciously_empty(answer):
-            self.state = events.State.PAUSED
+            self.state = State.PAUSED
             return events.Retry(Overflow(None, None))
         return None
 
@@ -344,7 +341,7 @@ class StreamSession:
 
     def _not_resumed(self) -> events.Stop | None:
         if (pieces := self._uncorrected) is not None:
-            self.state, self._uncorrected = events.State.RELAYING, None
+            self.state, self._uncorrected = State.RELAYING, None
             return self._pieces(pieces) or self._body_ended()
         if self._refusal is not None:
             self._outlet.refuse(self._refusal)
@@ -353,14 +350,14 @@ class StreamSession:
             return self._fail(_EMPTY if self.watch.may_not_fit(self.answer) else _NOTHING)
         if not self.answer.attempt.restarted:  # nothing of a second version goes to the client
             self._outlet.give_back(self._cut)
-        return self._end((self._over and self.answer.only_thought and self.answer.attempt.finish) or "length")
+        return self._end((self.answer.only_thought and self.answer.attempt.finish) or "length")
 
     def _cut_off(self, message: str) -> events.Stop | None:
         """End the answer: the connection broke or (without a `message`) it is to end here. Nothing is corrected or resumed."""
         attempt, outlet = self.answer.attempt, self._outlet
-        if self.state is events.State.RELAYING:
-            if self._over:
-                return self._finish()
+        if self.state is State.ENDED:
+            return self._finish()
+        if self.state is not State.PAUSED:
             if isinstance(stop := self._pieces(self._inlet.close()), events.Finish):
                 return stop
             if not (self._unexplained or attempt.searching):
@@ -383,5 +380,5 @@ class StreamSession:
         return self._finish()
 
     def _finish(self) -> events.Finish:
-        self.state = events.State.DONE
+        self.state = State.DONE
         return events.Finish()

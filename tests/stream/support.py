@@ -14,13 +14,13 @@ from proxy.dialects.chat.answers import DONE as DONE  # noqa: PLC0414 - the test
 from proxy.dialects.chat.answers import ChatWriter
 from proxy.stream.answer import Answer
 from proxy.stream.events import (
+    LEGAL,
     ChunkReceived,
     Finish,
     Pause,
     Reopened,
     ResumeFailed,
     Retry,
-    State,
     Stop,
     StreamEvent,
     UpstreamEnded,
@@ -103,10 +103,10 @@ def commands(of: StreamSession, data: bytes, sizes: Sequence[int] = ()) -> list[
     """What comes of a body in pieces of these sizes, the last one over and over; neighbouring sends as one."""
     out: list[Command] = []
     for piece in cut(data, sizes):
-        if of.state is not State.RELAYING:
+        if (of.state, ChunkReceived) not in LEGAL:
             break
         out += fed(of, ChunkReceived(piece))
-    if of.state is State.RELAYING:
+    if (of.state, UpstreamEnded) in LEGAL:
         out += fed(of, UpstreamEnded())
     return joined(out)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.core.jsontext import dumps
-from proxy.stream.events import ChunkReceived, Finish, Pause, Reopened, State, UpstreamEnded
+from proxy.stream.events import LEGAL, ChunkReceived, Finish, Pause, Reopened, UpstreamEnded
 from proxy.stream.session import StreamSession
 from proxy.stream.watch import Watch
 from tests.stream.support import (
@@ -205,9 +205,9 @@ LAST_READS: dict[str, Reads] = {
 
 def feed(of: StreamSession, reads: Iterable[bytes]) -> Iterator[Command]:
     for data in reads:
-        if of.state is State.RELAYING:
+        if (of.state, ChunkReceived) in LEGAL:
             yield from fed(of, ChunkReceived(data))
-    if of.state is State.RELAYING:
+    if (of.state, UpstreamEnded) in LEGAL:
         yield from fed(of, UpstreamEnded())
 
 

@@ -677,7 +677,11 @@ def test_they_can_not_be_smuggled_in_as_one_line_of_several(after: bytes) -> Non
 )
 def test_events_are_legal_by_the_table_or_refused(state: State, event: StreamEvent) -> None:
     of = session(CLOSE)
-    if state is not State.RELAYING:
+    if state is State.PAUSING:
+        fed(of, ChunkReceived(opening() + b"".join(map(said, words(HEAD)))))
+    elif state is State.ENDED:
+        fed(of, ChunkReceived(stream(["It was"])))
+    elif state is not State.RELAYING:
         commands(of, stream(words(TEXT)))
     if state is State.DONE:
         fed(of, ResumeFailed())
