@@ -55,8 +55,9 @@ class AnswerDriver:
         self._counting = attempts.counting
         self._ledger = ledger
         self._calls = AnswerCalls(job, self.answer, ledger)
-        watch = _watch_of(job, hidden=not client.streams)
-        watch.remarks, watch.usage_details = self._remarks, self._usage_details
+        watch = replace(
+            _watch_of(job, hidden=not client.streams), remarks=self._remarks, usage_details=self._usage_details
+        )
         self._session = StreamSession(watch, self.answer, client.writer, self._calls.reader)
         self._estimates = [job.prompt.estimate]
         """Estimates of the latest attempts' prompts, from whose usage the meter has not learned yet."""
@@ -182,7 +183,6 @@ class AnswerDriver:
         if attempted is None:
             return events.ResumeFailed(), None
         self._estimates.append(attempted.estimate)
-        _update_watch(self._session.watch, self._job, self.answer.delivered_tokens)
         event = events.Reopened(
             attempted.estimate.tokens,
             bound=attempted.bound,
@@ -191,6 +191,7 @@ class AnswerDriver:
             exact=attempted.request.exact,
             calls=self.answer.attempt.calling,
             corrects=new_paragraph,
+            watch=_with_budget(self._session.watch, self._job, self.answer.delivered_tokens),
         )
         return event, attempted.response
 
@@ -281,20 +282,24 @@ def _watch_of(job: Job, *, hidden: bool) -> Watch:
         thinking_bound=job.thinking_bound,
         conclusions=_CONCLUSIONS if request.choices == 1 else 0,
     )
-    _update_watch(watch, job)
-    return watch
+    return _with_budget(watch, job)
 
 
-def _update_watch(watch: Watch, job: Job, delivered: int = 0) -> None:
-    """Update a watch to the budget known now, for an answer of which `delivered` tokens came.
+def _with_budget(watch: Watch, job: Job, delivered: int = 0) -> Watch:
+    """Return a watch with the budget known now, for an answer of which `delivered` tokens came.
 
     If the window was unknown before, the answer can be paused from now on.
     """
     budget = job.budget
-    if budget is not None:
-        watch.window, watch.pause_point = budget.window, budget.pause_point
+    if budget is None:
+        return watch
+    return replace(
+        watch,
+        window=budget.window,
+        pause_point=budget.pause_point,
         # After a short prompt, the answer up to the pause point is always long enough.
-        watch.growth = growth_needed(job, delivered) if 2 * job.prompt.estimate.upper > budget.window else 0
-        watch.ceiling = status.MOST_WINDOWS * budget.window
-        watch.resumable |= watch.unknown
-        watch.unknown = job.profile.window is None
+        growth=growth_needed(job, delivered) if 2 * job.prompt.estimate.upper > budget.window else 0,
+        ceiling=status.MOST_WINDOWS * budget.window,
+        resumable=watch.resumable or watch.unknown,
+        unknown=job.profile.window is None,
+    )

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from proxy.backends.overflow import Overflow
 from proxy.core.piece import CallPart, Piece
+from proxy.stream.watch import Watch
 
 
 class State(Enum):
@@ -56,6 +57,7 @@ class Reopened:
     next character; otherwise the white space before the next word may be missing.
     `calls`: the previous attempt was abandoned during a tool call, which is made again, maybe with the text before it.
     `corrects`: it follows a Correct, Conclude or Search, and begins a paragraph of its own.
+    `watch` are its limits, or None if they are those of the attempt before it.
     """
 
     prompt_tokens: int
@@ -65,6 +67,7 @@ class Reopened:
     exact: bool = True
     calls: bool = False
     corrects: bool = False
+    watch: Watch | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,13 +33,13 @@ class Inlet:
     """The way in. Text that a reader of calls still holds is counted in the answer as unseen."""
 
     def __init__(self, watch: Watch, answer: Answer, make_reader: MakeReader) -> None:
-        self._watch = watch
         self._answer = answer
         self._make_reader = make_reader
-        self.next_attempt()
+        self.next_attempt(watch)
 
-    def next_attempt(self) -> None:
-        """Get ready for the bytes of another attempt."""
+    def next_attempt(self, watch: Watch) -> None:
+        """Get ready for the bytes of another attempt, which has these limits."""
+        self._watch = watch
         self.splitter = sse.FrameSplitter()
         self.calls = self._make_reader()
         self._front: Front | None = None

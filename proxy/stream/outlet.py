@@ -51,9 +51,9 @@ class Outlet:
         """Whether the previous attempt was paused before a word, so that at least one more has to come."""
         self._usage_sent = self._remarks_sent = False
 
-    def next_attempt(self, reopened: Reopened, gap: str) -> None:
-        """Get ready for the frames of another attempt; `gap` is the white space that was not taken."""
-        answer = self._answer
+    def next_attempt(self, reopened: Reopened, gap: str, watch: Watch) -> None:
+        """Get ready for the frames of another attempt, which has these limits; `gap` is the white space that was not taken."""
+        answer, self._watch = self._answer, watch
         if answer.has_output:
             text, thought = answer.text, answer.reasoning
             self.rewriting = True

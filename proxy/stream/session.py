@@ -26,7 +26,7 @@ from proxy.stream.events import State
 from proxy.stream.inlet import Inlet, MakeReader
 from proxy.stream.outlet import Outlet
 from proxy.stream.seam import margin
-from proxy.stream.watch import UNBOUND, Watch
+from proxy.stream.watch import CHECKED, UNBOUND, Watch
 
 _EMPTY = "The backend answered nothing; most likely the prompt does not fit its context window."
 _EARLY = "The backend ended the answer early."
@@ -54,6 +54,10 @@ class StreamSession:
         """Whether the answer ended in an error that Spillway wrote."""
         self._whole = False
         """Whether the running attempt came in one body, so that it is not paused before its end."""
+        self._thinking_bound, self._conclusions = watch.thinking_bound, watch.conclusions
+        """Completion tokens at which the model is made to answer, and how many more times it may be."""
+        self._next_check = CHECKED
+        """Characters of the answer from which it is checked again whether it repeats itself."""
         self._gap = self._gap_before = ""
         """White space before the word at which this attempt, and the previous one, was paused."""
         self._stray = ""
@@ -108,12 +112,17 @@ class StreamSession:
     def _frames(self, frames: Iterable[bytes]) -> events.Stop | None:
         for frame in frames:
             if self._outlet.plain(frame, self._inlet.calls):
-                continue
-            self._outlet.template.known = False
-            stop = self._pieces(self._inlet.take(read_frame(frame))) or self._pause_if_due()
+                stop = self._conclude_if_due()
+            else:
+                self._outlet.template.known = False
+                stop = self._pieces(self._inlet.take(read_frame(frame))) or self._pause_if_due()
             if stop is not None:
                 return stop
-        if self.state is State.ENDED or not self.watch.loops(self.answer):
+        size = self.answer.size
+        if self.state is State.ENDED or size < self._next_check:
+            return None
+        self._next_check = size + CHECKED
+        if not self.watch.loops(self.answer):
             return None
         return self._conclude(ended=True) if self.answer.in_thought else self._pause(events.LOOP, last=True)
 
@@ -188,8 +197,8 @@ class StreamSession:
             return None
         if attempt.finish is None and watch.spent(self.answer):
             return self._pause("no room gained", last=True)
-        if watch.thinking_bound < UNBOUND and watch.thought_enough(self.answer):
-            return self._conclude(ended=False)
+        if (stop := self._conclude_if_due()) is not None:
+            return stop
         due = watch.pause_due(self.answer)
         self.state = State.PAUSING if due else State.RELAYING
         return self._pause("pause point") if due and watch.cancels and watch.overdue(self.answer) else None
@@ -228,13 +237,24 @@ class StreamSession:
         self.state = State.PAUSED
         return events.Pause(reason, last)
 
+    def _conclude_if_due(self) -> events.Stop | None:
+        """Make the model answer if it has used up its thinking tokens and is still thinking. Once it answers, it is not bounded."""
+        answer, attempt = self.answer, self.answer.attempts[-1]
+        bound = self._thinking_bound
+        if bound == UNBOUND or answer.completion_tokens < bound or attempt.finish or attempt.unseen:
+            return None
+        if answer.in_thought:
+            return self._conclude(ended=False)
+        self._thinking_bound = UNBOUND
+        return None
+
     def _conclude(self, *, ended: bool) -> events.Stop:
         """Have the model answer without further thinking, or end the answer if it was asked to before and still thinks."""
         self._outlet.close_thought(ended=ended)
-        if not self.watch.conclusions:
+        if not self._conclusions:
             return self._end("length")
-        self.watch.conclusions = 0 if ended else self.watch.conclusions - 1
-        self.watch.thinking_bound += self.answer.completion_tokens
+        self._conclusions = 0 if ended else self._conclusions - 1
+        self._thinking_bound += self.answer.completion_tokens
         self.state = State.PAUSED
         return events.Conclude(ended)
 
@@ -242,9 +262,10 @@ class StreamSession:
         if event.corrects:
             self._outlet.release()
         self._gap_before, self._gap, self._size_before = self._gap, "", self.answer.size
-        self._outlet.next_attempt(event, self._gap_before)
+        self.watch = event.watch or self.watch
+        self._outlet.next_attempt(event, self._gap_before, self.watch)
         self.answer.begin(Attempt(event.prompt_tokens, bound=event.bound))
-        self._inlet.next_attempt()
+        self._inlet.next_attempt(self.watch)
         self._refusal, self._cut, self._whole = None, "", False
         self.state = State.RELAYING
 
@@ -261,10 +282,13 @@ class StreamSession:
         if (stop := self._close()) is not None:
             return stop
         self.state = State.ENDED
-        supplied = self._unexplained and self._supply_finish(marked=mark is not None)
-        if (stop := self._next_attempt_needed(marked=mark is not None, supplied=supplied)) is not None:
+        marked, supplied = mark is not None, self._unexplained
+        if supplied:
+            self.answer.attempt.finish = self.watch.inferred_finish(self.answer, marked=marked)
+            supplied = not self._unexplained
+        if (stop := self._next_attempt_needed(marked=marked, supplied=supplied)) is not None:
             return stop
-        if self.watch.ended_in_thought(self.answer):
+        if self._conclusions and self.watch.ended_in_thought(self.answer):
             return self._conclude(ended=True)
         if self._unexplained or (self.watch.tools and self.watch.swallowed(self.answer)):
             message = (_EARLY if self.answer.has_output else _NOTHING) if self._unexplained else _SWALLOWED
@@ -285,15 +309,6 @@ class StreamSession:
     def _unexplained(self) -> bool:
         """Return whether the running attempt has neither a finish reason nor an error so far."""
         return self.answer.attempt.finish is None and not self.answer.attempt.errored
-
-    def _supply_finish(self, *, marked: bool) -> bool:
-        """Supply the finish reason that the backend left out, if it can be inferred; `marked`: there was an end mark."""
-        answer, attempt = self.answer, self.answer.attempt
-        if self.watch.outgrown(answer):
-            attempt.finish = "length"
-        elif marked and attempt.spoke and (not attempt.calling or answer.calls_are_complete):
-            attempt.finish = "tool_calls" if attempt.calling else "stop"
-        return attempt.finish is not None
 
     def _next_attempt_needed(self, *, marked: bool, supplied: bool) -> events.Stop | None:
         """Return what another attempt needs, now that this one has ended, or None if the answer is complete."""

@@ -1,4 +1,7 @@
-"""Limits of a running answer, and the judgements whether it should be paused or was cut by the window."""
+"""Limits of an attempt, and the judgements whether it should be paused or was cut by the window.
+
+Limits never change, and no judgement changes anything: what was learned between two attempts makes the next one's `Watch`.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +35,8 @@ _TAIL, _PROBE, _LOOP, _TIMES = 4_000, 40, 1_500, 4
 """Characters of the end that is examined, of the probe searched in it, and of the shortest loop; and rounds of a loop."""
 _LETTERS, _PROSE = 8, 0.6
 """Fewest different letters of a sentence, and the smallest share of letters in it: table rows, zeros and rules have fewer."""
-_CHECKED = 500
+CHECKED = 500
+"""Characters of an answer between two checks whether it repeats itself."""
 _WORD = re.compile(r"[^\W\d_]+")
 
 
@@ -51,9 +55,9 @@ def repeats_itself(text: str, request: str = "") -> bool:
     return prose and not named and text.count("```") % 2 == 0
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """Limits of an answer, in tokens. A `window` of 0 means that it is unknown: then there is no pause point."""
+    """Limits of an attempt, in tokens. A `window` of 0 means that it is unknown: then there is no pause point."""
 
     window: int = 0
     pause_point: int = 0
@@ -83,14 +87,12 @@ class Watch:
     """Attempts in a row without gain after which the answer is ended; 0 if it is never resumed."""
     request: str | None = None
     """The user's request if an answer that repeats itself should be ended, else None."""
-    checked: int = 0
-    """Characters of the answer at the latest check for repetition."""
     builtin: Mapping[str, Callable[[CallPart], CallPart | None]] = field(default_factory=dict)
     """Tools that Spillway answers itself. Each turns a complete call into what the client gets, or None if it gets nothing."""
     thinking_bound: int = UNBOUND
     """Completion tokens at which a model that is still thinking is made to answer."""
     conclusions: int = 0
-    """Times that the model may still be made to answer; 0 after an answer that ended with nothing but thinking."""
+    """Times that the model may be made to answer."""
     ceiling: int = UNBOUND
     """Completion tokens over all attempts at which an answer without a bound is not resumed any more."""
 
@@ -107,7 +109,7 @@ class Watch:
     def far(self, answer: Answer, tokens: int) -> bool:
         """Return whether `tokens` more certainly stay below the pause point."""
         attempt = answer.attempts[-1]
-        if self.unknown or attempt.bound is not None or attempt.completion_tokens + tokens >= self.thinking_bound:
+        if self.unknown or attempt.bound is not None:
             return False
         # An upper bound of `attempt.used`, written out because this runs for every chunk and a call would cost time.
         most = attempt.prompt_tokens + attempt.completion_tokens + attempt.unseen + tokens
@@ -115,11 +117,10 @@ class Watch:
         return not (near and self.resumable)
 
     def loops(self, answer: Answer) -> bool:
-        """Return whether the answer repeats itself. It is checked again only after 500 more characters."""
+        """Return whether the answer repeats itself."""
         attempt = answer.attempts[-1]
-        if self.request is None or answer.size < self.checked + _CHECKED or attempt.calling or attempt.finish:
+        if self.request is None or attempt.calling or attempt.finish:
             return False
-        self.checked = answer.size
         return repeats_itself(answer.text if answer.has_text else answer.reasoning, self.request)
 
     def pause_due(self, answer: Answer) -> bool:
@@ -138,15 +139,6 @@ class Watch:
         if near_bound and remaining is not None and remaining > _BOUND_MARGIN:
             return True
         return remaining is None or used + remaining > self.window - _FULL_SLACK
-
-    def thought_enough(self, answer: Answer) -> bool:
-        """Return whether the model has used up its thinking tokens and is still thinking."""
-        attempt = answer.attempts[-1]
-        if answer.completion_tokens < self.thinking_bound or attempt.finish or attempt.unseen:
-            return False
-        if not answer.in_thought:
-            self.thinking_bound = UNBOUND  # it answers
-        return self.thinking_bound < UNBOUND
 
     def ended_in_thought(self, answer: Answer) -> bool:
         """Return whether the model stopped while it had only been thinking, so that Spillway asks again."""
@@ -195,6 +187,15 @@ class Watch:
         slack = _FULL_SLACK if attempt.usage else self.window // 16
         full = attempt.prompt_tokens + attempt.completion_tokens >= self.window - slack
         return self.window > 0 and attempt.spoke and full
+
+    def inferred_finish(self, answer: Answer, *, marked: bool) -> str | None:
+        """Return the finish reason that the backend left out, or None if it can't be inferred; `marked`: there was an end mark."""
+        attempt = answer.attempt
+        if self.outgrown(answer):
+            return "length"
+        if marked and attempt.spoke and (not attempt.calling or answer.calls_are_complete):
+            return "tool_calls" if attempt.calling else "stop"
+        return None
 
     def ended_short(self, answer: Answer) -> bool:
         """Return whether the answer ended for lack of room rather than by the client's bound."""
