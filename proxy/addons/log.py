@@ -58,7 +58,7 @@ FIELDS: tuple[tuple[str, str, str | Callable[[Outcome], Any]], ...] = (
     ("searches", "searches by the model", "searches"), ("leaked_calls", "tool calls read back from text", "leaked_calls"),
     ("repeated_calls", "tool calls left out because they were made before", "repeated_calls"),
     ("refusals", "requests that the backend refused", "refusals"), ("pauses", "pauses of the answer", "pauses"),
-    ("resumes", "resumes of the answer", "resumes"), ("concluded", "thoughts ended by Spillway", "conclusions"),
+    ("resumes", "resumes of the answer", "resumes"), ("concluded", "times that Spillway ended the model's thinking", "conclusions"),
     ("repeated", "tokens that begin as the prompt before", "repeated"), ("reused", "prompt tokens that the backend had cached", "reused"),
     ("why", "no more is repeated or reused: the `first` prompt, other `tools`, another `system` prompt, `edited` by the client, `shortened` by Spillway, or not cached by the `backend`", "unlike"),
     ("ended", "why the answer ended early: `window`, `answer_windows`, `loop`; `viewer`: it was stopped", lambda o: next((each["reason"] for each in o.each("out_of_room")), "viewer" * bool(o.counts["stopped"]))),

@@ -121,11 +121,11 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler | str], ...] = (
     ("concluded_thoughts", "Thoughts ended to get an answer, by reason: their budget, or no answer.", ("why",), "concluded"),
     ("malformed_tool_calls", "Tool calls that could not be made, by kind of backend and why.", ("provider", "reason"), "malformed_call"),
     ("mended_tool_calls", "Tool calls that leaked into text and were read back, or repeated and left out.", ("what",), _events("calls_mended", "what", by="number")),
-    ("signs_of_life", "Signs of life sent to clients that waited.", (), _events("kept_waiting", by="signs")),
+    ("heartbeats", "Heartbeats sent to clients that waited.", (), _events("kept_waiting", by="signs")),
     ("slots_restored_tokens", "Tokens of prompts that a llama-server restored from disk instead of reading them.", (), _events("slot_restored", by="tokens")),
     ("overflows", "Prompts refused by the backend for their size.", (), lambda o: (((), 1) for each in o.each("refused") if each["what"] == "overflow")),
     ("window_requests", "Windows that backends were asked to load models with, by what became of them.", ("became",), "window_requested"),
-    ("silent_cuts", "Prompts that the backend shortened without a word.", (), "cut"),
+    ("silent_cuts", "Prompts that the backend shortened silently.", (), "cut"),
     ("upstream_failures", "Requests to backends that could not be reached or broke off.", (), "backend_failed"),
 )  # fmt: skip
 """Counters: name, help text, labels besides backend and model, and the numbers added at the end of each outcome.

@@ -48,7 +48,7 @@ class ClientStream:
             fallback: identity under which notices go out while the backend has not given the answer an identity.
             extra_headers: gives Spillway's own headers when they are due.
             grace: seconds after which a silent response is opened; None: nothing is streamed to this client.
-            heartbeat: seconds between signs of life on a silent stream.
+            heartbeat: seconds between heartbeats on a silent stream.
         """
         self.exchange = exchange
         self.writer = writer
